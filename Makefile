@@ -1,0 +1,50 @@
+# Everything a developer runs. The first target that needs it sets up .venv; later ones find it ready.
+
+PYTHON ?= python3
+WORKERS ?= 2
+BIN := .venv/bin
+READY := .venv/.installed
+PATHS := src tests examples $(wildcard benchmarks)
+
+# One thread per process: the tests run in parallel already, and small tensors gain nothing from more.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types conformance bench format clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: $(READY) ## check a right and a wrong gradient (examples/) and show what gradvet says
+	@$(BIN)/python examples/demo.py
+
+test: $(READY) ## run the tests (WORKERS=2 processes)
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(READY) ## look for unformatted code and doubtful constructs
+	$(BIN)/ruff format --check $(PATHS)
+	$(BIN)/ruff check $(PATHS)
+
+types: $(READY) ## check the types of src, strictly
+	$(BIN)/mypy --strict src
+
+conformance: $(READY) ## compare the verdicts with torch's own checker over the operator database (long)
+	$(BIN)/python -m tests.differential.run
+
+bench: $(READY) ## measure gradvet beside torch's checker (long)
+	$(BIN)/python -m benchmarks.opdb
+
+format: $(READY) ## format the code and mend what ruff can mend
+	$(BIN)/ruff format $(PATHS)
+	$(BIN)/ruff check --fix $(PATHS)
+
+clean: ## remove .venv, caches and build results
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find $(PATHS) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch comes first and pinned: left to the resolver it may bring gigabytes of another build.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,90 @@
+"""Is the derivative that the framework computes the derivative of the function?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import array_api_compat
+
+from gradvet.core.certificate import Residual, certify, forward_residual, reverse_residual
+from gradvet.core.compare import Comparison, Pair, compare_forward, compare_reverse
+from gradvet.core.diagnose import diagnose
+from gradvet.core.differences import column
+from gradvet.core.experiment import FEW, Experiment
+from gradvet.core.results import Finding, Mismatch, Verdict
+
+PRINTED = 100
+"""Jacobians of at most this many entries are part of the finding."""
+
+
+def reverse(experiment: Experiment) -> Iterator[Finding]:
+    """Reverse mode against differences."""
+    yield _agreement(experiment, "reverse", reverse_residual, compare_reverse)
+
+
+def forward(experiment: Experiment) -> Iterator[Finding]:
+    """Forward mode against differences."""
+    yield _agreement(experiment, "forward", forward_residual, compare_forward)
+
+
+def _agreement(
+    experiment: Experiment, mode: str, residual: Residual, compare: Callable[[Experiment], Comparison]
+) -> Finding:
+    problem = experiment.problem
+    if not problem.domain.size or not problem.codomain.size:
+        return Finding(mode, Verdict.PASS, "there is no entry to compare")
+    if problem.domain.size > FEW:
+        miss = certify(experiment, residual)
+        if miss is not None:
+            return Finding(mode, Verdict.PASS, f"{mode} mode agrees with finite differences", facts={"miss": miss})
+    comparison = compare(experiment)
+    if not comparison.disagrees:
+        return Finding(mode, Verdict.PASS, f"{mode} mode agrees with finite differences in every entry")
+    return _disagreement(experiment, mode, comparison)
+
+
+def _disagreement(experiment: Experiment, mode: str, comparison: Comparison) -> Finding:
+    pair, part = _first(comparison)
+    assert pair.worst is not None
+    problem = experiment.problem
+    sharp = column(problem, pair.worst.column, experiment.options.step)
+    worst = Mismatch(
+        output=problem.codomain.locate(pair.worst.row),
+        input=problem.domain.locate(pair.worst.column),
+        derivative=pair.worst.derivative,
+        numerical=pair.worst.numerical,
+        error=float(sharp.error[pair.worst.row]),
+        allowed=pair.worst.allowed,
+    )
+    facts = {
+        "output": pair.output,
+        "input": pair.input,
+        "part": part,
+        "wrong": pair.total_wrong,
+        "entries": pair.entries,
+        "largest": pair.largest,
+        "complete": comparison.complete,
+    }
+    advice = ""
+    if pair.numerical:
+        xp = array_api_compat.array_namespace(pair.numerical[0])
+        numerical, derivative = xp.concat(pair.numerical, axis=1), xp.concat(pair.derivative, axis=1)
+        advice = diagnose(numerical, derivative, experiment.options.tolerance.absolute)
+        if numerical.shape[0] * numerical.shape[1] <= PRINTED:
+            facts |= {"numerical": _rows(numerical), "derivative": _rows(derivative)}
+    headline = f"{mode} mode disagrees with finite differences in {pair.total_wrong} of {pair.entries} entries"
+    return Finding(mode, Verdict.FAIL, headline, (worst,), facts, advice)
+
+
+def _first(comparison: Comparison) -> tuple[Pair, str]:
+    """The pair that the classical check reports: imaginary parts first, then by output, then by input."""
+    pairs = sorted(comparison.pairs.values(), key=lambda pair: (pair.output, pair.input))
+    for part in ("imag", "real"):
+        for pair in pairs:
+            if pair.wrong.get(part) or pair.wrong.get(""):
+                return pair, part if pair.wrong.get(part) else ""
+    raise LookupError("no pair of leaves disagrees")
+
+
+def _rows(matrix: object) -> list[list[float]]:
+    return [[float(entry) for entry in row] for row in matrix]  # type: ignore[attr-defined]

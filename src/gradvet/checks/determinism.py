@@ -1,0 +1,51 @@
+"""Does the same backward pass, run twice, give the same gradient?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import array_api_compat
+
+from gradvet.core.experiment import Experiment
+from gradvet.core.results import Finding, Verdict
+from gradvet.core.spaces import Array
+
+ROWS = 1024
+"""Single rows that are run twice to compare their jitter with the tolerance, if one was given."""
+
+
+def determinism(experiment: Experiment) -> Iterator[Finding]:
+    """One codirection pulled back twice; row by row where a tolerance has to be compared with single entries."""
+    problem = experiment.problem
+    if not problem.domain.size or not problem.codomain.size:
+        return
+    tolerance = experiment.options.nondeterminism
+    probe = experiment.codirections(1)[0]
+    spread = _spread(probe.pulled, problem.reverse.pull(probe.v))
+    # A random codirection weighs an entry with at least a half.
+    if tolerance and spread > tolerance / 2.0:
+        spread = max(_row_spread(experiment, row) for row in range(min(problem.codomain.size, ROWS)))
+    if spread > tolerance:
+        yield Finding(
+            "determinism",
+            Verdict.FAIL,
+            f"two backward passes with the same cotangent differ by {spread:.3g}",
+            facts={"spread": spread, "tolerance": tolerance},
+            advice="Look for atomics, races, uninitialised memory or random numbers in the derivative.",
+        )
+    else:
+        yield Finding("determinism", Verdict.PASS, "the derivative is reproducible", facts={"spread": spread})
+
+
+def _row_spread(experiment: Experiment, row: int) -> float:
+    cotangent = experiment.problem.zeros(experiment.problem.codomain.size)
+    cotangent[row] = 1.0
+    reverse = experiment.problem.reverse
+    return _spread(reverse.pull(cotangent), reverse.pull(cotangent))
+
+
+def _spread(first: Array, second: Array) -> float:
+    """The largest difference; entries that are not finite are another check's matter."""
+    xp = array_api_compat.array_namespace(first)
+    difference = xp.abs(first - second)
+    return float(xp.max(xp.where(difference > 0.0, difference, xp.zeros_like(difference))))

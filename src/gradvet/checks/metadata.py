@@ -1,0 +1,38 @@
+"""Do derivatives have the layout, dtype, device and size of what they are derivatives of?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradvet.core.experiment import Experiment
+from gradvet.core.problem import Misfit
+from gradvet.core.results import Finding, Verdict
+
+
+def metadata(experiment: Experiment) -> Iterator[Finding]:
+    """The gradients that a backward pass returns."""
+    problem = experiment.problem
+    if not problem.codomain.leaves:
+        return
+    names = [leaf.name for leaf in problem.domain.leaves]
+    yield from _findings("metadata", experiment.at_zero.misfits, names)
+
+
+def tangent_types(experiment: Experiment) -> Iterator[Finding]:
+    """The tangents of the outputs, where the dtypes were asked to be exact."""
+    problem = experiment.problem
+    if not experiment.options.exact_types or not problem.domain.size:
+        return
+    problem.forward.push(experiment.direction(0).u)
+    names = [leaf.name for leaf in problem.codomain.leaves]
+    yield from _findings("tangent types", problem.forward.misfits(), names)
+
+
+def _findings(check: str, misfits: list[Misfit], names: list[str]) -> Iterator[Finding]:
+    for misfit in misfits:
+        yield Finding(
+            check,
+            Verdict.FAIL,
+            f"the derivative for {names[misfit.leaf]} has {misfit.attribute} {misfit.found}, not {misfit.expected}",
+            facts={"attribute": misfit.attribute, "found": misfit.found, "expected": misfit.expected},
+        )

@@ -1,0 +1,21 @@
+"""Drop-in replacements for what `torch.autograd.gradcheck` offers, and the switch that puts them in its place."""
+
+from __future__ import annotations
+
+from gradvet.compat.checker import GradcheckError, gradcheck, gradgradcheck
+from gradvet.compat.jacobians import (
+    get_analytical_jacobian,
+    get_numerical_jacobian,
+    get_numerical_jacobian_wrt_specific_input,
+)
+from gradvet.compat.replacement import replace_torch_gradcheck
+
+__all__ = [
+    "GradcheckError",
+    "get_analytical_jacobian",
+    "get_numerical_jacobian",
+    "get_numerical_jacobian_wrt_specific_input",
+    "gradcheck",
+    "gradgradcheck",
+    "replace_torch_gradcheck",
+]

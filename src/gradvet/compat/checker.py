@@ -1,0 +1,235 @@
+"""Drop-in replacements for `torch.autograd.gradcheck` and its neighbours: same calls, same verdicts.
+
+Both modes give the verdict of the entry-by-entry comparison. They differ in how improbable an oversight must be before
+random projections are allowed to stand for it.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.autograd.gradcheck import GradcheckError as TorchGradcheckError
+from torch.overrides import is_tensor_like
+
+from gradvet import checks
+from gradvet.compat.phrases import message
+from gradvet.core.experiment import Experiment
+from gradvet.core.results import Report
+from gradvet.core.runner import Check, run
+from gradvet.frontends.torch.higher_order import gradient_of, random_cotangents
+from gradvet.frontends.torch.preservation import undisturbed
+from gradvet.frontends.torch.problem import TorchProblem
+from gradvet.options import Options, Tolerance
+
+SLOW_MISS = 1e-9
+FAST_MISS = 1e-3
+"""Probabilities, at most, that an error just outside the tolerance goes unseen. A larger error is missed with a
+probability that is smaller in proportion, in slow mode by its cube or more."""
+
+
+class GradcheckError(TorchGradcheckError):
+    """The gradients are wrong; `report` says what was found."""
+
+    def __init__(self, text: str, report: Report | None = None) -> None:
+        super().__init__(text)
+        self.report = report
+
+
+def gradcheck(
+    func: Callable[..., Any],
+    inputs: Any,
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    raise_exception: bool = True,
+    nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    check_batched_forward_grad: bool = False,
+    check_forward_ad: bool = False,
+    check_backward_ad: bool = True,
+    fast_mode: bool = False,
+    masked: bool | None = None,
+    check_sparse_nnz: bool | None = None,
+) -> bool:
+    """Check the derivatives of `func` at `inputs`, as `torch.autograd.gradcheck` does.
+
+    >>> import torch
+    >>> x = torch.tensor([0.5, 2.0], dtype=torch.float64, requires_grad=True)
+    >>> gradcheck(torch.sin, x)
+    True
+    """
+    if not (check_forward_ad or check_backward_ad):
+        raise AssertionError("Expected at least one of check_forward_ad or check_backward_ad to be True")
+    if check_batched_grad and not check_backward_ad:
+        raise AssertionError("check_batched_grad=True requires check_backward_ad to be True")
+    if check_batched_forward_grad and not check_forward_ad:
+        raise AssertionError("check_batched_forward_grad=True requires check_forward_ad to be True")
+    options = Options(
+        seed=int.from_bytes(os.urandom(6), "little"),
+        step=eps,
+        tolerance=Tolerance(atol, rtol),
+        miss=FAST_MISS if fast_mode else SLOW_MISS,
+        nondeterminism=nondet_tol,
+        constant_within=nondet_tol if fast_mode else 0.0,
+        masked=bool(_masked(masked, check_sparse_nnz)),
+        exact_types=check_grad_dtypes,
+    )
+    catalogue = _catalogue(
+        reverse=check_backward_ad,
+        forward=check_forward_ad,
+        undefined=check_undefined_grad,
+        batched=check_batched_grad,
+        batched_forward=check_batched_forward_grad,
+    )
+    report = _vet(func, _as_tuple(inputs), options, catalogue)
+    for finding in report.findings:
+        if finding.check == "detached":
+            warnings.warn(finding.headline, stacklevel=2)
+    if not report.failures:
+        return True
+    if not raise_exception:
+        return False
+    raise GradcheckError(message(report.failures[0]), report)
+
+
+def gradgradcheck(
+    func: Callable[..., Any],
+    inputs: Any,
+    grad_outputs: Any = None,
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    gen_non_contig_grad_outputs: bool = False,
+    raise_exception: bool = True,
+    nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    check_fwd_over_rev: bool = False,
+    check_rev_over_rev: bool = True,
+    fast_mode: bool = False,
+    masked: bool = False,
+) -> bool:
+    """Check the derivatives of the gradient of `func`, as `torch.autograd.gradgradcheck` does."""
+    if not (check_fwd_over_rev or check_rev_over_rev):
+        raise AssertionError("Expected at least one of check_fwd_over_rev or check_rev_over_rev to be True")
+    if check_undefined_grad and not check_rev_over_rev:
+        raise AssertionError("check_undefined_grad=True requires check_rev_over_rev to be True")
+    if check_batched_grad and not check_rev_over_rev:
+        raise AssertionError("check_batched_grad=True requires check_rev_over_rev to be True")
+    arguments = _as_tuple(inputs)
+    if grad_outputs is None:
+        with undisturbed(func, arguments):
+            cotangents = random_cotangents(func, arguments, noncontiguous=gen_non_contig_grad_outputs)
+    else:
+        cotangents = _as_tuple(grad_outputs)
+    return gradcheck(
+        gradient_of(func, arguments, cotangents),
+        arguments + cotangents,
+        eps=eps,
+        atol=atol,
+        rtol=rtol,
+        raise_exception=raise_exception,
+        nondet_tol=nondet_tol,
+        check_undefined_grad=check_undefined_grad,
+        check_grad_dtypes=check_grad_dtypes,
+        check_batched_grad=check_batched_grad,
+        check_forward_ad=check_fwd_over_rev,
+        check_backward_ad=check_rev_over_rev,
+        fast_mode=fast_mode,
+        masked=masked,
+    )
+
+
+def _as_tuple(inputs: Any) -> tuple[Any, ...]:
+    if isinstance(inputs, (tuple, list)):
+        return tuple(inputs)
+    return (inputs,)
+
+
+def _masked(masked: bool | None, check_sparse_nnz: bool | None) -> bool | None:
+    if check_sparse_nnz is None:
+        return masked
+    warnings.warn("check_sparse_nnz is the old name of masked: use masked", FutureWarning, stacklevel=3)
+    if masked is not None and masked != check_sparse_nnz:
+        raise ValueError(f"masked={masked} and check_sparse_nnz={check_sparse_nnz} contradict: give masked alone")
+    return check_sparse_nnz
+
+
+def _catalogue(*, reverse: bool, forward: bool, undefined: bool, batched: bool, batched_forward: bool) -> list[Check]:
+    """The checks of the classical call, in the order in which it reports them."""
+    wanted: list[tuple[bool, Check]] = [
+        (True, checks.constancy),
+        (reverse, checks.determinism),
+        (reverse, checks.reverse),
+        (forward, checks.tangent_types),
+        (forward, checks.forward),
+        (forward and undefined, checks.undefined_tangents),
+        (batched_forward, checks.batched_forward),
+        (batched, checks.batched_reverse),
+        (reverse, checks.metadata),
+        (reverse, checks.zero_cotangent),
+        (reverse and undefined, checks.undefined_cotangents),
+        (True, checks.detached),
+    ]
+    return [check for asked, check in wanted if asked]
+
+
+def _vet(func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: list[Check]) -> Report:
+    _check_inputs(arguments)
+    with undisturbed(func, arguments):
+        problem = TorchProblem(func, arguments, options.seed)
+        _check_outputs(problem.live)
+        report = run(getattr(func, "__name__", type(func).__name__), Experiment(problem, options), catalogue)
+    if report.failures and report.failures[0].check == "undefined cotangents":
+        warnings.warn(
+            "Backwards compatibility: New undefined gradient support checking found a function that does not treat "
+            "undefined cotangents as zero; check_undefined_grad=False leaves this check out.",
+            stacklevel=3,
+        )
+    return report
+
+
+def _check_inputs(arguments: Sequence[Any]) -> None:
+    checked = 0
+    for index, argument in enumerate(arguments):
+        if not is_tensor_like(argument) or not argument.requires_grad:
+            continue
+        checked += 1
+        if argument.dtype not in (torch.float64, torch.complex128):
+            warnings.warn(
+                f"Input #{index} requires gradient and is not a double precision floating point or complex: it has "
+                f"dtype {argument.dtype}, for which the default tolerances are too tight.",
+                stacklevel=4,
+            )
+        if argument.layout is torch.strided and any(
+            step == 0 and length > 1 for step, length in zip(argument.stride(), argument.size(), strict=True)
+        ):
+            raise RuntimeError(
+                f"The {index}th input has a dimension with stride 0: several of its elements share memory and cannot "
+                "be moved apart. Pass input.contiguous() instead."
+            )
+    if not checked:
+        raise ValueError(
+            "gradcheck expects at least one input tensor to require gradient, but none of the "
+            f"{len(arguments)} arguments does; tensors inside containers are not looked at."
+        )
+
+
+def _check_outputs(outputs: Sequence[Any]) -> None:
+    for output in outputs:
+        if output.layout is torch._mkldnn:  # type: ignore[attr-defined]
+            raise ValueError("MKLDNN output is not supported at gradcheck yet. Call to_dense() on it in func.")
+        if output.layout is not torch.strided:
+            raise ValueError(
+                "Sparse output is not supported at gradcheck yet. Call to_dense(masked_grad=...) on it in func, or "
+                "use as_sparse_gradcheck."
+            )

@@ -1,0 +1,124 @@
+"""The three Jacobian helpers that other code imports from `torch.autograd.gradcheck`.
+
+Their matrices are (input numel, output numel), the transpose of what gradvet uses everywhere else, and hold complex
+numbers where the input is complex: the real output's derivative by the real part plus i times that by the imaginary.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradvet.core.jacobians import Jacobian, Numerical, Pulled
+from gradvet.frontends.torch.preservation import undisturbed
+from gradvet.frontends.torch.problem import TorchProblem, tensors_in
+
+
+def get_numerical_jacobian(
+    fn: Callable[..., Any], inputs: Any, target: Any = None, eps: float = 1e-3, grad_out: float = 1.0
+) -> tuple[Tensor, ...]:
+    """One matrix of differences per target, for the first output; `fn` takes the inputs as one tuple."""
+    _deprecated("get_numerical_jacobian", grad_out)
+    arguments = _as_tuple(inputs)
+    chosen = arguments if target is None else _as_tuple(target)
+    with undisturbed(fn, arguments):
+        problem = _problem(lambda *values: _first(fn(values)), arguments)
+        matrices = _matrices(problem, Numerical(problem, eps))
+    return tuple(
+        matrix for matrix, tensor in zip(matrices, problem.inputs, strict=True) if any(tensor is t for t in chosen)
+    )
+
+
+def get_analytical_jacobian(
+    inputs: Any, output: Tensor, nondet_tol: float = 0.0, grad_out: float = 1.0
+) -> tuple[tuple[Tensor, ...], bool, bool, bool]:
+    """The Jacobians by reverse mode; whether they are reproducible; whether sizes, and dtypes, are right."""
+    _deprecated("get_analytical_jacobian", grad_out)
+    arguments = _as_tuple(inputs)
+    problem = _problem(lambda *values: output, arguments)
+    matrices = _matrices(problem, Pulled(problem))
+    again = _matrices(problem, Pulled(problem))
+    reproducible = all(
+        not one.numel() or bool((one - other).abs().max() <= nondet_tol)
+        for one, other in zip(matrices, again, strict=True)
+    )
+    attributes = {misfit.attribute for misfit in problem.reverse.misfits()}
+    return matrices, reproducible, "shape" not in attributes, "dtype" not in attributes
+
+
+def get_numerical_jacobian_wrt_specific_input(
+    fn: Callable[..., Any],
+    input_idx: int,
+    inputs: Sequence[Any],
+    outputs: Any,
+    eps: float,
+    input: Any = None,
+    is_forward_ad: bool = False,
+) -> tuple[Tensor, ...]:
+    """One matrix of differences per output, for one of the inputs; `fn` takes the inputs as arguments."""
+    arguments = list(inputs)
+    if input is not None:
+        arguments[input_idx] = input
+    if not arguments[input_idx].requires_grad:
+        raise AssertionError("Expected input to have requires_grad=True")
+    with undisturbed(fn, arguments):
+        problem = TorchProblem(fn, arguments, seed=0)
+        leaf = [leaf.position for leaf in problem.domain.leaves].index(input_idx)
+        columns = problem.domain.slice(leaf)
+        block = Numerical(problem, eps).columns(columns.start, columns.stop)
+    parts = problem.domain.leaves[leaf].coordinates.parts
+    return tuple(_transposed(block[problem.codomain.slice(i)], parts) for i in range(len(problem.codomain.leaves)))
+
+
+def _problem(function: Callable[..., Any], arguments: tuple[Any, ...]) -> TorchProblem:
+    return TorchProblem(function, arguments, seed=0)
+
+
+def _first(result: Any) -> Tensor:
+    output: Tensor = tensors_in(result)[0]
+    _reject_complex(output)
+    return output
+
+
+def _reject_complex(output: Tensor) -> None:
+    if output.is_complex():
+        raise ValueError("Expected output to be non-complex: check its real and imaginary parts apart, with gradcheck.")
+
+
+def _matrices(problem: TorchProblem, jacobian: Jacobian) -> tuple[Tensor, ...]:
+    for output in problem.outputs:
+        _reject_complex(output)
+    return tuple(
+        _transposed(jacobian.columns(*_span(problem, leaf)), values.coordinates.parts)
+        for leaf, values in enumerate(problem.domain.leaves)
+    )
+
+
+def _span(problem: TorchProblem, leaf: int) -> tuple[int, int]:
+    section = problem.domain.slice(leaf)
+    return section.start, section.stop
+
+
+def _transposed(block: Tensor, parts: int) -> Tensor:
+    if parts == 1:
+        return block.T.contiguous()
+    return torch.complex(block[:, ::2], block[:, 1::2]).T.contiguous()
+
+
+def _deprecated(name: str, grad_out: float) -> None:
+    warnings.warn(
+        f"{name} was part of PyTorch's private API; gradvet keeps it for code that still imports it. "
+        "Use gradcheck instead.",
+        FutureWarning,
+        stacklevel=3,
+    )
+    if grad_out != 1.0:
+        raise ValueError("Expected grad_out to be 1.0: scale the Jacobian afterwards instead.")
+
+
+def _as_tuple(values: Any) -> tuple[Any, ...]:
+    return tuple(values) if isinstance(values, (tuple, list)) else (values,)

@@ -1,0 +1,58 @@
+"""Directional derivatives from differences of the function itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import array_api_compat
+
+from gradvet.core.problem import Problem
+from gradvet.core.spaces import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Stencil:
+    """Central differences D(s h) = [f(x + s h u) - f(x - s h u)] / 2 s h, combined as Σ weight · D(s h)."""
+
+    terms: tuple[tuple[float, float], ...]
+    """Pairs (s, weight); the weights add up to one."""
+
+    def along(self, problem: Problem, displacement: Array, step: float) -> Array:
+        """J u for u = displacement / step."""
+        points = [sign * scale * displacement for scale, _ in self.terms for sign in (1.0, -1.0)]
+        values = problem.evaluate(points)
+        total = None
+        for number, (scale, weight) in enumerate(self.terms):
+            quotient = (values[2 * number] - values[2 * number + 1]) * (weight / (2.0 * scale * step))
+            total = quotient if total is None else total + quotient
+        return total
+
+
+CENTRAL = Stencil(((1.0, 1.0),))
+"""Two evaluations; error h²/6 · f'''."""
+
+EXTRAPOLATED = Stencil(((1.0, 4.0 / 3.0), (2.0, -1.0 / 3.0)))
+"""Four evaluations; Richardson's step removes the h² term and leaves an error of order h⁴."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of the Jacobian by differences, with an error bar for each entry."""
+
+    value: Array
+    error: Array
+
+
+def column(problem: Problem, index: int, step: float) -> Column:
+    """Column `index` at the step given, with its error bar: truncation seen against twice the step, and roundoff."""
+    displacement = problem.zeros(problem.domain.size)
+    displacement[index] = step
+    near, mirrored, far, mirrored_far = problem.evaluate(
+        [displacement, -displacement, 2.0 * displacement, -2.0 * displacement]
+    )
+    xp = array_api_compat.array_namespace(displacement)
+    value = (near - mirrored) / (2.0 * step)
+    # D(2h) - D(h) = 3 · h²/6 · f''' + ..., so a third of it is D(h)'s own truncation error.
+    truncation = xp.abs((far - mirrored_far) / (4.0 * step) - value) / 3.0
+    roundoff = 2.0 * xp.finfo(value.dtype).eps * xp.abs(near) / step
+    return Column(value, truncation + roundoff)

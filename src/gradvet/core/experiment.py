@@ -1,0 +1,108 @@
+"""One problem under examination: the probes that all checks share, each drawn and evaluated once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import array_api_compat
+
+from gradvet.core.differences import CENTRAL, EXTRAPOLATED, Stencil
+from gradvet.core.probes import signed
+from gradvet.core.problem import Misfit, Problem
+from gradvet.core.spaces import Array
+from gradvet.options import Options
+
+WIDENING = 4.0
+"""A random direction may move each coordinate this much further than the entrywise step: less roundoff, and its
+truncation error is still far below the tolerance; where it is not, the entries are compared one by one."""
+
+FEW = 2
+"""So few inputs or outputs are looked at one by one rather than through random combinations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """A direction u as it was really walked, and J u by differences (over codomain and silent outputs)."""
+
+    u: Array
+    quotient: Array
+
+
+@dataclass(frozen=True, slots=True)
+class AtZero:
+    """What a cotangent of zeros gives: the gradient, and where its attributes do not fit."""
+
+    gradient: Array
+    misfits: list[Misfit]
+
+
+@dataclass(frozen=True, slots=True)
+class Codirection:
+    """A codirection v and the derivative under test along it, Jᵀv."""
+
+    v: Array
+    pulled: Array
+
+
+class Experiment:
+    """Lazily drawn directions and codirections of a problem."""
+
+    def __init__(self, problem: Problem, options: Options) -> None:
+        self.problem = problem
+        self.options = options
+        self.stencil: Stencil = CENTRAL
+        self._drawn: list[Array] = []
+        self._directions: list[Direction] = []
+        self._codirections: list[Codirection] = []
+        self.coarseness = 0.0
+        """By how much, relative to the entrywise step, rounding changes the displacements of the inputs."""
+
+    def direction(self, number: int) -> Direction:
+        """The direction with this number, walked when it is first asked for."""
+        while len(self._directions) <= number:
+            self._directions.append(self._walk(len(self._directions)))
+        return self._directions[number]
+
+    @property
+    def sees_all_rows(self) -> bool:
+        """Whether the outputs are so few that the codirections are simply the basis."""
+        return self.problem.codomain.size <= FEW
+
+    def codirections(self, number: int) -> list[Codirection]:
+        """At least so many codirections; the whole basis instead if the outputs are few."""
+        rows = self.problem.codomain.size
+        number = rows if self.sees_all_rows else number
+        for index in range(len(self._codirections), number):
+            v = signed(self.problem.uniform(rows))
+            if self.sees_all_rows:
+                v = self.problem.zeros(rows)
+                v[index] = 1.0
+            self._codirections.append(Codirection(v, self.problem.reverse.pull(v)))
+        return self._codirections[:number]
+
+    @cached_property
+    def at_zero(self) -> AtZero:
+        """The backward pass of a zero cotangent."""
+        gradient = self.problem.reverse.pull(self.problem.zeros(self.problem.codomain.size))
+        return AtZero(gradient, self.problem.reverse.misfits())
+
+    def sharpen(self) -> bool:
+        """Walk all directions again with a difference formula of higher order. False if that was done before."""
+        if self.stencil is EXTRAPOLATED:
+            return False
+        self.stencil = EXTRAPOLATED
+        self._directions = []
+        return True
+
+    def _walk(self, number: int) -> Direction:
+        problem, step = self.problem, WIDENING * self.options.step
+        if len(self._drawn) <= number:
+            self._drawn.append(signed(problem.uniform(problem.domain.size)))
+        u = self._drawn[number]
+        displacement = problem.realised(step * u)
+        realised = displacement / step
+        if number == 0 and problem.domain.size:
+            xp = array_api_compat.array_namespace(u)
+            self.coarseness = WIDENING * float(xp.max(xp.abs(realised - u)))
+        return Direction(realised, self.stencil.along(problem, displacement, step))

@@ -1,0 +1,53 @@
+"""Random directions, and how sure a few of them make us.
+
+A direction u has independent entries of random sign and of magnitude between ½ and 1½. Single wrong entries cannot hide
+from it, and no two errors of equal size cancel, as they do with ±1. What it proves is a matter of arithmetic. Let Δ be
+the difference of two Jacobians with |Δ_ij| = δ somewhere. An entry's density is ½, so for any a and b
+
+    P(|u_j a + b| ≤ t) ≤ t / |a|.
+
+Used once for u_j and once for v_i, over k directions and k codirections whose k² products v·Δu all stay below t:
+
+    P(miss) ≤ (t/δ)^k (1 + k ln(δ/t)),
+
+and (t/δ)^k where one side of Δ is seen whole instead of through random codirections. `resolving_ratio` inverts that.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import array_api_compat
+
+from gradvet.core.spaces import Array
+
+MOST = 6
+"""More directions than this never pay: a ratio that six cannot resolve is compared entry by entry."""
+
+
+def signed(uniform: Array) -> Array:
+    """Numbers of random sign with magnitudes in [½, 1½), from uniform ones in [0, 1)."""
+    centred = 2.0 * uniform - 1.0
+    return centred + 0.5 * array_api_compat.array_namespace(uniform).sign(centred)
+
+
+def miss_probability(ratio: float, directions: int, *, sampled_both_sides: bool) -> float:
+    """How probable it is at most that an error δ leaves all products below `ratio · δ`."""
+    if ratio <= 0.0:
+        return 0.0
+    if ratio >= 1.0:
+        return 1.0
+    power = ratio**directions
+    return min(1.0, power * (1.0 - directions * math.log(ratio)) if sampled_both_sides else power)
+
+
+@lru_cache(maxsize=256)
+def resolving_ratio(miss: float, directions: int, *, sampled_both_sides: bool) -> float:
+    """The largest ratio t/δ at which `directions` probes keep the miss probability below `miss`."""
+    low, high = -80.0, 0.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        found = miss_probability(math.exp(middle), directions, sampled_both_sides=sampled_both_sides)
+        low, high = (middle, high) if found <= miss else (low, middle)
+    return math.exp(low)

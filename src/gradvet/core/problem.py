@@ -1,0 +1,100 @@
+"""What a frontend offers the engine: a function at a point, and the derivatives that the framework computes for it.
+
+Everything is in real coordinates: `domain` for the inputs that are checked, `codomain` for the outputs that have a
+derivative, `silent` for floating-point outputs that have none. A displacement is a vector of the domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gradvet.core.spaces import Array, Space
+
+
+@dataclass(slots=True)
+class Cost:
+    """How often the function and its derivatives were called."""
+
+    forwards: int = 0
+    pulls: int = 0
+    pushes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """An attribute of a derivative that is not what its value's is."""
+
+    leaf: int
+    attribute: str
+    found: str
+    expected: str
+
+
+class Reverse(Protocol):
+    """J known by rows: codirections in, Jᵀv out."""
+
+    def pull(self, v: Array) -> Array: ...
+    def pull_together(self, V: Sequence[Array]) -> list[Array]:
+        """All rows in one vectorised pass (vmap)."""
+        ...
+
+    def pull_undefined(self, outputs: Sequence[int]) -> Array:
+        """No cotangent at all for the outputs named, zeros for the others."""
+        ...
+
+    def misfits(self) -> list[Misfit]:
+        """Attributes (layout, dtype, device, size) in which the last pull's gradients differ from their inputs."""
+        ...
+
+
+class Forward(Protocol):
+    """J known by columns: directions in, Ju out."""
+
+    def push(self, u: Array) -> Array: ...
+    def push_together(self, U: Sequence[Array]) -> list[Array]:
+        """All columns in one vectorised pass (vmap)."""
+        ...
+
+    def push_undefined(self, u: Array, leaf: int) -> Array:
+        """The tangent of one leaf is missing instead of zero."""
+        ...
+
+    def misfits(self) -> list[Misfit]:
+        """Tangents of the last push that are complex where their values are real, or the reverse."""
+        ...
+
+
+class Problem(Protocol):
+    """A function at a point, in real coordinates."""
+
+    @property
+    def domain(self) -> Space: ...
+    @property
+    def codomain(self) -> Space: ...
+    @property
+    def silent(self) -> Space: ...
+    @property
+    def cost(self) -> Cost: ...
+    @property
+    def reverse(self) -> Reverse: ...
+    @property
+    def forward(self) -> Forward: ...
+    @property
+    def independent(self) -> bool:
+        """Whether each coordinate can be moved without moving another one."""
+        ...
+
+    def evaluate(self, displacements: Sequence[Array]) -> list[Array]:
+        """The outputs (codomain, then silent) at each displaced point; the inputs are back in place afterwards."""
+        ...
+
+    def realised(self, displacement: Array) -> Array:
+        """The displacement that is left of it after rounding to the inputs' precision."""
+        ...
+
+    def zeros(self, size: int) -> Array: ...
+    def uniform(self, size: int) -> Array:
+        """Fresh random numbers in [0, 1) from the check's own generator."""
+        ...

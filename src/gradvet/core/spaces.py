@@ -1,0 +1,88 @@
+"""Real coordinates for the inputs and outputs of a function, and names for each of them.
+
+A `Space` is a list of named leaves; each leaf has `Coordinates`, an invertible linear map between a value (a tensor of
+any layout, real or complex) and a vector of real numbers. All comparisons happen on those vectors, so nothing else in
+gradvet needs to know what kind of value a leaf is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import array_api_compat
+
+Array = Any
+"""An array of the Python array API standard; the standard has no static type of its own."""
+
+
+class Coordinates(Protocol):
+    """The real coordinates of one leaf. `parts` is how many of them make up one number: 1 if real, 2 if complex."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def parts(self) -> int: ...
+    def flatten(self, value: Any) -> Array: ...
+    def unflatten(self, vector: Array) -> Any: ...
+    def label(self, index: int) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """One coordinate of one leaf, in words: `input 0 [1, 2].imag`."""
+
+    leaf: int
+    name: str
+    label: str
+    part: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.label}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A named value with coordinates; `position` is where the user put it among the arguments or results."""
+
+    name: str
+    coordinates: Coordinates
+    position: int
+
+
+class Space:
+    """Named leaves side by side; a vector of the space is the concatenation of the leaves' coordinates."""
+
+    __slots__ = ("leaves", "offsets", "size")
+
+    def __init__(self, leaves: Sequence[Leaf]) -> None:
+        self.leaves = tuple(leaves)
+        offsets = [0]
+        for leaf in self.leaves:
+            offsets.append(offsets[-1] + leaf.coordinates.size)
+        self.offsets = offsets
+        self.size = offsets[-1]
+
+    def slice(self, leaf: int) -> slice:
+        """Where the coordinates of a leaf lie in a vector of the space."""
+        return slice(self.offsets[leaf], self.offsets[leaf + 1])
+
+    def flatten(self, values: Sequence[Any]) -> Array:
+        """The coordinates of one value per leaf, in memory of their own. A space without leaves has no vectors."""
+        parts = [leaf.coordinates.flatten(value) for leaf, value in zip(self.leaves, values, strict=True)]
+        xp = array_api_compat.array_namespace(parts[0])
+        return xp.asarray(parts[0], copy=True) if len(parts) == 1 else xp.concat(parts)
+
+    def unflatten(self, vector: Array) -> list[Any]:
+        """One value per leaf, each in storage of its own."""
+        return [leaf.coordinates.unflatten(vector[self.slice(i)]) for i, leaf in enumerate(self.leaves)]
+
+    def locate(self, index: int) -> Location:
+        """Which number of which leaf a coordinate is."""
+        number = bisect_right(self.offsets, index) - 1
+        leaf = self.leaves[number]
+        label = leaf.coordinates.label(index - self.offsets[number])
+        part = ("real", "imag")[(index - self.offsets[number]) % 2] if leaf.coordinates.parts == 2 else ""
+        return Location(number, leaf.name, label, part)

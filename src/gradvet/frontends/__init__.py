@@ -1,0 +1,1 @@
+"""Frameworks: each folder turns functions of one framework into problems for the core."""

@@ -1,0 +1,64 @@
+"""Real coordinates of dense values: one per real number, two (real, imaginary) per complex number."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+WORK = torch.float64
+"""The precision of every vector that the engine sees."""
+
+
+class Dense:
+    """The numbers of a tensor in the order of its indices; complex numbers as (real, imaginary) side by side.
+
+    `home` is the device on which the vectors live, so that leaves on several devices can stand in one vector.
+    """
+
+    __slots__ = ("_plain", "device", "dtype", "home", "parts", "shape", "size")
+
+    def __init__(self, shape: torch.Size, dtype: torch.dtype, device: torch.device, home: torch.device) -> None:
+        self.shape, self.dtype, self.device, self.home = shape, dtype, device, home
+        self.parts = 2 if dtype.is_complex else 1
+        self.size = math.prod(shape) * self.parts
+        self._plain = dtype is WORK and device == home
+
+    def flatten(self, value: Any) -> Tensor:
+        tensor = _tensor(value)
+        if tensor.layout is not torch.strided:
+            tensor = tensor.to_dense()
+        if self._plain and tensor.dtype is WORK:
+            return tensor.reshape(-1)
+        if self.parts == 2:
+            tensor = torch.view_as_real(tensor.to(torch.complex128).resolve_conj())
+        elif tensor.is_complex():
+            tensor = tensor.real
+        return tensor.reshape(-1).to(self.home, WORK)
+
+    def unflatten(self, vector: Tensor) -> Tensor:
+        # A copy in storage of its own: a misaligned complex view crashes forward AD.
+        if self._plain:
+            return vector.clone().view(self.shape)
+        vector = vector.clone().to(self.device)
+        if self.parts == 2:
+            return torch.view_as_complex(vector.view(*self.shape, 2)).to(self.dtype)
+        return vector.view(self.shape).to(self.dtype)
+
+    def label(self, index: int) -> str:
+        number, part = divmod(index, self.parts)
+        indices = []
+        for length in reversed(self.shape):
+            number, position = divmod(number, length)
+            indices.append(position)
+        place = str(indices[::-1]) if self.shape else ""
+        return place + (".real", ".imag")[part] if self.parts == 2 else place
+
+
+def _tensor(value: Any) -> Tensor:
+    """A plain tensor of a value that may only be like one."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    return torch.tensor(value.data.tolist())

@@ -1,0 +1,135 @@
+"""Reverse and forward mode of a torch function, in real coordinates."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import Tensor
+
+from gradvet.core.problem import Misfit
+from gradvet.core.spaces import Space
+
+if TYPE_CHECKING:
+    from gradvet.frontends.torch.problem import TorchProblem
+
+
+class Undefined(torch.autograd.Function):
+    """The identity, except that no cotangent comes back through it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> None:
+        return None
+
+
+class TorchReverse:
+    """Backward passes through the one graph that was recorded at the point."""
+
+    def __init__(self, problem: TorchProblem) -> None:
+        self.problem = problem
+        self._last: Sequence[Any] = ()
+
+    def pull(self, v: Tensor) -> Tensor:
+        return self._pull(self.problem.live, self.problem.codomain.unflatten(v))
+
+    def pull_undefined(self, outputs: Sequence[int]) -> Tensor:
+        live = [Undefined.apply(y) if i in outputs else y for i, y in enumerate(self.problem.live)]  # type: ignore[no-untyped-call]
+        return self._pull(live, [torch.zeros_like(y) for y in live])
+
+    def pull_together(self, V: Sequence[Tensor]) -> list[Tensor]:
+        problem = self.problem
+        each = [problem.codomain.unflatten(v) for v in V]
+        cotangents = [torch.stack(column) for column in zip(*each, strict=True)]
+        problem.cost.pulls += 1
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            gradients = torch.autograd.grad(
+                problem.live, problem.inputs, cotangents, retain_graph=True, allow_unused=True, is_grads_batched=True
+            )
+        return [self._vector([g if g is None else g[k] for g in gradients]) for k in range(len(V))]
+
+    def misfits(self) -> list[Misfit]:
+        return [
+            Misfit(leaf, *misfit)
+            for leaf, (layout, gradient) in enumerate(zip(self.problem.layouts, self._last, strict=True))
+            if gradient is not None
+            for misfit in layout.misfits(gradient)
+        ]
+
+    def _pull(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Tensor:
+        problem = self.problem
+        problem.cost.pulls += 1
+        self._last = torch.autograd.grad(live, problem.inputs, cotangents, retain_graph=True, allow_unused=True)
+        return self._vector(self._last)
+
+    def _vector(self, gradients: Sequence[Any]) -> Tensor:
+        """A missing gradient counts as zero."""
+        return _coordinates(self.problem, self.problem.domain, gradients)
+
+
+class TorchForward:
+    """Dual numbers through a fresh call of the function; the inputs are detached, so nothing requires grad."""
+
+    def __init__(self, problem: TorchProblem) -> None:
+        self.problem = problem
+        self._last: list[tuple[Tensor, Tensor | None]] = []
+
+    def push(self, u: Tensor) -> Tensor:
+        return self._vector(self._push(self.problem.domain.unflatten(u)))
+
+    def push_undefined(self, u: Tensor, leaf: int) -> Tensor:
+        tangents: list[Tensor | None] = self.problem.domain.unflatten(u)
+        tangents[leaf] = None
+        return self._vector(self._push(tangents))
+
+    def push_together(self, U: Sequence[Tensor]) -> list[Tensor]:
+        from torch._vmap_internals import _vmap  # what torch itself batches derivatives with
+
+        def push(*tangents: Tensor) -> tuple[Tensor, ...]:
+            found = self._push(tangents)
+            return tuple(
+                torch.zeros_like(y) if tangent is None else tangent
+                for y, tangent in zip(self.problem.live, found, strict=True)
+            )
+
+        each = [self.problem.domain.unflatten(u) for u in U]
+        found = _vmap(push)(*[torch.stack(column) for column in zip(*each, strict=True)])
+        return [self._vector([tangent[k] for tangent in found]) for k in range(len(U))]
+
+    def misfits(self) -> list[Misfit]:
+        return [
+            Misfit(leaf, "dtype", str(tangent.dtype), str(value.dtype))
+            for leaf, (value, tangent) in enumerate(self._last)
+            if tangent is not None and tangent.is_complex() != value.is_complex()
+        ]
+
+    def _push(self, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+        problem = self.problem
+        problem.cost.pushes += 1
+        arguments = list(problem.arguments)
+        with forward_ad.dual_level():
+            for leaf, layout, tangent in zip(problem.domain.leaves, problem.layouts, tangents, strict=True):
+                arguments[leaf.position] = layout.dual(tangent)
+            self._last = [forward_ad.unpack_dual(y) for y in problem.call(arguments)]
+            # A tangent lives as long as its level; what leaves the level is a copy.
+            return [None if tangent is None else tangent.clone() for _, tangent in self._last]
+
+    def _vector(self, tangents: Sequence[Tensor | None]) -> Tensor:
+        """A missing tangent counts as zero."""
+        return _coordinates(self.problem, self.problem.codomain, tangents)
+
+
+def _coordinates(problem: TorchProblem, space: Space, values: Sequence[Any]) -> Tensor:
+    """Derivatives as one vector of a space, in memory of its own; a missing one counts as zero."""
+    parts = [
+        problem.zeros(leaf.coordinates.size) if value is None else leaf.coordinates.flatten(value)
+        for leaf, value in zip(space.leaves, values, strict=True)
+    ]
+    return parts[0].clone() if len(parts) == 1 else torch.cat(parts)

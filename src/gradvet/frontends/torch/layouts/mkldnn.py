@@ -1,0 +1,43 @@
+"""mkldnn tensors: opaque blocks that are moved by going through a dense copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch.coordinates import Dense
+
+
+class Mkldnn:
+    """Each displaced point is a new tensor, converted back; the caller's is never written."""
+
+    __slots__ = ("base", "coordinates", "independent", "tensor")
+
+    def __init__(self, tensor: Tensor, home: torch.device) -> None:
+        self.tensor = tensor
+        self.base = tensor.detach().to_dense()
+        self.coordinates = Dense(tensor.size(), tensor.dtype, tensor.device, home)
+        self.independent = True
+
+    def place(self, displacement: Tensor) -> Tensor:
+        return (self.base + self.coordinates.unflatten(displacement)).to_mkldnn().requires_grad_()
+
+    def restore(self) -> None:
+        """Nothing was moved."""
+
+    def realised(self, displacement: Tensor) -> Tensor:
+        moved = self.base + self.coordinates.unflatten(displacement)
+        return self.coordinates.flatten(moved - self.base)
+
+    def dual(self, tangent: Tensor | None) -> Tensor:
+        raise InvalidProblemError("MKLDNN inputs are not support for forward AD gradcheck.")
+
+    def misfits(self, gradient: Any) -> list[tuple[str, str, str]]:
+        return [
+            (attribute, str(getattr(gradient, attribute)), str(getattr(self.tensor, attribute)))
+            for attribute in ("dtype", "device", "shape")
+            if getattr(gradient, attribute) != getattr(self.tensor, attribute)
+        ]

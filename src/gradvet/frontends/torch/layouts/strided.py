@@ -1,0 +1,68 @@
+"""Ordinary tensors, and objects that are only like tensors: moved in place, so that captured references see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import Tensor
+
+from gradvet.frontends.torch.coordinates import Dense
+
+
+class Strided:
+    """Moves the caller's own tensor through `.data`: no version is counted, and everyone who holds it sees it move."""
+
+    __slots__ = ("_moved", "base", "coordinates", "independent", "tensor")
+
+    def __init__(self, tensor: Any, home: torch.device) -> None:
+        self.tensor = tensor
+        self.base = tensor.data.clone()
+        self._moved = False
+        device = tensor.device if isinstance(tensor, Tensor) else home
+        size, stride = tensor.size(), tensor.stride()
+        self.coordinates = Dense(size, tensor.dtype, device, home)
+        self.independent = _separate(size, stride)
+
+    def place(self, displacement: Tensor) -> Any:
+        self._moved = True
+        # Added, not assigned: where the same tensor is given twice, both displacements count.
+        self.tensor.data.add_(self.coordinates.unflatten(displacement))
+        return self.tensor
+
+    def restore(self) -> None:
+        if self._moved:
+            self.tensor.data.copy_(self.base)
+            self._moved = False
+
+    def realised(self, displacement: Tensor) -> Tensor:
+        moved = torch.add(self.base, self.coordinates.unflatten(displacement))
+        return self.coordinates.flatten(torch.sub(moved, self.base))
+
+    def dual(self, tangent: Tensor | None) -> Tensor:
+        primal: Tensor = self.tensor.detach()
+        if tangent is None:
+            return primal
+        dual: Tensor = forward_ad.make_dual(primal, tangent)
+        return dual
+
+    def misfits(self, gradient: Any) -> list[tuple[str, str, str]]:
+        if not isinstance(gradient, Tensor) or not isinstance(self.tensor, Tensor):
+            return []
+        return [
+            (attribute, str(getattr(gradient, attribute)), str(getattr(self.tensor, attribute)))
+            for attribute in ("layout", "dtype", "device", "shape")
+            if getattr(gradient, attribute) != getattr(self.tensor, attribute)
+        ]
+
+
+def _separate(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Whether no two indices share memory, by the usual sufficient test: each stride clears the smaller dimensions."""
+    reach = 0
+    for step, length in sorted(zip(stride, size, strict=True)):
+        if length > 1:
+            if step <= reach:
+                return False
+            reach += step * (length - 1)
+    return True

@@ -1,0 +1,143 @@
+"""A torch function at a point, as the engine sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import optree
+import torch
+from torch import Tensor
+from torch.overrides import is_tensor_like
+
+from gradvet.core.problem import Cost
+from gradvet.core.spaces import Leaf, Space
+from gradvet.errors import OutputsChangedError
+from gradvet.frontends.torch.coordinates import WORK, Dense
+from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
+from gradvet.frontends.torch.layouts import Layout, layout_of
+
+
+def tensors_in(result: Any) -> list[Any]:
+    """The tensors among a function's results, in order, whatever holds them."""
+    if isinstance(result, Tensor):
+        return [result]
+    if type(result) in (tuple, list) and all(isinstance(item, Tensor) for item in result):
+        return list(result)
+    leaves = optree.tree_leaves(result, none_is_leaf=True)
+    return [leaf for leaf in leaves if is_tensor_like(leaf)]
+
+
+def differentiable(tensor: Any) -> bool:
+    """Whether a tensor has a derivative to check."""
+    return bool(tensor.requires_grad) and (tensor.is_floating_point() or tensor.is_complex())
+
+
+class TorchProblem:
+    """Calls the function with the caller's own tensors, moved in place and always put back."""
+
+    def __init__(self, function: Callable[..., Any], arguments: Sequence[Any], seed: int) -> None:
+        self.function = function
+        self.arguments = tuple(arguments)
+        self.cost = Cost()
+        positions = [i for i, argument in enumerate(self.arguments) if _is_checked(argument)]
+        first = self.arguments[positions[0]]
+        self.home = first.device if isinstance(first, Tensor) else torch.device("cpu")
+        self.layouts: list[Layout] = [layout_of(self.arguments[i], self.home) for i in positions]
+        self.domain = Space(
+            [
+                Leaf(f"input {number}", layout.coordinates, position)
+                for number, (position, layout) in enumerate(zip(positions, self.layouts, strict=True))
+            ]
+        )
+        self.generator = torch.Generator(self.home)
+        self.generator.manual_seed(seed)
+        self.outputs = self._call(self.arguments)
+        self._signature = [_signature(output) for output in self.outputs]
+        numeric = [i for i, (_, dtype) in enumerate(self._signature) if dtype.is_floating_point or dtype.is_complex]
+        self._live = [i for i in numeric if self.outputs[i].requires_grad]
+        self._silent = [i for i in numeric if not self.outputs[i].requires_grad]
+        self.codomain = self._space(self._live)
+        self.silent = self._space(self._silent)
+        self._everything = Space(self.codomain.leaves + self.silent.leaves)
+        self.live = [self.outputs[i] for i in self._live]
+        self.inputs = [self.arguments[i] for i in positions]
+        self.reverse = TorchReverse(self)
+        self.forward = TorchForward(self)
+
+    @property
+    def independent(self) -> bool:
+        return all(layout.independent for layout in self.layouts)
+
+    def zeros(self, size: int) -> Tensor:
+        return torch.zeros(size, dtype=WORK, device=self.home)
+
+    def uniform(self, size: int) -> Tensor:
+        return torch.rand(size, dtype=WORK, device=self.home, generator=self.generator)
+
+    def realised(self, displacement: Tensor) -> Tensor:
+        parts = [layout.realised(displacement[self.domain.slice(i)]) for i, layout in enumerate(self.layouts)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def evaluate(self, displacements: Sequence[Tensor]) -> list[Tensor]:
+        found = []
+        for displacement in displacements:
+            arguments = list(self.arguments)
+            try:
+                for number, (leaf, layout) in enumerate(zip(self.domain.leaves, self.layouts, strict=True)):
+                    arguments[leaf.position] = layout.place(displacement[self.domain.slice(number)])
+                outputs = self._call(arguments)
+                self._verify(outputs)
+                found.append(self._vector(outputs))
+            finally:
+                for layout in self.layouts:
+                    layout.restore()
+        return found
+
+    def call(self, arguments: Sequence[Any]) -> list[Any]:
+        """The live outputs for other arguments (duals, say)."""
+        outputs = self._call(arguments)
+        self._verify(outputs)
+        return [outputs[i] for i in self._live]
+
+    def _call(self, arguments: Sequence[Any]) -> list[Any]:
+        self.cost.forwards += 1
+        return tensors_in(self.function(*arguments))
+
+    def _vector(self, outputs: list[Any]) -> Tensor:
+        if not self._everything.leaves:
+            return self.zeros(0)
+        vector: Tensor = self._everything.flatten([outputs[i] for i in self._live + self._silent])
+        return vector
+
+    def _space(self, indices: list[int]) -> Space:
+        leaves = []
+        for i in indices:
+            output = self.outputs[i]
+            device = output.device if isinstance(output, Tensor) else self.home
+            leaves.append(Leaf(f"output {i}", Dense(*self._signature[i], device, self.home), i))
+        return Space(leaves)
+
+    def _verify(self, outputs: list[Any]) -> None:
+        for i, (output, (size, dtype)) in enumerate(zip(outputs, self._signature, strict=False)):
+            if output.size() != size:
+                raise _changed("shape", i, size, output.size())
+            if output.dtype != dtype:
+                raise _changed("dtype", i, dtype, output.dtype)
+        if len(outputs) != len(self._signature):
+            raise _changed("number", 0, len(self._signature), len(outputs))
+
+
+def _is_checked(argument: Any) -> bool:
+    return is_tensor_like(argument) and differentiable(argument)
+
+
+def _signature(output: Any) -> tuple[torch.Size, torch.dtype]:
+    return output.size(), output.dtype
+
+
+def _changed(attribute: str, index: int, before: object, after: object) -> OutputsChangedError:
+    return OutputsChangedError(
+        f"the function must return outputs with the same {attribute} when inputs are perturbed: output {index} has "
+        f"{attribute} {before} at the point and {after} next to it. Choose inputs away from such a switch."
+    )

@@ -1,0 +1,33 @@
+"""Settings of a check: the only way in which they travel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """The classical promise: every entry within `absolute + relative · |numerical|`."""
+
+    absolute: float = 1e-5
+    relative: float = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to check."""
+
+    seed: int
+    step: float = 1e-6
+    """Displacement of a single coordinate in the entry-by-entry comparison."""
+    tolerance: Tolerance = Tolerance()
+    miss: float = 1e-9
+    """The largest probability with which an entry just outside the tolerance may go unseen."""
+    nondeterminism: float = 0.0
+    """By how much two runs of the same derivative may differ."""
+    constant_within: float = 0.0
+    """By how much an output without derivative may still vary in a function that has no differentiable output."""
+    masked: bool = False
+    """Whether only the specified elements of sparse tensors count."""
+    exact_types: bool = False
+    """Whether a derivative must have its value's dtype even where the framework would cast it."""

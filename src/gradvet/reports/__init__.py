@@ -1,0 +1,1 @@
+"""Ways to see a report. They read results and nothing else."""
