@@ -16,6 +16,11 @@ from gradvet.core.results import Finding, Mismatch, Verdict
 PRINTED = 100
 """Jacobians of at most this many entries are part of the finding."""
 
+COARSE = (
+    "The error bar of the differences is about as large as the disagreement: with this eps and precision they cannot "
+    "tell. Use float64 inputs, inputs of moderate size, or another eps."
+)
+
 
 def reverse(experiment: Experiment) -> Iterator[Finding]:
     """Reverse mode against differences."""
@@ -72,6 +77,8 @@ def _disagreement(experiment: Experiment, mode: str, comparison: Comparison) -> 
         advice = diagnose(numerical, derivative, experiment.options.tolerance.absolute)
         if numerical.shape[0] * numerical.shape[1] <= PRINTED:
             facts |= {"numerical": _rows(numerical), "derivative": _rows(derivative)}
+    if not 3.0 * worst.error <= pair.worst.difference:
+        advice = COARSE
     headline = f"{mode} mode disagrees with finite differences in {pair.total_wrong} of {pair.entries} entries"
     return Finding(mode, Verdict.FAIL, headline, (worst,), facts, advice)
 

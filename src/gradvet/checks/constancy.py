@@ -51,8 +51,8 @@ def _varying(experiment: Experiment, directions: int, limit: float) -> list[str]
     problem = experiment.problem
     if not problem.silent.size or not problem.domain.size:
         return []
-    start = problem.codomain.size
-    slopes = [experiment.direction(number).quotient[start:] for number in range(directions)]
+    walked = [experiment.direction(number) for number in range(directions)]
+    slopes = [direction.silent / direction.step for direction in walked]
     return [
         leaf.name
         for number, leaf in enumerate(problem.silent.leaves)

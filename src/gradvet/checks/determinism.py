@@ -47,5 +47,7 @@ def _row_spread(experiment: Experiment, row: int) -> float:
 def _spread(first: Array, second: Array) -> float:
     """The largest difference; entries that are not finite are another check's matter."""
     xp = array_api_compat.array_namespace(first)
+    if bool(xp.all(first == second)):
+        return 0.0
     difference = xp.abs(first - second)
     return float(xp.max(xp.where(difference > 0.0, difference, xp.zeros_like(difference))))

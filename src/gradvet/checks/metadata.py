@@ -23,7 +23,7 @@ def tangent_types(experiment: Experiment) -> Iterator[Finding]:
     problem = experiment.problem
     if not experiment.options.exact_types or not problem.domain.size:
         return
-    problem.forward.push(experiment.direction(0).u)
+    problem.forward.push(experiment.direction(0).displacement)
     names = [leaf.name for leaf in problem.codomain.leaves]
     yield from _findings("tangent types", problem.forward.misfits(), names)
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import array_api_compat
 
 from gradvet.core.experiment import Experiment
-from gradvet.core.probes import signed
 from gradvet.core.results import Finding, Verdict
 
 ABSOLUTE, RELATIVE = 1e-8, 1e-5
@@ -52,7 +51,7 @@ def undefined_tangents(experiment: Experiment) -> Iterator[Finding]:
     problem = experiment.problem
     if not problem.codomain.size:
         return
-    u = signed(problem.uniform(problem.domain.size))
+    u = problem.signed(problem.domain.size)
     xp = array_api_compat.array_namespace(u)
     for leaf, values in enumerate(problem.domain.leaves):
         part = problem.domain.slice(leaf)

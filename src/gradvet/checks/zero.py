@@ -20,8 +20,7 @@ def zero_cotangent(experiment: Experiment) -> Iterator[Finding]:
     gradient = experiment.at_zero.gradient
     xp = array_api_compat.array_namespace(gradient)
     limit = NEARLY if experiment.options.masked else 0.0
-    largest = float(xp.max(xp.abs(gradient))) if gradient.shape[0] else 0.0
-    if not largest <= limit:
+    if bool(xp.any(gradient != 0.0)) and not (largest := float(xp.max(xp.abs(gradient)))) <= limit:
         yield Finding(
             "zero cotangent",
             Verdict.FAIL,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import array_api_compat
 
 from gradvet.core.experiment import Experiment
-from gradvet.core.probes import MOST, miss_probability, resolving_ratio
+from gradvet.core.probes import MOST, resolving_ratio
 
 PREMISE = 0.1
 """A certificate speaks about what the entrywise comparison would say. That comparison divides by the nominal step, so
@@ -29,33 +29,32 @@ Residual = Callable[[Experiment, int], float]
 
 def reverse_residual(experiment: Experiment, number: int) -> float:
     """|v·D - (Jᵀv)·u| over the pairs in which either u or v is new."""
-    rows = experiment.problem.codomain.size
     directions = [experiment.direction(i) for i in range(number + 1)]
     codirections = experiment.codirections(number + 1)
     worst = 0.0
     for i, right in enumerate(directions):
         for j, left in enumerate(codirections):
             if i == number or j == number:
-                difference = float(left.v @ right.quotient[:rows]) - float(left.pulled @ right.u)
-                worst = _larger(worst, abs(difference))
+                gap = float(left.v @ right.difference) - float(left.pulled @ right.displacement)
+                worst = _larger(worst, abs(gap) / right.step)
     return worst
 
 
 def forward_residual(experiment: Experiment, number: int) -> float:
     """|D - Ju| in its worst entry: forward mode shows every row, so no codirection is needed."""
     direction = experiment.direction(number)
-    quotient = direction.quotient[: experiment.problem.codomain.size]
-    xp = array_api_compat.array_namespace(quotient)
-    return float(xp.max(xp.abs(quotient - experiment.problem.forward.push(direction.u))))
+    xp = array_api_compat.array_namespace(direction.difference)
+    gap = direction.difference - experiment.problem.forward.push(direction.displacement)
+    return float(xp.max(xp.abs(gap))) / direction.step
 
 
 def certify(experiment: Experiment, residual: Residual) -> float | None:
     """The miss probability of the certificate, or None if the projections cannot show that all entries agree."""
     sampled_both_sides = residual is reverse_residual and not experiment.sees_all_rows
-    if not experiment.problem.independent:
+    if not experiment.problem.independent or not _true_to_step(experiment):
         return None
     found = _attempt(experiment, residual, sampled_both_sides)
-    if found is None and _true_to_step(experiment) and experiment.sharpen():
+    if found is None and experiment.sharpen():
         found = _attempt(experiment, residual, sampled_both_sides)
     return found
 
@@ -64,22 +63,24 @@ def _attempt(experiment: Experiment, residual: Residual, sampled_both_sides: boo
     options = experiment.options
     # A complex number is off by more than δ only if one of its two coordinates is off by more than δ/√2.
     detectable = options.tolerance.absolute / math.sqrt(2.0)
-    each = options.miss / MOST  # the sum over all moments at which the search may stop
-    hopeless = resolving_ratio(each, MOST, sampled_both_sides=sampled_both_sides)
+    hopeless = resolving_ratio(options.miss / 2**MOST, MOST, sampled_both_sides=sampled_both_sides)
     ratio = 0.0
+    if not detectable:
+        return None
     for number in range(MOST):
-        if not detectable:
-            return None
         ratio = _larger(ratio, residual(experiment, number) / detectable)
-        if not _true_to_step(experiment) or not ratio <= hopeless:
+        if not ratio <= hopeless:
             return None
-        if ratio <= resolving_ratio(each, number + 1, sampled_both_sides=sampled_both_sides):
-            return MOST * miss_probability(ratio, number + 1, sampled_both_sides=sampled_both_sides)
+        # The search may stop at any number; the shares ½ + ¼ + ... keep the sum of all ways to miss below the limit.
+        share = options.miss / 2 ** (number + 1)
+        if ratio <= resolving_ratio(share, number + 1, sampled_both_sides=sampled_both_sides):
+            return options.miss
     return None
 
 
 def _true_to_step(experiment: Experiment) -> bool:
-    return experiment.coarseness <= max(PREMISE * experiment.options.tolerance.relative, EXACT)
+    options = experiment.options
+    return experiment.problem.coarseness(options.step) <= max(PREMISE * options.tolerance.relative, EXACT)
 
 
 def _larger(a: float, b: float) -> float:

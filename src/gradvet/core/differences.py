@@ -6,25 +6,26 @@ from dataclasses import dataclass
 
 import array_api_compat
 
-from gradvet.core.problem import Problem
+from gradvet.core.problem import Move, Problem
 from gradvet.core.spaces import Array
 
 
 @dataclass(frozen=True, slots=True)
 class Stencil:
-    """Central differences D(s h) = [f(x + s h u) - f(x - s h u)] / 2 s h, combined as Σ weight · D(s h)."""
+    """Central differences D(s) = [f(x + s d) - f(x - s d)] / 2s, combined as Σ weight · D(s) ≈ J d."""
 
     terms: tuple[tuple[float, float], ...]
     """Pairs (s, weight); the weights add up to one."""
 
-    def along(self, problem: Problem, displacement: Array, step: float) -> Array:
-        """J u for u = displacement / step."""
-        points = [sign * scale * displacement for scale, _ in self.terms for sign in (1.0, -1.0)]
-        values = problem.evaluate(points)
+    def along(self, problem: Problem, move: Move) -> Array:
+        """J · move.vector, over codomain and silent outputs."""
+        values = problem.evaluate(move, [sign * scale for scale, _ in self.terms for sign in (1.0, -1.0)])
         total = None
         for number, (scale, weight) in enumerate(self.terms):
-            quotient = (values[2 * number] - values[2 * number + 1]) * (weight / (2.0 * scale * step))
-            total = quotient if total is None else total + quotient
+            difference = values[2 * number]
+            difference -= values[2 * number + 1]
+            difference *= weight / (2.0 * scale)
+            total = difference if total is None else total + difference
         return total
 
 
@@ -47,9 +48,7 @@ def column(problem: Problem, index: int, step: float) -> Column:
     """Column `index` at the step given, with its error bar: truncation seen against twice the step, and roundoff."""
     displacement = problem.zeros(problem.domain.size)
     displacement[index] = step
-    near, mirrored, far, mirrored_far = problem.evaluate(
-        [displacement, -displacement, 2.0 * displacement, -2.0 * displacement]
-    )
+    near, mirrored, far, mirrored_far = problem.evaluate(problem.move(displacement), (1.0, -1.0, 2.0, -2.0))
     xp = array_api_compat.array_namespace(displacement)
     value = (near - mirrored) / (2.0 * step)
     # D(2h) - D(h) = 3 · h²/6 · f''' + ..., so a third of it is D(h)'s own truncation error.

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-import array_api_compat
-
 from gradvet.core.differences import CENTRAL, EXTRAPOLATED, Stencil
-from gradvet.core.probes import signed
-from gradvet.core.problem import Misfit, Problem
+from gradvet.core.problem import Misfit, Move, Problem
 from gradvet.core.spaces import Array
 from gradvet.options import Options
 
-WIDENING = 4.0
+WIDENING = 8.0
 """A random direction may move each coordinate this much further than the entrywise step: less roundoff, and its
 truncation error is still far below the tolerance; where it is not, the entries are compared one by one."""
 
@@ -23,10 +20,15 @@ FEW = 2
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """A direction u as it was really walked, and J u by differences (over codomain and silent outputs)."""
+    """A displacement as it was really walked, and J times it by differences, for the codomain and the silent outputs.
 
-    u: Array
-    quotient: Array
+    It is `step` times a random direction of the size of one; products with it are to be divided by `step`.
+    """
+
+    displacement: Array
+    difference: Array
+    silent: Array
+    step: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +54,9 @@ class Experiment:
         self.problem = problem
         self.options = options
         self.stencil: Stencil = CENTRAL
-        self._drawn: list[Array] = []
+        self._moves: list[Move] = []
         self._directions: list[Direction] = []
         self._codirections: list[Codirection] = []
-        self.coarseness = 0.0
-        """By how much, relative to the entrywise step, rounding changes the displacements of the inputs."""
 
     def direction(self, number: int) -> Direction:
         """The direction with this number, walked when it is first asked for."""
@@ -74,10 +74,11 @@ class Experiment:
         rows = self.problem.codomain.size
         number = rows if self.sees_all_rows else number
         for index in range(len(self._codirections), number):
-            v = signed(self.problem.uniform(rows))
             if self.sees_all_rows:
                 v = self.problem.zeros(rows)
                 v[index] = 1.0
+            else:
+                v = self.problem.signed(rows)
             self._codirections.append(Codirection(v, self.problem.reverse.pull(v)))
         return self._codirections[:number]
 
@@ -97,12 +98,10 @@ class Experiment:
 
     def _walk(self, number: int) -> Direction:
         problem, step = self.problem, WIDENING * self.options.step
-        if len(self._drawn) <= number:
-            self._drawn.append(signed(problem.uniform(problem.domain.size)))
-        u = self._drawn[number]
-        displacement = problem.realised(step * u)
-        realised = displacement / step
-        if number == 0 and problem.domain.size:
-            xp = array_api_compat.array_namespace(u)
-            self.coarseness = WIDENING * float(xp.max(xp.abs(realised - u)))
-        return Direction(realised, self.stencil.along(problem, displacement, step))
+        if len(self._moves) <= number:
+            self._moves.append(problem.move(step * problem.signed(problem.domain.size)))
+        move = self._moves[number]
+        difference, rows = self.stencil.along(problem, move), problem.codomain.size
+        if not problem.silent.size:
+            return Direction(move.vector, difference, difference[:0], step)
+        return Direction(move.vector, difference[:rows], difference[rows:], step)

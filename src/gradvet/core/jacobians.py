@@ -36,7 +36,7 @@ class Numerical:
         displacement = self.problem.zeros(self.problem.domain.size)
         for index in range(start, stop):
             displacement[index] = self.step
-            found.append(CENTRAL.along(self.problem, displacement, self.step)[:rows])
+            found.append(CENTRAL.along(self.problem, self.problem.move(displacement))[:rows] / self.step)
             displacement[index] = 0.0
         return array_api_compat.array_namespace(displacement).stack(found, axis=1)
 
@@ -77,10 +77,11 @@ class Pulled:
         return self._kept[:, start:stop]
 
     def _rows(self, start: int, stop: int) -> Array:
-        cotangent = self.problem.zeros(self.problem.codomain.size)
-        found = []
-        for index in range(self.problem.codomain.size):
-            cotangent[index] = 1.0
-            found.append(self.problem.reverse.pull(cotangent)[start:stop])
-            cotangent[index] = 0.0
-        return array_api_compat.array_namespace(cotangent).stack(found, axis=0)
+        codomain, found = self.problem.codomain, []
+        for output, leaf in enumerate(codomain.leaves):
+            cotangent = self.problem.zeros(leaf.coordinates.size)
+            for index in range(leaf.coordinates.size):
+                cotangent[index] = 1.0
+                found.append(self.problem.reverse.pull_from(output, cotangent)[start:stop])
+                cotangent[index] = 0.0
+        return array_api_compat.array_namespace(found[0]).stack(found, axis=0)

@@ -18,18 +18,8 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-import array_api_compat
-
-from gradvet.core.spaces import Array
-
 MOST = 6
 """More directions than this never pay: a ratio that six cannot resolve is compared entry by entry."""
-
-
-def signed(uniform: Array) -> Array:
-    """Numbers of random sign with magnitudes in [½, 1½), from uniform ones in [0, 1)."""
-    centred = 2.0 * uniform - 1.0
-    return centred + 0.5 * array_api_compat.array_namespace(uniform).sign(centred)
 
 
 def miss_probability(ratio: float, directions: int, *, sampled_both_sides: bool) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from gradvet.core.spaces import Array, Space
 
@@ -36,6 +36,10 @@ class Reverse(Protocol):
     """J known by rows: codirections in, Jᵀv out."""
 
     def pull(self, v: Array) -> Array: ...
+    def pull_from(self, output: int, v: Array) -> Array:
+        """Only one output has a cotangent, and the backward pass starts at that one alone."""
+        ...
+
     def pull_together(self, V: Sequence[Array]) -> list[Array]:
         """All rows in one vectorised pass (vmap)."""
         ...
@@ -66,6 +70,16 @@ class Forward(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A displacement that was made ready, to be walked back and forth."""
+
+    parts: Sequence[Any]
+    """The displacement of each leaf, in the frontend's own terms."""
+    vector: Array
+    """The displacement as rounding to the inputs' precision left it."""
+
+
 class Problem(Protocol):
     """A function at a point, in real coordinates."""
 
@@ -86,15 +100,16 @@ class Problem(Protocol):
         """Whether each coordinate can be moved without moving another one."""
         ...
 
-    def evaluate(self, displacements: Sequence[Array]) -> list[Array]:
-        """The outputs (codomain, then silent) at each displaced point; the inputs are back in place afterwards."""
+    def move(self, displacement: Array) -> Move: ...
+    def evaluate(self, move: Move, scales: Sequence[float]) -> list[Array]:
+        """The outputs (codomain, then silent) at point + scale · move; the inputs are back in place afterwards."""
         ...
 
-    def realised(self, displacement: Array) -> Array:
-        """The displacement that is left of it after rounding to the inputs' precision."""
+    def coarseness(self, step: float) -> float:
+        """By how much of itself rounding may change a step of this size in any coordinate."""
         ...
 
     def zeros(self, size: int) -> Array: ...
-    def uniform(self, size: int) -> Array:
-        """Fresh random numbers in [0, 1) from the check's own generator."""
+    def signed(self, size: int) -> Array:
+        """Fresh random numbers of either sign with magnitudes in [½, 1½), from the check's own generator."""
         ...

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import array_api_compat
-
 Array = Any
 """An array of the Python array API standard; the standard has no static type of its own."""
 
@@ -69,14 +67,10 @@ class Space:
         """Where the coordinates of a leaf lie in a vector of the space."""
         return slice(self.offsets[leaf], self.offsets[leaf + 1])
 
-    def flatten(self, values: Sequence[Any]) -> Array:
-        """The coordinates of one value per leaf, in memory of their own. A space without leaves has no vectors."""
-        parts = [leaf.coordinates.flatten(value) for leaf, value in zip(self.leaves, values, strict=True)]
-        xp = array_api_compat.array_namespace(parts[0])
-        return xp.asarray(parts[0], copy=True) if len(parts) == 1 else xp.concat(parts)
-
     def unflatten(self, vector: Array) -> list[Any]:
         """One value per leaf, each in storage of its own."""
+        if len(self.leaves) == 1:
+            return [self.leaves[0].coordinates.unflatten(vector)]
         return [leaf.coordinates.unflatten(vector[self.slice(i)]) for i, leaf in enumerate(self.leaves)]
 
     def locate(self, index: int) -> Location:

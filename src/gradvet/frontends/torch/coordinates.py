@@ -27,11 +27,11 @@ class Dense:
         self._plain = dtype is WORK and device == home
 
     def flatten(self, value: Any) -> Tensor:
+        if self._plain and type(value) is Tensor and value.dtype is WORK and value.layout is torch.strided:
+            return value.detach().reshape(-1)
         tensor = _tensor(value)
         if tensor.layout is not torch.strided:
             tensor = tensor.to_dense()
-        if self._plain and tensor.dtype is WORK:
-            return tensor.reshape(-1)
         if self.parts == 2:
             tensor = torch.view_as_real(tensor.to(torch.complex128).resolve_conj())
         elif tensor.is_complex():
@@ -61,4 +61,4 @@ def _tensor(value: Any) -> Tensor:
     """A plain tensor of a value that may only be like one."""
     if isinstance(value, Tensor):
         return value.detach()
-    return torch.tensor(value.data.tolist())
+    return torch.tensor(value.data.tolist(), dtype=value.dtype)

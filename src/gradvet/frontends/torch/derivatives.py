@@ -11,7 +11,6 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
 from gradvet.core.problem import Misfit
-from gradvet.core.spaces import Space
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
@@ -38,6 +37,10 @@ class TorchReverse:
 
     def pull(self, v: Tensor) -> Tensor:
         return self._pull(self.problem.live, self.problem.codomain.unflatten(v))
+
+    def pull_from(self, output: int, v: Tensor) -> Tensor:
+        cotangent = self.problem.codomain.leaves[output].coordinates.unflatten(v)
+        return self._pull([self.problem.live[output]], [cotangent])
 
     def pull_undefined(self, outputs: Sequence[int]) -> Tensor:
         live = [Undefined.apply(y) if i in outputs else y for i, y in enumerate(self.problem.live)]  # type: ignore[no-untyped-call]
@@ -70,8 +73,7 @@ class TorchReverse:
         return self._vector(self._last)
 
     def _vector(self, gradients: Sequence[Any]) -> Tensor:
-        """A missing gradient counts as zero."""
-        return _coordinates(self.problem, self.problem.domain, gradients)
+        return self.problem.vector(self.problem.domain, gradients)
 
 
 class TorchForward:
@@ -122,14 +124,4 @@ class TorchForward:
             return [None if tangent is None else tangent.clone() for _, tangent in self._last]
 
     def _vector(self, tangents: Sequence[Tensor | None]) -> Tensor:
-        """A missing tangent counts as zero."""
-        return _coordinates(self.problem, self.problem.codomain, tangents)
-
-
-def _coordinates(problem: TorchProblem, space: Space, values: Sequence[Any]) -> Tensor:
-    """Derivatives as one vector of a space, in memory of its own; a missing one counts as zero."""
-    parts = [
-        problem.zeros(leaf.coordinates.size) if value is None else leaf.coordinates.flatten(value)
-        for leaf, value in zip(space.leaves, values, strict=True)
-    ]
-    return parts[0].clone() if len(parts) == 1 else torch.cat(parts)
+        return self.problem.vector(self.problem.codomain, tangents)

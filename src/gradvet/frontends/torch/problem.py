@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import is_tensor_like
 
-from gradvet.core.problem import Cost
+from gradvet.core.problem import Cost, Move
 from gradvet.core.spaces import Leaf, Space
 from gradvet.errors import OutputsChangedError
 from gradvet.frontends.torch.coordinates import WORK, Dense
@@ -50,15 +50,17 @@ class TorchProblem:
                 for number, (position, layout) in enumerate(zip(positions, self.layouts, strict=True))
             ]
         )
+        self._sizes = [layout.coordinates.size for layout in self.layouts]
         self.generator = torch.Generator(self.home)
         self.generator.manual_seed(seed)
         self.outputs = self._call(self.arguments)
         self._signature = [_signature(output) for output in self.outputs]
         numeric = [i for i, (_, dtype) in enumerate(self._signature) if dtype.is_floating_point or dtype.is_complex]
         self._live = [i for i in numeric if self.outputs[i].requires_grad]
-        self._silent = [i for i in numeric if not self.outputs[i].requires_grad]
+        silent = [i for i in numeric if not self.outputs[i].requires_grad]
+        self._numeric = self._live + silent
         self.codomain = self._space(self._live)
-        self.silent = self._space(self._silent)
+        self.silent = self._space(silent)
         self._everything = Space(self.codomain.leaves + self.silent.leaves)
         self.live = [self.outputs[i] for i in self._live]
         self.inputs = [self.arguments[i] for i in positions]
@@ -72,27 +74,42 @@ class TorchProblem:
     def zeros(self, size: int) -> Tensor:
         return torch.zeros(size, dtype=WORK, device=self.home)
 
-    def uniform(self, size: int) -> Tensor:
-        return torch.rand(size, dtype=WORK, device=self.home, generator=self.generator)
+    def signed(self, size: int) -> Tensor:
+        numbers = torch.empty(size, dtype=WORK, device=self.home).uniform_(-1.0, 1.0, generator=self.generator)
+        return numbers.add_(numbers.sign(), alpha=0.5)
 
-    def realised(self, displacement: Tensor) -> Tensor:
-        parts = [layout.realised(displacement[self.domain.slice(i)]) for i, layout in enumerate(self.layouts)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+    def coarseness(self, step: float) -> float:
+        return max(layout.coarseness(step) for layout in self.layouts)
 
-    def evaluate(self, displacements: Sequence[Tensor]) -> list[Tensor]:
+    def move(self, displacement: Tensor) -> Move:
+        slices = [displacement] if len(self.layouts) == 1 else torch.split(displacement, self._sizes)
+        parts = [layout.rounded(piece) for layout, piece in zip(self.layouts, slices, strict=True)]
+        return Move(parts, self.vector(self.domain, parts))
+
+    def evaluate(self, move: Move, scales: Sequence[float]) -> list[Tensor]:
         found = []
-        for displacement in displacements:
-            arguments = list(self.arguments)
+        arguments = list(self.arguments)
+        for scale in scales:
             try:
-                for number, (leaf, layout) in enumerate(zip(self.domain.leaves, self.layouts, strict=True)):
-                    arguments[leaf.position] = layout.place(displacement[self.domain.slice(number)])
+                for leaf, layout, part in zip(self.domain.leaves, self.layouts, move.parts, strict=True):
+                    arguments[leaf.position] = layout.place(part, scale)
                 outputs = self._call(arguments)
                 self._verify(outputs)
-                found.append(self._vector(outputs))
+                found.append(self.vector(self._everything, [outputs[i] for i in self._numeric]))
             finally:
                 for layout in self.layouts:
                     layout.restore()
         return found
+
+    def vector(self, space: Space, values: Sequence[Any]) -> Tensor:
+        """Values as one vector of a space, in memory of its own; a missing one counts as zero."""
+        parts = [
+            self.zeros(leaf.coordinates.size) if value is None else leaf.coordinates.flatten(value)
+            for leaf, value in zip(space.leaves, values, strict=True)
+        ]
+        if len(parts) == 1:
+            return parts[0].clone()
+        return torch.cat(parts) if parts else self.zeros(0)
 
     def call(self, arguments: Sequence[Any]) -> list[Any]:
         """The live outputs for other arguments (duals, say)."""
@@ -103,12 +120,6 @@ class TorchProblem:
     def _call(self, arguments: Sequence[Any]) -> list[Any]:
         self.cost.forwards += 1
         return tensors_in(self.function(*arguments))
-
-    def _vector(self, outputs: list[Any]) -> Tensor:
-        if not self._everything.leaves:
-            return self.zeros(0)
-        vector: Tensor = self._everything.flatten([outputs[i] for i in self._live + self._silent])
-        return vector
 
     def _space(self, indices: list[int]) -> Space:
         leaves = []

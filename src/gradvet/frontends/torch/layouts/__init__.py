@@ -26,16 +26,20 @@ class Layout(Protocol):
         """Whether moving one coordinate leaves the others where they are."""
         ...
 
-    def place(self, displacement: Tensor) -> Any:
-        """Move by a vector of coordinates; gives what the function is to be called with."""
+    def rounded(self, displacement: Tensor) -> Tensor:
+        """A vector of coordinates as a displacement of the stored numbers, with what is left of it after rounding."""
+        ...
+
+    def place(self, displacement: Tensor, scale: float) -> Any:
+        """Move by so much of a rounded displacement; gives what the function is to be called with."""
         ...
 
     def restore(self) -> None:
         """Put the argument back, bit for bit."""
         ...
 
-    def realised(self, displacement: Tensor) -> Tensor:
-        """What is left of a displacement after rounding."""
+    def coarseness(self, step: float) -> float:
+        """By how much of itself rounding may change a step of this size."""
         ...
 
     def dual(self, tangent: Tensor | None) -> Tensor:

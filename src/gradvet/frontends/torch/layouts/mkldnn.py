@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.coordinates import Dense
+from gradvet.frontends.torch.layouts.strided import coarseness
 
 
 class Mkldnn:
@@ -22,15 +23,17 @@ class Mkldnn:
         self.coordinates = Dense(tensor.size(), tensor.dtype, tensor.device, home)
         self.independent = True
 
-    def place(self, displacement: Tensor) -> Tensor:
-        return (self.base + self.coordinates.unflatten(displacement)).to_mkldnn().requires_grad_()
+    def rounded(self, displacement: Tensor) -> Tensor:
+        return (self.base + self.coordinates.unflatten(displacement)) - self.base
+
+    def place(self, displacement: Tensor, scale: float) -> Tensor:
+        return (self.base + scale * displacement).to_mkldnn().requires_grad_()
 
     def restore(self) -> None:
         """Nothing was moved."""
 
-    def realised(self, displacement: Tensor) -> Tensor:
-        moved = self.base + self.coordinates.unflatten(displacement)
-        return self.coordinates.flatten(moved - self.base)
+    def coarseness(self, step: float) -> float:
+        return coarseness(self.base, step)
 
     def dual(self, tangent: Tensor | None) -> Tensor:
         raise InvalidProblemError("MKLDNN inputs are not support for forward AD gradcheck.")

@@ -25,10 +25,14 @@ class Strided:
         self.coordinates = Dense(size, tensor.dtype, device, home)
         self.independent = _separate(size, stride)
 
-    def place(self, displacement: Tensor) -> Any:
+    def rounded(self, displacement: Tensor) -> Tensor:
+        moved = torch.add(self.base, self.coordinates.unflatten(displacement))
+        return torch.sub(moved, self.base)
+
+    def place(self, displacement: Tensor, scale: float) -> Any:
         self._moved = True
         # Added, not assigned: where the same tensor is given twice, both displacements count.
-        self.tensor.data.add_(self.coordinates.unflatten(displacement))
+        self.tensor.data.add_(displacement, alpha=scale)
         return self.tensor
 
     def restore(self) -> None:
@@ -36,9 +40,8 @@ class Strided:
             self.tensor.data.copy_(self.base)
             self._moved = False
 
-    def realised(self, displacement: Tensor) -> Tensor:
-        moved = torch.add(self.base, self.coordinates.unflatten(displacement))
-        return self.coordinates.flatten(torch.sub(moved, self.base))
+    def coarseness(self, step: float) -> float:
+        return coarseness(self.base, step)
 
     def dual(self, tangent: Tensor | None) -> Tensor:
         primal: Tensor = self.tensor.detach()
@@ -55,6 +58,13 @@ class Strided:
             for attribute in ("layout", "dtype", "device", "shape")
             if getattr(gradient, attribute) != getattr(self.tensor, attribute)
         ]
+
+
+def coarseness(base: Any, step: float) -> float:
+    """Half a unit in the last place of the largest number, relative to the step."""
+    if not base.nelement():
+        return 0.0
+    return torch.finfo(base.dtype).eps / 2.0 * float(torch.linalg.vector_norm(base, torch.inf)) / step
 
 
 def _separate(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
