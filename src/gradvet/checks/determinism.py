@@ -21,7 +21,7 @@ def determinism(experiment: Experiment) -> Iterator[Finding]:
         return
     tolerance = experiment.options.nondeterminism
     probe = experiment.codirections(1)[0]
-    spread = _spread(probe.pulled, problem.reverse.pull(probe.v))
+    spread = _spread(probe.pulled, problem.reverse.pull_apart(probe.v))
     # A random codirection weighs an entry with at least a half.
     if tolerance and spread > tolerance / 2.0:
         spread = max(_row_spread(experiment, row) for row in range(min(problem.codomain.size, ROWS)))

@@ -80,6 +80,7 @@ def _attempt(experiment: Experiment, residual: Residual, sampled_both_sides: boo
 
 def _true_to_step(experiment: Experiment) -> bool:
     options = experiment.options
+    # NaN (an input that is not a number) is not true to anything.
     return experiment.problem.coarseness(options.step) <= max(PREMISE * options.tolerance.relative, EXACT)
 
 

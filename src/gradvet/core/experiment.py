@@ -79,7 +79,9 @@ class Experiment:
                 v[index] = 1.0
             else:
                 v = self.problem.signed(rows)
-            self._codirections.append(Codirection(v, self.problem.reverse.pull(v)))
+            # The first looks at each output alone: a derivative may depend on which cotangents there are.
+            pull = self.problem.reverse.pull if index else self.problem.reverse.pull_apart
+            self._codirections.append(Codirection(v, pull(v)))
         return self._codirections[:number]
 
     @cached_property

@@ -40,6 +40,10 @@ class Reverse(Protocol):
         """Only one output has a cotangent, and the backward pass starts at that one alone."""
         ...
 
+    def pull_apart(self, v: Array) -> Array:
+        """The sum over the outputs of what each gives alone, the others having no cotangent at all."""
+        ...
+
     def pull_together(self, V: Sequence[Array]) -> list[Array]:
         """All rows in one vectorised pass (vmap)."""
         ...

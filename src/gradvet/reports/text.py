@@ -12,8 +12,6 @@ def describe(finding: Finding) -> str:
     lines = [finding.headline]
     for mismatch in finding.mismatches[:1]:
         lines += _entry(finding.check, mismatch)
-    if finding.facts.get("complete") is False:
-        lines.append("  The comparison stopped at the first block of inputs with a wrong entry.")
     if finding.advice:
         lines.append(f"  {finding.advice}")
     return "\n".join(lines)

@@ -28,6 +28,11 @@ class Undefined(torch.autograd.Function):
         return None
 
 
+def _undefined(output: Any) -> Any:
+    """Cut off from cotangents; what is only like a tensor cannot be cut and gets zeros."""
+    return Undefined.apply(output) if isinstance(output, Tensor) else output  # type: ignore[no-untyped-call]
+
+
 class TorchReverse:
     """Backward passes through the one graph that was recorded at the point."""
 
@@ -42,8 +47,14 @@ class TorchReverse:
         cotangent = self.problem.codomain.leaves[output].coordinates.unflatten(v)
         return self._pull([self.problem.live[output]], [cotangent])
 
+    def pull_apart(self, v: Tensor) -> Tensor:
+        codomain = self.problem.codomain
+        if len(codomain.leaves) == 1:
+            return self.pull(v)
+        return sum((self.pull_from(i, v[codomain.slice(i)]) for i in range(len(codomain.leaves))), torch.zeros(()))
+
     def pull_undefined(self, outputs: Sequence[int]) -> Tensor:
-        live = [Undefined.apply(y) if i in outputs else y for i, y in enumerate(self.problem.live)]  # type: ignore[no-untyped-call]
+        live = [_undefined(y) if i in outputs else y for i, y in enumerate(self.problem.live)]
         return self._pull(live, [torch.zeros_like(y) for y in live])
 
     def pull_together(self, V: Sequence[Tensor]) -> list[Tensor]:

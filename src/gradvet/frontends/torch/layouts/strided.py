@@ -14,12 +14,13 @@ from gradvet.frontends.torch.coordinates import Dense
 class Strided:
     """Moves the caller's own tensor through `.data`: no version is counted, and everyone who holds it sees it move."""
 
-    __slots__ = ("_moved", "base", "coordinates", "independent", "tensor")
+    __slots__ = ("_moved", "_rounding", "base", "coordinates", "independent", "tensor")
 
     def __init__(self, tensor: Any, home: torch.device) -> None:
         self.tensor = tensor
         self.base = tensor.data.clone()
         self._moved = False
+        self._rounding = coarseness(self.base, 1.0)
         device = tensor.device if isinstance(tensor, Tensor) else home
         size, stride = tensor.size(), tensor.stride()
         self.coordinates = Dense(size, tensor.dtype, device, home)
@@ -27,7 +28,9 @@ class Strided:
 
     def rounded(self, displacement: Tensor) -> Tensor:
         moved = torch.add(self.base, self.coordinates.unflatten(displacement))
-        return torch.sub(moved, self.base)
+        rounded = torch.sub(moved, self.base)
+        # Infinite elements cannot be moved: inf - inf is no displacement.
+        return rounded if self._rounding < torch.inf else torch.nan_to_num(rounded, 0.0, 0.0, 0.0)
 
     def place(self, displacement: Tensor, scale: float) -> Any:
         self._moved = True
@@ -41,7 +44,7 @@ class Strided:
             self._moved = False
 
     def coarseness(self, step: float) -> float:
-        return coarseness(self.base, step)
+        return self._rounding / step
 
     def dual(self, tangent: Tensor | None) -> Tensor:
         primal: Tensor = self.tensor.detach()

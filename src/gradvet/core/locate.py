@@ -1,0 +1,126 @@
+"""From projections that disagree to entries that are wrong, in a few evaluations instead of one per entry.
+
+A residual v·Δu is a sum over rows and columns of Δ. Masking half of v needs one backward pass and tells how much of it
+each half of the rows contributes; following the larger half leads to a row in about log₂(m) passes. The same with the
+direction and two evaluations each leads to a column. The entries that are found still have to be judged: they are
+where the difference is largest, not necessarily where it exceeds the tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import array_api_compat
+
+from gradvet.core.differences import CENTRAL
+from gradvet.core.experiment import Direction, Experiment
+from gradvet.core.spaces import Array
+
+DESCENTS = 4
+"""Searches that start from different probes, to find more than one wrong entry."""
+
+
+class Search(Protocol):
+    """What differs between a derivative known by rows and one known by columns."""
+
+    def row(self, direction: Direction, number: int) -> int:
+        """The row that contributes most to the disagreement along a direction."""
+        ...
+
+    def slope(self, row: int, displacement: Array) -> float:
+        """The derivative under test: one row of J times a displacement."""
+        ...
+
+
+def locate(experiment: Experiment, search: Search) -> list[tuple[int, int]]:
+    """Entries (row, column) where the derivative and the differences seem to differ most."""
+    found: list[tuple[int, int]] = []
+    for number in range(DESCENTS):
+        direction = experiment.direction(number)
+        row = search.row(direction, number)
+        entry = (row, _column(experiment, search, direction, row))
+        if entry not in found:
+            found.append(entry)
+    return found
+
+
+def _column(experiment: Experiment, search: Search, direction: Direction, row: int) -> int:
+    """The column that contributes most to the disagreement of a row along a direction."""
+    problem = experiment.problem
+
+    def part(start: int, stop: int) -> float:
+        displacement = _window(direction.displacement, start, stop)
+        difference = CENTRAL.along(problem, problem.move(displacement))
+        return float(difference[row]) - search.slope(row, displacement)
+
+    whole = float(direction.difference[row]) - search.slope(row, direction.displacement)
+    return _descend(part, problem.domain.size, whole)
+
+
+class ByRows:
+    """The search with a derivative in reverse mode."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+        self._rows: dict[int, Array] = {}
+
+    def row(self, direction: Direction, number: int) -> int:
+        reverse, v = self.experiment.problem.reverse, self.experiment.problem.signed(len(direction.difference))
+
+        def part(start: int, stop: int) -> float:
+            window = _window(v, start, stop)
+            return float(window @ direction.difference) - float(reverse.pull(window) @ direction.displacement)
+
+        return _descend(part, len(direction.difference), part(0, len(direction.difference)))
+
+    def slope(self, row: int, displacement: Array) -> float:
+        return float(self.entries(row) @ displacement)
+
+    def entries(self, row: int) -> Array:
+        """One row of J by a backward pass."""
+        if row not in self._rows:
+            codomain = self.experiment.problem.codomain
+            output = codomain.locate(row).leaf
+            cotangent = self.experiment.problem.zeros(codomain.leaves[output].coordinates.size)
+            cotangent[row - codomain.offsets[output]] = 1.0
+            self._rows[row] = self.experiment.problem.reverse.pull_from(output, cotangent)
+        return self._rows[row]
+
+
+class ByColumns:
+    """The search with a derivative in forward mode, which shows all rows at once."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+
+    def row(self, direction: Direction, number: int) -> int:
+        xp = array_api_compat.array_namespace(direction.difference)
+        gap = xp.abs(direction.difference - self.experiment.problem.forward.push(direction.displacement))
+        return int(xp.argmax(xp.where(gap == gap, gap, xp.full_like(gap, float("inf")))))
+
+    def slope(self, row: int, displacement: Array) -> float:
+        return float(self.experiment.problem.forward.push(displacement)[row])
+
+
+def _descend(part: Callable[[int, int], float], size: int, whole: float) -> int:
+    """Follow the larger half of a sum down to one index; `part(start, stop)` is the sum over a range."""
+    start, stop = 0, size
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        left = part(start, middle)
+        right = whole - left
+        # What is not a number draws the search to itself.
+        if not abs(left) < abs(right):
+            stop, whole = middle, left
+        else:
+            start, whole = middle, right
+    return start
+
+
+def _window(vector: Array, start: int, stop: int) -> Array:
+    """The vector between two indices, zero elsewhere."""
+    xp = array_api_compat.array_namespace(vector)
+    window = xp.zeros_like(vector)
+    window[start:stop] = vector[start:stop]
+    return window

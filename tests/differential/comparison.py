@@ -1,0 +1,64 @@
+"""One sample through torch's slow mode and both of gradvet's modes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.differential.samples import Sample, coordinates
+from tests.differential.table import Reason, reason_for
+from tests.differential.verdicts import Contestant, Verdict, verdict_of
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A verdict that is not the reference's, with the table's reason for it if there is one."""
+
+    sample: Sample
+    contestant: str
+    expected: Verdict
+    found: Verdict
+    reason: Reason | None
+
+    def __str__(self) -> str:
+        lines = [f"{self.sample.label}: torch slow says {self.expected}, {self.contestant} says {self.found}"]
+        if self.found.disturbed:
+            lines.append(f"{self.contestant} left the inputs changed")
+        lines += [first_lines(verdict.message) for verdict in (self.expected, self.found) if verdict.message]
+        return "\n    ".join(lines)
+
+
+def disagreements(sample: Sample, reference: Contestant, others: Sequence[Contestant]) -> list[Disagreement]:
+    """What the others say differently. To leave the inputs changed is a disagreement whatever the verdict."""
+    expected = verdict_of(reference, sample)
+    found = [(other.name, verdict_of(other, sample)) for other in others]
+    return [
+        Disagreement(
+            sample, name, expected, verdict, None if verdict.disturbed else reason_for(sample, expected, verdict)
+        )
+        for name, verdict in found
+        if verdict.disturbed or not verdict.means(expected)
+    ]
+
+
+def small(samples: Sequence[Sample], count: int, max_entries: int, seed: int = 0) -> list[Sample]:
+    """At most `count` of the samples, taken at random from those whose Jacobian has at most `max_entries` numbers.
+
+    Samples with nothing in their Jacobian come last: they exercise little, and some operators have hundreds.
+    """
+    shuffled = random.Random(seed).sample(samples, len(samples))
+    chosen: list[Sample] = []
+    empty: list[Sample] = []
+    for sample in shuffled:
+        if len(chosen) == count:
+            break
+        # A function of that many inputs is not called just to learn that it is too large.
+        entries = sample.entries() if coordinates(sample.inputs) <= max_entries else max_entries + 1
+        if entries <= max_entries:
+            (chosen if entries else empty).append(sample)
+    return sorted((chosen + empty)[:count], key=lambda sample: sample.index)
+
+
+def first_lines(message: str, count: int = 3) -> str:
+    return "\n    ".join(line[:160] for line in message.strip().splitlines()[:count])

@@ -1,0 +1,46 @@
+"""The reviewed table: where gradvet's verdict differs from torch's slow mode, and why that is right.
+
+An entry is added only after the difference has been understood: it names both verdicts, so another difference on the
+same operator is not covered by it. `run.py` lists the entries that a whole run did not need; those can be removed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.differential.samples import Sample, dtype_name
+from tests.differential.verdicts import Verdict
+
+ANY_DTYPE = "*"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Both verdicts as `str(Verdict)` prints them, and why gradvet's is the one that a user wants."""
+
+    torch: str
+    gradvet: str
+    why: str
+
+
+# (operator, dtype name or ANY_DTYPE) -> the differences that are meant.
+REASONS: dict[tuple[str, str], tuple[Reason, ...]] = {
+    ("linalg.lstsq", ANY_DTYPE): (
+        Reason(
+            "raised RuntimeError",
+            "pass",
+            "torch's slow mode does not count the integer output `rank` where it makes room for Jacobians, but does "
+            "where it fills them, so that the output behind it gets columns of another length; "
+            "without `rank` torch passes too",
+        ),
+    ),
+}
+
+
+def reason_for(sample: Sample, torch_verdict: Verdict, gradvet_verdict: Verdict) -> Reason | None:
+    """The table's reason for this difference of verdicts on this sample, if it has one."""
+    for dtype in (dtype_name(sample.dtype), ANY_DTYPE):
+        for reason in REASONS.get((sample.operator, dtype), ()):
+            if (reason.torch, reason.gradvet) == (str(torch_verdict), str(gradvet_verdict)):
+                return reason
+    return None
