@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gradvet.compat import (
         GradcheckError,
+        as_sparse_gradcheck,
         get_analytical_jacobian,
         get_numerical_jacobian,
         get_numerical_jacobian_wrt_specific_input,
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "GradcheckError": "compat",
+    "as_sparse_gradcheck": "compat",
     "get_analytical_jacobian": "compat",
     "get_numerical_jacobian": "compat",
     "get_numerical_jacobian_wrt_specific_input": "compat",
@@ -30,6 +32,7 @@ _HOMES = {
 
 __all__ = [
     "GradcheckError",
+    "as_sparse_gradcheck",
     "get_analytical_jacobian",
     "get_numerical_jacobian",
     "get_numerical_jacobian_wrt_specific_input",
@@ -43,7 +46,8 @@ def __getattr__(name: str) -> Any:
     """Public names are loaded when they are first used, so that importing gradvet imports no framework."""
     if name not in _HOMES:
         raise AttributeError(f"module 'gradvet' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"gradvet.{_HOMES[name]}"), name)
+    value = globals()[name] = getattr(importlib.import_module(f"gradvet.{_HOMES[name]}"), name)
+    return value
 
 
 def __dir__() -> list[str]:

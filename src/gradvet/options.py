@@ -31,3 +31,7 @@ class Options:
     """Whether only the specified elements of sparse tensors count."""
     exact_types: bool = False
     """Whether a derivative must have its value's dtype even where the framework would cast it."""
+    power: float = 0.01
+    """The relative error that a check without tolerance must be able to see before it may pass."""
+    seconds: float | None = None
+    """How long a check without tolerance may go on looking."""

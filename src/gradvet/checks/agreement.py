@@ -11,7 +11,7 @@ from gradvet.core.compare import Comparison, Pair
 from gradvet.core.diagnose import diagnose
 from gradvet.core.differences import column
 from gradvet.core.exhaustive import compare_forward, compare_reverse
-from gradvet.core.experiment import FEW, Experiment
+from gradvet.core.experiment import Experiment
 from gradvet.core.results import Finding, Mismatch, Verdict
 
 PRINTED = 100
@@ -39,10 +39,9 @@ def _agreement(
     problem = experiment.problem
     if not problem.domain.size or not problem.codomain.size:
         return Finding(mode, Verdict.PASS, "there is no entry to compare")
-    if problem.domain.size > FEW:
-        miss = certify(experiment, residual)
-        if miss is not None:
-            return Finding(mode, Verdict.PASS, f"{mode} mode agrees with finite differences", facts={"miss": miss})
+    miss = certify(experiment, residual)
+    if miss is not None:
+        return Finding(mode, Verdict.PASS, f"{mode} mode agrees with finite differences", facts={"miss": miss})
     comparison = compare(experiment)
     if not comparison.disagrees:
         return Finding(mode, Verdict.PASS, f"{mode} mode agrees with finite differences in every entry")

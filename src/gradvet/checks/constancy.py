@@ -51,7 +51,7 @@ def _varying(experiment: Experiment, directions: int, limit: float) -> list[str]
     problem = experiment.problem
     if not problem.silent.size or not problem.domain.size:
         return []
-    walked = [experiment.direction(number) for number in range(directions)]
+    walked = experiment.directions(directions)
     slopes = [direction.silent / direction.step for direction in walked]
     return [
         leaf.name

@@ -23,7 +23,7 @@ def tangent_types(experiment: Experiment) -> Iterator[Finding]:
     problem = experiment.problem
     if not experiment.options.exact_types or not problem.domain.size:
         return
-    problem.forward.push(experiment.direction(0).displacement)
+    problem.forward.push(experiment.directions(1)[0].displacement)
     names = [leaf.name for leaf in problem.codomain.leaves]
     yield from _findings("tangent types", problem.forward.misfits(), names)
 
@@ -34,5 +34,10 @@ def _findings(check: str, misfits: list[Misfit], names: list[str]) -> Iterator[F
             check,
             Verdict.FAIL,
             f"the derivative for {names[misfit.leaf]} has {misfit.attribute} {misfit.found}, not {misfit.expected}",
-            facts={"attribute": misfit.attribute, "found": misfit.found, "expected": misfit.expected},
+            facts={
+                "attribute": misfit.attribute,
+                "found": misfit.found,
+                "expected": misfit.expected,
+                "kind": misfit.kind,
+            },
         )

@@ -9,9 +9,11 @@ from gradvet.compat.jacobians import (
     get_numerical_jacobian_wrt_specific_input,
 )
 from gradvet.compat.replacement import replace_torch_gradcheck
+from gradvet.compat.sparse import as_sparse_gradcheck
 
 __all__ = [
     "GradcheckError",
+    "as_sparse_gradcheck",
     "get_analytical_jacobian",
     "get_numerical_jacobian",
     "get_numerical_jacobian_wrt_specific_input",

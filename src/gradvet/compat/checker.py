@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,8 +22,10 @@ from gradvet.core.experiment import Experiment
 from gradvet.core.results import Report
 from gradvet.core.runner import Check, run
 from gradvet.frontends.torch.higher_order import gradient_of, random_cotangents
+from gradvet.frontends.torch.layouts import numbers_of
 from gradvet.frontends.torch.preservation import undisturbed
 from gradvet.frontends.torch.problem import TorchProblem
+from gradvet.frontends.torch.semantics import explained, semantics, told_apart
 from gradvet.options import Options, Tolerance
 
 SLOW_MISS = 1e-9
@@ -78,7 +81,7 @@ def gradcheck(
         miss=FAST_MISS if fast_mode else SLOW_MISS,
         nondeterminism=nondet_tol,
         constant_within=nondet_tol if fast_mode else 0.0,
-        masked=bool(_masked(masked, check_sparse_nnz)),
+        masked=bool(chosen_semantics(masked, check_sparse_nnz)),
         exact_types=check_grad_dtypes,
     )
     catalogue = _catalogue(
@@ -88,7 +91,8 @@ def gradcheck(
         batched=check_batched_grad,
         batched_forward=check_batched_forward_grad,
     )
-    report = _vet(func, _as_tuple(inputs), options, catalogue)
+    arguments = as_tuple(inputs)
+    report = _vet(func, arguments, options, catalogue)
     for finding in report.findings:
         if finding.check == "detached":
             warnings.warn(finding.headline, stacklevel=2)
@@ -96,6 +100,12 @@ def gradcheck(
         return True
     if not raise_exception:
         return False
+    report = told_apart(
+        report,
+        arguments,
+        options.masked,
+        again=lambda masked: _examine(func, arguments, replace(options, masked=masked), catalogue),
+    )
     raise GradcheckError(message(report.failures[0]), report)
 
 
@@ -125,12 +135,12 @@ def gradgradcheck(
         raise AssertionError("check_undefined_grad=True requires check_rev_over_rev to be True")
     if check_batched_grad and not check_rev_over_rev:
         raise AssertionError("check_batched_grad=True requires check_rev_over_rev to be True")
-    arguments = _as_tuple(inputs)
+    arguments = as_tuple(inputs)
     if grad_outputs is None:
         with undisturbed(func, arguments):
             cotangents = random_cotangents(func, arguments, noncontiguous=gen_non_contig_grad_outputs)
     else:
-        cotangents = _as_tuple(grad_outputs)
+        cotangents = as_tuple(grad_outputs)
     return gradcheck(
         gradient_of(func, arguments, cotangents),
         arguments + cotangents,
@@ -149,13 +159,15 @@ def gradgradcheck(
     )
 
 
-def _as_tuple(inputs: Any) -> tuple[Any, ...]:
+def as_tuple(inputs: Any) -> tuple[Any, ...]:
+    """Arguments as the caller may give them: several, or one alone."""
     if isinstance(inputs, (tuple, list)):
         return tuple(inputs)
     return (inputs,)
 
 
-def _masked(masked: bool | None, check_sparse_nnz: bool | None) -> bool | None:
+def chosen_semantics(masked: bool | None, check_sparse_nnz: bool | None) -> bool | None:
+    """The semantics of sparse tensors, by its present name or by its old one."""
     if check_sparse_nnz is None:
         return masked
     warnings.warn("check_sparse_nnz is the old name of masked: use masked", FutureWarning, stacklevel=3)
@@ -167,6 +179,7 @@ def _masked(masked: bool | None, check_sparse_nnz: bool | None) -> bool | None:
 def _catalogue(*, reverse: bool, forward: bool, undefined: bool, batched: bool, batched_forward: bool) -> list[Check]:
     """The checks of the classical call, in the order in which it reports them."""
     wanted: list[tuple[bool, Check]] = [
+        (True, semantics),
         (True, checks.constancy),
         (reverse, checks.determinism),
         (reverse, checks.reverse),
@@ -185,10 +198,7 @@ def _catalogue(*, reverse: bool, forward: bool, undefined: bool, batched: bool, 
 
 def _vet(func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: list[Check]) -> Report:
     _check_inputs(arguments)
-    with undisturbed(func, arguments):
-        problem = TorchProblem(func, arguments, options.seed)
-        _check_outputs(problem.live)
-        report = run(getattr(func, "__name__", type(func).__name__), Experiment(problem, options), catalogue)
+    report = _examine(func, arguments, options, catalogue)
     if report.failures and report.failures[0].check == "undefined cotangents":
         warnings.warn(
             "Backwards compatibility: New undefined gradient support checking found a function that does not treat "
@@ -196,6 +206,13 @@ def _vet(func: Callable[..., Any], arguments: tuple[Any, ...], options: Options,
             stacklevel=3,
         )
     return report
+
+
+def _examine(func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: list[Check]) -> Report:
+    with explained(arguments), undisturbed(func, arguments):
+        problem = TorchProblem(func, arguments, options.seed, options.masked)
+        _check_outputs(problem.live)
+        return run(getattr(func, "__name__", type(func).__name__), Experiment(problem, options), catalogue)
 
 
 def _check_inputs(arguments: Sequence[Any]) -> None:
@@ -210,8 +227,9 @@ def _check_inputs(arguments: Sequence[Any]) -> None:
                 f"dtype {argument.dtype}, for which the default tolerances are too tight.",
                 stacklevel=4,
             )
-        if argument.layout is torch.strided and any(
-            step == 0 and length > 1 for step, length in zip(argument.stride(), argument.size(), strict=True)
+        numbers = numbers_of(argument)
+        if numbers is not None and any(
+            step == 0 and length > 1 for step, length in zip(numbers.stride(), numbers.size(), strict=True)
         ):
             raise RuntimeError(
                 f"The {index}th input has a dimension with stride 0: several of its elements share memory and cannot "

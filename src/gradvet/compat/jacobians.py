@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradvet.core.experiment import Experiment
 from gradvet.core.jacobians import Jacobian, Numerical, Pulled
 from gradvet.frontends.torch.preservation import undisturbed
 from gradvet.frontends.torch.problem import TorchProblem, tensors_in
+from gradvet.options import Options
 
 
 def get_numerical_jacobian(
@@ -27,7 +29,7 @@ def get_numerical_jacobian(
     chosen = arguments if target is None else _as_tuple(target)
     with undisturbed(fn, arguments):
         problem = _problem(lambda *values: _first(fn(values)), arguments)
-        matrices = _matrices(problem, Numerical(problem, eps))
+        matrices = _matrices(problem, Numerical(Experiment(problem, Options(seed=0, step=eps))))
     return tuple(
         matrix for matrix, tensor in zip(matrices, problem.inputs, strict=True) if any(tensor is t for t in chosen)
     )
@@ -40,8 +42,9 @@ def get_analytical_jacobian(
     _deprecated("get_analytical_jacobian", grad_out)
     arguments = _as_tuple(inputs)
     problem = _problem(lambda *values: output, arguments)
-    matrices = _matrices(problem, Pulled(problem))
-    again = _matrices(problem, Pulled(problem))
+    options = Options(seed=0)
+    matrices = _matrices(problem, Pulled(Experiment(problem, options)))
+    again = _matrices(problem, Pulled(Experiment(problem, options)))
     reproducible = all(
         not one.numel() or bool((one - other).abs().max() <= nondet_tol)
         for one, other in zip(matrices, again, strict=True)
@@ -69,7 +72,7 @@ def get_numerical_jacobian_wrt_specific_input(
         problem = TorchProblem(fn, arguments, seed=0)
         leaf = [leaf.position for leaf in problem.domain.leaves].index(input_idx)
         columns = problem.domain.slice(leaf)
-        block = Numerical(problem, eps).columns(columns.start, columns.stop)
+        block = Numerical(Experiment(problem, Options(seed=0, step=eps))).columns(columns.start, columns.stop)
     parts = problem.domain.leaves[leaf].coordinates.parts
     return tuple(_transposed(block[problem.codomain.slice(i)], parts) for i in range(len(problem.codomain.leaves)))
 

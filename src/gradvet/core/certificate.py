@@ -23,58 +23,74 @@ the step must survive rounding to within this part of the relative tolerance; ot
 EXACT = 1e-9
 """A step that is this true is good enough under any relative tolerance."""
 
+SEEN = 0.5
+"""Where every entry is seen, agreement to this part of the absolute tolerance needs no second look."""
+
 Residual = Callable[[Experiment, int], float]
-"""The largest disagreement that probe number k adds to those before it."""
+"""The largest disagreement that so many probes show."""
 
 
 def reverse_residual(experiment: Experiment, number: int) -> float:
-    """|v·D - (Jᵀv)·u| over the pairs in which either u or v is new."""
-    directions = [experiment.direction(i) for i in range(number + 1)]
-    codirections = experiment.codirections(number + 1)
-    worst = 0.0
-    for i, right in enumerate(directions):
-        for j, left in enumerate(codirections):
-            if i == number or j == number:
-                gap = float(left.v @ right.difference) - float(left.pulled @ right.displacement)
-                worst = _larger(worst, abs(gap) / right.step)
-    return worst
+    """|v·D - (Jᵀv)·u| over all pairs of so many directions and codirections."""
+    directions = experiment.directions(number)
+    codirections = experiment.codirections(number)
+    step = directions[0].step
+    if len(directions) == len(codirections) == 1:
+        right, left = directions[0], codirections[0]
+        return abs(float(left.v @ right.difference) - float(left.pulled @ right.displacement)) / step
+    xp = array_api_compat.array_namespace(directions[0].difference)
+    V, W = xp.stack([probe.v for probe in codirections]), xp.stack([probe.pulled for probe in codirections])
+    D, U = xp.stack([probe.difference for probe in directions]), xp.stack([probe.displacement for probe in directions])
+    return float(xp.max(xp.abs(V @ D.T - W @ U.T))) / step
 
 
 def forward_residual(experiment: Experiment, number: int) -> float:
     """|D - Ju| in its worst entry: forward mode shows every row, so no codirection is needed."""
-    direction = experiment.direction(number)
-    xp = array_api_compat.array_namespace(direction.difference)
-    gap = direction.difference - experiment.problem.forward.push(direction.displacement)
-    return float(xp.max(xp.abs(gap))) / direction.step
+    worst = 0.0
+    for direction, pushed in zip(experiment.directions(number), experiment.pushes(number), strict=True):
+        xp = array_api_compat.array_namespace(direction.difference)
+        worst = _larger(worst, float(xp.max(xp.abs(direction.difference - pushed))) / direction.step)
+    return worst
 
 
 def certify(experiment: Experiment, residual: Residual) -> float | None:
     """The miss probability of the certificate, or None if the projections cannot show that all entries agree."""
-    sampled_both_sides = residual is reverse_residual and not experiment.sees_all_rows
     if not experiment.problem.independent or not _true_to_step(experiment):
         return None
-    found = _attempt(experiment, residual, sampled_both_sides)
+    sampled = (not experiment.sees_all_columns) + (residual is reverse_residual and not experiment.sees_all_rows)
+    found = _attempt(experiment, residual, sampled)
     if found is None and experiment.sharpen():
-        found = _attempt(experiment, residual, sampled_both_sides)
+        found = _attempt(experiment, residual, sampled)
     return found
 
 
-def _attempt(experiment: Experiment, residual: Residual, sampled_both_sides: bool) -> float | None:
+def _attempt(experiment: Experiment, residual: Residual, sampled: int) -> float | None:
+    """Probes are added in the number that the residual so far calls for, until they suffice or are too many.
+
+    `sampled` is how many sides of the Jacobian, of two, are seen through random combinations only.
+    """
     options = experiment.options
     # A complex number is off by more than δ only if one of its two coordinates is off by more than δ/√2.
     detectable = options.tolerance.absolute / math.sqrt(2.0)
-    hopeless = resolving_ratio(options.miss / 2**MOST, MOST, sampled_both_sides=sampled_both_sides)
-    ratio = 0.0
     if not detectable:
         return None
-    for number in range(MOST):
-        ratio = _larger(ratio, residual(experiment, number) / detectable)
-        if not ratio <= hopeless:
-            return None
-        # The search may stop at any number; the shares ½ + ¼ + ... keep the sum of all ways to miss below the limit.
-        share = options.miss / 2 ** (number + 1)
-        if ratio <= resolving_ratio(share, number + 1, sampled_both_sides=sampled_both_sides):
-            return options.miss
+    number = 1
+    while True:
+        ratio = residual(experiment, number) / detectable
+        if not sampled:
+            return 0.0 if ratio <= SEEN else None
+        enough = _number(options.miss, ratio, sampled == 2)
+        if enough is None or enough <= number:
+            return enough and options.miss
+        number = enough
+
+
+def _number(miss: float, ratio: float, sampled_both_sides: bool) -> int | None:
+    """How many probes resolve this ratio. They are asked several times; the shares ½ + ¼ + ... keep the sum of all ways
+    to miss below the limit."""
+    for number in range(1, MOST + 1):
+        if ratio <= resolving_ratio(miss / 2**number, number, sampled_both_sides=sampled_both_sides):
+            return number
     return None
 
 

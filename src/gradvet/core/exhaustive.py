@@ -29,15 +29,15 @@ def compare_reverse(experiment: Experiment) -> Comparison:
     if 2 * problem.domain.size + problem.codomain.size > SWEPT and problem.independent:
         search = ByRows(experiment)
         found = Comparison(problem, options.tolerance, Axis.INPUTS)
-        numerical = Numerical(problem, options.step)
+        numerical = Numerical(experiment)
         for row, column in locate(experiment, search):
             start, stop = _number(problem.domain, column)
-            entries = search.entries(row)[None, start:stop]
+            entries = experiment.row(row)[None, start:stop]
             found.add((row, start), numerical.columns(start, stop)[row : row + 1, :], entries)
         if found.disagrees:
             found.complete = False
             return found
-    return _sweep(experiment, Pulled(problem), Axis.INPUTS)
+    return _sweep(experiment, Pulled(experiment), Axis.INPUTS)
 
 
 def compare_forward(experiment: Experiment) -> Comparison:
@@ -46,7 +46,7 @@ def compare_forward(experiment: Experiment) -> Comparison:
     pushed = Pushed(problem)
     if 3 * problem.domain.size > SWEPT and problem.independent:
         found = Comparison(problem, options.tolerance, Axis.OUTPUTS)
-        numerical = Numerical(problem, options.step)
+        numerical = Numerical(experiment)
         for _, column in locate(experiment, ByColumns(experiment)):
             found.add((0, column), numerical.columns(column, column + 1), pushed.columns(column, column + 1))
         if found.disagrees:
@@ -66,7 +66,7 @@ def _number(domain: Space, column: int) -> tuple[int, int]:
 def _sweep(experiment: Experiment, derivative: Jacobian, axis: Axis) -> Comparison:
     """Every entry, in blocks of columns; a block that random codirections certify is not looked at further."""
     problem = experiment.problem
-    numerical = Numerical(problem, experiment.options.step)
+    numerical = Numerical(experiment)
     comparison = Comparison(problem, experiment.options.tolerance, axis)
     for start, stop in _blocks(problem.domain, problem.codomain.size):
         block = numerical.columns(start, stop)

@@ -57,12 +57,27 @@ class Experiment:
         self._moves: list[Move] = []
         self._directions: list[Direction] = []
         self._codirections: list[Codirection] = []
+        self._rows: dict[int, Array] = {}
+        self._pushes: list[Array] = []
 
-    def direction(self, number: int) -> Direction:
-        """The direction with this number, walked when it is first asked for."""
-        while len(self._directions) <= number:
+    @property
+    def sees_all_columns(self) -> bool:
+        """Whether the inputs are so few that the directions are simply the basis."""
+        return self.problem.domain.size <= FEW
+
+    def directions(self, number: int) -> list[Direction]:
+        """At least so many directions, walked when they are first asked for; the whole basis if the inputs are few."""
+        number = self.problem.domain.size if self.sees_all_columns else number
+        while len(self._directions) < number:
             self._directions.append(self._walk(len(self._directions)))
-        return self._directions[number]
+        return self._directions[:number]
+
+    def pushes(self, number: int) -> list[Array]:
+        """The derivative under test in forward mode along so many directions."""
+        directions = self.directions(number)
+        for direction in directions[len(self._pushes) :]:
+            self._pushes.append(self.problem.forward.push(direction.displacement))
+        return self._pushes[: len(directions)]
 
     @property
     def sees_all_rows(self) -> bool:
@@ -77,17 +92,31 @@ class Experiment:
             if self.sees_all_rows:
                 v = self.problem.zeros(rows)
                 v[index] = 1.0
+                self._codirections.append(Codirection(v, self.row(index)))
             else:
                 v = self.problem.signed(rows)
-            # The first looks at each output alone: a derivative may depend on which cotangents there are.
-            pull = self.problem.reverse.pull if index else self.problem.reverse.pull_apart
-            self._codirections.append(Codirection(v, pull(v)))
+                # The first looks at each output alone: a derivative may depend on which cotangents there are.
+                pull = self.problem.reverse.pull if index else self.problem.reverse.pull_apart
+                self._codirections.append(Codirection(v, pull(v)))
         return self._codirections[:number]
+
+    def row(self, index: int, *, keep: bool = True) -> Array:
+        """One row of J by a backward pass that starts at its output alone."""
+        if index in self._rows:
+            return self._rows[index]
+        codomain = self.problem.codomain
+        output = codomain.locate(index).leaf
+        cotangent = self.problem.zeros(codomain.leaves[output].coordinates.size)
+        cotangent[index - codomain.offsets[output]] = 1.0
+        row = self.problem.reverse.pull_from(output, cotangent)
+        if keep:
+            self._rows[index] = row
+        return row
 
     @cached_property
     def at_zero(self) -> AtZero:
         """The backward pass of a zero cotangent."""
-        gradient = self.problem.reverse.pull(self.problem.zeros(self.problem.codomain.size))
+        gradient = self.problem.reverse.pull_undefined(())
         return AtZero(gradient, self.problem.reverse.misfits())
 
     def sharpen(self) -> bool:
@@ -101,9 +130,16 @@ class Experiment:
     def _walk(self, number: int) -> Direction:
         problem, step = self.problem, WIDENING * self.options.step
         if len(self._moves) <= number:
-            self._moves.append(problem.move(step * problem.signed(problem.domain.size)))
+            self._moves.append(problem.move(self._displacement(number, step)))
         move = self._moves[number]
         difference, rows = self.stencil.along(problem, move), problem.codomain.size
         if not problem.silent.size:
             return Direction(move.vector, difference, difference[:0], step)
         return Direction(move.vector, difference[:rows], difference[rows:], step)
+
+    def _displacement(self, number: int, step: float) -> Array:
+        if not self.sees_all_columns:
+            return self.problem.signed(self.problem.domain.size, step)
+        displacement = self.problem.zeros(self.problem.domain.size)
+        displacement[number] = step
+        return displacement

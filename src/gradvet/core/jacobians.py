@@ -11,11 +11,19 @@ from typing import Protocol
 import array_api_compat
 
 from gradvet.core.differences import CENTRAL
+from gradvet.core.experiment import Experiment
 from gradvet.core.problem import Problem
 from gradvet.core.spaces import Array
 
 BLOCK = 2_000_000
 """Entries of a Jacobian that are held at a time: 16 MB of float64."""
+
+
+WORTHWHILE = 16
+"""Fewer rows or columns than this are quicker one by one."""
+
+TRUSTED = 0.01
+"""A vectorised result may differ from a plain one by this part of the absolute tolerance."""
 
 
 class Jacobian(Protocol):
@@ -24,14 +32,67 @@ class Jacobian(Protocol):
     def columns(self, start: int, stop: int) -> Array: ...
 
 
+def agree(batched: Array, plain: Array, tolerance: float) -> bool:
+    """Whether a vectorised result is what plain calls give."""
+    xp = array_api_compat.array_namespace(plain)
+    return bool(xp.all(xp.abs(batched - plain) <= TRUSTED * tolerance + 1e-6 * xp.abs(plain)))
+
+
+class Together:
+    """Columns of differences from vectorised calls, believed only after a plain walk in a random direction agreed."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+        self._trusted: bool | None = None
+
+    def differences(self, start: int, stop: int) -> Array | None:
+        """[f(x + h e_j) - f(x - h e_j)] / 2 for the columns asked for, one row each; None if they do not batch."""
+        problem = self.experiment.problem
+        if stop - start < WORTHWHILE or not problem.independent or self._trusted is False:
+            return None
+        if self._trusted is None:
+            self._trusted = self._verified()
+            if not self._trusted:
+                return None
+        width = max(1, BLOCK // (2 * (problem.domain.size + problem.codomain.size + problem.silent.size)))
+        found = [self._block(first, min(first + width, stop)) for first in range(start, stop, width)]
+        return None if any(block is None for block in found) else _concat(found)
+
+    def _block(self, start: int, stop: int) -> Array | None:
+        problem, number = self.experiment.problem, stop - start
+        displacements = problem.zeros((2 * number, problem.domain.size))
+        for index in range(number):
+            displacements[index, start + index] = self.experiment.options.step
+            displacements[number + index, start + index] = -self.experiment.options.step
+        values = problem.evaluate_together(displacements)
+        return None if values is None else (values[:number, :] - values[number:, :]) / 2.0
+
+    def _verified(self) -> bool:
+        experiment = self.experiment
+        direction = experiment.directions(1)[0]
+        d = direction.displacement[None, :]
+        values = experiment.problem.evaluate_together(_concat([d, -d]))
+        if values is None:
+            return False
+        batched = (values[0, :] - values[1, :])[: experiment.problem.codomain.size] / (2.0 * direction.step)
+        return agree(batched, direction.difference / direction.step, experiment.options.tolerance.absolute)
+
+
+def _concat(blocks: list[Array | None]) -> Array:
+    return array_api_compat.array_namespace(blocks[0]).concat(blocks, axis=0)
+
+
 class Numerical:
     """By central differences, one coordinate at a time, divided by the nominal step as the classical check does."""
 
-    def __init__(self, problem: Problem, step: float) -> None:
-        self.problem, self.step = problem, step
+    def __init__(self, experiment: Experiment) -> None:
+        self.problem, self.step = experiment.problem, experiment.options.step
+        self._together = Together(experiment)
 
     def columns(self, start: int, stop: int) -> Array:
         rows = self.problem.codomain.size
+        if (batch := self._together.differences(start, stop)) is not None:
+            return batch[:, :rows].T / self.step
         found = []
         displacement = self.problem.zeros(self.problem.domain.size)
         for index in range(start, stop):
@@ -60,28 +121,38 @@ class Pushed:
 class Pulled:
     """By reverse mode, one row a call. A small Jacobian is kept; the rows of a large one are pulled for each block."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+        self.rows, self.width = experiment.problem.codomain.size, experiment.problem.domain.size
         self._kept: Array | None = None
 
     @property
     def fits(self) -> bool:
         """Whether all rows are pulled only once."""
-        return self.problem.codomain.size * self.problem.domain.size <= BLOCK
+        return self.rows * self.width <= BLOCK
 
     def columns(self, start: int, stop: int) -> Array:
         if not self.fits:
-            return self._rows(start, stop)
+            return self._stack(start, stop)
         if self._kept is None:
-            self._kept = self._rows(0, self.problem.domain.size)
+            self._kept = self._stack(0, self.width)
         return self._kept[:, start:stop]
 
-    def _rows(self, start: int, stop: int) -> Array:
-        codomain, found = self.problem.codomain, []
-        for output, leaf in enumerate(codomain.leaves):
-            cotangent = self.problem.zeros(leaf.coordinates.size)
-            for index in range(leaf.coordinates.size):
-                cotangent[index] = 1.0
-                found.append(self.problem.reverse.pull_from(output, cotangent)[start:stop])
-                cotangent[index] = 0.0
+    def _stack(self, start: int, stop: int) -> Array:
+        if self.fits and (batch := self._batch()) is not None:
+            return batch
+        keep = self.fits
+        found = [self.experiment.row(index, keep=keep)[start:stop] for index in range(self.rows)]
         return array_api_compat.array_namespace(found[0]).stack(found, axis=0)
+
+    def _batch(self) -> Array | None:
+        """All rows by batched backward passes, if a plain pass with a random codirection gives the same."""
+        problem = self.experiment.problem
+        if self.rows < WORTHWHILE:
+            return None
+        blocks = [problem.reverse.pull_rows(output) for output in range(len(problem.codomain.leaves))]
+        if any(block is None for block in blocks):
+            return None
+        xp = array_api_compat.array_namespace(blocks[0])
+        matrix, probe = xp.concat(blocks, axis=0), self.experiment.codirections(1)[0]
+        return matrix if agree(probe.v @ matrix, probe.pulled, self.experiment.options.tolerance.absolute) else None

@@ -37,7 +37,7 @@ def locate(experiment: Experiment, search: Search) -> list[tuple[int, int]]:
     """Entries (row, column) where the derivative and the differences seem to differ most."""
     found: list[tuple[int, int]] = []
     for number in range(DESCENTS):
-        direction = experiment.direction(number)
+        direction = experiment.directions(number + 1)[number]
         row = search.row(direction, number)
         entry = (row, _column(experiment, search, direction, row))
         if entry not in found:
@@ -63,7 +63,6 @@ class ByRows:
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
-        self._rows: dict[int, Array] = {}
 
     def row(self, direction: Direction, number: int) -> int:
         reverse, v = self.experiment.problem.reverse, self.experiment.problem.signed(len(direction.difference))
@@ -75,17 +74,7 @@ class ByRows:
         return _descend(part, len(direction.difference), part(0, len(direction.difference)))
 
     def slope(self, row: int, displacement: Array) -> float:
-        return float(self.entries(row) @ displacement)
-
-    def entries(self, row: int) -> Array:
-        """One row of J by a backward pass."""
-        if row not in self._rows:
-            codomain = self.experiment.problem.codomain
-            output = codomain.locate(row).leaf
-            cotangent = self.experiment.problem.zeros(codomain.leaves[output].coordinates.size)
-            cotangent[row - codomain.offsets[output]] = 1.0
-            self._rows[row] = self.experiment.problem.reverse.pull_from(output, cotangent)
-        return self._rows[row]
+        return float(self.experiment.row(row) @ displacement)
 
 
 class ByColumns:

@@ -30,6 +30,8 @@ class Misfit:
     attribute: str
     found: str
     expected: str
+    kind: str = ""
+    """What kind of array the derivative is, for attributes that only some kinds have."""
 
 
 class Reverse(Protocol):
@@ -46,6 +48,10 @@ class Reverse(Protocol):
 
     def pull_together(self, V: Sequence[Array]) -> list[Array]:
         """All rows in one vectorised pass (vmap)."""
+        ...
+
+    def pull_rows(self, output: int) -> Array | None:
+        """All rows of one output in one vectorised pass, to be verified; None where that is impossible."""
         ...
 
     def pull_undefined(self, outputs: Sequence[int]) -> Array:
@@ -109,11 +115,19 @@ class Problem(Protocol):
         """The outputs (codomain, then silent) at point + scale · move; the inputs are back in place afterwards."""
         ...
 
+    def evaluate_together(self, displacements: Array) -> Array | None:
+        """The outputs, a row for each row of displacements, in one vectorised call; None where that is impossible.
+
+        What it gives is to be trusted only after a comparison with `evaluate`: a vectorised call runs other kernels,
+        and a function that reads captured tensors does not see these points at all.
+        """
+        ...
+
     def coarseness(self, step: float) -> float:
         """By how much of itself rounding may change a step of this size in any coordinate."""
         ...
 
-    def zeros(self, size: int) -> Array: ...
-    def signed(self, size: int) -> Array:
-        """Fresh random numbers of either sign with magnitudes in [½, 1½), from the check's own generator."""
+    def zeros(self, size: int | tuple[int, ...]) -> Array: ...
+    def signed(self, size: int, scale: float = 1.0) -> Array:
+        """Fresh random numbers of either sign with magnitudes in [½, 1½) · scale, from the check's own generator."""
         ...

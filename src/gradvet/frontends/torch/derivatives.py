@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
+from torch.autograd.graph import _engine_run_backward
 
 from gradvet.core.problem import Misfit
+from gradvet.frontends.torch.batching import pull_rows
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
@@ -21,7 +24,7 @@ class Undefined(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
+        return x.detach()
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> None:
@@ -33,19 +36,32 @@ def _undefined(output: Any) -> Any:
     return Undefined.apply(output) if isinstance(output, Tensor) else output  # type: ignore[no-untyped-call]
 
 
-class TorchReverse:
+class Derivative:
+    """A derivative of a problem, which owns it: a strong reference back would keep the graph alive too long."""
+
+    def __init__(self, problem: TorchProblem) -> None:
+        self._problem = weakref.ref(problem)
+
+    @property
+    def problem(self) -> TorchProblem:
+        problem = self._problem()
+        assert problem is not None
+        return problem
+
+
+class TorchReverse(Derivative):
     """Backward passes through the one graph that was recorded at the point."""
 
     def __init__(self, problem: TorchProblem) -> None:
-        self.problem = problem
+        super().__init__(problem)
         self._last: Sequence[Any] = ()
 
     def pull(self, v: Tensor) -> Tensor:
-        return self._pull(self.problem.live, self.problem.codomain.unflatten(v))
+        return self._pull(self.problem.live, tuple(self.problem.codomain.unflatten(v)))
 
     def pull_from(self, output: int, v: Tensor) -> Tensor:
         cotangent = self.problem.codomain.leaves[output].coordinates.unflatten(v)
-        return self._pull([self.problem.live[output]], [cotangent])
+        return self._pull((self.problem.live[output],), (cotangent,))
 
     def pull_apart(self, v: Tensor) -> Tensor:
         codomain = self.problem.codomain
@@ -54,8 +70,8 @@ class TorchReverse:
         return sum((self.pull_from(i, v[codomain.slice(i)]) for i in range(len(codomain.leaves))), torch.zeros(()))
 
     def pull_undefined(self, outputs: Sequence[int]) -> Tensor:
-        live = [_undefined(y) if i in outputs else y for i, y in enumerate(self.problem.live)]
-        return self._pull(live, [torch.zeros_like(y) for y in live])
+        live = tuple(_undefined(y) if i in outputs else y for i, y in enumerate(self.problem.live))
+        return self._pull(live, tuple(torch.zeros_like(y) for y in live))
 
     def pull_together(self, V: Sequence[Tensor]) -> list[Tensor]:
         problem = self.problem
@@ -69,9 +85,12 @@ class TorchReverse:
             )
         return [self._vector([g if g is None else g[k] for g in gradients]) for k in range(len(V))]
 
+    def pull_rows(self, output: int) -> Tensor | None:
+        return pull_rows(self.problem, output)
+
     def misfits(self) -> list[Misfit]:
         return [
-            Misfit(leaf, *misfit)
+            Misfit(leaf, *misfit, kind=str(gradient.layout).removeprefix("torch.").removesuffix("_coo"))
             for leaf, (layout, gradient) in enumerate(zip(self.problem.layouts, self._last, strict=True))
             if gradient is not None
             for misfit in layout.misfits(gradient)
@@ -80,18 +99,27 @@ class TorchReverse:
     def _pull(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Tensor:
         problem = self.problem
         problem.cost.pulls += 1
-        self._last = torch.autograd.grad(live, problem.inputs, cotangents, retain_graph=True, allow_unused=True)
+        self._last = self._backward(live, cotangents)
         return self._vector(self._last)
+
+    def _backward(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
+        """`torch.autograd.grad`, without its checks of arguments that are right by construction."""
+        if not self.problem.plain:
+            return torch.autograd.grad(live, self.problem.inputs, cotangents, retain_graph=True, allow_unused=True)
+        gradients: Sequence[Any] = _engine_run_backward(
+            live, cotangents, True, False, self.problem.inputs, True, accumulate_grad=False
+        )
+        return gradients
 
     def _vector(self, gradients: Sequence[Any]) -> Tensor:
         return self.problem.vector(self.problem.domain, gradients)
 
 
-class TorchForward:
+class TorchForward(Derivative):
     """Dual numbers through a fresh call of the function; the inputs are detached, so nothing requires grad."""
 
     def __init__(self, problem: TorchProblem) -> None:
-        self.problem = problem
+        super().__init__(problem)
         self._last: list[tuple[Tensor, Tensor | None]] = []
 
     def push(self, u: Tensor) -> Tensor:
@@ -130,7 +158,7 @@ class TorchForward:
         with forward_ad.dual_level():
             for leaf, layout, tangent in zip(problem.domain.leaves, problem.layouts, tangents, strict=True):
                 arguments[leaf.position] = layout.dual(tangent)
-            self._last = [forward_ad.unpack_dual(y) for y in problem.call(arguments)]
+            self._last = [forward_ad.unpack_dual(y) for y in problem.call(arguments)[: len(problem.live)]]
             # A tangent lives as long as its level; what leaves the level is a copy.
             return [None if tangent is None else tangent.clone() for _, tangent in self._last]
 

@@ -8,14 +8,15 @@ from typing import Any
 import optree
 import torch
 from torch import Tensor
-from torch.overrides import is_tensor_like
+from torch.overrides import has_torch_function, is_tensor_like
 
 from gradvet.core.problem import Cost, Move
 from gradvet.core.spaces import Leaf, Space
 from gradvet.errors import OutputsChangedError
-from gradvet.frontends.torch.coordinates import WORK, Dense
+from gradvet.frontends.torch.batching import evaluate_together
+from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
-from gradvet.frontends.torch.layouts import Layout, layout_of
+from gradvet.frontends.torch.layouts import Layout, coordinates_of, layouts_of
 
 
 def tensors_in(result: Any) -> list[Any]:
@@ -36,14 +37,15 @@ def differentiable(tensor: Any) -> bool:
 class TorchProblem:
     """Calls the function with the caller's own tensors, moved in place and always put back."""
 
-    def __init__(self, function: Callable[..., Any], arguments: Sequence[Any], seed: int) -> None:
+    def __init__(self, function: Callable[..., Any], arguments: Sequence[Any], seed: int, masked: bool = False) -> None:
         self.function = function
         self.arguments = tuple(arguments)
         self.cost = Cost()
-        positions = [i for i, argument in enumerate(self.arguments) if _is_checked(argument)]
+        positions = self._positions = [i for i, argument in enumerate(self.arguments) if _is_checked(argument)]
         first = self.arguments[positions[0]]
         self.home = first.device if isinstance(first, Tensor) else torch.device("cpu")
-        self.layouts: list[Layout] = [layout_of(self.arguments[i], self.home) for i in positions]
+        self.masked = masked
+        self.layouts: list[Layout] = layouts_of([self.arguments[i] for i in positions], masked, self.home)
         self.domain = Space(
             [
                 Leaf(f"input {number}", layout.coordinates, position)
@@ -62,8 +64,9 @@ class TorchProblem:
         self.codomain = self._space(self._live)
         self.silent = self._space(silent)
         self._everything = Space(self.codomain.leaves + self.silent.leaves)
-        self.live = [self.outputs[i] for i in self._live]
-        self.inputs = [self.arguments[i] for i in positions]
+        self.live = tuple(self.outputs[i] for i in self._live)
+        self.inputs = tuple(self.arguments[i] for i in positions)
+        self.plain = not has_torch_function(self.live + self.inputs)
         self.reverse = TorchReverse(self)
         self.forward = TorchForward(self)
 
@@ -71,65 +74,66 @@ class TorchProblem:
     def independent(self) -> bool:
         return all(layout.independent for layout in self.layouts)
 
-    def zeros(self, size: int) -> Tensor:
+    def zeros(self, size: int | tuple[int, ...]) -> Tensor:
         return torch.zeros(size, dtype=WORK, device=self.home)
 
-    def signed(self, size: int) -> Tensor:
-        numbers = torch.empty(size, dtype=WORK, device=self.home).uniform_(-1.0, 1.0, generator=self.generator)
-        return numbers.add_(numbers.sign(), alpha=0.5)
+    def signed(self, size: int, scale: float = 1.0) -> Tensor:
+        numbers = torch.empty(size, dtype=WORK, device=self.home).uniform_(-scale, scale, generator=self.generator)
+        return numbers.add_(numbers.sign(), alpha=0.5 * scale)
 
     def coarseness(self, step: float) -> float:
         return max(layout.coarseness(step) for layout in self.layouts)
 
     def move(self, displacement: Tensor) -> Move:
         slices = [displacement] if len(self.layouts) == 1 else torch.split(displacement, self._sizes)
-        parts = [layout.rounded(piece) for layout, piece in zip(self.layouts, slices, strict=True)]
-        return Move(parts, self.vector(self.domain, parts))
+        rounded = [layout.rounded(piece) for layout, piece in zip(self.layouts, slices, strict=True)]
+        vectors = [vector for _, vector in rounded]
+        return Move([part for part, _ in rounded], vectors[0] if len(vectors) == 1 else torch.cat(vectors))
 
     def evaluate(self, move: Move, scales: Sequence[float]) -> list[Tensor]:
         found = []
         arguments = list(self.arguments)
+        moves = list(zip(self._positions, self.layouts, move.parts, strict=True))
         for scale in scales:
             try:
-                for leaf, layout, part in zip(self.domain.leaves, self.layouts, move.parts, strict=True):
-                    arguments[leaf.position] = layout.place(part, scale)
-                outputs = self._call(arguments)
-                self._verify(outputs)
-                found.append(self.vector(self._everything, [outputs[i] for i in self._numeric]))
+                for position, layout, part in moves:
+                    arguments[position] = layout.place(part, scale)
+                found.append(self.vector(self._everything, self.call(arguments)))
             finally:
                 for layout in self.layouts:
                     layout.restore()
         return found
 
+    def evaluate_together(self, displacements: Tensor) -> Tensor | None:
+        return evaluate_together(self, displacements)
+
     def vector(self, space: Space, values: Sequence[Any]) -> Tensor:
         """Values as one vector of a space, in memory of its own; a missing one counts as zero."""
+        if len(values) == 1 and values[0] is not None:
+            alone: Tensor = space.leaves[0].coordinates.flatten(values[0])
+            return alone.clone()
         parts = [
             self.zeros(leaf.coordinates.size) if value is None else leaf.coordinates.flatten(value)
             for leaf, value in zip(space.leaves, values, strict=True)
         ]
-        if len(parts) == 1:
-            return parts[0].clone()
         return torch.cat(parts) if parts else self.zeros(0)
 
     def call(self, arguments: Sequence[Any]) -> list[Any]:
-        """The live outputs for other arguments (duals, say)."""
+        """The live outputs, then the silent ones, for other arguments (duals, say)."""
         outputs = self._call(arguments)
         self._verify(outputs)
-        return [outputs[i] for i in self._live]
+        return [outputs[i] for i in self._numeric]
 
     def _call(self, arguments: Sequence[Any]) -> list[Any]:
         self.cost.forwards += 1
         return tensors_in(self.function(*arguments))
 
     def _space(self, indices: list[int]) -> Space:
-        leaves = []
-        for i in indices:
-            output = self.outputs[i]
-            device = output.device if isinstance(output, Tensor) else self.home
-            leaves.append(Leaf(f"output {i}", Dense(*self._signature[i], device, self.home), i))
-        return Space(leaves)
+        return Space([Leaf(f"output {i}", coordinates_of(self.outputs[i], self.masked, self.home), i) for i in indices])
 
     def _verify(self, outputs: list[Any]) -> None:
+        if [(output.size(), output.dtype) for output in outputs] == self._signature:
+            return
         for i, (output, (size, dtype)) in enumerate(zip(outputs, self._signature, strict=False)):
             if output.size() != size:
                 raise _changed("shape", i, size, output.size())

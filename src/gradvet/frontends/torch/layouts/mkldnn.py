@@ -23,11 +23,15 @@ class Mkldnn:
         self.coordinates = Dense(tensor.size(), tensor.dtype, tensor.device, home)
         self.independent = True
 
-    def rounded(self, displacement: Tensor) -> Tensor:
-        return (self.base + self.coordinates.unflatten(displacement)) - self.base
+    def rounded(self, displacement: Tensor) -> tuple[Tensor, Tensor]:
+        rounded = (self.base + self.coordinates.unflatten(displacement)) - self.base
+        return rounded, self.coordinates.flatten(rounded)
 
     def place(self, displacement: Tensor, scale: float) -> Tensor:
         return (self.base + scale * displacement).to_mkldnn().requires_grad_()
+
+    def points(self, displacements: Tensor) -> Tensor | None:
+        return None
 
     def restore(self) -> None:
         """Nothing was moved."""

@@ -24,19 +24,30 @@ class Strided:
         device = tensor.device if isinstance(tensor, Tensor) else home
         size, stride = tensor.size(), tensor.stride()
         self.coordinates = Dense(size, tensor.dtype, device, home)
-        self.independent = _separate(size, stride)
+        self.independent = separate(size, stride)
 
-    def rounded(self, displacement: Tensor) -> Tensor:
+    def rounded(self, displacement: Tensor) -> tuple[Tensor, Tensor]:
         moved = torch.add(self.base, self.coordinates.unflatten(displacement))
         rounded = torch.sub(moved, self.base)
         # Infinite elements cannot be moved: inf - inf is no displacement.
-        return rounded if self._rounding < torch.inf else torch.nan_to_num(rounded, 0.0, 0.0, 0.0)
+        if not self._rounding < torch.inf:
+            rounded = torch.nan_to_num(rounded, 0.0, 0.0, 0.0)
+        return rounded, self.coordinates.flatten(rounded)
 
     def place(self, displacement: Tensor, scale: float) -> Any:
         self._moved = True
         # Added, not assigned: where the same tensor is given twice, both displacements count.
         self.tensor.data.add_(displacement, alpha=scale)
         return self.tensor
+
+    def points(self, displacements: Tensor) -> Tensor | None:
+        rows = displacements.to(self.base.device)
+        if self.coordinates.parts == 2:
+            moves = torch.view_as_complex(rows.reshape(len(rows), *self.coordinates.shape, 2).contiguous())
+        else:
+            moves = rows.reshape(len(rows), *self.coordinates.shape)
+        stacked: Tensor = self.base + moves.to(self.base.dtype)
+        return stacked
 
     def restore(self) -> None:
         if self._moved:
@@ -70,7 +81,7 @@ def coarseness(base: Any, step: float) -> float:
     return torch.finfo(base.dtype).eps / 2.0 * float(torch.linalg.vector_norm(base, torch.inf)) / step
 
 
-def _separate(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+def separate(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
     """Whether no two indices share memory, by the usual sufficient test: each stride clears the smaller dimensions."""
     reach = 0
     for step, length in sorted(zip(stride, size, strict=True)):

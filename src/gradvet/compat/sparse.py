@@ -1,0 +1,72 @@
+"""Checks functions of sparse tensors with a checker that knows only dense ones.
+
+The checker sees the stored numbers of each sparse input, and sparse outputs made dense; the function sees the sparse
+tensors that they belong to. So sparse outputs, and second order, can be checked with functions that refuse them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import optree
+from torch import Tensor
+
+from gradvet.compat import checker
+from gradvet.frontends.torch.layouts import is_sparse, materialised, storage_of
+
+Checker = Callable[..., bool]
+
+
+def as_sparse_gradcheck(gradcheck: Checker | None = None) -> Checker:
+    """A check like `gradcheck` (gradvet's own if None) for functions that take or return sparse tensors.
+
+    As with `torch.sparse.as_sparse_gradcheck`, `masked` says whether only the specified elements count.
+
+    >>> import torch
+    >>> x = torch.tensor([[0.0, 1.0], [2.0, 3.0]], dtype=torch.float64).to_sparse().requires_grad_()
+    >>> as_sparse_gradcheck()(lambda x: x * x, x, masked=True)
+    True
+    """
+    check = checker.gradcheck if gradcheck is None else gradcheck
+
+    def sparse_gradcheck(
+        func: Callable[..., Any],
+        inputs: Any,
+        *args: Any,
+        masked: bool | None = None,
+        check_sparse_nnz: bool | None = None,
+        **options: Any,
+    ) -> bool:
+        semantics = bool(checker.chosen_semantics(masked, check_sparse_nnz))
+        arguments = [_Argument(argument, semantics) for argument in checker.as_tuple(inputs)]
+
+        def dense_func(*values: Any) -> Any:
+            outputs = func(*(argument.rebuilt(value) for argument, value in zip(arguments, values, strict=True)))
+            return optree.tree_map(lambda output: _dense(output, semantics), outputs, none_is_leaf=True)
+
+        return check(dense_func, tuple(argument.value for argument in arguments), *args, **options)
+
+    return sparse_gradcheck
+
+
+class _Argument:
+    """What the checker is given for an argument, and the way back. Only differentiable sparse tensors change."""
+
+    __slots__ = ("rebuilt", "value")
+
+    def __init__(self, argument: Any, masked: bool) -> None:
+        self.value = argument
+        self.rebuilt: Callable[[Any], Any] = lambda value: value
+        if _concerned(argument):
+            storage = storage_of(argument if masked else materialised(argument))
+            self.value = storage.numbers.requires_grad_()
+            self.rebuilt = storage.holding
+
+
+def _dense(output: Any, masked: bool) -> Any:
+    return output.to_dense(masked_grad=masked) if _concerned(output) else output
+
+
+def _concerned(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad and is_sparse(value)

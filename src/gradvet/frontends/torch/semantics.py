@@ -1,0 +1,79 @@
+"""Which elements of sparse tensors count in a check, in words, and whether it ends otherwise if others count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from gradvet.core.experiment import Experiment
+from gradvet.core.results import Finding, Report, Verdict
+from gradvet.frontends.torch.layouts import is_sparse, unspecified
+from gradvet.frontends.torch.problem import TorchProblem, differentiable
+
+AFFORDABLE = 10_000
+"""Unspecified elements up to which a failed check is repeated with the other semantics."""
+
+
+def semantics(experiment: Experiment) -> Iterator[Finding]:
+    """A remark on every sparse input and output: what of it was compared."""
+    problem = experiment.problem
+    assert isinstance(problem, TorchProblem)
+    leaves = problem.domain.leaves + problem.codomain.leaves
+    for leaf, tensor in zip(leaves, problem.inputs + problem.live, strict=True):
+        if is_sparse(tensor):
+            yield Finding("semantics", Verdict.PASS, f"{leaf.name} is {_remark(tensor, problem.masked)}")
+
+
+def told_apart(report: Report, arguments: Sequence[Any], masked: bool, again: Callable[[bool], Report]) -> Report:
+    """A failed report, with a sentence about the other semantics where it can make a difference."""
+    holes = sum(unspecified(a) for a in arguments if isinstance(a, Tensor) and differentiable(a))
+    if not 0 < holes <= AFFORDABLE:
+        return report
+    try:
+        passes = not again(not masked).failures
+    except Exception:  # a function that cannot be called that way says nothing about this one
+        return report
+    used, other = ("masked", "unmasked") if masked else ("unmasked", "masked")
+    sentence = (
+        f"This is the verdict of {used} semantics; with masked={not masked} ({other} semantics) the check "
+        f"{'passes: is that what the function means?' if passes else 'fails too.'}"
+    )
+    failure = report.failures[0]
+    told = replace(
+        failure,
+        # Where the other semantics passes, that is the diagnosis.
+        advice=sentence if passes else f"{failure.advice} {sentence}".lstrip(),
+        facts={**failure.facts, "masked": masked, "passes otherwise": passes},
+    )
+    return replace(report, findings=tuple(told if finding is failure else finding for finding in report.findings))
+
+
+@contextmanager
+def explained(arguments: Sequence[Any]) -> Iterator[None]:
+    """Errors that torch raises for want of an operator leave as they are, with a note that they are no verdict."""
+    try:
+        yield
+    except RuntimeError as error:
+        kinds = sorted({_kind(a) for a in arguments if isinstance(a, Tensor) and is_sparse(a)})
+        if kinds and hasattr(error, "add_note"):
+            error.add_note(
+                f"The check had inputs of layout {', '.join(kinds)}. If torch lacks an operator or a derivative for "
+                "that layout, this says nothing about the gradient; as_sparse_gradcheck may get around it."
+            )
+        raise
+
+
+def _remark(tensor: Tensor, masked: bool) -> str:
+    total, holes = tensor.numel(), unspecified(tensor)
+    if not holes:
+        return f"{_kind(tensor)} with all of its {total} elements specified"
+    meaning = "masked semantics: only those count" if masked else "unmasked semantics: the others count as zeros"
+    return f"{_kind(tensor)} with {total - holes} of {total} elements specified; {meaning}"
+
+
+def _kind(tensor: Tensor) -> str:
+    return str(tensor.layout).removeprefix("torch.")

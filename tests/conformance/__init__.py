@@ -1,0 +1,1 @@
+"""The catalogue of behaviours of the drop-in functions, one test for each entry."""

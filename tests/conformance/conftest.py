@@ -1,0 +1,42 @@
+"""Runs every test that asks for a `checker` with gradvet and with torch, in slow and in fast mode.
+
+`upstream_differs("why")` leaves torch out of a test: torch does something else there, and gradvet is to do it right.
+`upstream_differs("why", mode="fast")` leaves it out in that mode alone.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from .checker import LIBRARIES, MODES, Checker, Library, library
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "upstream_differs(reason, mode=None): torch behaves otherwise here, only gradvet is run"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "checker" in metafunc.fixturenames:
+        variants = [(name, mode) for name in LIBRARIES for mode in MODES if not _differs(metafunc, name, mode)]
+        metafunc.parametrize("checker", variants, ids="-".join, indirect=True)
+    elif "implementation" in metafunc.fixturenames:
+        names = [name for name in LIBRARIES if not _differs(metafunc, name, None)]
+        metafunc.parametrize("implementation", names, indirect=True)
+
+
+def _differs(metafunc: pytest.Metafunc, name: str, mode: str | None) -> bool:
+    marks = list(metafunc.definition.iter_markers("upstream_differs"))
+    return name == "torch" and any(mark.kwargs.get("mode") in (None, mode) for mark in marks)
+
+
+@pytest.fixture
+def checker(request: pytest.FixtureRequest) -> Checker:
+    name, mode = request.param
+    return Checker(library(name), mode)
+
+
+@pytest.fixture
+def implementation(request: pytest.FixtureRequest) -> Library:
+    return library(request.param)

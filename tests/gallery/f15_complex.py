@@ -1,0 +1,233 @@
+"""F15: complex numbers. torch's gradient of a real loss L is dL/dRe z + i dL/dIm z, so every adjoint conjugates."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tests.gallery import witnesses
+from tests.gallery.case import Case
+from tests.gallery.inputs import at, normal
+from tests.gallery.mutants import rule
+
+C = torch.complex128
+
+
+def product(z: Tensor, w: Tensor) -> Tensor:
+    return z * w
+
+
+def product_without_conjugate(v: Tensor, z: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    return v * w, v * z
+
+
+def modulus(z: Tensor) -> Tensor:
+    return z.abs()
+
+
+def modulus_conjugated(v: Tensor, z: Tensor) -> Tensor:
+    return v * z.conj() / z.abs()
+
+
+def matrix_product(a: Tensor, b: Tensor) -> Tensor:
+    return a @ b
+
+
+def matrix_product_with_plain_transpose(v: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    return v @ b.mT, a.mH @ v
+
+
+def exponential(z: Tensor) -> Tensor:
+    return torch.exp(z)
+
+
+def exponential_real_part_only(v: Tensor, z: Tensor) -> Tensor:
+    return torch.complex((v * torch.exp(z).conj()).real, torch.zeros_like(z.real))
+
+
+def exponential_conjugated_twice(v: Tensor, z: Tensor) -> Tensor:
+    return v * torch.exp(z).conj().conj()
+
+
+def phase(z: Tensor) -> Tensor:
+    return torch.angle(z)
+
+
+def phase_without_i(v: Tensor, z: Tensor) -> Tensor:
+    return v * z / z.abs() ** 2
+
+
+def spectrum(z: Tensor) -> Tensor:
+    return torch.fft.fft(z)
+
+
+def spectrum_as_its_own_adjoint(v: Tensor, z: Tensor) -> Tensor:
+    return torch.fft.fft(v)
+
+
+def modulation(x: Tensor, carrier: Tensor) -> Tensor:
+    """A real signal on a complex carrier."""
+    return x * carrier
+
+
+def modulation_with_modulus(v: Tensor, x: Tensor, carrier: Tensor) -> tuple[Tensor, Tensor]:
+    """A real input wants the real part, not the modulus."""
+    return (v * carrier.conj()).abs(), v * x
+
+
+def polar(radius: Tensor, angle: Tensor) -> Tensor:
+    return torch.complex(radius * torch.cos(angle), radius * torch.sin(angle))
+
+
+def polar_turning_back(v: Tensor, radius: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
+    direction = torch.complex(torch.cos(angle), torch.sin(angle))
+    return (v * direction.conj()).real, -(v * (1j * radius * direction).conj()).real
+
+
+def inner(a: Tensor, b: Tensor) -> Tensor:
+    return (a.conj() * b).sum()
+
+
+def inner_conjugated_on_the_wrong_side(v: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    return v * b, v * a
+
+
+def power(z: Tensor) -> Tensor:
+    return z.real**2 + z.imag**2
+
+
+def power_by_half(v: Tensor, z: Tensor) -> Tensor:
+    """The Wirtinger derivative z is half of the gradient 2 z."""
+    return v * z
+
+
+def square(z: Tensor) -> Tensor:
+    return z * z
+
+
+def square_backward(v: Tensor, z: Tensor) -> Tensor:
+    return v * 2 * z.conj()
+
+
+def square_along_the_real_axis(t: Tensor, z: Tensor) -> Tensor:
+    """Right for real tangents alone."""
+    return 2 * z * t.real
+
+
+def square_with_adjoint_tangent(t: Tensor, z: Tensor) -> Tensor:
+    """The formula of the backward, conjugate and all, taken over for the tangent."""
+    return 2 * z.conj() * t
+
+
+CASES = (
+    Case(
+        "complex_product_without_conjugate",
+        "F15",
+        at(rule(product, product_without_conjugate), normal, (4,), (4,), dtype=C),
+        "The adjoint of a multiplication by w multiplies by its conjugate.",
+        twin=product,
+        dtype=C,
+    ),
+    Case(
+        "modulus_conjugated",
+        "F15",
+        at(rule(modulus, modulus_conjugated), normal, (4,), dtype=C),
+        "The modulus grows along z, not along its mirror image.",
+        twin=modulus,
+        dtype=C,
+    ),
+    Case(
+        "matrix_product_with_plain_transpose",
+        "F15",
+        at(rule(matrix_product, matrix_product_with_plain_transpose), normal, (2, 3), (3, 4), dtype=C),
+        "The adjoint of a complex matrix is its conjugate transpose; one of two factors forgot.",
+        twin=matrix_product,
+        dtype=C,
+    ),
+    Case(
+        "complex_exponential_real_part_only",
+        "F15",
+        at(rule(exponential, exponential_real_part_only), normal, (4,), dtype=C),
+        "The imaginary part of the gradient is lost in a cast.",
+        twin=exponential,
+        dtype=C,
+    ),
+    Case(
+        "complex_exponential_conjugated_twice",
+        "F15",
+        at(rule(exponential, exponential_conjugated_twice), normal, (4,), dtype=C),
+        "Two helpers that conjugate undo each other.",
+        twin=exponential,
+        dtype=C,
+    ),
+    Case(
+        "phase_without_i",
+        "F15",
+        at(rule(phase, phase_without_i), normal, (4,), dtype=C),
+        "The phase changes across z, not along it: a factor i is missing.",
+        twin=phase,
+        dtype=C,
+    ),
+    Case(
+        "spectrum_as_its_own_adjoint",
+        "F15",
+        at(rule(spectrum, spectrum_as_its_own_adjoint), normal, (5,), dtype=C),
+        "The Fourier matrix is symmetric but not Hermitian: its adjoint is the unscaled inverse transform.",
+        twin=spectrum,
+        dtype=C,
+    ),
+    Case(
+        "modulation_with_modulus",
+        "F15",
+        at(rule(modulation, modulation_with_modulus), lambda: (*normal((4,)), normal((4,), dtype=C)[0].detach())),
+        "The gradient of a real input below a complex output is a real part.",
+        twin=modulation,
+    ),
+    Case(
+        "polar_turning_back",
+        "F15",
+        at(rule(polar, polar_turning_back), normal, (4,), (4,)),
+        "The angle's gradient has the wrong sense of rotation.",
+        twin=polar,
+    ),
+    Case(
+        "inner_conjugated_on_the_wrong_side",
+        "F15",
+        at(rule(inner, inner_conjugated_on_the_wrong_side), normal, (4,), (4,), dtype=C),
+        "The argument that is conjugated in the forward conjugates the cotangent in the backward.",
+        twin=inner,
+        dtype=C,
+    ),
+    Case(
+        "power_by_half",
+        "F15",
+        at(rule(power, power_by_half), normal, (4,), dtype=C),
+        "A Wirtinger derivative is taken for the gradient: a factor 2.",
+        twin=power,
+        dtype=C,
+    ),
+    Case(
+        "square_tangent_along_the_real_axis",
+        "F15",
+        at(rule(square, square_backward, square_along_the_real_axis), normal, (4,), dtype=C),
+        "Tangents have an imaginary part, too.",
+        twin=square,
+        dtype=C,
+        findings=frozenset({"forward", "duality"}),
+        drop_in=False,
+        special="forward mode",
+        witness=witnesses.forward,
+    ),
+    Case(
+        "square_tangent_with_conjugate",
+        "F15",
+        at(rule(square, square_backward, square_with_adjoint_tangent), normal, (4,), dtype=C),
+        "The tangent of a holomorphic function has no conjugate.",
+        twin=square,
+        dtype=C,
+        findings=frozenset({"forward", "duality"}),
+        drop_in=False,
+        special="forward mode",
+        witness=witnesses.forward,
+    ),
+)

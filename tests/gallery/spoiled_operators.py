@@ -1,0 +1,148 @@
+"""Ordinary operators, each spoiled by one wrapper of `mutants_of_state`: several classes, no fault in a formula."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tests.gallery import conditions, witnesses
+from tests.gallery.case import Case
+from tests.gallery.inputs import at, normal
+from tests.gallery.mutants_of_state import (
+    conjugated,
+    detached,
+    mutating_cotangent,
+    redrawn,
+    unless_frozen,
+    with_stale_inputs,
+    with_tangent,
+    with_workspace,
+)
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return torch.softmax(query @ key.mT, -1) @ value
+
+
+def convolution(x: Tensor, weight: Tensor) -> Tensor:
+    return F.conv1d(x, weight, padding=1)
+
+
+def log_softmax(x: Tensor) -> Tensor:
+    return torch.log_softmax(x, -1)
+
+
+def norm(x: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:])
+
+
+def whitened(a: Tensor, b: Tensor) -> Tensor:
+    return torch.linalg.solve(a @ a.mH + torch.eye(len(a), dtype=a.dtype), b)
+
+
+CASES = (
+    Case(
+        "attention_with_workspace",
+        "F14",
+        lambda: (with_workspace(attention), normal((3, 4), (3, 4), (3, 2))),
+        "Two layers of one shape share a buffer: the second one's forward overwrites the first one's keys.",
+        twin=attention,
+        findings=frozenset({"interleaving"}),
+        drop_in=False,
+        special="another forward before the backward",
+        witness=conditions.interleaved,
+    ),
+    Case(
+        "convolution_with_stale_weights",
+        "F14",
+        lambda: (with_stale_inputs(convolution), normal((1, 2, 5), (2, 2, 3))),
+        "Weights packed at the first call and never again: right until the first optimiser step.",
+        twin=convolution,
+        findings=frozenset({"interleaving", "reverse", "points", "layouts"}),
+        drop_in=False,
+        special="another call before this one",
+        witness=conditions.elsewhere_first,
+    ),
+    Case(
+        "layer_norm_mutates_cotangent",
+        "F14",
+        at(mutating_cotangent(norm), normal, (3, 4)),
+        "The gradient is right; what the residual branch receives afterwards is not.",
+        twin=norm,
+        findings=frozenset({"mutation"}),
+        drop_in=False,
+        special="a cotangent that is used again",
+        witness=conditions.mutated_cotangent,
+    ),
+    Case(
+        "log_softmax_redrawn_in_backward",
+        "F14",
+        at(redrawn(log_softmax), normal, (4, 8)),
+        "Random numbers in a backward pass give another gradient at every run.",
+        twin=log_softmax,
+        findings=frozenset({"reverse", "determinism", "linearity"}),
+    ),
+    Case(
+        "convolution_weight_unless_input_frozen",
+        "F23",
+        at(unless_frozen(convolution, slot=1, frozen=0), normal, (1, 2, 5), (2, 2, 3)),
+        "The first layer of a network, whose input is data, would never learn.",
+        twin=convolution,
+        findings=frozenset({"frozen"}),
+        drop_in=False,
+        special="the input is frozen",
+        witness=conditions.frozen(0),
+    ),
+    Case(
+        "attention_value_unless_key_frozen",
+        "F23",
+        at(unless_frozen(attention, slot=2, frozen=1), normal, (3, 4), (3, 4), (3, 2)),
+        "One flag asked about for another, in the middle of three.",
+        twin=attention,
+        findings=frozenset({"frozen"}),
+        drop_in=False,
+        special="the key is frozen",
+        witness=conditions.frozen(1),
+    ),
+    Case(
+        "log_softmax_detached",
+        "F17",
+        at(detached(log_softmax), normal, (2, 4)),
+        "A gradient that is cut off cannot be penalised.",
+        twin=log_softmax,
+        order=2,
+        findings=frozenset({"reverse-over-reverse", "forward-over-reverse", "symmetry"}),
+        witness=witnesses.second_order("reverse-over-reverse"),
+    ),
+    Case(
+        "whitened_conjugated",
+        "F15",
+        at(conjugated(whitened), normal, (2, 2), (2, 1), dtype=torch.complex128),
+        "A conjugate too many in a solver: right for every real matrix.",
+        twin=whitened,
+        dtype=torch.complex128,
+    ),
+    Case(
+        "attention_tangent_too_large",
+        "F19",
+        at(with_tangent(attention, lambda t: 1.05 * t), normal, (3, 4), (3, 4), (3, 2)),
+        "Five per cent in forward mode alone.",
+        twin=attention,
+        findings=frozenset({"forward", "duality"}),
+        drop_in=False,
+        special="forward mode",
+        witness=witnesses.forward,
+    ),
+    Case(
+        "convolution_tangent_shifted",
+        "F19",
+        at(with_tangent(convolution, lambda t: t.roll(1, -1)), normal, (1, 2, 5), (2, 2, 3)),
+        "Tangents that land one entry too far.",
+        twin=convolution,
+        findings=frozenset({"forward", "duality"}),
+        drop_in=False,
+        special="forward mode",
+        witness=witnesses.forward,
+    ),
+)

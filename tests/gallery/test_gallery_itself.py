@@ -1,0 +1,148 @@
+"""The gallery is honest: what is called wrong is wrong, what is called right is right. Proved without gradvet."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd.gradcheck import GradcheckError
+
+from tests.gallery import RIGHT, WRONG, witnesses
+from tests.gallery.case import CHECKS, FAULTS, Case
+from tests.gallery.derivatives import dense, directions, flat, gradients, live, outputs, slope
+
+CASES = (*WRONG, *RIGHT)
+SMOOTH_TWINS = [case for case in WRONG if case.twin and case.witness is not witnesses.one_sided_slopes]
+
+
+def accepted_by_torch(case: Case) -> bool:
+    """The verdict of torch's slow mode at its default flags."""
+    check = gradcheck if case.order == 1 or case.fault is None else gradgradcheck
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return check(*case.build())
+        except GradcheckError:
+            return False
+        except Exception:
+            if case.fault is None and (case.beyond or not case.drop_in):
+                return False  # a right function that torch refuses with another error
+            raise
+
+
+def test_names_are_unique() -> None:
+    assert [name for name, count in Counter(case.name for case in CASES).items() if count > 1] == []
+
+
+def test_there_are_at_least_120_of_each() -> None:
+    assert len(WRONG) >= 120
+    assert len(RIGHT) >= 120
+
+
+def test_every_class_of_faults_has_a_case() -> None:
+    assert {case.fault for case in WRONG} == FAULTS
+
+
+def test_every_check_has_a_wrong_function_that_it_must_report() -> None:
+    assert frozenset().union(*(case.findings for case in WRONG)) == CHECKS
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_build_gives_new_inputs_with_the_same_values(case: Case) -> None:
+    first, second = live(case.build()[1]), live(case.build()[1])
+    assert first
+    for one, other in zip(first, second, strict=True):
+        assert one is not other
+        assert one.dtype == case.dtype
+        if one.layout == torch.strided and one.numel():
+            assert one.data_ptr() != other.data_ptr()
+        assert torch.equal(one.to_dense().detach(), other.to_dense().detach())
+
+
+@pytest.mark.parametrize("case", WRONG, ids=str)
+def test_wrong_function_is_wrong_under_its_condition(case: Case) -> None:
+    evidence = (case.witness or witnesses.reverse)(case)
+    assert bool(torch.isfinite(evidence.true).all())
+    assert not evidence.error <= case.threshold
+
+
+@pytest.mark.parametrize("case", WRONG, ids=str)
+def test_witness_finds_nothing_wrong_with_the_twin(case: Case) -> None:
+    sound = replace(case, build=lambda: (witnesses.twin(case), dense(case.build()[1])))
+    assert (case.witness or witnesses.reverse)(sound).error <= case.threshold
+
+
+@pytest.mark.parametrize("case", SMOOTH_TWINS, ids=str)
+def test_twin_has_the_values_of_the_wrong_function_and_the_slope_of_its_own(case: Case) -> None:
+    twin = witnesses.twin(case)
+    function, inputs = case.subject()
+    value, expected = flat(outputs(function(*inputs))), flat(outputs(twin(*dense(case.subject()[1]))))
+    assert torch.allclose(value, expected, rtol=case.threshold, atol=case.threshold)
+    inputs = tuple(_in_double(x) for x in dense(case.subject()[1]))
+    tangents = directions(live(inputs))
+    cotangents = flat(directions(outputs(twin(*inputs)), scale=3.0))
+    numerical = float(torch.dot(cotangents, slope(twin, inputs, tangents, 1e-4)))
+    analytical = float(torch.dot(flat(gradients(twin, inputs)), flat(tangents)))
+    assert math.isclose(analytical, numerical, rel_tol=1e-5, abs_tol=1e-10)
+
+
+def _in_double(value: object) -> object:
+    if not (isinstance(value, Tensor) and value.requires_grad) or value.is_complex():
+        return value
+    return value.detach().double().requires_grad_()
+
+
+@pytest.mark.parametrize("case", WRONG, ids=str)
+def test_torch_slow_mode_rejects_a_wrong_function_where_the_case_says_so(case: Case) -> None:
+    if case.dtype not in (torch.float64, torch.complex128):
+        pytest.skip("the classical tolerance is made for double precision")
+    assert accepted_by_torch(case) == (not case.drop_in)
+
+
+@pytest.mark.parametrize("case", [case for case in WRONG if case.order == 2], ids=str)
+def test_fault_of_second_order_leaves_the_first_derivative_right(case: Case) -> None:
+    assert gradcheck(*case.build())
+    assert witnesses.reverse(case).error <= case.threshold
+
+
+@pytest.mark.parametrize("case", RIGHT, ids=str)
+def test_torch_slow_mode_accepts_a_right_function_where_the_case_says_so(case: Case) -> None:
+    assert accepted_by_torch(case) == (case.drop_in and not case.beyond)
+
+
+@pytest.mark.parametrize("case", [case for case in RIGHT if case.twin or case.witness], ids=str)
+def test_right_function_has_the_derivative_of_its_twin(case: Case) -> None:
+    assert (case.witness or witnesses.reverse)(case).error <= case.threshold
+
+
+def test_right_function_that_torch_does_not_accept_has_a_twin_or_a_witness() -> None:
+    unproved = [case.name for case in RIGHT if case.beyond or not case.drop_in]
+    assert [name for name in unproved if not _has_proof(name)] == []
+
+
+def _has_proof(name: str) -> bool:
+    return any(case.name == name and (case.twin or case.witness) for case in RIGHT)
+
+
+@pytest.mark.parametrize("case", [case for case in RIGHT if case.order == 2 and case.drop_in], ids=str)
+def test_second_derivative_of_a_right_function_of_order_two_is_right(case: Case) -> None:
+    assert gradgradcheck(*case.build())
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_case_is_described(case: Case) -> None:
+    assert case.why.endswith(".")
+    assert case.findings <= CHECKS
+    assert bool(case.findings) == (case.fault is not None)
+    assert case.special or case.fault is None or case.drop_in or case.witness is not None or _hides_in_tolerance(case)
+
+
+def _hides_in_tolerance(case: Case) -> bool:
+    """Wrong in every call, by less than the classical tolerance."""
+    return float((witnesses.reverse(case).found - witnesses.reverse(case).true).abs().max()) < 3e-3
