@@ -23,6 +23,9 @@ the step must survive rounding to within this part of the relative tolerance; ot
 EXACT = 1e-9
 """A step that is this true is good enough under any relative tolerance."""
 
+WALKS = 8
+"""Up to so many columns are compared one by one rather than looked at along more directions."""
+
 SEEN = 0.5
 """Where every entry is seen, agreement to this part of the absolute tolerance needs no second look."""
 
@@ -59,7 +62,8 @@ def certify(experiment: Experiment, residual: Residual) -> float | None:
         return None
     sampled = (not experiment.sees_all_columns) + (residual is reverse_residual and not experiment.sees_all_rows)
     found = _attempt(experiment, residual, sampled)
-    if found is None and experiment.sharpen():
+    # Another walk costs four evaluations a direction; few columns are sooner compared one by one.
+    while found is None and experiment.problem.domain.size > WALKS and experiment.restride():
         found = _attempt(experiment, residual, sampled)
     return found
 
@@ -80,6 +84,8 @@ def _attempt(experiment: Experiment, residual: Residual, sampled: int) -> float 
         if not sampled:
             return 0.0 if ratio <= SEEN else None
         enough = _number(options.miss, ratio, sampled == 2)
+        if enough is not None and enough > max(WALKS, experiment.problem.domain.size):
+            return None
         if enough is None or enough <= number:
             return enough and options.miss
         number = enough

@@ -13,7 +13,7 @@ from gradvet.core.locate import ByColumns, ByRows, locate
 from gradvet.core.probes import resolving_ratio
 from gradvet.core.spaces import Array, Space
 
-SWEPT = 256
+SWEPT = 1024
 """Where all columns and rows together take no more evaluations than this, they are compared at once."""
 
 SMALL = 4

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from gradvet.core.differences import CENTRAL, EXTRAPOLATED, Stencil
+from gradvet.core.differences import CENTRAL, EXTRAPOLATED
 from gradvet.core.problem import Misfit, Move, Problem
 from gradvet.core.spaces import Array
 from gradvet.options import Options
 
-WIDENING = 8.0
-"""A random direction may move each coordinate this much further than the entrywise step: less roundoff, and its
-truncation error is still far below the tolerance; where it is not, the entries are compared one by one."""
+STRIDES = ((CENTRAL, 8.0), (EXTRAPOLATED, 8.0), (EXTRAPOLATED, 128.0))
+"""How a direction is walked, and how much further than the entrywise step: first the cheapest; then without the h²
+term, where truncation was too large; then far, where roundoff was. If all of them leave too much, the entries are
+compared one by one."""
 
 FEW = 2
 """So few inputs or outputs are looked at one by one rather than through random combinations."""
@@ -53,7 +54,7 @@ class Experiment:
     def __init__(self, problem: Problem, options: Options) -> None:
         self.problem = problem
         self.options = options
-        self.stencil: Stencil = CENTRAL
+        self._stride = 0
         self._moves: list[Move] = []
         self._directions: list[Direction] = []
         self._codirections: list[Codirection] = []
@@ -119,20 +120,21 @@ class Experiment:
         gradient = self.problem.reverse.pull_undefined(())
         return AtZero(gradient, self.problem.reverse.misfits())
 
-    def sharpen(self) -> bool:
-        """Walk all directions again with a difference formula of higher order. False if that was done before."""
-        if self.stencil is EXTRAPOLATED:
+    def restride(self) -> bool:
+        """From now on walk the directions in the next way; False if that was the last."""
+        if self._stride + 1 == len(STRIDES):
             return False
-        self.stencil = EXTRAPOLATED
-        self._directions = []
+        self._stride += 1
+        self._directions, self._moves, self._pushes = [], [], []
         return True
 
     def _walk(self, number: int) -> Direction:
-        problem, step = self.problem, WIDENING * self.options.step
+        stencil, widening = STRIDES[self._stride]
+        problem, step = self.problem, widening * self.options.step
         if len(self._moves) <= number:
             self._moves.append(problem.move(self._displacement(number, step)))
         move = self._moves[number]
-        difference, rows = self.stencil.along(problem, move), problem.codomain.size
+        difference, rows = stencil.along(problem, move), problem.codomain.size
         if not problem.silent.size:
             return Direction(move.vector, difference, difference[:0], step)
         return Direction(move.vector, difference[:rows], difference[rows:], step)

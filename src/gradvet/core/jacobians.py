@@ -6,6 +6,8 @@ block that is asked for; only rows of a Jacobian that is small anyway are kept.
 
 from __future__ import annotations
 
+import time
+from functools import cached_property
 from typing import Protocol
 
 import array_api_compat
@@ -21,6 +23,9 @@ BLOCK = 2_000_000
 
 WORTHWHILE = 16
 """Fewer rows or columns than this are quicker one by one."""
+
+CHUNK = 256
+"""Rows that are pulled in one batched pass."""
 
 TRUSTED = 0.01
 """A vectorised result may differ from a plain one by this part of the absolute tolerance."""
@@ -39,21 +44,35 @@ def agree(batched: Array, plain: Array, tolerance: float) -> bool:
 
 
 class Together:
-    """Columns of differences from vectorised calls, believed only after a plain walk in a random direction agreed."""
+    """Columns of differences from vectorised calls: only where they give what plain calls give, and give it sooner."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
-        self._trusted: bool | None = None
+
+    @cached_property
+    def trusted(self) -> bool:
+        """Whether a random direction, many times over in one call, agrees with a plain walk and takes less time."""
+        experiment, problem = self.experiment, self.experiment.problem
+        if not problem.independent:
+            return False
+        direction = experiment.directions(1)[0]
+        started = time.perf_counter()
+        plain = CENTRAL.along(problem, problem.move(direction.displacement))[: problem.codomain.size]
+        alone = time.perf_counter() - started
+        d = direction.displacement[None, :]
+        started = time.perf_counter()
+        values = problem.evaluate_together(_concat([d, -d] * WORTHWHILE))
+        if values is None:
+            return False
+        found = (values[-2, :] - values[-1, :])[: problem.codomain.size] / 2.0
+        right = agree(found / direction.step, plain / direction.step, experiment.options.tolerance.absolute)
+        return right and time.perf_counter() - started < alone * WORTHWHILE
 
     def differences(self, start: int, stop: int) -> Array | None:
         """[f(x + h e_j) - f(x - h e_j)] / 2 for the columns asked for, one row each; None if they do not batch."""
         problem = self.experiment.problem
-        if stop - start < WORTHWHILE or not problem.independent or self._trusted is False:
+        if stop - start < WORTHWHILE or not self.trusted:
             return None
-        if self._trusted is None:
-            self._trusted = self._verified()
-            if not self._trusted:
-                return None
         width = max(1, BLOCK // (2 * (problem.domain.size + problem.codomain.size + problem.silent.size)))
         found = [self._block(first, min(first + width, stop)) for first in range(start, stop, width)]
         return None if any(block is None for block in found) else _concat(found)
@@ -66,16 +85,6 @@ class Together:
             displacements[number + index, start + index] = -self.experiment.options.step
         values = problem.evaluate_together(displacements)
         return None if values is None else (values[:number, :] - values[number:, :]) / 2.0
-
-    def _verified(self) -> bool:
-        experiment = self.experiment
-        direction = experiment.directions(1)[0]
-        d = direction.displacement[None, :]
-        values = experiment.problem.evaluate_together(_concat([d, -d]))
-        if values is None:
-            return False
-        batched = (values[0, :] - values[1, :])[: experiment.problem.codomain.size] / (2.0 * direction.step)
-        return agree(batched, direction.difference / direction.step, experiment.options.tolerance.absolute)
 
 
 def _concat(blocks: list[Array | None]) -> Array:
@@ -148,11 +157,24 @@ class Pulled:
     def _batch(self) -> Array | None:
         """All rows by batched backward passes, if a plain pass with a random codirection gives the same."""
         problem = self.experiment.problem
-        if self.rows < WORTHWHILE:
+        blocks: list[Array | None] = []
+        for output, leaf in enumerate(problem.codomain.leaves):
+            rows = leaf.coordinates.size
+            if rows < WORTHWHILE or not self._sooner(output):
+                return None
+            blocks += [problem.reverse.pull_rows(output, at, min(at + CHUNK, rows)) for at in range(0, rows, CHUNK)]
+        if not blocks or any(block is None for block in blocks):
             return None
-        blocks = [problem.reverse.pull_rows(output) for output in range(len(problem.codomain.leaves))]
-        if any(block is None for block in blocks):
-            return None
-        xp = array_api_compat.array_namespace(blocks[0])
-        matrix, probe = xp.concat(blocks, axis=0), self.experiment.codirections(1)[0]
+        matrix, probe = _concat(blocks), self.experiment.codirections(1)[0]
         return matrix if agree(probe.v @ matrix, probe.pulled, self.experiment.options.tolerance.absolute) else None
+
+    def _sooner(self, output: int) -> bool:
+        """Whether a few rows together take less time than one by one."""
+        reverse, experiment = self.experiment.problem.reverse, self.experiment
+        first = experiment.problem.codomain.offsets[output]
+        started = time.perf_counter()
+        experiment.row(first, keep=False)
+        alone = time.perf_counter() - started
+        started = time.perf_counter()
+        found = reverse.pull_rows(output, 0, WORTHWHILE)
+        return found is not None and time.perf_counter() - started < alone * WORTHWHILE

@@ -18,8 +18,8 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-MOST = 6
-"""More directions than this never pay: a ratio that six cannot resolve is compared entry by entry."""
+MOST = 12
+"""More directions than this are not drawn: a ratio that these cannot resolve is compared entry by entry."""
 
 
 def miss_probability(ratio: float, directions: int, *, sampled_both_sides: bool) -> float:

@@ -50,8 +50,8 @@ class Reverse(Protocol):
         """All rows in one vectorised pass (vmap)."""
         ...
 
-    def pull_rows(self, output: int) -> Array | None:
-        """All rows of one output in one vectorised pass, to be verified; None where that is impossible."""
+    def pull_rows(self, output: int, start: int, stop: int) -> Array | None:
+        """Some rows of one output in one vectorised pass, to be verified; None where that is impossible."""
         ...
 
     def pull_undefined(self, outputs: Sequence[int]) -> Array:

@@ -36,14 +36,15 @@ def evaluate_together(problem: TorchProblem, displacements: Tensor) -> Tensor | 
     return _rows(found, len(displacements))
 
 
-def pull_rows(problem: TorchProblem, output: int) -> Tensor | None:
-    """All rows of one output by one batched backward pass; None if the derivative cannot be mapped."""
+def pull_rows(problem: TorchProblem, output: int, rows: range) -> Tensor | None:
+    """Some rows of one output by one batched backward pass; None if the derivative cannot be mapped."""
     live = problem.live[output]
     if not problem.plain or any(tensor.layout is not torch.strided for tensor in (live, *problem.inputs)):
         return None
     coordinates = problem.codomain.leaves[output].coordinates
-    identity = torch.eye(coordinates.size, dtype=WORK, device=problem.home)
-    cotangents = torch.stack([coordinates.unflatten(row) for row in identity])
+    units = torch.zeros(len(rows), coordinates.size, dtype=WORK, device=problem.home)
+    units[range(len(rows)), list(rows)] = 1.0
+    cotangents = torch.stack([coordinates.unflatten(unit) for unit in units])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -54,10 +55,10 @@ def pull_rows(problem: TorchProblem, output: int) -> Tensor | None:
         return None
     problem.cost.pulls += 1
     found = [
-        identity.new_zeros(coordinates.size, *tensor.shape) if gradient is None else gradient
+        units.new_zeros(len(rows), *tensor.shape, dtype=tensor.dtype) if gradient is None else gradient
         for tensor, gradient in zip(problem.inputs, gradients, strict=True)
     ]
-    return _rows(found, coordinates.size)
+    return _rows(found, len(rows))
 
 
 def _rows(values: Any, number: int) -> Tensor | None:

@@ -14,6 +14,7 @@ from torch.autograd.graph import _engine_run_backward
 
 from gradvet.core.problem import Misfit
 from gradvet.frontends.torch.batching import pull_rows
+from gradvet.frontends.torch.layouts import can_be_cut
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
@@ -32,8 +33,8 @@ class Undefined(torch.autograd.Function):
 
 
 def _undefined(output: Any) -> Any:
-    """Cut off from cotangents; what is only like a tensor cannot be cut and gets zeros."""
-    return Undefined.apply(output) if isinstance(output, Tensor) else output  # type: ignore[no-untyped-call]
+    """Cut off from cotangents; what cannot be cut gets zeros."""
+    return Undefined.apply(output) if can_be_cut(output) else output  # type: ignore[no-untyped-call]
 
 
 class Derivative:
@@ -85,8 +86,8 @@ class TorchReverse(Derivative):
             )
         return [self._vector([g if g is None else g[k] for g in gradients]) for k in range(len(V))]
 
-    def pull_rows(self, output: int) -> Tensor | None:
-        return pull_rows(self.problem, output)
+    def pull_rows(self, output: int, start: int, stop: int) -> Tensor | None:
+        return pull_rows(self.problem, output, range(start, stop))
 
     def misfits(self) -> list[Misfit]:
         return [
