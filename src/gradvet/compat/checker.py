@@ -209,7 +209,7 @@ def _vet(func: Callable[..., Any], arguments: tuple[Any, ...], options: Options,
 
 
 def _examine(func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: list[Check]) -> Report:
-    with explained(arguments), undisturbed(func, arguments):
+    with explained(arguments, options.masked), undisturbed(func, arguments):
         problem = TorchProblem(func, arguments, options.seed, options.masked)
         _check_outputs(problem.live)
         return run(getattr(func, "__name__", type(func).__name__), Experiment(problem, options), catalogue)

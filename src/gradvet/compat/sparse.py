@@ -1,7 +1,7 @@
 """Checks functions of sparse tensors with a checker that knows only dense ones.
 
 The checker sees the stored numbers of each sparse input, and sparse outputs made dense; the function sees the sparse
-tensors that they belong to. So sparse outputs, and second order, can be checked with functions that refuse them.
+tensors that they belong to. First order only: torch's derivative of building a sparse tensor has no derivative itself.
 """
 
 from __future__ import annotations

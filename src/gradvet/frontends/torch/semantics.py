@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gradvet.core.experiment import Experiment
 from gradvet.core.results import Finding, Report, Verdict
+from gradvet.errors import OutputsChangedError
 from gradvet.frontends.torch.layouts import is_sparse, unspecified
 from gradvet.frontends.torch.problem import TorchProblem, differentiable
 
@@ -53,18 +54,27 @@ def told_apart(report: Report, arguments: Sequence[Any], masked: bool, again: Ca
 
 
 @contextmanager
-def explained(arguments: Sequence[Any]) -> Iterator[None]:
-    """Errors that torch raises for want of an operator leave as they are, with a note that they are no verdict."""
+def explained(arguments: Sequence[Any], masked: bool) -> Iterator[None]:
+    """Errors of the function and of torch leave as they are; with sparse inputs, a note says what that may mean."""
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, OutputsChangedError) as error:
         kinds = sorted({_kind(a) for a in arguments if isinstance(a, Tensor) and is_sparse(a)})
         if kinds and hasattr(error, "add_note"):
-            error.add_note(
-                f"The check had inputs of layout {', '.join(kinds)}. If torch lacks an operator or a derivative for "
-                "that layout, this says nothing about the gradient; as_sparse_gradcheck may get around it."
-            )
+            error.add_note(_note(error, ", ".join(kinds), masked))
         raise
+
+
+def _note(error: Exception, kinds: str, masked: bool) -> str:
+    if isinstance(error, OutputsChangedError) and not masked:
+        return (
+            f"The check had inputs of layout {kinds} and unmasked semantics: next to the point, all their elements are "
+            "specified. A function whose outputs depend on the pattern needs masked=True."
+        )
+    return (
+        f"The check had inputs of layout {kinds}. If torch lacks an operator or a derivative for them, this says "
+        "nothing about the gradient; as_sparse_gradcheck may get around it."
+    )
 
 
 def _remark(tensor: Tensor, masked: bool) -> str:

@@ -14,7 +14,9 @@ from torch import Tensor
 from gradvet.core.spaces import Coordinates
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.coordinates import Dense
+from gradvet.frontends.torch.layouts.compressed import IN_BLOCKS
 from gradvet.frontends.torch.layouts.mkldnn import Mkldnn
+from gradvet.frontends.torch.layouts.pattern import Pattern
 from gradvet.frontends.torch.layouts.sparse import Copies, Sparse
 from gradvet.frontends.torch.layouts.specified import Specified
 from gradvet.frontends.torch.layouts.storage import is_sparse, materialised, storage_of, unspecified
@@ -22,6 +24,7 @@ from gradvet.frontends.torch.layouts.strided import Strided
 
 __all__ = [
     "Layout",
+    "can_be_cut",
     "coordinates_of",
     "is_sparse",
     "layouts_of",
@@ -93,7 +96,7 @@ def coordinates_of(output: Any, masked: bool, home: torch.device) -> Coordinates
     For a sparse output that is a tensor of its layout, with its pattern if `masked`, with every element otherwise.
     """
     if is_sparse(output):
-        return Specified(output if masked else materialised(output), home)
+        return Specified(Pattern(output if masked else materialised(output)), home)
     device = output.device if isinstance(output, Tensor) else home
     return Dense(output.size(), output.dtype, device, home)
 
@@ -103,3 +106,8 @@ def numbers_of(tensor: Any) -> Any:
     if tensor.layout is torch.strided:
         return tensor
     return storage_of(tensor).numbers if is_sparse(tensor) else None
+
+
+def can_be_cut(output: Any) -> bool:
+    """Whether an output can be left without a cotangent: torch must be able to make the zeros that Functions want."""
+    return isinstance(output, Tensor) and output.layout not in IN_BLOCKS

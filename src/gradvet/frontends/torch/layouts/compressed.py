@@ -30,6 +30,10 @@ class Compressed:
             return self.tensor.crow_indices(), self.tensor.col_indices()
         return self.tensor.ccol_indices(), self.tensor.row_indices()
 
+    @property
+    def once(self) -> bool:
+        return True
+
     def places(self) -> Tensor:
         pointers, plain = self.indices
         shape, device = self.tensor.shape, self.tensor.device

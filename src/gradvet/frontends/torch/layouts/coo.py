@@ -24,6 +24,10 @@ class Coo:
     def indices(self) -> tuple[Tensor, ...]:
         return (self.tensor._indices(),)
 
+    @property
+    def once(self) -> bool:
+        return self.tensor.is_coalesced()
+
     def places(self) -> Tensor:
         indices, shape = self.tensor._indices(), self.tensor.shape
         place = torch.zeros(indices.shape[1], dtype=torch.int64, device=indices.device)

@@ -8,6 +8,7 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
+from gradvet.frontends.torch.layouts.pattern import Pattern
 from gradvet.frontends.torch.layouts.specified import Masked, Specified
 from gradvet.frontends.torch.layouts.storage import materialised, storage_of
 from gradvet.frontends.torch.layouts.strided import coarseness, separate
@@ -27,15 +28,13 @@ class Sparse:
 
     def __init__(self, tensor: Tensor, masked: bool, home: torch.device, copies: Copies) -> None:
         self.tensor = self.moving = tensor
-        self.coordinates = Specified(tensor, home)
-        if not self.coordinates.complete:
-            if masked:
-                self.coordinates = Masked(tensor, home)
-            else:
-                if id(tensor) not in copies:
-                    copies[id(tensor)] = materialised(tensor).requires_grad_()
-                self.moving = copies[id(tensor)]
-                self.coordinates = Specified(self.moving, home)
+        pattern = Pattern(tensor)
+        if pattern.unspecified and not masked:
+            if id(tensor) not in copies:
+                copies[id(tensor)] = materialised(tensor).requires_grad_()
+            self.moving = copies[id(tensor)]
+            pattern = Pattern(self.moving)
+        self.coordinates = (Masked if pattern.unspecified else Specified)(pattern, home)
         self._numbers = storage_of(self.moving).numbers
         self.base = self._numbers.clone()
         self._moved = False

@@ -7,61 +7,57 @@ coordinates. A gradient that is not zero there has left the space, and `Masked` 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradvet.frontends.torch.coordinates import WORK, Dense
+from gradvet.frontends.torch.layouts.pattern import Pattern
 from gradvet.frontends.torch.layouts.storage import is_sparse, storage_of
 
 
 class Specified:
-    """The elements at the places of `tensor`, in the order of their indices; complex ones as (real, imaginary).
+    """The elements at the places of a pattern, in the order of their indices; complex ones as (real, imaginary).
 
     `flatten` reads those places from values of any layout and pattern, without a dense copy. `unflatten` gives a tensor
-    of the layout and pattern of `tensor`; where that has a place twice, the number stands in the first entry.
+    of the pattern's own layout; where that has a place twice, the number stands in the first entry.
     """
 
-    __slots__ = ("_dense", "_first", "_ranks", "_storage", "_where", "home", "parts", "places", "shape", "size")
+    __slots__ = ("_dense", "home", "parts", "pattern", "size")
 
-    def __init__(self, tensor: Tensor, home: torch.device) -> None:
-        self._storage = storage_of(tensor)
+    def __init__(self, pattern: Pattern, home: torch.device) -> None:
+        tensor = pattern.storage.tensor
+        self.pattern, self.home = pattern, home
         self._dense = Dense(tensor.shape, tensor.dtype, tensor.device, home)
-        self.shape, self.home, self.parts = tensor.shape, home, self._dense.parts
-        self.places, self._ranks, self._first = _ordered(self._storage.places())
-        self._where = () if self.complete else torch.unravel_index(self.places, self.shape)
-        self.size = len(self.places) * self.parts
-
-    @property
-    def complete(self) -> bool:
-        """Whether every element of the dense shape is specified."""
-        return len(self.places) == math.prod(self.shape)
+        self.parts = self._dense.parts
+        self.size = len(pattern.places) * self.parts
 
     def flatten(self, value: Any) -> Tensor:
-        value = value.detach()
-        return self._vector(self._gather(self._entries(value)) if is_sparse(value) else self._pick(value))
+        return self._vector(self._read(value.detach())[0])
 
     def unflatten(self, vector: Tensor) -> Any:
-        return self._storage.holding(self.stored(vector))
+        return self.pattern.storage.holding(self.stored(vector))
 
     def label(self, index: int) -> str:
         number, part = divmod(index, self.parts)
-        return self._dense.label(int(self.places[number]) * self.parts + part)
+        return self._dense.label(int(self.pattern.places[number]) * self.parts + part)
 
     def stored(self, vector: Tensor) -> Tensor:
         """A vector of coordinates in the shape of the stored numbers."""
-        numbers = self._storage.numbers
+        numbers = self.pattern.storage.numbers
         vector = vector.clone().to(numbers.device)
         found = (torch.view_as_complex(vector.view(-1, 2)) if self.parts == 2 else vector).to(numbers.dtype)
+        if self.pattern.simple:
+            return found.view(numbers.shape)
         spread = torch.zeros(numbers.numel(), dtype=numbers.dtype, device=numbers.device)
-        spread[self._first] = found
+        spread[self.pattern.first] = found
         return spread.view(numbers.shape)
 
     def read_stored(self, numbers: Tensor) -> Tensor:
         """The coordinates of what `stored` gave."""
-        return self._vector(numbers.reshape(-1)[self._first])
+        numbers = numbers.reshape(-1)
+        return self._vector(numbers if self.pattern.simple else numbers[self.pattern.first])
 
     def _vector(self, numbers: Tensor) -> Tensor:
         """One number per place, as real coordinates on the home device."""
@@ -71,30 +67,30 @@ class Specified:
             numbers = numbers.real
         return numbers.to(self.home, WORK)
 
-    def _pick(self, value: Tensor) -> Tensor:
-        """The numbers of a dense value at these places."""
-        return value[self._where] if self._where else value.reshape(-1)[: len(self.places)]
-
-    def _gather(self, entries: _Entries) -> Tensor:
-        """The numbers of a sparse value at these places; those of one place add up."""
-        found = entries.numbers.new_zeros(len(self.places))
-        return found.index_add_(0, entries.ranks[entries.inside], entries.numbers[entries.inside])
-
-    def _entries(self, value: Tensor) -> _Entries:
-        stored, own = storage_of(value), self._storage
+    def _read(self, value: Tensor) -> tuple[Tensor, float]:
+        """The numbers of a value at these places, and how large it is elsewhere."""
+        pattern = self.pattern
+        if not is_sparse(value):
+            return self._read_dense(value)
+        stored = storage_of(value)
         numbers = stored.numbers.reshape(-1)
         numbers = numbers.to(torch.complex128 if numbers.is_complex() else WORK)
-        if (
-            value.layout is own.tensor.layout
-            and stored.numbers.shape == own.numbers.shape
-            and all(map(torch.equal, stored.indices, own.indices))
-        ):
-            return _Entries(numbers, self._ranks, self._ranks >= 0, self._ranks)
+        if pattern.is_of(value):
+            return (numbers if pattern.simple else _added(numbers, pattern.ranks, len(pattern.places))), 0.0
         places = stored.places()
-        ranks = torch.searchsorted(self.places, places)
-        inside = ranks < len(self.places)
-        inside[inside.clone()] = self.places[ranks[inside]] == places[inside]
-        return _Entries(numbers, ranks, inside, places)
+        ranks, inside = pattern.find(places)
+        return (
+            _added(numbers[inside], ranks[inside], len(pattern.places)),
+            _largest_total(numbers[~inside], places[~inside]),
+        )
+
+    def _read_dense(self, value: Tensor) -> tuple[Tensor, float]:
+        pattern = self.pattern
+        if not pattern.unspecified:
+            return value.reshape(-1), 0.0
+        where = torch.unravel_index(pattern.places, pattern.shape)
+        inside = value[where]
+        return inside, _largest_outside(value, where, inside)
 
 
 class Masked(Specified):
@@ -106,18 +102,12 @@ class Masked(Specified):
 
     __slots__ = ()
 
-    def __init__(self, tensor: Tensor, home: torch.device) -> None:
-        super().__init__(tensor, home)
+    def __init__(self, pattern: Pattern, home: torch.device) -> None:
+        super().__init__(pattern, home)
         self.size += self.parts
 
     def flatten(self, value: Any) -> Tensor:
-        value = value.detach()
-        if is_sparse(value):
-            entries = self._entries(value)
-            inside, outside = self._gather(entries), entries.largest_outside()
-        else:
-            inside = self._pick(value)
-            outside = self._largest_outside(value, inside)
+        inside, outside = self._read(value.detach())
         beside = torch.tensor([outside, 0.0][: self.parts], dtype=WORK, device=self.home)
         return torch.cat([self._vector(inside), beside])
 
@@ -127,45 +117,31 @@ class Masked(Specified):
     def label(self, index: int) -> str:
         return super().label(index) if index < self.size - self.parts else "outside its pattern"
 
-    def _largest_outside(self, value: Tensor, inside: Tensor) -> float:
-        """Looks at each number in memory once: an expanded gradient may stand for more elements than memory holds."""
-        expanded = [step == 0 and length > 1 for step, length in zip(value.stride(), value.shape, strict=True)]
-        kept = value[tuple(slice(0, 1) if whole else slice(None) for whole in expanded)]
-        copies = math.prod(length for length, whole in zip(value.shape, expanded, strict=True) if whole)
-        if int(torch.count_nonzero(kept)) * copies == int(torch.count_nonzero(inside)):
-            return 0.0
-        where = zip(torch.unravel_index(self.places, self.shape), expanded, strict=True)
-        covered = torch.zeros(kept.shape, dtype=torch.int64, device=kept.device)
-        covered.index_put_(
-            tuple(torch.zeros_like(index) if whole else index for index, whole in where),
-            torch.ones_like(self.places),
-            accumulate=True,
-        )
-        return float(kept[covered < copies].abs().max())
+
+def _added(numbers: Tensor, ranks: Tensor, count: int) -> Tensor:
+    """Numbers of the same rank add up."""
+    return numbers.new_zeros(count).index_add_(0, ranks, numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class _Entries:
-    """The stored numbers of a sparse value: which coordinate each would be, whether it is one, and its place."""
-
-    numbers: Tensor
-    ranks: Tensor
-    inside: Tensor
-    places: Tensor
-
-    def largest_outside(self) -> float:
-        if bool(self.inside.all()):
-            return 0.0
-        places, ranks = torch.unique(self.places[~self.inside], return_inverse=True)
-        total = self.numbers.new_zeros(len(places)).index_add_(0, ranks, self.numbers[~self.inside])
-        return float(total.abs().max())
+def _largest_total(numbers: Tensor, places: Tensor) -> float:
+    """The largest magnitude, where numbers at the same place add up."""
+    if not len(places):
+        return 0.0
+    distinct, ranks = torch.unique(places, return_inverse=True)
+    return float(_added(numbers, ranks, len(distinct)).abs().max())
 
 
-def _ordered(places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The places in order and once each; for every entry the number of its place; for every place its first entry."""
-    entries = torch.arange(len(places), device=places.device)
-    if bool((places[1:] > places[:-1]).all()):
-        return places, entries, entries
-    ordered, ranks = torch.unique(places, return_inverse=True)
-    first = torch.full_like(ordered, len(places)).scatter_reduce_(0, ranks, entries, "amin")
-    return ordered, ranks, first
+def _largest_outside(value: Tensor, where: tuple[Tensor, ...], inside: Tensor) -> float:
+    """The largest magnitude of a dense value, not counting the elements at `where`, whose numbers are `inside`.
+
+    Each number in memory is looked at once: an expanded gradient may stand for more elements than memory could hold.
+    """
+    expanded = [step == 0 and length > 1 for step, length in zip(value.stride(), value.shape, strict=True)]
+    kept = value[tuple(slice(0, 1) if whole else slice(None) for whole in expanded)]
+    copies = math.prod(length for length, whole in zip(value.shape, expanded, strict=True) if whole)
+    if int(torch.count_nonzero(kept)) * copies == int(torch.count_nonzero(inside)):
+        return 0.0
+    own = tuple(torch.zeros_like(index) if whole else index for index, whole in zip(where, expanded, strict=True))
+    covered = torch.zeros(kept.shape, dtype=torch.int64, device=kept.device)
+    covered.index_put_(own, torch.ones((), dtype=torch.int64, device=kept.device), accumulate=True)
+    return float(kept[covered < copies].abs().max())

@@ -41,8 +41,13 @@ class Storage(Protocol):
         """The index tensors. Two tensors of one layout, shape and indices have the same places."""
         ...
 
+    @property
+    def once(self) -> bool:
+        """Whether no place can be there twice."""
+        ...
+
     def places(self) -> Tensor:
-        """The place of each stored number, in the order of `numbers.reshape(-1)`; a place may be there twice."""
+        """The place of each stored number, in the order of `numbers.reshape(-1)`."""
         ...
 
     def holding(self, numbers: Tensor) -> Tensor:
@@ -75,4 +80,7 @@ def materialised(tensor: Tensor) -> Tensor:
 
 def unspecified(tensor: Tensor) -> int:
     """How many elements of a tensor have no stored number; none of a dense one."""
-    return tensor.numel() - len(torch.unique(storage_of(tensor).places())) if is_sparse(tensor) else 0
+    if not is_sparse(tensor):
+        return 0
+    storage = storage_of(tensor)
+    return tensor.numel() - (storage.numbers.numel() if storage.once else len(torch.unique(storage.places())))

@@ -1,0 +1,1 @@
+"""Laws that abstractions obey, whatever values they are given."""

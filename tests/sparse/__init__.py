@@ -1,0 +1,1 @@
+"""Functions of sparse tensors: every layout, both semantics, inputs and outputs."""
