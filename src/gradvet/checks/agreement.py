@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import array_api_compat
@@ -74,11 +75,15 @@ def _disagreement(experiment: Experiment, mode: str, comparison: Comparison) -> 
     if pair.numerical and comparison.complete:
         xp = array_api_compat.array_namespace(pair.numerical[0])
         numerical, derivative = xp.concat(pair.numerical, axis=1), xp.concat(pair.derivative, axis=1)
-        advice = diagnose(numerical, derivative, experiment.options.tolerance.absolute)
+        parts = (
+            problem.codomain.leaves[pair.output].coordinates.parts,
+            problem.domain.leaves[pair.input].coordinates.parts,
+        )
+        advice = diagnose(numerical, derivative, experiment.options.tolerance.absolute, parts=parts)
         if numerical.shape[0] * numerical.shape[1] <= PRINTED:
             facts |= {"numerical": _rows(numerical), "derivative": _rows(derivative)}
     count = pair.total_wrong if comparison.complete else f"at least {pair.total_wrong}"
-    if not 3.0 * worst.error <= pair.worst.difference:
+    if math.isfinite(pair.worst.difference) and not 3.0 * worst.error <= pair.worst.difference:
         advice = COARSE
     headline = f"{mode} mode disagrees with finite differences in {count} of {pair.entries} entries"
     return Finding(mode, Verdict.FAIL, headline, (worst,), facts, advice)

@@ -12,10 +12,15 @@ from gradvet.core.results import Finding, Verdict
 NEARLY = 1e-8
 """What counts as zero under masked semantics."""
 
+PROPORTIONAL = Finding("zero cotangent", Verdict.PASS, "a zero cotangent gives a zero gradient")
+
 
 def zero_cotangent(experiment: Experiment) -> Iterator[Finding]:
     """A backward that forgets to multiply by its cotangent shows itself here, however small the gradient."""
     if not experiment.problem.codomain.leaves:
+        return
+    if experiment.mirrored:
+        yield PROPORTIONAL
         return
     gradient = experiment.at_zero.gradient
     xp = array_api_compat.array_namespace(gradient)
@@ -29,4 +34,4 @@ def zero_cotangent(experiment: Experiment) -> Iterator[Finding]:
             advice="The derivative must be multiplied by the incoming cotangent, and nothing may be added to it.",
         )
     else:
-        yield Finding("zero cotangent", Verdict.PASS, "a zero cotangent gives a zero gradient")
+        yield PROPORTIONAL

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import array_api_compat
 
 from gradvet.core.experiment import Experiment
-from gradvet.core.probes import MOST, resolving_ratio
+from gradvet.core.probes import MOST, Plan, plans, resolving_ratio
 
 PREMISE = 0.1
 """A certificate speaks about what the entrywise comparison would say. That comparison divides by the nominal step, so
@@ -23,20 +23,26 @@ the step must survive rounding to within this part of the relative tolerance; ot
 EXACT = 1e-9
 """A step that is this true is good enough under any relative tolerance."""
 
+LOOKS = 4
+"""How often the residuals may be judged; the limit on the miss probability is shared among the looks."""
+
+PATIENCE = 4
+"""If more directions than this are called for, another way to walk is tried first."""
+
 WALKS = 8
 """Up to so many columns are compared one by one rather than looked at along more directions."""
 
 SEEN = 0.5
 """Where every entry is seen, agreement to this part of the absolute tolerance needs no second look."""
 
-Residual = Callable[[Experiment, int], float]
-"""The largest disagreement that so many probes show."""
+Residual = Callable[[Experiment, Plan], float]
+"""The largest disagreement that the probes of a plan show."""
 
 
-def reverse_residual(experiment: Experiment, number: int) -> float:
-    """|v·D - (Jᵀv)·u| over all pairs of so many directions and codirections."""
-    directions = experiment.directions(number)
-    codirections = experiment.codirections(number)
+def reverse_residual(experiment: Experiment, plan: Plan) -> float:
+    """|v·D - (Jᵀv)·u| over all pairs of directions and codirections."""
+    directions = experiment.directions(plan.directions)
+    codirections = experiment.codirections(plan.codirections)
     step = directions[0].step
     if len(directions) == len(codirections) == 1:
         right, left = directions[0], codirections[0]
@@ -47,10 +53,11 @@ def reverse_residual(experiment: Experiment, number: int) -> float:
     return float(xp.max(xp.abs(V @ D.T - W @ U.T))) / step
 
 
-def forward_residual(experiment: Experiment, number: int) -> float:
+def forward_residual(experiment: Experiment, plan: Plan) -> float:
     """|D - Ju| in its worst entry: forward mode shows every row, so no codirection is needed."""
     worst = 0.0
-    for direction, pushed in zip(experiment.directions(number), experiment.pushes(number), strict=True):
+    directions = experiment.directions(plan.directions)
+    for direction, pushed in zip(directions, experiment.pushes(plan.directions), strict=True):
         xp = array_api_compat.array_namespace(direction.difference)
         worst = _larger(worst, float(xp.max(xp.abs(direction.difference - pushed))) / direction.step)
     return worst
@@ -58,46 +65,40 @@ def forward_residual(experiment: Experiment, number: int) -> float:
 
 def certify(experiment: Experiment, residual: Residual) -> float | None:
     """The miss probability of the certificate, or None if the projections cannot show that all entries agree."""
-    if not experiment.problem.independent or not _true_to_step(experiment):
+    options, problem = experiment.options, experiment.problem
+    # A number is off by more than δ only if one of its coordinates is off by more than δ/√parts.
+    detectable = options.tolerance.absolute / math.sqrt(max(problem.domain.parts, problem.codomain.parts))
+    if not detectable or not problem.independent or not _true_to_step(experiment):
         return None
-    sampled = (not experiment.sees_all_columns) + (residual is reverse_residual and not experiment.sees_all_rows)
-    found = _attempt(experiment, residual, sampled)
+    rows_seen = residual is forward_residual or experiment.sees_all_rows
+    ladder = plans(columns_seen=experiment.sees_all_columns, rows_seen=rows_seen)
+    miss = options.miss / LOOKS
+
+    def wanted(plan: Plan) -> Plan | None:
+        """The cheapest plan that resolves what this one leaves."""
+        ratio = residual(experiment, plan) / detectable
+        return next((other for other in ladder if ratio <= _resolved(miss, other)), None)
+
+    plan, enough = ladder[0], wanted(ladder[0])
     # Another walk costs four evaluations a direction; few columns are sooner compared one by one.
-    while found is None and experiment.problem.domain.size > WALKS and experiment.restride():
-        found = _attempt(experiment, residual, sampled)
-    return found
-
-
-def _attempt(experiment: Experiment, residual: Residual, sampled: int) -> float | None:
-    """Probes are added in the number that the residual so far calls for, until they suffice or are too many.
-
-    `sampled` is how many sides of the Jacobian, of two, are seen through random combinations only.
-    """
-    options = experiment.options
-    # A complex number is off by more than δ only if one of its two coordinates is off by more than δ/√2.
-    detectable = options.tolerance.absolute / math.sqrt(2.0)
-    if not detectable:
-        return None
-    number = 1
-    while True:
-        ratio = residual(experiment, number) / detectable
-        if not sampled:
-            return 0.0 if ratio <= SEEN else None
-        enough = _number(options.miss, ratio, sampled == 2)
-        if enough is not None and enough > max(WALKS, experiment.problem.domain.size):
+    while _directions(enough) > PATIENCE and problem.domain.size > WALKS and experiment.restride():
+        enough = wanted(plan)
+    for _ in range(LOOKS - 1):
+        if enough is None or _directions(enough) > max(WALKS, problem.domain.size):
             return None
-        if enough is None or enough <= number:
-            return enough and options.miss
-        number = enough
-
-
-def _number(miss: float, ratio: float, sampled_both_sides: bool) -> int | None:
-    """How many probes resolve this ratio. They are asked several times; the shares ½ + ¼ + ... keep the sum of all ways
-    to miss below the limit."""
-    for number in range(1, MOST + 1):
-        if ratio <= resolving_ratio(miss / 2**number, number, sampled_both_sides=sampled_both_sides):
-            return number
+        if ladder.index(enough) <= ladder.index(plan):
+            return options.miss if enough != Plan(None, None) else 0.0
+        plan, enough = enough, wanted(enough)
     return None
+
+
+def _resolved(miss: float, plan: Plan) -> float:
+    return SEEN if plan == Plan(None, None) else resolving_ratio(miss, plan)
+
+
+def _directions(plan: Plan | None) -> int:
+    """How many directions a plan walks; without a plan, too many."""
+    return MOST + 1 if plan is None else plan.directions or 0
 
 
 def _true_to_step(experiment: Experiment) -> bool:

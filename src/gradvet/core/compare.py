@@ -105,8 +105,11 @@ class Comparison:
         row_parts, parts = (output.parts, source.parts) if by_inputs else (source.parts, output.parts)
         difference = _modulus(a - n, parts)
         allowed = self.tolerance.absolute + self.tolerance.relative * _modulus(n, parts)
-        wrong = ~(difference <= allowed)
-        first = (corner[0] - self.problem.codomain.offsets[pair.output]) if by_inputs else 0
+        # Where the differences are infinite the tolerance is too, and would allow anything.
+        wrong = ~((difference <= allowed) & xp.isfinite(difference))
+        rows_before = corner[0] - self.problem.codomain.offsets[pair.output]
+        columns_before = corner[1] - self.problem.domain.offsets[pair.input]
+        first = rows_before if by_inputs else columns_before
         for number, part in enumerate(("real", "imag") if row_parts == 2 else ("",)):
             rows = wrong[(number - first) % row_parts :: row_parts, :]
             pair.wrong[part] = pair.wrong.get(part, 0) + int(xp.count_nonzero(rows))
@@ -140,12 +143,11 @@ class Comparison:
 
 
 def _modulus(block: Array, parts: int) -> Array:
-    """|number| along the last axis, where `parts` coordinates make up one number."""
+    """|number| along the last axis, where one coordinate, or two side by side, make up a number."""
     xp = array_api_compat.array_namespace(block)
     if parts == 1:
         return xp.abs(block)
-    grouped = xp.reshape(block, (block.shape[0], -1, parts))
-    return xp.sqrt(xp.sum(grouped * grouped, axis=-1))
+    return xp.hypot(block[:, ::2], block[:, 1::2])
 
 
 def _or_infinite(value: float) -> float:

@@ -10,7 +10,7 @@ from gradvet.core.compare import Axis, Comparison
 from gradvet.core.experiment import Experiment
 from gradvet.core.jacobians import BLOCK, Jacobian, Numerical, Pulled, Pushed
 from gradvet.core.locate import ByColumns, ByRows, locate
-from gradvet.core.probes import resolving_ratio
+from gradvet.core.probes import Plan, resolving_ratio
 from gradvet.core.spaces import Array, Space
 
 SWEPT = 1024
@@ -100,7 +100,7 @@ def _suspicious(experiment: Experiment, block: Array, start: int, stop: int) -> 
         probe = experiment.codirections(number + 1)[number]
         found = float(xp.max(xp.abs(probe.v @ block - probe.pulled[start:stop])))
         residual = found if not found <= residual else residual
-        ratio = resolving_ratio(options.miss / SCREENING, number + 1, sampled_both_sides=False)
+        ratio = resolving_ratio(options.miss / SCREENING, Plan(None, number + 1))
         if residual <= ratio * options.tolerance.absolute / 2**0.5:
             return False
     return True

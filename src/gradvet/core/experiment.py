@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import array_api_compat
+
 from gradvet.core.differences import CENTRAL, EXTRAPOLATED
 from gradvet.core.problem import Misfit, Move, Problem
 from gradvet.core.spaces import Array
@@ -66,14 +68,14 @@ class Experiment:
         """Whether the inputs are so few that the directions are simply the basis."""
         return self.problem.domain.size <= FEW
 
-    def directions(self, number: int) -> list[Direction]:
-        """At least so many directions, walked when they are first asked for; the whole basis if the inputs are few."""
-        number = self.problem.domain.size if self.sees_all_columns else number
+    def directions(self, number: int | None) -> list[Direction]:
+        """So many directions, walked when they are first asked for; the whole basis if the inputs are few."""
+        number = self.problem.domain.size if self.sees_all_columns or number is None else number
         while len(self._directions) < number:
             self._directions.append(self._walk(len(self._directions)))
         return self._directions[:number]
 
-    def pushes(self, number: int) -> list[Array]:
+    def pushes(self, number: int | None) -> list[Array]:
         """The derivative under test in forward mode along so many directions."""
         directions = self.directions(number)
         for direction in directions[len(self._pushes) :]:
@@ -85,10 +87,10 @@ class Experiment:
         """Whether the outputs are so few that the codirections are simply the basis."""
         return self.problem.codomain.size <= FEW
 
-    def codirections(self, number: int) -> list[Codirection]:
-        """At least so many codirections; the whole basis instead if the outputs are few."""
+    def codirections(self, number: int | None) -> list[Codirection]:
+        """So many codirections; the whole basis instead if the outputs are few."""
         rows = self.problem.codomain.size
-        number = rows if self.sees_all_rows else number
+        number = rows if self.sees_all_rows or number is None else number
         for index in range(len(self._codirections), number):
             if self.sees_all_rows:
                 v = self.problem.zeros(rows)
@@ -115,9 +117,30 @@ class Experiment:
         return row
 
     @cached_property
+    def mirrored(self) -> bool:
+        """Whether the opposite cotangent gives exactly the opposite gradient.
+
+        Rounding is symmetric, so a right derivative does that bit by bit. Then it is reproducible and adds nothing of
+        its own: one pass answers both questions. Where it does not, they are asked one by one.
+        """
+        problem = self.problem
+        if not problem.ordinary or problem.codomain.size == 0 or len(problem.codomain.leaves) > 1:
+            return False
+        probe = self.codirections(1)[0]
+        opposite = problem.reverse.pull(-probe.v)
+        self.misfits = problem.reverse.misfits()
+        return not array_api_compat.array_namespace(opposite).any(opposite + probe.pulled != 0.0)
+
+    @cached_property
+    def misfits(self) -> list[Misfit]:
+        """Attributes in which gradients differ from their inputs."""
+        return self.at_zero.misfits
+
+    @cached_property
     def at_zero(self) -> AtZero:
         """The backward pass of a zero cotangent."""
         gradient = self.problem.reverse.pull_undefined(())
+        gradient = self.problem.zeros(self.problem.domain.size) if gradient is None else gradient
         return AtZero(gradient, self.problem.reverse.misfits())
 
     def restride(self) -> bool:

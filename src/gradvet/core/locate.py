@@ -4,6 +4,8 @@ A residual v·Δu is a sum over rows and columns of Δ. Masking half of v needs 
 each half of the rows contributes; following the larger half leads to a row in about log₂(m) passes. The same with the
 direction and two evaluations each leads to a column. The entries that are found still have to be judged: they are
 where the difference is largest, not necessarily where it exceeds the tolerance.
+
+What is not finite spoils every sum that it is in, so halving leads nowhere; but it shows where it is by itself.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ DESCENTS = 4
 class Search(Protocol):
     """What differs between a derivative known by rows and one known by columns."""
 
+    def not_finite(self, direction: Direction) -> tuple[int, int] | None:
+        """An entry where the derivative is not finite, if there seems to be one."""
+        ...
+
     def row(self, direction: Direction, number: int) -> int:
         """The row that contributes most to the disagreement along a direction."""
         ...
@@ -35,6 +41,10 @@ class Search(Protocol):
 
 def locate(experiment: Experiment, search: Search) -> list[tuple[int, int]]:
     """Entries (row, column) where the derivative and the differences seem to differ most."""
+    first = experiment.directions(1)[0]
+    spoiled = search.not_finite(first)
+    if spoiled is not None:
+        return [spoiled]
     found: list[tuple[int, int]] = []
     for number in range(DESCENTS):
         direction = experiment.directions(number + 1)[number]
@@ -64,7 +74,21 @@ class ByRows:
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
 
+    def not_finite(self, direction: Direction) -> tuple[int, int] | None:
+        problem = self.experiment.problem
+        gradients = [_first_not_finite(probe.pulled) for probe in self.experiment.codirections(1)]
+        spoiled = next((column for column in gradients if column is not None), None)
+        if spoiled is None:
+            return None
+        displacement = problem.zeros(problem.domain.size)
+        displacement[spoiled] = direction.step
+        slopes = CENTRAL.along(problem, problem.move(displacement))[: problem.codomain.size]
+        return _largest(slopes), spoiled
+
     def row(self, direction: Direction, number: int) -> int:
+        spoiled = _first_not_finite(direction.difference)
+        if spoiled is not None:
+            return spoiled
         reverse, v = self.experiment.problem.reverse, self.experiment.problem.signed(len(direction.difference))
 
         def part(start: int, stop: int) -> float:
@@ -83,10 +107,19 @@ class ByColumns:
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
 
+    def not_finite(self, direction: Direction) -> tuple[int, int] | None:
+        row = _first_not_finite(self.experiment.pushes(1)[0])
+        if row is None:
+            return None
+        problem = self.experiment.problem
+
+        def part(start: int, stop: int) -> float:
+            return float(CENTRAL.along(problem, problem.move(_window(direction.displacement, start, stop)))[row])
+
+        return row, _descend(part, problem.domain.size, float(direction.difference[row]))
+
     def row(self, direction: Direction, number: int) -> int:
-        xp = array_api_compat.array_namespace(direction.difference)
-        gap = xp.abs(direction.difference - self.experiment.problem.forward.push(direction.displacement))
-        return int(xp.argmax(xp.where(gap == gap, gap, xp.full_like(gap, float("inf")))))
+        return _largest(direction.difference - self.experiment.problem.forward.push(direction.displacement))
 
     def slope(self, row: int, displacement: Array) -> float:
         return float(self.experiment.problem.forward.push(displacement)[row])
@@ -105,6 +138,19 @@ def _descend(part: Callable[[int, int], float], size: int, whole: float) -> int:
         else:
             start, whole = middle, right
     return start
+
+
+def _first_not_finite(vector: Array) -> int | None:
+    xp = array_api_compat.array_namespace(vector)
+    spoiled = ~xp.isfinite(vector)
+    return int(xp.argmax(xp.astype(spoiled, xp.int64))) if bool(xp.any(spoiled)) else None
+
+
+def _largest(vector: Array) -> int:
+    """Where a vector is largest; what is not a number counts as infinite."""
+    xp = array_api_compat.array_namespace(vector)
+    size = xp.abs(vector)
+    return int(xp.argmax(xp.where(size == size, size, xp.full_like(size, float("inf")))))
 
 
 def _window(vector: Array, start: int, stop: int) -> Array:

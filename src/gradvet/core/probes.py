@@ -2,42 +2,72 @@
 
 A direction u has independent entries of random sign and of magnitude between ½ and 1½. Single wrong entries cannot hide
 from it, and no two errors of equal size cancel, as they do with ±1. What it proves is a matter of arithmetic. Let Δ be
-the difference of two Jacobians with |Δ_ij| = δ somewhere. An entry's density is ½, so for any a and b
+the difference of two Jacobians with |Δ_ij| = δ somewhere. The density of an entry is ½, so for any a and b
 
     P(|u_j a + b| ≤ t) ≤ t / |a|.
 
-Used once for u_j and once for v_i, over k directions and k codirections whose k² products v·Δu all stay below t:
+With a whole row of Δ in sight, k directions leave it below t with probability (t/δ)^k at most. If rows are seen only
+through c codirections, the row's place is taken by v·Δ_j, and the largest of c such numbers is below s with
+probability (s/δ)^c. Together, for k directions, c codirections, all k·c products v·Δu below t, and κ = t/δ:
 
-    P(miss) ≤ (t/δ)^k (1 + k ln(δ/t)),
+    c > k:  P(miss) ≤ c/(c - k) κ^k + κ^c,      c = k:  P(miss) ≤ κ^k (1 + k ln 1/κ),
 
-and (t/δ)^k where one side of Δ is seen whole instead of through random codirections. `resolving_ratio` inverts that.
+and the same with the sides exchanged.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 MOST = 12
 """More directions than this are not drawn: a ratio that these cannot resolve is compared entry by entry."""
 
 
-def miss_probability(ratio: float, directions: int, *, sampled_both_sides: bool) -> float:
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How many directions and codirections to look along; None on a side whose coordinates are all seen one by one."""
+
+    directions: int | None
+    codirections: int | None
+
+
+def miss_probability(ratio: float, plan: Plan) -> float:
     """How probable it is at most that an error δ leaves all products below `ratio · δ`."""
     if ratio <= 0.0:
         return 0.0
-    if ratio >= 1.0:
+    if not ratio < 1.0:
         return 1.0
-    power = ratio**directions
-    return min(1.0, power * (1.0 - directions * math.log(ratio)) if sampled_both_sides else power)
+    sampled = sorted(number for number in (plan.directions, plan.codirections) if number is not None)
+    if not sampled:
+        return 0.0
+    if len(sampled) == 1:
+        return float(ratio ** sampled[0])
+    few, many = sampled
+    if few == many:
+        return min(1.0, ratio**few * (1.0 - few * math.log(ratio)))
+    return min(1.0, many / (many - few) * ratio**few + ratio**many)
 
 
 @lru_cache(maxsize=256)
-def resolving_ratio(miss: float, directions: int, *, sampled_both_sides: bool) -> float:
-    """The largest ratio t/δ at which `directions` probes keep the miss probability below `miss`."""
+def resolving_ratio(miss: float, plan: Plan) -> float:
+    """The largest ratio t/δ at which the plan keeps the miss probability below `miss`."""
     low, high = -80.0, 0.0
     for _ in range(60):
         middle = (low + high) / 2
-        found = miss_probability(math.exp(middle), directions, sampled_both_sides=sampled_both_sides)
-        low, high = (middle, high) if found <= miss else (low, middle)
+        low, high = (middle, high) if miss_probability(math.exp(middle), plan) <= miss else (low, middle)
     return math.exp(low)
+
+
+@lru_cache(maxsize=4)
+def plans(*, columns_seen: bool, rows_seen: bool) -> tuple[Plan, ...]:
+    """Plans from the cheapest up. One codirection more than directions is a bargain: it spares the logarithm."""
+    numbers = range(1, MOST + 1)
+    if columns_seen and rows_seen:
+        return (Plan(None, None),)
+    if columns_seen:
+        return tuple(Plan(None, number) for number in numbers)
+    if rows_seen:
+        return tuple(Plan(number, None) for number in numbers)
+    return tuple(Plan(number, number + more) for number in numbers for more in (0, 1))

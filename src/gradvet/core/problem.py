@@ -54,8 +54,8 @@ class Reverse(Protocol):
         """Some rows of one output in one vectorised pass, to be verified; None where that is impossible."""
         ...
 
-    def pull_undefined(self, outputs: Sequence[int]) -> Array:
-        """No cotangent at all for the outputs named, zeros for the others."""
+    def pull_undefined(self, outputs: Sequence[int]) -> Array | None:
+        """No cotangent at all for the outputs named, zeros for the others; None if no input gets a gradient then."""
         ...
 
     def misfits(self) -> list[Misfit]:
@@ -105,6 +105,11 @@ class Problem(Protocol):
     def reverse(self) -> Reverse: ...
     @property
     def forward(self) -> Forward: ...
+    @property
+    def ordinary(self) -> bool:
+        """Whether all values are of the framework's own kind, so that its derivatives do nothing but arithmetic."""
+        ...
+
     @property
     def independent(self) -> bool:
         """Whether each coordinate can be moved without moving another one."""

@@ -63,6 +63,11 @@ class Space:
         self.offsets = offsets
         self.size = offsets[-1]
 
+    @property
+    def parts(self) -> int:
+        """The most coordinates that one number has anywhere."""
+        return max((leaf.coordinates.parts for leaf in self.leaves), default=1)
+
     def slice(self, leaf: int) -> slice:
         """Where the coordinates of a leaf lie in a vector of the space."""
         return slice(self.offsets[leaf], self.offsets[leaf + 1])

@@ -18,7 +18,7 @@ def evaluate_together(problem: TorchProblem, displacements: Tensor) -> Tensor | 
     """The outputs at each displaced point by one `vmap` of the function; None if it cannot be mapped."""
     pieces = torch.split(displacements, [leaf.coordinates.size for leaf in problem.domain.leaves], dim=1)
     points: list[Any] = [layout.points(piece) for layout, piece in zip(problem.layouts, pieces, strict=True)]
-    if not problem.plain or any(point is None for point in points):
+    if not problem.ordinary or any(point is None for point in points):
         return None
 
     def at(*values: Tensor) -> tuple[Tensor, ...]:
@@ -39,7 +39,7 @@ def evaluate_together(problem: TorchProblem, displacements: Tensor) -> Tensor | 
 def pull_rows(problem: TorchProblem, output: int, rows: range) -> Tensor | None:
     """Some rows of one output by one batched backward pass; None if the derivative cannot be mapped."""
     live = problem.live[output]
-    if not problem.plain or any(tensor.layout is not torch.strided for tensor in (live, *problem.inputs)):
+    if not problem.ordinary or any(tensor.layout is not torch.strided for tensor in (live, *problem.inputs)):
         return None
     coordinates = problem.codomain.leaves[output].coordinates
     units = torch.zeros(len(rows), coordinates.size, dtype=WORK, device=problem.home)

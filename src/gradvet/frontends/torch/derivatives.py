@@ -70,9 +70,10 @@ class TorchReverse(Derivative):
             return self.pull(v)
         return sum((self.pull_from(i, v[codomain.slice(i)]) for i in range(len(codomain.leaves))), torch.zeros(()))
 
-    def pull_undefined(self, outputs: Sequence[int]) -> Tensor:
+    def pull_undefined(self, outputs: Sequence[int]) -> Tensor | None:
         live = tuple(_undefined(y) if i in outputs else y for i, y in enumerate(self.problem.live))
-        return self._pull(live, tuple(torch.zeros_like(y) for y in live))
+        gradients = self._gradients(live, tuple(torch.zeros_like(y) for y in live))
+        return None if all(gradient is None for gradient in gradients) else self._vector(gradients)
 
     def pull_together(self, V: Sequence[Tensor]) -> list[Tensor]:
         problem = self.problem
@@ -98,19 +99,19 @@ class TorchReverse(Derivative):
         ]
 
     def _pull(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Tensor:
+        return self._vector(self._gradients(live, cotangents))
+
+    def _gradients(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
+        """`torch.autograd.grad`, where possible without its checks of arguments that are right by construction."""
         problem = self.problem
         problem.cost.pulls += 1
-        self._last = self._backward(live, cotangents)
-        return self._vector(self._last)
-
-    def _backward(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
-        """`torch.autograd.grad`, without its checks of arguments that are right by construction."""
-        if not self.problem.plain:
-            return torch.autograd.grad(live, self.problem.inputs, cotangents, retain_graph=True, allow_unused=True)
-        gradients: Sequence[Any] = _engine_run_backward(
-            live, cotangents, True, False, self.problem.inputs, True, accumulate_grad=False
-        )
-        return gradients
+        if problem.ordinary:
+            self._last = _engine_run_backward(
+                live, cotangents, True, False, problem.inputs, True, accumulate_grad=False
+            )
+        else:
+            self._last = torch.autograd.grad(live, problem.inputs, cotangents, retain_graph=True, allow_unused=True)
+        return self._last
 
     def _vector(self, gradients: Sequence[Any]) -> Tensor:
         return self.problem.vector(self.problem.domain, gradients)

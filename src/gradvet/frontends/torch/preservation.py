@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import functools
 import random
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
+from types import FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-DEPTH = 3
-"""How many callables within callables are followed in search of modules."""
+REACH = 300
+"""How many callables, containers and objects are looked into in search of modules, the nearest first."""
+
+PLAIN = (Tensor, type, ModuleType, str, int, float, complex, NoneType)
+"""What has no modules in it."""
 
 
 @contextmanager
@@ -25,7 +31,7 @@ def undisturbed(function: Any, arguments: Sequence[Any]) -> Iterator[None]:
     gradients = [(t, _Kept.of(t.grad)) for t in arguments if isinstance(t, Tensor) and t.requires_grad and t.is_leaf]
     buffers = [
         (module, {name: _Kept.of(buffer) for name, buffer in module._buffers.items()})
-        for root in modules_in(function)
+        for root in modules_in(function, *arguments)
         for module in root.modules()
         if module._buffers
     ]
@@ -47,7 +53,10 @@ def undisturbed(function: Any, arguments: Sequence[Any]) -> Iterator[None]:
 
 
 class _Kept:
-    """A tensor and a copy of its values, written back only if somebody wrote to it."""
+    """A tensor and a copy of its values, written back only if somebody wrote to it.
+
+    Not every write is counted: `batch_norm` updates its running statistics behind the version's back.
+    """
 
     __slots__ = ("copy", "tensor", "version")
 
@@ -61,31 +70,49 @@ class _Kept:
         return None if tensor is None else cls(tensor)
 
     def restored(self) -> Tensor:
-        if self.copy is not None and self.tensor._version != self.version:
+        if self.copy is not None and not (self.tensor._version == self.version and self._is_alike(self.copy)):
             self.tensor.data.copy_(self.copy)
         return self.tensor
 
+    def _is_alike(self, copy: Tensor) -> bool:
+        return self.tensor.layout is not torch.strided or torch.equal(self.tensor, copy)
 
-def modules_in(function: Any) -> list[nn.Module]:
-    """Modules that a callable is, is bound to, closes over, or reads from its globals."""
+
+def modules_in(*things: Any) -> list[nn.Module]:
+    """Modules that callables are, are bound to, close over, have as defaults, or read from their globals."""
     found: dict[int, nn.Module] = {}
-    _search(function, found, DEPTH)
+    seen: set[int] = set()
+    ahead = deque(things)
+    while ahead and len(seen) < REACH:
+        thing = ahead.popleft()
+        if isinstance(thing, nn.Module):
+            found[id(thing)] = thing
+        elif not isinstance(thing, PLAIN) and id(thing) not in seen:
+            seen.add(id(thing))
+            ahead.extend(islice(_inside(thing), REACH))
     return list(found.values())
 
 
-def _search(thing: Any, found: dict[int, nn.Module], depth: int) -> None:
-    if isinstance(thing, nn.Module):
-        found[id(thing)] = thing
-    elif depth and isinstance(thing, functools.partial):
-        for inner in (thing.func, *thing.args, *thing.keywords.values()):
-            _search(inner, found, depth - 1)
-    elif depth and hasattr(thing, "__code__"):
-        _search(getattr(thing, "__self__", None), found, depth - 1)
+def _inside(thing: Any) -> Iterator[Any]:
+    """What a callable, a container or an object can reach at once."""
+    if isinstance(thing, functools.partial):
+        yield from (thing.func, *thing.args, *thing.keywords.values())
+    elif isinstance(thing, (tuple, list, dict)):
+        yield from thing.values() if isinstance(thing, dict) else thing
+    elif isinstance(thing, MethodType):
+        yield from (thing.__self__, thing.__func__)
+    elif isinstance(thing, FunctionType):
+        yield from thing.__defaults__ or ()
+        yield from (thing.__kwdefaults__ or {}).values()
         for cell in thing.__closure__ or ():
             try:
-                _search(cell.cell_contents, found, depth - 1)
+                yield cell.cell_contents
             except ValueError:  # the cell is still empty
                 continue
+        # Of what stands beside the function in its file: modules, what may hold one, and other functions.
         for name in thing.__code__.co_names:
-            if isinstance(value := thing.__globals__.get(name), nn.Module):
-                found[id(value)] = value
+            value = thing.__globals__.get(name)
+            if not isinstance(value, FunctionType) or value.__globals__ is thing.__globals__:
+                yield value
+    else:
+        yield from getattr(thing, "__dict__", {}).values()

@@ -66,7 +66,7 @@ class TorchProblem:
         self._everything = Space(self.codomain.leaves + self.silent.leaves)
         self.live = tuple(self.outputs[i] for i in self._live)
         self.inputs = tuple(self.arguments[i] for i in positions)
-        self.plain = not has_torch_function(self.live + self.inputs)
+        self.ordinary = not has_torch_function(self.live + self.inputs)
         self.reverse = TorchReverse(self)
         self.forward = TorchForward(self)
 
