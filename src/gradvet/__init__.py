@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gradvet.api import assert_gradients, check, numerical_jacobian
     from gradvet.compat import (
         GradcheckError,
         as_sparse_gradcheck,
@@ -16,28 +17,42 @@ if TYPE_CHECKING:
         gradgradcheck,
         replace_torch_gradcheck,
     )
+    from gradvet.errors import GradientError
+    from gradvet.options import Budget
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Budget": "options",
     "GradcheckError": "compat",
+    "GradientError": "errors",
     "as_sparse_gradcheck": "compat",
+    "assert_gradients": "api",
+    "case": "suite.case",
+    "check": "api",
     "get_analytical_jacobian": "compat",
     "get_numerical_jacobian": "compat",
     "get_numerical_jacobian_wrt_specific_input": "compat",
     "gradcheck": "compat",
     "gradgradcheck": "compat",
+    "numerical_jacobian": "api",
     "replace_torch_gradcheck": "compat",
 }
 
 __all__ = [
+    "Budget",
     "GradcheckError",
+    "GradientError",
     "as_sparse_gradcheck",
+    "assert_gradients",
+    "case",
+    "check",
     "get_analytical_jacobian",
     "get_numerical_jacobian",
     "get_numerical_jacobian_wrt_specific_input",
     "gradcheck",
     "gradgradcheck",
+    "numerical_jacobian",
     "replace_torch_gradcheck",
 ]
 
@@ -46,6 +61,7 @@ def __getattr__(name: str) -> Any:
     """Public names are loaded when they are first used, so that importing gradvet imports no framework."""
     if name not in _HOMES:
         raise AttributeError(f"module 'gradvet' has no attribute {name!r}")
+    importlib.import_module("gradvet.reports")  # from here on a report can show itself in a notebook
     value = globals()[name] = getattr(importlib.import_module(f"gradvet.{_HOMES[name]}"), name)
     return value
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gradvet.core.results import Report
+
 
 class InvalidProblemError(ValueError):
     """The request cannot be checked as it stands; the message says what to change."""
@@ -9,3 +14,14 @@ class InvalidProblemError(ValueError):
 
 class OutputsChangedError(InvalidProblemError, AssertionError):
     """The function's outputs change their number, shape or dtype with the values of its inputs."""
+
+
+class GradientError(AssertionError):
+    """The gradients are wrong; `report` says what was found."""
+
+    def __init__(self, text: str, report: Report) -> None:
+        super().__init__(text)
+        self.report = report
+
+    def __reduce__(self) -> tuple[type[GradientError], tuple[str, Report]]:
+        return type(self), (str(self), self.report)

@@ -14,6 +14,20 @@ class Tolerance:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """What a check may spend; None is no limit."""
+
+    seconds: float | None = None
+    bytes: int | None = None
+    """Memory for the vectors of the comparison, beyond what the function itself needs."""
+
+    @classmethod
+    def of(cls, given: float | Budget | None) -> Budget:
+        """A number is seconds."""
+        return given if isinstance(given, Budget) else cls(seconds=given)
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """How to check."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import array_api_compat
 
-from gradvet.core.experiment import Experiment
+from gradvet.core.experiment import STRIDES, Experiment
 from gradvet.core.probes import MOST, Plan, plans, resolving_ratio
 
 PREMISE = 0.1
@@ -23,8 +23,13 @@ the step must survive rounding to within this part of the relative tolerance; ot
 EXACT = 1e-9
 """A step that is this true is good enough under any relative tolerance."""
 
-LOOKS = 4
-"""How often the residuals may be judged; the limit on the miss probability is shared among the looks."""
+LOOKS = 16
+"""The limit on the miss probability is shared among so many looks at the residuals, and no more are taken."""
+
+SEEN_WHOLE = Plan(None, None)
+
+GROWTH = 2.0
+"""More probes will show a larger residual than few; a plan is chosen with that in mind."""
 
 PATIENCE = 4
 """If more directions than this are called for, another way to walk is tried first."""
@@ -65,35 +70,62 @@ def forward_residual(experiment: Experiment, plan: Plan) -> float:
 
 def certify(experiment: Experiment, residual: Residual) -> float | None:
     """The miss probability of the certificate, or None if the projections cannot show that all entries agree."""
-    options, problem = experiment.options, experiment.problem
-    # A number is off by more than δ only if one of its coordinates is off by more than δ/√parts.
-    detectable = options.tolerance.absolute / math.sqrt(max(problem.domain.parts, problem.codomain.parts))
-    if not detectable or not problem.independent or not _true_to_step(experiment):
+    problem = experiment.problem
+    if not experiment.options.tolerance.absolute or not problem.independent or not _true_to_step(experiment):
         return None
-    rows_seen = residual is forward_residual or experiment.sees_all_rows
-    ladder = plans(columns_seen=experiment.sees_all_columns, rows_seen=rows_seen)
-    miss = options.miss / LOOKS
-
-    def wanted(plan: Plan) -> Plan | None:
-        """The cheapest plan that resolves what this one leaves."""
-        ratio = residual(experiment, plan) / detectable
-        return next((other for other in ladder if ratio <= _resolved(miss, other)), None)
-
-    plan, enough = ladder[0], wanted(ladder[0])
+    attempt = _Attempt(experiment, residual)
     # Another walk costs four evaluations a direction; few columns are sooner compared one by one.
-    while _directions(enough) > PATIENCE and problem.domain.size > WALKS and experiment.restride():
-        enough = wanted(plan)
-    for _ in range(LOOKS - 1):
-        if enough is None or _directions(enough) > max(WALKS, problem.domain.size):
+    ways = range(len(STRIDES) if problem.domain.size > WALKS else 1)
+    hopes = [attempt.walking(way, PATIENCE if len(ways) > 1 else WALKS) for way in ways[:1]]
+    while hopes[-1] and len(hopes) < len(ways):
+        hopes.append(attempt.walking(ways[len(hopes)], PATIENCE))
+    if hopes[-1] and len(ways) > 1:
+        # No way was good enough for a few directions: the best of them gets as many as there are.
+        hopes.append(attempt.walking(hopes.index(min(hopes)), min(MOST, problem.domain.size)))
+    return None if hopes[-1] else attempt.miss
+
+
+class _Attempt:
+    """One search for a plan that resolves what its own probes leave."""
+
+    def __init__(self, experiment: Experiment, residual: Residual) -> None:
+        problem, options = experiment.problem, experiment.options
+        self.experiment, self.residual = experiment, residual
+        self._looks = 0
+        # A number is off by more than δ only if one of its coordinates is off by more than δ/√parts.
+        self.detectable = options.tolerance.absolute / math.sqrt(max(problem.domain.parts, problem.codomain.parts))
+        rows_seen = residual is forward_residual or experiment.sees_all_rows
+        self.ladder = plans(columns_seen=experiment.sees_all_columns, rows_seen=rows_seen)
+        self.miss = 0.0 if self.ladder[0] == SEEN_WHOLE else options.miss
+
+    def walking(self, way: int, limit: int) -> int:
+        """Zero if the directions walked in this way show it; else how many were called for, at the first look."""
+        self.experiment.walk_as(way)
+        plan, first = self.ladder[0], 0
+        while True:
+            enough = self._wanted(plan)
+            if enough == plan:
+                return 0
+            first = first or _directions(enough)
+            if enough is None or _directions(enough) > limit:
+                return first
+            plan = enough
+
+    def _wanted(self, plan: Plan) -> Plan | None:
+        """This plan if it resolves what it leaves, else the cheapest larger one that seems to suffice."""
+        self._looks += 1
+        if self._looks > LOOKS:
             return None
-        if ladder.index(enough) <= ladder.index(plan):
-            return options.miss if enough != Plan(None, None) else 0.0
-        plan, enough = enough, wanted(enough)
-    return None
+        miss = self.experiment.options.miss / LOOKS
+        ratio = self.residual(self.experiment, plan) / self.detectable
+        if ratio <= _resolved(miss, plan):
+            return plan
+        larger = self.ladder[self.ladder.index(plan) + 1 :]
+        return next((other for other in larger if GROWTH * ratio <= _resolved(miss, other)), None)
 
 
 def _resolved(miss: float, plan: Plan) -> float:
-    return SEEN if plan == Plan(None, None) else resolving_ratio(miss, plan)
+    return SEEN if plan == SEEN_WHOLE else resolving_ratio(miss, plan)
 
 
 def _directions(plan: Plan | None) -> int:

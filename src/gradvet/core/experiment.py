@@ -12,10 +12,9 @@ from gradvet.core.problem import Misfit, Move, Problem
 from gradvet.core.spaces import Array
 from gradvet.options import Options
 
-STRIDES = ((CENTRAL, 8.0), (EXTRAPOLATED, 8.0), (EXTRAPOLATED, 128.0))
+STRIDES = ((CENTRAL, 8.0), (EXTRAPOLATED, 8.0), (EXTRAPOLATED, 128.0), (EXTRAPOLATED, 1.0))
 """How a direction is walked, and how much further than the entrywise step: first the cheapest; then without the h²
-term, where truncation was too large; then far, where roundoff was. If all of them leave too much, the entries are
-compared one by one."""
+term, where truncation was too large; then far, where roundoff was; then near, where the function bends within reach."""
 
 FEW = 2
 """So few inputs or outputs are looked at one by one rather than through random combinations."""
@@ -143,13 +142,11 @@ class Experiment:
         gradient = self.problem.zeros(self.problem.domain.size) if gradient is None else gradient
         return AtZero(gradient, self.problem.reverse.misfits())
 
-    def restride(self) -> bool:
-        """From now on walk the directions in the next way; False if that was the last."""
-        if self._stride + 1 == len(STRIDES):
-            return False
-        self._stride += 1
-        self._directions, self._moves, self._pushes = [], [], []
-        return True
+    def walk_as(self, stride: int) -> None:
+        """From now on walk the directions in this of the ways; other directions are drawn for it."""
+        if stride != self._stride:
+            self._stride = stride
+            self._directions, self._moves, self._pushes = [], [], []
 
     def _walk(self, number: int) -> Direction:
         stencil, widening = STRIDES[self._stride]

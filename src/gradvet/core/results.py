@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from gradvet.core.problem import Cost
 from gradvet.core.spaces import Location
+from gradvet.errors import GradientError
 
 FORMAT = 1
 """Version of the dictionary that `Report.to_dict` gives."""
@@ -45,6 +48,15 @@ class Mismatch:
     def __str__(self) -> str:
         return f"d {self.output} / d {self.input}"
 
+    def lines(self) -> list[str]:
+        """The entry, both values with the error bar, and their ratio."""
+        return [
+            str(self),
+            f"  derivative          {self.derivative:#.10g}",
+            f"  finite differences  {self.numerical:#.10g} ± {self.error:.1g}",
+            f"  ratio               {self.ratio:.6g}",
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -59,6 +71,15 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """The code of the function that was checked, and where it stands."""
+
+    code: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """All findings about one function at one point, with what they cost and how sure they are."""
 
@@ -69,6 +90,16 @@ class Report:
     seed: int
     miss: float
     """How probable it is at most that an entry outside the tolerance was not seen."""
+    resolution: float | None = None
+    """The smallest relative error of an entry of typical size that this run could have seen; None if not measured."""
+    coverage: tuple[str, ...] = ()
+    """What was exercised and what was not."""
+    notes: tuple[str, ...] = ()
+    replay: str = ""
+    """The call that gives this report again."""
+    source: Source | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What the check ran on: versions by name."""
 
     @property
     def verdict(self) -> Verdict:
@@ -84,8 +115,89 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values, with the version of the format."""
-        return {"format": FORMAT, "verdict": self.verdict.value, **asdict(self)}
+        return {"format": FORMAT, "verdict": self.verdict.value, **_plain(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Report:
+        """The report that `to_dict` was asked for; places become mere names."""
+        version = data.get("format")
+        if version != FORMAT:
+            raise ValueError(f"a report of format {FORMAT} was expected, found format {version!r}")
+        given = {item.name: data[item.name] for item in fields(cls) if item.name in data}
+        resolution, source = given.get("resolution"), given.get("source")
+        return cls(
+            **{
+                **given,
+                "findings": tuple(_finding(finding) for finding in given["findings"]),
+                "cost": Cost(**given["cost"]),
+                "seconds": float(given["seconds"]),
+                "miss": float(given["miss"]),
+                "resolution": None if resolution is None else float(resolution),
+                "coverage": tuple(given.get("coverage", ())),
+                "notes": tuple(given.get("notes", ())),
+                "source": Source(**source) if source else None,
+            }
+        )
+
+    def raise_if_failed(self) -> None:
+        """Raise GradientError if anything failed."""
+        if self.failures:
+            raise GradientError(str(self), self)
 
     def save(self, path: str | Path) -> None:
         """Write the report as JSON."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=2, default=str))
+        Path(path).write_text(json.dumps(self.to_dict(), indent=2), encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the renderer of `gradvet.reports`, which puts itself into `RENDERERS`."""
+        render = RENDERERS.get("html")
+        return render(self) if render else f"<pre>{escape(str(self))}</pre>"
+
+    def __str__(self) -> str:
+        """The verdict, what failed or is in doubt with its worst entry, the notes, and how to run it again."""
+        cost = self.cost
+        lines = [
+            f"{self.title}: {self.verdict.value.upper()} ({cost.forwards} forward, {cost.pulls} backward, "
+            f"{cost.pushes} forward-mode evaluations, {self.seconds:.3g} s)"
+        ]
+        for finding in self.findings:
+            if finding.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE):
+                lines += [f"  {finding.verdict.value.upper()} {finding.check}: {finding.headline}"]
+                lines += [f"    {line}" for mismatch in finding.mismatches[:3] for line in mismatch.lines()]
+                lines += [f"    {finding.advice}"] if finding.advice else []
+        lines += [f"  note: {note}" for note in self.notes]
+        if self.resolution is not None:
+            lines.append(f"  resolution {self.resolution:.1g}, miss probability {self.miss:.1g}")
+        return "\n".join([*lines, *([f"  again: {self.replay}"] if self.replay else [])])
+
+
+RENDERERS: dict[str, Callable[[Report], str]] = {}
+"""How a report is shown, by kind. The renderers stand above this file, so they register themselves."""
+
+
+def _finding(data: Mapping[str, Any]) -> Finding:
+    mismatches = tuple(_mismatch(mismatch) for mismatch in data["mismatches"])
+    return Finding(**{**data, "verdict": Verdict(data["verdict"]), "mismatches": mismatches})
+
+
+def _mismatch(data: Mapping[str, Any]) -> Mismatch:
+    output, place = (Location(0, data[end], "") for end in ("output", "input"))
+    numbers = {name: float(data[name]) for name in ("derivative", "numerical", "error", "allowed")}
+    return Mismatch(output, place, **numbers)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers, words, lists and dictionaries that JSON can hold: what is not finite becomes its name."""
+    if isinstance(value, Location):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)

@@ -14,8 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-REACH = 300
+REACH = 24
 """How many callables, containers and objects are looked into in search of modules, the nearest first."""
+
+WITHIN = 32
+"""How much of what one of them holds is looked at."""
 
 PLAIN = (Tensor, type, ModuleType, str, int, float, complex, NoneType)
 """What has no modules in it."""
@@ -89,7 +92,7 @@ def modules_in(*things: Any) -> list[nn.Module]:
             found[id(thing)] = thing
         elif not isinstance(thing, PLAIN) and id(thing) not in seen:
             seen.add(id(thing))
-            ahead.extend(islice(_inside(thing), REACH))
+            ahead.extend(islice(_inside(thing), WITHIN))
     return list(found.values())
 
 

@@ -1,0 +1,269 @@
+"""How often `check` is right: `python -m benchmarks.detection`.
+
+Right operators must not fail, planted faults must. The operators of PyTorch's database are split in two halves by a
+hash of their names: constants were tuned on one half, and the table is about the other (`--half tuning` shows the
+first). Then the gallery: right but hard functions, and wrong ones by class of fault, beside torch's own checker. Last,
+the cost beside torch's slow mode.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+import time
+import warnings
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.autograd import gradcheck, gradgradcheck
+
+import gradvet
+from benchmarks import functions
+from benchmarks.planted import Fault, planted
+from benchmarks.report import save, wide_console
+from benchmarks.timing import interleaved
+from tests.differential.comparison import small
+from tests.differential.samples import Sample, draw, dtype_name, operators, seeded
+from tests.gallery import RIGHT, WRONG, Case
+
+DTYPES = (torch.float64, torch.complex128, torch.float32, torch.bfloat16, torch.float16)
+FAULTS = {
+    torch.float64: (Fault.ONE_BY_A_THOUSANDTH, Fault.ALL_BY_A_THOUSANDTH, Fault.ONE_ZEROED),
+    torch.float32: (Fault.ONE_BY_A_HUNDREDTH,),
+}
+WRONG_IN_TORCH = {
+    "as_strided_scatter": "stock torch gives the gradient to what is replaced",
+    "normal": "the gradient is declared zero; with the random state fixed it is not",
+    "normal.number_mean": "the gradient is declared zero; with the random state fixed it is not",
+    "normal.in_place": "the gradient is declared zero; with the random state fixed it is not",
+    "cholesky_inverse": "forward mode is wrong",
+    "scatter_reduce.prod": "forward mode is wrong: it agrees neither with reverse mode nor with differences",
+    "quantile": "declared to have no batched forward mode",
+    "nanquantile": "declared to have no batched forward mode",
+    "logcumsumexp": "forward mode of complex numbers gives NaN",
+    "nn.functional.max_unpool1d": "indices that repeat: which one wins is not said",
+    "nn.functional.max_unpool2d": "indices that repeat: which one wins is not said",
+    "nn.functional.max_unpool3d": "indices that repeat: which one wins is not said",
+    "linalg.norm.subgradients_at_zero": "the norm of order -2 is not convex: its gradient at 0 is no one-sided slope",
+}
+"""Operators whose derivative is wrong or meant otherwise, judged one by one. They are counted apart."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One call of `check`."""
+
+    kind: str
+    label: str
+    dtype: str
+    verdict: str
+    failed: tuple[str, ...]
+    excused: str = ""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    wanted = parsed(arguments)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    console = wide_console()
+    rows = list(database_rows(wanted))
+    console.print(right_table(rows), fault_table(rows))
+    report_failures(rows, console)
+    if not wanted.no_gallery:
+        gallery = list(gallery_rows(wanted))
+        console.print(*gallery_tables(gallery))
+        rows += gallery
+    costs = {} if wanted.no_cost else cost_rows()
+    if costs:
+        console.print(cost_table(costs))
+    path = save("detection", vars(wanted), [vars(row) for row in rows], {"costs": costs})
+    console.print(f"raw numbers: {path}", soft_wrap=True)
+    return 0
+
+
+def in_half(name: str, half: str) -> bool:
+    return half == "both" or (zlib.crc32(name.encode()) % 2 == 0) == (half == "tuning")
+
+
+def database_rows(wanted: argparse.Namespace) -> Iterator[Row]:
+    deadline = time.perf_counter() + wanted.time_budget
+    for operator in operators(wanted.ops):
+        if not in_half(operator.full_name, wanted.half) or time.perf_counter() > deadline:
+            continue
+        for dtype in DTYPES:
+            for sample in small(draw(operator, dtype), wanted.samples, wanted.max_entries):
+                yield row_of("right", sample, wanted.seed)
+                for fault in FAULTS.get(dtype, ()):
+                    spoiled = attempt(partial(planted, sample, fault))
+                    if spoiled is not None:
+                        yield row_of(fault.value, spoiled, wanted.seed)
+
+
+def attempt(call: Callable[[], Sample | None]) -> Sample | None:
+    """What a call gives; nothing where the sample itself cannot be run."""
+    try:
+        return call()
+    except Exception:
+        return None
+
+
+def row_of(kind: str, sample: Sample, seed: int) -> Row:
+    verdict, failed = verdict_of(sample.function, sample.inputs, seed=seed)
+    excused = WRONG_IN_TORCH.get(sample.operator, "")
+    return Row(kind, sample.label, dtype_name(sample.dtype), verdict, failed, excused)
+
+
+def verdict_of(function: Callable[..., Any], inputs: Any, **settings: Any) -> tuple[str, tuple[str, ...]]:
+    try:
+        with seeded(0):
+            report = gradvet.check(function, inputs, **settings)
+    except Exception as error:
+        return f"raised {type(error).__name__}", ()
+    return report.verdict.value, tuple(finding.check for finding in report.failures)
+
+
+def right_table(rows: Sequence[Row]) -> Table:
+    table = Table(title="right operators")
+    for heading in ("dtype", "samples", "false FAIL", "INCONCLUSIVE", "raised", "wrong in torch"):
+        table.add_column(heading, justify="left" if heading == "dtype" else "right")
+    for dtype in dict.fromkeys(row.dtype for row in rows):
+        mine = [row for row in rows if row.kind == "right" and row.dtype == dtype]
+        count = Counter(row.verdict.split()[0] for row in mine if not row.excused)
+        shares = [share(count[key], count.total()) for key in ("fail", "inconclusive", "raised")]
+        table.add_row(dtype, str(count.total()), *shares, str(sum(bool(row.excused) for row in mine)))
+    return table
+
+
+def fault_table(rows: Sequence[Row]) -> Table:
+    table = Table(title="planted faults")
+    for heading in ("fault", "dtype", "samples", "caught", "INCONCLUSIVE", "missed"):
+        table.add_column(heading, justify="left" if heading in ("fault", "dtype") else "right")
+    # A fault counts where the operator itself passes: elsewhere the verdict would not be about the fault.
+    sound = {(row.label, row.dtype) for row in rows if row.kind == "right" and row.verdict == "pass"}
+    for kind, dtype in dict.fromkeys((row.kind, row.dtype) for row in rows if row.kind != "right"):
+        mine = [row for row in rows if (row.kind, row.dtype) == (kind, dtype) and (row.label, row.dtype) in sound]
+        count = Counter(row.verdict.split()[0] for row in mine)
+        shares = [share(count[key], len(mine)) for key in ("fail", "inconclusive", "pass")]
+        table.add_row(kind, dtype, str(len(mine)), *shares)
+    return table
+
+
+def share(part: int, whole: int) -> str:
+    return f"{part} ({100.0 * part / whole:.1f} %)" if whole else "-"
+
+
+def report_failures(rows: Sequence[Row], console: Console) -> None:
+    for row in rows:
+        if row.kind == "right" and row.verdict not in ("pass", "inconclusive"):
+            console.print(f"  {row.label}: {row.verdict} {list(row.failed)} {row.excused}", highlight=False)
+
+
+def gallery_rows(wanted: argparse.Namespace) -> Iterator[Row]:
+    for case in (*RIGHT, *WRONG):
+        order = case.order if case.fault else 1
+        verdict, failed = verdict_of(*case.build(), order=order, seed=wanted.seed)
+        yield Row(case.fault or "hard", case.name, dtype_name(case.dtype), verdict, failed)
+        if case.fault:
+            for name, settings in TORCH.items():
+                caught = "fail" if rejected_by_torch(case, settings) else "pass"
+                yield Row(f"{case.fault} {name}", case.name, dtype_name(case.dtype), caught, ())
+
+
+TORCH: dict[str, dict[str, Any]] = {
+    "torch slow": {},
+    "torch fast": {"fast_mode": True},
+    "torch with every flag": {
+        "check_batched_grad": True,
+        "check_forward_ad": True,
+        "check_batched_forward_grad": True,
+        "check_grad_dtypes": True,
+        "check_fwd_over_rev": True,
+    },
+}
+
+
+def rejected_by_torch(case: Case, settings: dict[str, Any]) -> bool:
+    """Whether torch's checker says no; an exception that is not its refusal counts as no answer."""
+    names = inspect.signature(gradgradcheck).parameters
+    try:
+        with seeded(0):
+            if case.order == 2:
+                known = {name: value for name, value in settings.items() if name in names}
+                return not gradgradcheck(*case.build(), **known, raise_exception=False)
+            first = {name: value for name, value in settings.items() if name != "check_fwd_over_rev"}
+            return not gradcheck(*case.build(), **first, raise_exception=False)
+    except Exception:
+        return False
+
+
+def gallery_tables(rows: Sequence[Row]) -> list[Table]:
+    hard = Counter(row.verdict.split()[0] for row in rows if row.kind == "hard")
+    first = Table(title="right but hard functions")
+    for heading in ("functions", "false FAIL", "INCONCLUSIVE", "raised"):
+        first.add_column(heading, justify="right")
+    shares = [share(hard[key], hard.total()) for key in ("fail", "inconclusive", "raised")]
+    first.add_row(str(hard.total()), *shares)
+    second = Table(title="wrong functions caught, by class")
+    for heading in ("class", "functions", "gradvet.check", *TORCH):
+        second.add_column(heading, justify="left" if heading == "class" else "right")
+    caught: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        if row.kind != "hard":
+            fault, _, checker = row.kind.partition(" ")
+            for key in (fault, "all"):
+                caught[key][checker] += row.verdict == "fail"
+                caught[key]["functions"] += not checker
+    for fault in sorted(caught, key=lambda name: int(name[1:]) if name != "all" else 99):
+        count = caught[fault]
+        second.add_row(fault, str(count["functions"]), *(str(count[key]) for key in ("", *TORCH)))
+    return [first, second]
+
+
+def cost_rows() -> dict[str, dict[str, float]]:
+    """Seconds of `check` and of torch's slow mode at several sizes."""
+    found: dict[str, dict[str, float]] = {}
+    for name in ("elementwise_chain", "mlp", "layer_norm", "attention", "custom_function"):
+        for n in (10, 100, 1000):
+            function, inputs = getattr(functions, name)(n)
+            found[f"{name} {n}"] = interleaved(
+                {
+                    "torch slow": partial(gradcheck, function, inputs),
+                    "gradvet.check": partial(gradvet.check, function, inputs, seed=0),
+                }
+            )
+    return found
+
+
+def cost_table(costs: dict[str, dict[str, float]]) -> Table:
+    table = Table(title="cost at the defaults, CPU seconds")
+    for heading in ("function, inputs", "torch slow", "gradvet.check", "check / slow"):
+        table.add_column(heading, justify="left" if "function" in heading else "right")
+    for name, seconds in costs.items():
+        slow, mine = seconds["torch slow"], seconds["gradvet.check"]
+        table.add_row(name, f"{slow:.4f}", f"{mine:.4f}", f"{mine / slow:.2f}")
+    return table
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.detection", description=__doc__)
+    parser.add_argument("--ops", default="*", metavar="GLOB", help="operators by full name (default: all)")
+    parser.add_argument("--half", default="held-out", choices=("tuning", "held-out", "both"))
+    parser.add_argument("--samples", default=3, type=int, metavar="N", help="at most N per operator and dtype")
+    parser.add_argument("--max-entries", default=100_000, type=int, metavar="N", help="numbers in a Jacobian")
+    parser.add_argument("--time-budget", default=float("inf"), type=float, metavar="SECONDS")
+    parser.add_argument("--seed", default=1, type=int)
+    parser.add_argument("--no-gallery", action="store_true")
+    parser.add_argument("--no-cost", action="store_true")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

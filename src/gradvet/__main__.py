@@ -1,0 +1,6 @@
+"""`python -m gradvet` is the command `gradvet`."""
+
+from gradvet.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""The native interface: `check` for a report, `assert_gradients` for an exception, `numerical_jacobian` for numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from gradvet.api.catalogue import Selection
+from gradvet.api.examination import Wanted, examine
+from gradvet.core.results import Report
+from gradvet.frontends.torch.binding import Request
+from gradvet.frontends.torch.numerical import NumericalJacobian, jacobian_of
+from gradvet.options import Budget, Options
+
+__all__ = ["NumericalJacobian", "assert_gradients", "check", "numerical_jacobian"]
+
+
+def check(
+    func: Callable[..., Any],
+    inputs: Any,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    order: int = 1,
+    modes: Iterable[str] = ("reverse", "forward"),
+    masked: bool = False,
+    power: float = 0.01,
+    budget: float | Budget | None = None,
+    seed: int | None = None,
+    checks: Iterable[str] | Mapping[str, bool] | None = None,
+    surrogate: Callable[..., Any] | None = None,
+) -> Report:
+    """Are the derivatives of `func` at `inputs` right? There is no tolerance to choose.
+
+    `inputs` is a tuple of positional arguments, or one argument of any kind. The tensors in it that require grad are
+    checked, or all floating-point and complex ones if none does; of a module also the parameters.
+
+    >>> import torch
+    >>> report = check(torch.sin, torch.linspace(0.1, 2.0, 5, dtype=torch.float64))
+    >>> report.verdict.value
+    'pass'
+    """
+    spending = Budget.of(budget)
+    options = Options(
+        seed=int.from_bytes(os.urandom(4), "little") if seed is None else seed,
+        masked=masked,
+        power=power,
+        seconds=spending.seconds,
+    )
+    wanted = Wanted(order, Selection.of(modes, checks), spending.bytes)
+    return examine(Request(func, inputs, kwargs, surrogate), wanted, options)
+
+
+def assert_gradients(func: Callable[..., Any], inputs: Any, **settings: Any) -> Report:
+    """`check`, raising `GradientError` if anything failed; the report otherwise.
+
+    >>> import torch
+    >>> assert_gradients(torch.exp, torch.ones(3, dtype=torch.float64)).verdict.value
+    'pass'
+    """
+    report = check(func, inputs, **settings)
+    report.raise_if_failed()
+    return report
+
+
+def numerical_jacobian(
+    func: Callable[..., Any], inputs: Any, *, kwargs: Mapping[str, Any] | None = None
+) -> NumericalJacobian:
+    """The Jacobian by differences alone, every entry with an error bar.
+
+    >>> import torch
+    >>> found = numerical_jacobian(torch.square, torch.tensor([1.0, 3.0], dtype=torch.float64))
+    >>> [round(float(slope), 6) for slope in found.value.diagonal()]
+    [2.0, 6.0]
+    """
+    return jacobian_of(Request(func, inputs, kwargs))

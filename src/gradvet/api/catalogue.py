@@ -1,0 +1,102 @@
+"""The checks of the native interface by name, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gradvet.checks import slopes
+from gradvet.checks.accumulation import accumulation
+from gradvet.checks.batches import batched
+from gradvet.checks.checkpoint import checkpoint
+from gradvet.checks.constancy import constancy
+from gradvet.checks.cotangents import cotangents
+from gradvet.checks.disconnected import detached
+from gradvet.checks.duality import duality
+from gradvet.checks.frozen import frozen
+from gradvet.checks.interleaving import interleaving
+from gradvet.checks.layouts import layouts
+from gradvet.checks.linearity import linearity
+from gradvet.checks.metadata import metadata
+from gradvet.checks.mutation import mutation
+from gradvet.checks.repeatability import determinism
+from gradvet.checks.undefined import undefined_cotangents
+from gradvet.checks.values import values
+from gradvet.core.survey import TrialCheck
+from gradvet.errors import InvalidProblemError
+
+EXACT: Mapping[str, TrialCheck] = {
+    "constancy": constancy,
+    "detached": detached,
+    "values": values,
+    "determinism": determinism,
+    "metadata": metadata,
+    "linearity": linearity,
+    "undefined": undefined_cotangents,
+    "cotangents": cotangents,
+    "mutation": mutation,
+    "interleaving": interleaving,
+    "frozen": frozen,
+    "layouts": layouts,
+    "batched": batched,
+    "accumulation": accumulation,
+    "checkpoint": checkpoint,
+    "duality": duality,
+}
+"""Checks that need no differences; they look at the function in the precision that the user gave."""
+
+SUBSTITUTING = frozenset({"interleaving", "frozen", "layouts", "batched", "duality", "forward"})
+"""Checks that hand the function other tensors; one that reads captured ones would not see them."""
+
+VALUES = frozenset({"constancy", "detached", "values"})
+"""Checks of the function's own values, which are not compared where a surrogate stands in for them."""
+
+SLOPES: Mapping[str, TrialCheck] = {"reverse": slopes.reverse, "forward": slopes.forward}
+
+SECOND_ORDER = ("reverse-over-reverse", "forward-over-reverse", "reverse-over-forward", "forward-over-forward")
+
+NAMES = (*EXACT, *SLOPES, "precision", *SECOND_ORDER, "symmetry")
+MODES = ("reverse", "forward")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which checks run."""
+
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, modes: Iterable[str], checks: Iterable[str] | Mapping[str, bool] | None) -> Selection:
+        """All of the modes asked for; only those named, or all with some switched on or off."""
+        wanted = tuple(modes)
+        _known("mode", wanted, MODES)
+        names = {name for name in NAMES if _belongs(name, wanted)}
+        if isinstance(checks, Mapping):
+            _known("check", checks, NAMES)
+            names = {name for name in NAMES if checks.get(name, name in names)}
+        elif checks is not None:
+            chosen = (checks,) if isinstance(checks, str) else tuple(checks)
+            _known("check", chosen, NAMES)
+            names = set(chosen)
+        return cls(frozenset(names))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names
+
+    def of_these(self, catalogue: Mapping[str, TrialCheck]) -> dict[str, TrialCheck]:
+        return {name: check for name, check in catalogue.items() if name in self.names}
+
+
+def _belongs(name: str, modes: tuple[str, ...]) -> bool:
+    """Whether a check has to do with the modes asked for."""
+    if name in MODES:
+        return name in modes
+    if name == "duality":
+        return set(modes) == set(MODES)
+    return name not in SECOND_ORDER or set(name.split("-over-")) <= set(modes)
+
+
+def _known(kind: str, given: Iterable[str], known: tuple[str, ...]) -> None:
+    for name in given:
+        if name not in known:
+            raise InvalidProblemError(f"there is no {kind} {name!r}; known are: {', '.join(known)}")

@@ -1,0 +1,44 @@
+"""Do forward and reverse mode agree with each other?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import array_api_compat
+
+from gradvet.core.modes import dot
+from gradvet.core.results import Finding, Verdict
+from gradvet.core.trial import Trial
+
+FORGIVEN = 1e-5
+"""Part of the scale of the products, or a power of the roundoff: a function may be less precise inside than outside."""
+
+
+def duality(trial: Trial) -> Iterator[Finding]:
+    """v·(Ju) against (Jᵀv)·u."""
+    subject = trial.subject
+    # In low precision both are compared with differences in double precision instead.
+    if not trial.is_fine or not subject.codomain.size or not subject.domain.size:
+        return
+    xp = array_api_compat.array_namespace(subject.point)
+    u = trial.direction_of_all()
+    pushed = subject.forward.push(u)
+    v = subject.signed(subject.codomain.size)
+    look = trial.look(xp.where(xp.isfinite(pushed), v, xp.zeros_like(v)))
+    left, right = dot(look.v, pushed), dot(look.w, u)
+    scale = float(xp.sum(xp.abs(look.w * u))) + dot(xp.abs(look.v), xp.abs(pushed))
+    grain = 64.0 * subject.epsilon * math.sqrt(dot(look.v * look.v, subject.value[: look.v.shape[0]] ** 2))
+    allowed = grain + max(FORGIVEN, subject.epsilon**0.6) * scale
+    if not abs(left - right) <= allowed:
+        allowed += 16.0 * trial.jitter(look.v, u)
+    if bool(xp.any(look.broken)) or abs(left - right) <= allowed:
+        yield Finding("duality", Verdict.PASS, "forward and reverse mode agree")
+    else:
+        yield Finding(
+            "duality",
+            Verdict.FAIL,
+            f"forward mode gives a slope of {left:.10g} where reverse mode gives {right:.10g}",
+            facts={"forward": left, "reverse": right, "allowed": allowed},
+            advice="One of the two is wrong: the findings about each against differences tell which.",
+        )

@@ -1,0 +1,46 @@
+"""Do the same forward and the same backward pass, run again, give the same numbers?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import array_api_compat
+
+from gradvet.core.results import Finding, Verdict
+from gradvet.core.trial import Trial
+
+NOISE = 1e3
+"""Up to so many roundoffs of the largest entry, a difference is the order of a sum; beyond, a race or fresh numbers."""
+
+
+def determinism(trial: Trial) -> Iterator[Finding]:
+    """The forward pass from one random state, the backward pass from whatever state there is."""
+    subject = trial.subject
+    if not subject.codomain.size or not subject.domain.size:
+        return
+    xp = array_api_compat.array_namespace(subject.value)
+    wobble = float(xp.max(trial.wobble))
+    if wobble > 0.0:
+        trial.record.note(
+            f"two evaluations at the same point and random state differ by {wobble:.2g}: the function draws on "
+            "something beyond torch's, Python's and NumPy's generators, or its sums have no fixed order"
+        )
+    first, second = subject.circumstances.twice(subject.signed(subject.codomain.size))
+    gap = xp.abs(first - second)
+    gap = xp.where(gap > 0.0, gap, xp.zeros_like(gap))
+    spread, size = float(xp.max(gap)), xp.abs(first)
+    top = float(xp.max(xp.where(xp.isfinite(size), size, xp.zeros_like(size))))
+    facts = {"forward": wobble, "backward": spread}
+    if spread > NOISE * subject.epsilon * top:
+        place = subject.domain.locate(int(xp.argmax(gap)))
+        yield Finding(
+            "determinism",
+            Verdict.FAIL,
+            f"two backward passes with the same cotangent differ by {spread:.3g} at {place}",
+            facts=facts,
+            advice="Look for a race, uninitialised memory, state that backward uses up, or random numbers in it.",
+        )
+    elif wobble > 0.0:
+        yield Finding("determinism", Verdict.PASS, "the function is random in itself", facts=facts)
+    else:
+        yield Finding("determinism", Verdict.PASS, "forward and backward passes are reproducible", facts=facts)

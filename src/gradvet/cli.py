@@ -1,0 +1,201 @@
+"""The command `gradvet`: it reads arguments, hands them on, and turns what comes back into words and an exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gradvet import __version__
+from gradvet.core.results import Report, Verdict
+from gradvet.errors import InvalidProblemError
+from gradvet.reports import documents, html, terminal, words
+from gradvet.reports.progress import progress
+
+if TYPE_CHECKING:
+    from gradvet.suite.execution import Outcome, Plan
+
+PASSED, FAILED, USAGE, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 130
+THOROUGH = {"order": 2, "power": 1e-4}
+"""Second order, and no pass unless errors a hundred times smaller than by default would have been seen."""
+
+TOLD = (InvalidProblemError, documents.UnreadableReportError, html.MissingLibraryError)
+"""Exceptions whose message says what to do; it is the whole answer."""
+
+DEBUG = click.option("--debug", is_flag=True, help="Show Python's traceback when something goes wrong.")
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """`4x5`, `3`, `scalar`."""
+    try:
+        return () if text == "scalar" else tuple(int(size) for size in text.split("x"))
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is no shape: write the sizes with x between them, such as 4x5, or scalar"
+        ) from None
+
+
+def keywords(text: str) -> Any:
+    """A JSON object."""
+    return _json(text, dict)
+
+
+def arguments(text: str) -> Any:
+    """A JSON object for named arguments, or a list for positional ones."""
+    return _json(text, dict, list)
+
+
+def _json(text: str, *kinds: type) -> Any:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, kinds):
+        raise click.BadParameter(f"{text!r} is no JSON object: write for example '{{\"dim\": -1}}'")
+    return found
+
+
+def modes(text: str) -> tuple[str, ...]:
+    """`reverse`, `forward`, or both with a comma."""
+    found = tuple(text.split(","))
+    if not set(found) <= {"reverse", "forward"}:
+        raise click.BadParameter(f"{text!r} has an unknown mode: use reverse, forward or reverse,forward")
+    return found
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="gradvet")
+def cli() -> None:
+    """Tells whether gradients are right, and if not, which entry is wrong.
+
+    Exit codes: 0 all pass, 1 a gradient is wrong, 2 the request could not be carried out, 3 inconclusive.
+    """
+
+
+@cli.command()
+@click.argument("targets", nargs=-1, required=True, type=click.Path())
+@click.option(
+    "--input", "shapes", multiple=True, type=shape, metavar="SHAPE", help="Shape of an input, such as 4x5; repeatable."
+)
+@click.option("--dtype", default="float64", show_default=True, help="Dtype of the inputs.")
+@click.option(
+    "--kwargs", type=keywords, metavar="JSON", default="{}", help="Keyword arguments of the callable, as JSON."
+)
+@click.option(
+    "--init", type=arguments, metavar="JSON", default="{}", help="Arguments of a class that is made, as JSON."
+)
+@click.option("--order", type=click.IntRange(1, 2), help="2 also checks second derivatives.")
+@click.option("--modes", type=modes, metavar="MODES", help="reverse, forward, or both with a comma.")
+@click.option("--thorough", is_flag=True, help="Second order as well, and a finer resolution.")
+@click.option("--html", "page", type=click.Path(dir_okay=False), help="Write a page to this file.")
+@click.option("--json", "document", type=click.Path(dir_okay=False), help="Write all results to this file.")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Draw the same inputs and directions again.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="So many processes.")
+@DEBUG
+def check(targets: tuple[str, ...], debug: bool, page: str | None, document: str | None, **given: Any) -> None:
+    """Check TARGETS: ops.py, ops.py::name, or package.module:callable with --input.
+
+    In a file, the functions that @gradvet.case(inputs=...) marks are checked.
+    """
+    reports, errors = [], 0
+    for outcome in _run(_plan(targets, given)):
+        if outcome.report is not None:
+            reports.append(outcome.report)
+            terminal.show([outcome.report])
+        elif outcome.error is not None:
+            if debug:
+                raise outcome.error
+            errors += 1
+            click.echo(f"{outcome.name}: {_sentence(outcome.error)}", err=True)
+    if len(reports) > 1:
+        click.echo(words.tally(reports))
+    _write(reports, page, document)
+    sys.exit(_exit_code(reports) or (USAGE if errors else PASSED))
+
+
+@cli.command()
+@click.argument("results", nargs=-1, required=True, type=click.Path(dir_okay=False))
+@click.option("--html", "page", type=click.Path(dir_okay=False), help="Write a page to this file.")
+@click.option("--json", "document", type=click.Path(dir_okay=False), help="Write all results to one file.")
+@DEBUG
+def report(results: tuple[str, ...], debug: bool, page: str | None, document: str | None) -> None:
+    """Show RESULTS, files that --json wrote, in the terminal or as a page."""
+    reports = [one for path in results for one in documents.load(path)]
+    if page is None and document is None:
+        terminal.show(reports)
+    _write(reports, page, document)
+    click.echo(words.tally(reports))
+    sys.exit(_exit_code(reports))
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a SHELL: eval "$(gradvet completion bash)" """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "gradvet", "_GRADVET_COMPLETE").source())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command; whatever goes wrong is one sentence, unless --debug is given."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        cli.main(given, prog_name="gradvet")
+    except Exception as error:
+        if "--debug" in given:
+            raise
+        click.echo(f"gradvet: {_sentence(error)}", err=True)
+        sys.exit(USAGE)
+
+
+def _plan(targets: Sequence[str], given: dict[str, Any]) -> Plan:
+    from gradvet.suite.execution import Plan
+    from gradvet.suite.targets import Making
+
+    seed = int.from_bytes(os.urandom(4), "little") if given["seed"] is None else given["seed"]
+    options = dict(THOROUGH) if given["thorough"] else {}
+    options |= {name: given[name] for name in ("order", "modes") if given[name] is not None}
+    making = Making(given["shapes"], given["dtype"], given["kwargs"], given["init"], seed)
+    return Plan(targets, making, seed, options, given["jobs"])
+
+
+def _run(plan: Plan) -> list[Outcome]:
+    from gradvet.suite.execution import outcomes
+
+    cases, found = plan.cases(), []
+    with progress(len(cases), terminal.console_for(stderr=True)) as advance:
+        for outcome in outcomes(plan, cases):
+            advance(outcome.name)
+            found.append(outcome)
+    return found
+
+
+def _write(reports: Sequence[Report], page: str | None, document: str | None) -> None:
+    if document is not None:
+        documents.save(reports, document)
+    if page is not None:
+        html.write(reports, page)
+        click.echo(f"wrote {Path(page)}", err=True)
+
+
+def _exit_code(reports: Sequence[Report]) -> int:
+    verdicts = {report.verdict for report in reports}
+    if Verdict.FAIL in verdicts:
+        return FAILED
+    return INCONCLUSIVE if Verdict.INCONCLUSIVE in verdicts else PASSED
+
+
+def _sentence(error: BaseException) -> str:
+    """One sentence, and for what nobody foresaw, how to learn more."""
+    text = " ".join(str(error).split())
+    if isinstance(error, TOLD):
+        return text
+    return f"{type(error).__name__}: {text[:300]} (--debug shows where)"

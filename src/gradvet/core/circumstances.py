@@ -1,0 +1,64 @@
+"""Circumstances under which a derivative must not change: what a frontend can arrange for the exact checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from gradvet.core.spaces import Array
+
+
+class Circumstances(Protocol):
+    """The same gradient, obtained otherwise. Each gives Jᵀv as a vector, or None where there is nothing to arrange."""
+
+    def cotangent_layouts(self, v: Array) -> Mapping[str, Array]:
+        """The cotangents with the same values laid out in memory in other ways."""
+        ...
+
+    def expanded_cotangent(self) -> tuple[Array, Array] | None:
+        """Jᵀv with a constant cotangent that is expanded from a single number, and with a plain one."""
+        ...
+
+    def mutations(self, v: Array) -> list[str]:
+        """Names of the inputs and cotangents that forward or backward passes changed."""
+        ...
+
+    def after_another_forward(self, v: Array) -> Array:
+        """A forward at other inputs of the same shapes comes between forward and backward."""
+        ...
+
+    def twice(self, v: Array) -> tuple[Array, Array]:
+        """Two backward passes through one graph, from whatever random state there is."""
+        ...
+
+    def alone(self, leaf: int, v: Array) -> Array | None:
+        """Only one input requires grad; None where the outputs then have no derivative."""
+        ...
+
+    def input_layouts(self, v: Array) -> Mapping[str, Array]:
+        """The inputs with the same values laid out in memory in other ways."""
+        ...
+
+    def mapped(self, V: Sequence[Array]) -> list[Array]:
+        """Several cotangents through one backward pass under the framework's own map."""
+        ...
+
+    def values_mapped(self) -> tuple[Array, Array]:
+        """The values of two points in one mapped call, and in two plain ones."""
+        ...
+
+    def reads_captured(self) -> bool:
+        """Whether the function reads tensors that it captured instead of its arguments."""
+        ...
+
+    def without_grad_mode(self) -> Array:
+        """The values of the codomain where nothing is recorded."""
+        ...
+
+    def accumulated(self, v: Array) -> Array | None:
+        """What `.grad` gains when it held something before; None where inputs cannot hold a gradient."""
+        ...
+
+    def checkpointed(self, v: Array) -> Array:
+        """The forward pass is thrown away and run again for the backward pass."""
+        ...

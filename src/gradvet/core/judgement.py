@@ -1,0 +1,104 @@
+"""From what the ladder shows to a verdict, by the rules of the error bar."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from gradvet.core.ladder import Reading
+from gradvet.core.results import Verdict
+
+CLEAR = 1.5
+"""A disagreement counts from so many error bars on."""
+
+MATERIAL = 64.0
+"""A disagreement below so many roundoffs of the derivative's scale is roundoff."""
+
+ROUGH = 2.0**-12
+"""Formats coarser than this have a ladder of few steps."""
+
+COARSE = 0.05
+"""In coarse formats, this part of the scale instead."""
+
+SMALL = 0.01
+"""A disagreement that is neither clear nor larger than this part of what must be seen (in rough formats: than what
+must be seen) is no disagreement."""
+
+BEYOND = 1e-4
+"""A value that is outside the slopes on both sides by less than this part of their difference is on their edge."""
+
+BEND = 1e-6
+"""A change of slope below this part of the slope's scale is not called a kink."""
+
+
+class Reason(str, Enum):
+    """Why a verdict is what it is."""
+
+    AGREES = "agrees"
+    DISAGREES = "disagrees"
+    KINK = "kink at the point"
+    OUTSIDE = "wrong even as a subgradient"
+    JUMP = "jump"
+    STEEP = "vertical tangent"
+    NOT_FINITE = "not finite"
+    DOMAIN = "out of domain"
+    RANDOM = "non-deterministic"
+    PRECISION = "precision exhausted"
+    NO_SIGNAL = "no signal"
+    BUDGET = "budget spent"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict about one scalar along one direction."""
+
+    verdict: Verdict
+    reason: Reason
+    error: float = 0.0
+    bar: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Standard:
+    """What a reading is measured against."""
+
+    scale: float
+    """The size of the slope if nothing in it cancelled."""
+    typical: float
+    """What one typical entry of the gradient adds to the slope."""
+    epsilon: float
+    unsure: float = 0.0
+    """The noise of the derivative under test itself."""
+
+
+def judge(reading: Reading, standard: Standard, power: float) -> Judgement:
+    """FAIL needs a clear, material and constant error; PASS needs agreement that could have seen one."""
+    e, bar = reading.error.value, reading.error.error + standard.unsure
+    a, slack = abs(reading.kink.value), reading.kink.error
+    material = min(MATERIAL * standard.epsilon, COARSE) * standard.scale
+    if not math.isfinite(bar) or math.isnan(e):
+        return Judgement(Verdict.INCONCLUSIVE, Reason.NOT_FINITE, e, bar)
+    if reading.still and 0.0 < standard.scale < standard.epsilon:
+        # Both are nothing as far as numbers of size one go, and the function offers no other scale.
+        return Judgement(Verdict.INCONCLUSIVE, Reason.PRECISION, e, bar)
+    if standard.epsilon > ROUGH and not a + slack < abs(e) and abs(e) > CLEAR * bar + material:
+        # With few steps, kinks next to the point look like a slope.
+        return Judgement(Verdict.INCONCLUSIVE, Reason.PRECISION, e, bar)
+    if reading.jump:
+        return Judgement(Verdict.INCONCLUSIVE, Reason.JUMP, e, bar)
+    if reading.bent and a > CLEAR * slack and a > BEND * standard.scale:
+        if abs(e) <= a * (1.0 + BEYOND) + bar + slack:
+            return Judgement(Verdict.PASS, Reason.KINK, e, bar)
+        if abs(e) - a > CLEAR * (bar + slack) and reading.plateau and abs(e) - a > material:
+            return Judgement(Verdict.FAIL, Reason.OUTSIDE, e, bar)
+    if not abs(e) <= max(bar, material / 4.0):
+        if abs(e) > CLEAR * bar and abs(e) > material and reading.plateau and math.isfinite(bar):
+            return Judgement(Verdict.FAIL, Reason.DISAGREES, e, bar)
+        small = power * standard.typical * (1.0 if standard.epsilon > ROUGH else SMALL)
+        if not reading.steep and abs(e) + bar <= small:
+            return Judgement(Verdict.PASS, Reason.AGREES, e, abs(e) + bar)
+        return Judgement(Verdict.INCONCLUSIVE, Reason.STEEP if reading.steep else Reason.PRECISION, e, bar)
+    if bar <= power * standard.typical or not standard.scale:
+        return Judgement(Verdict.PASS, Reason.AGREES, e, bar)
+    return Judgement(Verdict.INCONCLUSIVE, Reason.STEEP if reading.steep else Reason.PRECISION, e, bar)

@@ -1,0 +1,199 @@
+"""One scalar along one direction, at steps in ratio two: is the slope under test the slope, and how sure is that?
+
+φ(t) = v·f(x + t u) less what the derivative under test predicts is, with t > 0,
+
+    odd part   O(t) = e t + c₃ t³ + ...      e: the error of the derivative along u
+    even part  E(t) = a t + c₂ t² + ...      a: half the jump of the slope, zero where φ is smooth
+
+plus noise, whose size the values themselves show. Extrapolations of several orders at every step give many estimates
+of e and a. Choosing the one with the smallest standard error would choose the luckiest. Instead, from the noisiest
+on, each must overlap all before it (Lepski's rule); the last one that does has the error bar.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+WIDTH = 4.0
+"""Half an interval of confidence, in standard errors."""
+
+PLATEAU = 3
+"""So many steps in a row must show the same error before it counts."""
+
+ODD_FILTER, SIDE_FILTER, EVEN_FILTER = (1.0, -10.0, 16.0), (1.0, -6.0, 8.0), (-0.125, 0.875, -1.75, 1.0)
+"""Combinations of values at t, t/2, t/4, t/8 from which (t, t³), (t, t²) and (1, t, t²) drop out: noise is left."""
+
+ODD_ORDERS = ((1.0,), (-1.0 / 3.0, 4.0 / 3.0), (1.0 / 45.0, -20.0 / 45.0, 64.0 / 45.0))
+"""Weights of the slopes at t, t/2, t/4 that leave no t², no t⁴."""
+
+SIDE_ORDERS = ((-1.0, 2.0), (1.0 / 3.0, -2.0, 8.0 / 3.0))
+"""Weights of the slopes at t, t/2, t/4 that leave no t, no t²."""
+
+EVEN_ORDERS = ((-2.0, 5.0, -2.0),)
+"""Weights of the slopes at t, t/2, t/4 that leave neither t nor 1/t: the noise of f(x) itself is a constant in E."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rungs:
+    """The residuals v·[f(x ± d) - f(x)] - w·(±d) at each step, both sides, from the largest step to the smallest."""
+
+    steps: Sequence[float]
+    plus: Sequence[float]
+    minus: Sequence[float]
+    moved: Sequence[int]
+    """How many outputs changed at all at each step: values that do not move show nothing."""
+    floor: float
+    """The least noise that a value can have."""
+    flat: float = 2.0**-10
+    """A function that does not change at all within steps this wide is constant there; in narrower ones, rounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number and how far from the truth it may be."""
+
+    value: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the ladder shows."""
+
+    error: Estimate
+    """e: by how much the derivative under test is off."""
+    kink: Estimate
+    """a: half the difference of the one-sided slopes; infinitely uncertain where only one side exists."""
+    plateau: bool
+    """Whether the error is the same over several steps."""
+    bent: bool = False
+    """Whether the kink is the same over several steps."""
+    one_sided: bool = False
+    jump: bool = False
+    still: bool = False
+    """Whether no value changed at any step."""
+    steep: bool = False
+    """Whether the slopes grow without limit towards the point."""
+
+
+NOTHING = Reading(Estimate(0.0, math.inf), Estimate(0.0, math.inf), plateau=False)
+
+
+def read(rungs: Rungs) -> Reading:
+    """Both sides where both are finite, else the one that is."""
+    both = _usable(rungs, [math.isfinite(p) and math.isfinite(m) for p, m in zip(rungs.plus, rungs.minus, strict=True)])
+    if len(both) >= PLATEAU + 1:
+        return _two_sided(rungs, both)
+    for values in (rungs.plus, [-value for value in rungs.minus]):
+        kept = _usable(rungs, [math.isfinite(value) for value in values])
+        if len(kept) >= PLATEAU + 1:
+            return _one_sided(rungs, kept, values)
+    return NOTHING
+
+
+def _usable(rungs: Rungs, finite: Sequence[bool]) -> list[int]:
+    """Steps below the last one that is not finite, and above those at which the values stand still.
+
+    Values that stand still over wide steps are flat; over narrow ones they are rounded, and show nothing.
+    """
+    first = max((i + 1 for i, good in enumerate(finite) if not good), default=0)
+    still = next((i for i in range(first, len(finite)) if not any(rungs.moved[i:])), len(finite))
+    if still < len(finite) and rungs.steps[still] >= rungs.flat:
+        return list(range(still, len(finite)))
+    most = max(rungs.moved[first:], default=0)
+    return [i for i in range(first, len(finite)) if 2 * rungs.moved[i] >= most]
+
+
+def _two_sided(rungs: Rungs, kept: Sequence[int]) -> Reading:
+    steps = [rungs.steps[i] for i in kept]
+    odd = [(rungs.plus[i] - rungs.minus[i]) / 2.0 for i in kept]
+    even = [(rungs.plus[i] + rungs.minus[i]) / 2.0 for i in kept]
+    noise = max(_noise(odd, ODD_FILTER), rungs.floor)
+    error = _lepski(steps, odd, noise, ODD_ORDERS)
+    doubt = max(_noise(even, EVEN_FILTER), noise)
+    kink = _lepski(steps, even, doubt, EVEN_ORDERS)
+    jump = _constant(odd, rungs.floor) or _constant(even, rungs.floor)
+    return Reading(
+        error,
+        kink,
+        plateau=_plateau(steps, odd, noise, error),
+        bent=_plateau(steps, _without_constant(even), 7.0 * doubt, kink),
+        still=not any(rungs.moved),
+        jump=jump,
+        steep=_steep(steps, odd) or _steep(steps, even),
+    )
+
+
+def _one_sided(rungs: Rungs, kept: Sequence[int], values: Sequence[float]) -> Reading:
+    steps, side = [rungs.steps[i] for i in kept], [values[i] for i in kept]
+    noise = max(_noise(side, SIDE_FILTER), rungs.floor)
+    error = _lepski(steps, side, noise, SIDE_ORDERS)
+    found = _plateau(steps, side, noise, error)
+    jump = _constant(side, rungs.floor)
+    return Reading(error, Estimate(0.0, math.inf), found, one_sided=True, jump=jump, steep=_steep(steps, side))
+
+
+def _noise(values: Sequence[float], weights: Sequence[float]) -> float:
+    """The spread of what the filter leaves over the smaller half of the steps, as a standard deviation."""
+    width = len(weights)
+    left = [abs(sum(w * values[i + k] for k, w in enumerate(weights))) for i in range(max(0, len(values) - width + 1))]
+    if not left:
+        return math.inf
+    return 1.4826 * median(left[len(left) // 2 :]) / math.sqrt(sum(w * w for w in weights))
+
+
+def _lepski(
+    steps: Sequence[float], values: Sequence[float], noise: float, orders: Sequence[Sequence[float]]
+) -> Estimate:
+    found = [_consistent(steps, values, noise, order) for order in orders]
+    return min(found, key=lambda estimate: estimate.error)
+
+
+def _consistent(steps: Sequence[float], values: Sequence[float], noise: float, weights: Sequence[float]) -> Estimate:
+    """From the smallest step up, the last extrapolation that overlaps all before it."""
+    low, high, best = -math.inf, math.inf, Estimate(0.0, math.inf)
+    slopes = [value / step for value, step in zip(values, steps, strict=True)]
+    for start in range(len(steps) - len(weights), -1, -1):
+        value = sum(w * slopes[start + k] for k, w in enumerate(weights))
+        spread = math.sqrt(sum((w / steps[start + k]) ** 2 for k, w in enumerate(weights)))
+        reach = WIDTH * noise * spread
+        if max(low, value - reach) > min(high, value + reach):
+            break
+        low, high = max(low, value - reach), min(high, value + reach)
+        best = Estimate(value, reach)
+    return best
+
+
+def _plateau(steps: Sequence[float], values: Sequence[float], noise: float, error: Estimate) -> bool:
+    """Whether several steps in a row show this very error, clear of the noise."""
+    run = 0
+    for step, value in zip(steps, values, strict=False):
+        slope, spread = value / step, WIDTH * noise / step
+        run = run + 1 if abs(slope - error.value) <= 0.1 * abs(error.value) + error.error and abs(slope) > spread else 0
+        if run >= PLATEAU:
+            return True
+    return False
+
+
+def _without_constant(even: Sequence[float]) -> list[float]:
+    """The part of E that is proportional to t, at each step that has two smaller ones."""
+    return [-2.0 * a + 10.0 * b - 8.0 * c for a, b, c in zip(even, even[1:], even[2:], strict=False)]
+
+
+def _constant(values: Sequence[float], floor: float) -> bool:
+    """Whether the smallest steps all leave the same difference: the function jumps at the point."""
+    tail = values[-PLATEAU - 1 :]
+    middle = median(tail)
+    return abs(middle) > 64.0 * floor and all(abs(value - middle) <= 0.1 * abs(middle) for value in tail)
+
+
+def _steep(steps: Sequence[float], values: Sequence[float]) -> bool:
+    """Whether the slopes grow like a negative power of the step, as at the start of a square root."""
+    sizes = [abs(value) / step for value, step in zip(values, steps, strict=True)]
+    growth = [math.log2(b / a) if a > 0.0 and b > 0.0 else 0.0 for a, b in pairwise(sizes)]
+    tail = growth[-max(PLATEAU + 3, len(growth) // 2) :]
+    return len(tail) > PLATEAU and min(tail) > 0.15 and max(tail) < 0.85 and max(tail) - min(tail) < 0.2

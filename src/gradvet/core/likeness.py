@@ -1,0 +1,75 @@
+"""Do two gradients that should be the same differ by more than roundoff? Other kernels may round otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import array_api_compat
+
+from gradvet.core.spaces import Array, Location
+from gradvet.core.trial import Trial
+
+SHARE = 0.6
+"""Roundoff to this power, relative to the largest entry of the input's gradient, is always forgiven."""
+
+COARSE_SHARE = 0.4
+"""In low precision, where other kernels round much otherwise, to this power."""
+
+FORGIVEN = 1e-6
+"""So is this part of it: a function may be less precise inside than outside."""
+
+RESPONSES = 32.0
+"""Beyond that, so many times what the gradient changes by when the inputs change by two roundoffs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The worst difference between two gradients."""
+
+    place: Location
+    found: float
+    expected: float
+
+    def __str__(self) -> str:
+        return f"at {self.place}: {self.found:.10g} instead of {self.expected:.10g}"
+
+
+def gap_between(trial: Trial, v: Array, found: Array, expected: Array) -> Gap | None:
+    """Where two gradients for the codirection v differ most, or None if they are alike."""
+    xp = array_api_compat.array_namespace(expected)
+    domain = trial.subject.domain
+    difference = xp.abs(found - expected)
+    # Where the reference is not finite there is nothing to hold the other to.
+    agree = (found == expected) | ~xp.isfinite(expected)
+    difference = xp.where(agree, xp.zeros_like(difference), difference)
+    difference = xp.where(xp.isnan(difference), xp.full_like(difference, float("inf")), difference)
+    if not bool(xp.any(difference > 0.0)):
+        return None
+    response: Array | None = None
+    for number in range(len(domain.leaves)):
+        part = domain.slice(number)
+        if not part.stop - part.start or not bool(xp.any(difference[part] > 0.0)):
+            continue
+        size = xp.abs(expected[part])
+        top = float(xp.max(xp.where(xp.isfinite(size), size, xp.zeros_like(size))))
+        worst = int(xp.argmax(difference[part]))
+        gap = float(difference[part][worst])
+        if gap <= top * max(
+            FORGIVEN, trial.subject.epsilon ** (SHARE if trial.is_fine else COARSE_SHARE)
+        ) or gap <= 64.0 * trial.grain(v, part):
+            continue
+        response = _response(trial, v) if response is None else response
+        if gap <= RESPONSES * float(xp.max(response[part])):
+            continue
+        index = part.start + worst
+        return Gap(domain.locate(index), float(found[index]), float(expected[index]))
+    return None
+
+
+def _response(trial: Trial, v: Array) -> Array:
+    """By how much the gradient changes when the inputs change by two roundoffs."""
+    subject = trial.subject
+    xp = array_api_compat.array_namespace(v)
+    tiny = 2.0 * subject.epsilon * trial.sizes * xp.sign(subject.signed(subject.domain.size))
+    change = xp.abs(subject.pulled_at(tiny, v) - subject.pulled_at(-tiny, v))
+    return xp.where(xp.isfinite(change), change, xp.zeros_like(change))

@@ -1,0 +1,117 @@
+"""Walks along a direction: near the point for all outputs at once, over many steps for a few combinations of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import array_api_compat
+
+from gradvet.core.ladder import Rungs
+from gradvet.core.spaces import Array
+from gradvet.core.subject import Subject
+
+NEAR = 6e-6
+"""The step of the near walk, relative to the size of the inputs: right for float64."""
+
+LADDERS = ((2.0**-40, -4, 24), (2.0**-20, -3, 18), (2.0**-9, -2, 12), (1.0, -1, 9))
+"""For a roundoff up to so much: the exponent of the largest step, and how many steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """Slopes by differences at a step and at twice the step, for every output of the codomain."""
+
+    u: Array
+    displacement: Array
+    """What was really walked, per unit of the step."""
+    odd: Array
+    far: Array
+    even: Array
+    even_far: Array
+
+    @property
+    def slope(self) -> Array:
+        """Richardson's extrapolation of the two."""
+        return (4.0 * self.odd - self.far) / 3.0
+
+
+def near(subject: Subject, u: Array, step: float = NEAR) -> Near:
+    """Four evaluations next to the point."""
+    rows, value = subject.codomain.size, subject.value
+    plus, minus, plus2, minus2 = (subject.displaced(t * u) for t in (step, -step, 2.0 * step, -2.0 * step))
+    f0 = value[:rows]
+    a, b, c, d = (walk.values[:rows] - f0 for walk in (plus, minus, plus2, minus2))
+    return Near(
+        u,
+        (plus.displacement - minus.displacement) / (2.0 * step),
+        (a - b) / (2.0 * step),
+        (c - d) / (4.0 * step),
+        (a + b) / (2.0 * step),
+        (c + d) / (4.0 * step),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A codirection v, and what the derivative under test says v·f changes by when x moves by d ≈ t u."""
+
+    v: Array
+    predicted: Callable[[Array, float], float]
+
+
+def climb(subject: Subject, u: Array, claims: Sequence[Claim], wobble: Array, steps: Sequence[float]) -> list[Rungs]:
+    """The ladder along u, for all claims at once: two evaluations a step."""
+    rows = subject.codomain.size
+    xp = array_api_compat.array_namespace(u)
+    f0 = subject.value[:rows]
+    sides: list[tuple[list[float], list[float]]] = [([], []) for _ in claims]
+    moved: list[list[int]] = [[] for _ in claims]
+    weights = [xp.astype(claim.v != 0.0, claim.v.dtype) for claim in claims]
+    for t in steps:
+        changed = [0] * len(claims)
+        for side, sign in enumerate((1.0, -1.0)):
+            walk = subject.displaced(sign * t * u)
+            change = walk.values[:rows] - f0
+            for number, claim in enumerate(claims):
+                found = _dot(claim.v, change) - claim.predicted(walk.displacement, sign * t)
+                sides[number][side].append(found)
+                changed[number] += int(xp.count_nonzero(change * weights[number]))
+        for number, count in enumerate(changed):
+            moved[number].append(count)
+    floors = [0.2 * subject.epsilon * _norm(claim.v, f0) + _norm(claim.v, wobble) for claim in claims]
+    return [
+        Rungs(steps, plus, minus, counts, floor, _flat(subject.epsilon))
+        for (plus, minus), counts, floor in zip(sides, moved, floors, strict=True)
+    ]
+
+
+def steps_for(epsilon: float) -> list[float]:
+    """The steps of the ladder, relative to the size of the inputs."""
+    top, count = next((top, count) for limit, top, count in LADDERS if epsilon <= limit)
+    return [2.0 ** (top - level) for level in range(count)]
+
+
+def few_steps_for(epsilon: float) -> list[float]:
+    """The middle half of the ladder: enough for an entry that is known to matter."""
+    steps = steps_for(epsilon)
+    quarter = len(steps) // 4 if len(steps) > 12 else 0
+    return steps[quarter : len(steps) - quarter]
+
+
+def _flat(epsilon: float) -> float:
+    """How wide a stair must be to be the function's own rather than rounding's."""
+    return 2.0**-10 if epsilon <= LADDERS[0][0] else 2.0**-4 if epsilon <= LADDERS[1][0] else math.inf
+
+
+def _dot(v: Array, change: Array) -> float:
+    """v·change over the rows that v looks at; the others may be anything."""
+    xp = array_api_compat.array_namespace(v)
+    return float(xp.sum(xp.where(v != 0.0, v * change, xp.zeros_like(v))))
+
+
+def _norm(v: Array, values: Array) -> float:
+    xp = array_api_compat.array_namespace(v)
+    product = xp.where(v != 0.0, v * values, xp.zeros_like(v))
+    return math.sqrt(float(xp.sum(product * product)))

@@ -1,0 +1,71 @@
+"""The derivative under test as predictions of slopes: by rows in reverse mode, by columns in forward mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import array_api_compat
+
+from gradvet.core.lines import Claim
+from gradvet.core.spaces import Array
+from gradvet.core.trial import Look, Trial
+
+
+class Mode(Protocol):
+    """A way to know J."""
+
+    @property
+    def name(self) -> str: ...
+    def claims(self, trial: Trial, u: Array, looks: Sequence[Look]) -> list[Claim]:
+        """What this mode predicts along u, seen through each codirection."""
+        ...
+
+    def column_gap(self, trial: Trial, v: Array, slope: Array, displacement: Array) -> Array | None:
+        """v ∘ (slope - J·displacement) for every row, where this mode shows all rows at once."""
+        ...
+
+
+class ReverseMode:
+    """Jᵀv is known: the prediction is its product with whatever displacement really happened."""
+
+    name = "reverse"
+
+    def claims(self, trial: Trial, u: Array, looks: Sequence[Look]) -> list[Claim]:
+        return [_pulled(look) for look in looks]
+
+    def column_gap(self, trial: Trial, v: Array, slope: Array, displacement: Array) -> None:
+        return None
+
+
+class ForwardMode:
+    """J u is known; what rounding made of the displacement is accounted for with the gradient."""
+
+    name = "forward"
+
+    def claims(self, trial: Trial, u: Array, looks: Sequence[Look]) -> list[Claim]:
+        pushed = trial.subject.forward.push(u)
+        return [_pushed(look, pushed, u, exact=trial.is_fine) for look in looks]
+
+    def column_gap(self, trial: Trial, v: Array, slope: Array, displacement: Array) -> Array:
+        return v * (slope - trial.subject.forward.push(displacement))
+
+
+REVERSE, FORWARD = ReverseMode(), ForwardMode()
+
+
+def _pulled(look: Look) -> Claim:
+    return Claim(look.v, lambda displacement, t: dot(look.w, displacement))
+
+
+def _pushed(look: Look, pushed: Array, u: Array, *, exact: bool) -> Claim:
+    slope = dot(look.v, pushed)
+    if exact:
+        return Claim(look.v, lambda displacement, t: t * slope)
+    return Claim(look.v, lambda displacement, t: t * slope + dot(look.w, displacement - t * u))
+
+
+def dot(a: Array, b: Array) -> float:
+    """The product over the coordinates that the first one looks at: what it ignores may be infinite."""
+    xp = array_api_compat.array_namespace(a)
+    return float(xp.sum(xp.where(a != 0.0, a * b, xp.zeros_like(a))))

@@ -1,0 +1,62 @@
+"""Where a report comes from: the code of the function that was checked, and what it ran on."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import inspect
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gradvet.core.results import Source
+
+LONGEST = 200
+"""So many lines of code are kept."""
+
+PACKAGES = ("gradvet", "torch", "numpy")
+
+
+def source_of(func: Callable[..., Any]) -> Source | None:
+    """The code of a function, a class or an instance's class with its file and line; None where there is none."""
+    written = _written(func)
+    try:
+        lines, start = inspect.getsourcelines(written)
+        file = inspect.getsourcefile(written) or ""
+    except (OSError, TypeError):
+        return None
+    return Source("".join(lines[:LONGEST]).rstrip(), _shown(file), max(start, 1))
+
+
+@functools.cache
+def environment() -> dict[str, str]:
+    """Versions by name."""
+    found = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _written(func: Any) -> Any:
+    """What somebody wrote: behind partials and wrappers, the class of a bound method or of a callable instance."""
+    while isinstance(func, functools.partial):
+        func = func.func
+    func = inspect.unwrap(func) if callable(func) else func
+    owner = getattr(func, "__self__", None)
+    if isinstance(owner, type):
+        return owner
+    if inspect.isroutine(func) or isinstance(func, type):
+        return func
+    return type(func)
+
+
+def _shown(file: str) -> str:
+    """Relative where the file lies below the current folder, as people know it."""
+    try:
+        return str(Path(file).resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return file

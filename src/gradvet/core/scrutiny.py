@@ -1,0 +1,236 @@
+"""Is a derivative right, by its own error bar? A few near walks, and the ladder where they leave doubt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import array_api_compat
+
+from gradvet.core.judgement import Judgement, Reason, Standard, judge
+from gradvet.core.kinks import bent_rows, set_kinks_aside
+from gradvet.core.ladder import Reading, read
+from gradvet.core.lines import NEAR, Near
+from gradvet.core.missing import without_derivative, without_tangent
+from gradvet.core.modes import Mode, dot
+from gradvet.core.outcome import Outcome
+from gradvet.core.pinpoint import pinpoint
+from gradvet.core.results import Verdict
+from gradvet.core.shares import norm, only, shares
+from gradvet.core.spaces import Array
+from gradvet.core.trial import Look, Trial
+
+AGREEMENT = 1e-6
+"""Near walks that agree to this part of the slope's scale agree."""
+
+ROUNDOFFS = 8.0
+"""The near walk's allowance for roundoff, in standard deviations."""
+
+ALONE = 64
+"""At most so many inputs are walked alone because they are lost in a walk of all together."""
+
+FAINT = 0.75
+"""What changes the outputs by less than roundoff to this power, over a step of the inputs' own size, is no slope."""
+
+LINES = 3
+"""So many lines are tried in a coarse format."""
+
+
+class Scrutiny:
+    """One mode of one trial."""
+
+    def __init__(self, trial: Trial, mode: Mode) -> None:
+        self.trial, self.mode = trial, mode
+
+    def outcome(self) -> Outcome:
+        """The worst of what the walks show, up to the first failure."""
+        doubtful: list[Outcome] = []
+        for found in self._walks():
+            if found.verdict is Verdict.FAIL:
+                return found
+            if found.verdict is Verdict.INCONCLUSIVE:
+                doubtful.append(found)
+        return doubtful[0] if doubtful else Outcome(Verdict.PASS, Reason.AGREES)
+
+    def _walks(self) -> Iterator[Outcome]:
+        trial = self.trial
+        broken = trial.looks[0].broken
+        for look in trial.looks[1:]:
+            broken = broken | look.broken
+        xp = array_api_compat.array_namespace(broken)
+        if bool(xp.any(broken & ~trial.set_aside)):
+            yield without_derivative(trial, broken)
+            trial.set_aside = trial.set_aside | broken
+            trial.begin_again()
+        undefined = without_tangent(trial, self.mode)
+        if undefined is not None:
+            yield undefined
+            return
+        yield self._along(trial.first, trial.looks) if trial.is_fine else self._in_few_steps()
+        if trial.is_fine and not trial.late:
+            yield self._along(trial.second, trial.looks)
+        yield from self._each_alone(trial.looks)
+
+    def _in_few_steps(self) -> Outcome:
+        """A coarse format leaves many lines undecided: the first of a few that tells, tells."""
+        trial = self.trial
+        found = self._along(trial.first, trial.looks)
+        for _ in range(LINES - 1):
+            if found.verdict is not Verdict.INCONCLUSIVE or trial.late:
+                break
+            walk = trial.near(trial.restricted(trial.direction_of_all()))
+            found = self._along(walk, trial.looks_for(walk.slope))
+        return found
+
+    def _each_alone(self, looks: Sequence[Look]) -> Iterator[Outcome]:
+        """Inputs whose errors would drown in the others' slopes."""
+        trial, domain = self.trial, self.trial.subject.domain
+        if len(domain.leaves) < 2:
+            return
+        power = trial.options.power
+        lost = [i for i, leaf in enumerate(domain.leaves) if not trial.record.resolution.get(leaf.name, 1.0) <= power]
+        for number in lost[:ALONE]:
+            if trial.late:
+                yield Outcome(Verdict.INCONCLUSIVE, Reason.BUDGET)
+                return
+            u = only(trial.direction_of_all(), domain.slice(number))
+            walk = trial.near(trial.restricted(u))
+            own = trial.looks_for(walk.slope) if trial.is_fine else looks
+            yield self._along(walk, own)
+
+    def _along(self, walk: Near, looks: Sequence[Look]) -> Outcome:
+        """One line: near the point first, the ladder if that leaves doubt, and again without kinks."""
+        trial = self.trial
+        xp = array_api_compat.array_namespace(walk.u)
+        if not bool(xp.any(walk.u != 0.0)):
+            return Outcome(Verdict.PASS, Reason.NO_SIGNAL)
+        bent = bent_rows(trial, walk)
+        sharp = trial.is_fine and bent is None and self._agrees(walk, looks)
+        if sharp and all(not r > trial.options.power for r in self._resolutions(walk, looks)):
+            return Outcome(Verdict.PASS, Reason.AGREES)
+        if trial.late:
+            return Outcome(Verdict.INCONCLUSIVE, Reason.BUDGET)
+        if bent is not None:
+            looks = [part for look in looks for part in _split(trial, look, walk, bent)]
+        return self._climb(walk.u, looks)
+
+    def _agrees(self, walk: Near, looks: Sequence[Look]) -> bool:
+        agree = True
+        for look, claim in zip(looks, self.mode.claims(self.trial, walk.displacement, looks), strict=True):
+            error = dot(look.v, walk.slope) - claim.predicted(walk.displacement, 1.0)
+            allowed = self._allowed(walk, look)
+            if abs(error) <= allowed:
+                self._note_resolution(walk.displacement, look, allowed)
+            else:
+                agree = False
+        return agree
+
+    def _allowed(self, walk: Near, look: Look) -> float:
+        noise = self.trial.noise / NEAR
+        scale = max(norm(look.w, walk.displacement), norm(look.v, walk.slope))
+        return AGREEMENT * scale + ROUNDOFFS * norm(look.v, noise)
+
+    def _resolutions(self, walk: Near, looks: Sequence[Look]) -> list[float]:
+        """How sharp this walk was for the only input that it moves; nothing if it moves several."""
+        names = [name for name, _ in shares(self.trial, looks[0].w, walk.displacement, moved_only=True)]
+        return [self.trial.record.resolution.get(name, 0.0) for name in names] if len(names) == 1 else []
+
+    def _note_resolution(self, displacement: Array, look: Look, bar: float) -> None:
+        for name, typical in shares(self.trial, look.w, displacement):
+            if typical:
+                self.trial.record.sharpen(name, bar / typical)
+
+    def _climb(self, u: Array, looks: Sequence[Look]) -> Outcome:
+        trial = self.trial
+        claims = self.mode.claims(trial, u, looks)
+        worst = Outcome(Verdict.PASS, Reason.AGREES)
+        for look, rungs in zip(looks, trial.climb(u, claims), strict=True):
+            found = self._judged(u, look, read(rungs))
+            if found.verdict is Verdict.FAIL or found.reason is Reason.KINK:
+                return found
+            if found.verdict is Verdict.INCONCLUSIVE and worst.verdict is Verdict.PASS:
+                worst = found
+        return worst
+
+    def _judged(self, u: Array, look: Look, reading: Reading) -> Outcome:
+        trial = self.trial
+        standard = self._standard(u, look)
+        found = judge(reading, standard, trial.options.power)
+        if found.verdict is Verdict.FAIL:
+            unsure = trial.jitter(look.v, u)
+            standard = replace(standard, unsure=standard.unsure + 2.0 * unsure)
+            found = judge(reading, standard, trial.options.power)
+        if found.verdict is Verdict.PASS and found.reason is Reason.AGREES:
+            self._note_resolution(u, look, max(found.bar, abs(found.error)))
+        if found.verdict is Verdict.FAIL:
+            return self._confirmed(u, look, found, reading)
+        if found.reason is Reason.KINK:
+            return self._beside_kinks(u, look)
+        if found.reason is Reason.PRECISION and self._is_faint(u, look, standard, found):
+            return Outcome(Verdict.PASS, Reason.NO_SIGNAL)
+        if reading.one_sided:
+            trial.record.note("only one side of the point is inside the function's domain: one-sided differences")
+        return Outcome(found.verdict, found.reason, error=found.error, bar=found.bar)
+
+    def _is_faint(self, u: Array, look: Look, standard: Standard, found: Judgement) -> bool:
+        """Whether all that the inputs do, and all that the derivative says, is below the roundoff of the outputs."""
+        size = norm(look.v, self.trial.subject.value[: look.v.shape[0]])
+        silent = standard.scale <= standard.epsilon**FAINT * size
+        if not silent or not abs(found.error) <= found.bar or not found.bar <= math.sqrt(standard.epsilon) * size:
+            return False
+        names = {name for name, _ in shares(self.trial, look.w, u, moved_only=True)}
+        self.trial.record.faint |= names
+        self.trial.record.note(f"what {', '.join(sorted(names))} does to the outputs is below the outputs' roundoff")
+        return True
+
+    def _standard(self, u: Array, look: Look) -> Standard:
+        typical = [size for _, size in shares(self.trial, look.w, u) if size]
+        scale = norm(look.w, u)
+        return Standard(scale, max(typical, default=scale), self.trial.subject.epsilon, self.trial.roundoff(look.v))
+
+    def _confirmed(self, u: Array, look: Look, found: Judgement, reading: Reading) -> Outcome:
+        """A failure along a line is a failure if the entry that causes it fails by itself, or if the line is smooth."""
+        trial = self.trial
+        entry = pinpoint(trial, self.mode, u, look.v)
+        smooth = not abs(reading.kink.value) > reading.kink.error
+        if entry is not None and entry.judgement.verdict is Verdict.FAIL:
+            return Outcome(Verdict.FAIL, entry.judgement.reason, entry, found.error, found.bar)
+        if entry is not None and entry.judgement.reason is Reason.KINK:
+            return self._beside_kinks(u, look)
+        blurred = entry is None or entry.reason in (Reason.PRECISION, Reason.NOT_FINITE) or not trial.is_fine
+        if entry is not None and entry.verdict is Verdict.PASS and not blurred:
+            # Each entry by itself is right: the joint step was too wide for some of them.
+            if trial.refine():
+                return self._along(trial.first, trial.looks)
+            return Outcome(Verdict.INCONCLUSIVE, Reason.PRECISION, entry, found.error, found.bar)
+        if blurred and (smooth or found.reason is Reason.OUTSIDE):
+            return Outcome(Verdict.FAIL, found.reason, entry, found.error, found.bar)
+        return Outcome(Verdict.INCONCLUSIVE, Reason.KINK, entry, found.error, found.bar)
+
+    def _beside_kinks(self, u: Array, look: Look) -> Outcome:
+        """Name the elements at a kink, judge some by themselves, and look at the rest without them."""
+        trial = self.trial
+        columns, wrong = set_kinks_aside(trial, self.mode, u, look)
+        if wrong is not None:
+            return Outcome(Verdict.FAIL, wrong.reason, wrong, wrong.judgement.error, wrong.judgement.bar)
+        xp = array_api_compat.array_namespace(u)
+        fresh = bool(xp.any(columns & ~trial.set_aside))
+        trial.set_aside = trial.set_aside | columns
+        rest = trial.restricted(u)
+        if not fresh or not bool(xp.any(rest != 0.0)):
+            return Outcome(Verdict.PASS, Reason.KINK)
+        if rest.shape[0] and fresh:
+            trial.begin_again()
+        found = self._along(trial.near(rest), trial.looks)
+        return Outcome(found.verdict, Reason.KINK) if found.verdict is Verdict.PASS else found
+
+
+def _split(trial: Trial, look: Look, walk: Near, bent: Array) -> Iterator[Look]:
+    """The rows with a kink, so signed that their kinks add up, and the other rows."""
+    xp = array_api_compat.array_namespace(bent)
+    zeros = xp.zeros_like(look.v)
+    yield trial.look(xp.where(bent, xp.abs(look.v) * xp.sign(walk.even), zeros))
+    rest = xp.where(bent, zeros, look.v)
+    if bool(xp.any(rest != 0.0)):
+        yield trial.look(rest)

@@ -1,0 +1,102 @@
+"""Around an entry that is wrong: how far the error reaches, and what kind of wrong it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import array_api_compat
+
+from gradvet.core.diagnose import diagnose
+from gradvet.core.modes import Mode
+from gradvet.core.pinpoint import Entry, middle_step, slope_along
+from gradvet.core.spaces import Array, Space
+from gradvet.core.trial import Trial
+
+AROUND, LARGE, AROUND_IN_LARGE = 48, 256, 8
+"""So many columns and rows around the wrong entry are compared for the diagnosis, fewer in a large space."""
+
+ALIKE = 1e-4
+"""Entries that differ by less than this part of the largest one around are not listed as wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What the neighbourhood of a wrong entry shows."""
+
+    wrong: int
+    entries: int
+    others: tuple[Entry, ...]
+    diagnosis: str
+
+
+def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
+    """Compare the block of the Jacobian around an entry, within its input and its output."""
+    subject = trial.subject
+    columns = _around(subject.domain, entry.column)
+    rows = _around(subject.codomain, entry.row)
+    if trial.late:
+        return Study(1, 1, (), "")
+    numerical = _numerical(trial, rows, columns)
+    derivative = _derivative(trial, mode, rows, columns)
+    xp = array_api_compat.array_namespace(numerical)
+    finite = xp.isfinite(numerical)
+    top = float(xp.max(xp.abs(xp.where(finite, numerical, xp.zeros_like(numerical)))))
+    limit = max(ALIKE * top, abs(entry.derivative - entry.numerical) / 16.0)
+    wrong = ~(xp.abs(derivative - numerical) <= limit)
+    count = int(xp.count_nonzero(wrong))
+    others = tuple(
+        Entry(
+            subject.codomain.locate(rows.start + i),
+            subject.domain.locate(columns.start + j),
+            float(derivative[i, j]),
+            float(numerical[i, j]),
+            limit,
+            row=rows.start + i,
+            column=columns.start + j,
+        )
+        for i, j in _places(wrong)
+        if (rows.start + i, columns.start + j) != (entry.row, entry.column)
+    )
+    return Study(max(1, count), wrong.shape[0] * wrong.shape[1], others[:4], diagnose(numerical, derivative, limit))
+
+
+def _around(space: Space, index: int) -> range:
+    """Coordinates of the leaf around one of them, all if they are few."""
+    most = AROUND if space.size <= LARGE else AROUND_IN_LARGE
+    section = space.slice(space.locate(index).leaf)
+    start = max(section.start, min(index - most // 2, section.stop - most))
+    return range(start, min(section.stop, start + most))
+
+
+def _numerical(trial: Trial, rows: range, columns: range) -> Array:
+    step, found = middle_step(trial), []
+    for column in columns:
+        u = trial.subject.zeros(trial.subject.domain.size)
+        u[column] = trial.sizes[column]
+        slope, moved = slope_along(trial, u, step)
+        size = float(moved[column])
+        found.append(slope[rows.start : rows.stop] / size if size else slope[rows.start : rows.stop])
+    return array_api_compat.array_namespace(found[0]).stack(found, axis=1)
+
+
+def _derivative(trial: Trial, mode: Mode, rows: range, columns: range) -> Array:
+    subject = trial.subject
+    if mode.name == "forward":
+        pushes = []
+        for column in columns:
+            u = subject.zeros(subject.domain.size)
+            u[column] = 1.0
+            pushes.append(subject.forward.push(u)[rows.start : rows.stop])
+        return array_api_compat.array_namespace(pushes[0]).stack(pushes, axis=1)
+    pulls = []
+    for row in rows:
+        v = subject.zeros(subject.codomain.size)
+        v[row] = 1.0
+        pulls.append(subject.reverse.pull(v)[columns.start : columns.stop])
+    return array_api_compat.array_namespace(pulls[0]).stack(pulls, axis=0)
+
+
+def _places(wrong: Array) -> list[tuple[int, int]]:
+    xp = array_api_compat.array_namespace(wrong)
+    rows, columns = xp.nonzero(wrong)
+    return [(int(i), int(j)) for i, j in zip(rows[:8], columns[:8], strict=True)]

@@ -1,0 +1,228 @@
+"""The same gradient under other circumstances: other layouts, other order of events, other surroundings."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from gradvet.frontends.torch.problem import tensors_in
+from gradvet.frontends.torch.rearrangements import LAYOUTS, differ
+
+if TYPE_CHECKING:
+    from gradvet.frontends.torch.subject import TorchSubject
+
+
+class TorchCircumstances:
+    """Arranges circumstances for a subject, which owns it."""
+
+    def __init__(self, subject: TorchSubject) -> None:
+        self._subject = weakref.ref(subject)
+
+    @property
+    def subject(self) -> TorchSubject:
+        subject = self._subject()
+        assert subject is not None
+        return subject
+
+    def cotangent_layouts(self, v: Tensor) -> Mapping[str, Tensor]:
+        plain = self.subject.codomain.unflatten(v)
+        found = {}
+        for name, change in LAYOUTS.items():
+            laid_out = [change(t) if t.layout is torch.strided else t for t in plain]
+            if any(differ(one, other) for one, other in zip(laid_out, plain, strict=True)):
+                # Some operators refuse some layouts outright: loud, so no danger.
+                with suppress(RuntimeError):
+                    found[name] = self._pull(laid_out)
+        return found
+
+    def expanded_cotangent(self) -> tuple[Tensor, Tensor] | None:
+        live = self.subject.live
+        if any(y.layout is not torch.strided for y in live):
+            return None
+        expanded = [torch.full((), 0.75, dtype=y.dtype, device=y.device).expand(y.shape) for y in live]
+        plain = self._pull([torch.full_like(y, 0.75) for y in live])
+        with suppress(RuntimeError):
+            return self._pull(expanded), plain
+        return None
+
+    def mutations(self, v: Tensor) -> list[str]:
+        subject = self.subject
+        cotangents = subject.codomain.unflatten(v)
+        names = [f"the cotangent of {leaf.name}" for leaf in subject.codomain.leaves]
+        arguments = [(n, a) for n, a in zip(subject.binding.names, subject.arguments, strict=True) if _plain(a)]
+        watched = [*zip(names, cotangents, strict=True), *arguments]
+        before = [(name, tensor, tensor.detach().clone()) for name, tensor in watched]
+        outputs = subject.live_at(subject.arguments)
+        torch.autograd.grad(outputs, subject.inputs, cotangents, allow_unused=True)
+        subject.cost.pulls += 1
+        return [name for name, tensor, copy in before if not _same(tensor.detach(), copy)]
+
+    def after_another_forward(self, v: Tensor) -> Tensor:
+        subject = self.subject
+        live = subject.live_at(subject.arguments)
+        with torch.no_grad():
+            others = [
+                (0.5 * a.detach() + 0.25).to(a.dtype).requires_grad_() if _floating(a) and a.requires_grad else a
+                for a in subject.arguments
+            ]
+        try:
+            subject.function(*others)
+        except (ArithmeticError, RuntimeError, ValueError, IndexError):
+            subject.function(*[a.detach().clone().requires_grad_() if _floating(a) else a for a in subject.arguments])
+        subject.cost.forwards += 1
+        return self._gradient(live, subject.codomain.unflatten(v))
+
+    def twice(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        cotangents = self.subject.codomain.unflatten(v)
+        return self._pull(cotangents), self._pull(cotangents)
+
+    def alone(self, leaf: int, v: Tensor) -> Tensor | None:
+        subject = self.subject
+        arguments = list(subject.arguments)
+        for number, other in enumerate(subject.domain.leaves):
+            if number != leaf:
+                arguments[other.position] = arguments[other.position].detach()
+        source = arguments[subject.domain.leaves[leaf].position]
+        outputs = subject.live_at(arguments)
+        pairs = [(y, t) for y, t in zip(outputs, subject.codomain.unflatten(v), strict=True) if y.requires_grad]
+        if not pairs:
+            return None
+        subject.cost.pulls += 1
+        live, cotangents = zip(*pairs, strict=True)
+        gradient = torch.autograd.grad(live, [source], cotangents, allow_unused=True)[0]
+        coordinates = subject.domain.leaves[leaf].coordinates
+        found: Tensor = subject.zeros(coordinates.size) if gradient is None else coordinates.flatten(gradient)
+        return found
+
+    def input_layouts(self, v: Tensor) -> Mapping[str, Tensor]:
+        subject, found = self.subject, {}
+        if any(not _plain(tensor) for tensor in subject.inputs):
+            return {}
+        # Parameters belong to their module, which keeps them contiguous.
+        places = {
+            leaf.position
+            for leaf in subject.domain.leaves
+            if not isinstance(subject.arguments[leaf.position], torch.nn.Parameter)
+        }
+        for name, change in LAYOUTS.items():
+            arguments = [
+                change(a.detach()).requires_grad_() if i in places else a for i, a in enumerate(subject.arguments)
+            ]
+            if any(differ(arguments[i], subject.arguments[i]) for i in places):
+                live = None
+                with suppress(ArithmeticError, RuntimeError, ValueError, IndexError):
+                    live = subject.live_at(arguments)
+                if live is None or not self._same_values(live):
+                    continue  # the function itself depends on the layout, as where random numbers are dealt out
+                sources = [arguments[leaf.position] for leaf in subject.domain.leaves]
+                found[name] = self._gradient(live, subject.codomain.unflatten(v), sources)
+        return found
+
+    def mapped(self, V: Sequence[Tensor]) -> list[Tensor]:
+        subject = self.subject
+        each = [subject.codomain.unflatten(v) for v in V]
+
+        def pull(*cotangents: Tensor) -> tuple[Tensor, ...]:
+            found = torch.autograd.grad(subject.live, subject.inputs, cotangents, retain_graph=True, allow_unused=True)
+            return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found, subject.inputs, strict=True))
+
+        subject.cost.pulls += 1
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            together = torch.func.vmap(pull)(*[torch.stack(column) for column in zip(*each, strict=True)])
+        return [subject.vector(subject.domain, [g[k] for g in together]) for k in range(len(V))]
+
+    def values_mapped(self) -> tuple[Tensor, Tensor]:
+        subject = self.subject
+        places = [leaf.position for leaf in subject.domain.leaves]
+        points = [[x.detach(), (1.0 - 2.0**-6) * x.detach()] for x in subject.inputs]
+
+        def values(*sources: Tensor) -> tuple[Tensor, ...]:
+            arguments = list(subject.arguments)
+            for place, source in zip(places, sources, strict=True):
+                arguments[place] = source
+            return tuple(subject.live_at(arguments))
+
+        together = torch.func.vmap(values)(*[torch.stack(pair) for pair in points])
+        apart = [values(*row) for row in zip(*points, strict=True)]
+        return (
+            torch.cat([subject.vector(subject.codomain, [y[k] for y in together]) for k in range(2)]),
+            torch.cat([subject.vector(subject.codomain, row) for row in apart]),
+        )
+
+    def reads_captured(self) -> bool:
+        subject = self.subject
+        step = 1e-2 * subject.point + 1e-3
+        moved = subject.displaced(step)
+        arguments = list(subject.arguments)
+        target = subject.domain.unflatten(subject.point + moved.displacement)
+        for leaf, value in zip(subject.domain.leaves, target, strict=True):
+            arguments[leaf.position] = value.requires_grad_()
+        copied = subject.vector(subject.codomain, subject.live_at(arguments))
+        there, here = moved.values[: copied.shape[0]], subject.value[: copied.shape[0]]
+        return bool(torch.equal(copied, here)) and not bool(torch.equal(there, here))
+
+    def without_grad_mode(self) -> Tensor:
+        subject = self.subject
+        with torch.no_grad():
+            outputs = subject.live_at(subject.arguments)
+        return subject.vector(subject.codomain, outputs)
+
+    def accumulated(self, v: Tensor) -> Tensor | None:
+        subject = self.subject
+        if any(not _plain(t) or not t.is_leaf for t in subject.inputs):
+            return None
+        held = [tensor.grad for tensor in subject.inputs]
+        try:
+            for tensor in subject.inputs:
+                tensor.grad = torch.full_like(tensor, 2.0)
+            live = subject.live_at(subject.arguments)
+            subject.cost.pulls += 1
+            torch.autograd.backward(live, subject.codomain.unflatten(v))
+            return subject.vector(subject.domain, [tensor.grad - 2.0 for tensor in subject.inputs])
+        finally:
+            for tensor, gradient in zip(subject.inputs, held, strict=True):
+                tensor.grad = gradient
+
+    def checkpointed(self, v: Tensor) -> Tensor:
+        subject = self.subject
+        subject.cost.forwards += 2
+        outputs = tensors_in(checkpoint(subject.function, *subject.arguments, use_reentrant=False))
+        live = [output for output in outputs if output.requires_grad]
+        return self._gradient(live, subject.codomain.unflatten(v))
+
+    def _same_values(self, live: Sequence[Any]) -> bool:
+        values = self.subject.vector(self.subject.codomain, live)
+        expected = self.subject.vector(self.subject.codomain, self.subject.live)
+        return bool(torch.allclose(values, expected, rtol=self.subject.epsilon**0.5, equal_nan=True))
+
+    def _pull(self, cotangents: Sequence[Tensor]) -> Tensor:
+        """Through the graph that was recorded at the point."""
+        return self._gradient(self.subject.live, cotangents)
+
+    def _gradient(self, live: Sequence[Any], cotangents: Sequence[Tensor], sources: Sequence[Any] = ()) -> Tensor:
+        subject = self.subject
+        subject.cost.pulls += 1
+        gradients = torch.autograd.grad(
+            live, sources or subject.inputs, cotangents, retain_graph=True, allow_unused=True
+        )
+        return subject.vector(subject.domain, gradients)
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout is torch.strided
+
+
+def _floating(value: Any) -> bool:
+    return _plain(value) and bool(value.is_floating_point() or value.is_complex())
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return bool(torch.equal(one.nan_to_num(), other.nan_to_num())) if one.numel() else True

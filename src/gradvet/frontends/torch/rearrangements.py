@@ -1,0 +1,44 @@
+"""The same values, laid out in memory in other ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+
+def _transposed(t: Tensor) -> Tensor:
+    return t.mT.contiguous().mT if t.dim() > 1 else t
+
+
+def _sliced(t: Tensor) -> Tensor:
+    return torch.stack([t, t + 1], -1)[..., 0]
+
+
+def _offset(t: Tensor) -> Tensor:
+    return torch.cat([t.new_ones(1), t.reshape(-1)])[1:].view(t.shape)
+
+
+def _channels_last(t: Tensor) -> Tensor:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return t.contiguous(memory_format=formats[t.dim()]) if t.dim() in formats else t
+
+
+def _conjugated(t: Tensor) -> Tensor:
+    return t.conj().resolve_conj().conj() if t.is_complex() else t
+
+
+LAYOUTS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "transposed": _transposed,
+    "sliced": _sliced,
+    "offset": _offset,
+    "channels last": _channels_last,
+    "conjugated": _conjugated,
+}
+
+
+def differ(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors lie differently in memory."""
+    apart = one.stride() != other.stride() or one.storage_offset() != other.storage_offset()
+    return apart or one.is_conj() != other.is_conj()

@@ -1,0 +1,158 @@
+"""A torch function at a point as the check with error bars sees it: named leaves, one random state, exact steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import Tensor
+
+from gradvet.core.spaces import Leaf, Space
+from gradvet.core.subject import Displaced
+from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch.binding import Binding
+from gradvet.frontends.torch.circumstances import TorchCircumstances
+from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
+from gradvet.frontends.torch.problem import TorchProblem, tensors_in
+from gradvet.frontends.torch.randomness import RandomState
+
+
+class SteadyReverse(TorchReverse):
+    """Every backward pass starts from the random state that the forward pass left."""
+
+    def __init__(self, problem: TorchSubject) -> None:
+        super().__init__(problem)
+        self._after_forward = RandomState()
+
+    def _pull(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Tensor:
+        self._after_forward.restore_torch()
+        return super()._pull(live, cotangents)
+
+
+class RecordedForward(TorchForward):
+    """Duals that require grad as the inputs do, for functions that take gradients inside."""
+
+    def _push(self, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+        problem = self.problem
+        if any(tensor.layout is not torch.strided for tensor in problem.inputs):
+            return super()._push(tangents)
+        problem.cost.pushes += 1
+        arguments = list(problem.arguments)
+        with forward_ad.dual_level():
+            for leaf, tangent in zip(problem.domain.leaves, tangents, strict=True):
+                primal = arguments[leaf.position].detach().requires_grad_()
+                arguments[leaf.position] = primal if tangent is None else forward_ad.make_dual(primal, tangent)
+            self._last = [forward_ad.unpack_dual(y) for y in problem.live_at(arguments)]
+            return [None if tangent is None else tangent.clone() for _, tangent in self._last]
+
+    @property
+    def problem(self) -> TorchSubject:
+        problem = super().problem
+        assert isinstance(problem, TorchSubject)
+        return problem
+
+
+class TorchSubject(TorchProblem):
+    """A bound function. With a surrogate, the values are the surrogate's and the derivatives the function's own."""
+
+    def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
+        super().__init__(binding.function, binding.arguments, seed, masked)
+        self.reverse = SteadyReverse(self)
+        self.forward = RecordedForward(self)
+        self.binding = binding
+        self.circumstances = TorchCircumstances(self)
+        self.domain = Space(
+            [Leaf(binding.names[leaf.position], leaf.coordinates, leaf.position) for leaf in self.domain.leaves]
+        )
+        self.codomain, self.silent = (self._titled(space) for space in (self.codomain, self.silent))
+        self.refusals: list[str] = []
+        """What the function raised next to the point."""
+        self.point = self.vector(self.domain, self.inputs)
+        self._exact = all(tensor.dtype in (torch.float64, torch.complex128) for tensor in self.inputs)
+        self.value = self._values(self.arguments) if binding.surrogate else self._vector_of(self.outputs)
+        self.epsilon = max((_epsilon(t.dtype) for t in (*self.inputs, *self.live)), default=2.0**-52)
+
+    def live_at(self, arguments: Sequence[Any]) -> list[Any]:
+        """The differentiable outputs of a fresh call."""
+        outputs = self._call(arguments)
+        self._verify(outputs)
+        return [outputs[leaf.position] for leaf in self.codomain.leaves]
+
+    def _titled(self, space: Space) -> Space:
+        """Leaves called what the binding calls its results, with a number only where there are several."""
+        title, several = self.binding.output, len(self.outputs) > 1
+        return Space(
+            [
+                Leaf(f"{title} {leaf.position}" if several else title, leaf.coordinates, leaf.position)
+                for leaf in space.leaves
+            ]
+        )
+
+    def displaced(self, displacement: Tensor) -> Displaced:
+        arguments = list(self.arguments)
+        move = self.move(displacement)
+        try:
+            for leaf, layout, part in zip(self.domain.leaves, self.layouts, move.parts, strict=True):
+                arguments[leaf.position] = layout.place(part, 1.0)
+            real = move.vector if self._exact else self._position(arguments) - self.point
+            return Displaced(self._values(arguments), real)
+        except InvalidProblemError:
+            raise
+        except (ArithmeticError, RuntimeError, ValueError, IndexError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            # Next to the point the function may be undefined; that is for the ladder to see.
+            self.refusals.append(f"{type(error).__name__}: {error}")
+            return Displaced(torch.full_like(self.value, torch.nan), self.point * 0.0)
+        finally:
+            for layout in self.layouts:
+                layout.restore()
+
+    def pulled_at(self, displacement: Tensor, v: Tensor) -> Tensor:
+        arguments = list(self.arguments)
+        move = self.move(displacement)
+        try:
+            for leaf, layout, part in zip(self.domain.leaves, self.layouts, move.parts, strict=True):
+                arguments[leaf.position] = layout.place(part, 1.0)
+            live = self.live_at(arguments)
+            sources = [arguments[leaf.position] for leaf in self.domain.leaves]
+            self.cost.pulls += 1
+            gradients = torch.autograd.grad(live, sources, self.codomain.unflatten(v), allow_unused=True)
+            return self.vector(self.domain, gradients)
+        finally:
+            for layout in self.layouts:
+                layout.restore()
+
+    def representable(self, v: Tensor) -> Tensor:
+        return self.vector(self.codomain, self.codomain.unflatten(v))
+
+    def _position(self, arguments: Sequence[Any]) -> Tensor:
+        return self.vector(self.domain, [arguments[leaf.position] for leaf in self.domain.leaves])
+
+    def _values(self, arguments: Sequence[Any]) -> Tensor:
+        if self.binding.surrogate is None:
+            outputs = self._call(arguments)
+        else:
+            self.cost.forwards += 1
+            outputs = tensors_in(self.binding.surrogate(*arguments))
+        self._verify(outputs)
+        return self._vector_of(outputs)
+
+    def _vector_of(self, outputs: Sequence[Any]) -> Tensor:
+        return self.vector(self._everything, [outputs[i] for i in self._numeric])
+
+
+def _epsilon(dtype: torch.dtype) -> float:
+    return float(torch.finfo(dtype).eps)
+
+
+def require_output(subject: TorchSubject) -> None:
+    """A function without any floating-point result cannot be checked at all."""
+    if not subject.codomain.leaves and not subject.silent.leaves:
+        found = ", ".join(str(output.dtype) for output in subject.outputs) or "no tensor"
+        raise InvalidProblemError(
+            f"{subject.binding.title} returns nothing differentiable: a floating-point or complex tensor was expected, "
+            f"found {found}. Return the values that depend on the inputs."
+        )

@@ -1,0 +1,51 @@
+"use strict";
+const reports = [...document.querySelectorAll("details.report")];
+const buttons = [...document.querySelectorAll("button.filter")];
+const search = document.getElementById("search");
+const texts = new Map(reports.map((report) => [report, words(report)]));
+
+function words(report) {
+  const copy = report.cloneNode(true);
+  copy.querySelectorAll("script").forEach((script) => script.remove());
+  return copy.textContent.toLowerCase();
+}
+
+function filter() {
+  const sought = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const wanted = new Set(buttons.filter((b) => b.ariaPressed === "true").map((b) => b.dataset.verdict));
+  for (const report of reports) {
+    const text = texts.get(report);
+    report.hidden = !(wanted.has(report.dataset.verdict) && sought.every((word) => text.includes(word)));
+  }
+  document.getElementById("nothing").hidden = reports.some((report) => !report.hidden);
+}
+
+function draw(report) {
+  const style = getComputedStyle(document.documentElement);
+  const [ink, line] = ["--ink", "--line"].map((name) => style.getPropertyValue(name).trim());
+  for (const holder of report.querySelectorAll(".figure:not(.drawn)")) {
+    holder.classList.add("drawn");
+    const figure = JSON.parse(holder.querySelector("script").textContent);
+    const axes = { gridcolor: line, zerolinecolor: line, linecolor: line };
+    const { template, ...given } = figure.layout;
+    const layout = { ...given, paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: ink, size: 12 } };
+    layout.xaxis = { ...layout.xaxis, ...axes };
+    layout.yaxis = { ...layout.yaxis, ...axes };
+    for (const shape of layout.shapes ?? []) {
+      if (shape.type === "rect") shape.line = { ...shape.line, color: ink };
+    }
+    Plotly.newPlot(holder, figure.data, layout, { responsive: true, displaylogo: false });
+  }
+}
+
+search.addEventListener("input", filter);
+for (const button of buttons) {
+  button.addEventListener("click", () => {
+    button.ariaPressed = String(button.ariaPressed !== "true");
+    filter();
+  });
+}
+for (const report of reports) {
+  report.addEventListener("toggle", () => report.open && draw(report));
+  if (report.open) draw(report);
+}

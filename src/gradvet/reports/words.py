@@ -1,0 +1,58 @@
+"""Numbers and sentences that every way of showing a report shares."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+from gradvet.core.results import Finding, Mismatch, Report, Verdict
+
+CALLS = {"forwards": "forward", "pulls": "backward", "pushes": "forward-mode"}
+
+ORDER = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.SKIPPED)
+"""What people look for first stands first."""
+
+
+def number(value: float) -> str:
+    return f"{value + 0.0:.7g}"  # + 0.0: no negative zero
+
+
+def bar(mismatch: Mismatch) -> str:
+    """The numerical value with its error bar."""
+    return f"{number(mismatch.numerical)} ± {mismatch.error:.1g}"
+
+
+def ratio(mismatch: Mismatch) -> str:
+    """Derivative over numerical value; a dash where it has no meaning."""
+    return f"{mismatch.ratio + 0.0:.4g}" if math.isfinite(mismatch.ratio) else "-"
+
+
+def cost(report: Report) -> str:
+    """Calls of the function and of its derivatives, and the time."""
+    calls = [f"{getattr(report.cost, kind)} {name}" for kind, name in CALLS.items() if getattr(report.cost, kind)]
+    return f"{', '.join(calls) or 'no'} calls, {seconds(report.seconds)}"
+
+
+def seconds(value: float) -> str:
+    return f"{value * 1e3:.0f} ms" if value < 1.0 else f"{value:.3g} s"
+
+
+def power(report: Report) -> str:
+    """How small an error would have been seen, and how surely."""
+    if report.resolution is None:
+        return ""
+    return f"resolution {report.resolution:.1g}, miss probability {report.miss:.1g}"
+
+
+def telling(report: Report) -> list[Finding]:
+    """The findings that are not well, the worst first."""
+    return [f for verdict in ORDER[:2] for f in report.findings if f.verdict is verdict]
+
+
+def tally(reports: Iterable[Report]) -> str:
+    """`12 checks: 1 fail, 11 pass`"""
+    counts = Counter(report.verdict for report in reports)
+    total = counts.total()
+    parts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in ORDER if counts[verdict])
+    return f"{total} check{'' if total == 1 else 's'}: {parts}" if total else "no checks"

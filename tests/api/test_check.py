@@ -1,0 +1,495 @@
+"""`check` at its defaults: right functions pass, wrong ones fail with the entry, hard ones are not failed."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gradvet
+from gradvet.core.results import Finding, Report, Verdict
+from gradvet.errors import GradientError, InvalidProblemError
+
+DOUBLE = torch.float64
+Wrong = Callable[[Tensor], Tensor]
+
+
+def wrong_in(change: Wrong) -> Callable[[Tensor], Tensor]:
+    """sin, with its gradient changed."""
+
+    class Changed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return torch.sin(x)
+
+        @staticmethod
+        def backward(ctx: Any, v: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return change(v * torch.cos(x))
+
+    return Changed.apply
+
+
+def one_entry(factor: float) -> Wrong:
+    def change(gradient: Tensor) -> Tensor:
+        gradient = gradient.clone()
+        gradient.view(-1)[4] *= factor
+        return gradient
+
+    return change
+
+
+def inputs(*shape: int, seed: int = 0, dtype: torch.dtype = DOUBLE) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE).to(dtype)
+
+
+def finding(report: Report, check: str) -> Finding:
+    (found,) = [finding for finding in report.findings if finding.check == check]
+    return found
+
+
+def failed(report: Report) -> set[str]:
+    return {finding.check for finding in report.failures}
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.999, 1.001, -1.0, 2.0])
+def test_one_wrong_entry_is_named_with_value_and_error_bar(factor: float) -> None:
+    x = inputs(2, 5)
+    report = gradvet.check(wrong_in(one_entry(factor)), x, seed=1)
+    assert failed(report) >= {"reverse"}
+    mismatch = finding(report, "reverse").mismatches[0]
+    assert str(mismatch.input) == "input 0 [0, 4]"
+    assert str(mismatch.output) == "output [0, 4]"
+    assert mismatch.numerical == pytest.approx(float(torch.cos(x[0, 4])), abs=1e-8)
+    assert mismatch.derivative == pytest.approx(factor * float(torch.cos(x[0, 4])), abs=1e-12)
+    assert 0.0 <= mismatch.error < 1e-8
+
+
+def test_right_function_passes_with_resolution_cost_seed_and_replay_line() -> None:
+    report = gradvet.check(torch.sin, inputs(3, 4), seed=17)
+    assert report.verdict is Verdict.PASS
+    assert report.resolution is not None
+    assert 0.0 < report.resolution < 0.01
+    assert 0.0 < report.miss < 0.01
+    assert report.cost.forwards > 0
+    assert report.seconds > 0.0
+    assert report.replay == "gradvet.check(sin, inputs, seed=17)"
+    assert any(line.startswith("exercised: ") and "reverse" in line for line in report.coverage)
+
+
+def test_same_seed_gives_the_same_report() -> None:
+    one, other = (gradvet.check(wrong_in(one_entry(1.5)), inputs(7), seed=5) for _ in range(2))
+    assert [f.mismatches for f in one.findings] == [f.mismatches for f in other.findings]
+    assert one.cost == other.cost
+
+
+def test_report_survives_json_with_nothing_that_json_does_not_know() -> None:
+    report = gradvet.check(wrong_in(lambda g: g * torch.nan), inputs(4))
+    text = json.dumps(report.to_dict(), allow_nan=False)
+    assert json.loads(text)["verdict"] == "fail"
+    assert json.loads(text)["findings"]
+
+
+def test_assert_gradients_raises_with_the_report_and_returns_it_otherwise() -> None:
+    with pytest.raises(GradientError, match=r"d output \[4\] / d input 0 \[4\]") as caught:
+        gradvet.assert_gradients(wrong_in(one_entry(2.0)), inputs(6))
+    assert isinstance(caught.value, AssertionError)
+    assert "reverse" in failed(caught.value.report)
+    assert gradvet.assert_gradients(torch.cos, inputs(6)).verdict is Verdict.PASS
+
+
+# What users pass.
+
+
+@dataclass
+class Bundle:
+    weight: Tensor
+    label: str = "a"
+
+
+class Pair(NamedTuple):
+    left: Tensor
+    right: Tensor
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "place"),
+    [
+        ("a", "input 0['a']"),
+        ("b", "input 0['b'][0]"),
+        ("weight", "input 1.weight"),
+        ("left", "input 2.left"),
+        ("scale", "scale"),
+    ],
+)
+def test_tensors_are_found_in_any_container_and_named_by_their_place(spoiled: str, place: str) -> None:
+    def function(d: dict[str, Any], bundle: Bundle, pair: Pair, nothing: None, *, scale: Tensor) -> dict[str, Tensor]:
+        assert nothing is None
+        assert bundle.label == "a"
+        parts = {"a": d["a"], "b": d["b"][0], "weight": bundle.weight, "left": pair.left, "scale": scale}
+        wrong = wrong_in(one_entry(1.1))
+        return {name: (wrong if name == spoiled else torch.sin)(part) for name, part in parts.items()}
+
+    arguments = ({"a": inputs(5), "b": [inputs(5), 7]}, Bundle(inputs(5)), Pair(inputs(5), inputs(5)), None)
+    report = gradvet.check(function, arguments, kwargs={"scale": inputs(5)}, checks=["reverse"])
+    assert str(finding(report, "reverse").mismatches[0].input) == f"{place} [4]"
+
+
+def test_only_tensors_that_require_grad_are_checked_where_one_does() -> None:
+    right, other = inputs(3).requires_grad_(), inputs(3)
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return x.sin() * y.detach()
+
+    assert gradvet.check(function, (right, other)).verdict is Verdict.PASS
+    assert gradvet.check(function, (right.detach(), other)).verdict is Verdict.FAIL
+
+
+def test_parameters_of_a_module_are_checked_and_named() -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(4, 3)])
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            layer = self.layers[0]
+            return x @ wrong_in(one_entry(1.5))(layer.weight).T + layer.bias
+
+    module = Layer().double()
+    module.eval()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    report = gradvet.check(module, inputs(2, 4))
+    assert str(finding(report, "reverse").mismatches[0].input) == "layers.0.weight [1, 0]"
+    assert not module.training
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_module_in_training_with_buffers_and_dropout_passes() -> None:
+    module = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 2)).double()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    report = gradvet.check(module, inputs(6, 4))
+    assert report.verdict is Verdict.PASS
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_function_class_and_custom_operator_are_called() -> None:
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, v: Tensor) -> Tensor:
+            return 3 * v * ctx.saved_tensors[0]
+
+    assert "ratio is 1.5" in finding(gradvet.check(Square, inputs(5)), "reverse").advice
+    report = gradvet.check(torch.ops.aten.sin.default, inputs(3))
+    assert report.verdict is Verdict.PASS
+
+
+def test_expanded_input_is_moved_through_the_storage_behind_it() -> None:
+    x = inputs(3, 1).expand(3, 4)
+    report = gradvet.check(lambda t: t.sin() * torch.arange(4.0, dtype=DOUBLE), x)
+    assert report.verdict is Verdict.PASS
+    assert any("expanded" in note for note in report.notes)
+    assert failed(gradvet.check(wrong_in(one_entry(1.5)), x)) >= {"reverse"}
+
+
+def test_inputs_without_anything_to_differentiate_are_refused() -> None:
+    with pytest.raises(InvalidProblemError, match="nothing to differentiate"):
+        gradvet.check(lambda x: x, torch.arange(3))
+    with pytest.raises(InvalidProblemError, match="nothing differentiable"):
+        gradvet.check(lambda x: x > 0, inputs(3))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"modes": ("sideways",)}, {"checks": ["everything"]}, {"order": 3}, {"checks": {"nothing": False}}]
+)
+def test_unknown_settings_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidProblemError):
+        gradvet.check(torch.sin, inputs(3), **settings)
+
+
+def test_checks_are_switched_by_name() -> None:
+    only = gradvet.check(torch.sin, inputs(3), checks=["reverse"])
+    assert {finding.check for finding in only.findings} == {"reverse"}
+    without = gradvet.check(torch.sin, inputs(3), checks={"checkpoint": False})
+    assert "checkpoint" not in {finding.check for finding in without.findings}
+    assert "cotangents" in {finding.check for finding in without.findings}
+
+
+def test_captured_tensors_are_moved_in_place() -> None:
+    x = inputs(4).requires_grad_()
+    assert gradvet.check(lambda _: x.sin(), x).verdict is Verdict.PASS
+    assert failed(gradvet.check(lambda _: wrong_in(lambda g: 2 * g)(x), x)) >= {"reverse"}
+
+
+# Randomness.
+
+
+def test_random_numbers_are_the_same_for_every_evaluation_and_the_state_is_left() -> None:
+    def function(x: Tensor) -> Tensor:
+        return nn.functional.dropout(x, 0.5) * random.random() * numpy.random.rand() + torch.rand(())
+
+    states = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1]
+    assert gradvet.check(function, inputs(9)).verdict is Verdict.PASS
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert (numpy.random.get_state()[1] == states[2]).all()
+
+
+def test_function_random_by_a_generator_of_its_own_is_recognised() -> None:
+    generator = torch.Generator().manual_seed(0)
+    report = gradvet.check(lambda x: x.sin() + 1e-3 * torch.rand(5, generator=generator, dtype=DOUBLE), inputs(5))
+    assert report.verdict is not Verdict.FAIL
+    assert any("beyond torch's" in note for note in report.notes)
+
+
+# Kinks and edges.
+
+
+@pytest.mark.parametrize(
+    ("function", "values", "element"),
+    [
+        (torch.relu, [1.0, 0.0, -2.0, 3.0], "input 0 [1]"),
+        (torch.abs, [1.0, 0.0, -2.0, 3.0], "input 0 [1]"),
+        (lambda x: x.clamp(max=2.0), [1.0, 0.5, 2.0, 3.0], "input 0 [2]"),
+        (torch.amax, [1.0, 3.0, -2.0, 3.0], "input 0 ["),
+        (lambda x: torch.sort(x).values, [1.0, 3.0, -2.0, 3.0], "input 0 ["),
+    ],
+)
+def test_kink_passes_with_a_note_that_names_the_element(
+    function: Callable[[Tensor], Tensor], values: list[float], element: str
+) -> None:
+    for seed in range(3):
+        report = gradvet.check(function, torch.tensor(values, dtype=DOUBLE), seed=seed)
+        assert report.verdict is Verdict.PASS
+        assert any(f"kink at {element}" in note for note in report.notes)
+
+
+def test_value_outside_the_one_sided_slopes_fails() -> None:
+    class Relu(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return torch.relu(x)
+
+        @staticmethod
+        def backward(ctx: Any, v: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return torch.where(x == 0, 2 * v, v * (x > 0))
+
+    report = gradvet.check(Relu, torch.tensor([1.0, 0.0, -2.0], dtype=DOUBLE))
+    assert finding(report, "reverse").facts["reason"] == "wrong even as a subgradient"
+    assert str(finding(report, "reverse").mismatches[0].input) == "input 0 [1]"
+
+
+def test_wrong_entry_beside_a_kink_is_still_found() -> None:
+    function = wrong_in(one_entry(1.01))
+    report = gradvet.check(lambda x: torch.relu(function(x)), torch.tensor([0.5, 0.0, -2.0, 0.0, 1.0], dtype=DOUBLE))
+    assert str(finding(report, "reverse").mismatches[0].input) == "input 0 [4]"
+
+
+def test_square_root_at_zero_is_not_failed() -> None:
+    report = gradvet.check(torch.sqrt, torch.tensor([0.0, 1.0, 2.0], dtype=DOUBLE))
+    assert report.verdict is Verdict.INCONCLUSIVE
+
+
+def test_derivative_that_is_not_finite_where_the_slope_is_fails() -> None:
+    report = gradvet.check(wrong_in(lambda g: g / (g * 0)), inputs(4))
+    assert finding(report, "reverse").facts["reason"] == "not finite"
+
+
+# Precision.
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.complex128])
+def test_right_function_passes_in_any_precision(dtype: torch.dtype) -> None:
+    assert gradvet.check(lambda x: torch.tanh(x) * x, inputs(3, 4, dtype=dtype)).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_wrong_entry_is_found_in_any_precision_through_the_float64_shadow(dtype: torch.dtype) -> None:
+    report = gradvet.check(wrong_in(one_entry(1.01)), inputs(7, dtype=dtype))
+    assert str(finding(report, "reverse").mismatches[0].input) == "input 0 [4]"
+
+
+def only_in(dtype: torch.dtype, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def guarded(x: Tensor) -> Tensor:
+        if x.dtype != dtype:
+            raise TypeError(f"only {dtype}")
+        return function(x)
+
+    return guarded
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("seed", range(4))
+def test_kernel_without_float64_is_judged_by_the_ladder(dtype: torch.dtype, seed: int) -> None:
+    x = inputs(7, dtype=dtype, seed=seed)
+    report = gradvet.check(only_in(dtype, torch.sin), x, seed=seed)
+    assert report.verdict is not Verdict.FAIL
+    assert any("refuses float64" in note for note in report.notes)
+    assert gradvet.check(only_in(dtype, wrong_in(lambda g: -g)), x, seed=seed).verdict is Verdict.FAIL
+
+
+def test_kernel_in_float32_alone_passes_with_a_resolution_better_than_a_percent() -> None:
+    report = gradvet.check(only_in(torch.float32, torch.sin), inputs(7, dtype=torch.float32), seed=3)
+    assert report.verdict is Verdict.PASS
+    assert report.resolution is not None
+    assert report.resolution < 0.01
+
+
+def test_kernel_wrong_only_in_low_precision_is_told_from_a_wrong_formula() -> None:
+    def function(x: Tensor) -> Tensor:
+        return wrong_in(lambda g: 2 * g)(x) if x.dtype is torch.bfloat16 else torch.sin(x)
+
+    report = gradvet.check(function, inputs(6, dtype=torch.bfloat16))
+    assert failed(report) == {"precision"}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: 1e8 + x.sin(), lambda x: torch.sin(200 * x), lambda x: 1e-8 * x.exp(), lambda x: (1e6 + x) / (1e6 - x)],
+)
+def test_hard_but_right_function_passes(function: Callable[[Tensor], Tensor]) -> None:
+    assert gradvet.check(function, inputs(6)).verdict is Verdict.PASS
+
+
+def test_noisy_function_is_never_failed_and_says_why() -> None:
+    report = gradvet.check(lambda x: (1e13 + x) - 1e13, inputs(5))
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "too noisy" in finding(report, "reverse").headline
+
+
+# Surrogate, budget, size.
+
+
+def test_gradient_that_is_wrong_on_purpose_is_held_to_its_surrogate() -> None:
+    class Straight(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return torch.round(x)
+
+        @staticmethod
+        def backward(ctx: Any, v: Tensor) -> Tensor:
+            return v
+
+    x = inputs(5)
+    assert gradvet.check(Straight, x).verdict is Verdict.FAIL
+    assert gradvet.check(Straight, x, surrogate=lambda x: x.clone()).verdict is Verdict.PASS
+    assert gradvet.check(Straight, x, surrogate=lambda x: 2 * x).verdict is Verdict.FAIL
+
+
+def test_time_that_is_spent_is_said() -> None:
+    report = gradvet.check(torch.sin, inputs(4), budget=0.0)
+    assert report.verdict is not Verdict.FAIL
+    assert any("time that was given is spent" in line for line in report.coverage)
+
+
+def test_bytes_that_are_spent_leave_inputs_out_and_say_which_share() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return x.sum() * wrong_in(one_entry(2.0))(y).sum()
+
+    small, large = inputs(4).requires_grad_(), inputs(5000).requires_grad_()
+    report = gradvet.check(function, (small, large), budget=gradvet.Budget(bytes=20_000))
+    assert "reverse" not in failed(report)
+    assert any("0.08 % of the elements" in line for line in report.coverage)
+    assert "reverse" in failed(gradvet.check(function, (small, large)))
+
+
+def test_one_wrong_entry_among_a_million_costs_few_evaluations() -> None:
+    x = inputs(1000, 1000)
+
+    def change(gradient: Tensor) -> Tensor:
+        gradient = gradient.clone()
+        gradient[618, 33] *= 1.01
+        return gradient
+
+    report = gradvet.check(wrong_in(change), x, checks=["reverse"], seed=11)
+    assert str(finding(report, "reverse").mismatches[0].input) == "input 0 [618, 33]"
+    assert report.cost.forwards < 200
+    assert report.cost.pulls < 50
+
+
+def test_numerical_jacobian_gives_values_within_their_error_bars() -> None:
+    x = inputs(3)
+    found = gradvet.numerical_jacobian(lambda t: torch.outer(t.sin(), t[:2]).reshape(-1), x)
+    true = torch.func.jacrev(lambda t: torch.outer(t.sin(), t[:2]).reshape(-1))(x)
+    assert found.value.shape == (6, 3)
+    assert bool(((found.value - true).abs() <= 2 * found.error + 1e-13).all())
+    assert float(found.error.max()) < 1e-9
+
+
+def test_numerical_jacobian_of_several_inputs_is_in_blocks_by_name() -> None:
+    found = gradvet.numerical_jacobian(lambda a, b: (a @ b, a.sum()), (inputs(2, 3), inputs(3)))
+    assert [[tuple(block.shape) for block in row] for row in found.values] == [[(2, 2, 3), (2, 3)], [(2, 3), (3,)]]
+    assert found.inputs == ("input 0", "input 1")
+
+
+# Second order.
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (torch.linalg.det, [(3, 3)]),
+        (lambda a: torch.linalg.slogdet(a).logabsdet, [(3, 3)]),
+        (torch.linalg.solve, [(3, 3), (3, 2)]),
+        (lambda x: nn.functional.layer_norm(x, (4,)), [(3, 4)]),
+        (lambda x: nn.functional.batch_norm(x, None, None, training=True), [(4, 3)]),
+        (lambda x: nn.functional.instance_norm(x), [(2, 3, 4)]),
+        (torch.linalg.householder_product, [(4, 2), (2,)]),
+    ],
+)
+def test_wrong_second_derivatives_of_stock_torch_are_reported(function: Any, shapes: list[tuple[int, ...]]) -> None:
+    arguments = tuple(inputs(*shape, seed=number) for number, shape in enumerate(shapes))
+    report = gradvet.check(function, arguments, order=2)
+    assert failed(report) == {"reverse-over-forward", "forward-over-forward"}
+
+
+def test_right_second_derivatives_pass() -> None:
+    report = gradvet.check(lambda x: torch.sin(x) * x.sum(), inputs(4), order=2)
+    assert report.verdict is Verdict.PASS
+    assert {f.check for f in report.findings} >= {
+        "reverse-over-reverse",
+        "forward-over-reverse",
+        "reverse-over-forward",
+        "forward-over-forward",
+        "symmetry",
+    }
+
+
+def test_composition_that_is_not_offered_is_skipped_and_said() -> None:
+    report = gradvet.check(wrong_in(lambda g: g), inputs(4), order=2)
+    assert report.verdict is Verdict.PASS
+    assert finding(report, "forward-over-forward").verdict is Verdict.SKIPPED
+    assert any(line.startswith("not exercised: reverse-over-forward") for line in report.coverage)
+
+
+def test_detached_term_of_the_gradient_is_found_at_second_order() -> None:
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx: Any, v: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return 3 * v * x * x.detach()
+
+    assert gradvet.check(Cube, inputs(4)).verdict is Verdict.PASS
+    assert "reverse-over-reverse" in failed(gradvet.check(Cube, inputs(4), order=2))

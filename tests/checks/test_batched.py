@@ -1,0 +1,96 @@
+"""Derivatives of several directions at once against each alone, as findings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
+
+from gradvet.checks import batched_forward, batched_reverse
+from gradvet.core.results import Finding, Verdict
+from gradvet.core.runner import Check
+from tests.core.planted import experiment, numbers
+
+NAMES: dict[str, Check] = {"batched reverse": batched_reverse, "batched forward": batched_forward}
+
+
+class Twice(torch.autograd.Function):
+    """x · 2, whose derivative for several directions at once is x · 2.1."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2.0
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Tensor:
+        return v * (2.1 if is_legacy_batchedtensor(v) else 2.0)
+
+    @staticmethod
+    def jvp(ctx: Any, u: Tensor) -> Tensor:
+        return u * (2.1 if is_legacy_batchedtensor(u) else 2.0)
+
+
+class Unmappable(torch.autograd.Function):
+    """x · 2, whose derivative looks at single numbers."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2.0
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Tensor:
+        v.sum().item()
+        return v * 2.0
+
+    @staticmethod
+    def jvp(ctx: Any, u: Tensor) -> Tensor:
+        u.sum().item()
+        return u * 2.0
+
+
+def found(name: str, function: Any, *points: Tensor) -> list[Finding]:
+    return list(NAMES[name](experiment(function, *points)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_derivative_that_batches_passes(name: str) -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x.sin() @ y, x.sum()
+
+    assert found(name, function, numbers((3, 4), 0), numbers((4, 2), 1)) == [
+        Finding(name, Verdict.PASS, "batched and single derivatives agree")
+    ]
+
+
+@pytest.mark.parametrize(("name", "side"), [("batched reverse", "input"), ("batched forward", "output")])
+def test_wrong_vmap_rule_names_output_and_input(name: str, side: str) -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x * y.sum(), x.sum() + Twice.apply(y)
+
+    (finding,) = found(name, function, numbers((3,), 0), numbers((5,), 1))
+    assert (finding.check, finding.verdict) == (name, Verdict.FAIL)
+    assert finding.headline == f"the batched derivative for {side} 1 differs from the one computed alone"
+    assert (finding.facts["output"], finding.facts["input"]) == (1, 1)
+    assert finding.facts["found"] != finding.facts["expected"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_derivative_that_cannot_be_mapped_is_reported_with_what_it_raised(name: str) -> None:
+    (finding,) = found(name, Unmappable.apply, numbers((3,), 0))
+    assert (finding.check, finding.verdict) == (name, Verdict.FAIL)
+    assert finding.headline == "the derivative cannot be computed for several directions at once"
+    assert finding.facts["raised"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_function_without_derivative_is_not_asked(name: str) -> None:
+    assert found(name, torch.Tensor.detach, numbers((3,), 0)) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_infinite_derivatives_that_are_equal_pass(name: str) -> None:
+    (finding,) = found(name, lambda x: x * torch.inf, numbers((3,), 0))
+    assert finding.verdict is Verdict.PASS

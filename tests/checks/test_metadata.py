@@ -1,0 +1,115 @@
+"""Attributes of derivatives, as findings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradvet.checks import metadata, tangent_types
+from gradvet.core.experiment import Experiment
+from gradvet.core.problem import Misfit
+from gradvet.core.results import Finding, Verdict
+from gradvet.frontends.torch.layouts import layouts_of
+from gradvet.frontends.torch.problem import TorchProblem
+from gradvet.options import Options
+from tests.core.planted import numbers
+
+
+def found(check: Any, function: Any, *points: Tensor, exact: bool = True) -> list[Finding]:
+    problem = TorchProblem(function, [point.requires_grad_() for point in points], seed=0)
+    return list(check(Experiment(problem, Options(seed=0, exact_types=exact))))
+
+
+class Sparse(torch.autograd.Function):
+    """The identity, whose gradient comes back sparse."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Tensor:
+        return v.to_sparse()
+
+
+def sparse_gradient(x: Tensor, y: Tensor) -> Tensor:
+    return x * Sparse.apply(y)
+
+
+def test_gradients_like_their_inputs_pass_in_silence() -> None:
+    assert found(metadata, lambda x, y: x * y, numbers((3,), 0), numbers((3,), 1)) == []
+    assert found(metadata, lambda x, y: (x.sin(), x * y), numbers((3,), 0), numbers((3,), 1)) == []
+
+
+def test_sparse_gradient_of_a_dense_input_fails() -> None:
+    (finding,) = found(metadata, sparse_gradient, numbers((3,), 0), numbers((3,), 1))
+    assert (finding.check, finding.verdict) == ("metadata", Verdict.FAIL)
+    assert finding.headline == "the derivative for input 1 has layout torch.sparse_coo, not torch.strided"
+    assert finding.facts == {
+        "attribute": "layout",
+        "found": "torch.sparse_coo",
+        "expected": "torch.strided",
+        "kind": "sparse",
+    }
+
+
+def test_layout_counts_beside_several_outputs() -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return sparse_gradient(x, y), x.sin()
+
+    (finding,) = found(metadata, function, numbers((3,), 0), numbers((3,), 1))
+    assert finding.facts["attribute"] == "layout"
+
+
+@pytest.mark.parametrize(
+    ("gradient", "attribute"),
+    [
+        (torch.zeros(3), "dtype"),
+        (torch.zeros(2, dtype=torch.float64), "shape"),
+        (torch.zeros(3, dtype=torch.float64, device="meta"), "device"),
+        (torch.zeros(3, dtype=torch.float64).to_sparse(), "layout"),
+    ],
+)
+def test_every_attribute_of_a_gradient_is_compared(gradient: Tensor, attribute: str) -> None:
+    (layout,) = layouts_of([numbers((3,), 0)], False, torch.device("cpu"))
+    ((name, found, expected),) = layout.misfits(gradient)
+    assert name == attribute
+    assert found == str(getattr(gradient, attribute))
+    assert expected == str(getattr(numbers((3,), 0), attribute))
+    assert layout.misfits(numbers((3,), 1)) == []
+
+
+class Halfway(torch.autograd.Function):
+    """x + ix, with a real tangent."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return torch.complex(x, x)
+
+    @staticmethod
+    def jvp(ctx: Any, u: Tensor) -> Tensor:
+        return u * 2.0
+
+
+def test_real_tangent_of_a_complex_value_fails_where_types_must_be_exact() -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.sin(), Halfway.apply(x)
+
+    (finding,) = found(tangent_types, function, numbers((3,), 0))
+    assert (finding.check, finding.verdict) == ("tangent types", Verdict.FAIL)
+    assert finding.headline == "the derivative for output 1 has dtype torch.float64, not torch.complex128"
+    assert found(tangent_types, function, numbers((3,), 0), exact=False) == []
+
+
+def test_tangents_like_their_values_pass_in_silence() -> None:
+    assert found(tangent_types, lambda x: (x.sin(), torch.complex(x, x)), numbers((3,), 0)) == []
+    assert found(tangent_types, torch.abs, numbers((3,), 0, torch.complex128)) == []
+
+
+def test_misfits_of_the_last_pass_are_data() -> None:
+    problem = TorchProblem(sparse_gradient, [numbers((3,), 0).requires_grad_(), numbers((3,), 1).requires_grad_()], 0)
+    problem.reverse.pull(torch.ones(3, dtype=torch.float64))
+    assert problem.reverse.misfits() == [Misfit(1, "layout", "torch.sparse_coo", "torch.strided", "sparse")]

@@ -1,0 +1,165 @@
+"""The certificate is honest: what it stands for holds, at least as often as it says.
+
+Errors are planted in derivatives whose Jacobian is known, so that the right verdict follows from the size of the worst
+entry compared with atol + rtol · |entry|. All seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradvet.checks import forward, reverse
+from gradvet.compat.checker import FAST_MISS, SLOW_MISS
+from gradvet.core.certificate import certify, forward_residual, reverse_residual
+from gradvet.core.experiment import Experiment
+from gradvet.core.results import Verdict
+from gradvet.core.runner import Check
+
+from .planted import FAULTS, Draw, curved, experiment, linear, numbers, pair_in_a_row, planted, rectangle
+
+MODES = {"reverse": reverse, "forward": forward}
+
+SHAPES = ((3, 5), (5, 3), (9, 4), (4, 13), (2, 7), (7, 2), (1, 6), (6, 1), (11, 12))
+"""Outputs and inputs: few of either are seen whole, more of them through random combinations."""
+
+ABOVE = (1.01, 1.3, 5.0, 1e3)
+BELOW = (0.99, 0.5, 0.02)
+
+Fault = Callable[[Draw], Tensor]
+
+
+def trial(fault: Fault, shape: tuple[int, int], factor: float, seed: int, miss: float) -> Experiment:
+    """A function, in turn linear, curved and complex, with a fault of the size `factor` times the tolerance."""
+    kind = (linear, curved, linear)[seed % 3]
+    dtype = torch.complex128 if seed % 3 == 2 else torch.float64
+    # Entries of all sizes: under some the absolute part of the tolerance dominates, under others the relative one.
+    A = numbers(shape, seed, dtype) * 10.0 ** numbers(shape, seed + 1).clamp(-3.0, 1.0)
+    x = numbers(shape[1:], seed + 2, dtype)
+    J = A * x.cos() if kind is curved else A
+    return experiment(kind(A, planted(fault, J, factor, seed)), x, seed=seed, miss=miss)
+
+
+def misjudged(check: Check, factors: tuple[float, ...], miss: float, wanted: Verdict, rounds: int) -> Iterator[str]:
+    """The trials, of rounds × faults × shapes, whose verdict is not the one wanted."""
+    seed = 0
+    for _ in range(rounds):
+        for fault in FAULTS:
+            for shape in SHAPES:
+                seed += 1
+                factor = factors[seed % len(factors)]
+                (finding,) = check(trial(fault, shape, factor, seed, miss))
+                if finding.verdict is not wanted:
+                    yield f"{fault.__name__} {shape} {factor} seed {seed}"
+
+
+def at_most(rate: float, trials: int) -> float:
+    """As many events of that probability as chance may give, short of four standard deviations."""
+    return trials * rate + 4.0 * math.sqrt(trials * rate * (1.0 - rate))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_slow_mode_sees_every_error_above_the_tolerance(mode: str) -> None:
+    assert list(misjudged(MODES[mode], ABOVE, SLOW_MISS, Verdict.FAIL, rounds=8)) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_fast_mode_misses_errors_above_the_tolerance_at_most_as_often_as_stated(mode: str) -> None:
+    rounds = 5
+    missed = list(misjudged(MODES[mode], ABOVE[:1], FAST_MISS, Verdict.FAIL, rounds))
+    assert len(missed) <= at_most(FAST_MISS, rounds * len(FAULTS) * len(SHAPES))
+
+
+@pytest.mark.parametrize("miss", [SLOW_MISS, FAST_MISS])
+@pytest.mark.parametrize("mode", MODES)
+def test_no_error_below_the_tolerance_is_reported(mode: str, miss: float) -> None:
+    assert list(misjudged(MODES[mode], BELOW, miss, Verdict.PASS, rounds=3)) == []
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (12, 15)])
+@pytest.mark.parametrize("mode", MODES)
+def test_certificate_is_given_to_wrong_derivatives_at_most_as_often_as_it_says(
+    mode: str, shape: tuple[int, int]
+) -> None:
+    # A large miss probability, so that misses can be counted, and the errors that come closest to the bound.
+    miss, trials = 0.05, 1000
+    residual, fault = (reverse_residual, rectangle) if mode == "reverse" else (forward_residual, pair_in_a_row)
+    nothing = torch.zeros(shape, dtype=torch.float64)
+    given = 0
+    for seed in range(trials):
+        error = planted(fault, nothing, 1.001, seed)
+        given += (
+            certify(experiment(linear(nothing, error), numbers(shape[1:], seed), seed=seed, miss=miss), residual)
+            is not None
+        )
+    assert 0 < given <= at_most(miss, trials)
+
+
+@pytest.mark.parametrize("shape", [(12, 15), (30, 4)])
+def test_whole_check_accepts_wrong_derivatives_at_most_as_often_as_it_says(shape: tuple[int, int]) -> None:
+    miss, trials = 0.1, 400
+    nothing = torch.zeros(shape, dtype=torch.float64)
+    accepted = 0
+    for seed in range(trials):
+        error = planted(rectangle, nothing, 1.001, seed)
+        (finding,) = reverse(experiment(linear(nothing, error), numbers(shape[1:], seed), seed=seed, miss=miss))
+        accepted += finding.verdict is Verdict.PASS
+    assert 0 < accepted <= at_most(miss, trials)
+
+
+def test_certificate_states_the_miss_probability_that_was_asked_for() -> None:
+    A = numbers((5, 4), 0)
+    for miss in (SLOW_MISS, FAST_MISS):
+        (finding,) = reverse(experiment(linear(A, torch.zeros_like(A)), numbers((4,), 1), miss=miss))
+        assert finding.verdict is Verdict.PASS
+        assert finding.facts["miss"] <= miss
+
+
+def test_no_certificate_is_given_where_an_entry_is_off_by_the_tolerance() -> None:
+    A = numbers((5, 4), 0)
+    for seed in range(50):
+        error = planted(FAULTS[seed % len(FAULTS)], torch.zeros_like(A), 1.0, seed)
+        wrong = experiment(linear(A, error), numbers((4,), seed), seed=seed)
+        assert certify(wrong, reverse_residual) is None
+        assert certify(wrong, forward_residual) is None
+
+
+def test_no_certificate_is_given_without_an_absolute_tolerance() -> None:
+    A = numbers((5, 4), 0)
+    right = experiment(linear(A, torch.zeros_like(A)), numbers((4,), 1), tolerance=(0.0, 1e-3))
+    assert certify(right, reverse_residual) is None
+    (finding,) = reverse(right)
+    assert finding.verdict is Verdict.PASS
+
+
+def test_no_certificate_is_given_where_the_step_is_lost_to_rounding() -> None:
+    x = torch.tensor([1e9, 1e9 + 0.3, -1e9, 3.0], dtype=torch.float64)
+    assert certify(experiment(lambda x: x * 2.0, x), reverse_residual) is None
+
+
+def test_no_certificate_is_given_where_residuals_are_not_numbers() -> None:
+    class Nan(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: object, cotangent: Tensor) -> Tensor:
+            return torch.where(torch.arange(len(cotangent)) == 1, torch.nan, cotangent)
+
+    wrong = experiment(Nan.apply, numbers((4,), 0))
+    assert certify(wrong, reverse_residual) is None
+    (finding,) = reverse(wrong)
+    assert finding.verdict is Verdict.FAIL
+
+
+def test_right_function_of_any_size_is_certified_with_few_evaluations() -> None:
+    for size in (3, 100, 10_000):
+        trial = experiment(torch.sin, numbers((size,), size))
+        assert certify(trial, reverse_residual) == SLOW_MISS
+        assert trial.problem.cost.forwards <= 13
+        assert trial.problem.cost.pulls <= 6

@@ -1,0 +1,63 @@
+"""Differences of a function: of the right order, with error bars that cover, along what was really walked."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradvet.core.differences import CENTRAL, EXTRAPOLATED, Stencil, column
+
+from .planted import experiment, numbers
+
+
+def error_along(stencil: Stencil, step: float) -> float:
+    """How far a stencil is from the derivative of exp at one."""
+    problem = experiment(torch.exp, torch.ones(1, dtype=torch.float64)).problem
+    move = problem.move(torch.full((1,), step, dtype=torch.float64))
+    return abs(float(stencil.along(problem, move)) / float(move.vector) - torch.e)
+
+
+@pytest.mark.parametrize(("stencil", "order"), [(CENTRAL, 2), (EXTRAPOLATED, 4)])
+def test_error_falls_with_the_order_of_the_stencil(stencil: Stencil, order: int) -> None:
+    assert error_along(stencil, 0.02) == pytest.approx(2.0**order * error_along(stencil, 0.01), rel=0.05)
+
+
+@pytest.mark.parametrize("stencil", [CENTRAL, EXTRAPOLATED])
+def test_weights_of_a_stencil_add_up_to_one(stencil: Stencil) -> None:
+    assert sum(weight for _, weight in stencil.terms) == pytest.approx(1.0)
+
+
+def test_difference_is_along_the_displacement_that_rounding_left() -> None:
+    # Next to 10, float32 moves in steps of 9.5e-7.
+    problem = experiment(lambda x: 3.0 * x.double(), torch.full((2,), 10.0)).problem
+    move = problem.move(torch.tensor([1e-6, 2.4e-6], dtype=torch.float64))
+    assert not torch.allclose(move.vector, torch.tensor([1e-6, 2.4e-6], dtype=torch.float64), rtol=1e-2)
+    assert torch.allclose(CENTRAL.along(problem, move), 3.0 * move.vector, rtol=1e-12, atol=0.0)
+
+
+def test_difference_covers_silent_outputs_after_the_others() -> None:
+    problem = experiment(lambda x: (x.detach() * 5.0, x * 2.0), numbers((3,), 0)).problem
+    move = problem.move(torch.full((3,), 1e-3, dtype=torch.float64))
+    found = CENTRAL.along(problem, move) / 1e-3
+    assert torch.allclose(found, torch.tensor([2.0] * 3 + [5.0] * 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("step", [1e-2, 1e-4, 1e-6, 1e-9])
+def test_error_bar_of_a_column_covers_its_error(step: float) -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.stack([x[0].exp() * x[1], x[0] ** 3, (7.0 * x[0]).sin(), x[1]])
+
+    x = numbers((2,), 5)
+    J = torch.autograd.functional.jacobian(function, x)  # type: ignore[no-untyped-call]
+    found = column(experiment(function, x.clone()).problem, 0, step)
+    assert bool(torch.all((found.value - J[:, 0]).abs() <= 3.0 * found.error + 1e-15))
+    assert bool(torch.all(found.error[:3] < 0.1))
+
+
+def test_inputs_are_back_in_place_after_a_difference() -> None:
+    x = numbers((4,), 1)
+    before = x.clone()
+    problem = experiment(torch.sin, x).problem
+    EXTRAPOLATED.along(problem, problem.move(torch.full((4,), 0.1, dtype=torch.float64)))
+    assert torch.equal(x.detach(), before)

@@ -1,0 +1,88 @@
+"""Probes are drawn once and shared; few inputs or outputs are seen one by one."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+
+from gradvet.core.experiment import FEW, STRIDES
+
+from .planted import experiment, numbers
+
+
+def test_directions_are_walked_once() -> None:
+    trial = experiment(torch.sin, numbers((5,), 0))
+    first = trial.directions(2)
+    spent = trial.problem.cost.forwards
+    again = trial.directions(3)
+    assert [one is other for one, other in zip(first, again, strict=False)] == [True, True]
+    assert trial.problem.cost.forwards == spent + 2
+
+
+def test_codirections_are_pulled_once() -> None:
+    trial = experiment(torch.sin, numbers((5,), 0))
+    trial.codirections(3)
+    spent = trial.problem.cost.pulls
+    trial.codirections(2)
+    assert trial.problem.cost.pulls == spent
+
+
+def test_pushes_follow_the_directions() -> None:
+    trial = experiment(torch.sin, numbers((5,), 0))
+    x = trial.problem.inputs[0].detach()
+    for direction, pushed in zip(trial.directions(2), trial.pushes(2), strict=True):
+        assert torch.allclose(pushed, x.cos() * direction.displacement)
+    assert trial.problem.cost.pushes == 2
+
+
+def test_few_inputs_are_the_basis() -> None:
+    trial = experiment(torch.sin, numbers((FEW,), 0))
+    assert trial.sees_all_columns
+    moved = torch.stack([direction.displacement / direction.step for direction in trial.directions(1)])
+    assert torch.allclose(moved, torch.eye(FEW, dtype=torch.float64), atol=1e-6)
+    assert not experiment(torch.sin, numbers((FEW + 1,), 0)).sees_all_columns
+
+
+def test_few_outputs_are_the_basis() -> None:
+    trial = experiment(lambda x: x[:FEW].sin(), numbers((5,), 0))
+    assert trial.sees_all_rows
+    v = torch.stack([probe.v for probe in trial.codirections(1)])
+    assert torch.equal(v, torch.eye(FEW, dtype=torch.float64))
+
+
+def test_row_is_one_row_of_the_jacobian() -> None:
+    trial = experiment(lambda x: (x.sin(), x.sum() * x[:2]), numbers((3,), 0))
+    x = trial.problem.inputs[0].detach()
+    assert torch.allclose(trial.row(1), torch.eye(3, dtype=torch.float64)[1] * x.cos())
+    assert torch.allclose(trial.row(4), x[1] + torch.eye(3, dtype=torch.float64)[1] * x.sum())
+
+
+def test_every_way_to_walk_has_directions_of_its_own_and_the_same_slopes() -> None:
+    trial = experiment(torch.sin, numbers((5,), 0))
+    x = trial.problem.inputs[0].detach()
+    drawn = []
+    for way in range(len(STRIDES)):
+        trial.walk_as(way)
+        (direction,) = trial.directions(1)
+        assert torch.allclose(direction.difference, x.cos() * direction.displacement, rtol=1e-6)
+        (pushed,) = trial.pushes(1)
+        assert torch.allclose(pushed, x.cos() * direction.displacement)
+        drawn.append(direction.displacement / direction.step)
+    assert not any(torch.allclose(one, other) for one, other in itertools.combinations(drawn, 2))
+
+
+def test_going_on_in_the_same_way_keeps_the_directions() -> None:
+    trial = experiment(torch.sin, numbers((5,), 0))
+    (before,) = trial.directions(1)
+    trial.walk_as(0)
+    assert trial.directions(1)[0] is before
+
+
+def test_seed_decides_the_directions() -> None:
+    def drawn(seed: int) -> torch.Tensor:
+        displacement: torch.Tensor = experiment(torch.sin, numbers((5,), 0), seed=seed).directions(1)[0].displacement
+        return displacement
+
+    assert torch.equal(drawn(3), drawn(3))
+    assert not torch.equal(drawn(3), drawn(4))

@@ -1,0 +1,204 @@
+"""Whole Jacobians by blocks of columns: right, whatever way they are computed, and bounded in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
+
+from gradvet.core import jacobians
+from gradvet.core.experiment import Experiment
+from gradvet.core.jacobians import Jacobian, Numerical, Pulled, Pushed
+from gradvet.frontends.torch.problem import TorchProblem
+
+from .planted import experiment, numbers
+
+LOSSY = 1e-8
+
+
+def coupled(x: Tensor) -> Tensor:
+    """40 outputs of 30 inputs, neither diagonal nor symmetric."""
+    weights = torch.arange(1200, dtype=x.dtype).reshape(40, 30).sin()
+    return (weights @ x).sin() + x[:1] * x[-1:]
+
+
+def exact(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    J: Tensor = torch.autograd.functional.jacobian(function, x.detach())  # type: ignore[no-untyped-call]
+    return J
+
+
+def plain_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is vectorised."""
+    monkeypatch.setattr(TorchProblem, "evaluate_together", lambda self, displacements: None)
+    monkeypatch.setattr(jacobians, "WORTHWHILE", 10**9)
+
+
+def hurried(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with a pause in every call, so that one vectorised call is sooner than many plain ones."""
+
+    def paused(*arguments: Any) -> Any:
+        time.sleep(2e-4)
+        return function(*arguments)
+
+    return paused
+
+
+def spy(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many points each vectorised call was asked for."""
+    asked: list[int] = []
+    original = TorchProblem.evaluate_together
+
+    def evaluate_together(self: TorchProblem, displacements: Tensor) -> Tensor | None:
+        asked.append(len(displacements))
+        return original(self, displacements)
+
+    monkeypatch.setattr(TorchProblem, "evaluate_together", evaluate_together)
+    return asked
+
+
+MATRICES: dict[str, Callable[[Experiment], Jacobian]] = {
+    "numerical": Numerical,
+    "pulled": Pulled,
+    "pushed": lambda trial: Pushed(trial.problem),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_blocks_of_columns_are_those_of_the_jacobian(name: str) -> None:
+    x = numbers((30,), 0)
+    J = exact(coupled, x)
+    matrix = MATRICES[name](experiment(coupled, x))
+    for start, stop in ((0, 30), (0, 1), (7, 9), (11, 29)):
+        assert torch.allclose(matrix.columns(start, stop), J[:, start:stop], rtol=0.0, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", MATRICES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_vectorised_jacobian_equals_the_loop(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = numbers((4, 5), 1, dtype), numbers((5, 7), 2, dtype)
+
+    def function(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        return (x @ w).tanh(), (x * x.conj()).real.sum(0).expand(17, 5) * w.abs().sum()
+
+    together = experiment(hurried(function), x, w)
+    size = together.problem.domain.size
+    fast = MATRICES[name](together).columns(0, size)
+    plain_only(monkeypatch)
+    slow = MATRICES[name](experiment(function, x, w)).columns(0, size)
+    assert fast.shape == slow.shape
+    assert torch.allclose(fast, slow, rtol=0.0, atol=1e-8)
+
+
+def test_differences_are_vectorised_where_that_is_right_and_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = spy(monkeypatch)
+    trial = experiment(hurried(coupled), numbers((30,), 3))
+    before = trial.problem.cost.forwards
+    Numerical(trial).columns(0, 30)
+    assert 60 in asked
+    assert trial.problem.cost.forwards - before < 20
+
+
+class OddUnderVmap(torch.autograd.Function):
+    """The sine, whose rule for vmap gives something else."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.sin()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Tensor:
+        together = is_legacy_batchedtensor(cotangent)
+        time.sleep(2e-4)
+        gradient: Tensor = ctx.saved_tensors[0].cos() * cotangent * (1.001 if together else 1.0)
+        return gradient
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor) -> tuple[Tensor, int | None]:
+        return x.sin() * 1.001, in_dims[0]
+
+
+def test_differences_of_a_wrong_vmap_rule_are_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = spy(monkeypatch)
+    x = numbers((30,), 4)
+    J = Numerical(experiment(hurried(OddUnderVmap.apply), x)).columns(0, 30)
+    assert torch.allclose(J, x.detach().cos().diag(), rtol=0.0, atol=LOSSY)
+    assert len(asked) == 1
+
+
+def test_rows_that_are_wrong_when_batched_are_not_trusted() -> None:
+    x = numbers((30,), 5)
+    trial = experiment(OddUnderVmap.apply, x)
+    batched = trial.problem.reverse.pull_rows(0, 0, 30)
+    assert batched is not None
+    assert not torch.allclose(batched, x.detach().cos().diag(), rtol=0.0, atol=1e-6)
+    J = Pulled(trial).columns(0, 30)
+    assert torch.allclose(J, x.detach().cos().diag(), rtol=0.0, atol=1e-14)
+
+
+def test_function_that_reads_a_captured_tensor_is_moved_in_place() -> None:
+    x = numbers((30,), 6).requires_grad_()
+    J = Numerical(experiment(hurried(lambda _: x.sin()), x)).columns(0, 30)
+    assert torch.allclose(J, x.detach().cos().diag(), rtol=0.0, atol=LOSSY)
+
+
+def test_function_that_cannot_be_mapped_is_called_point_by_point() -> None:
+    x = numbers((30,), 7)
+
+    def function(x: Tensor) -> Tensor:
+        return x.sin() * 2.0 if x.sum().item() > -1e9 else x
+
+    J = Numerical(experiment(hurried(function), x)).columns(0, 30)
+    assert torch.allclose(J, 2.0 * x.detach().cos().diag(), rtol=0.0, atol=LOSSY)
+
+
+def test_memory_of_a_vectorised_block_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jacobians, "BLOCK", 2_000)
+    asked = spy(monkeypatch)
+    trial = experiment(hurried(coupled), numbers((30,), 8))
+    J = Numerical(trial).columns(0, 30)
+    assert torch.allclose(J, exact(coupled, trial.problem.inputs[0]), rtol=0.0, atol=LOSSY)
+    probes = 2 * jacobians.WORTHWHILE
+    entries = trial.problem.domain.size + trial.problem.codomain.size
+    assert len(asked) > 2
+    assert all(points * entries <= 2_000 for points in asked if points != probes)
+
+
+def test_rows_of_a_large_jacobian_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = numbers((30,), 9)
+    J = exact(coupled, x)
+    monkeypatch.setattr(jacobians, "BLOCK", 100)
+    trial = experiment(coupled, x)
+    matrix = Pulled(trial)
+    assert not matrix.fits
+    assert torch.allclose(matrix.columns(3, 5), J[:, 3:5])
+    pulls = trial.problem.cost.pulls
+    assert torch.allclose(matrix.columns(8, 9), J[:, 8:9])
+    assert trial.problem.cost.pulls == pulls + 40
+
+
+def test_rows_of_a_small_jacobian_are_pulled_once() -> None:
+    trial = experiment(coupled, numbers((30,), 10))
+    matrix = Pulled(trial)
+    matrix.columns(3, 5)
+    pulls = trial.problem.cost.pulls
+    matrix.columns(8, 30)
+    assert trial.problem.cost.pulls == pulls
+
+
+def test_columns_by_differences_divide_by_the_nominal_step() -> None:
+    # Next to 10, float32 can be moved by 9.5e-7 but not by 1e-6: the classical quotient is off by that much.
+    trial = experiment(lambda x: x.double() * 2.0, torch.full((1,), 10.0))
+    step = trial.options.step
+    moved = float((torch.tensor(10.0) + step) - 10.0)
+    assert moved == pytest.approx(step, rel=0.1)
+    assert moved != pytest.approx(step, rel=0.01)
+    assert float(Numerical(trial).columns(0, 1)) == pytest.approx(2.0 * moved / step)

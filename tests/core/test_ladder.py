@@ -1,0 +1,116 @@
+"""What the ladder reads off functions whose slopes are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from gradvet.core.judgement import Judgement, Reason, Standard, judge
+from gradvet.core.ladder import Reading, Rungs, read
+from gradvet.core.results import Verdict
+
+EPSILON = 2.0**-52
+
+
+def outside(function: Callable[[float], float], x: float) -> float:
+    try:
+        return function(x)
+    except ValueError:
+        return math.nan
+
+
+def rungs(function: Callable[[float], float], x: float, slope: float) -> Rungs:
+    steps = [2.0 ** (-4 - level) for level in range(24)]
+    at = function(x)
+    plus = [outside(function, x + t) - at - slope * ((x + t) - x) for t in steps]
+    minus = [outside(function, x - t) - at - slope * ((x - t) - x) for t in steps]
+    moved = [int(outside(function, x + t) != at) + int(outside(function, x - t) != at) for t in steps]
+    return Rungs(steps, plus, minus, moved, 0.2 * EPSILON * abs(at))
+
+
+def judged(function: Callable[[float], float], x: float, slope: float) -> tuple[Judgement, Reading]:
+    reading = read(rungs(function, x, slope))
+    return judge(reading, Standard(abs(slope), abs(slope), EPSILON), 0.01), reading
+
+
+def shifted(x: float) -> float:
+    return 2.0 * ((1e8 + x) - 1e8)
+
+
+SMOOTH = {
+    "sine": (math.sin, 0.7, math.cos(0.7)),
+    "sine with a large offset": (lambda x: 1e8 + math.sin(x), 0.7, math.cos(0.7)),
+    "fast sine": (lambda x: math.sin(300.0 * x), 0.7, 300.0 * math.cos(210.0)),
+    "shifted and back": (shifted, 0.7, 2.0),
+    "kink beside the point": (lambda x: abs(x - 1e-5), 0.0, -1.0),
+    "constant": (lambda x: 3.0, 0.7, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_right_slope_is_not_failed(name: str) -> None:
+    function, x, slope = SMOOTH[name]
+    judgement, reading = judged(function, x, slope)
+    assert judgement.verdict is Verdict.PASS
+    assert abs(reading.error.value) <= reading.error.error + 64 * EPSILON * abs(slope)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_slope_off_by_a_percent_is_failed(name: str) -> None:
+    function, x, slope = SMOOTH[name]
+    wrong = 1.01 * slope if slope else 0.01
+    judgement, reading = judged(function, x, wrong)
+    assert judgement.verdict is Verdict.FAIL
+    assert judgement.reason is Reason.DISAGREES
+    assert reading.error.value == pytest.approx(slope - wrong, rel=1e-2)
+
+
+def test_error_bar_is_near_roundoff_for_a_smooth_function() -> None:
+    assert judged(math.sin, 0.7, math.cos(0.7))[1].error.error < 1e-12
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.5, 1.0])
+def test_value_between_the_slopes_of_a_kink_passes(slope: float) -> None:
+    judgement, reading = judged(lambda x: max(x, 0.0), 0.0, slope)
+    assert (judgement.verdict, judgement.reason) == (Verdict.PASS, Reason.KINK)
+    assert reading.kink.value == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("slope", [-0.1, 1.1, 5.0])
+def test_value_outside_the_slopes_of_a_kink_fails(slope: float) -> None:
+    judgement, _ = judged(lambda x: max(x, 0.0), 0.0, slope)
+    assert (judgement.verdict, judgement.reason) == (Verdict.FAIL, Reason.OUTSIDE)
+
+
+def test_jump_is_named_and_not_failed() -> None:
+    judgement, _ = judged(lambda x: float(x >= 0.0), 0.0, 0.0)
+    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.JUMP)
+
+
+def test_vertical_tangent_is_named_and_not_failed() -> None:
+    judgement, reading = judged(math.sqrt, 0.0, 1.0)
+    assert reading.one_sided
+    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.STEEP)
+
+
+def test_edge_of_the_domain_is_judged_from_one_side() -> None:
+    right, reading = judged(lambda x: math.sqrt(x) ** 4 + 3.0 * x, 0.0, 3.0)
+    assert reading.one_sided
+    assert right.verdict is Verdict.PASS
+    assert judged(lambda x: math.sqrt(x) ** 4 + 3.0 * x, 0.0, 3.1)[0].verdict is Verdict.FAIL
+
+
+def test_function_without_any_finite_neighbour_says_so() -> None:
+    judgement, _ = judged(lambda x: 1.0 if x == 0.0 else math.nan, 0.0, 0.0)
+    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
+
+
+def test_derivative_that_is_not_a_number_never_passes() -> None:
+    assert judged(math.sin, 0.7, math.nan)[0].verdict is not Verdict.PASS
+
+
+def test_wide_stairs_are_flat() -> None:
+    assert judged(lambda x: float(round(4.0 * x)) / 4.0, 0.3, 0.0)[0].verdict is Verdict.PASS
+    assert judged(lambda x: float(round(4.0 * x)) / 4.0, 0.3, 1.0)[0].verdict is Verdict.FAIL

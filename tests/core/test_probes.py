@@ -1,0 +1,127 @@
+"""The arithmetic of random directions, held against simulation with the directions that are really drawn."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradvet.core.probes import MOST, Plan, miss_probability, plans, resolving_ratio
+from gradvet.frontends.torch.problem import TorchProblem
+
+from .planted import numbers
+
+SAMPLES = 100_000
+SMALL_MISSES = (1e-12, 1e-9, 1e-6, 1e-3, 1e-2)
+SAMPLED = [Plan(1, 1), Plan(2, 2), Plan(3, 3), Plan(1, 2), Plan(2, 3), Plan(1, 3), Plan(3, 1)]
+SEEN_HALF = [Plan(1, None), Plan(2, None), Plan(None, 1), Plan(None, 3)]
+
+# Errors whose largest entry is one. The two rank-one matrices cancel where two entries of a direction are alike.
+ERRORS = {
+    "single": torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]),
+    "pair in a row": torch.tensor([[1.0, -1.0, 0.0], [0.0, 0.0, 0.0]]),
+    "pair in a column": torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]),
+    "pair on a diagonal": torch.tensor([[1.0, 0.0, 0.0], [0.0, -1.0, 0.0]]),
+    "rank one": torch.tensor([[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0]]),
+    "rank one, uneven": torch.tensor([[1.0, -0.6, -0.4], [-0.9, 0.54, 0.36]]),
+}
+
+
+def drawn(*shape: int) -> Tensor:
+    """Directions as a problem draws them."""
+    problem = TorchProblem(torch.sin, [numbers((2,), 0).requires_grad_()], seed=sum(shape))
+    return problem.signed(math.prod(shape)).reshape(shape)
+
+
+def products(error: Tensor, plan: Plan) -> Tensor:
+    """The largest |v·Δu| of each sample; a side that is seen whole stands for itself."""
+    seen = error.double()
+    if plan.directions is not None:
+        seen = torch.einsum("mn,skn->smk", seen, drawn(SAMPLES, plan.directions, error.shape[1]))
+        if plan.codirections is not None:
+            seen = torch.einsum("smk,scm->sck", seen, drawn(SAMPLES, plan.codirections, error.shape[0]))
+    elif plan.codirections is not None:
+        seen = torch.einsum("mn,scm->scn", seen, drawn(SAMPLES, plan.codirections, error.shape[0]))
+    return seen.abs().flatten(1).max(1).values
+
+
+def miss_rate(error: Tensor, plan: Plan, ratio: float) -> float:
+    return float((products(error, plan) <= ratio).double().mean())
+
+
+def test_direction_has_magnitudes_between_a_half_and_one_and_a_half_and_either_sign() -> None:
+    u = drawn(SAMPLES)
+    assert float(u.abs().min()) >= 0.5
+    assert float(u.abs().max()) <= 1.5
+    assert abs(float(u.sign().mean())) < 4.0 / math.sqrt(SAMPLES)
+    # Uniform magnitudes: mean 1, variance 1/12, and a density of ½ on either side.
+    assert abs(float(u.abs().mean()) - 1.0) < 4.0 / math.sqrt(12.0 * SAMPLES)
+    assert torch.histc(u.abs(), 10, 0.5, 1.5).min() > SAMPLES / 10 * 0.95
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("plan", SAMPLED + SEEN_HALF, ids=str)
+def test_error_is_missed_at_most_as_often_as_the_bound_says(plan: Plan, error: str) -> None:
+    for ratio in (0.5, 0.2, 0.05, 0.01):
+        bound = miss_probability(ratio, plan)
+        slack = 4.0 * math.sqrt(bound * max(0.0, 1.0 - bound) / SAMPLES)
+        assert miss_rate(ERRORS[error], plan, ratio) <= bound + slack
+
+
+@pytest.mark.parametrize(("plan", "error"), [(Plan(1, None), "pair in a row"), (Plan(None, 1), "pair in a column")])
+def test_bound_is_reached_where_one_side_is_seen_whole(plan: Plan, error: str) -> None:
+    assert miss_rate(ERRORS[error], plan, 0.1) > 0.9 * miss_probability(0.1, plan)
+
+
+def test_bound_is_of_the_right_size_where_both_sides_are_sampled() -> None:
+    for ratio in (0.1, 0.01):
+        assert miss_rate(ERRORS["rank one"], Plan(1, 1), ratio) > 0.3 * miss_probability(ratio, Plan(1, 1))
+
+
+def test_single_entry_cannot_hide_below_a_quarter() -> None:
+    assert float(products(ERRORS["single"], Plan(1, 1)).min()) >= 0.25
+
+
+@pytest.mark.parametrize("plan", SAMPLED + SEEN_HALF, ids=str)
+def test_resolving_ratio_is_the_inverse_of_the_miss_probability(plan: Plan) -> None:
+    for miss in SMALL_MISSES:
+        ratio = resolving_ratio(miss, plan)
+        assert 0.0 < ratio < 1.0
+        assert miss_probability(ratio, plan) == pytest.approx(miss, rel=1e-6)
+        assert miss_probability(ratio * 1.01, plan) > miss
+
+
+@pytest.mark.parametrize("plan", SAMPLED + SEEN_HALF, ids=str)
+def test_more_may_be_left_where_a_miss_matters_less(plan: Plan) -> None:
+    ratios = [resolving_ratio(miss, plan) for miss in SMALL_MISSES]
+    assert ratios == sorted(ratios)
+    assert len(set(ratios)) == len(ratios)
+
+
+@pytest.mark.parametrize("rows_seen", [True, False])
+@pytest.mark.parametrize("columns_seen", [True, False])
+def test_more_probes_resolve_more(columns_seen: bool, rows_seen: bool) -> None:
+    ladder = plans(columns_seen=columns_seen, rows_seen=rows_seen)
+    if columns_seen and rows_seen:
+        assert ladder == (Plan(None, None),)
+        return
+    for miss in SMALL_MISSES:
+        by_surplus: dict[int, list[float]] = {}
+        for plan in ladder:
+            sampled = [number for number in (plan.directions, plan.codirections) if number is not None]
+            by_surplus.setdefault(sampled[-1] - sampled[0], []).append(resolving_ratio(miss, plan))
+        assert all(len(ratios) > 1 and ratios == sorted(ratios) for ratios in by_surplus.values())
+    assert all((plan.directions is None) == columns_seen for plan in ladder)
+    assert all((plan.codirections is None) == rows_seen for plan in ladder)
+    assert max(plan.directions or 0 for plan in ladder) <= MOST
+
+
+def test_miss_probability_is_a_probability_at_the_ends() -> None:
+    for plan in SAMPLED + SEEN_HALF:
+        assert miss_probability(0.0, plan) == 0.0
+        assert miss_probability(1.0, plan) == 1.0
+        assert miss_probability(2.0, plan) == 1.0
+        assert miss_probability(math.nan, plan) == 1.0
+        assert 0.0 < miss_probability(0.999, plan) <= 1.0
