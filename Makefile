@@ -4,13 +4,13 @@ PYTHON ?= python3
 WORKERS ?= 2
 BIN := .venv/bin
 READY := .venv/.installed
-PATHS := src tests examples $(wildcard benchmarks)
+PATHS := src tests examples docs $(wildcard benchmarks)
 
 # One thread per process: the tests run in parallel already, and small tensors gain nothing from more.
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types conformance bench format clean
+.PHONY: help demo test lint types conformance bench detection format clean docs browser
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,15 @@ conformance: $(READY) ## compare the verdicts with torch's own checker over the 
 
 bench: $(READY) ## measure gradvet beside torch's checker (long)
 	$(BIN)/python -m benchmarks.opdb
+
+detection: $(READY) ## measure how often check is right: operators, planted faults, the gallery (long)
+	$(BIN)/python -m benchmarks.detection
+
+docs: $(READY) ## build the documentation into build/docs; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+browser: $(READY) ## open the page in a headless Chromium, named in CHROMIUM or found on the path
+	$(BIN)/python -m pytest tests/browser
 
 format: $(READY) ## format the code and mend what ruff can mend
 	$(BIN)/ruff format $(PATHS)

@@ -12,6 +12,10 @@ class Tolerance:
     absolute: float = 1e-5
     relative: float = 1e-3
 
+    def __post_init__(self) -> None:
+        if not (self.absolute >= 0.0 and self.relative >= 0.0):
+            raise ValueError(f"atol and rtol must not be negative, but they are {self.absolute} and {self.relative}")
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -24,7 +28,10 @@ class Budget:
     @classmethod
     def of(cls, given: float | Budget | None) -> Budget:
         """A number is seconds."""
-        return given if isinstance(given, Budget) else cls(seconds=given)
+        budget = given if isinstance(given, Budget) else cls(seconds=given)
+        if not all(limit is None or limit > 0 for limit in (budget.seconds, budget.bytes)):
+            raise ValueError(f"a budget must be positive, or nothing would be checked; found {given}")
+        return budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,26 @@ def test_derivative_that_differs_between_passes_fails(relative: bool) -> None:
     assert finding.facts["tolerance"] == 0.0
 
 
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_derivative_that_differs_in_every_second_pass_fails(outputs: int) -> None:
+    class Alternating(torch.autograd.Function):
+        passes = count()
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2.0
+
+        @staticmethod
+        def backward(ctx: Any, v: Tensor) -> Tensor:
+            return v * (2.0 + 1e-9 * (next(Alternating.passes) % 2))
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        return (Alternating.apply(x), x.sin())[:outputs]
+
+    (finding,) = found(function)
+    assert finding.verdict is Verdict.FAIL
+
+
 def test_jitter_is_compared_with_the_tolerance_entry_by_entry() -> None:
     # Along a random codirection the jitter of a row of the Jacobian is up to one and a half times as large.
     for tolerance, verdict in ((1e-6, Verdict.PASS), (0.3e-6, Verdict.FAIL)):

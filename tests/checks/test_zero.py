@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
+from gradvet import gradcheck
 from gradvet.checks import zero_cotangent
 from gradvet.core.experiment import Experiment
 from gradvet.core.results import Finding, Verdict
+from gradvet.core.runner import Check
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.options import Options
 from tests.core.planted import numbers
+
+BOTH = pytest.mark.parametrize("check", [zero_cotangent])
 
 
 class Additive(torch.autograd.Function):
@@ -41,19 +46,23 @@ class Normalised(torch.autograd.Function):
         return v / largest * 2.0 * largest
 
 
-def found(function: Any, *, masked: bool = False) -> list[Finding]:
+def found(function: Any, *, masked: bool = False, check: Check = zero_cotangent) -> list[Finding]:
     problem = TorchProblem(function, [numbers((4,), 0).requires_grad_()], seed=0)
-    return list(zero_cotangent(Experiment(problem, Options(seed=0, masked=masked))))
+    return list(check(Experiment(problem, Options(seed=0, masked=masked))))
 
 
-def test_derivative_that_is_proportional_to_its_cotangent_passes() -> None:
+@BOTH
+def test_derivative_that_is_proportional_to_its_cotangent_passes(check: Check) -> None:
     for function in (torch.sin, lambda x: (x.sin(), x.sum()), lambda x: x[:1] * 0.0):
-        assert found(function) == [Finding("zero cotangent", Verdict.PASS, "a zero cotangent gives a zero gradient")]
+        assert found(function, check=check) == [
+            Finding("zero cotangent", Verdict.PASS, "a zero cotangent gives a zero gradient")
+        ]
 
 
-def test_smallest_constant_in_a_derivative_fails() -> None:
+@BOTH
+def test_smallest_constant_in_a_derivative_fails(check: Check) -> None:
     for amount in (1e-2, 1e-12):
-        (finding,) = found(lambda x, amount=amount: Additive.apply(x, amount))
+        (finding,) = found(lambda x, amount=amount: Additive.apply(x, amount), check=check)
         assert (finding.check, finding.verdict) == ("zero cotangent", Verdict.FAIL)
         assert finding.facts == {"largest": amount}
         assert finding.headline == f"a zero cotangent gives a gradient of size {amount:.3g}"
@@ -69,5 +78,13 @@ def test_derivative_that_is_not_a_number_at_a_zero_cotangent_fails() -> None:
     assert finding.verdict is Verdict.FAIL
 
 
-def test_function_without_derivative_is_not_asked() -> None:
-    assert found(torch.Tensor.detach) == []
+@pytest.mark.filterwarnings("ignore:Backwards compatibility")
+@pytest.mark.parametrize("check_undefined_grad", [True, False])
+def test_derivative_that_is_not_a_number_at_zero_is_found_by_one_check_or_another(check_undefined_grad: bool) -> None:
+    x = numbers((4,), 0).requires_grad_()
+    assert not gradcheck(Normalised.apply, x, check_undefined_grad=check_undefined_grad, raise_exception=False)
+
+
+@BOTH
+def test_function_without_derivative_is_not_asked(check: Check) -> None:
+    assert found(torch.Tensor.detach, check=check) == []

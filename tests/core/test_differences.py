@@ -49,7 +49,7 @@ def test_error_bar_of_a_column_covers_its_error(step: float) -> None:
         return torch.stack([x[0].exp() * x[1], x[0] ** 3, (7.0 * x[0]).sin(), x[1]])
 
     x = numbers((2,), 5)
-    J = torch.autograd.functional.jacobian(function, x)  # type: ignore[no-untyped-call]
+    J = torch.autograd.functional.jacobian(function, x)
     found = column(experiment(function, x.clone()).problem, 0, step)
     assert bool(torch.all((found.value - J[:, 0]).abs() <= 3.0 * found.error + 1e-15))
     assert bool(torch.all(found.error[:3] < 0.1))

@@ -68,7 +68,7 @@ class Selection:
     @classmethod
     def of(cls, modes: Iterable[str], checks: Iterable[str] | Mapping[str, bool] | None) -> Selection:
         """All of the modes asked for; only those named, or all with some switched on or off."""
-        wanted = tuple(modes)
+        wanted = (modes,) if isinstance(modes, str) else tuple(modes)
         _known("mode", wanted, MODES)
         names = {name for name in NAMES if _belongs(name, wanted)}
         if isinstance(checks, Mapping):
@@ -78,6 +78,8 @@ class Selection:
             chosen = (checks,) if isinstance(checks, str) else tuple(checks)
             _known("check", chosen, NAMES)
             names = set(chosen)
+        if not names:
+            raise InvalidProblemError("no check is left to run: name at least one mode and one check")
         return cls(frozenset(names))
 
     def __contains__(self, name: str) -> bool:

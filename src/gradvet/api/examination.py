@@ -10,6 +10,7 @@ from functools import partial
 from gradvet.api.catalogue import EXACT, SECOND_ORDER, SLOPES, SUBSTITUTING, VALUES, Selection
 from gradvet.checks.precision import precision_against
 from gradvet.checks.second_order import composition, symmetry
+from gradvet.core.provenance import environment, source_of
 from gradvet.core.results import Finding, Report
 from gradvet.core.survey import TrialCheck, report_of, survey
 from gradvet.core.trial import Trial
@@ -58,7 +59,12 @@ def examine(request: Request, wanted: Wanted, options: Options) -> Report:
                 *_second_order(sharp, wanted),
             )
             report = report_of(binding.title, trial, findings, _replay(binding, wanted, options), left_out)
-    return replace(report, seconds=time.perf_counter() - started)
+    return replace(
+        report,
+        seconds=time.perf_counter() - started,
+        source=source_of(request.func),
+        environment=environment(),
+    )
 
 
 def _within(binding: Binding, limit: int | None) -> tuple[Binding, list[str]]:

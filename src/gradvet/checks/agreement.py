@@ -45,7 +45,8 @@ def _agreement(
         return Finding(mode, Verdict.PASS, f"{mode} mode agrees with finite differences", facts={"miss": miss})
     comparison = compare(experiment)
     if not comparison.disagrees:
-        return Finding(mode, Verdict.PASS, f"{mode} mode agrees with finite differences in every entry")
+        facts = {"miss": comparison.miss}
+        return Finding(mode, Verdict.PASS, f"{mode} mode agrees with finite differences", facts=facts)
     return _disagreement(experiment, mode, comparison)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import array_api_compat
 
-from gradvet.core.experiment import Experiment
+from gradvet.core.experiment import Experiment, OutOfReachError
+from gradvet.core.jacobians import Numerical
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array
 
@@ -47,17 +48,33 @@ def detached(experiment: Experiment) -> Iterator[Finding]:
 
 
 def _varying(experiment: Experiment, directions: int, limit: float) -> list[str]:
-    """Names of the silent outputs that change along random directions."""
+    """Names of the silent outputs that change along random directions, or where those lead too far, along columns."""
     problem = experiment.problem
     if not problem.silent.size or not problem.domain.size:
         return []
-    walked = experiment.directions(directions)
-    slopes = [direction.silent / direction.step for direction in walked]
-    return [
-        leaf.name
-        for number, leaf in enumerate(problem.silent.leaves)
-        if any(_moves(slope[problem.silent.slice(number)], limit) for slope in slopes)
-    ]
+    try:
+        slopes = [walked.silent / walked.step for walked in experiment.directions(directions)]
+        varying = _names(experiment, slopes, limit)
+    except OutOfReachError:
+        varying = [leaf.name for leaf in problem.silent.leaves]
+    # A direction leads further than the entrywise step: what varies there may still be constant within it.
+    return varying and _names(experiment, _columns(experiment), limit)
+
+
+def _columns(experiment: Experiment) -> Iterator[Array]:
+    numerical, rows = Numerical(experiment), experiment.problem.codomain.size
+    for index in range(experiment.problem.domain.size):
+        yield numerical.everything(index, index + 1)[rows:, 0]
+
+
+def _names(experiment: Experiment, slopes: Iterable[Array], limit: float) -> list[str]:
+    """The silent outputs that move in at least one of these; looks no further than until all do."""
+    silent, found = experiment.problem.silent, set[int]()
+    for slope in slopes:
+        found |= {number for number in range(len(silent.leaves)) if _moves(slope[silent.slice(number)], limit)}
+        if len(found) == len(silent.leaves):
+            break
+    return [leaf.name for number, leaf in enumerate(silent.leaves) if number in found]
 
 
 def _moves(slope: Array, limit: float) -> bool:

@@ -21,12 +21,9 @@ def determinism(experiment: Experiment) -> Iterator[Finding]:
     problem = experiment.problem
     if not problem.domain.size or not problem.codomain.size:
         return
-    if experiment.mirrored:
-        yield REPRODUCIBLE
-        return
     tolerance = experiment.options.nondeterminism
-    probe = experiment.codirections(1)[0]
-    spread = _spread(probe.pulled, problem.reverse.pull_apart(probe.v))
+    probes = experiment.codirections(1)
+    spread = max(_spread(probe.pulled, problem.reverse.pull_apart(probe.v)) for probe in probes)
     # A random codirection weighs an entry with at least a half.
     if tolerance and spread > tolerance / 2.0:
         spread = max(_row_spread(experiment, row) for row in range(min(problem.codomain.size, ROWS)))

@@ -15,7 +15,7 @@ def metadata(experiment: Experiment) -> Iterator[Finding]:
     if not problem.codomain.leaves:
         return
     names = [leaf.name for leaf in problem.domain.leaves]
-    yield from _findings("metadata", experiment.misfits, names)
+    yield from _findings("metadata", experiment.at_zero.misfits, names)
 
 
 def tangent_types(experiment: Experiment) -> Iterator[Finding]:

@@ -67,7 +67,7 @@ def _failure(trial: Trial, mode: Mode, outcome: Outcome) -> Finding:
     if entry is None or entry.row < 0:
         return Finding(mode.name, Verdict.FAIL, headline, facts=_facts(outcome))
     found = study(trial, mode, entry)
-    facts = {**_facts(outcome), "wrong": found.wrong, "entries": found.entries}
+    facts = {**_facts(outcome), "wrong": found.wrong, "entries": found.entries, **found.block, "sweep": entry.sweep}
     if found.entries > 1:
         headline += f" in {found.wrong} of {found.entries} entries that were compared"
     mismatches = tuple(_mismatch(trial, e) for e in (entry, *found.others))

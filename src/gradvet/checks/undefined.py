@@ -58,12 +58,13 @@ def undefined_tangents(experiment: Experiment) -> Iterator[Finding]:
         expected = problem.forward.push(silenced)
         found = problem.forward.push_undefined(silenced, leaf)
         wrong = ~(xp.abs(found - expected) <= ABSOLUTE + RELATIVE * xp.abs(expected))
-        if bool(xp.any(wrong & (found == found) & (expected == expected))):
+        wrong = wrong & (found == found) & (expected == expected)
+        if bool(xp.any(wrong)):
             output = problem.codomain.locate(int(xp.argmax(xp.astype(wrong, xp.int64))))
             yield Finding(
                 "undefined tangents",
                 Verdict.FAIL,
                 f"{output.name} differs between a missing tangent and a zero tangent of {values.name}",
-                facts={"output": output.leaf, "input": leaf, "found": str(expected), "expected": str(found)},
+                facts={"output": output.leaf, "input": leaf, "found": str(found), "expected": str(expected)},
                 advice="A missing tangent counts as zero.",
             )

@@ -19,9 +19,6 @@ def zero_cotangent(experiment: Experiment) -> Iterator[Finding]:
     """A backward that forgets to multiply by its cotangent shows itself here, however small the gradient."""
     if not experiment.problem.codomain.leaves:
         return
-    if experiment.mirrored:
-        yield PROPORTIONAL
-        return
     gradient = experiment.at_zero.gradient
     xp = array_api_compat.array_namespace(gradient)
     limit = NEARLY if experiment.options.masked else 0.0

@@ -74,6 +74,8 @@ def gradcheck(
         raise AssertionError("check_batched_grad=True requires check_backward_ad to be True")
     if check_batched_forward_grad and not check_forward_ad:
         raise AssertionError("check_batched_forward_grad=True requires check_forward_ad to be True")
+    if not eps > 0.0:
+        raise ValueError(f"eps, the step of the differences, must be positive, but it is {eps}")
     options = Options(
         seed=int.from_bytes(os.urandom(6), "little"),
         step=eps,

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from gradvet.core.experiment import Experiment
-from gradvet.core.jacobians import Jacobian, Numerical, Pulled
+from gradvet.core.jacobians import Numerical, Pulled
+from gradvet.core.spaces import Space
 from gradvet.frontends.torch.preservation import undisturbed
 from gradvet.frontends.torch.problem import TorchProblem, tensors_in
 from gradvet.options import Options
@@ -29,7 +30,9 @@ def get_numerical_jacobian(
     chosen = arguments if target is None else _as_tuple(target)
     with undisturbed(fn, arguments):
         problem = _problem(lambda *values: _first(fn(values)), arguments)
-        matrices = _matrices(problem, Numerical(Experiment(problem, Options(seed=0, step=eps))))
+        numerical = Numerical(Experiment(problem, Options(seed=0, step=eps)))
+        # An output without grad has differences too: that is what the helper is used for.
+        matrices = _matrices(problem, numerical.everything)
     return tuple(
         matrix for matrix, tensor in zip(matrices, problem.inputs, strict=True) if any(tensor is t for t in chosen)
     )
@@ -43,8 +46,8 @@ def get_analytical_jacobian(
     arguments = _as_tuple(inputs)
     problem = _problem(lambda *values: output, arguments)
     options = Options(seed=0)
-    matrices = _matrices(problem, Pulled(Experiment(problem, options)))
-    again = _matrices(problem, Pulled(Experiment(problem, options)))
+    matrices = _matrices(problem, Pulled(Experiment(problem, options)).columns)
+    again = _matrices(problem, Pulled(Experiment(problem, options)).columns)
     reproducible = all(
         not one.numel() or bool((one - other).abs().max() <= nondet_tol)
         for one, other in zip(matrices, again, strict=True)
@@ -72,9 +75,11 @@ def get_numerical_jacobian_wrt_specific_input(
         problem = TorchProblem(fn, arguments, seed=0)
         leaf = [leaf.position for leaf in problem.domain.leaves].index(input_idx)
         columns = problem.domain.slice(leaf)
-        block = Numerical(Experiment(problem, Options(seed=0, step=eps))).columns(columns.start, columns.stop)
-    parts = problem.domain.leaves[leaf].coordinates.parts
-    return tuple(_transposed(block[problem.codomain.slice(i)], parts) for i in range(len(problem.codomain.leaves)))
+        numerical = Numerical(Experiment(problem, Options(seed=0, step=eps)))
+        block = numerical.everything(columns.start, columns.stop)
+    results = Space(problem.codomain.leaves + problem.silent.leaves)
+    order = sorted(range(len(results.leaves)), key=lambda i: results.leaves[i].position)
+    return tuple(_transposed(block[results.slice(i)], arguments[input_idx]) for i in order)
 
 
 def _problem(function: Callable[..., Any], arguments: tuple[Any, ...]) -> TorchProblem:
@@ -92,13 +97,10 @@ def _reject_complex(output: Tensor) -> None:
         raise ValueError("Expected output to be non-complex: check its real and imaginary parts apart, with gradcheck.")
 
 
-def _matrices(problem: TorchProblem, jacobian: Jacobian) -> tuple[Tensor, ...]:
+def _matrices(problem: TorchProblem, columns: Callable[[int, int], Tensor]) -> tuple[Tensor, ...]:
     for output in problem.outputs:
         _reject_complex(output)
-    return tuple(
-        _transposed(jacobian.columns(*_span(problem, leaf)), values.coordinates.parts)
-        for leaf, values in enumerate(problem.domain.leaves)
-    )
+    return tuple(_transposed(columns(*_span(problem, leaf)), tensor) for leaf, tensor in enumerate(problem.inputs))
 
 
 def _span(problem: TorchProblem, leaf: int) -> tuple[int, int]:
@@ -106,10 +108,11 @@ def _span(problem: TorchProblem, leaf: int) -> tuple[int, int]:
     return section.start, section.stop
 
 
-def _transposed(block: Tensor, parts: int) -> Tensor:
-    if parts == 1:
-        return block.T.contiguous()
-    return torch.complex(block[:, ::2], block[:, 1::2]).T.contiguous()
+def _transposed(block: Tensor, tensor: Tensor) -> Tensor:
+    """(input numel, output numel), in the input's dtype."""
+    if tensor.is_complex():
+        block = torch.complex(block[:, ::2], block[:, 1::2])
+    return block.T.to(tensor.dtype).contiguous()
 
 
 def _deprecated(name: str, grad_out: float) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import array_api_compat
 
-from gradvet.core.experiment import STRIDES, Experiment
+from gradvet.core.experiment import STRIDES, Experiment, OutOfReachError
 from gradvet.core.probes import MOST, Plan, plans, resolving_ratio
 
 PREMISE = 0.1
@@ -37,6 +37,9 @@ PATIENCE = 4
 WALKS = 8
 """Up to so many columns are compared one by one rather than looked at along more directions."""
 
+STRICT = 1e-6
+"""From this limit down, what linearity promises is also looked at in one row."""
+
 SEEN = 0.5
 """Where every entry is seen, agreement to this part of the absolute tolerance needs no second look."""
 
@@ -58,13 +61,23 @@ def reverse_residual(experiment: Experiment, plan: Plan) -> float:
     return float(xp.max(xp.abs(V @ D.T - W @ U.T))) / step
 
 
+def row_residual(experiment: Experiment) -> float:
+    """The same for a single row, pulled alone: a derivative need not be linear in its codirection if it is wrong."""
+    rows = experiment.problem.codomain.size
+    # A magnitude in [½, 1½) picks one of the rows.
+    index = min(int(rows * (abs(float(experiment.problem.signed(1)[0])) - 0.5)), rows - 1)
+    direction = experiment.directions(1)[0]
+    gap = float(direction.difference[index]) - float(experiment.row(index) @ direction.displacement)
+    return abs(gap) / direction.step
+
+
 def forward_residual(experiment: Experiment, plan: Plan) -> float:
     """|D - Ju| in its worst entry: forward mode shows every row, so no codirection is needed."""
     worst = 0.0
     directions = experiment.directions(plan.directions)
     for direction, pushed in zip(directions, experiment.pushes(plan.directions), strict=True):
         xp = array_api_compat.array_namespace(direction.difference)
-        worst = _larger(worst, float(xp.max(xp.abs(direction.difference - pushed))) / direction.step)
+        worst = larger(worst, float(xp.max(xp.abs(direction.difference - pushed))) / direction.step)
     return worst
 
 
@@ -75,14 +88,15 @@ def certify(experiment: Experiment, residual: Residual) -> float | None:
         return None
     attempt = _Attempt(experiment, residual)
     # Another walk costs four evaluations a direction; few columns are sooner compared one by one.
-    ways = range(len(STRIDES) if problem.domain.size > WALKS else 1)
-    hopes = [attempt.walking(way, PATIENCE if len(ways) > 1 else WALKS) for way in ways[:1]]
-    while hopes[-1] and len(hopes) < len(ways):
-        hopes.append(attempt.walking(ways[len(hopes)], PATIENCE))
-    if hopes[-1] and len(ways) > 1:
-        # No way was good enough for a few directions: the best of them gets as many as there are.
-        hopes.append(attempt.walking(hopes.index(min(hopes)), min(MOST, problem.domain.size)))
-    return None if hopes[-1] else attempt.miss
+    ways = range(len(STRIDES)) if problem.domain.size > WALKS else range(1)
+    needs = []
+    for way in ways:
+        needs.append(attempt.walking(way, PATIENCE))
+        if not needs[-1]:
+            return attempt.miss
+    # No way was good enough for a few directions: the best of them gets as many as there are.
+    best = needs.index(min(needs))
+    return None if attempt.walking(best, min(MOST, max(WALKS, problem.domain.size))) else attempt.miss
 
 
 class _Attempt:
@@ -103,13 +117,23 @@ class _Attempt:
         self.experiment.walk_as(way)
         plan, first = self.ladder[0], 0
         while True:
-            enough = self._wanted(plan)
+            try:
+                enough = self._wanted(plan)
+            except OutOfReachError:
+                return MOST + 1
             if enough == plan:
-                return 0
+                return 0 if self._rows_agree() else MOST + 1
             first = first or _directions(enough)
             if enough is None or _directions(enough) > limit:
                 return first
             plan = enough
+
+    def _rows_agree(self) -> bool:
+        """Whether a row that is pulled alone agrees too, where the limit is strict enough to ask."""
+        if self.residual is not reverse_residual or self.experiment.options.miss > STRICT:
+            return True
+        self.experiment.linear = row_residual(self.experiment) <= SEEN * self.detectable
+        return self.experiment.linear
 
     def _wanted(self, plan: Plan) -> Plan | None:
         """This plan if it resolves what it leaves, else the cheapest larger one that seems to suffice."""
@@ -139,6 +163,6 @@ def _true_to_step(experiment: Experiment) -> bool:
     return experiment.problem.coarseness(options.step) <= max(PREMISE * options.tolerance.relative, EXACT)
 
 
-def _larger(a: float, b: float) -> float:
+def larger(a: float, b: float) -> float:
     """The larger of two, or NaN if either is NaN: what is not a number never counts as small."""
-    return b if not b <= a else a
+    return a if a != a or b <= a else b

@@ -70,6 +70,8 @@ class Comparison:
         self.problem, self.tolerance, self.axis = problem, tolerance, axis
         self.pairs: dict[tuple[int, int], Pair] = {}
         self.complete = True
+        self.miss = 0.0
+        """How probable it is at most that a wrong entry hid in a block that only random codirections looked at."""
 
     @property
     def disagrees(self) -> bool:
@@ -118,7 +120,7 @@ class Comparison:
             pair.derivative.append(derivative)
         if bool(xp.any(wrong)):
             pair.largest = max(pair.largest, _or_infinite(float(xp.max(difference))))
-            worst = self._worst(corner, (n, a), difference, allowed)
+            worst = self._worst(corner, (n, a), xp.where(wrong, difference, xp.zeros_like(difference)), allowed)
             if pair.worst is None or worst.excess > pair.worst.excess:
                 pair.worst = worst
 
@@ -126,6 +128,8 @@ class Comparison:
         n, a = both
         xp = array_api_compat.array_namespace(n)
         excess = difference / allowed
+        # 0/0 is an entry that is right; what is not a number otherwise is infinitely far off.
+        excess = xp.where(difference == 0.0, xp.zeros_like(excess), excess)
         excess = xp.where(xp.isnan(excess), xp.full_like(excess, float("inf")), excess)
         i, j = divmod(int(xp.argmax(xp.reshape(excess, (-1,)))), excess.shape[1])
         # Of a complex number, name the coordinate that differs more.

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import array_api_compat
 
+from gradvet.core.certificate import larger
 from gradvet.core.compare import Axis, Comparison
-from gradvet.core.experiment import Experiment
+from gradvet.core.experiment import Experiment, OutOfReachError
 from gradvet.core.jacobians import BLOCK, Jacobian, Numerical, Pulled, Pushed
 from gradvet.core.locate import ByColumns, ByRows, locate
 from gradvet.core.probes import Plan, resolving_ratio
@@ -25,12 +26,11 @@ SCREENING = 3
 
 def compare_reverse(experiment: Experiment) -> Comparison:
     """Reverse mode against differences: wrong entries if there are any, else all entries."""
-    problem, options = experiment.problem, experiment.options
+    problem = experiment.problem
     if 2 * problem.domain.size + problem.codomain.size > SWEPT and problem.independent:
-        search = ByRows(experiment)
-        found = Comparison(problem, options.tolerance, Axis.INPUTS)
+        found = Comparison(problem, experiment.options.tolerance, Axis.INPUTS)
         numerical = Numerical(experiment)
-        for row, column in locate(experiment, search):
+        for row, column in _located(experiment, ByRows(experiment)):
             start, stop = _number(problem.domain, column)
             entries = experiment.row(row)[None, start:stop]
             found.add((row, start), numerical.columns(start, stop)[row : row + 1, :], entries)
@@ -42,17 +42,25 @@ def compare_reverse(experiment: Experiment) -> Comparison:
 
 def compare_forward(experiment: Experiment) -> Comparison:
     """Forward mode against differences: wrong entries if there are any, else all entries."""
-    problem, options = experiment.problem, experiment.options
+    problem = experiment.problem
     pushed = Pushed(problem)
     if 3 * problem.domain.size > SWEPT and problem.independent:
-        found = Comparison(problem, options.tolerance, Axis.OUTPUTS)
+        found = Comparison(problem, experiment.options.tolerance, Axis.OUTPUTS)
         numerical = Numerical(experiment)
-        for _, column in locate(experiment, ByColumns(experiment)):
+        for _, column in _located(experiment, ByColumns(experiment)):
             found.add((0, column), numerical.columns(column, column + 1), pushed.columns(column, column + 1))
         if found.disagrees:
             found.complete = False
             return found
     return _sweep(experiment, pushed, Axis.OUTPUTS)
+
+
+def _located(experiment: Experiment, search: ByRows | ByColumns) -> list[tuple[int, int]]:
+    """Entries that seem wrong; none where the function cannot be walked far enough to search."""
+    try:
+        return locate(experiment, search)
+    except OutOfReachError:
+        return []
 
 
 def _number(domain: Space, column: int) -> tuple[int, int]:
@@ -72,6 +80,7 @@ def _sweep(experiment: Experiment, derivative: Jacobian, axis: Axis) -> Comparis
         block = numerical.columns(start, stop)
         if isinstance(derivative, Pulled):
             if not _suspicious(experiment, block, start, stop):
+                comparison.miss = experiment.options.miss
                 continue
             if comparison.disagrees and not derivative.fits:
                 comparison.complete = False
@@ -91,7 +100,7 @@ def _blocks(domain: Space, rows: int) -> Iterator[tuple[int, int]]:
 
 def _suspicious(experiment: Experiment, block: Array, start: int, stop: int) -> bool:
     """Whether random codirections cannot show that these columns agree. Few rows are always looked at."""
-    if block.shape[0] <= SMALL:
+    if block.shape[0] <= SMALL or not experiment.linear:
         return True
     xp = array_api_compat.array_namespace(block)
     options = experiment.options
@@ -99,7 +108,7 @@ def _suspicious(experiment: Experiment, block: Array, start: int, stop: int) -> 
     for number in range(SCREENING):
         probe = experiment.codirections(number + 1)[number]
         found = float(xp.max(xp.abs(probe.v @ block - probe.pulled[start:stop])))
-        residual = found if not found <= residual else residual
+        residual = larger(residual, found)
         ratio = resolving_ratio(options.miss / SCREENING, Plan(None, number + 1))
         if residual <= ratio * options.tolerance.absolute / 2**0.5:
             return False

@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-import array_api_compat
-
-from gradvet.core.differences import CENTRAL, EXTRAPOLATED
+from gradvet.core.differences import CENTRAL, EXTRAPOLATED, Stencil
 from gradvet.core.problem import Misfit, Move, Problem
 from gradvet.core.spaces import Array
 from gradvet.options import Options
 
-STRIDES = ((CENTRAL, 8.0), (EXTRAPOLATED, 8.0), (EXTRAPOLATED, 128.0), (EXTRAPOLATED, 1.0))
+STRIDES = ((CENTRAL, 8.0), (EXTRAPOLATED, 8.0), (EXTRAPOLATED, 128.0), (EXTRAPOLATED, 1.0), (CENTRAL, 2.0 / 3.0))
 """How a direction is walked, and how much further than the entrywise step: first the cheapest; then without the h²
-term, where truncation was too large; then far, where roundoff was; then near, where the function bends within reach."""
+term, where truncation was too large; then far, where roundoff was; then near, where the function bends within reach;
+at last no further than the entrywise step itself."""
+
+
+class OutOfReachError(Exception):
+    """The function cannot be evaluated where a direction leads, though perhaps within the entrywise step."""
+
 
 FEW = 2
 """So few inputs or outputs are looked at one by one rather than through random combinations."""
@@ -56,6 +60,8 @@ class Experiment:
         self.problem = problem
         self.options = options
         self._stride = 0
+        self.linear = True
+        """Whether random codirections may stand for single rows, as far as is known."""
         self._moves: list[Move] = []
         self._directions: list[Direction] = []
         self._codirections: list[Codirection] = []
@@ -116,26 +122,6 @@ class Experiment:
         return row
 
     @cached_property
-    def mirrored(self) -> bool:
-        """Whether the opposite cotangent gives exactly the opposite gradient.
-
-        Rounding is symmetric, so a right derivative does that bit by bit. Then it is reproducible and adds nothing of
-        its own: one pass answers both questions. Where it does not, they are asked one by one.
-        """
-        problem = self.problem
-        if not problem.ordinary or problem.codomain.size == 0 or len(problem.codomain.leaves) > 1:
-            return False
-        probe = self.codirections(1)[0]
-        opposite = problem.reverse.pull(-probe.v)
-        self.misfits = problem.reverse.misfits()
-        return not array_api_compat.array_namespace(opposite).any(opposite + probe.pulled != 0.0)
-
-    @cached_property
-    def misfits(self) -> list[Misfit]:
-        """Attributes in which gradients differ from their inputs."""
-        return self.at_zero.misfits
-
-    @cached_property
     def at_zero(self) -> AtZero:
         """The backward pass of a zero cotangent."""
         gradient = self.problem.reverse.pull_undefined(())
@@ -154,10 +140,29 @@ class Experiment:
         if len(self._moves) <= number:
             self._moves.append(problem.move(self._displacement(number, step)))
         move = self._moves[number]
-        difference, rows = stencil.along(problem, move), problem.codomain.size
+        difference, rows = self._along(stencil, move), problem.codomain.size
         if not problem.silent.size:
             return Direction(move.vector, difference, difference[:0], step)
         return Direction(move.vector, difference[:rows], difference[rows:], step)
+
+    def walked(self, displacement: Array) -> Array:
+        """J times a displacement by central differences, over codomain and silent outputs."""
+        return self._along(CENTRAL, self.problem.move(displacement))
+
+    def _along(self, stencil: Stencil, move: Move) -> Array:
+        try:
+            return stencil.along(self.problem, move)
+        except Exception as error:
+            self._raise_unless_repeated(error, stencil, move)
+            raise OutOfReachError("the function raises at a point next to the one that is checked") from error
+
+    def _raise_unless_repeated(self, error: Exception, stencil: Stencil, move: Move) -> None:
+        """An exception that does not come back at the same points is not about the points, and escapes."""
+        try:
+            stencil.along(self.problem, move)
+        except Exception:
+            return
+        raise error
 
     def _displacement(self, number: int, step: float) -> Array:
         if not self.sees_all_columns:

@@ -58,6 +58,8 @@ class Estimate:
 
     value: float
     error: float
+    step: float = 0.0
+    """The step that it rests on, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ def _consistent(steps: Sequence[float], values: Sequence[float], noise: float, w
         if max(low, value - reach) > min(high, value + reach):
             break
         low, high = max(low, value - reach), min(high, value + reach)
-        best = Estimate(value, reach)
+        best = Estimate(value, reach, steps[start])
     return best
 
 

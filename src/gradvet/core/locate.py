@@ -15,7 +15,6 @@ from typing import Protocol
 
 import array_api_compat
 
-from gradvet.core.differences import CENTRAL
 from gradvet.core.experiment import Direction, Experiment
 from gradvet.core.spaces import Array
 
@@ -61,7 +60,7 @@ def _column(experiment: Experiment, search: Search, direction: Direction, row: i
 
     def part(start: int, stop: int) -> float:
         displacement = _window(direction.displacement, start, stop)
-        difference = CENTRAL.along(problem, problem.move(displacement))
+        difference = experiment.walked(displacement)
         return float(difference[row]) - search.slope(row, displacement)
 
     whole = float(direction.difference[row]) - search.slope(row, direction.displacement)
@@ -82,7 +81,7 @@ class ByRows:
             return None
         displacement = problem.zeros(problem.domain.size)
         displacement[spoiled] = direction.step
-        slopes = CENTRAL.along(problem, problem.move(displacement))[: problem.codomain.size]
+        slopes = self.experiment.walked(displacement)[: problem.codomain.size]
         return _largest(slopes), spoiled
 
     def row(self, direction: Direction, number: int) -> int:
@@ -114,7 +113,7 @@ class ByColumns:
         problem = self.experiment.problem
 
         def part(start: int, stop: int) -> float:
-            return float(CENTRAL.along(problem, problem.move(_window(direction.displacement, start, stop)))[row])
+            return float(self.experiment.walked(_window(direction.displacement, start, stop))[row])
 
         return row, _descend(part, problem.domain.size, float(direction.difference[row]))
 

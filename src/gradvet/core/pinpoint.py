@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import array_api_compat
 
@@ -12,6 +13,7 @@ from gradvet.core.judgement import Judgement, Reason, Standard, judge
 from gradvet.core.ladder import Estimate, read
 from gradvet.core.lines import Claim, steps_for
 from gradvet.core.modes import Mode, dot
+from gradvet.core.portrait import sweep
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array, Location
 from gradvet.core.trial import Trial
@@ -34,6 +36,8 @@ class Entry:
     judgement: Judgement = UNKNOWN
     row: int = -1
     column: int = -1
+    sweep: Mapping[str, Any] = field(default_factory=dict)
+    """Its error at every step."""
 
     @property
     def verdict(self) -> Verdict:
@@ -82,7 +86,8 @@ def _laddered(trial: Trial, mode: Mode, place: tuple[int, int], size: float) -> 
     unit[row], u[column] = 1.0, size
     look = trial.look(unit)
     claim = mode.claims(trial, u, [look])[0]
-    reading = read(trial.climb(u, [claim], few=True)[0])
+    rungs = trial.climb(u, [claim], few=True)[0]
+    reading = read(rungs)
     value = claim.predicted(u, 1.0)
     judgement = judge(reading, Standard(abs(value), abs(value), subject.epsilon), math.inf)
     return Entry(
@@ -94,6 +99,7 @@ def _laddered(trial: Trial, mode: Mode, place: tuple[int, int], size: float) -> 
         judgement,
         row,
         column,
+        sweep(rungs, reading, size),
     )
 
 

@@ -12,7 +12,8 @@ probability (s/δ)^c. Together, for k directions, c codirections, all k·c produ
 
     c > k:  P(miss) ≤ c/(c - k) κ^k + κ^c,      c = k:  P(miss) ≤ κ^k (1 + k ln 1/κ),
 
-and the same with the sides exchanged.
+and the same with the sides exchanged. All this takes for granted that a derivative is linear in its codirection, as
+torch's own fast mode does; where the limit is strict, one row is also pulled alone and compared.
 """
 
 from __future__ import annotations
@@ -45,9 +46,8 @@ def miss_probability(ratio: float, plan: Plan) -> float:
     if len(sampled) == 1:
         return float(ratio ** sampled[0])
     few, many = sampled
-    if few == many:
-        return min(1.0, ratio**few * (1.0 - few * math.log(ratio)))
-    return min(1.0, many / (many - few) * ratio**few + ratio**many)
+    alike = ratio**few * (1.0 - few * math.log(ratio))  # as if there were no more on one side than on the other
+    return min(1.0, alike if few == many else min(alike, many / (many - few) * ratio**few + ratio**many))
 
 
 @lru_cache(maxsize=256)

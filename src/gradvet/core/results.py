@@ -113,6 +113,9 @@ class Report:
     def failures(self) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.verdict is Verdict.FAIL)
 
+    def __bool__(self) -> bool:
+        raise TypeError("a report is neither true nor false: look at report.verdict, or use gradvet.assert_gradients")
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values, with the version of the format."""
         return {"format": FORMAT, "verdict": self.verdict.value, **_plain(self)}

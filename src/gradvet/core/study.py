@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import array_api_compat
 
 from gradvet.core.diagnose import diagnose
 from gradvet.core.modes import Mode
 from gradvet.core.pinpoint import Entry, middle_step, slope_along
+from gradvet.core.portrait import block, names
 from gradvet.core.spaces import Array, Space
 from gradvet.core.trial import Trial
 
@@ -27,6 +30,8 @@ class Study:
     entries: int
     others: tuple[Entry, ...]
     diagnosis: str
+    block: Mapping[str, Any] = field(default_factory=dict)
+    """Both versions of what was compared, for a figure."""
 
 
 def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
@@ -57,7 +62,13 @@ def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
         for i, j in _places(wrong)
         if (rows.start + i, columns.start + j) != (entry.row, entry.column)
     )
-    return Study(max(1, count), wrong.shape[0] * wrong.shape[1], others[:4], diagnose(numerical, derivative, limit))
+    return Study(
+        max(1, count),
+        wrong.shape[0] * wrong.shape[1],
+        others[:4],
+        diagnose(numerical, derivative, limit),
+        block(numerical, derivative, names(subject.codomain, rows), names(subject.domain, columns)),
+    )
 
 
 def _around(space: Space, index: int) -> range:

@@ -33,7 +33,7 @@ def evaluate_together(problem: TorchProblem, displacements: Tensor) -> Tensor | 
             found = torch.func.vmap(at)(*points)
     except Exception:  # whatever stops vmap, the points can still be evaluated one by one
         return None
-    return _rows(found, len(displacements))
+    return _rows(found, len(displacements), problem.home)
 
 
 def pull_rows(problem: TorchProblem, output: int, rows: range) -> Tensor | None:
@@ -58,15 +58,15 @@ def pull_rows(problem: TorchProblem, output: int, rows: range) -> Tensor | None:
         units.new_zeros(len(rows), *tensor.shape, dtype=tensor.dtype) if gradient is None else gradient
         for tensor, gradient in zip(problem.inputs, gradients, strict=True)
     ]
-    return _rows(found, len(rows))
+    return _rows(found, len(rows), problem.home)
 
 
-def _rows(values: Any, number: int) -> Tensor | None:
+def _rows(values: Any, number: int, home: torch.device) -> Tensor | None:
     """Batched values as real coordinates, one row each; None if one of them is not strided."""
     columns = []
     for value in values:
         if value.layout is not torch.strided:
             return None
         real = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
-        columns.append(real.detach().reshape(number, -1).to(WORK))
+        columns.append(real.detach().reshape(number, -1).to(home, WORK))
     return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)

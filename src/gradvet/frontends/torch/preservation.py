@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import random
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +29,7 @@ PLAIN = (Tensor, type, ModuleType, str, int, float, complex, NoneType)
 @contextmanager
 def undisturbed(function: Any, arguments: Sequence[Any]) -> Iterator[None]:
     """Whatever the calls inside do to these things is undone at the end, also when they raise."""
-    cpu, python = torch.get_rng_state(), random.getstate()
+    cpu, python, numpy = torch.get_rng_state(), random.getstate(), _numpy_state()
     devices = {a.device for a in arguments if isinstance(a, Tensor) and a.is_cuda}
     cuda = [(device, torch.cuda.get_rng_state(device)) for device in devices]
     tensors = [_Kept(t) for t in arguments if isinstance(t, Tensor) and not t.requires_grad]
@@ -43,6 +45,9 @@ def undisturbed(function: Any, arguments: Sequence[Any]) -> Iterator[None]:
     finally:
         torch.set_rng_state(cpu)
         random.setstate(python)
+        address = _numpy_address()
+        if numpy is not None and address is not None and numpy != _numpy_state():
+            ctypes.memmove(address, numpy, len(numpy))
         for device, state in cuda:
             torch.cuda.set_rng_state(state, device)
         for kept in tensors:
@@ -53,6 +58,25 @@ def undisturbed(function: Any, arguments: Sequence[Any]) -> Iterator[None]:
         for module, contents in buffers:
             for name, buffer in contents.items():
                 module._buffers[name] = buffer.restored() if buffer else None
+
+
+MERSENNE_TWISTER = 2500
+"""Bytes of NumPy's global generator: 624 words and a position."""
+
+
+def _numpy_address() -> int | None:
+    """Where NumPy keeps the state of its global generator, if NumPy is loaded and has its usual one."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not hasattr(numpy, "random"):
+        return None
+    generator: Any = numpy.random.get_bit_generator()
+    return int(generator.ctypes.state_address) if type(generator).__name__ == "MT19937" else None
+
+
+def _numpy_state() -> bytes | None:
+    # The state as it lies in memory: asking NumPy for it takes as long as a whole check of a small function.
+    address = _numpy_address()
+    return None if address is None else ctypes.string_at(address, MERSENNE_TWISTER)
 
 
 class _Kept:
@@ -92,7 +116,7 @@ def modules_in(*things: Any) -> list[nn.Module]:
             found[id(thing)] = thing
         elif not isinstance(thing, PLAIN) and id(thing) not in seen:
             seen.add(id(thing))
-            ahead.extend(islice(_inside(thing), WITHIN))
+            ahead.extend(_inside(thing))
     return list(found.values())
 
 
@@ -101,7 +125,9 @@ def _inside(thing: Any) -> Iterator[Any]:
     if isinstance(thing, functools.partial):
         yield from (thing.func, *thing.args, *thing.keywords.values())
     elif isinstance(thing, (tuple, list, dict)):
-        yield from thing.values() if isinstance(thing, dict) else thing
+        items = list(thing.values() if isinstance(thing, dict) else thing)
+        yield from (item for item in items if isinstance(item, nn.Module))
+        yield from items[:WITHIN]
     elif isinstance(thing, MethodType):
         yield from (thing.__self__, thing.__func__)
     elif isinstance(thing, FunctionType):
@@ -118,4 +144,4 @@ def _inside(thing: Any) -> Iterator[Any]:
             if not isinstance(value, FunctionType) or value.__globals__ is thing.__globals__:
                 yield value
     else:
-        yield from getattr(thing, "__dict__", {}).values()
+        yield from islice(getattr(thing, "__dict__", {}).values(), WITHIN)

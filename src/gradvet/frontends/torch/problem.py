@@ -12,7 +12,7 @@ from torch.overrides import has_torch_function, is_tensor_like
 
 from gradvet.core.problem import Cost, Move
 from gradvet.core.spaces import Leaf, Space
-from gradvet.errors import OutputsChangedError
+from gradvet.errors import InvalidProblemError, OutputsChangedError
 from gradvet.frontends.torch.batching import evaluate_together
 from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
@@ -26,7 +26,13 @@ def tensors_in(result: Any) -> list[Any]:
     if type(result) in (tuple, list) and all(isinstance(item, Tensor) for item in result):
         return list(result)
     leaves = optree.tree_leaves(result, none_is_leaf=True)
-    return [leaf for leaf in leaves if is_tensor_like(leaf)]
+    tensors = [leaf for leaf in leaves if is_tensor_like(leaf)]
+    if leaves and not tensors:
+        raise InvalidProblemError(
+            f"the function returned no tensor but {type(result).__name__}, so there is no derivative to check: return "
+            "the tensor that you want checked"
+        )
+    return tensors
 
 
 def differentiable(tensor: Any) -> bool:

@@ -1,0 +1,97 @@
+"""The page opens offline, filters, hovers and shows the wrong entry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import Visit
+from tests.reports.samples import worst
+
+
+@pytest.fixture
+def page(visit: Visit) -> Any:
+    """The page as it is when opened."""
+    page: Any = visit.page
+    page.set_viewport_size({"width": 1200, "height": 900})
+    page.reload()
+    page.wait_for_selector(".figure .main-svg")
+    return page
+
+
+def shown(page: Any) -> list[str]:
+    titles: list[str] = page.locator(".report:visible > summary .title").all_inner_texts()
+    return titles
+
+
+def test_page_opens_without_complaints_and_fetches_nothing_else(visit: Visit, page: Any) -> None:
+    assert visit.complaints == []
+    assert {url.rsplit("/", 1)[-1] for url in visit.requests if not url.startswith("data:")} == {"report.html"}
+
+
+def test_failures_stand_first_and_the_first_three_are_open(page: Any) -> None:
+    assert shown(page) == ["scaled", "tilted", "shifted", "last", "jump", "sine", "cosine", "tangent"]
+    assert page.locator(".report[open] > summary .title").all_inner_texts() == ["scaled", "tilted", "shifted"]
+
+
+def test_wrong_entry_is_shown_with_both_values(page: Any) -> None:
+    cells = page.locator(".worst:visible td").all_inner_texts()
+    entry = worst()
+    assert cells[:3] == ["output [1]", "weight [2]", f"{entry.derivative:.7g}"]
+    assert cells[3] == f"{entry.numerical:.7g} ± 2e-11"
+
+
+def test_verdict_buttons_filter(page: Any) -> None:
+    page.click("button.filter.pass")
+    assert shown(page) == ["scaled", "tilted", "shifted", "last", "jump"]
+    page.click("button.filter.fail")
+    page.click("button.filter.inconclusive")
+    assert shown(page) == []
+    assert page.locator("#nothing").is_visible()
+    page.click("button.filter.pass")
+    assert shown(page) == ["sine", "cosine", "tangent"]
+
+
+@pytest.mark.parametrize(
+    ("words", "titles"),
+    [
+        ("SINE", ["sine", "cosine"]),
+        ("constant factor", ["scaled", "tilted", "shifted", "last"]),
+        ("nowhere", []),
+        ("customdata", []),
+    ],
+)
+def test_search_finds_titles_and_diagnoses(page: Any, words: str, titles: list[str]) -> None:
+    page.fill("#search", words)
+    assert shown(page) == titles
+
+
+def test_hover_over_the_heat_map_names_the_entry_and_both_values(page: Any) -> None:
+    box = page.locator('[data-kind="heatmap"] .draglayer .nsewdrag').first.bounding_box()
+    # Three rows by four columns; the wrong entry is in the second row and the third column.
+    page.mouse.move(box["x"] + box["width"] * 2.5 / 4, box["y"] + box["height"] * 1.5 / 3)
+    text = page.wait_for_selector('[data-kind="heatmap"] .hoverlayer text').text_content()
+    entry = worst()
+    assert "d output [1] / d weight [2]" in text
+    assert f"derivative {entry.derivative:.7g}" in text
+    assert f"finite differences {entry.numerical:.7g}" in text
+
+
+def test_step_sweep_is_drawn_with_its_legend(page: Any) -> None:
+    legend = page.locator('[data-kind="sweep"]').first.locator(".legendtext").all_text_contents()
+    assert legend == ["error of the difference", "noise floor", "error of the derivative", "chosen step"]
+
+
+def test_figures_of_a_closed_check_are_drawn_when_it_opens(page: Any) -> None:
+    last = page.locator(".report", has=page.get_by_text("last", exact=True))
+    assert last.locator(".figure .main-svg").count() == 0
+    last.locator("> summary").click()
+    last.locator('[data-kind="sweep"] .legendtext').first.wait_for()
+    assert last.locator(".figure.drawn").count() == 2
+
+
+def test_narrow_window_needs_no_sideways_scrolling(page: Any) -> None:
+    page.set_viewport_size({"width": 380, "height": 800})
+    page.wait_for_timeout(300)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380

@@ -1,0 +1,1 @@
+"""Tests of the drop-in functions beyond the catalogue of behaviours."""

@@ -1,0 +1,151 @@
+"""Verdicts that are easy to get wrong: each is what torch's slow mode says, in both modes of the drop-in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import gradvet
+
+MODES = pytest.mark.parametrize("fast_mode", [False, True], ids=["slow", "fast"])
+
+
+def leaf(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, requires_grad=True)
+
+
+def with_derivative(
+    function: Callable[..., Any], backward: Callable[..., Any] | None = None, jvp: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """The function with a derivative of its own: backward(x, *cotangents) and jvp(tangent)."""
+
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Any:
+            ctx.save_for_backward(x)
+            return function(x)
+
+        @staticmethod
+        def backward(ctx: Any, *cotangents: Tensor) -> Any:
+            assert backward is not None
+            return backward(*ctx.saved_tensors, *cotangents)
+
+        @staticmethod
+        def jvp(ctx: Any, tangent: Tensor) -> Any:
+            assert jvp is not None
+            return jvp(tangent)
+
+    return Own.apply
+
+
+def hooked(hook: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def function(x: Tensor) -> Tensor:
+        y = x.clone()
+        y.register_hook(lambda gradient: None if gradient is None else hook(gradient))
+        return y * 1
+
+    return function
+
+
+@MODES
+def test_slope_that_is_not_a_number_in_one_direction_is_not_forgotten_in_the_next(fast_mode: bool) -> None:
+    wrong = with_derivative(lambda x: torch.stack([x[0].sqrt(), x[1]]), jvp=torch.clone)
+    options = {"check_forward_ad": True, "check_backward_ad": False, "check_undefined_grad": False}
+    with pytest.raises(gradvet.GradcheckError, match="computed with forward mode mismatch"):
+        gradvet.gradcheck(wrong, leaf(0.0, 1.0), fast_mode=fast_mode, **options)
+
+
+@MODES
+def test_jitter_in_the_second_of_two_scalar_outputs_is_seen(fast_mode: bool) -> None:
+    def backward(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        jitter = 1 + 1e-8 * torch.rand((), dtype=torch.float64)
+        return first * torch.ones_like(x) + second * 2 * x * jitter
+
+    jittering = with_derivative(lambda x: (x.sum(), (x * x).sum()), backward)
+    with pytest.raises(gradvet.GradcheckError, match="not reentrant"):
+        gradvet.gradcheck(jittering, leaf(1.0, 2.0, 3.0), fast_mode=fast_mode)
+
+
+@MODES
+@pytest.mark.parametrize(
+    "hook", [lambda g: g + 1e-17, lambda g: torch.where(g == 0, 1e-3, g)], ids=["tiny_offset", "filled_zeros"]
+)
+def test_gradient_for_a_zero_cotangent_must_be_exactly_zero(fast_mode: bool, hook: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(gradvet.GradcheckError):
+        gradvet.gradcheck(hooked(hook), leaf(*range(1, 13)), fast_mode=fast_mode)
+
+
+def test_backward_that_is_wrong_for_single_cotangents_alone_is_seen_in_slow_mode() -> None:
+    def backward(x: Tensor, cotangent: Tensor) -> Tensor:
+        return cotangent * x.cos() * (2.0 if int((cotangent != 0).sum()) == 1 else 1.0)
+
+    x = torch.linspace(0.1, 1.0, 20, dtype=torch.float64).requires_grad_()
+    with pytest.raises(gradvet.GradcheckError, match="Jacobian mismatch"):
+        gradvet.gradcheck(with_derivative(torch.sin, backward), x)
+
+
+@MODES
+@pytest.mark.parametrize("size", [1, 4, 300, 1500])
+def test_function_that_ends_just_beyond_the_step_passes(fast_mode: bool, size: int) -> None:
+    def square_of_positive(x: Tensor) -> Tensor:
+        if bool((x <= 0).any()):
+            raise ValueError("outside of the domain")
+        return x * x
+
+    x = torch.full((size,), 5e-6, dtype=torch.float64, requires_grad=True)
+    assert gradvet.gradcheck(square_of_positive, x, fast_mode=fast_mode)
+
+
+@MODES
+def test_outputs_may_change_their_shape_beyond_the_step(fast_mode: bool) -> None:
+    x = torch.full((4,), 0.5 + 5e-6, dtype=torch.float64, requires_grad=True)
+    assert gradvet.gradcheck(lambda x: x[x > 0.5] * 2, x, fast_mode=fast_mode)
+
+
+@MODES
+def test_output_without_derivative_may_jump_beyond_the_step(fast_mode: bool) -> None:
+    x = torch.full((4,), 0.5 - 5e-6, dtype=torch.float64, requires_grad=True)
+    assert gradvet.gradcheck(lambda x: torch.round(x).detach(), x, fast_mode=fast_mode)
+
+
+@MODES
+@pytest.mark.filterwarnings("ignore:Input #0 requires gradient")
+def test_each_side_of_a_coarse_step_is_rounded_for_itself(fast_mode: bool) -> None:
+    ones = torch.ones(4, dtype=torch.bfloat16, requires_grad=True)  # the spacing of the numbers changes at one
+    assert gradvet.gradcheck(lambda x: x * 1, ones, eps=1e-2, atol=1e-1, rtol=1e-1, fast_mode=fast_mode)
+
+
+@pytest.mark.parametrize("function", [lambda x: None, lambda x: x.sum().item()], ids=["none", "number"])
+def test_function_without_any_tensor_among_its_results_is_refused(function: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(ValueError, match="returned no tensor"):
+        gradvet.gradcheck(function, leaf(1.0))
+
+
+def test_worst_entry_is_a_wrong_one_also_without_absolute_tolerance() -> None:
+    def backward(x: Tensor, cotangent: Tensor) -> Tensor:
+        return 2 * cotangent * torch.tensor([1.0, 1.0, 1.1], dtype=torch.float64)
+
+    with pytest.raises(gradvet.GradcheckError, match=r"worst: d output 0 \[2\] / d input 0 \[2\]"):
+        gradvet.gradcheck(with_derivative(lambda x: 2 * x, backward), leaf(1.0, 2.0, 3.0), atol=0.0)
+
+
+@pytest.mark.parametrize("option", [{"eps": 0.0}, {"eps": -1e-6}, {"atol": -1.0}, {"rtol": float("nan")}])
+def test_impossible_settings_are_refused_before_the_function_is_called(option: dict[str, float]) -> None:
+    def untouched(x: Tensor) -> Tensor:
+        raise AssertionError("called")
+
+    with pytest.raises(ValueError, match="must"):
+        gradvet.gradcheck(untouched, leaf(1.0), **option)
+
+
+def test_state_of_numpy_is_as_it_was() -> None:
+    before = np.random.get_state()
+    gradvet.gradcheck(lambda x: x + 0 * np.random.rand(), leaf(1.0, 2.0, 3.0))
+    after = np.random.get_state()
+    assert np.array_equal(before[1], after[1])
+    assert before[2] == after[2]

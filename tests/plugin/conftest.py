@@ -1,0 +1,17 @@
+"""Torch is loaded whole before the first run inside a run.
+
+Such a run forgets the modules that it has loaded, and some parts of torch cannot be loaded twice.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch._dynamo
+
+import gradvet
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _loaded() -> None:
+    gradvet.check(torch.sin, torch.ones(2, dtype=torch.float64))

@@ -1,0 +1,50 @@
+"""Small test suites that the plugin is tried on."""
+
+from __future__ import annotations
+
+WRONG = """
+    import torch
+
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**2
+
+        @staticmethod
+        def backward(ctx, dy):
+            (x,) = ctx.saved_tensors
+            return 2.2 * x * dy
+
+    POINT = torch.tensor([[0.5, -1.0, 2.0], [1.5, 0.25, -3.0]], dtype=torch.float64)
+"""
+
+NATIVE = (
+    WRONG
+    + """
+    def test_right(gradvet):
+        gradvet.check(torch.sin, POINT)
+
+    def test_wrong(gradvet):
+        gradvet.check(Wrong, POINT)
+"""
+)
+
+CLASSICAL = (
+    WRONG
+    + """
+    from torch.autograd import gradcheck, gradgradcheck
+
+    def test_right():
+        assert gradcheck(torch.sin, POINT.clone().requires_grad_())
+
+    def test_wrong():
+        assert gradcheck(Wrong.apply, POINT.clone().requires_grad_())
+
+    def test_refused_without_an_exception():
+        assert not gradcheck(Wrong.apply, POINT.clone().requires_grad_(), raise_exception=False)
+
+    def test_second_order():
+        assert gradgradcheck(torch.sin, POINT.clone().requires_grad_())
+"""
+)

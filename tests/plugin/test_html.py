@@ -1,0 +1,30 @@
+"""`--gradvet-html=FILE`."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.plugin.suites import NATIVE
+
+pytest_plugins = ("pytester",)
+
+
+def test_page_has_every_check_of_the_run(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_op=NATIVE)
+    pytester.runpytest_inprocess("--gradvet-html=run.html").stdout.fnmatch_lines(["wrote run.html"])
+    text = (pytester.path / "run.html").read_text(encoding="utf-8")
+    assert "2 checks: 1 fail, 1 pass" in text
+    assert "test_op.py::test_wrong Wrong" in text
+    assert "test_op.py::test_right sin" in text
+
+
+def test_missing_library_is_a_usage_error_before_any_test_runs(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    pytester.makepyfile("def test_nothing(): pass")
+    result = pytester.runpytest_inprocess("--gradvet-html=run.html")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*pip install 'gradvet[[]report[]]'*"])

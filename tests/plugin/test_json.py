@@ -1,0 +1,34 @@
+"""`--gradvet-json=FILE`."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradvet.core.results import Verdict
+from gradvet.reports.documents import load
+from tests.plugin.suites import NATIVE
+
+pytest_plugins = ("pytester",)
+
+
+@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one process", "xdist"])
+def test_file_has_every_check_of_the_run(pytester: pytest.Pytester, processes: tuple[str, ...]) -> None:
+    pytester.makepyfile(test_op=NATIVE)
+    run = pytester.runpytest_subprocess if processes else pytester.runpytest_inprocess
+    result = run("--gradvet-json=run.json", *processes)
+    result.stdout.fnmatch_lines(["*2 checks: 1 fail, 1 pass*", "wrote run.json"])
+    found = {report.title: report for report in load(pytester.path / "run.json")}
+    assert {title: report.verdict for title, report in found.items()} == {
+        "test_op.py::test_right sin": Verdict.PASS,
+        "test_op.py::test_wrong Wrong": Verdict.FAIL,
+    }
+    source = found["test_op.py::test_wrong Wrong"].source
+    assert source is not None
+    assert source.code.startswith("class Wrong")
+    assert "torch" in found["test_op.py::test_right sin"].environment
+
+
+def test_run_without_checks_writes_an_empty_file(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_nothing(): pass")
+    pytester.runpytest_inprocess("--gradvet-json=run.json").assert_outcomes(passed=1)
+    assert load(pytester.path / "run.json") == []

@@ -1,0 +1,47 @@
+"""`--gradvet-replace-torch`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradvet.core.results import Verdict
+from gradvet.reports.documents import load
+from tests.plugin.suites import CLASSICAL
+
+pytest_plugins = ("pytester",)
+
+
+def test_every_gradcheck_of_the_suite_runs_on_gradvet_and_is_reported(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_op=CLASSICAL)
+    result = pytester.runpytest_inprocess("--gradvet-replace-torch", "--gradvet-json=run.json")
+    result.assert_outcomes(passed=3, failed=1)
+    assert [(report.title, report.verdict) for report in load(pytester.path / "run.json")] == [
+        ("test_op.py::test_right sin", Verdict.PASS),
+        ("test_op.py::test_wrong apply", Verdict.FAIL),
+        ("test_op.py::test_refused_without_an_exception apply", Verdict.FAIL),
+        ("test_op.py::test_second_order gradient", Verdict.PASS),
+    ]
+
+
+def test_failure_is_told_in_gradvets_words(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_op=CLASSICAL)
+    result = pytester.runpytest_inprocess("--gradvet-replace-torch")
+    result.stdout.fnmatch_lines(
+        ["*test_op.py:*: reverse mode disagrees*", "FAIL apply *", "*look for a wrong constant*"]
+    )
+    result.stdout.no_fnmatch_line("*torch/autograd/gradcheck.py*")
+
+
+def test_without_the_option_torch_checks(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_op=CLASSICAL)
+    result = pytester.runpytest_inprocess("--gradvet-json=run.json")
+    result.assert_outcomes(passed=3, failed=1)
+    assert load(pytester.path / "run.json") == []
+
+
+def test_torch_is_back_after_the_run(pytester: pytest.Pytester) -> None:
+    before = torch.autograd.gradcheck
+    pytester.makepyfile(test_op="def test_nothing(): pass")
+    pytester.runpytest_inprocess("--gradvet-replace-torch")
+    assert torch.autograd.gradcheck is before

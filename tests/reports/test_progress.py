@@ -1,0 +1,35 @@
+"""The progress bar appears where it helps, and nowhere else."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+from rich.console import Console
+
+from gradvet.reports import progress as module
+from gradvet.reports.progress import progress
+
+
+def shown(*, terminal: bool, seconds: float) -> str:
+    stream = io.StringIO()
+    with progress(2, Console(file=stream, force_terminal=terminal, width=80)) as advance:
+        time.sleep(seconds)
+        advance("ops.py::first")
+        advance("ops.py::second")
+    return stream.getvalue()
+
+
+def test_long_work_on_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.01)
+    assert "2/2" in shown(terminal=True, seconds=0.3)
+
+
+def test_short_work_shows_nothing() -> None:
+    assert "/2" not in shown(terminal=True, seconds=0.0)
+
+
+def test_without_a_terminal_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.01)
+    assert "/2" not in shown(terminal=False, seconds=0.1)

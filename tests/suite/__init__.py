@@ -1,0 +1,1 @@
+"""Tests of cases, targets and their execution."""

@@ -1,0 +1,102 @@
+"""Cases: functions that can be found and checked by name."""
+
+from __future__ import annotations
+
+import random
+from types import ModuleType
+
+import numpy
+import pytest
+import torch
+from torch import Tensor
+
+import gradvet
+from gradvet.core.results import Verdict
+from gradvet.suite.case import Case, cases_in
+
+
+def point() -> Tensor:
+    return torch.randn(2, 3, dtype=torch.float64)
+
+
+def module_with(**values: object) -> ModuleType:
+    module = ModuleType("ops")
+    vars(module).update(values)
+    return module
+
+
+def test_decorated_function_stays_as_it_is() -> None:
+    @gradvet.case(inputs=point)
+    def double(x: float) -> float:
+        return 2.0 * x
+
+    assert double(3.0) == 6.0
+
+
+def test_cases_are_found_in_the_order_in_which_they_stand() -> None:
+    mark = gradvet.case(inputs=point)
+    first, second = mark(lambda x: x.sin()), mark(lambda x: x.cos())
+    found = cases_in(module_with(later=first, plain=point, earlier=second, number=3))
+    assert [case.name for case in found] == ["later", "earlier"]
+
+
+def test_function_may_have_several_cases() -> None:
+    function = gradvet.case(inputs=point)(gradvet.case(inputs=point, order=2)(lambda x: x.sin()))
+    found = cases_in(module_with(f=function))
+    assert [(case.name, dict(case.options)) for case in found] == [("f[0]", {"order": 2}), ("f[1]", {})]
+
+
+def test_case_runs_with_its_options() -> None:
+    report = Case("square", torch.square, point, {"modes": ("reverse",)}).run(seed=3)
+    assert report.verdict is Verdict.PASS
+    assert "forward" not in {finding.check for finding in report.findings}
+
+
+def test_options_of_the_run_come_before_those_of_the_case() -> None:
+    report = Case("square", torch.square, point, {"order": 1}).run(seed=3, order=2)
+    assert "reverse-over-reverse" in {finding.check for finding in report.findings}
+
+
+def test_seed_settles_the_inputs() -> None:
+    drawn: list[Tensor] = []
+
+    def recording() -> Tensor:
+        drawn.append(point())
+        return drawn[-1]
+
+    case = Case("square", torch.square, recording)
+    for seed in (3, 3, 4):
+        case.run(seed)
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+def test_seed_settles_what_other_generators_draw() -> None:
+    def mixed() -> Tensor:
+        return torch.tensor([random.random(), numpy.random.rand()], dtype=torch.float64)
+
+    drawn: list[Tensor] = []
+    for _ in range(2):
+        Case("square", lambda x: drawn.append(x.detach().clone()) or x.square(), mixed).run(seed=3)
+    half = len(drawn) // 2
+    assert torch.equal(drawn[0], drawn[half])
+
+
+def test_running_a_case_leaves_the_random_state_alone() -> None:
+    state = torch.get_rng_state()
+    Case("square", torch.square, point).run(seed=3)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_report_of_a_case_has_name_code_environment_and_replay() -> None:
+    report = Case("ops.py::point", lambda x: x.sin(), point, replay="gradvet check ops.py::point").run(seed=3)
+    assert report.title == "ops.py::point"
+    assert report.replay == "gradvet check ops.py::point --seed 3"
+    assert report.environment["torch"].startswith(torch.__version__.split("+")[0])
+    assert report.source is not None
+    assert report.source.file.endswith("test_case.py")
+
+
+def test_case_needs_inputs() -> None:
+    with pytest.raises(TypeError, match="inputs"):
+        gradvet.case()

@@ -1,0 +1,115 @@
+"""What can be named on the command line, and what the answer is where it leads nowhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gradvet.errors import InvalidProblemError
+from gradvet.suite.targets import Making, TargetError, cases_of
+
+FILE = """
+import torch, gradvet
+from neighbour import factor
+
+@gradvet.case(inputs=lambda: torch.ones(3, dtype=torch.float64))
+def first(x):
+    return factor * x
+
+@gradvet.case(inputs=lambda: torch.ones(3, dtype=torch.float64))
+@gradvet.case(inputs=lambda: torch.ones(2, dtype=torch.float64))
+def second(x):
+    return x.sin()
+"""
+
+
+@pytest.fixture
+def ops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "neighbour.py").write_text("factor = 2.0")
+    (tmp_path / "ops.py").write_text(FILE)
+    return "ops.py"
+
+
+def names(target: str, making: Making | None = None) -> list[str]:
+    return [case.name for case in cases_of(target, making or Making())]
+
+
+def test_file_gives_all_its_cases(ops: str) -> None:
+    assert names(ops) == ["ops.py::first", "ops.py::second[0]", "ops.py::second[1]"]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("first", ["ops.py::first"]),
+        ("second", ["ops.py::second[0]", "ops.py::second[1]"]),
+        ("second[1]", ["ops.py::second[1]"]),
+    ],
+)
+def test_name_in_a_file_gives_the_cases_of_that_name(ops: str, name: str, found: list[str]) -> None:
+    assert names(f"{ops}::{name}") == found
+
+
+def test_replay_names_the_case(ops: str) -> None:
+    assert [case.replay for case in cases_of(f"{ops}::first", Making())] == ["gradvet check ops.py::first"]
+
+
+def test_callable_gets_inputs_of_the_shapes_and_dtype_asked_for() -> None:
+    making = Making(((4, 5), ()), "float32", {"dim": -1})
+    (case,) = cases_of("torch:softmax", making)
+    inputs = case.inputs()
+    assert [tensor.shape for tensor in inputs] == [(4, 5), ()]
+    assert {tensor.dtype for tensor in inputs} == {torch.float32}
+    assert case.options == {"kwargs": {"dim": -1}}
+    assert (
+        case.replay == "gradvet check torch:softmax --input 4x5 --input scalar --dtype float32 --kwargs '{\"dim\": -1}'"
+    )
+
+
+@pytest.mark.parametrize("init", [{"in_features": 5, "out_features": 3}, [5, 3]])
+def test_module_class_is_made_in_the_dtype_of_its_inputs(init: object) -> None:
+    (case,) = cases_of("torch.nn:Linear", Making(((2, 5),), init=init))  # type: ignore[arg-type]
+    assert case.func(*case.inputs()).shape == (2, 3)
+
+
+def test_same_seed_makes_the_same_module() -> None:
+    making = Making(((2, 5),), init=[5, 3], seed=11)
+    (one,), (other,) = cases_of("torch.nn:Linear", making), cases_of("torch.nn:Linear", making)
+    assert torch.equal(one.func.weight, other.func.weight)  # type: ignore[attr-defined]
+
+
+def test_nested_names_are_followed() -> None:
+    (case,) = cases_of("torch:nn.functional.silu", Making(((3,),)))
+    assert case.func is torch.nn.functional.silu
+
+
+@pytest.mark.parametrize(
+    ("target", "making", "words"),
+    [
+        ("none.py", Making(), "there is no file none.py"),
+        ("ops.py::third", Making(), r"ops\.py has no case 'third'; it has: first, second\[0\], second\[1\]"),
+        ("neighbour.py", Making(), r"neighbour\.py has no cases: decorate functions with @gradvet\.case"),
+        ("broken.py", Making(), r"broken\.py cannot be imported: ZeroDivisionError"),
+        ("torch", Making(), "the target 'torch' was not understood"),
+        ("torch:sin", Making(), "torch:sin needs inputs: give one --input SHAPE"),
+        ("torch:no_such", Making(((3,),)), "torch has no no_such"),
+        ("no_such_module:f", Making(((3,),)), "the module no_such_module cannot be imported"),
+        ("math:pi", Making(((3,),)), "math:pi is float, not something that can be called"),
+        ("torch.nn:Linear", Making(((3,),)), "cannot be made: TypeError.*give its arguments with --init"),
+        ("torch:sin", Making(((3,),), init=[1]), "is no class to be made, so --init has no meaning"),
+    ],
+)
+def test_target_that_leads_nowhere_says_what_to_do(ops: str, target: str, making: Making, words: str) -> None:
+    Path("broken.py").write_text("1 / 0")
+    with pytest.raises(TargetError, match=words):
+        cases_of(target, making)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float65", "sin"])
+def test_dtype_without_derivatives_is_refused(dtype: str) -> None:
+    (case,) = cases_of("torch:sin", Making(((3,),), dtype))
+    with pytest.raises(InvalidProblemError, match=f"a floating-point or complex dtype was expected, found '{dtype}'"):
+        case.inputs()

@@ -1,0 +1,190 @@
+"""The command line: targets, options, exit codes, one sentence for every error."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gradvet
+from gradvet.cli import main
+from gradvet.reports.documents import load
+
+FILE = """
+import torch, gradvet
+
+class Wrong(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**2
+
+    @staticmethod
+    def backward(ctx, dy):
+        (x,) = ctx.saved_tensors
+        return 2.2 * x * dy
+
+def point():
+    return torch.randn(2, 3, dtype=torch.float64)
+
+@gradvet.case(inputs=point)
+def right(x):
+    return x.sin()
+
+@gradvet.case(inputs=point)
+def wrong(x):
+    return Wrong.apply(x)
+
+@gradvet.case(inputs=lambda: 0 * point())
+def jump(x):
+    return x.floor() + 0 * x
+
+@gradvet.case(inputs=point)
+def broken(x):
+    raise RuntimeError("no such kernel")
+"""
+
+
+@pytest.fixture(autouse=True)
+def ops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ops.py").write_text(FILE)
+
+
+def exit_code(*arguments: str) -> int | str | None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    return left.value.code or 0
+
+
+@pytest.mark.parametrize(
+    ("targets", "code"),
+    [
+        (["ops.py::right"], 0),
+        (["ops.py::wrong"], 1),
+        (["ops.py::wrong", "ops.py::jump", "ops.py::right"], 1),
+        (["ops.py::jump"], 3),
+        (["ops.py::jump", "ops.py::right"], 3),
+        (["ops.py::broken", "ops.py::right"], 2),
+        (["ops.py::wrong", "ops.py::broken"], 1),
+        (["none.py"], 2),
+        (["torch:sin", "--input", "2x3"], 0),
+        (["torch:sin", "--input", "2y3"], 2),
+        (["torch:sin", "--input", "2", "--kwargs", "[1]"], 2),
+        (["torch:sin", "--input", "2", "--modes", "sideways"], 2),
+        (["torch:sin", "--input", "2", "--dtype", "int64"], 2),
+        ([], 2),
+        (["ops.py", "--no-such-option"], 2),
+    ],
+)
+def test_exit_code_tells_the_verdict(targets: list[str], code: int) -> None:
+    assert exit_code("check", *targets) == code
+
+
+def test_pass_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("check", "ops.py::right")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("PASS ops.py::right  resolution ")
+
+
+def test_failure_names_the_entry_the_code_and_the_command_that_repeats_it(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("check", "ops.py::wrong", "--seed", "9")
+    out = capsys.readouterr().out
+    assert "look for a wrong constant factor" in out
+    assert "code: ops.py:" in out
+    assert "again: gradvet check ops.py::wrong --seed 9" in out
+
+
+def test_several_cases_end_with_a_count(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("check", "ops.py::right", "ops.py::wrong")
+    assert capsys.readouterr().out.splitlines()[-1] == "2 checks: 1 fail, 1 pass"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["check", "none.py"], "gradvet: there is no file none.py"),
+        (["check", "ops.py::broken"], "ops.py::broken: RuntimeError: no such kernel (--debug shows where)"),
+        (["report", "none.json"], "gradvet: none.json cannot be read"),
+    ],
+)
+def test_errors_are_one_sentence(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(*arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(sentence)
+
+
+def test_debug_shows_the_exception() -> None:
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        main(["check", "ops.py::broken", "--debug"])
+
+
+def test_same_seed_gives_the_same_inputs(capsys: pytest.CaptureFixture[str]) -> None:
+    tables = []
+    for _ in range(2):
+        exit_code("check", "ops.py::wrong", "--seed", "4")
+        tables.append([line for line in capsys.readouterr().out.splitlines() if line.startswith("  output [")])
+    assert tables[0] == tables[1]
+    assert tables[0]
+
+
+def checks_in(path: str) -> set[str]:
+    return {finding.check for report in load(path) for finding in report.findings}
+
+
+def test_options_reach_the_check() -> None:
+    exit_code("check", "ops.py::right", "--modes", "reverse", "--json", "one.json")
+    exit_code("check", "ops.py::right", "--order", "2", "--json", "two.json")
+    exit_code("check", "ops.py::right", "--thorough", "--json", "three.json")
+    assert "forward" not in checks_in("one.json")
+    assert "reverse-over-reverse" not in checks_in("one.json")
+    assert "reverse-over-reverse" in checks_in("two.json")
+    assert "reverse-over-reverse" in checks_in("three.json")
+
+
+def test_results_can_be_rendered_later(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("check", "ops.py::wrong", "ops.py::right", "--json", "run.json", "--html", "now.html")
+    capsys.readouterr()
+    assert exit_code("report", "run.json", "--html", "later.html") == 1
+    assert capsys.readouterr().out == "2 checks: 1 fail, 1 pass\n"
+    for page in ("now.html", "later.html"):
+        assert "ops.py::wrong" in Path(page).read_text(encoding="utf-8")
+
+
+def test_report_without_files_shows_the_terminals_text(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("check", "ops.py::wrong", "--json", "run.json")
+    shown = capsys.readouterr().out
+    exit_code("report", "run.json")
+    assert capsys.readouterr().out.startswith(shown)
+
+
+def test_modules_are_made_with_init(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        exit_code("check", "torch.nn:Linear", "--input", "4x5", "--init", '{"in_features": 5, "out_features": 3}') == 0
+    )
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_is_for_the_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("completion", shell) == 0
+    assert f"_GRADVET_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--version") == 0
+    assert gradvet.__version__ in capsys.readouterr().out
+    assert exit_code("--help") == 0
+    assert "Exit codes: 0 all pass, 1 a gradient is wrong" in capsys.readouterr().out
+
+
+def test_module_runs_as_the_command() -> None:
+    answer = subprocess.run([sys.executable, "-m", "gradvet", "--version"], capture_output=True, text=True, check=True)
+    assert answer.stdout == f"gradvet, version {gradvet.__version__}\n"
+
+
+def test_help_loads_no_framework() -> None:
+    program = "import sys\nfrom gradvet.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+    program += "assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

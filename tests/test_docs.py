@@ -1,0 +1,86 @@
+"""Every example of the documentation runs and says what the page says that it says.
+
+In a page, `pycon` blocks are doctests, `python` blocks are executed, `python` blocks with a title are files, and
+`console` blocks are commands of gradvet with their output. The blocks of a page share one folder and one namespace.
+"""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gradvet.cli import main
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+BLOCK = re.compile(r"^```(pycon|python|console)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def run_doctest(text: str, names: dict[str, Any], page: str, line: int) -> None:
+    test = doctest.DocTestParser().get_doctest(text, names, page, page, line)
+    failures: list[str] = []
+    # The doctest's own copy of the names is what later blocks go on with.
+    doctest.DocTestRunner(optionflags=FLAGS).run(test, out=failures.append, clear_globs=False)
+    names.update(test.globs)
+    assert not failures, "".join(failures)
+
+
+def run_commands(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, expected = part.partition("\n")
+        program, *arguments = shlex.split(command)
+        assert program == "gradvet"
+        with pytest.raises(SystemExit):
+            main(arguments)
+        found = capsys.readouterr().out
+        assert doctest.OutputChecker().check_output(expected, found, FLAGS), f"$ {command}\n{found}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_examples_of_a_page_hold(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)  # The examples draw inputs; which ones is not what is tested.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    text = page.read_text(encoding="utf-8")
+    for block in BLOCK.finditer(text):
+        kind, title, body = block.groups()
+        if title:
+            (tmp_path / title).write_text(body)
+            monkeypatch.delitem(sys.modules, Path(title).stem, raising=False)
+        elif kind == "pycon":
+            run_doctest(body, names, page.name, text[: block.start()].count("\n"))
+        elif kind == "console":
+            run_commands(body, capsys)
+        else:
+            exec(compile(body, page.name, "exec"), names)
+    tests = [path.name for path in tmp_path.glob("test_*.py")]
+    if tests:
+        expected = 1 if page.stem == "index" else 0  # the quickstart's test finds the quickstart's mistake
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+        answer = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert answer.returncode == expected, answer.stdout
+        assert ("FAIL Swish" in answer.stdout) == bool(expected)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [page.name for page in PAGES if f": {page.name}" not in navigation] == []
+
+
+def test_wrong_example_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(AssertionError, match="Expected"):
+        run_doctest(">>> 1 + 1\n3\n", {}, "page", 0)
+    with pytest.raises(AssertionError, match="version"):
+        run_commands("$ gradvet --version\nsomething else\n", capsys)

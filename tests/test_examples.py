@@ -1,0 +1,65 @@
+"""What a newcomer runs first runs: the demonstration, the README's snippets, the examples in the docstrings."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gradvet
+
+ROOT = Path(__file__).parent.parent
+SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages(gradvet.__path__, "gradvet.")
+    if not module.name.endswith("__main__")
+]
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False
+    )
+
+
+def test_demonstration_accepts_the_right_gradient_and_refuses_the_wrong_one() -> None:
+    answer = run("examples/demo.py")
+    assert answer.returncode == 0, answer.stderr
+    right, wrong = answer.stdout.split("wrong.py, HastyRMSNorm:")
+    assert right == "right.py, RMSNorm:\nthe gradients are right\n\n"
+    assert "the gradients are wrong" in wrong
+    assert "Jacobian mismatch for output 0 with respect to input 0" in wrong
+    assert re.search(r"worst: d output 0 \[\d, \d\] / d input 0 \[\d, \d\]", wrong)
+
+
+def test_snippets_of_the_readme_run(tmp_path: Path) -> None:
+    snippets = SNIPPET.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(snippets) >= 2
+    script = tmp_path / "readme.py"
+    script.write_text("\n".join(snippets), encoding="utf-8")
+    answer = run(script)
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings_hold(name: str) -> None:
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "gradvet":
+            raise
+        pytest.skip(f"{error.name} is not installed")
+    assert doctest.testmod(module).failed == 0
+
+
+@pytest.mark.parametrize("name", ["gradcheck", "replace_torch_gradcheck", "as_sparse_gradcheck"])
+def test_public_function_has_an_example(name: str) -> None:
+    (found,) = doctest.DocTestFinder(recurse=False).find(getattr(gradvet, name), name)
+    assert found.examples
