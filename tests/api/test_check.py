@@ -394,9 +394,20 @@ def test_gradient_that_is_wrong_on_purpose_is_held_to_its_surrogate() -> None:
 
 
 def test_time_that_is_spent_is_said() -> None:
-    report = gradvet.check(torch.sin, inputs(4), budget=0.0)
+    report = gradvet.check(torch.sin, inputs(4), budget=1e-9)
     assert report.verdict is not Verdict.FAIL
     assert any("time that was given is spent" in line for line in report.coverage)
+
+
+@pytest.mark.parametrize("settings", [{"budget": 0.0}, {"budget": -1.0}, {"modes": ()}, {"checks": ()}])
+def test_request_that_would_check_nothing_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="nothing would be checked|no check is left"):
+        gradvet.check(torch.sin, inputs(4), **settings)
+
+
+def test_report_is_neither_true_nor_false() -> None:
+    with pytest.raises(TypeError, match="assert_gradients"):
+        bool(gradvet.check(torch.sin, inputs(4)))
 
 
 def test_bytes_that_are_spent_leave_inputs_out_and_say_which_share() -> None:

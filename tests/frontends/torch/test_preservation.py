@@ -317,7 +317,8 @@ def test_nothing_of_a_check_outlives_it(
     if check is gradgradcheck:
         options = {key: value for key, value in options.items() if "forward" not in key}
     x = numbers((4, 3), 0).requires_grad_()
-    check(function, x, **options)  # torch loads parts of itself when forward mode is first used, and keeps frames then
+    check(watched, x, **options)  # torch loads parts of itself when forward mode is first used, and keeps frames then
+    seen.clear()
     gc.collect()
     gc.disable()
     try:
