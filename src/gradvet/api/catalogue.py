@@ -78,7 +78,7 @@ class Selection:
             chosen = (checks,) if isinstance(checks, str) else tuple(checks)
             _known("check", chosen, NAMES)
             names = set(chosen)
-        if not names:
+        if not names or not wanted:
             raise InvalidProblemError("no check is left to run: name at least one mode and one check")
         return cls(frozenset(names))
 
