@@ -45,6 +45,10 @@ def run(target: str, jobs: int) -> list[Outcome]:
 def test_case_that_raises_does_not_stop_the_others(ops: str, jobs: int) -> None:
     found = run(ops, jobs)
     assert [outcome.name for outcome in found] == ["ops.py::right", "ops.py::broken", "ops.py::also_right"]
-    assert [outcome.report.verdict.value if outcome.report else None for outcome in found] == ["pass", None, "pass"]
+    assert [outcome.report.verdict.value if outcome.report is not None else None for outcome in found] == [
+        "pass",
+        None,
+        "pass",
+    ]
     assert "no such kernel" in str(found[1].error)
-    assert [outcome.report.seed for outcome in found if outcome.report] == [5, 5]
+    assert [outcome.report.seed for outcome in found if outcome.report is not None] == [5, 5]
