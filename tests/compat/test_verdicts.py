@@ -90,6 +90,22 @@ def test_backward_that_is_wrong_for_single_cotangents_alone_is_seen_in_slow_mode
 
 
 @MODES
+@pytest.mark.parametrize("size", [800, 100_000])
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0], ids=["first", "inner", "last"])
+def test_one_doubled_entry_of_an_elementwise_function_is_named(fast_mode: bool, size: int, share: float) -> None:
+    at = round(share * (size - 1))
+
+    def backward(x: Tensor, cotangent: Tensor) -> Tensor:
+        gradient = cotangent * x.cos()
+        gradient[at] *= 2
+        return gradient
+
+    x = torch.linspace(-1.0, 1.0, size, dtype=torch.float64).requires_grad_()
+    with pytest.raises(gradvet.GradcheckError, match=rf"d output 0 \[{at}\] / d input 0 \[{at}\]"):
+        gradvet.gradcheck(with_derivative(torch.sin, backward), x, fast_mode=fast_mode)
+
+
+@MODES
 @pytest.mark.parametrize("size", [1, 4, 300, 1500])
 def test_function_that_ends_just_beyond_the_step_passes(fast_mode: bool, size: int) -> None:
     def square_of_positive(x: Tensor) -> Tensor:

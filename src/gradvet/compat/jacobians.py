@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradvet.compat.checker import as_tuple
 from gradvet.core.experiment import Experiment
 from gradvet.core.jacobians import Numerical, Pulled
 from gradvet.core.spaces import Space
@@ -26,8 +27,8 @@ def get_numerical_jacobian(
 ) -> tuple[Tensor, ...]:
     """One matrix of differences per target, for the first output; `fn` takes the inputs as one tuple."""
     _deprecated("get_numerical_jacobian", grad_out)
-    arguments = _as_tuple(inputs)
-    chosen = arguments if target is None else _as_tuple(target)
+    arguments = as_tuple(inputs)
+    chosen = arguments if target is None else as_tuple(target)
     with undisturbed(fn, arguments):
         problem = _problem(lambda *values: _first(fn(values)), arguments)
         numerical = Numerical(Experiment(problem, Options(seed=0, step=eps)))
@@ -43,7 +44,7 @@ def get_analytical_jacobian(
 ) -> tuple[tuple[Tensor, ...], bool, bool, bool]:
     """The Jacobians by reverse mode; whether they are reproducible; whether sizes, and dtypes, are right."""
     _deprecated("get_analytical_jacobian", grad_out)
-    arguments = _as_tuple(inputs)
+    arguments = as_tuple(inputs)
     problem = _problem(lambda *values: output, arguments)
     options = Options(seed=0)
     matrices = _matrices(problem, Pulled(Experiment(problem, options)).columns)
@@ -124,7 +125,3 @@ def _deprecated(name: str, grad_out: float) -> None:
     )
     if grad_out != 1.0:
         raise ValueError("Expected grad_out to be 1.0: scale the Jacobian afterwards instead.")
-
-
-def _as_tuple(values: Any) -> tuple[Any, ...]:
-    return tuple(values) if isinstance(values, (tuple, list)) else (values,)
