@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gradvet.api.catalogue import EXACT, FORWARD, SECOND_ORDER, SLOPES, SUBSTITUTING, VALUES, Selection
+from gradvet.api.catalogue import EXACT, FORWARD, SECOND_ORDER, SLOPES, SUBSTITUTING, TRANSFORMS, VALUES, Selection
 from gradvet.checks.precision import precision_against
 from gradvet.checks.second_order import composition, symmetry
 from gradvet.core.provenance import environment, source_of
@@ -98,7 +98,7 @@ def _preflight(trial: Trial, selection: Selection) -> Iterator[Finding]:
     if not subject.codomain.size or not subject.domain.size:
         return
     try:
-        subject.reverse.pull(subject.signed(subject.codomain.size))
+        _ = trial.pulled
     except DerivativeError as error:
         if "reverse" not in selection:
             trial.reversible = False
@@ -143,8 +143,21 @@ def _within(binding: Binding, limit: int | None) -> tuple[Binding, list[str]]:
 
 
 def _exact(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
+    checks = _fitting(trial, wanted.selection.of_these(EXACT))
+    for name in TRANSFORMS.intersection(checks) - wanted.selection.named:
+        if _is_stock(trial):
+            yield Finding(name, Verdict.SKIPPED, "all rules are torch's own; name this check to run it all the same")
+            del checks[name]
     # A circumstance that the function refuses is not a mistake in its derivative.
-    yield from survey(trial, _fitting(trial, wanted.selection.of_these(EXACT)), lambda error: True)
+    yield from survey(trial, checks, lambda error: True)
+
+
+def _is_stock(trial: Trial) -> bool:
+    """Whether the function has no derivative rules of its own, and no memory."""
+    subject = trial.subject
+    if not subject.codomain.size or not subject.domain.size:
+        return True
+    return not subject.circumstances.has_own_rules() and not bool(trial.wobble.any())
 
 
 def _slopes(trial: Trial, wanted: Wanted) -> Iterator[Finding]:

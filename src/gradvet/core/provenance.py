@@ -22,6 +22,14 @@ def source_of(func: Callable[..., Any]) -> Source | None:
     """The code of a function, a class or an instance's class with its file and line; None where there is none."""
     written = _written(func)
     try:
+        return _read(getattr(written, "__code__", written))
+    except TypeError:  # cannot be a key
+        return None
+
+
+@functools.lru_cache(maxsize=256)
+def _read(written: Any) -> Source | None:
+    try:
         lines, start = inspect.getsourcelines(written)
         file = inspect.getsourcefile(written) or ""
     except (OSError, TypeError):
