@@ -10,7 +10,7 @@ from gradvet.core.problem import Misfit, Move, Problem
 from gradvet.core.spaces import Array
 from gradvet.options import Options
 
-STRIDES = ((CENTRAL, 8.0), (EXTRAPOLATED, 8.0), (EXTRAPOLATED, 128.0), (EXTRAPOLATED, 1.0), (CENTRAL, 2.0 / 3.0))
+STRIDES = ((CENTRAL, 4.0), (EXTRAPOLATED, 8.0), (EXTRAPOLATED, 128.0), (EXTRAPOLATED, 1.0), (CENTRAL, 2.0 / 3.0))
 """How a direction is walked, and how much further than the entrywise step: first the cheapest; then without the h²
 term, where truncation was too large; then far, where roundoff was; then near, where the function bends within reach;
 at last no further than the entrywise step itself."""
@@ -39,9 +39,9 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class AtZero:
-    """What a cotangent of zeros gives: the gradient, and where its attributes do not fit."""
+    """What a cotangent of zeros gives: the gradient, if any input gets one, and where its attributes do not fit."""
 
-    gradient: Array
+    gradient: Array | None
     misfits: list[Misfit]
 
 
@@ -125,7 +125,6 @@ class Experiment:
     def at_zero(self) -> AtZero:
         """The backward pass of a zero cotangent."""
         gradient = self.problem.reverse.pull_undefined(())
-        gradient = self.problem.zeros(self.problem.domain.size) if gradient is None else gradient
         return AtZero(gradient, self.problem.reverse.misfits())
 
     def walk_as(self, stride: int) -> None:

@@ -25,6 +25,9 @@ from functools import lru_cache
 MOST = 12
 """More directions than this are not drawn: a ratio that these cannot resolve is compared entry by entry."""
 
+FINEST = 3e-11
+"""The part of a usual tolerance, 1e-5, that the arithmetic itself leaves of numbers that agree."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -71,3 +74,27 @@ def plans(*, columns_seen: bool, rows_seen: bool) -> tuple[Plan, ...]:
     if rows_seen:
         return tuple(Plan(number, None) for number in numbers)
     return tuple(Plan(number, number + more) for number in numbers for more in (0, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A plan, and how small what its probes leave must be, as a part of the error to be seen."""
+
+    plan: Plan
+    ratio: float
+
+
+@lru_cache(maxsize=64)
+def stages(miss: float, *, columns_seen: bool, rows_seen: bool) -> tuple[Stage, ...]:
+    """Plans from the cheapest up, which together miss an error with probability `miss` at most.
+
+    Each plan may miss with half the probability of the one before, so that the sum is within the limit whichever of
+    them are looked at, and in whatever order what is seen suggests. The halving costs little: a plan of k directions
+    resolves the k-th root of it. Plans that even exact numbers could not satisfy are left out.
+    """
+    found: list[Stage] = []
+    for plan in plans(columns_seen=columns_seen, rows_seen=rows_seen):
+        ratio = resolving_ratio(miss * 0.5 ** (len(found) + 1), plan)
+        if ratio >= FINEST:
+            found.append(Stage(plan, ratio))
+    return tuple(found)

@@ -132,6 +132,14 @@ class Problem(Protocol):
         """By how much of itself rounding may change a step of this size in any coordinate."""
         ...
 
+    def equal(self, one: Array, other: Array) -> bool:
+        """Whether two vectors hold the same numbers; what is not a number equals nothing."""
+        ...
+
+    def vanishes(self, vector: Array) -> bool:
+        """Whether every number is zero."""
+        ...
+
     def zeros(self, size: int | tuple[int, ...]) -> Array: ...
     def signed(self, size: int, scale: float = 1.0) -> Array:
         """Fresh random numbers of either sign with magnitudes in [½, 1½) · scale, from the check's own generator."""

@@ -80,6 +80,12 @@ class TorchProblem:
     def independent(self) -> bool:
         return all(layout.independent for layout in self.layouts)
 
+    def equal(self, one: Tensor, other: Tensor) -> bool:
+        return torch.equal(one, other)
+
+    def vanishes(self, vector: Tensor) -> bool:
+        return not torch.count_nonzero(vector)
+
     def zeros(self, size: int | tuple[int, ...]) -> Tensor:
         return torch.zeros(size, dtype=WORK, device=self.home)
 

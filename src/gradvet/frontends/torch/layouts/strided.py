@@ -27,7 +27,7 @@ class Strided:
         self.independent = separate(size, stride)
 
     def rounded(self, displacement: Tensor) -> tuple[Tensor, Tensor]:
-        moved = torch.add(self.base, self.coordinates.unflatten(displacement))
+        moved = torch.add(self.base, self.coordinates.shaped(displacement))
         rounded = torch.sub(moved, self.base)
         # Infinite elements cannot be moved: inf - inf is no displacement.
         if not self._rounding < torch.inf:
