@@ -21,11 +21,12 @@ from gradvet.compat.phrases import message
 from gradvet.core.experiment import Experiment
 from gradvet.core.results import Report
 from gradvet.core.runner import Check, run
+from gradvet.errors import OutputsChangedError
 from gradvet.frontends.torch.higher_order import gradient_of, random_cotangents
 from gradvet.frontends.torch.layouts import numbers_of
 from gradvet.frontends.torch.preservation import undisturbed
 from gradvet.frontends.torch.problem import TorchProblem
-from gradvet.frontends.torch.semantics import explained, semantics, told_apart
+from gradvet.frontends.torch.semantics import explain, semantics, told_apart
 from gradvet.options import Options, Tolerance
 
 SLOW_MISS = 1e-9
@@ -211,10 +212,14 @@ def _vet(func: Callable[..., Any], arguments: tuple[Any, ...], options: Options,
 
 
 def _examine(func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: list[Check]) -> Report:
-    with explained(arguments, options.masked), undisturbed(func, arguments):
-        problem = TorchProblem(func, arguments, options.seed, options.masked)
-        _check_outputs(problem.live)
-        return run(getattr(func, "__name__", type(func).__name__), Experiment(problem, options), catalogue)
+    with undisturbed(func, arguments):
+        try:
+            problem = TorchProblem(func, arguments, options.seed, options.masked)
+            _check_outputs(problem.live)
+            return run(getattr(func, "__name__", type(func).__name__), Experiment(problem, options), catalogue)
+        except (RuntimeError, OutputsChangedError) as error:
+            explain(error, arguments, options.masked)
+            raise
 
 
 def _check_inputs(arguments: Sequence[Any]) -> None:

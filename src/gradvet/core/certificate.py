@@ -15,6 +15,7 @@ import array_api_compat
 
 from gradvet.core.experiment import STRIDES, Experiment, OutOfReachError
 from gradvet.core.probes import MOST, Plan, Stage, stages
+from gradvet.core.spaces import Array
 
 PREMISE = 0.1
 """A certificate speaks about what the entrywise comparison would say. That comparison divides by the nominal step, so
@@ -55,20 +56,28 @@ def reverse_residual(experiment: Experiment, plan: Plan) -> float:
     if len(directions) == len(codirections) == 1:
         right, left = directions[0], codirections[0]
         return abs(float(left.v @ right.difference - left.pulled @ right.displacement)) / step
-    xp = array_api_compat.array_namespace(directions[0].difference)
-    V, W = xp.stack([probe.v for probe in codirections]), xp.stack([probe.pulled for probe in codirections])
-    D, U = xp.stack([probe.difference for probe in directions]), xp.stack([probe.displacement for probe in directions])
-    return float(xp.max(xp.abs(V @ D.T - W @ U.T))) / step
+    # One product of (v, Jᵀv) with (D, -u): for few numbers, what counts is how often the framework is called.
+    left = _rows([(probe.v, probe.pulled) for probe in codirections])
+    right = _rows([(probe.difference, -probe.displacement) for probe in directions])
+    worst = 0.0
+    for products in (left @ right.T).tolist():
+        for product in products:
+            worst = larger(worst, abs(product))
+    return worst / step
+
+
+def _rows(pairs: list[tuple[Array, Array]]) -> Array:
+    """A matrix with a row for each pair, one half behind the other."""
+    xp = array_api_compat.array_namespace(pairs[0][0])
+    return xp.reshape(xp.concat([half for pair in pairs for half in pair]), (len(pairs), -1))
 
 
 def row_residual(experiment: Experiment) -> float:
     """The same for a single row, pulled alone: a derivative need not be linear in its codirection if it is wrong."""
-    rows = experiment.problem.codomain.size
-    # A magnitude in [½, 1½) picks one of the rows.
-    index = min(int(rows * (abs(float(experiment.problem.signed(1)[0])) - 0.5)), rows - 1)
+    index = experiment.options.seed % experiment.problem.codomain.size
     direction = experiment.directions(1)[0]
-    gap = float(direction.difference[index]) - float(experiment.row(index) @ direction.displacement)
-    return abs(gap) / direction.step
+    gap = direction.difference[index] - experiment.row(index) @ direction.displacement
+    return abs(float(gap)) / direction.step
 
 
 def forward_residual(experiment: Experiment, plan: Plan) -> float:

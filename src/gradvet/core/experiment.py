@@ -67,11 +67,10 @@ class Experiment:
         self._codirections: list[Codirection] = []
         self._rows: dict[int, Array] = {}
         self._pushes: list[Array] = []
-
-    @property
-    def sees_all_columns(self) -> bool:
+        self.sees_all_columns = problem.domain.size <= FEW
         """Whether the inputs are so few that the directions are simply the basis."""
-        return self.problem.domain.size <= FEW
+        self.sees_all_rows = problem.codomain.size <= FEW
+        """Whether the outputs are so few that the codirections are simply the basis."""
 
     def directions(self, number: int | None) -> list[Direction]:
         """So many directions, walked when they are first asked for; the whole basis if the inputs are few."""
@@ -86,11 +85,6 @@ class Experiment:
         for direction in directions[len(self._pushes) :]:
             self._pushes.append(self.problem.forward.push(direction.displacement))
         return self._pushes[: len(directions)]
-
-    @property
-    def sees_all_rows(self) -> bool:
-        """Whether the outputs are so few that the codirections are simply the basis."""
-        return self.problem.codomain.size <= FEW
 
     def codirections(self, number: int | None) -> list[Codirection]:
         """So many codirections; the whole basis instead if the outputs are few."""
@@ -113,7 +107,7 @@ class Experiment:
         if index in self._rows:
             return self._rows[index]
         codomain = self.problem.codomain
-        output = codomain.locate(index).leaf
+        output = codomain.leaf_of(index)
         cotangent = self.problem.zeros(codomain.leaves[output].coordinates.size)
         cotangent[index - codomain.offsets[output]] = 1.0
         row = self.problem.reverse.pull_from(output, cotangent)

@@ -65,7 +65,7 @@ def resolving_ratio(miss: float, plan: Plan) -> float:
 
 @lru_cache(maxsize=4)
 def plans(*, columns_seen: bool, rows_seen: bool) -> tuple[Plan, ...]:
-    """Plans from the cheapest up. One codirection more than directions is a bargain: it spares the logarithm."""
+    """Plans from the cheapest up. A single direction may have one codirection more: it spares the logarithm."""
     numbers = range(1, MOST + 1)
     if columns_seen and rows_seen:
         return (Plan(None, None),)
@@ -73,7 +73,7 @@ def plans(*, columns_seen: bool, rows_seen: bool) -> tuple[Plan, ...]:
         return tuple(Plan(None, number) for number in numbers)
     if rows_seen:
         return tuple(Plan(number, None) for number in numbers)
-    return tuple(Plan(number, number + more) for number in numbers for more in (0, 1))
+    return (Plan(1, 1), Plan(1, 2), *(Plan(number, number) for number in numbers[1:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +90,16 @@ def stages(miss: float, *, columns_seen: bool, rows_seen: bool) -> tuple[Stage, 
 
     Each plan may miss with half the probability of the one before, so that the sum is within the limit whichever of
     them are looked at, and in whatever order what is seen suggests. The halving costs little: a plan of k directions
-    resolves the k-th root of it. Plans that even exact numbers could not satisfy are left out.
+    resolves the k-th root of it. A plan that even exact numbers could not satisfy gets nothing: what it leaves only
+    tells which plan to try next.
     """
     found: list[Stage] = []
+    share = miss / 2.0
     for plan in plans(columns_seen=columns_seen, rows_seen=rows_seen):
-        ratio = resolving_ratio(miss * 0.5 ** (len(found) + 1), plan)
-        if ratio >= FINEST:
+        ratio = resolving_ratio(share, plan)
+        if ratio < FINEST:
+            found.append(Stage(plan, 0.0))
+        else:
             found.append(Stage(plan, ratio))
+            share /= 2.0
     return tuple(found)
