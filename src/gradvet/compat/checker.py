@@ -61,8 +61,12 @@ def gradcheck(
     fast_mode: bool = False,
     masked: bool | None = None,
     check_sparse_nnz: bool | None = None,
+    exhaustive: bool = False,
 ) -> bool:
     """Check the derivatives of `func` at `inputs`, as `torch.autograd.gradcheck` does.
+
+    With `exhaustive=True` every entry of the Jacobian is compared with its own difference, and no random projection
+    stands for it: the miss probability is zero, and the cost grows with the number of entries.
 
     >>> import torch
     >>> x = torch.tensor([0.5, 2.0], dtype=torch.float64, requires_grad=True)
@@ -85,6 +89,7 @@ def gradcheck(
         nondeterminism=nondet_tol,
         constant_within=nondet_tol if fast_mode else 0.0,
         masked=bool(chosen_semantics(masked, check_sparse_nnz)),
+        exhaustive=exhaustive,
         exact_types=check_grad_dtypes,
     )
     catalogue = _catalogue(
@@ -130,6 +135,7 @@ def gradgradcheck(
     check_rev_over_rev: bool = True,
     fast_mode: bool = False,
     masked: bool = False,
+    exhaustive: bool = False,
 ) -> bool:
     """Check the derivatives of the gradient of `func`, as `torch.autograd.gradgradcheck` does."""
     if not (check_fwd_over_rev or check_rev_over_rev):
@@ -159,6 +165,7 @@ def gradgradcheck(
         check_backward_ad=check_rev_over_rev,
         fast_mode=fast_mode,
         masked=masked,
+        exhaustive=exhaustive,
     )
 
 

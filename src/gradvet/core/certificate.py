@@ -92,8 +92,10 @@ def forward_residual(experiment: Experiment, plan: Plan) -> float:
 
 def certify(experiment: Experiment, residual: Residual) -> float | None:
     """The miss probability of the certificate, or None if the projections cannot show that all entries agree."""
-    problem = experiment.problem
-    if not experiment.options.tolerance.absolute or not problem.independent or not _true_to_step(experiment):
+    problem, options = experiment.problem, experiment.options
+    if options.exhaustive or not options.tolerance.absolute:
+        return None
+    if not problem.independent or not _true_to_step(experiment):
         return None
     attempt = _Attempt(experiment, residual)
     # Another walk costs four evaluations a direction; few columns are sooner compared one by one.

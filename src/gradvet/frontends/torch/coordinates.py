@@ -51,6 +51,11 @@ class Dense:
         """The same to be read at once and not to be handed out: without a copy, where none is needed."""
         return vector.view(self.shape) if self._plain else self.unflatten(vector)
 
+    def unflatten_rows(self, matrix: Tensor) -> Tensor:
+        """A value for each row, side by side along a first axis, in storage of their own."""
+        matrix = matrix.clone().to(self.device).view(len(matrix), *self.shape, *([2] if self.parts == 2 else []))
+        return (torch.view_as_complex(matrix) if self.parts == 2 else matrix).to(self.dtype)
+
     def label(self, index: int) -> str:
         number, part = divmod(index, self.parts)
         indices = []

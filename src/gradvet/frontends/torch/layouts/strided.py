@@ -41,12 +41,7 @@ class Strided:
         return self.tensor
 
     def points(self, displacements: Tensor) -> Tensor | None:
-        rows = displacements.to(self.base.device)
-        if self.coordinates.parts == 2:
-            moves = torch.view_as_complex(rows.reshape(len(rows), *self.coordinates.shape, 2).contiguous())
-        else:
-            moves = rows.reshape(len(rows), *self.coordinates.shape)
-        stacked: Tensor = self.base + moves.to(self.base.dtype)
+        stacked: Tensor = self.base + self.coordinates.unflatten_rows(displacements)
         return stacked
 
     def restore(self) -> None:
