@@ -7,13 +7,14 @@ block that is asked for; only rows of a Jacobian that is small anyway are kept.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import cached_property
 from typing import Protocol
 
 import array_api_compat
 
 from gradvet.core.differences import CENTRAL
-from gradvet.core.experiment import Experiment, OutOfReachError
+from gradvet.core.experiment import Direction, Experiment, OutOfReachError
 from gradvet.core.problem import Problem
 from gradvet.core.spaces import Array
 
@@ -47,6 +48,10 @@ def agree(batched: Array, plain: Array, tolerance: float) -> bool:
     return bool(xp.all(xp.abs(batched - plain) <= TRUSTED * tolerance + 1e-9 * xp.abs(plain)))
 
 
+Evaluation = Callable[[Array], Array | None]
+"""The outputs at several displaced points, a row for each; None where that is impossible."""
+
+
 class Together:
     """Columns of differences from vectorised calls: only where they give what plain calls give, and give it sooner."""
 
@@ -54,31 +59,37 @@ class Together:
         self.experiment = experiment
 
     @cached_property
-    def trusted(self) -> bool:
-        """Whether a random direction, many times over in one call, agrees with a plain walk and takes less time."""
+    def trusted(self) -> Evaluation | None:
+        """The first way in which a random direction, many times over, agrees with a plain walk and takes less time."""
         experiment, problem = self.experiment, self.experiment.problem
         if not problem.independent:
-            return False
+            return None
         try:
             direction = experiment.directions(1)[0]
             started = time.thread_time()
             plain = experiment.walked(direction.displacement)[: problem.codomain.size]
         except OutOfReachError:
-            return False
+            return None
         alone = time.thread_time() - started
+        for evaluate in (problem.evaluate_together, problem.evaluate_replayed):
+            if self._is_right(evaluate, direction, plain):
+                started = time.thread_time()
+                if self._is_right(evaluate, direction, plain) and time.thread_time() - started < alone * WORTHWHILE:
+                    return evaluate
+        return None
+
+    def _is_right(self, evaluate: Evaluation, direction: Direction, plain: Array) -> bool:
         d = direction.displacement[None, :]
-        started = time.thread_time()
-        values = problem.evaluate_together(_concat([d, -d] * WORTHWHILE))
+        values = evaluate(_concat([d, -d] * WORTHWHILE))
         if values is None:
             return False
-        found = (values[-2, :] - values[-1, :])[: problem.codomain.size] / 2.0
-        right = agree(found / direction.step, plain / direction.step, experiment.options.tolerance.absolute)
-        return right and time.thread_time() - started < alone * WORTHWHILE
+        found = (values[-2, :] - values[-1, :])[: plain.shape[0]] / 2.0
+        return agree(found / direction.step, plain / direction.step, self.experiment.options.tolerance.absolute)
 
     def differences(self, start: int, stop: int) -> Array | None:
         """[f(x + h e_j) - f(x - h e_j)] / 2 for the columns asked for, one row each; None if they do not batch."""
         problem = self.experiment.problem
-        if stop - start < WORTHWHILE or not self.trusted:
+        if stop - start < WORTHWHILE or self.trusted is None:
             return None
         numbers = problem.domain.size + problem.codomain.size + problem.silent.size
         width = max(1, min(BLOCK // (2 * numbers), max(WORTHWHILE, CACHED // (2 * numbers))))
@@ -90,7 +101,8 @@ class Together:
         xp = array_api_compat.array_namespace(problem.zeros(1))
         ahead = problem.zeros((number, problem.domain.size))
         ahead[:, start:stop] += self.experiment.options.step * xp.eye(number, dtype=ahead.dtype, device=ahead.device)
-        values = problem.evaluate_together(xp.concat([ahead, -ahead]))
+        assert self.trusted is not None
+        values = self.trusted(xp.concat([ahead, -ahead]))
         return None if values is None else (values[:number, :] - values[number:, :]) / 2.0
 
 

@@ -128,6 +128,10 @@ class Problem(Protocol):
         """
         ...
 
+    def evaluate_replayed(self, displacements: Array) -> Array | None:
+        """The same by replaying what was recorded of plain calls, where the device can do that."""
+        ...
+
     def coarseness(self, step: float) -> float:
         """By how much of itself rounding may change a step of this size in any coordinate."""
         ...

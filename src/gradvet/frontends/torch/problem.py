@@ -17,6 +17,7 @@ from gradvet.frontends.torch.batching import evaluate_together
 from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
 from gradvet.frontends.torch.layouts import Layout, coordinates_of, layouts_of
+from gradvet.frontends.torch.replay import Replay, evaluate_replayed
 
 
 def tensors_in(result: Any) -> list[Any]:
@@ -74,6 +75,7 @@ class TorchProblem:
         self._everything = Space(self.codomain.leaves + self.silent.leaves) if silent else self.codomain
         self.live = tuple([self.outputs[i] for i in live])
         self.ordinary = not has_torch_function(self.live + self.inputs)
+        self.replay: Replay | None = None
         self.reverse = TorchReverse(self)
         self.forward = TorchForward(self)
 
@@ -109,7 +111,7 @@ class TorchProblem:
             try:
                 for position, layout, part in moves:
                     arguments[position] = layout.place(part, scale)
-                found.append(self.vector(self._everything, self.call(arguments)))
+                found.append(self.values(arguments))
             finally:
                 for layout in self.layouts:
                     layout.restore()
@@ -117,6 +119,9 @@ class TorchProblem:
 
     def evaluate_together(self, displacements: Tensor) -> Tensor | None:
         return evaluate_together(self, displacements)
+
+    def evaluate_replayed(self, displacements: Tensor) -> Tensor | None:
+        return evaluate_replayed(self, displacements)
 
     def vector(self, space: Space, values: Sequence[Any]) -> Tensor:
         """Values as one vector of a space, in memory of its own; a missing one counts as zero."""
@@ -128,6 +133,10 @@ class TorchProblem:
             for leaf, value in zip(space.leaves, values, strict=True)
         ]
         return torch.cat(parts) if parts else self.zeros(0)
+
+    def values(self, arguments: Sequence[Any]) -> Tensor:
+        """The outputs for these arguments as one vector, the silent ones last."""
+        return self.vector(self._everything, self.call(arguments))
 
     def call(self, arguments: Sequence[Any]) -> list[Any]:
         """The live outputs, then the silent ones, for other arguments (duals, say)."""

@@ -40,7 +40,12 @@ class Strided:
         self.tensor.data.add_(displacement, alpha=scale)
         return self.tensor
 
-    def points(self, displacements: Tensor) -> Tensor | None:
+    def put(self, value: Tensor) -> None:
+        """Somewhere else altogether, until it is restored."""
+        self._moved = True
+        self.tensor.data.copy_(value)
+
+    def points(self, displacements: Tensor) -> Tensor:
         stacked: Tensor = self.base + self.coordinates.unflatten_rows(displacements)
         return stacked
 
