@@ -1,8 +1,8 @@
 """gradvet beside torch on a CUDA device: `python -m benchmarks.gpu`.
 
 The functions of `benchmarks.functions` at about 1,000 inputs and one opaque kernel, an `autograd.Function` that `vmap`
-knows nothing of: slow and fast mode, and `exhaustive=True`, whose columns come from `vmap`, from a captured CUDA graph or
-from plain calls. Wall time with the device waited for, since launches are what costs; the two take turns. Beside the
+knows nothing of: slow and fast mode, and `exhaustive=True`, whose columns come from `vmap`, from a captured CUDA graph
+or from plain calls. Wall time with the device waited for, since launches are what costs; the two take turns. Beside the
 ratios stand the calls of the function and the backward passes.
 """
 

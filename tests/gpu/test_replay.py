@@ -92,8 +92,7 @@ def test_replay_that_differs_from_plain_calls_is_not_trusted() -> None:
     def counting(x: Tensor) -> Tensor:
         nonlocal calls
         calls += 1
-        # Right when called from Python, but frozen at the number that it had while the graph was captured.
-        return Opaque.apply(x) * (1.0 if torch.cuda.is_current_stream_capturing() is False else 2.0)
+        return Opaque.apply(x) * (2.0 if torch.cuda.is_current_stream_capturing() else 1.0)
 
     experiment = Experiment(problem(counting, (200,)), Options(seed=0))
     assert Together(experiment).trusted is None
