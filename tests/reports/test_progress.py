@@ -14,16 +14,19 @@ from gradvet.reports.progress import progress
 
 def shown(*, terminal: bool, seconds: float) -> str:
     stream = io.StringIO()
-    with progress(2, Console(file=stream, force_terminal=terminal, width=80)) as advance:
-        time.sleep(seconds)
-        advance("ops.py::first")
-        advance("ops.py::second")
+    names = ["ops.py::first", "ops.py::second"]
+    with progress(names, Console(file=stream, force_terminal=terminal, width=80)) as advance:
+        for _ in names:
+            time.sleep(seconds)
+            advance()
     return stream.getvalue()
 
 
 def test_long_work_on_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.01)
-    assert "2/2" in shown(terminal=True, seconds=0.3)
+    text = shown(terminal=True, seconds=0.3)
+    assert "2/2" in text
+    assert text.index("ops.py::first") < text.index("ops.py::second")
 
 
 def test_short_work_shows_nothing() -> None:

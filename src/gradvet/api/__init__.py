@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gradvet.api.catalogue import Selection
 from gradvet.api.examination import Wanted, examine
+from gradvet.core.observation import announce, drawn_seed
 from gradvet.core.results import Report
 from gradvet.frontends.torch.binding import Request
 from gradvet.frontends.torch.numerical import NumericalJacobian, jacobian_of
@@ -42,13 +42,13 @@ def check(
     """
     spending = Budget.of(budget)
     options = Options(
-        seed=int.from_bytes(os.urandom(4), "little") if seed is None else seed,
+        seed=drawn_seed() if seed is None else seed,
         masked=masked,
         power=power,
         seconds=spending.seconds,
     )
     wanted = Wanted(order, Selection.of(modes, checks), spending.bytes)
-    return examine(Request(func, inputs, kwargs, surrogate), wanted, options)
+    return announce(examine(Request(func, inputs, kwargs, surrogate), wanted, options))
 
 
 def assert_gradients(func: Callable[..., Any], inputs: Any, **settings: Any) -> Report:

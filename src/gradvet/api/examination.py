@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gradvet.api.catalogue import EXACT, SECOND_ORDER, SLOPES, SUBSTITUTING, VALUES, Selection
+from gradvet.api.replay import replay
 from gradvet.checks.precision import precision_against
 from gradvet.checks.second_order import composition, symmetry
 from gradvet.core.provenance import environment, source_of
@@ -58,7 +59,8 @@ def examine(request: Request, wanted: Wanted, options: Options) -> Report:
                 *_precision(trial, shadow, wanted),
                 *_second_order(sharp, wanted),
             )
-            report = report_of(binding.title, trial, findings, _replay(binding, wanted, options), left_out)
+            again = replay(request, wanted.order, wanted.selection, wanted.bytes, options)
+            report = report_of(binding.title, trial, findings, again, left_out)
     return replace(
         report,
         seconds=time.perf_counter() - started,
@@ -157,8 +159,3 @@ def _shadow(trial: Trial, subject: TorchSubject, request: Request, options: Opti
     shadow.record, shadow.deadline = trial.record, trial.deadline
     trial.record.note("the formula was checked in float64, and the gradient in low precision against it")
     return shadow
-
-
-def _replay(binding: Binding, wanted: Wanted, options: Options) -> str:
-    order = f", order={wanted.order}" if wanted.order != 1 else ""
-    return f"gradvet.check({binding.title}, inputs{order}, seed={options.seed})"

@@ -6,7 +6,6 @@ random projections are allowed to stand for it.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,6 +18,8 @@ from torch.overrides import is_tensor_like
 from gradvet import checks
 from gradvet.compat.phrases import message
 from gradvet.core.experiment import Experiment
+from gradvet.core.observation import announce, drawn_seed, is_observed
+from gradvet.core.provenance import environment, source_of, title_of
 from gradvet.core.results import Report
 from gradvet.core.runner import Check, run
 from gradvet.frontends.torch.higher_order import gradient_of, random_cotangents
@@ -77,7 +78,7 @@ def gradcheck(
     if not eps > 0.0:
         raise ValueError(f"eps, the step of the differences, must be positive, but it is {eps}")
     options = Options(
-        seed=int.from_bytes(os.urandom(6), "little"),
+        seed=drawn_seed(),
         step=eps,
         tolerance=Tolerance(atol, rtol),
         miss=FAST_MISS if fast_mode else SLOW_MISS,
@@ -98,16 +99,19 @@ def gradcheck(
     for finding in report.findings:
         if finding.check == "detached":
             warnings.warn(finding.headline, stacklevel=2)
+    if report.failures and raise_exception:
+        report = told_apart(
+            report,
+            arguments,
+            options.masked,
+            again=lambda masked: _examine(func, arguments, replace(options, masked=masked), catalogue),
+        )
+    if report.failures or is_observed():
+        report = announce(replace(report, source=source_of(func), environment=environment()))
     if not report.failures:
         return True
     if not raise_exception:
         return False
-    report = told_apart(
-        report,
-        arguments,
-        options.masked,
-        again=lambda masked: _examine(func, arguments, replace(options, masked=masked), catalogue),
-    )
     raise GradcheckError(message(report.failures[0]), report)
 
 
@@ -214,7 +218,7 @@ def _examine(func: Callable[..., Any], arguments: tuple[Any, ...], options: Opti
     with explained(arguments, options.masked), undisturbed(func, arguments):
         problem = TorchProblem(func, arguments, options.seed, options.masked)
         _check_outputs(problem.live)
-        return run(getattr(func, "__name__", type(func).__name__), Experiment(problem, options), catalogue)
+        return run(title_of(func), Experiment(problem, options), catalogue)
 
 
 def _check_inputs(arguments: Sequence[Any]) -> None:

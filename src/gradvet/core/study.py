@@ -18,6 +18,9 @@ from gradvet.core.trial import Trial
 AROUND, LARGE, AROUND_IN_LARGE = 48, 256, 8
 """So many columns and rows around the wrong entry are compared for the diagnosis, fewer in a large space."""
 
+OTHERS = 4
+"""So many wrong entries are named beside the worst."""
+
 ALIKE = 1e-4
 """Entries that differ by less than this part of the largest one around are not listed as wrong."""
 
@@ -41,7 +44,8 @@ def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
     rows = _around(subject.codomain, entry.row)
     if trial.late:
         return Study(1, 1, (), "")
-    numerical = _numerical(trial, rows, columns)
+    step = middle_step(trial)
+    numerical = _numerical(trial, rows, columns, step)
     derivative = _derivative(trial, mode, rows, columns)
     xp = array_api_compat.array_namespace(numerical)
     finite = xp.isfinite(numerical)
@@ -49,23 +53,23 @@ def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
     limit = max(ALIKE * top, abs(entry.derivative - entry.numerical) / 16.0)
     wrong = ~(xp.abs(derivative - numerical) <= limit)
     count = int(xp.count_nonzero(wrong))
+    places = [(i, j) for i, j in _places(wrong) if (rows[i], columns[j]) != (entry.row, entry.column)]
     others = tuple(
         Entry(
-            subject.codomain.locate(rows.start + i),
-            subject.domain.locate(columns.start + j),
+            subject.codomain.locate(rows[i]),
+            subject.domain.locate(columns[j]),
             float(derivative[i, j]),
             float(numerical[i, j]),
-            limit,
-            row=rows.start + i,
-            column=columns.start + j,
+            _error(trial, rows[i], columns[j], float(numerical[i, j]), step),
+            row=rows[i],
+            column=columns[j],
         )
-        for i, j in _places(wrong)
-        if (rows.start + i, columns.start + j) != (entry.row, entry.column)
+        for i, j in places[:OTHERS]
     )
     return Study(
         max(1, count),
         wrong.shape[0] * wrong.shape[1],
-        others[:4],
+        others,
         diagnose(numerical, derivative, limit),
         block(numerical, derivative, names(subject.codomain, rows), names(subject.domain, columns)),
     )
@@ -79,8 +83,14 @@ def _around(space: Space, index: int) -> range:
     return range(start, min(section.stop, start + most))
 
 
-def _numerical(trial: Trial, rows: range, columns: range) -> Array:
-    step, found = middle_step(trial), []
+def _error(trial: Trial, row: int, column: int, numerical: float, step: float) -> float:
+    """The error bar of one entry: truncation, a third of what twice the step changes, and roundoff."""
+    far = float(_numerical(trial, range(row, row + 1), range(column, column + 1), 2.0 * step)[0, 0])
+    return abs(far - numerical) / 3.0 + float(trial.noise[row]) / (step * float(trial.sizes[column]))
+
+
+def _numerical(trial: Trial, rows: range, columns: range, step: float) -> Array:
+    found = []
     for column in columns:
         u = trial.subject.zeros(trial.subject.domain.size)
         u[column] = trial.sizes[column]

@@ -11,6 +11,7 @@ from typing import Any
 
 from gradvet.core.results import Finding, Report, Source, Verdict
 from gradvet.reports import words
+from gradvet.reports.files import prepared
 
 EXTRA = "The HTML report needs Jinja2 and plotly: install them with pip install 'gradvet[report]'."
 
@@ -57,7 +58,7 @@ def fragment(report: Report) -> str:
 
 def write(reports: Sequence[Report], path: str | Path, title: str = "gradvet") -> None:
     """Write the page to a file."""
-    Path(path).write_text(page(reports, title), encoding="utf-8")
+    prepared(path).write_text(page(reports, title), encoding="utf-8")
 
 
 def _telling(reports: Sequence[Report]) -> Iterator[tuple[int, int, Finding]]:
