@@ -11,8 +11,8 @@ import array_api_compat
 from gradvet.core.diagnose import diagnose
 from gradvet.core.modes import Mode
 from gradvet.core.pinpoint import Entry, middle_step, slope_along
-from gradvet.core.portrait import block, names
-from gradvet.core.spaces import Array, Space
+from gradvet.core.portrait import around, block, names
+from gradvet.core.spaces import Array
 from gradvet.core.trial import Trial
 
 AROUND, LARGE, AROUND_IN_LARGE = 48, 256, 8
@@ -40,8 +40,10 @@ class Study:
 def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
     """Compare the block of the Jacobian around an entry, within its input and its output."""
     subject = trial.subject
-    columns = _around(subject.domain, entry.column)
-    rows = _around(subject.codomain, entry.row)
+    columns, rows = (
+        around(space, index, AROUND if space.size <= LARGE else AROUND_IN_LARGE)
+        for space, index in ((subject.domain, entry.column), (subject.codomain, entry.row))
+    )
     if trial.late:
         return Study(1, 1, (), "")
     step = middle_step(trial)
@@ -73,14 +75,6 @@ def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
         diagnose(numerical, derivative, limit),
         block(numerical, derivative, names(subject.codomain, rows), names(subject.domain, columns)),
     )
-
-
-def _around(space: Space, index: int) -> range:
-    """Coordinates of the leaf around one of them, all if they are few."""
-    most = AROUND if space.size <= LARGE else AROUND_IN_LARGE
-    section = space.slice(space.locate(index).leaf)
-    start = max(section.start, min(index - most // 2, section.stop - most))
-    return range(start, min(section.stop, start + most))
 
 
 def _error(trial: Trial, row: int, column: int, numerical: float, step: float) -> float:

@@ -4,6 +4,7 @@ A figure is made of what stands in `Finding.facts`; a fact that is not there giv
 
     numerical, derivative   blocks of outputs × inputs, by differences and by the derivative under test
     rows, columns           what their rows and columns are called (optional)
+    block                   these four for a part of the Jacobian around the worst entry, where the whole is not for it
     sweep                   steps, errors (of the difference at each step), floor (what roundoff alone would give),
                             chosen (the step that the verdict rests on), gap (by how much the derivative is off)
 """
@@ -29,8 +30,8 @@ MARGIN = {"l": 8, "r": 8, "t": 40, "b": 8}
 
 def figures(finding: Finding) -> Iterator[tuple[str, str]]:
     """The kind of each figure that the facts allow, and the figure as JSON."""
-    facts = finding.facts
-    if facts.get("numerical") and facts.get("derivative"):
+    facts, block = finding.facts, _block(finding)
+    if block.get("numerical") and block.get("derivative"):
         yield "heatmap", str(heatmap(finding).to_json())
     if facts.get("sweep"):
         yield "sweep", str(sweep(facts["sweep"]).to_json())
@@ -38,7 +39,7 @@ def figures(finding: Finding) -> Iterator[tuple[str, str]]:
 
 def heatmap(finding: Finding) -> go.Figure:
     """Derivative less finite differences, entry by entry, with the worst one framed."""
-    facts = finding.facts
+    facts = _block(finding)
     numerical, derivative = _numbers(facts["numerical"]), _numbers(facts["derivative"])
     rows = _names(facts.get("rows"), "output", len(numerical))
     columns = _names(facts.get("columns"), "input", len(numerical[0]))
@@ -99,9 +100,13 @@ def sweep(facts: Mapping[str, Any]) -> go.Figure:
         )
     figure.update_layout(title="error against step", height=HEIGHT, margin=MARGIN)
     figure.update_layout(legend={"orientation": "h", "y": -0.3})
-    figure.update_xaxes(title="step", type="log", exponentformat="power", automargin=True)
-    figure.update_yaxes(title="error", type="log", exponentformat="power", automargin=True)
+    figure.update_xaxes(title="step", type="log", exponentformat="power", automargin=True, dtick=2, ticklabelstep=1)
+    figure.update_yaxes(title="error", type="log", exponentformat="power", automargin=True, title_standoff=12)
     return figure
+
+
+def _block(finding: Finding) -> Mapping[str, Any]:
+    return finding.facts.get("block") or finding.facts
 
 
 def _frame_worst(figure: go.Figure, finding: Finding, rows: Sequence[str], columns: Sequence[str]) -> None:

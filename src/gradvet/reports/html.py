@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib.metadata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -38,7 +39,7 @@ def page(reports: Sequence[Report], title: str = "gradvet") -> str:
             figures=drawn,
             counts=Counter(report.verdict for report in reports),
             verdicts=words.ORDER[:3],
-            environment=next((report.environment for report in reports if report.environment), {}),
+            version=importlib.metadata.version("gradvet"),
             made=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
             plotly=get_plotlyjs() if any(drawn.values()) else "",
         )

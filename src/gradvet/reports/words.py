@@ -73,6 +73,11 @@ def gaps(report: Report) -> str:
     return ", ".join(f"{name} (in part)" if name in done else name for name in names)
 
 
+def environment(report: Report) -> str:
+    """What the check ran on."""
+    return " · ".join(f"{name} {version}" for name, version in report.environment.items())
+
+
 def telling(report: Report) -> list[Finding]:
     """The findings that are not well, the worst first."""
     return [f for verdict in ORDER[:2] for f in report.findings if f.verdict is verdict]
