@@ -37,7 +37,7 @@ def test_pass_is_one_line_in_a_narrow_terminal_too() -> None:
 
 
 def test_text_of_a_report_is_the_same() -> None:
-    assert str(failed()) == plain(failed())
+    assert str(failed()) == repr(failed()) == plain(failed())
 
 
 def test_check_that_was_left_out_in_part_is_both() -> None:

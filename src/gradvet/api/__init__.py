@@ -8,10 +8,12 @@ from typing import Any
 from gradvet.api.catalogue import Selection
 from gradvet.api.examination import Wanted, examine
 from gradvet.core.observation import announce, drawn_seed
+from gradvet.core.provenance import title_of
 from gradvet.core.results import Report
 from gradvet.frontends.torch.binding import Request
 from gradvet.frontends.torch.numerical import NumericalJacobian, jacobian_of
 from gradvet.options import Budget, Options
+from gradvet.reports.waiting import waiting
 
 __all__ = ["NumericalJacobian", "assert_gradients", "check", "numerical_jacobian"]
 
@@ -48,7 +50,9 @@ def check(
         seconds=spending.seconds,
     )
     wanted = Wanted(order, Selection.of(modes, checks), spending.bytes)
-    return announce(examine(Request(func, inputs, kwargs, surrogate), wanted, options))
+    with waiting(title_of(func)):
+        report = examine(Request(func, inputs, kwargs, surrogate), wanted, options)
+    return announce(report)
 
 
 def assert_gradients(func: Callable[..., Any], inputs: Any, **settings: Any) -> Report:

@@ -70,7 +70,7 @@ class Source:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """All findings about one function at one point, with what they cost and how sure they are."""
 
@@ -146,6 +146,10 @@ class Report:
         """What a notebook shows: the renderer of `gradvet.reports`, which puts itself into `RENDERERS`."""
         render = RENDERERS.get("html")
         return render(self) if render else f"<pre>{escape(str(self))}</pre>"
+
+    def __repr__(self) -> str:
+        """At a prompt, the same as printed."""
+        return str(self)
 
     def __str__(self) -> str:
         """What a terminal shows, as plain text; where no renderer is loaded, the verdict and what speaks against it."""
