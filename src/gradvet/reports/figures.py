@@ -76,6 +76,7 @@ def sweep(facts: Mapping[str, Any]) -> go.Figure:
         x=steps,
         y=[error or None for error in errors],  # a logarithmic axis has no zero
         mode="lines+markers",
+        connectgaps=True,
         name="error of the difference",
         line={"color": BLUE},
         hovertemplate="step %{x:.2e}<br>error %{y:.2e}<extra></extra>",
