@@ -12,6 +12,7 @@ from typing import Any
 
 from gradvet.core.results import Finding, Report, Source, Verdict
 from gradvet.reports import words
+from gradvet.reports.figures import figures
 from gradvet.reports.files import prepared
 
 EXTRA = "The HTML report needs Jinja2 and plotly: install them with pip install 'gradvet[report]'."
@@ -25,8 +26,6 @@ def page(reports: Sequence[Report], title: str = "gradvet") -> str:
     """A whole document about many checks, with search, filters and figures."""
     try:
         from plotly.offline import get_plotlyjs
-
-        from gradvet.reports.figures import figures
     except ImportError as error:
         raise MissingLibraryError(EXTRA) from error
     drawn = {(i, j): list(figures(finding)) for i, j, finding in _telling(reports)}

@@ -30,8 +30,7 @@ function draw(report) {
     holder.classList.add("drawn");
     const figure = JSON.parse(holder.querySelector("script").textContent);
     const axes = { gridcolor: line, zerolinecolor: line, linecolor: line };
-    const { template, ...given } = figure.layout;
-    const layout = { ...given, paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: ink, size: 12 } };
+    const layout = { ...figure.layout, paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: ink, size: 12 } };
     layout.xaxis = { ...layout.xaxis, ...axes };
     layout.yaxis = { ...layout.yaxis, ...axes };
     for (const shape of layout.shapes ?? []) {
