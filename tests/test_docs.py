@@ -7,6 +7,7 @@ In a page, `pycon` blocks are doctests, `python` blocks are executed, `python` b
 from __future__ import annotations
 
 import doctest
+import inspect
 import re
 import shlex
 import subprocess
@@ -17,6 +18,8 @@ from typing import Any
 import pytest
 import torch
 
+import gradvet
+from gradvet.api.catalogue import NAMES
 from gradvet.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -85,6 +88,18 @@ def test_examples_of_a_page_hold(
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert [page.name for page in PAGES if f": {page.name}" not in navigation] == []
+
+
+def test_every_check_is_explained() -> None:
+    page = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8")
+    explained = re.findall(r"`([a-z-]+)`", page.partition("## The checks by name")[2].partition("## The page")[0])
+    assert [name for name in NAMES if name not in explained] == []
+
+
+def test_every_option_of_check_is_explained() -> None:
+    page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    options = [name for name in inspect.signature(gradvet.check).parameters if name not in ("func", "inputs")]
+    assert [name for name in options if f"| `{name}` |" not in page] == []
 
 
 def test_wrong_example_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
