@@ -8,18 +8,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gradvet.api.catalogue import EXACT, FORWARD, SECOND_ORDER, SLOPES, SUBSTITUTING, TRANSFORMS, VALUES, Selection
+from gradvet.api.replay import replay
 from gradvet.checks.precision import precision_against
 from gradvet.checks.second_order import composition, symmetry
 from gradvet.core.provenance import environment, source_of
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.core.survey import TrialCheck, report_of, survey
 from gradvet.core.trial import Trial
-from gradvet.errors import DerivativeError, InvalidProblemError
+from gradvet.errors import DerivativeError, InvalidProblemError, OutputsChangedError
 from gradvet.frontends.torch.binding import Binding, Request, bind
 from gradvet.frontends.torch.compositions import second_order_subject
 from gradvet.frontends.torch.preservation import undisturbed
 from gradvet.frontends.torch.randomness import forked
-from gradvet.frontends.torch.semantics import explained, remarks, told_apart
+from gradvet.frontends.torch.semantics import explain, remarks, told_apart
 from gradvet.frontends.torch.shadow import shadow_of
 from gradvet.frontends.torch.subject import TorchSubject, require_output
 from gradvet.frontends.torch.support import unsupported
@@ -51,8 +52,11 @@ def examine(request: Request, wanted: Wanted, options: Options) -> Report:
             with undisturbed(request.func, binding.arguments):
                 return _examined(request, binding, wanted, settings, left_out)
 
-        with explained(binding.arguments, options.masked):
+        try:
             report = examined(options.masked)
+        except (RuntimeError, OutputsChangedError) as error:
+            explain(error, binding.arguments, options.masked)
+            raise
         if report.failures:
             report = told_apart(report, binding.arguments, options.masked, examined)
     return replace(
@@ -79,7 +83,8 @@ def _examined(request: Request, binding: Binding, wanted: Wanted, options: Optio
             *_precision(trial, shadow, wanted),
             *_second_order(sharp, wanted),
         )
-    return report_of(binding.title, trial, findings, _replay(binding, wanted, options), left_out)
+    again = replay(request, wanted.order, wanted.selection, wanted.bytes, options)
+    return report_of(binding.title, trial, findings, again, left_out)
 
 
 def _undefined_values(subject: TorchSubject) -> Iterator[str]:
@@ -229,8 +234,3 @@ def _shadow(trial: Trial, subject: TorchSubject, request: Request, options: Opti
     shadow.record, shadow.deadline, shadow.reversible = trial.record, trial.deadline, trial.reversible
     trial.record.note("the formula was checked in float64, and the gradient in low precision against it")
     return shadow
-
-
-def _replay(binding: Binding, wanted: Wanted, options: Options) -> str:
-    order = f", order={wanted.order}" if wanted.order != 1 else ""
-    return f"gradvet.check({binding.title}, inputs{order}, seed={options.seed})"

@@ -37,6 +37,18 @@ def _read(written: Any) -> Source | None:
     return Source("".join(lines[:LONGEST]).rstrip(), _shown(file), max(start, 1))
 
 
+def title_of(func: Any) -> str:
+    """What people call it: `Owner.method` for a method, the class for an instance that can be called."""
+    while isinstance(func, functools.partial):
+        func = func.func
+    named = [getattr(func, attribute, None) for attribute in ("__name__", "_name", "name")]
+    name = next((name for name in named if isinstance(name, str) and name), type(func).__name__)
+    if not inspect.ismethod(func):
+        return name
+    owner = func.__self__ if isinstance(func.__self__, type) else type(func.__self__)
+    return f"{owner.__name__}.{name}"
+
+
 @functools.cache
 def environment() -> dict[str, str]:
     """Versions by name."""

@@ -14,7 +14,7 @@ from gradvet.core.subject import Displaced
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.circumstances import TorchCircumstances
-from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
+from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse, load_forward_mode
 from gradvet.frontends.torch.formats import coarsest_within
 from gradvet.frontends.torch.passes import accountable, gradients
 from gradvet.frontends.torch.problem import TorchProblem, tensors_in
@@ -64,6 +64,7 @@ class TorchSubject(TorchProblem):
     """A bound function. With a surrogate, the values are the surrogate's and the derivatives the function's own."""
 
     def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
+        load_forward_mode()
         super().__init__(binding.function, binding.arguments, seed, masked)
         self.reverse = SteadyReverse(self)
         self.forward = RecordedForward(self)
