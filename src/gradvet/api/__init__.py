@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gradvet.api.catalogue import Selection
+from gradvet.api.elsewhere import Elsewhere
 from gradvet.api.examination import Wanted, examine
 from gradvet.core.results import Report
 from gradvet.frontends.torch.binding import Request
@@ -29,6 +30,8 @@ def check(
     seed: int | None = None,
     checks: Iterable[str] | Mapping[str, bool] | None = None,
     surrogate: Callable[..., Any] | None = None,
+    points: Any = "small",
+    domain: Any = None,
 ) -> Report:
     """Are the derivatives of `func` at `inputs` right? There is no tolerance to choose.
 
@@ -47,7 +50,8 @@ def check(
         power=power,
         seconds=spending.seconds,
     )
-    wanted = Wanted(order, Selection.of(modes, checks), spending.bytes)
+    other = Elsewhere.of(points, domain, options.seed)
+    wanted = Wanted(order, Selection.of(modes, checks), other, spending.bytes)
     return examine(Request(func, inputs, kwargs, surrogate), wanted, options)
 
 

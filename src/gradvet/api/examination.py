@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gradvet.api.catalogue import EXACT, SECOND_ORDER, SLOPES, SUBSTITUTING, VALUES, Selection
+from gradvet.api.catalogue import ELSEWHERE, EXACT, SECOND_ORDER, SLOPES, SUBSTITUTING, VALUES, Selection
+from gradvet.api.elsewhere import Elsewhere, elsewhere
 from gradvet.checks.precision import precision_against
 from gradvet.checks.second_order import composition, symmetry
 from gradvet.core.provenance import environment, source_of
-from gradvet.core.results import Finding, Report
+from gradvet.core.results import Finding, Report, Verdict
 from gradvet.core.survey import TrialCheck, report_of, survey
 from gradvet.core.trial import Trial
 from gradvet.errors import InvalidProblemError
@@ -34,6 +35,7 @@ class Wanted:
 
     order: int
     selection: Selection
+    elsewhere: Elsewhere | None = None
     bytes: int | None = None
 
 
@@ -58,6 +60,7 @@ def examine(request: Request, wanted: Wanted, options: Options) -> Report:
                 *_precision(trial, shadow, wanted),
                 *_second_order(sharp, wanted),
             )
+            findings = (*findings, *_elsewhere(sharp, request, wanted, findings))
             report = report_of(binding.title, trial, findings, _replay(binding, wanted, options), left_out)
     return replace(
         report,
@@ -142,6 +145,26 @@ def _second_order(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
         yield from survey(trial, {"symmetry": check}, unsupported)
 
 
+def _elsewhere(trial: Trial, request: Request, wanted: Wanted, here: Sequence[Finding]) -> Iterator[Finding]:
+    """Other points and shapes, unless the slopes at the user's own point are wrong already."""
+    chosen = [name for name in ELSEWHERE if name in wanted.selection]
+    if wanted.elsewhere is None or not chosen or not trial.subject.codomain.size:
+        return
+    verdicts = {found.verdict for found in here if found.check in SLOPES}
+    if Verdict.FAIL in verdicts:
+        why = "the derivative is wrong at the point given"
+    elif Verdict.INCONCLUSIVE in verdicts:
+        why = "the point given could not be decided either"
+    elif not trial.is_fine:
+        why = "they need float64, which the function refuses"
+    elif _reads_captured(trial):
+        why = "the function reads captured tensors"
+    else:
+        yield from elsewhere(trial, request, wanted.elsewhere, wanted.selection)
+        return
+    yield from (Finding(name, Verdict.SKIPPED, why) for name in chosen)
+
+
 def _shadow(trial: Trial, subject: TorchSubject, request: Request, options: Options) -> Trial | None:
     """The same in double precision where the precision given is lower; it shares what is known and spent."""
     if trial.is_fine or not subject.codomain.leaves:
@@ -161,4 +184,5 @@ def _shadow(trial: Trial, subject: TorchSubject, request: Request, options: Opti
 
 def _replay(binding: Binding, wanted: Wanted, options: Options) -> str:
     order = f", order={wanted.order}" if wanted.order != 1 else ""
-    return f"gradvet.check({binding.title}, inputs{order}, seed={options.seed})"
+    points = ", points=None" if wanted.elsewhere is None else wanted.elsewhere.replay
+    return f"gradvet.check({binding.title}, inputs{order}{points}, seed={options.seed})"

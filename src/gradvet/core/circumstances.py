@@ -51,6 +51,18 @@ class Circumstances(Protocol):
         """Whether the function reads tensors that it captured instead of its arguments."""
         ...
 
+    def handwritten(self) -> bool:
+        """Whether a derivative in the graph is somebody's own formula rather than the framework's."""
+        ...
+
+    def decomposes(self) -> bool:
+        """Whether matrices are decomposed, which the framework cannot differentiate where eigenvalues are equal."""
+        ...
+
+    def calls_one_operator(self) -> bool:
+        """Whether the function does nothing but call one operator of the framework's."""
+        ...
+
     def without_grad_mode(self) -> Array:
         """The values of the codomain where nothing is recorded."""
         ...

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from gradvet.frontends.torch.graphs import Calls, has_decomposition, has_handwritten
 from gradvet.frontends.torch.problem import tensors_in
 from gradvet.frontends.torch.rearrangements import LAYOUTS, differ
 
@@ -168,6 +169,17 @@ class TorchCircumstances:
         copied = subject.vector(subject.codomain, subject.live_at(arguments))
         there, here = moved.values[: copied.shape[0]], subject.value[: copied.shape[0]]
         return bool(torch.equal(copied, here)) and not bool(torch.equal(there, here))
+
+    def handwritten(self) -> bool:
+        return has_handwritten([y.grad_fn for y in self.subject.live])
+
+    def decomposes(self) -> bool:
+        return has_decomposition([y.grad_fn for y in self.subject.live])
+
+    def calls_one_operator(self) -> bool:
+        with Calls() as calls:
+            self.subject.live_at(self.subject.arguments)
+        return calls.count <= 1 and not self.handwritten()
 
     def without_grad_mode(self) -> Tensor:
         subject = self.subject
