@@ -10,15 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
 from gradvet.api.catalogue import Selection
 from gradvet.checks.elsewhere import look_at, raising
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.trial import Trial
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.binding import Binding, Request, bind
-from gradvet.frontends.torch.domains import Domain
 from gradvet.frontends.torch.points import Neighbourhood, Point, special_points
 from gradvet.frontends.torch.shapes import special_shapes
 from gradvet.frontends.torch.strategies import examples, is_strategy
@@ -73,9 +70,7 @@ class Elsewhere:
             for name, inputs in self.own.items() if kind == "points" else ():
                 yield Point(name, iter([bind(replace(request, inputs=inputs))]))
             return
-        binding = trial.subject.binding
-        generator = torch.Generator().manual_seed(trial.options.seed)
-        near = Neighbourhood(binding, Domain.of(self.domain, binding.names), generator, request.func)
+        near = Neighbourhood.of(trial.subject.binding, request.func, self.domain, trial.options.seed)
         yield from (special_points if kind == "points" else special_shapes)(near, self.extent == THOROUGH)
 
 
@@ -178,7 +173,7 @@ def _trial_at(binding: Binding, trial: Trial) -> Trial:
     trial.subject.cost.forwards += subject.cost.forwards
     subject.cost = trial.subject.cost
     there = Trial(subject, trial.options)
-    there.deadline = trial.deadline
+    there.deadline, there.reversible = trial.deadline, trial.reversible
     if not bool(trial.wobble.any()):
         there.wobble = subject.zeros(subject.codomain.size)
     return there

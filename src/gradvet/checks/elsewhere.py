@@ -17,6 +17,7 @@ from gradvet.core.screening import is_quiet
 from gradvet.core.scrutiny import Scrutiny
 from gradvet.core.survey import Unsupported
 from gradvet.core.trial import Trial
+from gradvet.errors import DerivativeError, RefusalError
 
 MODES: Mapping[str, Mode] = {"reverse": REVERSE, "forward": FORWARD}
 
@@ -48,24 +49,14 @@ def look_at(trial: Trial, mode: str) -> Finding:
 
 
 def raising(trial: Trial, mode: str, error: Exception, unsupported: Unsupported) -> Finding:
-    """A formula of somebody's own that raises at inputs that the function accepts is wrong there."""
-    text = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
-    facts = {"raised": text}
-    if unsupported(error):
-        return Finding(mode, Verdict.SKIPPED, "not offered by the function's operators", facts=facts)
+    """A derivative of the user's own that raises at inputs that the function accepts is wrong there."""
     sizes = [leaf.coordinates.size for leaf in (*trial.subject.domain.leaves, *trial.subject.codomain.leaves)]
-    if mode == "reverse" and all(sizes) and trial.subject.circumstances.handwritten() and _backward_raises(trial):
-        headline = f"the backward pass raises {text}, though the forward pass accepts these inputs"
-        return Finding(mode, Verdict.FAIL, headline, facts=facts)
-    return Finding(mode, Verdict.INCONCLUSIVE, f"the derivative raises {text}", facts=facts)
-
-
-def _backward_raises(trial: Trial) -> bool:
-    try:
-        trial.subject.reverse.pull(trial.subject.signed(trial.subject.codomain.size))
-    except Exception:
-        return True
-    return False
+    words = (str(error).strip().splitlines() or [""])[0][:160]
+    if isinstance(error, DerivativeError) and all(sizes):
+        return Finding(mode, Verdict.FAIL, f"{words}, though the forward pass accepts these inputs")
+    if isinstance(error, RefusalError) or unsupported(error):
+        return Finding(mode, Verdict.SKIPPED, "the operators have no derivative there")
+    return Finding(mode, Verdict.INCONCLUSIVE, f"could not be carried out: {type(error).__name__}: {words}")
 
 
 def _excuse(trial: Trial, outcome: Outcome) -> str:
@@ -75,7 +66,7 @@ def _excuse(trial: Trial, outcome: Outcome) -> str:
         if circumstances.decomposes():
             return "equal eigenvalues or singular values"
         return "the framework's own operator has no finite derivative" if circumstances.calls_one_operator() else ""
-    if circumstances.handwritten() or outcome.entry is None:
+    if circumstances.has_own_rules() or outcome.entry is None:
         return ""
     entry = outcome.entry
     return (

@@ -125,6 +125,12 @@ class Neighbourhood:
     function: Any = None
     """What the user passed, to look into."""
 
+    @classmethod
+    def of(cls, binding: Binding, function: Any, domain: Any, seed: int) -> Neighbourhood:
+        """The same points for the same seed."""
+        generator = torch.Generator().manual_seed(seed)
+        return cls(binding, Domain.of(domain, binding.names), generator, function)
+
     @property
     def reaches_integers(self) -> bool:
         """Whether there are integers in tensors or arrays, among the arguments or in what the function holds."""

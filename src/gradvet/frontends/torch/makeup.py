@@ -1,4 +1,4 @@
-"""What a function is made of: whose formulas are in its graph, and how many calls of torch it makes."""
+"""What a function is made of: which operators are in its graph, and how many calls of torch it makes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from types import FrameType
 from typing import Any
 
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
 MOST = 10_000
@@ -17,11 +16,6 @@ MOST = 10_000
 
 DECOMPOSITIONS = ("LinalgEig", "LinalgSvd", "LinalgQr")
 """Beginnings of the names of operators whose derivatives divide by differences of eigenvalues or by pivots."""
-
-
-def has_handwritten(roots: Iterable[Any]) -> bool:
-    """Whether a node is of an `autograd.Function` or a custom operator, in Python or C++, rather than torch's own."""
-    return any(isinstance(node, BackwardCFunction) or "CppNode" in node.name() for node in _nodes(roots))
 
 
 def has_decomposition(roots: Iterable[Any]) -> bool:
