@@ -22,13 +22,17 @@ from gradvet.errors import DerivativeError, RefusalError
 MODES: Mapping[str, Mode] = {"reverse": REVERSE, "forward": FORWARD}
 
 
+COARSE = 1e-4
+"""Outputs with smaller slopes than this part of the largest do not matter at points that nobody asked for."""
+
+
 def look_at(trial: Trial, mode: str) -> Finding:
     """One point by one mode: a short look, and the whole scrutiny where that leaves doubt.
 
     FAIL only where it is beyond doubt; what cannot be decided is INCONCLUSIVE, and a point at which the function itself
     is not finite is SKIPPED.
     """
-    subject = trial.subject
+    subject, trial.coarse = trial.subject, COARSE
     xp = array_api_compat.array_namespace(subject.value)
     if not bool(xp.all(xp.isfinite(subject.value))):
         return Finding(mode, Verdict.SKIPPED, "values not finite")

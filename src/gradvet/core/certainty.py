@@ -14,7 +14,7 @@ surroundings show that there is no derivative.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import array_api_compat
@@ -71,7 +71,7 @@ def _disagrees(trial: Trial, row: int, d: Array) -> bool:
     if not _come_together(trial, d, slice(row, row + 1)):
         return False
     claim = _claim(trial, row, d)
-    rough = float(next(_around(trial, d, LONGEST))[0][row])
+    rough = float(next(_around(trial, d, LONGEST, _beside(trial)))[0][row])
     slopes = _row_around(trial, row, d, abs(claim - rough))
     if not slopes:
         return False
@@ -110,7 +110,8 @@ def _slopes_come_together(trial: Trial, column: int) -> bool:
 
 def _come_together(trial: Trial, d: Array, rows: slice) -> bool:
     """Towards the point, do the slopes along d come together, and do all values come to the value there?"""
-    far, near = (_surroundings(trial, d, step) for step in (FAR, NEARER))
+    beside = _beside(trial)
+    far, near = (_surroundings(trial, d, step, beside) for step in (FAR, NEARER))
     noise = ROUNDOFFS * trial.coarse_noise
     xp = array_api_compat.array_namespace(noise)
     smooth = near.spread <= far.spread / 8.0 + noise / NEARER
@@ -126,8 +127,8 @@ class _Surroundings:
     distance: Array
 
 
-def _surroundings(trial: Trial, d: Array, step: float) -> _Surroundings:
-    slopes, values = zip(*_around(trial, d, step), strict=True)
+def _surroundings(trial: Trial, d: Array, step: float, beside: Sequence[Array]) -> _Surroundings:
+    slopes, values = zip(*_around(trial, d, step, beside), strict=True)
     xp = array_api_compat.array_namespace(d)
     block, f0 = xp.stack(slopes), trial.subject.value[: trial.subject.codomain.size]
     distance = xp.max(xp.abs(xp.stack(values) - f0), axis=0)
@@ -140,7 +141,7 @@ def _row_around(trial: Trial, row: int, d: Array, error: float) -> list[float]:
     if not (math.isfinite(error) and error > _material(trial, row)):
         return []
     step = min(LONGEST, max(SHORTEST, ROUNDOFFS * trial.subject.epsilon * value / (ALIKE * error)))
-    return [float(slope[row]) for slope, _ in _around(trial, d, step)]
+    return [float(slope[row]) for slope, _ in _around(trial, d, step, _beside(trial))]
 
 
 def _material(trial: Trial, row: int) -> float:
@@ -160,12 +161,17 @@ def _along_ties(trial: Trial, column: int) -> Iterator[Array]:
         yield xp.where(alike, trial.sizes * xp.sign(point), xp.zeros_like(unit))
 
 
-def _around(trial: Trial, d: Array, step: float) -> Iterator[tuple[Array, Array]]:
-    """The slopes along d of all outputs, and their values, at the point and at random points next to it."""
+def _beside(trial: Trial) -> list[Array]:
+    """Where to look: at the point itself, and in random directions from it."""
+    return [trial.subject.zeros(trial.subject.domain.size), *(trial.direction_of_all() for _ in range(AROUND))]
+
+
+def _around(trial: Trial, d: Array, step: float, beside: Sequence[Array]) -> Iterator[tuple[Array, Array]]:
+    """The slopes along d of all outputs, and their values, at these places."""
     subject, rows = trial.subject, trial.subject.codomain.size
-    for number in range(AROUND + 1):
-        beside = (8.0 * step if number else 0.0) * trial.direction_of_all()
-        start, end = subject.displaced(beside), subject.displaced(beside + step * d)
+    for direction in beside:
+        place = 8.0 * step * direction
+        start, end = subject.displaced(place), subject.displaced(place + step * d)
         yield (end.values - start.values)[:rows] / step, start.values[:rows]
 
 
