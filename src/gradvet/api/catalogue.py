@@ -61,7 +61,10 @@ SLOPES: Mapping[str, TrialCheck] = {"reverse": slopes.reverse, "forward": slopes
 
 SECOND_ORDER = ("reverse-over-reverse", "forward-over-reverse", "reverse-over-forward", "forward-over-forward")
 
-NAMES = (*EXACT, *SLOPES, "precision", *SECOND_ORDER, "symmetry")
+ELSEWHERE = ("points", "shapes")
+"""The same at other values and other lengths."""
+
+NAMES = (*EXACT, *SLOPES, "precision", *SECOND_ORDER, "symmetry", *ELSEWHERE)
 MODES = ("reverse", "forward")
 
 

@@ -7,7 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gradvet.api.catalogue import EXACT, FORWARD, SECOND_ORDER, SLOPES, SUBSTITUTING, TRANSFORMS, VALUES, Selection
+from gradvet.api.catalogue import (
+    ELSEWHERE,
+    EXACT,
+    FORWARD,
+    SECOND_ORDER,
+    SLOPES,
+    SUBSTITUTING,
+    TRANSFORMS,
+    VALUES,
+    Selection,
+)
+from gradvet.api.elsewhere import Elsewhere, elsewhere
 from gradvet.api.replay import replay
 from gradvet.checks.precision import precision_against
 from gradvet.checks.second_order import composition, symmetry
@@ -36,6 +47,7 @@ class Wanted:
 
     order: int
     selection: Selection
+    elsewhere: Elsewhere | None = None
     bytes: int | None = None
 
 
@@ -83,7 +95,9 @@ def _examined(request: Request, binding: Binding, wanted: Wanted, options: Optio
             *_precision(trial, shadow, wanted),
             *_second_order(sharp, wanted),
         )
-    again = replay(request, wanted.order, wanted.selection, wanted.bytes, options)
+        findings = (*findings, *_elsewhere(sharp, request, wanted, findings))
+    points = {"points": "None"} if wanted.elsewhere is None else wanted.elsewhere.settings
+    again = replay(request, wanted.order, wanted.selection, wanted.bytes, options, points)
     return report_of(binding.title, trial, findings, again, left_out)
 
 
@@ -217,6 +231,26 @@ def _second_order(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
     if "symmetry" in wanted.selection:
         check = symmetry(partial(derive, SECOND_ORDER[0]), len(subject.domain.leaves))
         yield from survey(trial, {"symmetry": check}, unsupported)
+
+
+def _elsewhere(trial: Trial, request: Request, wanted: Wanted, here: Sequence[Finding]) -> Iterator[Finding]:
+    """Other points and shapes, unless the slopes at the user's own point are wrong already."""
+    chosen = [name for name in ELSEWHERE if name in wanted.selection]
+    if wanted.elsewhere is None or not chosen or not trial.subject.codomain.size:
+        return
+    verdicts = {found.verdict for found in here if found.check in SLOPES}
+    if Verdict.FAIL in verdicts:
+        why = "the derivative is wrong at the point given"
+    elif Verdict.INCONCLUSIVE in verdicts:
+        why = "the point given could not be decided either"
+    elif not trial.is_fine:
+        why = "they need float64, which the function refuses"
+    elif _reads_captured(trial):
+        why = "the function reads captured tensors"
+    else:
+        yield from elsewhere(trial, request, wanted.elsewhere, wanted.selection)
+        return
+    yield from (Finding(name, Verdict.SKIPPED, why) for name in chosen)
 
 
 def _shadow(trial: Trial, subject: TorchSubject, request: Request, options: Options) -> Trial | None:

@@ -69,6 +69,8 @@ class Trial(Experiment):
         """Whether there is a reverse mode; without it nothing is known of the size of single entries."""
         self.set_aside = subject.zeros(subject.domain.size) != 0.0
         """Columns that walks of many leave out: at a kink, or without a finite derivative."""
+        self.coarse = 1e-9 if self.is_fine else 1e-2
+        """Outputs whose slope is below this part of the largest are looked at less closely than their size allows."""
         self.deadline = math.inf if options.seconds is None else time.monotonic() + options.seconds
 
     @cached_property
@@ -234,9 +236,8 @@ class Trial(Experiment):
         size = xp.where(seen, xp.abs(slope), xp.zeros_like(slope))
         top = float(xp.max(size)) if size.shape[0] else 0.0
         noise = xp.where(seen, self.noise, xp.zeros_like(slope))
-        coarse = 1e-9 if self.is_fine else 1e-2
         # An output whose slope drowns in its roundoff is looked at less closely, lest it drown the others.
-        weight = size + noise * (1e4 / NEAR if self.is_fine else 1.0) + (coarse * top or 1.0)
+        weight = size + noise * (1e4 / NEAR if self.is_fine else 1.0) + (self.coarse * top or 1.0)
         found = []
         for _ in range(min(number, max(1, slope.shape[0]))):
             v = subject.signed(slope.shape[0]) * (float(xp.min(weight)) / weight)
