@@ -12,7 +12,7 @@ from gradvet.core.diagnose import diagnose
 from gradvet.core.modes import Mode
 from gradvet.core.pinpoint import Entry, middle_step, slope_along
 from gradvet.core.portrait import around, block, names
-from gradvet.core.spaces import Array
+from gradvet.core.spaces import Array, Space
 from gradvet.core.trial import Trial
 
 AROUND, LARGE, AROUND_IN_LARGE = 48, 256, 8
@@ -44,6 +44,8 @@ def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
         around(space, index, AROUND if space.size <= LARGE else AROUND_IN_LARGE)
         for space, index in ((subject.domain, entry.column), (subject.codomain, entry.row))
     )
+    rows, of_output = _whole(subject.codomain, rows)
+    columns, of_input = _whole(subject.domain, columns)
     if trial.late:
         return Study(1, 1, (), "")
     step = middle_step(trial)
@@ -72,7 +74,7 @@ def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
         max(1, count),
         wrong.shape[0] * wrong.shape[1],
         others,
-        diagnose(numerical, derivative, limit),
+        diagnose(numerical, derivative, limit, parts=(of_output, of_input)),
         block(numerical, derivative, names(subject.codomain, rows), names(subject.domain, columns)),
     )
 
@@ -81,6 +83,15 @@ def _error(trial: Trial, row: int, column: int, numerical: float, step: float) -
     """The error bar of one entry: truncation, a third of what twice the step changes, and roundoff."""
     far = float(_numerical(trial, range(row, row + 1), range(column, column + 1), 2.0 * step)[0, 0])
     return abs(far - numerical) / 3.0 + float(trial.noise[row]) / (step * float(trial.sizes[column]))
+
+
+def _whole(space: Space, window: range) -> tuple[range, int]:
+    """A window that cuts no number in two, and how many coordinates a number has."""
+    leaf = space.locate(window.start).leaf
+    parts, section = space.leaves[leaf].coordinates.parts, space.slice(leaf)
+    start = window.start - (window.start - section.start) % parts
+    stop = window.stop + (section.start - window.stop) % parts
+    return range(start, min(stop, section.stop)), parts
 
 
 def _numerical(trial: Trial, rows: range, columns: range, step: float) -> Array:
