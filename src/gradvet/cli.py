@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gradvet import __version__
-from gradvet.core.results import Report, Verdict
-from gradvet.errors import InvalidProblemError
-from gradvet.reports import documents, html, terminal, words
-from gradvet.reports.progress import progress
+from gradvet.commands.compare import compare
+from gradvet.commands.endings import DEBUG, DOCUMENT, PAGE, USAGE, exit_code, sentence, write
+from gradvet.commands.ops import ops
+from gradvet.commands.running import performed, place_of, run_options, seed_for
+from gradvet.commands.stored import reports_in
+from gradvet.reports import terminal, words
 
 if TYPE_CHECKING:
-    from gradvet.suite.execution import Outcome, Plan
+    from gradvet.suite.job import Job
 
-PASSED, FAILED, USAGE, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 130
 THOROUGH = {"order": 2, "power": 1e-4}
 """Second order, and no pass unless errors a hundred times smaller than by default would have been seen."""
-
-TOLD = (InvalidProblemError, documents.UnreadableReportError, html.MissingLibraryError)
-"""Exceptions whose message says what to do; it is the whole answer."""
-
-DEBUG = click.option("--debug", is_flag=True, help="Show Python's traceback when something goes wrong.")
 
 
 def shape(text: str) -> tuple[int, ...]:
@@ -92,45 +86,51 @@ def cli() -> None:
 @click.option("--order", type=click.IntRange(1, 2), help="2 also checks second derivatives.")
 @click.option("--modes", type=modes, metavar="MODES", help="reverse, forward, or both with a comma.")
 @click.option("--thorough", is_flag=True, help="Second order as well, and a finer resolution.")
-@click.option("--html", "page", type=click.Path(dir_okay=False), help="Write a page to this file.")
-@click.option("--json", "document", type=click.Path(dir_okay=False), help="Write all results to this file.")
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Draw the same inputs and directions again.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="So many processes.")
+@PAGE
+@DOCUMENT
+@run_options
 @DEBUG
 def check(targets: tuple[str, ...], debug: bool, page: str | None, document: str | None, **given: Any) -> None:
-    """Check TARGETS: ops.py, ops.py::name, or package.module:callable with --input.
+    """Check TARGETS: ops.py, ops.py::name, package.module, or package.module:callable with --input.
 
-    In a file, the functions that @gradvet.case(inputs=...) marks are checked.
+    In a file or module, the functions that @gradvet.case(inputs=...) marks are checked.
     """
-    reports, errors = [], 0
-    for outcome in _run(_plan(targets, given)):
-        if outcome.report is not None:
-            reports.append(outcome.report)
-            terminal.show([outcome.report])
-        elif outcome.error is not None:
-            if debug:
-                raise outcome.error
-            errors += 1
-            click.echo(f"{outcome.name}: {_sentence(outcome.error)}", err=True)
+    job = _job(targets, given)
+    reports, troubles = [], 0
+    with performed(job, place_of(given, apart=False), given) as (store, raised):
+        for outcome in store.outcomes():
+            if outcome.report is not None:
+                reports.append(outcome.report)
+                terminal.show([outcome.report])
+                continue
+            error = raised.get(outcome.name)
+            if debug and error is not None:
+                raise error
+            troubles += 1
+            click.echo(f"{outcome.name}: {sentence(error) if error else outcome.words}", err=True)
     if len(reports) > 1:
         click.echo(words.tally(reports))
-    _write(reports, page, document)
-    sys.exit(_exit_code(reports) or (USAGE if errors else PASSED))
+    write(reports, page, document)
+    sys.exit(exit_code((report.verdict for report in reports), troubles))
 
 
 @cli.command()
 @click.argument("results", nargs=-1, required=True, type=click.Path(dir_okay=False))
-@click.option("--html", "page", type=click.Path(dir_okay=False), help="Write a page to this file.")
-@click.option("--json", "document", type=click.Path(dir_okay=False), help="Write all results to one file.")
+@PAGE
+@DOCUMENT
 @DEBUG
 def report(results: tuple[str, ...], debug: bool, page: str | None, document: str | None) -> None:
-    """Show RESULTS, files that --json wrote, in the terminal or as a page."""
-    reports = [one for path in results for one in documents.load(path)]
+    """Show RESULTS, files that --json or --store wrote, in the terminal or as a page."""
+    reports = [one for path in results for one in reports_in(path)]
     if page is None and document is None:
         terminal.show(reports)
-    _write(reports, page, document)
+    write(reports, page, document)
     click.echo(words.tally(reports))
-    sys.exit(_exit_code(reports))
+    sys.exit(exit_code(report.verdict for report in reports))
+
+
+cli.add_command(ops)
+cli.add_command(compare)
 
 
 @cli.command()
@@ -152,50 +152,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:
         if "--debug" in given:
             raise
-        click.echo(f"gradvet: {_sentence(error)}", err=True)
+        click.echo(f"gradvet: {sentence(error)}", err=True)
         sys.exit(USAGE)
 
 
-def _plan(targets: Sequence[str], given: dict[str, Any]) -> Plan:
-    from gradvet.suite.execution import Plan
-    from gradvet.suite.targets import Making
+def _job(targets: Sequence[str], given: dict[str, Any]) -> Job:
+    from gradvet.suite.job import Job
+    from gradvet.suite.targets import Making, Targets
 
-    seed = int.from_bytes(os.urandom(4), "little") if given["seed"] is None else given["seed"]
+    seed = seed_for(given)
     options = dict(THOROUGH) if given["thorough"] else {}
     options |= {name: given[name] for name in ("order", "modes") if given[name] is not None}
     making = Making(given["shapes"], given["dtype"], given["kwargs"], given["init"], seed)
-    return Plan(targets, making, seed, options, given["jobs"])
-
-
-def _run(plan: Plan) -> list[Outcome]:
-    from gradvet.suite.execution import outcomes
-
-    cases, found = plan.cases(), []
-    with progress(len(cases), terminal.console_for(stderr=True)) as advance:
-        for outcome in outcomes(plan, cases):
-            advance(outcome.name)
-            found.append(outcome)
-    return found
-
-
-def _write(reports: Sequence[Report], page: str | None, document: str | None) -> None:
-    if document is not None:
-        documents.save(reports, document)
-    if page is not None:
-        html.write(reports, page)
-        click.echo(f"wrote {Path(page)}", err=True)
-
-
-def _exit_code(reports: Sequence[Report]) -> int:
-    verdicts = {report.verdict for report in reports}
-    if Verdict.FAIL in verdicts:
-        return FAILED
-    return INCONCLUSIVE if Verdict.INCONCLUSIVE in verdicts else PASSED
-
-
-def _sentence(error: BaseException) -> str:
-    """One sentence, and for what nobody foresaw, how to learn more."""
-    text = " ".join(str(error).split())
-    if isinstance(error, TOLD):
-        return text
-    return f"{type(error).__name__}: {text[:300]} (--debug shows where)"
+    return Job(Targets(tuple(targets), making), seed, options)

@@ -1,4 +1,8 @@
-"""What a user names on the command line, as cases: `file.py`, `file.py::name`, `package.module:callable`."""
+"""What a user names on the command line, as cases.
+
+`file.py` and `package.module` are all marked functions in there, `file.py::name` is one of them, and
+`package.module:callable` any callable, with inputs that are made for it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,29 +48,50 @@ class Making:
         return shlex.join(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The cases of several targets, as a source."""
+
+    names: tuple[str, ...]
+    making: Making = field(default_factory=Making)
+
+    def open(self) -> dict[str, Case]:
+        return {case.name: case for target in self.names for case in cases_of(target, self.making)}
+
+    def describe(self) -> dict[str, Any]:
+        return {"targets": asdict(self)}
+
+
 def cases_of(target: str, making: Making) -> list[Case]:
     """The cases that a target names."""
     path, _, name = target.partition("::")
     if path.endswith(".py"):
-        return _from_file(path, name)
+        return _marked(_file(path), path, name)
+    if all(part.isidentifier() for part in path.split(".")):
+        return _marked(_imported(path), path, name)
     if ":" in target:
         return [_from_callable(target, making)]
     raise TargetError(
-        f"the target {target!r} was not understood: name a file (ops.py), a case in it (ops.py::name) or a callable "
-        "(package.module:callable)"
+        f"the target {target!r} was not understood: name a file (ops.py), a module (package.module), a case in one "
+        "(ops.py::name) or a callable (package.module:callable)"
     )
 
 
-def _from_file(path: str, name: str) -> list[Case]:
-    file = Path(path)
-    if not file.is_file():
+def _file(path: str) -> ModuleType:
+    if not Path(path).is_file():
         raise TargetError(f"there is no file {path}: check the path, from the folder {Path.cwd().name}")
+    return _module_at(Path(path))
+
+
+def _marked(module: ModuleType, path: str, name: str) -> list[Case]:
+    """The marked functions of a module, or those of one name."""
     found = [
         replace(case, name=f"{path}::{case.name}", replay=f"gradvet check {shlex.quote(f'{path}::{case.name}')}")
-        for case in cases_in(_module_at(file))
+        for case in cases_in(module)
     ]
     if not found:
-        raise TargetError(f"{path} has no cases: decorate functions with @gradvet.case(inputs=...)")
+        callable_ = "" if path.endswith(".py") else f", or name a callable in it ({path}:callable)"
+        raise TargetError(f"{path} has no cases: decorate functions with @gradvet.case(inputs=...){callable_}")
     chosen = [case for case in found if name in ("", _short(case), _short(case).partition("[")[0])]
     if not chosen:
         raise TargetError(f"{path} has no case {name!r}; it has: {', '.join(map(_short, found))}")

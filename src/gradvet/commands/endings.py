@@ -1,0 +1,47 @@
+"""How a command ends: exit codes, one sentence for an error, the files that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from gradvet.core.results import Report, Verdict
+from gradvet.errors import InvalidProblemError
+from gradvet.reports import documents, html
+
+PASSED, FAILED, USAGE, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 130
+
+TOLD = (InvalidProblemError, documents.UnreadableReportError, html.MissingLibraryError)
+"""Exceptions whose message says what to do; it is the whole answer."""
+
+DEBUG = click.option("--debug", is_flag=True, help="Show Python's traceback when something goes wrong.")
+PAGE = click.option("--html", "page", type=click.Path(dir_okay=False), help="Write a page to this file.")
+DOCUMENT = click.option("--json", "document", type=click.Path(dir_okay=False), help="Write all results to this file.")
+
+
+def write(reports: Sequence[Report], page: str | None, document: str | None) -> None:
+    if document is not None:
+        documents.save(reports, document)
+    if page is not None:
+        html.write(reports, page)
+        click.echo(f"wrote {Path(page)}", err=True)
+
+
+def exit_code(verdicts: Iterable[Verdict], troubles: int = 0) -> int:
+    """The worst of what was found."""
+    found = set(verdicts)
+    if Verdict.FAIL in found:
+        return FAILED
+    if Verdict.INCONCLUSIVE in found:
+        return INCONCLUSIVE
+    return USAGE if troubles else PASSED
+
+
+def sentence(error: BaseException) -> str:
+    """One sentence, and for what nobody foresaw, how to learn more."""
+    text = " ".join(str(error).split())
+    if isinstance(error, TOLD):
+        return text
+    return f"{type(error).__name__}: {text[:300]} (--debug shows where)"
