@@ -62,7 +62,6 @@ def main(arguments: list[str] | None = None) -> int:
     others = [gradvet_contestant(fast_mode=False), gradvet_contestant(fast_mode=True)]
     tally = Tally()
     everything = operators(wanted.ops)
-    gc.freeze()  # the database itself stays: looking through it after every operator would take most of the time
     started = time.perf_counter()
     with progress_bar(console) as progress:
         for operator in progress.track(everything, description="operators"):

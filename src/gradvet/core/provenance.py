@@ -19,14 +19,24 @@ PACKAGES = ("gradvet", "torch", "numpy")
 
 
 def source_of(func: Callable[..., Any]) -> Source | None:
-    """The code of a function, a class or an instance's class with its file and line; None where there is none."""
+    """The code of a function, a class or an instance's class with its file and line; None where there is none.
+
+    gradvet's own code counts as none: what stands between a check and the user's function tells nobody anything.
+    """
     written = _written(func)
+    if is_own(written):
+        return None
     try:
         lines, start = inspect.getsourcelines(written)
         file = inspect.getsourcefile(written) or ""
     except (OSError, TypeError):
         return None
     return Source("".join(lines[:LONGEST]).rstrip(), _shown(file), max(start, 1))
+
+
+def is_own(func: Any) -> bool:
+    """Whether it is gradvet's."""
+    return (getattr(func, "__module__", None) or "").startswith("gradvet.")
 
 
 @functools.cache

@@ -87,5 +87,5 @@ def _verdict(outcome: Outcome) -> Verdict | None:
 
 def _headline(outcome: Outcome) -> str:
     verdict = _verdict(outcome)
-    findings = outcome.report.findings if outcome.report else ()
+    findings = () if outcome.report is None else outcome.report.findings
     return next((f"{one.check}: {one.headline}" for one in findings if one.verdict is verdict), "")

@@ -24,6 +24,10 @@ AHEAD = 3
 """Calls per worker that are handed over: none waits for work, and millions of cases need no memory at once."""
 
 
+CONNECT = 10.0
+"""Seconds that a scheduler may take to answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where, and within which limits."""
@@ -80,7 +84,7 @@ def _cluster(place: Place, job: Job) -> Iterator[Engine]:
     except ImportError:
         raise InvalidProblemError("--cluster needs dask.distributed: pip install 'gradvet[cluster]'") from None
     try:
-        client = Client(place.cluster, timeout=10)
+        client = Client(place.cluster, timeout=CONNECT)
     except OSError as error:
         raise InvalidProblemError(f"no Dask scheduler answers at {place.cluster} ({error})") from error
     with client:

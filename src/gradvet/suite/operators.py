@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from gradvet.errors import InvalidProblemError
@@ -39,12 +40,10 @@ class _Samples(Mapping[str, Case]):
         self.wanted = wanted
 
     def __iter__(self) -> Iterator[str]:
-        if self.wanted.cases:
-            return iter(self.wanted.cases)
-        return (f"{group}/{index}" for group in self._groups() for index in group.indices(self.wanted.samples))
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._names)
 
     def __getitem__(self, name: str) -> Case:
         group, _, index = name.rpartition("/")
@@ -62,6 +61,11 @@ class _Samples(Mapping[str, Case]):
             options=sample.settings,
             replay=f"gradvet ops --case {name}{order}{device}",
         )
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        limit = self.wanted.samples
+        return self.wanted.cases or tuple(f"{one}/{index}" for one in self._groups() for index in one.indices(limit))
 
     def _groups(self) -> list[Group]:
         found = groups(self.wanted.glob, self.wanted.dtypes, self.wanted.device)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradvet.compat import checker
-from gradvet.core.provenance import environment, source_of
+from gradvet.core.provenance import environment, is_own, source_of
 from gradvet.core.results import Report
 from gradvet.core.runner import Check
 from gradvet.options import Options
@@ -23,11 +23,9 @@ def recorded(listen: Callable[[Report], object]) -> Iterator[None]:
         func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: list[Check]
     ) -> Report:
         report = vet(func, arguments, options, catalogue)
-        # The gradient that gradgradcheck differentiates is gradvet's own function: its code tells nobody anything.
-        own = (getattr(func, "__module__", None) or "").startswith("gradvet.")
-        title = "gradient" if own else report.title
-        source = None if own else source_of(func)
-        listen(replace(report, title=title, source=source, environment=environment()))
+        # The gradient that gradgradcheck differentiates is gradvet's own function: its name tells nobody anything.
+        title = "gradient" if is_own(func) else report.title
+        listen(replace(report, title=title, source=source_of(func), environment=environment()))
         return report
 
     checker._vet = listening

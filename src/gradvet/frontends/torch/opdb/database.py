@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import cache
@@ -49,6 +50,9 @@ def database() -> tuple[Any, ...]:
         ) from error
     # The import forbids `torch.backends.x.flag = value` for the whole process; that is not ours to forbid.
     torch.backends.__allow_nonbracketed_mutation_flag = True
+    # It stays for good: looking through it for garbage again and again would take most of the time.
+    gc.collect()
+    gc.freeze()
     return tuple(op_db)
 
 
@@ -57,9 +61,13 @@ def operators(glob: str = "*") -> list[Any]:
     return [operator for operator in database() if fnmatchcase(operator.full_name, glob)]
 
 
-@cache
 def operator_named(name: str) -> Any:
-    return {operator.full_name: operator for operator in database()}[name]
+    return _by_name()[name]
+
+
+@cache
+def _by_name() -> dict[str, Any]:
+    return {operator.full_name: operator for operator in database()}
 
 
 def is_differentiable(operator: Any, dtype: torch.dtype, device: str = "cpu") -> bool:
