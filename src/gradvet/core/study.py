@@ -22,6 +22,10 @@ ALIKE = 1e-4
 """Entries that differ by less than this part of the largest one around are not listed as wrong."""
 
 
+LISTED = 4
+"""So many further wrong entries are listed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Study:
     """What the neighbourhood of a wrong entry shows."""
@@ -49,23 +53,15 @@ def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
     limit = max(ALIKE * top, abs(entry.derivative - entry.numerical) / 16.0)
     wrong = ~(xp.abs(derivative - numerical) <= limit)
     count = int(xp.count_nonzero(wrong))
-    others = tuple(
-        Entry(
-            subject.codomain.locate(rows.start + i),
-            subject.domain.locate(columns.start + j),
-            float(derivative[i, j]),
-            float(numerical[i, j]),
-            limit,
-            row=rows.start + i,
-            column=columns.start + j,
-        )
+    others = [
+        _measured(trial, (rows.start + i, columns.start + j), float(derivative[i, j]))
         for i, j in _places(wrong)
         if (rows.start + i, columns.start + j) != (entry.row, entry.column)
-    )
+    ]
     return Study(
         max(1, count),
         wrong.shape[0] * wrong.shape[1],
-        others[:4],
+        tuple(other for other in others if not abs(other.derivative - other.numerical) <= other.error),
         diagnose(numerical, derivative, limit),
         block(numerical, derivative, names(subject.codomain, rows), names(subject.domain, columns)),
     )
@@ -77,6 +73,22 @@ def _around(space: Space, index: int) -> range:
     section = space.slice(space.locate(index).leaf)
     start = max(section.start, min(index - most // 2, section.stop - most))
     return range(start, min(section.stop, start + most))
+
+
+def _measured(trial: Trial, place: tuple[int, int], derivative: float) -> Entry:
+    """One more entry, with the change from one step to its half and the roundoff as error bar."""
+    row, column = place
+    subject, step = trial.subject, middle_step(trial)
+    u = subject.zeros(subject.domain.size)
+    u[column] = trial.sizes[column]
+    slopes = []
+    for t in (step, step / 2.0):
+        slope, moved = slope_along(trial, u, t)
+        slopes.append(float(slope[row]) / (float(moved[column]) or 1.0))
+    noise = 2.0 * float(trial.noise[row]) / (step * (float(trial.sizes[column]) or 1.0))
+    bar = abs(slopes[1] - slopes[0]) + noise
+    output, source = subject.codomain.locate(row), subject.domain.locate(column)
+    return Entry(output, source, derivative, slopes[1], bar, row=row, column=column)
 
 
 def _numerical(trial: Trial, rows: range, columns: range) -> Array:
@@ -110,4 +122,4 @@ def _derivative(trial: Trial, mode: Mode, rows: range, columns: range) -> Array:
 def _places(wrong: Array) -> list[tuple[int, int]]:
     xp = array_api_compat.array_namespace(wrong)
     rows, columns = xp.nonzero(wrong)
-    return [(int(i), int(j)) for i, j in zip(rows[:8], columns[:8], strict=True)]
+    return [(int(i), int(j)) for i, j in zip(rows[: LISTED + 1], columns[: LISTED + 1], strict=True)]
