@@ -145,7 +145,7 @@ def options_of(operator: Any, variant: Variant, check: Check) -> dict[str, objec
 
 
 def _unobserved() -> AbstractContextManager[object]:
-    """PyTorch looks for the test that asks for samples, in the source of the whole stack, which can cost ten times as much."""
+    """PyTorch looks for the test that asks for samples in the sources of the whole stack, at many times their cost."""
     from torch.testing._internal import common_utils
 
     return patch.object(common_utils, "extract_test_fn", lambda: None, create=True)
