@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch.opdb.database import database
 from gradvet.frontends.torch.opdb.roster import Group, group_named, groups
 from gradvet.suite.case import Case
 
@@ -27,6 +28,7 @@ class Operators:
     """What the command that repeats a case asks for."""
 
     def open(self) -> Mapping[str, Case]:
+        database()  # here, where it counts for no case
         return _Samples(self)
 
     def describe(self) -> dict[str, Any]:
