@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from benchmarks.confirmations import CONFIRMED, Confirmed
+from benchmarks.confirmations import CONFIRMED, MEANT, Confirmed, Meant
 from benchmarks.scale import duration, processor
 from gradvet.core.results import Verdict
 from gradvet.suite.job import Outcome
@@ -69,8 +69,8 @@ class Failure:
     def operator(self) -> str:
         return self.case.split("/")[0]
 
-    def is_shown_by(self, confirmed: Confirmed) -> bool:
-        return self.check in confirmed.checks and any(fnmatchcase(self.operator, one) for one in confirmed.operators)
+    def is_of(self, kind: Confirmed | Meant) -> bool:
+        return self.check in kind.checks and any(fnmatchcase(self.operator, one) for one in kind.operators)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stage.run(wanted.jobs)
     found = {stage: stage.outcomes() for stage in stages}
     failures = [one for outcomes in found.values() for one in failed(outcomes)]
-    unconfirmed = [one for one in failures if not any(map(one.is_shown_by, CONFIRMED))]
+    unconfirmed = [one for one in failures if not any(map(one.is_of, (*CONFIRMED, *MEANT)))]
     PAGE.write_text("\n".join(page(found, failures, unconfirmed, wanted.jobs)) + "\n", encoding="utf-8")
     print(f"wrote {PAGE}")
     for one in unconfirmed:
@@ -114,9 +114,11 @@ def page(
     yield f"\n{processor()}, {jobs} processes; the times are those of the cases, drawing their samples included.\n"
     yield "## What is wrong\n"
     for confirmed in CONFIRMED:
-        mine = [one for one in failures if one.is_shown_by(confirmed)]
+        mine = [one for one in failures if one.is_of(confirmed)]
         if mine:
             yield from section(confirmed, mine)
+    yield "## What fails and is no mistake\n"
+    yield from meant_section(failures)
     yield "## What fails without a confirmation\n"
     yield from unconfirmed_section(unconfirmed)
     yield "## What is inconclusive\n"
@@ -127,9 +129,9 @@ def page(
 
 HEAD = """# Audit of torch 2.13
 
-What `gradvet` finds in stock torch 2.13.0 on the CPU, over the samples of PyTorch's own operator database. `make audit` repeats it.
-Each mistake below comes with a program that needs torch alone and shows it by a formula, or by differences that
-converge: the tests of gradvet run these programs.
+What `gradvet` finds in stock torch 2.13.0 on the CPU, over the samples of PyTorch's own operator database. Each mistake
+comes with a program that needs torch alone and shows it by a formula or by differences that converge; the tests of
+gradvet run these programs. `make audit` repeats the whole.
 """
 
 
@@ -162,6 +164,16 @@ def body(code: str) -> str:
 def output(confirmed: Confirmed) -> str:
     answer = subprocess.run([sys.executable, str(confirmed.path)], capture_output=True, text=True, check=True)
     return answer.stdout.strip()
+
+
+def meant_section(failures: Sequence[Failure]) -> Iterator[str]:
+    yield "| operators | cases | why |\n| --- | ---: | --- |"
+    for meant in MEANT:
+        mine = [one for one in failures if one.is_of(meant)]
+        operators, cases = sorted({one.operator for one in mine}), {one.case for one in mine}
+        if mine:
+            yield f"| {some(operators)} | {len(cases)} | {meant.why} |"
+    yield ""
 
 
 def unconfirmed_section(failures: Sequence[Failure]) -> Iterator[str]:

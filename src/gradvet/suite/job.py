@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import sys
 import time
@@ -12,8 +13,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from gradvet.api import check
 from gradvet.core.results import Report
 from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch.specimens import specimens
 from gradvet.suite.case import Case
 
 
@@ -89,6 +92,8 @@ class Runner:
         sys.path.insert(0, job.folder)
         cls.job = job
         _opened(job)
+        # The first check of a process loads much of torch; that is not its first case's fault.
+        check(operator.neg, specimens([(2,)]), seed=0)
 
     @classmethod
     def run(cls, name: str) -> Outcome:
