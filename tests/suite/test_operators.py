@@ -53,7 +53,7 @@ def test_name_leads_to_the_same_inputs_whatever_else_was_drawn() -> None:
 
 
 def test_sample_is_checked_and_says_how_to_repeat_it() -> None:
-    report = Operators(order=2).open()["addmm/inplace/float64/0"].run(seed=3, order=2)
+    report = Operators(flags="--order 2").open()["addmm/inplace/float64/0"].run(seed=3, order=2)
     assert report.verdict is Verdict.PASS
     assert report.replay == "gradvet ops --case addmm/inplace/float64/0 --order 2 --seed 3"
     assert report.source is None  # the function is gradvet's own: its code tells nobody anything

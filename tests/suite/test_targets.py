@@ -105,6 +105,11 @@ def test_nested_names_are_followed() -> None:
         ("broken.py", Making(), r"broken\.py cannot be imported: ZeroDivisionError"),
         ("torch", Making(), r"torch has no cases: decorate functions with @gradvet\.case.*, or name a callable in it"),
         ("no-such", Making(), "the target 'no-such' was not understood"),
+        (
+            "torch.nn.functional.silu",
+            Making(((3,),)),
+            r"a colon before its name \(torch.nn.functional:silu\)",
+        ),
         ("torch:sin", Making(), "torch:sin needs inputs: give one --input SHAPE"),
         ("torch:no_such", Making(((3,),)), "torch has no no_such"),
         ("no_such_module:f", Making(((3,),)), "the module no_such_module cannot be imported"),

@@ -11,7 +11,7 @@ from gradvet.commands.endings import DEBUG, FAILED, INCONCLUSIVE, PASSED, USAGE
 from gradvet.commands.stored import outcomes_in
 
 
-@click.command()
+@click.command(short_help="Show what changed between two runs.")
 @click.argument("old", type=click.Path(dir_okay=False))
 @click.argument("new", type=click.Path(dir_okay=False))
 @DEBUG

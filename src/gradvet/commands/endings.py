@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import click
 
 from gradvet.core.results import Report, Verdict
 from gradvet.errors import InvalidProblemError
-from gradvet.reports import documents, html
+from gradvet.reports import documents, files, html
 
 PASSED, FAILED, USAGE, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 130
 
-TOLD = (InvalidProblemError, documents.UnreadableReportError, html.MissingLibraryError)
+TOLD = (InvalidProblemError, documents.UnreadableReportError, html.MissingLibraryError, files.UnwritableFileError)
 """Exceptions whose message says what to do; it is the whole answer."""
 
 DEBUG = click.option("--debug", is_flag=True, help="Show Python's traceback when something goes wrong.")
@@ -21,22 +20,29 @@ PAGE = click.option("--html", "page", type=click.Path(dir_okay=False), help="Wri
 DOCUMENT = click.option("--json", "document", type=click.Path(dir_okay=False), help="Write all results to this file.")
 
 
-def write(reports: Sequence[Report], page: str | None, document: str | None) -> None:
-    if document is not None:
-        documents.save(reports, document)
+def prepare(page: str | None, document: str | None) -> None:
+    """What could not be written at the end is said at the beginning."""
+    for path in filter(None, (page, document)):
+        files.prepared(path)
     if page is not None:
-        html.write(reports, page)
-        click.echo(f"wrote {Path(page)}", err=True)
+        html.page([])
 
 
-def exit_code(verdicts: Iterable[Verdict], troubles: int = 0) -> int:
-    """The worst of what was found."""
+def write(reports: Sequence[Report], page: str | None, document: str | None) -> None:
+    for path, save in ((document, documents.save), (page, html.write)):
+        if path is not None:
+            save(reports, path)
+            click.echo(f"wrote {path}", err=True)
+
+
+def exit_code(verdicts: Iterable[Verdict], broken: int = 0) -> int:
+    """The worst of what was found; `broken` cases have no verdict."""
     found = set(verdicts)
     if Verdict.FAIL in found:
         return FAILED
-    if Verdict.INCONCLUSIVE in found:
-        return INCONCLUSIVE
-    return USAGE if troubles else PASSED
+    if broken:
+        return USAGE
+    return INCONCLUSIVE if Verdict.INCONCLUSIVE in found else PASSED
 
 
 def sentence(error: BaseException) -> str:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradvet.commands.endings import DEBUG, DOCUMENT, PAGE, exit_code, write
+from gradvet.commands.endings import DEBUG, DOCUMENT, INTERRUPTED, PAGE, exit_code, prepare, write
 from gradvet.commands.running import performed, place_of, run_options, seed_for
 from gradvet.core.results import Report, Verdict
 from gradvet.reports import summary, terminal, words
 
+if TYPE_CHECKING:
+    from gradvet.suite.job import Outcome
 
-@click.command()
+
+@click.command(short_help="Check PyTorch's own operators.")
 @click.option("--op", "glob", default="*", metavar="GLOB", help="Operators by full name, such as 'linalg.*'.")
 @click.option("--case", "cases", multiple=True, metavar="NAME", help="A sample alone, such as addmm/float64/3.")
 @click.option("--dtype", "dtypes", multiple=True, default=("float64",), show_default=True, help="Repeatable.")
@@ -34,45 +35,68 @@ def ops(debug: bool, page: str | None, document: str | None, **given: Any) -> No
     from gradvet.suite.job import Job
     from gradvet.suite.operators import Operators
 
-    source = Operators(
-        given["glob"], given["dtypes"], given["device"], given["samples"], given["cases"], given["order"]
-    )
-    options = {"order": given["order"]} if given["order"] != 1 else {}
-    job = Job(source, seed_for(given), options)
-    with performed(job, place_of(given, apart=not debug), given) as (store, raised):
-        if debug and raised:
-            raise next(iter(raised.values()))
-        found = list(_summaries(store.outcomes(), given["device"]))
-        summary.show(found, terminal.console_for())
-        wanted = page is not None or document is not None
-        reports = list(_reports(store.outcomes())) if wanted else []
-        failed = [one for one in _reports(store.outcomes()) if one.verdict is Verdict.FAIL]
-    for report in _one_each(failed):
-        terminal.show([report])
-    click.echo(words.counted(one.verdict for one in found if one.reports), nl=False)
-    troubles = sum(len(one.troubles) for one in found)
-    click.echo(f"; {troubles} without a verdict" if troubles else "")
-    write(reports, page, document)
-    sys.exit(exit_code({one.verdict for one in found}, troubles))
+    prepare(page, document)
+    seconds = given["order"] != 1
+    options, flags = ({"order": given["order"]}, f"--order {given['order']}") if seconds else ({}, "")
+    source = Operators(given["glob"], given["dtypes"], given["device"], given["samples"], given["cases"], flags)
+    console = terminal.console_for()
+    gathered = _Gathered(given["device"], keep=page is not None or document is not None)
+    interrupted = 0
+    try:
+        job = Job(source, seed_for(given), options)
+        for outcome in performed(job, place_of(given, apart=not debug), given, console, telling=True):
+            if debug and outcome.error is not None:
+                raise outcome.error
+            gathered.add(outcome)
+    except KeyboardInterrupt:
+        interrupted = INTERRUPTED
+        click.echo("gradvet: interrupted; what was checked until then stands", err=True)
+    found = gathered.summaries()
+    summary.show(found, console)
+    terminal.show(gathered.failed, console)
+    broken = sum(len(one.troubles) for one in found)
+    tally = words.counted(one.verdict for one in found if one.reports)
+    click.echo(tally + (f"; {broken} samples could not be carried out" if broken else ""))
+    write(gathered.reports, page, document)
+    sys.exit(interrupted or exit_code((one.verdict for one in found), broken))
 
 
-def _summaries(outcomes: Iterable[Any], device: str) -> Iterator[summary.Summary]:
-    """One of each operator, variant and dtype; their cases come one after the other."""
-    from gradvet.frontends.torch.opdb.roster import group_named
+class _Gathered:
+    """What is kept of the outcomes as they come: one summary of each operator, variant and dtype."""
 
-    for name, group in groupby(outcomes, key=lambda outcome: outcome.name.rpartition("/")[0]):
-        some = list(group)
-        reports = list(_reports(some))
-        troubles = [f"{one.ending.value}: {one.words}" for one in some if one.report is None]
-        declared = map(str, group_named(name, device).marks())
-        yield summary.Summary.of(name, reports, troubles, declared)
+    def __init__(self, device: str, keep: bool) -> None:
+        self.device, self.keep = device, keep
+        self.reports: list[Report] = []
+        """All of them, where they are to be written."""
+        self.failed: list[Report] = []
+        """The first of each operator that fails: its other samples mostly say the same."""
+        self._open: list[Outcome] = []
+        self._summaries: list[summary.Summary] = []
+
+    def add(self, outcome: Outcome) -> None:
+        if self._open and _group(self._open[0]) != _group(outcome):
+            self._close()
+        self._open.append(outcome)
+
+    def summaries(self) -> list[summary.Summary]:
+        self._close()
+        return self._summaries
+
+    def _close(self) -> None:
+        """The samples of one operator come one after the other; now they are all there."""
+        from gradvet.frontends.torch.opdb.roster import group_named
+
+        if not self._open:
+            return
+        name = _group(self._open[0])
+        reports = [one.report for one in self._open if one.report is not None]
+        troubles = [f"{one.ending.value}: {one.words}" for one in self._open if one.report is None]
+        declared = map(str, group_named(name, self.device).marks())
+        self._summaries.append(summary.Summary.of(name, reports, troubles, declared))
+        self.failed += [report for report in reports if report.verdict is Verdict.FAIL][:1]
+        self.reports += reports if self.keep else []
+        self._open = []
 
 
-def _reports(outcomes: Iterable[Any]) -> Iterator[Report]:
-    return (outcome.report for outcome in outcomes if outcome.report is not None)
-
-
-def _one_each(reports: Iterable[Report]) -> Iterator[Report]:
-    """The first report of each operator: its other samples mostly say the same."""
-    for _, group in groupby(reports, key=lambda report: report.title.rpartition("/")[0]):
-        yield next(iter(group))
+def _group(outcome: Outcome) -> str:
+    return outcome.name.rpartition("/")[0]

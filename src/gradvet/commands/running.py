@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradvet.commands.endings import INTERRUPTED
 from gradvet.reports import terminal
 from gradvet.reports.progress import progress
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from gradvet.suite.engines import Place
-    from gradvet.suite.job import Job
-    from gradvet.suite.store import Store
+    from gradvet.suite.job import Job, Outcome
 
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
@@ -77,27 +76,23 @@ def place_of(given: dict[str, Any], apart: bool) -> Place:
     return Place(given["jobs"] if apart else None, limits, given["retries"], given["cluster"])
 
 
-@contextmanager
-def performed(job: Job, place: Place, given: dict[str, Any]) -> Iterator[tuple[Store, dict[str, Exception]]]:
-    """The store when the run is over, and what was raised in this process by the name of its case."""
-    from gradvet.suite.runs import begin, carry_out
+def performed(
+    job: Job, place: Place, given: dict[str, Any], console: Console, *, telling: bool = False
+) -> Iterator[Outcome]:
+    """What becomes of each case, in order and as it comes; with `telling`, failures are told out of order too."""
+    from gradvet.suite.runs import begin, carry_out, in_order
 
     store = begin(job, given["store"], given["resume"])
-    raised: dict[str, Exception] = {}
-    missing = len(store.missing())
-    if missing < len(store):
-        click.echo(f"{len(store) - missing} of {len(store)} cases are in {store.path} already", err=True)
-    try:
-        with progress(missing, terminal.console_for(stderr=True)) as advance:
+    missing = store.missing()
+    if len(missing) < len(store):
+        click.echo(f"{len(store) - len(missing)} of {len(store)} cases are in {store.path} already", err=True)
+    shown = console if console.is_terminal else terminal.console_for(stderr=True)
+    with closing(store), progress(missing, shown) as advance:
+
+        def fresh() -> Generator[Outcome]:
             for outcome in carry_out(job, place, store):
-                advance(outcome.name, outcome.report, outcome.words)
-                if outcome.error is not None:
-                    raised[outcome.name] = outcome.error
-        yield store, raised
-    except KeyboardInterrupt:
-        done = len(store) - len(store.missing())
-        more = "" if given["store"] is None else f"; --store {store.path} --resume goes on"
-        click.echo(f"stopped after {done} of {len(store)} cases{more}", err=True)
-        sys.exit(INTERRUPTED)
-    finally:
-        store.close()
+                advance(outcome.name, *((outcome.report, outcome.words) if telling else ()))
+                yield outcome
+
+        with closing(fresh()) as outcomes:
+            yield from in_order(store, outcomes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -34,24 +34,26 @@ TROUBLE = "no verdict"
 
 
 class Advance(Protocol):
-    """Says that one more is done, and what came of it."""
+    """Says that one more is done, and of what is to be told and counted, what came of it."""
 
     def __call__(self, done: str = "", report: Report | None = None, trouble: str = "") -> None: ...
 
 
 class _View(Protocol):
-    def count(self, done: str, tally: Counter[str]) -> None: ...
+    def count(self, coming: str, tally: Counter[str]) -> None: ...
 
     def tell(self, line: str, style: str) -> None: ...
 
 
 @contextmanager
-def progress(total: int, console: Console) -> Iterator[Advance]:
-    """Count to `total`. What fails is told as it comes; nothing is shown of a run that is over within a second."""
-    with (_bar if console.is_terminal else _log)(total, console) as view:
+def progress(names: Sequence[str], console: Console) -> Iterator[Advance]:
+    """Count through what has these names, showing the one that is under way; the bar appears after a second."""
+    with (_bar if console.is_terminal else _log)(names, console) as view:
         tally: Counter[str] = Counter()
+        coming = dict.fromkeys(names)
 
         def advance(done: str = "", report: Report | None = None, trouble: str = "") -> None:
+            coming.pop(done or next(iter(coming), ""), None)
             if report is not None:
                 tally[report.verdict.value] += 1
                 if report.verdict is Verdict.FAIL:
@@ -60,7 +62,7 @@ def progress(total: int, console: Console) -> Iterator[Advance]:
             elif trouble:
                 tally[TROUBLE] += 1
                 view.tell(f"{done}: {trouble}", "yellow")
-            view.count(done, tally)
+            view.count(next(iter(coming), ""), tally)
 
         yield advance
 
@@ -68,7 +70,7 @@ def progress(total: int, console: Console) -> Iterator[Advance]:
 class _Bar:
     """A live line on a terminal."""
 
-    def __init__(self, total: int, console: Console) -> None:
+    def __init__(self, names: Sequence[str], console: Console) -> None:
         self.bar = Progress(
             SpinnerColumn(),
             BarColumn(),
@@ -81,12 +83,12 @@ class _Bar:
             console=console,
             transient=True,
         )
-        self.task = self.bar.add_task("", total=total, rate="", tally="")
+        self.task = self.bar.add_task(next(iter(names), ""), total=len(names), rate="", tally="")
 
-    def count(self, done: str, tally: Counter[str]) -> None:
+    def count(self, coming: str, tally: Counter[str]) -> None:
         speed = self.bar.tasks[0].speed
         rate = f"{speed:.3g}/s" if speed else ""
-        self.bar.update(self.task, advance=1, description=done, rate=rate, tally=_counted(tally))
+        self.bar.update(self.task, advance=1, description=coming, rate=rate, tally=_counted(tally))
 
     def tell(self, line: str, style: str) -> None:
         if self.bar.live.is_started:
@@ -94,8 +96,8 @@ class _Bar:
 
 
 @contextmanager
-def _bar(total: int, console: Console) -> Iterator[_View]:
-    view = _Bar(total, console)
+def _bar(names: Sequence[str], console: Console) -> Iterator[_View]:
+    view = _Bar(names, console)
     timer = threading.Timer(PATIENCE, view.bar.start)
     timer.daemon = True
     timer.start()
@@ -116,7 +118,7 @@ class _Log:
         self.done = 0
         self.held: list[str] = []
 
-    def count(self, done: str, tally: Counter[str]) -> None:
+    def count(self, coming: str, tally: Counter[str]) -> None:
         self.done += 1
         elapsed = self.clock() - self.started
         if self.clock() < self.due + LOG:
@@ -139,8 +141,8 @@ class _Log:
 
 
 @contextmanager
-def _log(total: int, console: Console) -> Iterator[_View]:
-    yield _Log(total, console, time.monotonic)
+def _log(names: Sequence[str], console: Console) -> Iterator[_View]:
+    yield _Log(len(names), console, time.monotonic)
 
 
 def _counted(tally: Counter[str]) -> str:

@@ -24,8 +24,8 @@ class Operators:
     """At most so many of each operator, variant and dtype, taken at random; None is all."""
     cases: tuple[str, ...] = ()
     """These alone, by name."""
-    order: int = 1
-    """What the command that repeats a case asks for."""
+    flags: str = ""
+    """Options that hold for every case, as they were typed, for the command that repeats one."""
 
     def open(self) -> Mapping[str, Case]:
         database()  # here, where it counts for no case
@@ -54,14 +54,13 @@ class _Samples(Mapping[str, Case]):
             raise InvalidProblemError(
                 f"the operator database has no sample {name!r}: a name is such as addmm/float64/3"
             )
-        order = f" --order {self.wanted.order}" if self.wanted.order != 1 else ""
         device = f" --device {self.wanted.device}" if self.wanted.device != "cpu" else ""
         return Case(
             name,
             sample.function,
             inputs=lambda: sample.inputs,
             options=sample.settings,
-            replay=f"gradvet ops --case {name}{order}{device}",
+            replay=f"gradvet ops --case {name}{device} {self.wanted.flags}".rstrip(),
         )
 
     @cached_property

@@ -48,3 +48,13 @@ def carry_out(job: Job, place: Place, store: Store) -> Iterator[Outcome]:
         for outcome in outcomes(missing, engine):
             store.add(outcome)
             yield outcome
+
+
+def in_order(store: Store, fresh: Iterator[Outcome]) -> Iterator[Outcome]:
+    """All outcomes in the order of the cases: those stored before, and fresh ones as soon as it is their turn."""
+    missing, ready = set(store.missing()), dict[str, Outcome]()
+    for name in store.names():
+        while name in missing and name not in ready:
+            outcome = next(fresh)
+            ready[outcome.name] = outcome
+        yield ready.pop(name) if name in ready else store.outcome(name)

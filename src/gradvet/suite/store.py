@@ -30,6 +30,8 @@ TABLES = (
         seconds REAL NOT NULL, forwards INTEGER, attempts INTEGER NOT NULL, words TEXT NOT NULL, document BLOB)""",
 )
 
+QUERY = "SELECT name, ending, document, words, attempts, seconds FROM cases JOIN outcomes USING (position)"
+
 
 class StoreError(InvalidProblemError):
     """A file that cannot serve as the store of this run; the message says what to do."""
@@ -111,13 +113,13 @@ class Store:
         with self._connection:
             self._connection.execute(f"INSERT OR IGNORE INTO outcomes VALUES ({', '.join('?' * len(row))})", row)
 
+    def outcome(self, name: str) -> Outcome:
+        """That of a case which has one."""
+        return _outcome(self._connection.execute(f"{QUERY} WHERE name = ?", (name,)).fetchone())
+
     def outcomes(self) -> Iterator[Outcome]:
         """Those that are known, in the order of the cases."""
-        query = """SELECT name, ending, document, words, attempts, seconds
-            FROM cases JOIN outcomes USING (position) ORDER BY position"""
-        for name, ending, document, words, attempts, seconds in self._connection.execute(query):
-            report = None if document is None else Report.from_dict(json.loads(zlib.decompress(document)))
-            yield Outcome(name, Ending(ending), report, words, attempts, seconds)
+        return map(_outcome, self._connection.execute(f"{QUERY} ORDER BY position"))
 
     def close(self) -> None:
         self._connection.close()
@@ -125,6 +127,12 @@ class Store:
     def _value(self, name: str) -> str:
         (value,) = self._connection.execute("SELECT value FROM run WHERE name = ?", (name,)).fetchone()
         return str(value)
+
+
+def _outcome(row: tuple[Any, ...]) -> Outcome:
+    name, ending, document, words, attempts, seconds = row
+    report = None if document is None else Report.from_dict(json.loads(zlib.decompress(document)))
+    return Outcome(name, Ending(ending), report, words, attempts, seconds)
 
 
 def holds_run(path: str | Path) -> bool:

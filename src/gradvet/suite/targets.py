@@ -37,6 +37,11 @@ class Making:
     seed: int = 0
     """Settles the parameters of a module that is made."""
 
+    @property
+    def is_given(self) -> bool:
+        """Whether anything of it was asked for."""
+        return bool(self.shapes or self.kwargs or self.init) or self.dtype != "float64"
+
     def command(self, target: str) -> str:
         """The command line that makes the same again, less its seed."""
         parts = ["gradvet", "check", target]
@@ -54,9 +59,18 @@ class Targets:
 
     names: tuple[str, ...]
     making: Making = field(default_factory=Making)
+    flags: str = ""
+    """Options that hold for every case, as they were typed, for the command that repeats one."""
 
     def open(self) -> dict[str, Case]:
-        return {case.name: case for target in self.names for case in cases_of(target, self.making)}
+        """What the targets name, each case once."""
+        if self.making.is_given and all(target.partition("::")[0].endswith(".py") for target in self.names):
+            raise TargetError(
+                "cases in files have inputs of their own: --input, --dtype, --kwargs and --init are for a callable "
+                "(package.module:callable)"
+            )
+        cases = [case for target in self.names for case in cases_of(target, self.making)]
+        return {case.name: replace(case, replay=f"{case.replay} {self.flags}".rstrip()) for case in cases}
 
     def describe(self) -> dict[str, Any]:
         return {"targets": asdict(self)}
@@ -142,7 +156,9 @@ def _imported(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        raise TargetError(f"the module {name} cannot be imported: {type(error).__name__}: {error}") from error
+        module, _, attribute = name.rpartition(".")
+        hint = f"; a callable has a colon before its name ({module}:{attribute})" if module else ""
+        raise TargetError(f"the module {name} cannot be imported: {type(error).__name__}: {error}{hint}") from error
 
 
 def _attribute(module: ModuleType, name: str, target: str) -> Any:

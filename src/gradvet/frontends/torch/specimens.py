@@ -28,7 +28,7 @@ def converted(value: Any, dtype: str) -> Any:
 
 def differentiable(name: str) -> torch.dtype:
     """The dtype of that name, which must be one that has derivatives."""
-    kind = getattr(torch, name, None)
+    kind = getattr(torch, name.removeprefix("torch."), None)
     if not isinstance(kind, torch.dtype) or not (kind.is_floating_point or kind.is_complex):
         raise InvalidProblemError(
             f"a floating-point or complex dtype was expected, found {name!r}: use float64, float32, bfloat16, "
