@@ -10,7 +10,7 @@ PATHS := src tests examples docs $(wildcard benchmarks)
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types conformance bench detection format clean docs browser
+.PHONY: help demo test lint types conformance bench detection format clean docs browser audit scale
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,12 @@ bench: $(READY) ## measure gradvet beside torch's checker (long)
 
 detection: $(READY) ## measure how often check is right: operators, planted faults, the gallery (long)
 	$(BIN)/python -m benchmarks.detection
+
+audit: $(READY) ## check PyTorch's whole operator database and write docs/audit-torch-2.13.md (hours)
+	$(BIN)/python -m benchmarks.audit --jobs $(WORKERS)
+
+scale: $(READY) ## measure what a million cases need, from the stores of the audit, and write docs/scale.md
+	$(BIN)/python -m benchmarks.scale build/audit/*.db
 
 docs: $(READY) ## build the documentation into build/docs; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -22,7 +22,7 @@ from benchmarks.counting import counted
 from benchmarks.functions import FUNCTIONS, Problem
 from benchmarks.report import Pair, duration, geometric_mean, save, wide_console
 from benchmarks.timing import interleaved
-from tests.differential.samples import coordinates
+from gradvet.frontends.torch.opdb.samples import coordinates
 from tests.differential.verdicts import gradvet_contestant, torch_contestant
 
 SIZES = (10, 100, 1_000)
