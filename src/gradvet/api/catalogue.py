@@ -51,6 +51,9 @@ SUBSTITUTING = frozenset({"interleaving", "frozen", "layouts", "batched", "duali
 VALUES = frozenset({"constancy", "detached", "values"})
 """Checks of the function's own values, which are not compared where a surrogate stands in for them."""
 
+FORWARD = frozenset({"batched", "reverse", "forward"})
+"""Checks that have something to say where there is no reverse mode: that there is none, or about forward mode."""
+
 SLOPES: Mapping[str, TrialCheck] = {"reverse": slopes.reverse, "forward": slopes.forward}
 
 SECOND_ORDER = ("reverse-over-reverse", "forward-over-reverse", "reverse-over-forward", "forward-over-forward")

@@ -20,8 +20,10 @@ MARGIN = 0.01
 
 WORDS = {
     Reason.JUMP: "the function jumps at the point, so it has no derivative there",
+    Reason.STAIRS: "the function moves in stairs, whose slope is zero",
     Reason.STEEP: "the function has a vertical tangent at the point",
     Reason.NOT_FINITE: "neither the derivative nor the function's slope is finite at the point",
+    Reason.DOMAIN: "next to the point the function is not defined on either side",
     Reason.PRECISION: "the differences are too noisy to tell",
     Reason.KINK: "the function has kinks at the point that cannot be told apart",
     Reason.BUDGET: "the time that was given is spent",

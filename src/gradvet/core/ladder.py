@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
@@ -23,6 +23,12 @@ WIDTH = 4.0
 
 PLATEAU = 3
 """So many steps in a row must show the same error before it counts."""
+
+STAIR = 2.0**-18
+"""Values that stand still over steps this wide are hardly rounded, even by a format of 24 bits."""
+
+ROUNDED = 320.0
+"""So many times the least noise is no rounding: 64 roundoffs."""
 
 ODD_FILTER, SIDE_FILTER, EVEN_FILTER = (1.0, -10.0, 16.0), (1.0, -6.0, 8.0), (-0.125, 0.875, -1.75, 1.0)
 """Combinations of values at t, t/2, t/4, t/8 from which (t, t³), (t, t²) and (1, t, t²) drop out: noise is left."""
@@ -80,6 +86,8 @@ class Reading:
     """Whether no value changed at any step."""
     steep: bool = False
     """Whether the slopes grow without limit towards the point."""
+    stairs: bool = False
+    """Whether the values stand still over steps that are too wide for rounding, and move over wider ones."""
 
 
 NOTHING = Reading(Estimate(0.0, math.inf), Estimate(0.0, math.inf), plateau=False)
@@ -89,7 +97,7 @@ def read(rungs: Rungs) -> Reading:
     """Both sides where both are finite, else the one that is."""
     both = _usable(rungs, [math.isfinite(p) and math.isfinite(m) for p, m in zip(rungs.plus, rungs.minus, strict=True)])
     if len(both) >= PLATEAU + 1:
-        return _two_sided(rungs, both)
+        return replace(_two_sided(rungs, both), stairs=_stairs(rungs))
     for values in (rungs.plus, [-value for value in rungs.minus]):
         kept = _usable(rungs, [math.isfinite(value) for value in values])
         if len(kept) >= PLATEAU + 1:
@@ -108,6 +116,15 @@ def _usable(rungs: Rungs, finite: Sequence[bool]) -> list[int]:
         return list(range(still, len(finite)))
     most = max(rungs.moved[first:], default=0)
     return [i for i in range(first, len(finite)) if 2 * rungs.moved[i] >= most]
+
+
+def _stairs(rungs: Rungs) -> bool:
+    slopes = [abs(p - m) / (2.0 * t) for p, m, t in zip(rungs.plus, rungs.minus, rungs.steps, strict=True)]
+    widest = max((slope for slope, moved in zip(slopes, rungs.moved, strict=True) if moved), default=0.0)
+    return any(
+        not moved and step >= STAIR and widest * step > ROUNDED * rungs.floor
+        for step, moved in zip(rungs.steps, rungs.moved, strict=True)
+    )
 
 
 def _two_sided(rungs: Rungs, kept: Sequence[int]) -> Reading:

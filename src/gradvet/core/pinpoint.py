@@ -58,7 +58,7 @@ def pinpoint(trial: Trial, mode: Mode, u: Array, v: Array) -> Entry | None:
         return None
     unit = subject.zeros(subject.codomain.size)
     unit[row] = 1.0
-    pulled = subject.reverse.pull(unit)
+    pulled = subject.reverse.pull(unit) if mode.name == "reverse" else unit
 
     def part(start: int, stop: int) -> float:
         window = _window(u, start, stop)

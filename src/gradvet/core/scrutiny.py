@@ -71,6 +71,27 @@ class Scrutiny:
         if trial.is_fine and not trial.late:
             yield self._along(trial.second, trial.looks)
         yield from self._each_alone(trial.looks)
+        yield from self._at_the_edge()
+
+    def _at_the_edge(self) -> Iterator[Outcome]:
+        """Outputs that exist at the point but not on both sides of it: by lines that stay inside on one side.
+
+        All inputs grow or all shrink, as numbers or in size: that is inside for most edges there are.
+        """
+        trial, value = self.trial, self.trial.subject.value[: self.trial.subject.codomain.size]
+        xp = array_api_compat.array_namespace(value)
+        lost = xp.isfinite(value) & ~xp.isfinite(trial.first.slope)
+        if not bool(xp.any(lost)) or not bool(xp.any(trial.first.u != 0.0)):
+            return
+        look = trial.look(xp.where(lost, trial.subject.signed(value.shape[0]), xp.zeros_like(value)))
+        point, size = trial.subject.point, xp.abs(trial.restricted(trial.direction_of_all()))
+        found = Outcome(Verdict.INCONCLUSIVE, Reason.DOMAIN)
+        for u in (size, xp.where(point < 0.0, -size, size)):
+            outcome = self._climb(u, [look])
+            if outcome.reason is not Reason.NOT_FINITE:
+                found = outcome
+                break
+        yield found
 
     def _in_few_steps(self) -> Outcome:
         """A coarse format leaves many lines undecided: the first of a few that tells, tells."""

@@ -61,6 +61,8 @@ class Trial(Experiment):
         self.record = Record()
         self.captured: bool | None = None
         """Whether the function reads captured tensors instead of its arguments; None while nobody looked."""
+        self.reversible = True
+        """Whether there is a reverse mode; without it nothing is known of the size of single entries."""
         self.set_aside = subject.zeros(subject.domain.size) != 0.0
         """Columns that walks of many leave out: at a kink, or without a finite derivative."""
         self.deadline = math.inf if options.seconds is None else time.monotonic() + options.seconds
@@ -220,13 +222,15 @@ class Trial(Experiment):
         """A codirection with its gradient."""
         xp = array_api_compat.array_namespace(v)
         v = self.subject.representable(v)
-        w = self.subject.reverse.pull(v)
+        w = self.subject.reverse.pull(v) if self.reversible else self.subject.zeros(self.subject.domain.size)
         broken = ~xp.isfinite(w)
         return Look(v, xp.where(broken, xp.zeros_like(w), w), broken)
 
     def jitter(self, v: Array, u: Array) -> float:
         """By how much (Jᵀv)·u changes when the inputs change by about two roundoffs."""
         subject, xp = self.subject, array_api_compat.array_namespace(v)
+        if not self.reversible:
+            return 0.0
         tiny = 2.0 * subject.epsilon * self.sizes * xp.sign(subject.signed(subject.domain.size))
         found = [float(xp.sum(subject.pulled_at(sign * tiny, v) * u)) for sign in (1.0, -1.0)]
         return abs(found[0] - found[1])

@@ -15,6 +15,7 @@ from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.circumstances import TorchCircumstances
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse, load_forward_mode
+from gradvet.frontends.torch.passes import accountable, gradients
 from gradvet.frontends.torch.problem import TorchProblem, tensors_in
 from gradvet.frontends.torch.randomness import RandomState
 
@@ -29,6 +30,10 @@ class SteadyReverse(TorchReverse):
     def _pull(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Tensor:
         self._after_forward.restore_torch()
         return super()._pull(live, cotangents)
+
+    def _gradients(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
+        with accountable(live):
+            return super()._gradients(live, cotangents)
 
 
 class RecordedForward(TorchForward):
@@ -101,9 +106,9 @@ class TorchSubject(TorchProblem):
             return Displaced(self._values(arguments), real)
         except InvalidProblemError:
             raise
-        except (ArithmeticError, RuntimeError, ValueError, IndexError) as error:
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
             # Next to the point the function may be undefined; that is for the ladder to see.
             self.refusals.append(f"{type(error).__name__}: {error}")
             return Displaced(torch.full_like(self.value, torch.nan), self.point * 0.0)
@@ -120,8 +125,7 @@ class TorchSubject(TorchProblem):
             live = self.live_at(arguments)
             sources = [arguments[leaf.position] for leaf in self.domain.leaves]
             self.cost.pulls += 1
-            gradients = torch.autograd.grad(live, sources, self.codomain.unflatten(v), allow_unused=True)
-            return self.vector(self.domain, gradients)
+            return self.vector(self.domain, gradients(live, sources, self.codomain.unflatten(v)))
         finally:
             for layout in self.layouts:
                 layout.restore()
