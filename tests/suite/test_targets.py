@@ -94,6 +94,9 @@ def test_nested_names_are_followed() -> None:
         ("neighbour.py", Making(), r"neighbour\.py has no cases: decorate functions with @gradvet\.case"),
         ("broken.py", Making(), r"broken\.py cannot be imported: ZeroDivisionError"),
         ("torch", Making(), "the target 'torch' was not understood"),
+        ("torch:", Making(((3,),)), "the target 'torch:' was not understood"),
+        ("../ops:first", Making(((3,),)), "the target '../ops:first' was not understood"),
+        ("leaving.py", Making(), r"leaving\.py cannot be imported: SystemExit: 3"),
         ("torch.nn.functional.silu", Making(((3,),)), r"\(package.module:callable, such as torch.nn.functional:silu\)"),
         ("torch:sin", Making(), "torch:sin needs inputs: give one --input SHAPE"),
         ("torch:no_such", Making(((3,),)), "torch has no no_such"),
@@ -105,6 +108,7 @@ def test_nested_names_are_followed() -> None:
 )
 def test_target_that_leads_nowhere_says_what_to_do(ops: str, target: str, making: Making, words: str) -> None:
     Path("broken.py").write_text("1 / 0")
+    Path("leaving.py").write_text("raise SystemExit(3)")
     with pytest.raises(TargetError, match=words):
         cases_of(target, making)
 

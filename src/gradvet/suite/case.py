@@ -8,8 +8,9 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from gradvet.api import check
-from gradvet.core.provenance import environment, source_of
+from gradvet.core.provenance import environment, source_of, title_of
 from gradvet.core.results import Report
+from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.specimens import seeded
 
 MARK = "__gradvet_cases__"
@@ -53,9 +54,18 @@ def case(*, inputs: Callable[[], Any], **options: Any) -> Callable[[Function], F
     8
     """
 
+    if not callable(inputs):
+        raise InvalidProblemError(
+            f"inputs makes fresh inputs for every check, so a function was expected, found {type(inputs).__name__}: "
+            "write inputs=lambda: ..."
+        )
+
     def mark(func: Function) -> Function:
-        name = getattr(func, "__qualname__", None) or type(func).__name__
-        setattr(func, MARK, (*getattr(func, MARK, ()), Case(name, func, inputs, options)))
+        found = (*getattr(func, MARK, ()), Case(title_of(func), func, inputs, options))
+        try:
+            setattr(func, MARK, found)
+        except AttributeError:
+            raise InvalidProblemError(f"{title_of(func)} cannot be marked: mark a function that calls it") from None
         return func
 
     return mark

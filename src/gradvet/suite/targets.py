@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,8 @@ from typing import Any
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.specimens import converted, seeded, specimens
 from gradvet.suite.case import Case, cases_in
+
+CALLABLE = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 
 
 class TargetError(InvalidProblemError):
@@ -64,10 +67,10 @@ def cases_of(target: str, making: Making) -> list[Case]:
     path, _, name = target.partition("::")
     if path.endswith(".py"):
         return _from_file(path, name)
-    if ":" in target:
+    if CALLABLE.fullmatch(target):
         return [_from_callable(target, making)]
     module, _, attribute = target.rpartition(".")
-    hint = f", such as {module}:{attribute}" if module and attribute else ""
+    hint = f", such as {module}:{attribute}" if CALLABLE.fullmatch(f"{module}:{attribute}") else ""
     raise TargetError(
         f"the target {target!r} was not understood: name a file (ops.py), a case in it (ops.py::name) or a callable "
         f"(package.module:callable{hint})"
@@ -105,7 +108,7 @@ def _module_at(file: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         specification.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TargetError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
     return module
 
@@ -133,7 +136,7 @@ def _imported(name: str) -> ModuleType:
     _search_in(Path.cwd())
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TargetError(f"the module {name} cannot be imported: {type(error).__name__}: {error}") from error
 
 
