@@ -53,21 +53,21 @@ def shape(text: str) -> tuple[int, ...]:
 
 def keywords(text: str) -> Any:
     """A JSON object."""
-    return _json(text, dict)
+    return _json(text, "'{\"dim\": -1}'", dict)
 
 
 def arguments(text: str) -> Any:
     """A JSON object for named arguments, or a list for positional ones."""
-    return _json(text, dict, list)
+    return _json(text, "'[5, 3]' or '{\"in_features\": 5, \"out_features\": 3}'", dict, list)
 
 
-def _json(text: str, *kinds: type) -> Any:
+def _json(text: str, example: str, *kinds: type) -> Any:
     try:
         found = json.loads(text)
     except ValueError:
         found = None
     if not isinstance(found, kinds):
-        raise click.BadParameter(f"{text!r} is no JSON object: write for example '{{\"dim\": -1}}'")
+        raise click.BadParameter(f"{text!r} was not understood as JSON: write for example {example}")
     return found
 
 
