@@ -146,7 +146,7 @@ class _Attempt:
         return stages(self._share * self.miss, columns_seen=self.columns_seen, rows_seen=self.rows_seen)
 
     def _rows_agree(self) -> bool:
-        """Whether a row that is pulled alone agrees too: it does if the derivative is linear. Asked if one is strict."""
+        """Whether a row that is pulled alone agrees too, as it must if the derivative is linear; asked if strict."""
         if self.residual is not reverse_residual or self.experiment.options.miss > STRICT:
             return True
         self.experiment.linear = row_residual(self.experiment) <= SEEN * self.detectable
