@@ -17,7 +17,8 @@ if TYPE_CHECKING:
         gradgradcheck,
         replace_torch_gradcheck,
     )
-    from gradvet.errors import GradientError
+    from gradvet.core.results import Report, Verdict
+    from gradvet.errors import GradientError, InvalidProblemError
     from gradvet.options import Budget
 
 __version__ = "0.1.0"
@@ -26,6 +27,9 @@ _HOMES = {
     "Budget": "options",
     "GradcheckError": "compat",
     "GradientError": "errors",
+    "InvalidProblemError": "errors",
+    "Report": "core.results",
+    "Verdict": "core.results",
     "as_sparse_gradcheck": "compat",
     "assert_gradients": "api",
     "case": "suite.case",
@@ -43,6 +47,9 @@ __all__ = [
     "Budget",
     "GradcheckError",
     "GradientError",
+    "InvalidProblemError",
+    "Report",
+    "Verdict",
     "as_sparse_gradcheck",
     "assert_gradients",
     "case",

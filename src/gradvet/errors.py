@@ -16,6 +16,14 @@ class OutputsChangedError(InvalidProblemError, AssertionError):
     """The function's outputs change their number, shape or dtype with the values of its inputs."""
 
 
+class DerivativeError(RuntimeError):
+    """The user's derivative raised, where the function itself did not; the cause is the exception itself."""
+
+
+class RefusalError(NotImplementedError):
+    """An operator of the framework's own has no derivative for what it was given."""
+
+
 class GradientError(AssertionError):
     """The gradients are wrong; `report` says what was found."""
 

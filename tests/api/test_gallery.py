@@ -11,14 +11,15 @@ from gradvet.core.results import Report, Verdict
 from tests.gallery import RIGHT, WRONG
 from tests.gallery.case import Case
 
-ELSEWHERE = frozenset({"points", "shapes"})
-"""Findings about points and shapes other than the user's, which `check` does not try."""
-
-AT_ANOTHER_POINT = frozenset({"sine_with_first_call_cached", "convolution_with_stale_weights"})
-"""Wrong only at a second point, though the case names other findings beside."""
+DEGENERATE = frozenset({"exponential_by_eigenvectors_of_unseen_zero"})
+"""Equal eigenvalues at a point of gradvet's own choice: torch documents that it has no derivative there."""
 
 SAID = frozenset({"detached_second_output", "second_output_marked_constant"})
 """Outputs without a graph beside one with it may be meant so: the report says that they were not exercised."""
+
+
+DOUBTED = frozenset({"growth_with_cancellation"})
+"""Half the digits are lost: as right formulas lose them too, that is a doubt and no failure."""
 
 
 def report_on(case: Case, order: int) -> Report:
@@ -34,11 +35,16 @@ def test_right_function_is_not_failed(case: Case) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [case for case in WRONG if not case.findings <= ELSEWHERE and case.name not in AT_ANOTHER_POINT | SAID],
+    [case for case in WRONG if case.name not in DEGENERATE | SAID | DOUBTED],
     ids=str,
 )
 def test_wrong_function_fails(case: Case) -> None:
     assert report_on(case, case.order).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("case", [case for case in WRONG if case.name in DOUBTED], ids=str)
+def test_loss_of_digits_is_doubted(case: Case) -> None:
+    assert report_on(case, 1).verdict is Verdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("case", [case for case in WRONG if case.name in SAID], ids=str)

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gradvet.api.catalogue import EXACT, SECOND_ORDER, SLOPES, SUBSTITUTING, VALUES, Selection
+from gradvet.api.catalogue import (
+    ELSEWHERE,
+    EXACT,
+    FORWARD,
+    SECOND_ORDER,
+    SLOPES,
+    SUBSTITUTING,
+    TRANSFORMS,
+    VALUES,
+    Selection,
+)
+from gradvet.api.elsewhere import Elsewhere, elsewhere
+from gradvet.api.replay import replay
 from gradvet.checks.precision import precision_against
 from gradvet.checks.second_order import composition, symmetry
 from gradvet.core.provenance import environment, source_of
-from gradvet.core.results import Finding, Report
+from gradvet.core.results import Finding, Report, Verdict
 from gradvet.core.survey import TrialCheck, report_of, survey
 from gradvet.core.trial import Trial
-from gradvet.errors import InvalidProblemError
+from gradvet.errors import DerivativeError, InvalidProblemError, OutputsChangedError
 from gradvet.frontends.torch.binding import Binding, Request, bind
 from gradvet.frontends.torch.compositions import second_order_subject
 from gradvet.frontends.torch.preservation import undisturbed
 from gradvet.frontends.torch.randomness import forked
+from gradvet.frontends.torch.semantics import explain, remarks, told_apart
 from gradvet.frontends.torch.shadow import shadow_of
 from gradvet.frontends.torch.subject import TorchSubject, require_output
 from gradvet.frontends.torch.support import unsupported
@@ -34,6 +47,7 @@ class Wanted:
 
     order: int
     selection: Selection
+    elsewhere: Elsewhere | None = None
     bytes: int | None = None
 
 
@@ -44,27 +58,89 @@ def examine(request: Request, wanted: Wanted, options: Options) -> Report:
     started = time.perf_counter()
     with forked():
         binding, left_out = _within(bind(request), wanted.bytes)
-        with undisturbed(request.func, binding.arguments):
-            subject = TorchSubject(binding, options.seed, options.masked)
-            require_output(subject)
-            trial = Trial(subject, options)
-            for note in binding.notes:
-                trial.record.note(note)
-            shadow = _shadow(trial, subject, request, options)
-            sharp = shadow or trial
-            findings = (
-                *_exact(trial, wanted),
-                *_slopes(sharp, wanted),
-                *_precision(trial, shadow, wanted),
-                *_second_order(sharp, wanted),
-            )
-            report = report_of(binding.title, trial, findings, _replay(binding, wanted, options), left_out)
+
+        def examined(masked: bool) -> Report:
+            settings = replace(options, masked=masked)
+            with undisturbed(request.func, binding.arguments):
+                return _examined(request, binding, wanted, settings, left_out)
+
+        try:
+            report = examined(options.masked)
+        except (RuntimeError, OutputsChangedError) as error:
+            explain(error, binding.arguments, options.masked)
+            raise
+        if report.failures:
+            report = told_apart(report, binding.arguments, options.masked, examined)
     return replace(
         report,
         seconds=time.perf_counter() - started,
         source=source_of(request.func),
         environment=environment(),
     )
+
+
+def _examined(request: Request, binding: Binding, wanted: Wanted, options: Options, left_out: Sequence[str]) -> Report:
+    subject = TorchSubject(binding, options.seed, options.masked)
+    require_output(subject)
+    trial = Trial(subject, options)
+    for note in (*binding.notes, *remarks(subject), *_undefined_values(subject)):
+        trial.record.note(note)
+    findings = tuple(_preflight(trial, wanted.selection))
+    if not findings:
+        shadow = _shadow(trial, subject, request, options)
+        sharp = shadow or trial
+        findings = (
+            *_exact(trial, wanted),
+            *_something(_slopes(sharp, wanted)),
+            *_precision(trial, shadow, wanted),
+            *_second_order(sharp, wanted),
+        )
+        findings = (*findings, *_elsewhere(sharp, request, wanted, findings))
+    points = {"points": "None"} if wanted.elsewhere is None else wanted.elsewhere.settings
+    again = replay(request, wanted.order, wanted.selection, wanted.bytes, options, points)
+    return report_of(binding.title, trial, findings, again, left_out)
+
+
+def _undefined_values(subject: TorchSubject) -> Iterator[str]:
+    rows = subject.codomain.size
+    lost = rows - int(subject.value[:rows].isfinite().sum())
+    if lost:
+        yield f"{lost} of {rows} numbers that the function returns are not finite: their derivatives were not compared"
+
+
+def _preflight(trial: Trial, selection: Selection) -> Iterator[Finding]:
+    """One plain backward pass: where the user's derivative raises, that is the finding, and there is no other.
+
+    Without a reverse mode, or with one that nobody asked about and that raises, the rest goes on without.
+    """
+    subject = trial.subject
+    if not subject.codomain.size or not subject.domain.size:
+        return
+    try:
+        _ = trial.pulled
+    except DerivativeError as error:
+        if "reverse" not in selection:
+            trial.reversible = False
+            return
+        advice = "Nothing else was checked: first let backward run on a plain cotangent."
+        yield Finding("reverse", Verdict.FAIL, str(error), facts={"raised": str(error)}, advice=advice)
+    except Exception as error:
+        if not unsupported(error):
+            raise
+        trial.reversible = False
+
+
+def _something(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The findings, and a word where not one of them compared anything."""
+    gathered = tuple(findings)
+    yield from gathered
+    if gathered and all(finding.verdict is Verdict.SKIPPED for finding in gathered):
+        yield Finding(
+            gathered[0].check,
+            Verdict.INCONCLUSIVE,
+            f"no derivative could be compared with the function: {gathered[0].headline}",
+            advice="The operators have no derivative for such inputs: this says nothing about the gradient.",
+        )
 
 
 def _within(binding: Binding, limit: int | None) -> tuple[Binding, list[str]]:
@@ -86,8 +162,21 @@ def _within(binding: Binding, limit: int | None) -> tuple[Binding, list[str]]:
 
 
 def _exact(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
+    checks = _fitting(trial, wanted.selection.of_these(EXACT))
+    for name in TRANSFORMS.intersection(checks) - wanted.selection.named:
+        if _is_stock(trial):
+            yield Finding(name, Verdict.SKIPPED, "all rules are torch's own; name this check to run it all the same")
+            del checks[name]
     # A circumstance that the function refuses is not a mistake in its derivative.
-    yield from survey(trial, _fitting(trial, wanted.selection.of_these(EXACT)), lambda error: True)
+    yield from survey(trial, checks, lambda error: True)
+
+
+def _is_stock(trial: Trial) -> bool:
+    """Whether the function has no derivative rules of its own, and no memory."""
+    subject = trial.subject
+    if not subject.codomain.size or not subject.domain.size:
+        return True
+    return not subject.circumstances.has_own_rules() and not bool(trial.wobble.any())
 
 
 def _slopes(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
@@ -97,6 +186,8 @@ def _slopes(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
 
 def _fitting(trial: Trial, checks: dict[str, TrialCheck]) -> dict[str, TrialCheck]:
     """Without the checks that make no sense where a surrogate gives the values, or where captured tensors are read."""
+    if not trial.reversible:
+        checks = {name: check for name, check in checks.items() if name in VALUES | FORWARD}
     if isinstance(trial.subject, TorchSubject) and trial.subject.binding.surrogate is not None:
         checks = {name: check for name, check in checks.items() if name not in VALUES}
     if not SUBSTITUTING.intersection(checks) or not _reads_captured(trial):
@@ -142,6 +233,26 @@ def _second_order(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
         yield from survey(trial, {"symmetry": check}, unsupported)
 
 
+def _elsewhere(trial: Trial, request: Request, wanted: Wanted, here: Sequence[Finding]) -> Iterator[Finding]:
+    """Other points and shapes, unless the slopes at the user's own point are wrong already."""
+    chosen = [name for name in ELSEWHERE if name in wanted.selection]
+    if wanted.elsewhere is None or not chosen or not trial.subject.codomain.size:
+        return
+    verdicts = {found.verdict for found in here if found.check in SLOPES}
+    if Verdict.FAIL in verdicts:
+        why = "the derivative is wrong at the point given"
+    elif Verdict.INCONCLUSIVE in verdicts:
+        why = "the point given could not be decided either"
+    elif not trial.is_fine:
+        why = "they need float64, which the function refuses"
+    elif _reads_captured(trial):
+        why = "the function reads captured tensors"
+    else:
+        yield from elsewhere(trial, request, wanted.elsewhere, wanted.selection)
+        return
+    yield from (Finding(name, Verdict.SKIPPED, why) for name in chosen)
+
+
 def _shadow(trial: Trial, subject: TorchSubject, request: Request, options: Options) -> Trial | None:
     """The same in double precision where the precision given is lower; it shares what is known and spent."""
     if trial.is_fine or not subject.codomain.leaves:
@@ -154,11 +265,6 @@ def _shadow(trial: Trial, subject: TorchSubject, request: Request, options: Opti
         return None
     twin.cost = subject.cost
     shadow = Trial(twin, options)
-    shadow.record, shadow.deadline = trial.record, trial.deadline
+    shadow.record, shadow.deadline, shadow.reversible = trial.record, trial.deadline, trial.reversible
     trial.record.note("the formula was checked in float64, and the gradient in low precision against it")
     return shadow
-
-
-def _replay(binding: Binding, wanted: Wanted, options: Options) -> str:
-    order = f", order={wanted.order}" if wanted.order != 1 else ""
-    return f"gradvet.check({binding.title}, inputs{order}, seed={options.seed})"

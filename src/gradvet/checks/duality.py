@@ -22,10 +22,11 @@ def duality(trial: Trial) -> Iterator[Finding]:
     if not trial.is_fine or not subject.codomain.size or not subject.domain.size:
         return
     xp = array_api_compat.array_namespace(subject.point)
-    u = trial.direction_of_all()
-    pushed = subject.forward.push(u)
+    u = trial.first.displacement
+    pushed = trial.pushed(u)
     v = subject.signed(subject.codomain.size)
-    look = trial.look(xp.where(xp.isfinite(pushed), v, xp.zeros_like(v)))
+    known = xp.isfinite(pushed) & xp.isfinite(subject.value[: v.shape[0]])
+    look = trial.look(xp.where(known, v, xp.zeros_like(v)))
     left, right = dot(look.v, pushed), dot(look.w, u)
     scale = float(xp.sum(xp.abs(look.w * u))) + dot(xp.abs(look.v), xp.abs(pushed))
     grain = 64.0 * subject.epsilon * math.sqrt(dot(look.v * look.v, subject.value[: look.v.shape[0]] ** 2))

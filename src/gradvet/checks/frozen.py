@@ -9,6 +9,7 @@ import array_api_compat
 from gradvet.core.likeness import gap_between
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.trial import Trial
+from gradvet.errors import DerivativeError
 
 MOST = 16
 """So many inputs are tried alone."""
@@ -20,16 +21,21 @@ def frozen(trial: Trial) -> Iterator[Finding]:
     domain = subject.domain
     if len(domain.leaves) < 2 or not subject.codomain.size:
         return
-    v = subject.representable(subject.signed(subject.codomain.size))
-    expected = subject.reverse.pull(v)
+    v, expected = trial.pulled[0]
     xp = array_api_compat.array_namespace(expected)
     for number, leaf in enumerate(domain.leaves[:MOST]):
         part = domain.slice(number)
         try:
             alone = subject.circumstances.alone(number, v)
-        except RuntimeError as error:
-            headline = f"the passes fail when only {leaf.name} requires grad: {str(error).splitlines()[0]}"
+        except DerivativeError as error:
+            headline = f"{error} (when only {leaf.name} requires grad)"
             yield Finding("frozen", Verdict.FAIL, headline, facts={"input": leaf.name})
+            return
+        except RuntimeError as error:
+            headline = (
+                f"the function cannot be called when only {leaf.name} requires grad: {str(error).splitlines()[0]}"
+            )
+            yield Finding("frozen", Verdict.SKIPPED, headline[:300], facts={"input": leaf.name})
             return
         found = xp.zeros_like(expected[part]) if alone is None else alone
         whole = xp.concat([expected[: part.start], found, expected[part.stop :]])

@@ -14,9 +14,8 @@ def interleaving(trial: Trial) -> Iterator[Finding]:
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return
-    v = subject.representable(subject.signed(subject.codomain.size))
-    expected = subject.pulled_at(subject.zeros(subject.domain.size), v)
-    gap = gap_between(trial, v, subject.circumstances.after_another_forward(v), expected)
+    v, _ = trial.pulled[0]
+    gap = gap_between(trial, v, *subject.circumstances.after_another_forward(v))
     if gap is not None:
         yield Finding(
             "interleaving",

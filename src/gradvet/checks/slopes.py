@@ -20,8 +20,10 @@ MARGIN = 0.01
 
 WORDS = {
     Reason.JUMP: "the function jumps at the point, so it has no derivative there",
+    Reason.STAIRS: "the function moves in stairs, whose slope is zero",
     Reason.STEEP: "the function has a vertical tangent at the point",
     Reason.NOT_FINITE: "neither the derivative nor the function's slope is finite at the point",
+    Reason.DOMAIN: "next to the point the function is not defined on either side",
     Reason.PRECISION: "the differences are too noisy to tell",
     Reason.KINK: "the function has kinks at the point that cannot be told apart",
     Reason.BUDGET: "the time that was given is spent",
@@ -45,7 +47,7 @@ def _slopes(trial: Trial, mode: Mode) -> Iterator[Finding]:
         return
     outcome = Scrutiny(trial, mode).outcome()
     if outcome.verdict is Verdict.FAIL:
-        yield _failure(trial, mode, outcome)
+        yield failure(trial, mode, outcome)
     elif outcome.verdict is Verdict.INCONCLUSIVE:
         headline = f"{WORDS.get(outcome.reason, outcome.reason.value)} ({mode.name} mode)"
         yield Finding(mode.name, Verdict.INCONCLUSIVE, headline, facts=_facts(outcome), advice=_advice(outcome))
@@ -55,7 +57,8 @@ def _slopes(trial: Trial, mode: Mode) -> Iterator[Finding]:
         yield Finding(mode.name, Verdict.PASS, f"{mode.name} mode agrees with finite differences", facts=facts)
 
 
-def _failure(trial: Trial, mode: Mode, outcome: Outcome) -> Finding:
+def failure(trial: Trial, mode: Mode, outcome: Outcome) -> Finding:
+    """The finding about a mode that is wrong, with the entries around the wrong one."""
     entry = outcome.entry
     if outcome.reason is Reason.NOT_FINITE and entry is not None:
         headline = f"the derivative in {mode.name} mode is not finite at {entry.input}, where the function has a slope"
@@ -69,7 +72,7 @@ def _failure(trial: Trial, mode: Mode, outcome: Outcome) -> Finding:
     found = study(trial, mode, entry)
     facts = {**_facts(outcome), "wrong": found.wrong, "entries": found.entries, **found.block, "sweep": entry.sweep}
     if found.entries > 1:
-        headline += f" in {found.wrong} of {found.entries} entries that were compared"
+        headline += f" in at least {found.wrong} of the {found.entries} entries that were compared"
     mismatches = tuple(_mismatch(trial, e) for e in (entry, *found.others))
     return Finding(mode.name, Verdict.FAIL, headline, mismatches, facts, found.diagnosis)
 

@@ -6,7 +6,6 @@ random projections are allowed to stand for it.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,6 +18,8 @@ from torch.overrides import is_tensor_like
 from gradvet import checks
 from gradvet.compat.phrases import message
 from gradvet.core.experiment import Experiment
+from gradvet.core.observation import announce, drawn_seed, is_observed
+from gradvet.core.provenance import environment, source_of, title_of
 from gradvet.core.results import Report
 from gradvet.core.runner import Check, run
 from gradvet.errors import OutputsChangedError
@@ -82,7 +83,7 @@ def gradcheck(
     if not eps > 0.0:
         raise ValueError(f"eps, the step of the differences, must be positive, but it is {eps}")
     options = Options(
-        seed=int.from_bytes(os.urandom(6), "little"),
+        seed=drawn_seed(),
         step=eps,
         tolerance=Tolerance(atol, rtol),
         miss=FAST_MISS if fast_mode else SLOW_MISS,
@@ -104,16 +105,19 @@ def gradcheck(
     for finding in report.findings:
         if finding.check == "detached":
             warnings.warn(finding.headline, stacklevel=2)
+    if report.failures and raise_exception:
+        report = told_apart(
+            report,
+            arguments,
+            options.masked,
+            again=lambda masked: _examine(func, arguments, replace(options, masked=masked), catalogue),
+        )
+    if report.failures or is_observed():
+        report = announce(replace(report, source=source_of(func), environment=environment()))
     if not report.failures:
         return True
     if not raise_exception:
         return False
-    report = told_apart(
-        report,
-        arguments,
-        options.masked,
-        again=lambda masked: _examine(func, arguments, replace(options, masked=masked), catalogue),
-    )
     raise GradcheckError(message(report.failures[0]), report)
 
 
@@ -223,7 +227,7 @@ def _examine(func: Callable[..., Any], arguments: tuple[Any, ...], options: Opti
         try:
             problem = TorchProblem(func, arguments, options.seed, options.masked)
             _check_outputs(problem.live)
-            return run(getattr(func, "__name__", type(func).__name__), Experiment(problem, options), catalogue)
+            return run(title_of(func), Experiment(problem, options), catalogue)
         except (RuntimeError, OutputsChangedError) as error:
             explain(error, arguments, options.masked)
             raise

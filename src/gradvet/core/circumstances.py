@@ -23,8 +23,8 @@ class Circumstances(Protocol):
         """Names of the inputs and cotangents that forward or backward passes changed."""
         ...
 
-    def after_another_forward(self, v: Array) -> Array:
-        """A forward at other inputs of the same shapes comes between forward and backward."""
+    def after_another_forward(self, v: Array) -> tuple[Array, Array]:
+        """A forward at other inputs of the same shapes comes between forward and backward; and with none between."""
         ...
 
     def twice(self, v: Array) -> tuple[Array, Array]:
@@ -47,8 +47,20 @@ class Circumstances(Protocol):
         """The values of two points in one mapped call, and in two plain ones."""
         ...
 
+    def has_own_rules(self) -> bool:
+        """Whether the function brings derivative rules of its own, beside the framework's."""
+        ...
+
     def reads_captured(self) -> bool:
         """Whether the function reads tensors that it captured instead of its arguments."""
+        ...
+
+    def decomposes(self) -> bool:
+        """Whether matrices are decomposed, which the framework cannot differentiate where eigenvalues are equal."""
+        ...
+
+    def calls_one_operator(self) -> bool:
+        """Whether the function does nothing but call one operator of the framework's."""
         ...
 
     def without_grad_mode(self) -> Array:

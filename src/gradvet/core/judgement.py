@@ -32,6 +32,10 @@ BEND = 1e-6
 """A change of slope below this part of the slope's scale is not called a kink."""
 
 
+FLAT = 1e-3
+"""A slope below this part of the staircase's is that of a stair."""
+
+
 class Reason(str, Enum):
     """Why a verdict is what it is."""
 
@@ -40,6 +44,7 @@ class Reason(str, Enum):
     KINK = "kink at the point"
     OUTSIDE = "wrong even as a subgradient"
     JUMP = "jump"
+    STAIRS = "stairs"
     STEEP = "vertical tangent"
     NOT_FINITE = "not finite"
     DOMAIN = "out of domain"
@@ -85,6 +90,9 @@ def judge(reading: Reading, standard: Standard, power: float) -> Judgement:
     if standard.epsilon > ROUGH and not a + slack < abs(e) and abs(e) > CLEAR * bar + material:
         # With few steps, kinks next to the point look like a slope.
         return Judgement(Verdict.INCONCLUSIVE, Reason.PRECISION, e, bar)
+    if reading.stairs and standard.scale <= FLAT * abs(e):
+        # Zero is the slope of the stair, the other value that of the staircase: both are derivatives that people mean.
+        return Judgement(Verdict.INCONCLUSIVE, Reason.STAIRS, e, bar)
     if reading.jump:
         return Judgement(Verdict.INCONCLUSIVE, Reason.JUMP, e, bar)
     if reading.bent and a > CLEAR * slack and a > BEND * standard.scale:

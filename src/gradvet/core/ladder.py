@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
@@ -23,6 +23,12 @@ WIDTH = 4.0
 
 PLATEAU = 3
 """So many steps in a row must show the same error before it counts."""
+
+STAIR = 2.0**-18
+"""Values that stand still over steps this wide are hardly rounded, even by a format of 24 bits."""
+
+ROUNDED = 320.0
+"""So many times the least noise is no rounding: 64 roundoffs."""
 
 ODD_FILTER, SIDE_FILTER, EVEN_FILTER = (1.0, -10.0, 16.0), (1.0, -6.0, 8.0), (-0.125, 0.875, -1.75, 1.0)
 """Combinations of values at t, t/2, t/4, t/8 from which (t, t³), (t, t²) and (1, t, t²) drop out: noise is left."""
@@ -48,6 +54,10 @@ class Rungs:
     """How many outputs changed at all at each step: values that do not move show nothing."""
     floor: float
     """The least noise that a value can have."""
+    grain: float = 0.0
+    """The noise of values that are rounded more than that."""
+    still: Sequence[tuple[bool, bool]] = ()
+    """Whether no output changed at all, on each side."""
     flat: float = 2.0**-10
     """A function that does not change at all within steps this wide is constant there; in narrower ones, rounded."""
 
@@ -80,6 +90,8 @@ class Reading:
     """Whether no value changed at any step."""
     steep: bool = False
     """Whether the slopes grow without limit towards the point."""
+    stairs: bool = False
+    """Whether the values stand still over steps that are too wide for rounding, and move over wider ones."""
 
 
 NOTHING = Reading(Estimate(0.0, math.inf), Estimate(0.0, math.inf), plateau=False)
@@ -89,7 +101,7 @@ def read(rungs: Rungs) -> Reading:
     """Both sides where both are finite, else the one that is."""
     both = _usable(rungs, [math.isfinite(p) and math.isfinite(m) for p, m in zip(rungs.plus, rungs.minus, strict=True)])
     if len(both) >= PLATEAU + 1:
-        return _two_sided(rungs, both)
+        return replace(_two_sided(rungs, both), stairs=_stairs(rungs))
     for values in (rungs.plus, [-value for value in rungs.minus]):
         kept = _usable(rungs, [math.isfinite(value) for value in values])
         if len(kept) >= PLATEAU + 1:
@@ -110,11 +122,28 @@ def _usable(rungs: Rungs, finite: Sequence[bool]) -> list[int]:
     return [i for i in range(first, len(finite)) if 2 * rungs.moved[i] >= most]
 
 
+def _stairs(rungs: Rungs) -> bool:
+    return any(
+        _stands(rungs, side, still)
+        for side, still in zip((rungs.plus, rungs.minus), zip(*rungs.still, strict=True), strict=False)
+    )
+
+
+def _stands(rungs: Rungs, side: Sequence[float], still: Sequence[bool]) -> bool:
+    """Whether one side stands still over wide steps, and moves over wider ones."""
+    least = ROUNDED * rungs.floor
+    slopes = [abs(value) / step for value, step in zip(side, rungs.steps, strict=True) if least < abs(value) < math.inf]
+    steepest = max(slopes, default=0.0)
+    return any(
+        rests and step >= STAIR and steepest * step > least for step, rests in zip(rungs.steps, still, strict=True)
+    )
+
+
 def _two_sided(rungs: Rungs, kept: Sequence[int]) -> Reading:
     steps = [rungs.steps[i] for i in kept]
     odd = [(rungs.plus[i] - rungs.minus[i]) / 2.0 for i in kept]
     even = [(rungs.plus[i] + rungs.minus[i]) / 2.0 for i in kept]
-    noise = max(_noise(odd, ODD_FILTER), rungs.floor)
+    noise = max(_noise(odd, ODD_FILTER), rungs.floor, rungs.grain)
     error = _lepski(steps, odd, noise, ODD_ORDERS)
     doubt = max(_noise(even, EVEN_FILTER), noise)
     kink = _lepski(steps, even, doubt, EVEN_ORDERS)
@@ -132,7 +161,7 @@ def _two_sided(rungs: Rungs, kept: Sequence[int]) -> Reading:
 
 def _one_sided(rungs: Rungs, kept: Sequence[int], values: Sequence[float]) -> Reading:
     steps, side = [rungs.steps[i] for i in kept], [values[i] for i in kept]
-    noise = max(_noise(side, SIDE_FILTER), rungs.floor)
+    noise = max(_noise(side, SIDE_FILTER), rungs.floor, rungs.grain)
     error = _lepski(steps, side, noise, SIDE_ORDERS)
     found = _plateau(steps, side, noise, error)
     jump = _constant(side, rungs.floor)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.core.trial import Trial
-from gradvet.errors import InvalidProblemError
+from gradvet.errors import DerivativeError, InvalidProblemError
 
 TrialCheck = Callable[[Trial], Iterable[Finding]]
 Unsupported = Callable[[BaseException], bool]
@@ -29,6 +29,8 @@ def survey(trial: Trial, checks: Mapping[str, TrialCheck], unsupported: Unsuppor
                 yield _named(name, finding)
         except (InvalidProblemError, NameError):
             raise
+        except DerivativeError as error:
+            yield Finding(name, Verdict.FAIL, str(error), facts={"raised": str(error)})
         except Exception as error:
             yield _trouble(name, error, unsupported)
 
@@ -74,6 +76,9 @@ def _exercised(findings: Iterable[Finding]) -> Iterator[str]:
             names.append(finding.check)
     if by_verdict[True]:
         yield f"exercised: {', '.join(by_verdict[True])}"
+    for finding in findings:
+        if "exercised" in finding.facts:
+            yield f"{finding.check}: {', '.join(finding.facts['exercised'])}"
     for finding in findings:
         if finding.verdict is Verdict.SKIPPED:
             yield f"not exercised: {finding.check}: {finding.headline}"

@@ -21,6 +21,9 @@ from gradvet.options import Options
 FINE = 2.0**-40
 """Formats at least this fine have a near walk that is sharp enough by itself."""
 
+PUSHES = 4
+"""So many results of forward mode are kept."""
+
 EVEN_OUT = 1e-6
 """A column is never moved by less than this part of its full step, however large its slope is."""
 
@@ -61,9 +64,30 @@ class Trial(Experiment):
         self.record = Record()
         self.captured: bool | None = None
         """Whether the function reads captured tensors instead of its arguments; None while nobody looked."""
+        self._pushed: list[tuple[Array, Array]] = []
+        self.reversible = True
+        """Whether there is a reverse mode; without it nothing is known of the size of single entries."""
         self.set_aside = subject.zeros(subject.domain.size) != 0.0
         """Columns that walks of many leave out: at a kink, or without a finite derivative."""
+        self.coarse = 1e-9 if self.is_fine else 1e-2
+        """Outputs whose slope is below this part of the largest are looked at less closely than their size allows."""
         self.deadline = math.inf if options.seconds is None else time.monotonic() + options.seconds
+
+    @cached_property
+    def pulled(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """Two random codirections with their gradients, which the exact checks share."""
+        subject = self.subject
+        first, second = (subject.representable(subject.signed(subject.codomain.size)) for _ in range(2))
+        return (first, subject.reverse.pull(first)), (second, subject.reverse.pull(second))
+
+    def pushed(self, u: Array) -> Array:
+        """J u by forward mode, once for each of the directions that all checks share."""
+        for known, found in self._pushed:
+            if known is u:
+                return found
+        self._pushed.append((u, self.subject.forward.push(u)))
+        del self._pushed[:-PUSHES]
+        return self._pushed[-1][1]
 
     @property
     def late(self) -> bool:
@@ -119,10 +143,15 @@ class Trial(Experiment):
         return xp.where(self.set_aside, xp.zeros_like(u), u)
 
     def refine(self) -> bool:
-        """Let every coordinate that is not zero move in proportion to itself alone. False if that was done before."""
+        """Let every coordinate that is not zero move in proportion to itself alone, and then by no more than about one.
+
+        False if both were done before.
+        """
         xp = array_api_compat.array_namespace(self.sizes)
         own = xp.abs(self.subject.point)
         finer = xp.where((own > 0.0) & (own < self.sizes), own, self.sizes)
+        if not bool(xp.any(finer < self.sizes)):
+            finer = xp.minimum(self.sizes, xp.ones_like(self.sizes))
         if not bool(xp.any(finer < self.sizes)):
             return False
         self.sizes = finer
@@ -207,9 +236,8 @@ class Trial(Experiment):
         size = xp.where(seen, xp.abs(slope), xp.zeros_like(slope))
         top = float(xp.max(size)) if size.shape[0] else 0.0
         noise = xp.where(seen, self.noise, xp.zeros_like(slope))
-        coarse = 1e-9 if self.is_fine else 1e-2
         # An output whose slope drowns in its roundoff is looked at less closely, lest it drown the others.
-        weight = size + noise * (1e4 / NEAR if self.is_fine else 1.0) + (coarse * top or 1.0)
+        weight = size + noise * (1e4 / NEAR if self.is_fine else 1.0) + (self.coarse * top or 1.0)
         found = []
         for _ in range(min(number, max(1, slope.shape[0]))):
             v = subject.signed(slope.shape[0]) * (float(xp.min(weight)) / weight)
@@ -220,13 +248,15 @@ class Trial(Experiment):
         """A codirection with its gradient."""
         xp = array_api_compat.array_namespace(v)
         v = self.subject.representable(v)
-        w = self.subject.reverse.pull(v)
+        w = self.subject.reverse.pull(v) if self.reversible else self.subject.zeros(self.subject.domain.size)
         broken = ~xp.isfinite(w)
         return Look(v, xp.where(broken, xp.zeros_like(w), w), broken)
 
     def jitter(self, v: Array, u: Array) -> float:
         """By how much (Jᵀv)·u changes when the inputs change by about two roundoffs."""
         subject, xp = self.subject, array_api_compat.array_namespace(v)
+        if not self.reversible:
+            return 0.0
         tiny = 2.0 * subject.epsilon * self.sizes * xp.sign(subject.signed(subject.domain.size))
         found = [float(xp.sum(subject.pulled_at(sign * tiny, v) * u)) for sign in (1.0, -1.0)]
         return abs(found[0] - found[1])

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint as decorated_checkpoint
 
+from gradvet.errors import DerivativeError
+from gradvet.frontends.torch.makeup import Calls, has_decomposition
+from gradvet.frontends.torch.passes import accountable, gradients, has_own_rules
 from gradvet.frontends.torch.problem import tensors_in
 from gradvet.frontends.torch.rearrangements import LAYOUTS, differ
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.subject import TorchSubject
+
+
+checkpoint = getattr(decorated_checkpoint, "__wrapped__", decorated_checkpoint)
+"""Without its decorator, which loads the compiler: seconds, for nothing."""
 
 
 class TorchCircumstances:
@@ -37,8 +44,7 @@ class TorchCircumstances:
         for name, change in LAYOUTS.items():
             laid_out = [change(t) if t.layout is torch.strided else t for t in plain]
             if any(differ(one, other) for one, other in zip(laid_out, plain, strict=True)):
-                # Some operators refuse some layouts outright: loud, so no danger.
-                with suppress(RuntimeError):
+                with _named(f"for a cotangent that is {name} in memory"):
                     found[name] = self._pull(laid_out)
         return found
 
@@ -48,9 +54,8 @@ class TorchCircumstances:
             return None
         expanded = [torch.full((), 0.75, dtype=y.dtype, device=y.device).expand(y.shape) for y in live]
         plain = self._pull([torch.full_like(y, 0.75) for y in live])
-        with suppress(RuntimeError):
+        with _named("for a cotangent that is expanded in memory"):
             return self._pull(expanded), plain
-        return None
 
     def mutations(self, v: Tensor) -> list[str]:
         subject = self.subject
@@ -60,12 +65,14 @@ class TorchCircumstances:
         watched = [*zip(names, cotangents, strict=True), *arguments]
         before = [(name, tensor, tensor.detach().clone()) for name, tensor in watched]
         outputs = subject.live_at(subject.arguments)
-        torch.autograd.grad(outputs, subject.inputs, cotangents, allow_unused=True)
+        gradients(outputs, subject.inputs, cotangents)
         subject.cost.pulls += 1
         return [name for name, tensor, copy in before if not _same(tensor.detach(), copy)]
 
-    def after_another_forward(self, v: Tensor) -> Tensor:
-        subject = self.subject
+    def after_another_forward(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        subject, cotangents = self.subject, self.subject.codomain.unflatten(v)
+        # Not the graph of the point: later calls may have spoiled it already.
+        undisturbed = self._gradient(subject.live_at(subject.arguments), cotangents)
         live = subject.live_at(subject.arguments)
         with torch.no_grad():
             others = [
@@ -77,7 +84,8 @@ class TorchCircumstances:
         except (ArithmeticError, RuntimeError, ValueError, IndexError):
             subject.function(*[a.detach().clone().requires_grad_() if _floating(a) else a for a in subject.arguments])
         subject.cost.forwards += 1
-        return self._gradient(live, subject.codomain.unflatten(v))
+        with _named("after a forward pass at other inputs"):
+            return self._gradient(live, cotangents), undisturbed
 
     def twice(self, v: Tensor) -> tuple[Tensor, Tensor]:
         cotangents = self.subject.codomain.unflatten(v)
@@ -96,7 +104,7 @@ class TorchCircumstances:
             return None
         subject.cost.pulls += 1
         live, cotangents = zip(*pairs, strict=True)
-        gradient = torch.autograd.grad(live, [source], cotangents, allow_unused=True)[0]
+        gradient = gradients(live, [source], cotangents)[0]
         coordinates = subject.domain.leaves[leaf].coordinates
         found: Tensor = subject.zeros(coordinates.size) if gradient is None else coordinates.flatten(gradient)
         return found
@@ -122,7 +130,8 @@ class TorchCircumstances:
                 if live is None or not self._same_values(live):
                     continue  # the function itself depends on the layout, as where random numbers are dealt out
                 sources = [arguments[leaf.position] for leaf in subject.domain.leaves]
-                found[name] = self._gradient(live, subject.codomain.unflatten(v), sources)
+                with _named(f"for inputs that are {name} in memory"):
+                    found[name] = self._gradient(live, subject.codomain.unflatten(v), sources)
         return found
 
     def mapped(self, V: Sequence[Tensor]) -> list[Tensor]:
@@ -157,10 +166,15 @@ class TorchCircumstances:
             torch.cat([subject.vector(subject.codomain, row) for row in apart]),
         )
 
+    def has_own_rules(self) -> bool:
+        return has_own_rules(self.subject.live)
+
     def reads_captured(self) -> bool:
         subject = self.subject
         step = 1e-2 * subject.point + 1e-3
         moved = subject.displaced(step)
+        if not bool(moved.displacement.any()):
+            return False  # the function refuses to be moved that far
         arguments = list(subject.arguments)
         target = subject.domain.unflatten(subject.point + moved.displacement)
         for leaf, value in zip(subject.domain.leaves, target, strict=True):
@@ -168,6 +182,14 @@ class TorchCircumstances:
         copied = subject.vector(subject.codomain, subject.live_at(arguments))
         there, here = moved.values[: copied.shape[0]], subject.value[: copied.shape[0]]
         return bool(torch.equal(copied, here)) and not bool(torch.equal(there, here))
+
+    def decomposes(self) -> bool:
+        return has_decomposition([y.grad_fn for y in self.subject.live])
+
+    def calls_one_operator(self) -> bool:
+        with Calls() as calls:
+            self.subject.live_at(self.subject.arguments)
+        return calls.count <= 1 and not self.has_own_rules()
 
     def without_grad_mode(self) -> Tensor:
         subject = self.subject
@@ -185,7 +207,8 @@ class TorchCircumstances:
                 tensor.grad = torch.full_like(tensor, 2.0)
             live = subject.live_at(subject.arguments)
             subject.cost.pulls += 1
-            torch.autograd.backward(live, subject.codomain.unflatten(v))
+            with accountable(live):
+                torch.autograd.backward(live, subject.codomain.unflatten(v))
             return subject.vector(subject.domain, [tensor.grad - 2.0 for tensor in subject.inputs])
         finally:
             for tensor, gradient in zip(subject.inputs, held, strict=True):
@@ -210,10 +233,16 @@ class TorchCircumstances:
     def _gradient(self, live: Sequence[Any], cotangents: Sequence[Tensor], sources: Sequence[Any] = ()) -> Tensor:
         subject = self.subject
         subject.cost.pulls += 1
-        gradients = torch.autograd.grad(
-            live, sources or subject.inputs, cotangents, retain_graph=True, allow_unused=True
-        )
-        return subject.vector(subject.domain, gradients)
+        return subject.vector(subject.domain, gradients(live, sources or subject.inputs, cotangents))
+
+
+@contextmanager
+def _named(circumstance: str) -> Iterator[None]:
+    """A pass that fails inside says in which circumstance."""
+    try:
+        yield
+    except DerivativeError as error:
+        raise DerivativeError(f"{error} ({circumstance})") from error.__cause__
 
 
 def _plain(value: Any) -> bool:

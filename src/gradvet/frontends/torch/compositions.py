@@ -23,13 +23,11 @@ from gradvet.frontends.torch.subject import TorchSubject
 def second_order_subject(subject: TorchSubject, composition: str, seed: int) -> TorchSubject:
     """The subject whose derivative is the second derivative named `outer-over-inner`."""
     inner = composition.split("-over-")[1]
-    if any(tensor.layout is not torch.strided for tensor in (*subject.inputs, *subject.live)):
-        raise NotImplementedError("second derivatives are checked for strided tensors alone")
     nested = composition == "forward-over-forward"
     if nested and has_custom_function(subject.live):
         raise NotImplementedError("torch does not nest forward mode through an autograd.Function")
     binding = _gradient(subject) if inner == "reverse" else _pushforward(subject, nested=nested)
-    derived = TorchSubject(binding, seed)
+    derived = TorchSubject(binding, seed, subject.masked)
     if nested:
         derived.forward = NestedForward(derived)
     return derived

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -23,6 +25,14 @@ if TYPE_CHECKING:
 def _undefined(output: Any) -> Any:
     """The output through an identity that lets no cotangent back; what cannot be cut off so gets zeros."""
     return torch._C._functions.UndefinedGrad()(output) if can_be_cut(output) else output
+
+
+@functools.cache
+def load_forward_mode() -> None:
+    """The first dual number makes torch load its formulas, which warns: nothing that a user can mend, or should see."""
+    with warnings.catch_warnings(), contextlib.suppress(RuntimeError), forward_ad.dual_level():
+        warnings.simplefilter("ignore")
+        forward_ad.make_dual(torch.zeros(()), torch.zeros(()))
 
 
 class Derivative:
@@ -146,6 +156,7 @@ class TorchForward(Derivative):
     def _push(self, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
         problem = self.problem
         problem.cost.pushes += 1
+        load_forward_mode()
         arguments = list(problem.arguments)
         with forward_ad.dual_level():
             for leaf, layout, tangent in zip(problem.domain.leaves, problem.layouts, tangents, strict=True):

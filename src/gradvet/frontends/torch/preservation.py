@@ -92,16 +92,22 @@ class _Kept:
 def modules_in(*things: Any) -> list[nn.Module]:
     """Modules that callables are, are bound to, close over, have as defaults, or read from their globals."""
     found: dict[int, nn.Module] = {}
-    seen: set[int] = set()
-    ahead = deque(things)
-    while ahead and len(seen) < REACH:
-        thing = ahead.popleft()
+    for thing in reachable(*things):
         if isinstance(thing, nn.Module):
             found[id(thing)] = thing
-        elif not isinstance(thing, PLAIN) and id(thing) not in seen:
+    return list(found.values())
+
+
+def reachable(*things: Any, reach: int = REACH) -> Iterator[Any]:
+    """What callables, containers and objects lead to, the nearest first; modules and tensors are not looked into."""
+    seen: set[int] = set()
+    ahead = deque(things)
+    while ahead and len(seen) < reach:
+        thing = ahead.popleft()
+        yield thing
+        if not isinstance(thing, (nn.Module, *PLAIN)) and id(thing) not in seen:
             seen.add(id(thing))
             ahead.extend(_inside(thing))
-    return list(found.values())
 
 
 def _inside(thing: Any) -> Iterator[Any]:
@@ -114,6 +120,8 @@ def _inside(thing: Any) -> Iterator[Any]:
         yield from items[:WITHIN]
     elif isinstance(thing, MethodType):
         yield from (thing.__self__, thing.__func__)
+        if isinstance(thing.__self__, type):  # an autograd.Function, whose passes are methods of the class
+            yield from (getattr(thing.__self__, name, None) for name in ("forward", "backward"))
     elif isinstance(thing, FunctionType):
         yield from thing.__defaults__ or ()
         yield from (thing.__kwdefaults__ or {}).values()

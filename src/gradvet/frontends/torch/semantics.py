@@ -22,10 +22,16 @@ def semantics(experiment: Experiment) -> Iterator[Finding]:
     """A remark on every sparse input and output: what of it was compared."""
     problem = experiment.problem
     assert isinstance(problem, TorchProblem)
+    for remark in remarks(problem):
+        yield Finding("semantics", Verdict.PASS, remark)
+
+
+def remarks(problem: TorchProblem) -> Iterator[str]:
+    """The semantics of every sparse input and output in words."""
     leaves = problem.domain.leaves + problem.codomain.leaves
     for leaf, tensor in zip(leaves, problem.inputs + problem.live, strict=True):
         if is_sparse(tensor):
-            yield Finding("semantics", Verdict.PASS, f"{leaf.name} is {_remark(tensor, problem.masked)}")
+            yield f"{leaf.name} is {_remark(tensor, problem.masked)}"
 
 
 def told_apart(report: Report, arguments: Sequence[Any], masked: bool, again: Callable[[bool], Report]) -> Report:

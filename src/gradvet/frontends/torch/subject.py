@@ -14,7 +14,9 @@ from gradvet.core.subject import Displaced
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.circumstances import TorchCircumstances
-from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
+from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse, load_forward_mode
+from gradvet.frontends.torch.formats import coarsest_within
+from gradvet.frontends.torch.passes import accountable, gradients
 from gradvet.frontends.torch.problem import TorchProblem, tensors_in
 from gradvet.frontends.torch.randomness import RandomState
 
@@ -29,6 +31,10 @@ class SteadyReverse(TorchReverse):
     def _pull(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Tensor:
         self._after_forward.restore_torch()
         return super()._pull(live, cotangents)
+
+    def _gradients(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
+        with accountable(live):
+            return super()._gradients(live, cotangents)
 
 
 class RecordedForward(TorchForward):
@@ -58,6 +64,7 @@ class TorchSubject(TorchProblem):
     """A bound function. With a surrogate, the values are the surrogate's and the derivatives the function's own."""
 
     def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
+        load_forward_mode()
         super().__init__(binding.function, binding.arguments, seed, masked)
         self.reverse = SteadyReverse(self)
         self.forward = RecordedForward(self)
@@ -67,6 +74,7 @@ class TorchSubject(TorchProblem):
             [Leaf(binding.names[leaf.position], leaf.coordinates, leaf.position) for leaf in self.domain.leaves]
         )
         self.codomain, self.silent = (self._titled(space) for space in (self.codomain, self.silent))
+        self._roughness: float | None = None
         self.refusals: list[str] = []
         """What the function raised next to the point."""
         self.point = self.vector(self.domain, self.inputs)
@@ -100,9 +108,9 @@ class TorchSubject(TorchProblem):
             return Displaced(self._values(arguments), real)
         except InvalidProblemError:
             raise
-        except (ArithmeticError, RuntimeError, ValueError, IndexError) as error:
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
             # Next to the point the function may be undefined; that is for the ladder to see.
             self.refusals.append(f"{type(error).__name__}: {error}")
             return Displaced(torch.full_like(self.value, torch.nan), self.point * 0.0)
@@ -119,11 +127,15 @@ class TorchSubject(TorchProblem):
             live = self.live_at(arguments)
             sources = [arguments[leaf.position] for leaf in self.domain.leaves]
             self.cost.pulls += 1
-            gradients = torch.autograd.grad(live, sources, self.codomain.unflatten(v), allow_unused=True)
-            return self.vector(self.domain, gradients)
+            return self.vector(self.domain, gradients(live, sources, self.codomain.unflatten(v)))
         finally:
             for layout in self.layouts:
                 layout.restore()
+
+    def roughness(self) -> float:
+        if self._roughness is None:
+            self._roughness = max(self.epsilon, coarsest_within(self.binding.function, self.arguments))
+        return self._roughness
 
     def representable(self, v: Tensor) -> Tensor:
         return self.vector(self.codomain, self.codomain.unflatten(v))

@@ -1,0 +1,58 @@
+"""Backward passes, in which an exception says something about the derivative: the user's, or torch's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradvet.errors import DerivativeError, RefusalError
+from gradvet.frontends.torch.support import unsupported
+
+STOCK = re.compile(r"\w+Backward\d+|(\w+::)*AccumulateGrad|CopyBackwards|CopySlices")
+"""Names of the nodes that torch itself puts into a graph."""
+
+MISUSE = ("inplace operation", "second time")
+"""What torch's own nodes say of a graph that the function spoiled."""
+
+
+@contextmanager
+def accountable(live: Sequence[Any]) -> Iterator[None]:
+    """What is raised inside is the derivative's doing, unless torch says, or its operators show, that there is none."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, DerivativeError, RefusalError):
+        raise
+    except Exception as error:
+        if unsupported(error):
+            raise
+        words = str(error).strip().splitlines() or [""]
+        if not has_own_rules(live) and not any(saying in str(error) for saying in MISUSE):
+            raise RefusalError(f"{type(error).__name__}: {words[0]}") from error
+        text = f"the backward pass raises {type(error).__name__}: {words[0][:300]}"
+        raise DerivativeError(text) from error
+
+
+def has_own_rules(live: Sequence[Any]) -> bool:
+    """Whether the graph of these outputs holds derivatives that are not torch's."""
+    seen: set[Any] = set()
+    waiting = [output.grad_fn for output in live]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if not STOCK.fullmatch(node.name()) or type(node).__module__ != "builtins":
+            return True
+        seen.add(node)
+        waiting += [following for following, _ in node.next_functions]
+    return False
+
+
+def gradients(live: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
+    """The gradient of every source, None where there is none; the graph stays."""
+    with accountable(live):
+        return torch.autograd.grad(live, sources, cotangents, retain_graph=True, allow_unused=True)

@@ -1,0 +1,158 @@
+"""A derivative that raises is wrong; one that the framework does not offer is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gradvet
+from gradvet import Report, Verdict
+
+
+class Doubled(torch.autograd.Function):
+    """Twice its input; each test has a backward of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2.0 * x
+
+
+class Unnamed(Doubled):
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2.0 * g * nowhere_defined  # type: ignore[name-defined]  # noqa: F821
+
+
+class Short(Doubled):
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return (2.0 * g)[:2]
+
+
+class Viewing(Doubled):
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2.0 * g.view(-1).view(g.shape)
+
+
+class Unforeseen(torch.autograd.Function):
+    """Two outputs; backward forgets that a cotangent may be missing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        return 2.0 * x, 3.0 * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Any, h: Any) -> Any:
+        return 2.0 * g + 3.0 * h
+
+
+class ForwardOnly(torch.autograd.Function):
+    """Has no backward; `factor` is that of its tangent."""
+
+    factor = 2.0
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return 2.0 * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def jvp(ctx: Any, t: Tensor) -> Tensor:
+        return 2.0 * t
+
+
+class WrongForwardOnly(ForwardOnly):
+    @staticmethod
+    def jvp(ctx: Any, t: Tensor) -> Tensor:
+        return 2.01 * t
+
+
+def point() -> Tensor:
+    return torch.linspace(0.5, 2.0, 12, dtype=torch.float64).reshape(4, 3)
+
+
+def checked(function: Any, **settings: Any) -> Report:
+    return gradvet.check(function, point(), seed=1, **settings)
+
+
+@pytest.mark.parametrize(("function", "words"), [(Unnamed, "NameError"), (Short, "invalid gradient")])
+def test_backward_that_raises_is_the_one_finding(function: Any, words: str) -> None:
+    report = checked(function)
+    assert [finding.verdict for finding in report.findings] == [Verdict.FAIL]
+    assert words in report.findings[0].headline
+
+
+def test_backward_that_raises_does_not_matter_if_only_forward_mode_was_asked_for() -> None:
+    class Both(ForwardOnly):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            raise ValueError("no")
+
+    assert checked(Both, modes="forward").verdict is Verdict.PASS
+    assert checked(Both).verdict is Verdict.FAIL
+
+
+def test_backward_that_raises_for_a_transposed_cotangent_says_so() -> None:
+    failures = checked(Viewing).failures
+    assert [finding.check for finding in failures] == ["cotangents"]
+    assert "transposed in memory" in failures[0].headline
+
+
+def test_any_exception_for_a_missing_cotangent_fails() -> None:
+    failures = checked(Unforeseen).failures
+    assert {finding.check for finding in failures} == {"undefined"}
+    assert "TypeError" in failures[0].headline
+
+
+def test_function_that_spoils_its_own_graph_fails() -> None:
+    def spoiled(x: Tensor) -> Tensor:
+        y = x.exp()
+        z = y * 1.0
+        y += 1.0
+        return z + y
+
+    assert "inplace" in checked(spoiled).failures[0].headline
+
+
+def test_function_without_backward_is_checked_in_forward_mode() -> None:
+    right, wrong = checked(ForwardOnly), checked(WrongForwardOnly)
+    assert right.verdict is Verdict.PASS
+    assert "reverse" in {finding.check for finding in right.findings if finding.verdict is Verdict.SKIPPED}
+    assert [finding.check for finding in wrong.failures] == ["forward"]
+
+
+def test_derivative_that_torch_does_not_offer_is_no_mistake_but_no_pass_either() -> None:
+    def product(x: Tensor) -> Tensor:
+        return torch.sparse.mm(x, torch.ones(4, 2, dtype=torch.float64))
+
+    square = torch.eye(4, dtype=torch.float64).to_sparse_csc().requires_grad_()
+    report = gradvet.check(product, (square,), masked=True, seed=1)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "no derivative could be compared" in str(report)
+
+
+def test_assertion_of_the_function_next_to_the_point_is_the_edge_of_its_domain() -> None:
+    def guarded(x: Tensor) -> Tensor:
+        assert bool((x <= 2.0).all())
+        return x * x
+
+    report = checked(guarded)
+    assert not report.failures
+    assert any("one side" in note for note in report.notes)
+
+
+def test_outputs_that_are_not_finite_are_counted() -> None:
+    def edged(x: Tensor) -> Tensor:
+        return (x - 1.0).log()
+
+    report = checked(edged)
+    assert not report.failures
+    assert any("not finite" in note for note in report.notes)

@@ -1,0 +1,134 @@
+"""The native check on sparse tensors: every layout, both semantics, told in the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gradvet
+from gradvet import Report, Verdict
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "coo": lambda dense: dense.to_sparse(),
+    "csr": lambda dense: dense.to_sparse_csr(),
+    "csc": lambda dense: dense.to_sparse_csc(),
+    "bsr": lambda dense: dense.to_sparse_bsr((2, 1)),
+    "bsc": lambda dense: dense.to_sparse_bsc((2, 1)),
+}
+HOLED = torch.tensor([[0.0, 1.0, 0.0], [3.0, 0.0, 0.0], [0.0, 5.0, 0.0], [0.0, 6.0, 0.0]], dtype=torch.float64)
+
+
+class Planted(torch.autograd.Function):
+    """`to_dense` whose gradient is multiplied inside or outside the pattern."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, inside: float, outside: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.factors = inside, outside
+        return x.to_dense()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
+        inside, outside = ctx.factors
+        return g * torch.where(pattern_of(x), inside, outside), None, None
+
+
+def pattern_of(x: Tensor) -> Tensor:
+    if x.layout is torch.sparse_coo:
+        return torch.sparse_coo_tensor(x.coalesce().indices(), torch.ones(x.coalesce()._nnz()), x.shape).to_dense() != 0
+    ones = x.detach().clone()
+    ones.values().fill_(1.0)
+    return ones.to_dense() != 0
+
+
+def planted(layout: str, masked: bool, inside: float, outside: float) -> Report:
+    x = LAYOUTS[layout](HOLED).requires_grad_()
+    function: Any = Planted.apply
+    return gradvet.check(lambda x: function(x, inside, outside), (x,), masked=masked, seed=1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gradient_everywhere_is_right_unmasked_and_wrong_masked(layout: str) -> None:
+    assert planted(layout, False, 1.0, 1.0).verdict is Verdict.PASS
+    assert planted(layout, True, 1.0, 1.0).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gradient_inside_the_pattern_alone_is_right_masked_and_wrong_unmasked(layout: str) -> None:
+    assert planted(layout, True, 1.0, 0.0).verdict is Verdict.PASS
+    report = planted(layout, False, 1.0, 0.0)
+    assert report.verdict is Verdict.FAIL
+    assert "with masked=True (masked semantics) the check passes" in report.failures[0].advice
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_fault_inside_the_pattern_is_found_in_both_semantics(layout: str, masked: bool) -> None:
+    report = planted(layout, masked, 1.5, 0.0 if masked else 1.0)
+    assert "reverse" in {finding.check for finding in report.failures}
+    assert "fails too" in report.failures[0].advice
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_report_names_the_semantics(layout: str, masked: bool) -> None:
+    report = planted(layout, masked, 1.0, 0.0 if masked else 1.0)
+    word = "masked semantics: only those count" if masked else "unmasked semantics: the others count as zeros"
+    assert any(word in note for note in report.notes), report.notes
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_forward_mode_that_a_layout_does_not_offer_is_skipped(layout: str) -> None:
+    report = planted(layout, True, 1.0, 0.0)
+    assert [f.verdict for f in report.findings if f.check == "forward"] == [Verdict.SKIPPED]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sparse_output_is_accepted(layout: str, masked: bool) -> None:
+    x = LAYOUTS[layout](HOLED).requires_grad_()
+    assert gradvet.check(lambda x: x * 2.0, (x,), masked=masked, seed=1).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+def test_right_product_passes_whatever_comes_between_forward_and_backward(layout: str) -> None:
+    x = LAYOUTS[layout](HOLED).requires_grad_()
+    dense = torch.ones(3, 2, dtype=torch.float64, requires_grad=True)
+    assert gradvet.check(torch.mm, (x, dense), seed=1).verdict is Verdict.PASS
+
+
+def test_second_order_on_a_sparse_input() -> None:
+    x = HOLED.to_sparse().requires_grad_()
+
+    def cubed(x: Tensor) -> Tensor:
+        return x.to_dense(masked_grad=False) ** 3
+
+    report = gradvet.check(cubed, (x,), order=2, seed=1)
+    assert report.verdict is Verdict.PASS
+    assert "reverse-over-reverse" in {f.check for f in report.findings if f.verdict is Verdict.PASS}
+
+
+class Squared(torch.autograd.Function):
+    """Its gradient is right and forgets that it depends on the input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 2.0 * x.detach() * g
+
+
+def test_second_order_fault_behind_a_sparse_input_is_found() -> None:
+    x = HOLED.to_sparse().requires_grad_()
+    function: Any = Squared.apply
+    report = gradvet.check(lambda x: function(x.to_dense(masked_grad=False)), (x,), order=2, seed=1)
+    assert "reverse-over-reverse" in {finding.check for finding in report.failures}
