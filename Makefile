@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
+BUDGET ?= 600
 BIN := .venv/bin
 READY := .venv/.installed
 PATHS := src tests examples docs $(wildcard benchmarks)
@@ -31,8 +32,10 @@ types: $(READY) ## check the types of src, strictly
 conformance: $(READY) ## compare the verdicts with torch's own checker over the operator database (long)
 	$(BIN)/python -m tests.differential.run
 
-bench: $(READY) ## measure gradvet beside torch's checker (long)
-	$(BIN)/python -m benchmarks.opdb
+bench: $(READY) ## measure gradvet beside torch's checker: sizes, then operators for BUDGET seconds each (long)
+	$(BIN)/python -m benchmarks.sizes
+	$(BIN)/python -m benchmarks.opdb --time-budget $(BUDGET)
+	$(BIN)/python -m benchmarks.opdb --gradgrad --time-budget $(BUDGET)
 
 detection: $(READY) ## measure how often check is right: operators, planted faults, the gallery (long)
 	$(BIN)/python -m benchmarks.detection
