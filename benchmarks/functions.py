@@ -25,6 +25,12 @@ def point(*shape: int) -> Tensor:
     return values.requires_grad_()
 
 
+def on_device(problem: Problem, device: str) -> Problem:
+    """The same with its inputs elsewhere."""
+    function, inputs = problem
+    return function, tuple(tensor.detach().to(device).requires_grad_() for tensor in inputs)
+
+
 def side(n: int, parts: float = 1.0) -> int:
     """The side of a square with n / parts elements, at least 2."""
     return max(2, round(math.sqrt(n / parts)))
@@ -101,7 +107,8 @@ def cholesky(n: int) -> Problem:
     length = side(n)
 
     def function(x: Tensor) -> Tensor:
-        factor: Tensor = torch.linalg.cholesky(x @ x.mT + length * torch.eye(length, dtype=x.dtype))
+        shift = length * torch.eye(length, dtype=x.dtype, device=x.device)
+        factor: Tensor = torch.linalg.cholesky(x @ x.mT + shift)
         return factor
 
     return function, (point(length, length),)

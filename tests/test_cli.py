@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -69,9 +70,13 @@ def exit_code(*arguments: str) -> int | str | None:
         (["ops.py::jump", "ops.py::right"], 3),
         (["ops.py::broken", "ops.py::right"], 2),
         (["ops.py::wrong", "ops.py::broken"], 1),
+        (["ops.py::jump", "ops.py::broken"], 2),
         (["none.py"], 2),
         (["torch:sin", "--input", "2x3"], 0),
         (["torch:sin", "--input", "2y3"], 2),
+        (["torch:sin", "--input", "-2"], 2),
+        (["ops.py", "--input", "2x3"], 2),
+        (["ops.py::right", "torch:sin", "--input", "2x3"], 0),
         (["torch:sin", "--input", "2", "--kwargs", "[1]"], 2),
         (["torch:sin", "--input", "2", "--modes", "sideways"], 2),
         (["torch:sin", "--input", "2", "--dtype", "int64"], 2),
@@ -102,12 +107,62 @@ def test_several_cases_end_with_a_count(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.splitlines()[-1] == "2 checks: 1 fail, 1 pass"
 
 
+def test_count_has_what_could_not_be_carried_out(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("check", "ops.py::right", "ops.py::broken")
+    assert capsys.readouterr().out.splitlines()[-1] == "1 check: 1 pass; 1 could not be carried out"
+
+
+def test_case_that_is_named_twice_runs_once(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("check", "ops.py::right", "ops.py::right")
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_command_that_repeats_a_case_has_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("check", "ops.py::wrong", "--seed", "9", "--order", "2", "--modes", "reverse")
+    assert "again: gradvet check ops.py::wrong --order 2 --modes reverse --seed 9" in capsys.readouterr().out
+
+
+def test_interrupted_run_shows_and_keeps_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("stopped.py").write_text(FILE + "\n@gradvet.case(inputs=point)\ndef stop(x):\n    raise KeyboardInterrupt\n")
+    targets = [f"stopped.py::{name}" for name in ("wrong", "stop", "right")]
+    assert exit_code("check", *targets, "--json", "run.json") == 130
+    assert "FAIL stopped.py::wrong" in capsys.readouterr().out
+    assert [report.title for report in load("run.json")] == ["stopped.py::wrong"]
+
+
+@pytest.mark.parametrize("option", ["--html", "--json"])
+def test_file_that_cannot_be_written_is_said_before_anything_runs(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("check", "ops.py::right", option, "ops.py/page") == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.startswith("gradvet: ops.py/page cannot be written")
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("check --mo", {"--modes"}),
+        ("check --modes r", {"reverse", "reverse,forward"}),
+        ("check --dtype b", {"bfloat16"}),
+    ],
+)
+def test_shell_completes(typed: str, offered: set[str]) -> None:
+    words = f"gradvet {typed}"
+    environment = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_GRADVET_COMPLETE": "bash_complete"}
+    program = [sys.executable, "-c", "from gradvet.cli import main; main()"]
+    answer = subprocess.run(program, env={**os.environ, **environment}, capture_output=True, text=True, check=True)
+    assert {line.partition(",")[2] for line in answer.stdout.splitlines()} == offered
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["check", "none.py"], "gradvet: there is no file none.py"),
         (["check", "ops.py::broken"], "ops.py::broken: RuntimeError: no such kernel (--debug shows where)"),
         (["report", "none.json"], "gradvet: none.json cannot be read"),
+        (["check", "ops.py", "--kwargs", '{"dim": 1}'], "gradvet: cases in files have inputs of their own: --input"),
     ],
 )
 def test_errors_are_one_sentence(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,30 +13,38 @@ import click
 from gradvet import __version__
 from gradvet.core.results import Report, Verdict
 from gradvet.errors import InvalidProblemError
-from gradvet.reports import documents, html, terminal, words
+from gradvet.reports import documents, files, html, terminal, words
 from gradvet.reports.progress import progress
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from gradvet.suite.execution import Outcome, Plan
 
 PASSED, FAILED, USAGE, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 130
 THOROUGH = {"order": 2, "power": 1e-4}
 """Second order, and no pass unless errors a hundred times smaller than by default would have been seen."""
 
-TOLD = (InvalidProblemError, documents.UnreadableReportError, html.MissingLibraryError)
+TOLD = (InvalidProblemError, documents.UnreadableReportError, html.MissingLibraryError, files.UnwritableFileError)
 """Exceptions whose message says what to do; it is the whole answer."""
+
+DTYPES = ("float64", "float32", "bfloat16", "float16", "complex128", "complex64")
+
+
+def _completing(*words: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """What the shell offers."""
+    return lambda context, parameter, begun: [word for word in words if word.startswith(begun)]
+
 
 DEBUG = click.option("--debug", is_flag=True, help="Show Python's traceback when something goes wrong.")
 
 
 def shape(text: str) -> tuple[int, ...]:
     """`4x5`, `3`, `scalar`."""
-    try:
-        return () if text == "scalar" else tuple(int(size) for size in text.split("x"))
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is no shape: write the sizes with x between them, such as 4x5, or scalar"
-        ) from None
+    sizes = [] if text == "scalar" else text.split("x")
+    if not all(size.isdecimal() for size in sizes):
+        raise click.BadParameter(f"{text!r} is no shape: write the sizes with x between them, such as 4x5, or scalar")
+    return tuple(map(int, sizes))
 
 
 def keywords(text: str) -> Any:
@@ -62,7 +69,7 @@ def _json(text: str, *kinds: type) -> Any:
 
 def modes(text: str) -> tuple[str, ...]:
     """`reverse`, `forward`, or both with a comma."""
-    found = tuple(text.split(","))
+    found = tuple(part.strip() for part in text.split(","))
     if not set(found) <= {"reverse", "forward"}:
         raise click.BadParameter(f"{text!r} has an unknown mode: use reverse, forward or reverse,forward")
     return found
@@ -77,12 +84,14 @@ def cli() -> None:
     """
 
 
-@cli.command()
+@cli.command(short_help="Check functions in files, or anything that can be imported.")
 @click.argument("targets", nargs=-1, required=True, type=click.Path())
 @click.option(
     "--input", "shapes", multiple=True, type=shape, metavar="SHAPE", help="Shape of an input, such as 4x5; repeatable."
 )
-@click.option("--dtype", default="float64", show_default=True, help="Dtype of the inputs.")
+@click.option(
+    "--dtype", default="float64", show_default=True, help="Dtype of the inputs.", shell_complete=_completing(*DTYPES)
+)
 @click.option(
     "--kwargs", type=keywords, metavar="JSON", default="{}", help="Keyword arguments of the callable, as JSON."
 )
@@ -90,7 +99,13 @@ def cli() -> None:
     "--init", type=arguments, metavar="JSON", default="{}", help="Arguments of a class that is made, as JSON."
 )
 @click.option("--order", type=click.IntRange(1, 2), help="2 also checks second derivatives.")
-@click.option("--modes", type=modes, metavar="MODES", help="reverse, forward, or both with a comma.")
+@click.option(
+    "--modes",
+    type=modes,
+    metavar="MODES",
+    help="reverse, forward, or both with a comma.",
+    shell_complete=_completing("reverse", "forward", "reverse,forward"),
+)
 @click.option("--thorough", is_flag=True, help="Second order as well, and a finer resolution.")
 @click.option("--html", "page", type=click.Path(dir_okay=False), help="Write a page to this file.")
 @click.option("--json", "document", type=click.Path(dir_okay=False), help="Write all results to this file.")
@@ -101,30 +116,44 @@ def check(targets: tuple[str, ...], debug: bool, page: str | None, document: str
     """Check TARGETS: ops.py, ops.py::name, or package.module:callable with --input.
 
     In a file, the functions that @gradvet.case(inputs=...) marks are checked.
+
+    \b
+    gradvet check ops.py --html report.html
+    gradvet check torch:softmax --input 4x5 --kwargs '{"dim": -1}'
+    gradvet check torch.nn:Linear --input 4x5 --init '[5, 3]' --dtype float32
     """
-    reports, errors = [], 0
-    for outcome in _run(_plan(targets, given)):
-        if outcome.report is not None:
-            reports.append(outcome.report)
-            terminal.show([outcome.report])
-        elif outcome.error is not None:
-            if debug:
-                raise outcome.error
-            errors += 1
-            click.echo(f"{outcome.name}: {_sentence(outcome.error)}", err=True)
-    if len(reports) > 1:
-        click.echo(words.tally(reports))
+    _prepare(page, document)
+    plan = _plan(targets, given)
+    console = terminal.console_for()
+    reports: list[Report] = []
+    broken = interrupted = 0
+    try:
+        for outcome in _run(plan, console):
+            if outcome.report is not None:
+                reports.append(outcome.report)
+                terminal.show([outcome.report], console)
+            elif outcome.error is not None:
+                if debug:
+                    raise outcome.error
+                broken += 1
+                click.echo(f"{outcome.name}: {_sentence(outcome.error)}", err=True)
+    except KeyboardInterrupt:
+        interrupted = INTERRUPTED
+        click.echo("gradvet: interrupted; what was checked until then stands", err=True)
+    if len(reports) + broken > 1:
+        click.echo(words.tally(reports) + (f"; {broken} could not be carried out" if broken else ""))
     _write(reports, page, document)
-    sys.exit(_exit_code(reports) or (USAGE if errors else PASSED))
+    sys.exit(interrupted or _exit_code(reports, broken))
 
 
-@cli.command()
+@cli.command(short_help="Show results that --json wrote, here or as a page.")
 @click.argument("results", nargs=-1, required=True, type=click.Path(dir_okay=False))
 @click.option("--html", "page", type=click.Path(dir_okay=False), help="Write a page to this file.")
 @click.option("--json", "document", type=click.Path(dir_okay=False), help="Write all results to one file.")
 @DEBUG
 def report(results: tuple[str, ...], debug: bool, page: str | None, document: str | None) -> None:
     """Show RESULTS, files that --json wrote, in the terminal or as a page."""
+    _prepare(page, document)
     reports = [one for path in results for one in documents.load(path)]
     if page is None and document is None:
         terminal.show(reports)
@@ -133,7 +162,7 @@ def report(results: tuple[str, ...], debug: bool, page: str | None, document: st
     sys.exit(_exit_code(reports))
 
 
-@cli.command()
+@cli.command(short_help="Print the completion script of a shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the completion script of a SHELL: eval "$(gradvet completion bash)" """
@@ -148,7 +177,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; whatever goes wrong is one sentence, unless --debug is given."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        cli.main(given, prog_name="gradvet")
+        sys.exit(cli.main(given, prog_name="gradvet", standalone_mode=False) or PASSED)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(INTERRUPTED)
     except Exception as error:
         if "--debug" in given:
             raise
@@ -164,32 +198,50 @@ def _plan(targets: Sequence[str], given: dict[str, Any]) -> Plan:
     options = dict(THOROUGH) if given["thorough"] else {}
     options |= {name: given[name] for name in ("order", "modes") if given[name] is not None}
     making = Making(given["shapes"], given["dtype"], given["kwargs"], given["init"], seed)
-    return Plan(targets, making, seed, options, given["jobs"])
+    return Plan(targets, making, seed, options, given["jobs"], _flags(given))
 
 
-def _run(plan: Plan) -> list[Outcome]:
+def _flags(given: dict[str, Any]) -> str:
+    """The options that hold for every case, as they were typed."""
+    found = ["--thorough"] if given["thorough"] else []
+    found += [f"--order {given['order']}"] if given["order"] else []
+    found += [f"--modes {','.join(given['modes'])}"] if given["modes"] else []
+    return " ".join(found)
+
+
+def _run(plan: Plan, console: Console) -> Iterator[Outcome]:
+    """What becomes of each case, as it comes; a bar on the terminal shows what is running."""
     from gradvet.suite.execution import outcomes
 
-    cases, found = plan.cases(), []
-    with progress(len(cases), terminal.console_for(stderr=True)) as advance:
+    cases = plan.cases()
+    names = [case.name for case in cases]
+    with progress(names, console if console.is_terminal else terminal.console_for(stderr=True)) as advance:
         for outcome in outcomes(plan, cases):
-            advance(outcome.name)
-            found.append(outcome)
-    return found
+            advance()
+            yield outcome
+
+
+def _prepare(page: str | None, document: str | None) -> None:
+    """What could not be written at the end is said at the beginning."""
+    for path in filter(None, (page, document)):
+        files.prepared(path)
+    if page is not None:
+        html.page([])
 
 
 def _write(reports: Sequence[Report], page: str | None, document: str | None) -> None:
-    if document is not None:
-        documents.save(reports, document)
-    if page is not None:
-        html.write(reports, page)
-        click.echo(f"wrote {Path(page)}", err=True)
+    for path, write in ((document, documents.save), (page, html.write)):
+        if path is not None:
+            write(reports, path)
+            click.echo(f"wrote {path}", err=True)
 
 
-def _exit_code(reports: Sequence[Report]) -> int:
+def _exit_code(reports: Sequence[Report], broken: int = 0) -> int:
     verdicts = {report.verdict for report in reports}
     if Verdict.FAIL in verdicts:
         return FAILED
+    if broken:
+        return USAGE
     return INCONCLUSIVE if Verdict.INCONCLUSIVE in verdicts else PASSED
 
 

@@ -50,6 +50,8 @@ class Options:
     """By how much an output without derivative may still vary in a function that has no differentiable output."""
     masked: bool = False
     """Whether only the specified elements of sparse tensors count."""
+    exhaustive: bool = False
+    """Whether every entry is compared, however many there are: no projection stands for it."""
     exact_types: bool = False
     """Whether a derivative must have its value's dtype even where the framework would cast it."""
     power: float = 0.01

@@ -5,39 +5,59 @@ What gradvet finds travels with the report that pytest makes of a test, so it al
 
 from __future__ import annotations
 
+import argparse
+import importlib
+import shlex
+import sys
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest._code.code import ReprFileLocation, TerminalRepr
+from _pytest._code.code import ExceptionChainRepr, ReprEntryNative, ReprFileLocation, ReprTraceback, TracebackEntry
 from _pytest._io import TerminalWriter
 
+from gradvet.core.observation import observed
 from gradvet.core.results import Report, Verdict
+from gradvet.errors import GradientError, InvalidProblemError
 from gradvet.reports import documents, html, terminal, words
+from gradvet.reports.files import UnwritableFileError, prepared
 
 ATTRIBUTE = "gradvet"
 """Where the pytest report about a test carries what gradvet found in it."""
+
+OWN = Path(__file__).parent
+SEEDS = range(2**32)
 
 
 class InconclusiveWarning(UserWarning):
     """A check could not tell; `-W error::gradvet.pytest_plugin.InconclusiveWarning` makes that a failure."""
 
 
-class OwnWords(TerminalRepr):
-    """A failure as gradvet tells it, instead of a traceback through gradvet."""
+OURS = (GradientError, InvalidProblemError, InconclusiveWarning)
+"""What gradvet raises to be understood without a look at its code."""
 
-    def __init__(self, place: ReprFileLocation, report: Report) -> None:
-        self.reprcrash = place
-        self.text = terminal.plain(report)
+
+class OwnWords(ExceptionChainRepr):
+    """A failure as gradvet tells it, instead of a traceback through gradvet. Other processes send it as plain lines."""
+
+    def __init__(self, statement: str, place: ReprFileLocation, report: Report) -> None:
+        self.statement, self.report = f">   {statement}", report
+        lines = [self.statement, "", terminal.plain(report), "", f"{place.path}:{place.lineno}"]
+        super().__init__(
+            [(ReprTraceback([ReprEntryNative([f"{line}\n" for line in lines])], None, "native"), place, None)]
+        )
 
     def toterminal(self, tw: TerminalWriter) -> None:
-        first, _, rest = self.text.partition("\n")
-        self.reprcrash.toterminal(tw)
+        first, _, rest = terminal.plain(self.report, tw.fullwidth).partition("\n")
+        assert self.reprcrash is not None
+        tw.line(f"{self.statement}\n", bold=True)
         tw.line(first, red=True, bold=True)
-        tw.line(rest)
+        tw.line(f"{rest}\n")
+        tw.line(f"{self.reprcrash.path}:{self.reprcrash.lineno}")
 
 
 class Run:
@@ -45,21 +65,34 @@ class Run:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
+        self.seed: int | None = config.getoption("gradvet_seed")
+        self.replaces: bool = config.getoption("gradvet_replace_torch")
+        self.files: dict[str, str] = {
+            kind: path for kind in ("html", "json") if (path := config.getoption(f"gradvet_{kind}"))
+        }
         self.test = ""
         self.fresh: list[Report] = []
         self.gathered: list[Report] = []
         self.undo = ExitStack()
 
+    def begin(self) -> None:
+        """Listen, if anybody wants to know; put gradvet where torch's functions are, if asked."""
+        if self.files or self.replaces or self.seed is not None:
+            self.undo.enter_context(observed(self.add, self.seed))
+        if self.replaces:
+            from gradvet.compat import replace_torch_gradcheck
+
+            self.undo.enter_context(replace_torch_gradcheck())
+
     def add(self, report: Report) -> None:
         """Note a report about the test that is running."""
-        self.fresh.append(replace(report, title=f"{self.test} {report.title}".strip()))
+        self.fresh.append(replace(self.placed(report), title=f"{self.test} {report.title}".strip()))
 
-    def replace_torch(self) -> None:
-        from gradvet.compat import replace_torch_gradcheck
-        from gradvet.suite.recording import recorded
-
-        self.undo.enter_context(replace_torch_gradcheck())
-        self.undo.enter_context(recorded(self.add))
+    def placed(self, report: Report) -> Report:
+        """With the command that runs its test again."""
+        options = ["--gradvet-replace-torch"] if self.replaces else []
+        command = ["pytest", self.test, *options, f"--gradvet-seed={report.seed}"]
+        return replace(report, replay=shlex.join(command)) if self.test else report
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -73,12 +106,18 @@ class Run:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        concise = self.config.getoption("tbstyle", "auto") != "native" and not self.config.getoption("fulltrace", False)
+        if call.excinfo:
+            _hide_frames()
         outcome = yield
         setattr(outcome, ATTRIBUTE, [report.to_dict() for report in self.fresh])
+        if outcome.failed and concise and call.excinfo:
+            found = getattr(call.excinfo.value, "report", None)
+            if isinstance(found, Report):
+                outcome.longrepr = self._own_words(call.excinfo, found)
+            else:
+                outcome.sections += [("gradvet", terminal.plain(report)) for report in self.fresh if report.failures]
         self.fresh.clear()
-        found = getattr(call.excinfo.value, "report", None) if call.excinfo else None
-        if outcome.failed and isinstance(found, Report) and self.config.getoption("tbstyle", "auto") != "native":
-            outcome.longrepr = OwnWords(_place(item, call, found), found)
         return outcome
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -88,18 +127,26 @@ class Run:
     def pytest_sessionfinish(self) -> None:
         if hasattr(self.config, "workerinput"):
             return
-        if document := self.config.getoption("gradvet_json"):
-            documents.save(self.gathered, document)
-        if page := self.config.getoption("gradvet_html"):
-            html.write(self.gathered, page)
+        for kind, write in (("html", html.write), ("json", documents.save)):
+            if kind in self.files:
+                write(self.gathered, self.files[kind])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        written = [self.config.getoption(name) for name in ("gradvet_html", "gradvet_json")]
-        if self.gathered and (any(written) or self.config.getoption("gradvet_replace_torch")):
+        if self.gathered and (self.files or self.replaces):
             terminalreporter.section("gradvet")
             terminalreporter.line(words.tally(self.gathered))
-            for path in filter(None, written):
+            for path in self.files.values():
                 terminalreporter.line(f"wrote {path}")
+
+    def _own_words(self, raised: pytest.ExceptionInfo[BaseException], report: Report) -> OwnWords:
+        """The line from which gradvet was called, with the worst that it found."""
+        entry = [entry for entry in raised.traceback if not _is_own(entry)][-1]
+        headline = ": ".join([report.title, *[finding.headline for finding in words.telling(report)][:1]])
+        path = Path(entry.path)
+        folder = self.config.invocation_params.dir
+        shown = path.relative_to(folder) if path.is_relative_to(folder) else path
+        place = ReprFileLocation(str(shown), entry.lineno + 1, headline)
+        return OwnWords(str(entry.statement).strip(), place, self.placed(report))
 
 
 RUN = pytest.StashKey[Run]()
@@ -108,38 +155,40 @@ RUN = pytest.StashKey[Run]()
 class Checker:
     """What the fixture gives: `check` as in gradvet, failing the test where a gradient is wrong."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
     def check(self, func: Callable[..., Any], inputs: Any, **options: Any) -> Report:
-        """`gradvet.check`, recorded; raises `GradientError` if anything failed and warns if nothing can be said."""
+        """`gradvet.check`; raises `GradientError` if anything failed and warns if nothing can be said."""
         from gradvet.api import check
-        from gradvet.core.provenance import environment, source_of
 
-        seed = self._run.config.getoption("gradvet_seed")
-        if seed is not None:
-            options.setdefault("seed", seed)
-        found = check(func, inputs, **options)
-        report = replace(found, source=source_of(func), environment=environment())
-        self._run.add(report)
+        report = check(func, inputs, **options)
         report.raise_if_failed()
         if report.verdict is Verdict.INCONCLUSIVE:
             headline = words.telling(report)[0].headline
             warnings.warn(f"{report.title}: {headline}", InconclusiveWarning, stacklevel=2)
         return report
 
+    def __getattr__(self, name: str) -> Any:
+        """Everything else of the package: the fixture hides the module in tests that also import it."""
+        return getattr(importlib.import_module("gradvet"), name)
+
 
 @pytest.fixture
-def gradvet(request: pytest.FixtureRequest) -> Checker:
+def gradvet() -> Checker:
     """Checks gradients: `gradvet.check(func, inputs)` fails the test if they are wrong."""
-    return Checker(request.config.stash[RUN])
+    return Checker()
+
+
+def seed(text: str) -> int:
+    """A number that every generator takes."""
+    if not text.isdecimal() or int(text) not in SEEDS:
+        raise argparse.ArgumentTypeError(f"a number from 0 to {SEEDS[-1]} was expected, found {text!r}")
+    return int(text)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gradvet", "gradients checked by gradvet")
     group.addoption("--gradvet-html", metavar="FILE", help="write a page about all gradient checks of the run")
     group.addoption("--gradvet-json", metavar="FILE", help="write the results of all gradient checks of the run")
-    group.addoption("--gradvet-seed", metavar="N", type=int, help="draw the same random directions in every check")
+    group.addoption("--gradvet-seed", metavar="N", type=seed, help="draw the same random directions in every check")
     group.addoption(
         "--gradvet-replace-torch",
         action="store_true",
@@ -148,15 +197,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("gradvet_html"):
-        try:
-            html.page([])
-        except html.MissingLibraryError as error:
-            raise pytest.UsageError(f"--gradvet-html: {error}") from None
     run = config.stash[RUN] = Run(config)
+    try:
+        for path in run.files.values():
+            prepared(path)
+        if "html" in run.files:
+            html.page([])
+    except (UnwritableFileError, html.MissingLibraryError) as error:
+        raise pytest.UsageError(f"gradvet: {error}") from None
     config.pluginmanager.register(run, "gradvet-run")
-    if config.getoption("gradvet_replace_torch"):
-        run.replace_torch()
+    run.begin()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -164,10 +214,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[RUN].undo.close()
 
 
-def _place(item: pytest.Item, call: pytest.CallInfo[None], report: Report) -> ReprFileLocation:
-    """The line of the test from which gradvet was called, with the worst that it found."""
-    assert call.excinfo is not None
-    entries = [entry for entry in call.excinfo.traceback if str(entry.path) == str(item.path)]
-    entry = entries[-1] if entries else call.excinfo.traceback[0]
-    headlines = [finding.headline for finding in words.telling(report)]
-    return ReprFileLocation(str(entry.path), entry.lineno + 1, headlines[0] if headlines else report.verdict.value)
+def _hide_frames() -> None:
+    """Ask pytest to leave out gradvet's frames, by the name that it looks for in their modules."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "gradvet":
+            vars(module)["__tracebackhide__"] = _is_hidden
+
+
+def _is_hidden(raised: pytest.ExceptionInfo[BaseException] | None) -> bool:
+    """Gradvet's frames tell its user nothing, unless gradvet itself broke."""
+    return raised is None or isinstance(raised.value, OURS) or not _is_own(raised.traceback[-1])
+
+
+def _is_own(entry: TracebackEntry) -> bool:
+    return Path(entry.path).is_relative_to(OWN)

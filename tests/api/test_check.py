@@ -99,7 +99,7 @@ def test_report_survives_json_with_nothing_that_json_does_not_know() -> None:
 
 
 def test_assert_gradients_raises_with_the_report_and_returns_it_otherwise() -> None:
-    with pytest.raises(GradientError, match=r"d output \[4\] / d input 0 \[4\]") as caught:
+    with pytest.raises(GradientError, match=r"output \[4\] +input 0 \[4\]") as caught:
         gradvet.assert_gradients(wrong_in(one_entry(2.0)), inputs(6))
     assert isinstance(caught.value, AssertionError)
     assert "reverse" in failed(caught.value.report)

@@ -65,6 +65,7 @@ def test_verdict_buttons_filter(page: Any) -> None:
 def test_search_finds_titles_and_diagnoses(page: Any, words: str, titles: list[str]) -> None:
     page.fill("#search", words)
     assert shown(page) == titles
+    assert page.locator("#count").inner_text() == f"{len(titles)} of 8 shown"
 
 
 def test_hover_over_the_heat_map_names_the_entry_and_both_values(page: Any) -> None:
@@ -76,6 +77,22 @@ def test_hover_over_the_heat_map_names_the_entry_and_both_values(page: Any) -> N
     assert "d output [1] / d weight [2]" in text
     assert f"derivative {entry.derivative:.7g}" in text
     assert f"finite differences {entry.numerical:.7g}" in text
+
+
+def test_every_failure_says_what_it_ran_on_and_where_its_code_is(page: Any) -> None:
+    body = page.locator(".report[open] .body").first.inner_text()
+    assert "python 3.12 · torch 2.9" in body
+    assert "ops.py:17" in body
+
+
+@pytest.mark.parametrize(("scheme", "flat"), [("light", "rgb(244, 244, 242)"), ("dark", "rgb(42, 46, 54)")])
+def test_entries_that_agree_take_the_colour_of_the_page(page: Any, scheme: str, flat: str) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.reload()
+    page.wait_for_selector(".figure .main-svg")
+    script = "(holder) => { const p = document.createElement('p'); p.style.color = holder.data[0].colorscale[1][1];"
+    script += " document.body.append(p); return getComputedStyle(p).color; }"
+    assert page.locator('[data-kind="heatmap"]').first.evaluate(script) == flat
 
 
 def test_step_sweep_is_drawn_with_its_legend(page: Any) -> None:

@@ -49,6 +49,7 @@ def test_wrong_entry_is_named_with_both_values(mode: str) -> None:
     assert torch.allclose(torch.tensor(facts.pop("numerical")).double(), A, atol=1e-6)
     assert torch.allclose(torch.tensor(facts.pop("derivative")).double(), A + error, atol=1e-6)
     assert facts.pop("largest") == pytest.approx(0.25)
+    assert facts.pop("block")["rows"] == [f"output 0 [{i}]" for i in range(5)]
     assert facts == {"output": 0, "input": 0, "part": "", "wrong": 1, "entries": 20, "complete": True}
     assert finding.advice.startswith("A single entry is wrong")
 

@@ -19,12 +19,13 @@ def test_failure_is_told_in_gradvets_words(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess()
     result.stdout.fnmatch_lines(
         [
-            "*test_op.py:*: reverse mode disagrees with finite differences*",
+            ">   gradvet.check(Wrong, POINT)",
             "FAIL Wrong *",
-            "*output *input *derivative *finite differences ± error *ratio*",
+            "*output *input *derivative *numerical ± error *ratio*",
             "*output * *input 0 * *1.1",
             "*look for a wrong constant factor*",
-            "*again: gradvet.check(Wrong, inputs, seed=*)",
+            "*again: pytest test_op.py::test_wrong --gradvet-seed=*",
+            "test_op.py:*",
         ]
     )
     result.stdout.no_fnmatch_line("*api/__init__.py*")
@@ -35,17 +36,75 @@ def test_summary_line_says_what_is_wrong(pytester: pytest.Pytester, monkeypatch:
     monkeypatch.setenv("COLUMNS", "200")
     pytester.makepyfile(test_op=NATIVE)
     result = pytester.runpytest_inprocess()
-    result.stdout.fnmatch_lines(["FAILED test_op.py::test_wrong - reverse mode disagrees with finite differences*"])
+    result.stdout.fnmatch_lines(["FAILED test_op.py::test_wrong - Wrong: reverse mode disagrees with finite *"])
 
 
 def test_native_tracebacks_stay_pythons(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(NATIVE)
-    pytester.runpytest_inprocess("--tb=native").stdout.fnmatch_lines(["*GradientError: Wrong: FAIL*"])
+    pytester.runpytest_inprocess("--tb=native").stdout.fnmatch_lines(
+        ["*raise GradientError*", "*GradientError: FAIL Wrong *"]
+    )
 
 
 def test_other_failures_are_shown_as_ever(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_plain(gradvet):\n    assert 1 == 2")
     pytester.runpytest_inprocess().stdout.fnmatch_lines(["E       assert 1 == 2"])
+
+
+REFUSED = "\n    def test_refused(gradvet):\n        gradvet.check(torch.sin, POINT.long())\n"
+BROKEN = """
+    def kernel(x):
+        raise RuntimeError("no such kernel")
+
+    def test_broken(gradvet):
+        gradvet.check(kernel, POINT)
+"""
+
+
+@pytest.mark.parametrize(
+    ("suite", "line"),
+    [(REFUSED, "E * there is nothing to differentiate*"), (BROKEN, "E * no such kernel*")],
+    ids=["a request that cannot be checked", "a function that raises"],
+)
+def test_traceback_leaves_out_gradvets_frames(pytester: pytest.Pytester, suite: str, line: str) -> None:
+    pytester.makepyfile(test_op=WRONG + suite)
+    result = pytester.runpytest_inprocess()
+    result.stdout.fnmatch_lines([">*gradvet.check(*", line])
+    result.stdout.no_fnmatch_line("*gradvet/api/*")
+    result.stdout.no_fnmatch_line("*gradvet/frontends/*")
+
+
+def test_full_trace_has_gradvets_frames(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_op=WRONG + REFUSED)
+    pytester.runpytest_inprocess("--full-trace").stdout.fnmatch_lines(["*gradvet/frontends/*"])
+
+
+def test_failure_and_its_summary_come_from_other_processes(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    pytester.makepyfile(test_op=NATIVE)
+    result = pytester.runpytest_subprocess("-n", "1")
+    result.stdout.fnmatch_lines(
+        [">   gradvet.check(Wrong, POINT)", "FAIL Wrong *", "*look for a wrong constant factor*"]
+    )
+    result.stdout.fnmatch_lines(["FAILED test_op.py::test_wrong - Wrong: reverse mode disagrees*"])
+
+
+def test_fixture_has_the_rest_of_the_package_too(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        WRONG
+        + """
+    def test_classical(gradvet):
+        assert gradvet.gradcheck(torch.sin, POINT.clone().requires_grad_())
+"""
+    )
+    pytester.runpytest_inprocess().assert_outcomes(passed=1)
+
+
+def test_warnings_of_torch_about_itself_do_not_reach_a_strict_suite(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(WRONG + "\n    def test_right(gradvet):\n        gradvet.check(torch.sin, POINT, order=2)\n")
+    pytester.runpytest_subprocess("-W", "error").assert_outcomes(passed=1)
 
 
 def test_inconclusive_check_warns(pytester: pytest.Pytester) -> None:

@@ -20,6 +20,20 @@ def test_page_has_every_check_of_the_run(pytester: pytest.Pytester) -> None:
     assert "test_op.py::test_right sin" in text
 
 
+def test_folder_of_the_page_is_made(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_op=NATIVE)
+    pytester.runpytest_inprocess("--gradvet-html=out/pages/run.html")
+    assert (pytester.path / "out" / "pages" / "run.html").is_file()
+
+
+def test_file_that_cannot_be_written_is_a_usage_error_before_any_test_runs(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_nothing(): pass")
+    (pytester.path / "taken").write_text("")
+    result = pytester.runpytest_inprocess("--gradvet-html=taken/run.html")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*taken/run.html cannot be written*"])
+
+
 def test_missing_library_is_a_usage_error_before_any_test_runs(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gradvet.core.results import Verdict
 from gradvet.reports.documents import load
-from tests.plugin.suites import NATIVE
+from tests.plugin.suites import NATIVE, WRONG
 
 pytest_plugins = ("pytester",)
 
@@ -26,6 +26,24 @@ def test_file_has_every_check_of_the_run(pytester: pytest.Pytester, processes: t
     assert source is not None
     assert source.code.startswith("class Wrong")
     assert "torch" in found["test_op.py::test_right sin"].environment
+
+
+def test_checks_without_the_fixture_are_in_it_too(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_op=WRONG
+        + """
+    import gradvet
+
+    def test_plain():
+        gradvet.assert_gradients(torch.sin, POINT)
+        assert gradvet.gradcheck(torch.cos, POINT.clone().requires_grad_())
+"""
+    )
+    pytester.runpytest_inprocess("--gradvet-json=run.json").assert_outcomes(passed=1)
+    assert [report.title for report in load(pytester.path / "run.json")] == [
+        "test_op.py::test_plain sin",
+        "test_op.py::test_plain cos",
+    ]
 
 
 def test_run_without_checks_writes_an_empty_file(pytester: pytest.Pytester) -> None:

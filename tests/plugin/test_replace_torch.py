@@ -18,9 +18,9 @@ def test_every_gradcheck_of_the_suite_runs_on_gradvet_and_is_reported(pytester: 
     result.assert_outcomes(passed=3, failed=1)
     assert [(report.title, report.verdict) for report in load(pytester.path / "run.json")] == [
         ("test_op.py::test_right sin", Verdict.PASS),
-        ("test_op.py::test_wrong apply", Verdict.FAIL),
-        ("test_op.py::test_refused_without_an_exception apply", Verdict.FAIL),
-        ("test_op.py::test_second_order gradient", Verdict.PASS),
+        ("test_op.py::test_wrong Wrong.apply", Verdict.FAIL),
+        ("test_op.py::test_refused_without_an_exception Wrong.apply", Verdict.FAIL),
+        ("test_op.py::test_second_order gradient of sin", Verdict.PASS),
     ]
 
 
@@ -28,9 +28,29 @@ def test_failure_is_told_in_gradvets_words(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_op=CLASSICAL)
     result = pytester.runpytest_inprocess("--gradvet-replace-torch")
     result.stdout.fnmatch_lines(
-        ["*test_op.py:*: reverse mode disagrees*", "FAIL apply *", "*look for a wrong constant*"]
+        [
+            ">   assert gradcheck(Wrong.apply, *",
+            "FAIL Wrong.apply *",
+            "*look for a wrong constant*",
+            "*code: test_op.py:*",
+        ]
     )
     result.stdout.no_fnmatch_line("*torch/autograd/gradcheck.py*")
+
+
+def test_refusal_without_an_exception_is_told_beside_the_failed_assertion(pytester: pytest.Pytester) -> None:
+    assertion = "assert gradcheck(Wrong.apply, POINT.clone().requires_grad_(), raise_exception=False)"
+    pytester.makepyfile(test_op=CLASSICAL + f"\n    def test_asserted():\n        {assertion}\n")
+    result = pytester.runpytest_inprocess("--gradvet-replace-torch", "-k", "asserted")
+    result.stdout.fnmatch_lines(
+        ["E *assert False*", "*- gradvet -*", "FAIL * Wrong.apply *", "*wrong constant factor*"]
+    )
+
+
+def test_run_that_stops_at_the_first_failure_reports_what_it_saw(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_op=CLASSICAL)
+    result = pytester.runpytest_inprocess("--gradvet-replace-torch", "-x")
+    result.stdout.fnmatch_lines(["2 checks: 1 fail, 1 pass"])
 
 
 def test_without_the_option_torch_checks(pytester: pytest.Pytester) -> None:

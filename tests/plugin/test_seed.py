@@ -17,18 +17,33 @@ SUITE = (
 
     def test_own(gradvet):
         gradvet.check(torch.cos, POINT, seed=5)
+
+    def test_classical():
+        assert torch.autograd.gradcheck(torch.tan, POINT.clone().requires_grad_())
 """
 )
 
 
 def seeds(pytester: pytest.Pytester, *options: str) -> dict[str, int]:
     pytester.makepyfile(SUITE)
-    pytester.runpytest_inprocess("--gradvet-json=run.json", *options).assert_outcomes(passed=2)
+    pytester.runpytest_inprocess("--gradvet-json=run.json", *options).assert_outcomes(passed=3)
     return {report.title.split()[-1]: report.seed for report in load(pytester.path / "run.json")}
 
 
 def test_seed_holds_for_every_check_that_has_none_of_its_own(pytester: pytest.Pytester) -> None:
     assert seeds(pytester, "--gradvet-seed=123") == {"sin": 123, "cos": 5}
+
+
+def test_seed_holds_for_torchs_functions_where_gradvet_stands_in(pytester: pytest.Pytester) -> None:
+    found = seeds(pytester, "--gradvet-seed=123", "--gradvet-replace-torch")
+    assert found == {"sin": 123, "cos": 5, "tan": 123}
+
+
+@pytest.mark.parametrize("text", ["-1", "many", str(2**32)])
+def test_other_seeds_are_a_usage_error(pytester: pytest.Pytester, text: str) -> None:
+    result = pytester.runpytest_inprocess(f"--gradvet-seed={text}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*a number from 0 to 4294967295 was expected, found '{text}'*"])
 
 
 def test_without_the_option_seeds_are_fresh(pytester: pytest.Pytester) -> None:

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import plotly.graph_objects as go
 import pytest
 
 from gradvet.reports.figures import figures
@@ -16,6 +17,11 @@ def drawn(**changes: Any) -> dict[str, Any]:
     finding = failed().findings[1]
     kept = {name: value for name, value in {**facts(), **changes}.items() if value is not None}
     return {kind: json.loads(text) for kind, text in figures(replace(finding, facts=kept))}
+
+
+def test_figures_are_what_plotly_knows() -> None:
+    for figure in drawn().values():
+        go.Figure(figure)  # refuses names and values that it does not know
 
 
 def test_heat_map_is_the_difference_of_outputs_by_inputs() -> None:

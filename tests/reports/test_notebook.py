@@ -21,4 +21,10 @@ def test_notebook_runs_no_scripts() -> None:
 
 def test_report_without_renderer_shows_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(RENDERERS, "html")
-    assert failed()._repr_html_().startswith("<pre>bad: FAIL")
+    assert failed()._repr_html_().startswith("<pre>FAIL bad")
+
+
+def test_report_without_any_renderer_shows_its_headlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(RENDERERS, "text")
+    assert str(failed()) == "FAIL bad\n  reverse: reverse mode disagrees in 1 of 12 entries"
+    assert str(passed()) == "PASS good"

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import math
+from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
+from gradvet.reports import words
 from gradvet.reports.terminal import console_for, plain, show
 from tests.reports.samples import doubtful, failed, passed, worst
 
@@ -14,9 +18,62 @@ def lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines()]
 
 
-def test_pass_is_one_line() -> None:
-    text = plain(passed())
-    assert text == "PASS good  resolution 2e-06, miss probability 0.001; 12 forward, 5 backward calls, 250 ms"
+def test_pass_is_one_line_that_says_what_was_left_out() -> None:
+    assert plain(passed()) == (
+        "PASS good  resolution 2e-06, miss probability 0.001; not exercised: forward; "
+        "12 forward, 5 backward calls, 250 ms"
+    )
+
+
+def test_pass_that_left_nothing_out_says_nothing_about_it() -> None:
+    whole = replace(passed(), coverage=("exercised: reverse, forward",))
+    assert plain(whole) == "PASS good  resolution 2e-06, miss probability 0.001; 12 forward, 5 backward calls, 250 ms"
+
+
+def test_pass_is_one_line_in_a_narrow_terminal_too() -> None:
+    (line,) = plain(passed(), 60).splitlines()
+    assert line.startswith("PASS good  resolution 2e-06")
+    assert line.endswith("…")
+
+
+def test_text_of_a_report_is_the_same() -> None:
+    assert str(failed()) == repr(failed()) == plain(failed())
+
+
+def test_check_that_was_left_out_in_part_is_both() -> None:
+    partly = replace(passed(), coverage=("exercised: batched, reverse", "not exercised: batched: no rule"))
+    assert "not exercised: batched (in part);" in plain(partly)
+
+
+def test_checks_left_out_for_one_reason_share_a_line() -> None:
+    lacking = ("not exercised: duality: no jvp", "not exercised: layouts: a view", "not exercised: forward: no jvp")
+    found = lines(plain(replace(failed(), coverage=lacking)))
+    assert [line for line in found if line.startswith("not exercised")] == [
+        "not exercised: duality, forward: no jvp",
+        "not exercised: layouts: a view",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("derivative", "numerical", "error", "cells"),
+    [
+        (-0.0, 2.0, 1e-9, ["0", "2 ± 1e-09", "0"]),
+        (1.0, 0.0, 1e-9, ["1", "0 ± 1e-09", "-"]),
+        (1.0, 5e-14, 1e-12, ["1", "5e-14 ± 1e-12", "-"]),
+        (math.nan, 2.0, 1e-9, ["nan", "2 ± 1e-09", "-"]),
+        (1.0, 2.0, math.inf, ["1", "2 ± unknown", "-"]),
+    ],
+)
+def test_numbers_without_meaning_are_not_shown(
+    derivative: float, numerical: float, error: float, cells: list[str]
+) -> None:
+    entry = replace(worst(), derivative=derivative, numerical=numerical, error=error)
+    assert [words.number(entry.derivative), words.bar(entry), words.ratio(entry)] == cells
+
+
+def test_table_fits_into_eighty_columns() -> None:
+    rows = [line for line in plain(failed(), 80).splitlines() if "weight [2]" in line]
+    assert len(rows) == 1
 
 
 def test_pass_with_a_kink_says_so() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradvet.core.provenance import environment, source_of
+from gradvet.core.provenance import environment, source_of, title_of
 
 
 def plain(x: Tensor) -> Tensor:
@@ -46,6 +46,22 @@ def test_code_is_what_somebody_wrote(func: object, first: str) -> None:
     assert source.code.startswith(first)
     assert Path(source.file).name == "test_provenance.py"
     assert Path(__file__).read_text().splitlines()[source.line - 1].startswith(first)
+
+
+@pytest.mark.parametrize(
+    ("func", "title"),
+    [
+        (plain, "plain"),
+        (functools.partial(functools.partial(plain)), "plain"),
+        (Function, "Function"),
+        (Function.apply, "Function.apply"),
+        (Module(), "Module"),
+        (Module().forward, "Module._forward_unimplemented"),
+        (torch.sin, "sin"),
+    ],
+)
+def test_title_is_what_people_call_it(func: object, title: str) -> None:
+    assert title_of(func) == title
 
 
 def test_builtin_has_no_code() -> None:

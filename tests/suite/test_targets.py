@@ -94,6 +94,7 @@ def test_nested_names_are_followed() -> None:
         ("neighbour.py", Making(), r"neighbour\.py has no cases: decorate functions with @gradvet\.case"),
         ("broken.py", Making(), r"broken\.py cannot be imported: ZeroDivisionError"),
         ("torch", Making(), "the target 'torch' was not understood"),
+        ("torch.nn.functional.silu", Making(((3,),)), r"\(package.module:callable, such as torch.nn.functional:silu\)"),
         ("torch:sin", Making(), "torch:sin needs inputs: give one --input SHAPE"),
         ("torch:no_such", Making(((3,),)), "torch has no no_such"),
         ("no_such_module:f", Making(((3,),)), "the module no_such_module cannot be imported"),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gradvet.api.catalogue import Selection
 from gradvet.api.elsewhere import Elsewhere
 from gradvet.api.examination import Wanted, examine
+from gradvet.core.observation import announce, drawn_seed
+from gradvet.core.provenance import title_of
 from gradvet.core.results import Report
 from gradvet.frontends.torch.binding import Request
 from gradvet.frontends.torch.numerical import NumericalJacobian, jacobian_of
 from gradvet.options import Budget, Options
+from gradvet.reports.waiting import waiting
 
 __all__ = ["NumericalJacobian", "assert_gradients", "check", "numerical_jacobian"]
 
@@ -45,14 +47,16 @@ def check(
     """
     spending = Budget.of(budget)
     options = Options(
-        seed=int.from_bytes(os.urandom(4), "little") if seed is None else seed,
+        seed=drawn_seed() if seed is None else seed,
         masked=masked,
         power=power,
         seconds=spending.seconds,
     )
     other = Elsewhere.of(points, domain, options.seed)
     wanted = Wanted(order, Selection.of(modes, checks), other, spending.bytes)
-    return examine(Request(func, inputs, kwargs, surrogate), wanted, options)
+    with waiting(title_of(func)):
+        report = examine(Request(func, inputs, kwargs, surrogate), wanted, options)
+    return announce(report)
 
 
 def assert_gradients(func: Callable[..., Any], inputs: Any, **settings: Any) -> Report:

@@ -61,11 +61,11 @@ class Elsewhere:
         )
 
     @property
-    def replay(self) -> str:
-        """What to add to a call that tries the same points."""
-        points = "" if self.extent == SMALL else f", points={self.extent!r}"
-        points = points if self.own is None else ", points=points"
-        return points + (", domain=domain" if self.domain is not None else "")
+    def settings(self) -> dict[str, str]:
+        """What a call that tries the same points is given, as code."""
+        points = {} if self.extent == SMALL else {"points": repr(self.extent)}
+        points = points if self.own is None else {"points": "points"}
+        return points | ({"domain": "domain"} if self.domain is not None else {})
 
     def of_kind(self, kind: str, request: Request, trial: Trial) -> Iterator[Point]:
         """The points, or the shapes, to be tried."""

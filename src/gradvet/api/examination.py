@@ -7,20 +7,31 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gradvet.api.catalogue import ELSEWHERE, EXACT, FORWARD, SECOND_ORDER, SLOPES, SUBSTITUTING, VALUES, Selection
+from gradvet.api.catalogue import (
+    ELSEWHERE,
+    EXACT,
+    FORWARD,
+    SECOND_ORDER,
+    SLOPES,
+    SUBSTITUTING,
+    TRANSFORMS,
+    VALUES,
+    Selection,
+)
 from gradvet.api.elsewhere import Elsewhere, elsewhere
+from gradvet.api.replay import replay
 from gradvet.checks.precision import precision_against
 from gradvet.checks.second_order import composition, symmetry
 from gradvet.core.provenance import environment, source_of
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.core.survey import TrialCheck, report_of, survey
 from gradvet.core.trial import Trial
-from gradvet.errors import DerivativeError, InvalidProblemError
+from gradvet.errors import DerivativeError, InvalidProblemError, OutputsChangedError
 from gradvet.frontends.torch.binding import Binding, Request, bind
 from gradvet.frontends.torch.compositions import second_order_subject
 from gradvet.frontends.torch.preservation import undisturbed
 from gradvet.frontends.torch.randomness import forked
-from gradvet.frontends.torch.semantics import explained, remarks, told_apart
+from gradvet.frontends.torch.semantics import explain, remarks, told_apart
 from gradvet.frontends.torch.shadow import shadow_of
 from gradvet.frontends.torch.subject import TorchSubject, require_output
 from gradvet.frontends.torch.support import unsupported
@@ -53,8 +64,11 @@ def examine(request: Request, wanted: Wanted, options: Options) -> Report:
             with undisturbed(request.func, binding.arguments):
                 return _examined(request, binding, wanted, settings, left_out)
 
-        with explained(binding.arguments, options.masked):
+        try:
             report = examined(options.masked)
+        except (RuntimeError, OutputsChangedError) as error:
+            explain(error, binding.arguments, options.masked)
+            raise
         if report.failures:
             report = told_apart(report, binding.arguments, options.masked, examined)
     return replace(
@@ -82,7 +96,9 @@ def _examined(request: Request, binding: Binding, wanted: Wanted, options: Optio
             *_second_order(sharp, wanted),
         )
         findings = (*findings, *_elsewhere(sharp, request, wanted, findings))
-    return report_of(binding.title, trial, findings, _replay(binding, wanted, options), left_out)
+    points = {"points": "None"} if wanted.elsewhere is None else wanted.elsewhere.settings
+    again = replay(request, wanted.order, wanted.selection, wanted.bytes, options, points)
+    return report_of(binding.title, trial, findings, again, left_out)
 
 
 def _undefined_values(subject: TorchSubject) -> Iterator[str]:
@@ -101,7 +117,7 @@ def _preflight(trial: Trial, selection: Selection) -> Iterator[Finding]:
     if not subject.codomain.size or not subject.domain.size:
         return
     try:
-        subject.reverse.pull(subject.signed(subject.codomain.size))
+        _ = trial.pulled
     except DerivativeError as error:
         if "reverse" not in selection:
             trial.reversible = False
@@ -146,8 +162,21 @@ def _within(binding: Binding, limit: int | None) -> tuple[Binding, list[str]]:
 
 
 def _exact(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
+    checks = _fitting(trial, wanted.selection.of_these(EXACT))
+    for name in TRANSFORMS.intersection(checks) - wanted.selection.named:
+        if _is_stock(trial):
+            yield Finding(name, Verdict.SKIPPED, "all rules are torch's own; name this check to run it all the same")
+            del checks[name]
     # A circumstance that the function refuses is not a mistake in its derivative.
-    yield from survey(trial, _fitting(trial, wanted.selection.of_these(EXACT)), lambda error: True)
+    yield from survey(trial, checks, lambda error: True)
+
+
+def _is_stock(trial: Trial) -> bool:
+    """Whether the function has no derivative rules of its own, and no memory."""
+    subject = trial.subject
+    if not subject.codomain.size or not subject.domain.size:
+        return True
+    return not subject.circumstances.has_own_rules() and not bool(trial.wobble.any())
 
 
 def _slopes(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
@@ -239,9 +268,3 @@ def _shadow(trial: Trial, subject: TorchSubject, request: Request, options: Opti
     shadow.record, shadow.deadline, shadow.reversible = trial.record, trial.deadline, trial.reversible
     trial.record.note("the formula was checked in float64, and the gradient in low precision against it")
     return shadow
-
-
-def _replay(binding: Binding, wanted: Wanted, options: Options) -> str:
-    order = f", order={wanted.order}" if wanted.order != 1 else ""
-    points = ", points=None" if wanted.elsewhere is None else wanted.elsewhere.replay
-    return f"gradvet.check({binding.title}, inputs{order}{points}, seed={options.seed})"

@@ -8,12 +8,16 @@ from collections.abc import Callable, Iterator
 import array_api_compat
 
 from gradvet.core.certificate import Residual, certify, forward_residual, reverse_residual
-from gradvet.core.compare import Comparison, Pair
+from gradvet.core.compare import Comparison, Entry, Pair
 from gradvet.core.diagnose import diagnose
 from gradvet.core.differences import column
 from gradvet.core.exhaustive import compare_forward, compare_reverse
 from gradvet.core.experiment import Experiment
+from gradvet.core.observation import is_observed
+from gradvet.core.portrait import around, block, classical_sweep, names, neighbourhood
+from gradvet.core.problem import Problem
 from gradvet.core.results import Finding, Mismatch, Verdict
+from gradvet.core.spaces import Array
 
 PRINTED = 100
 """Jacobians of at most this many entries are part of the finding."""
@@ -83,11 +87,31 @@ def _disagreement(experiment: Experiment, mode: str, comparison: Comparison) -> 
         advice = diagnose(numerical, derivative, experiment.options.tolerance.absolute, parts=parts)
         if numerical.shape[0] * numerical.shape[1] <= PRINTED:
             facts |= {"numerical": _rows(numerical), "derivative": _rows(derivative)}
+        facts["block"] = _window(problem, pair.worst, numerical, derivative)
+    if is_observed():
+        facts |= _figures(experiment, mode, pair.worst, "block" in facts)
     count = pair.total_wrong if comparison.complete else f"at least {pair.total_wrong}"
     if math.isfinite(pair.worst.difference) and not 3.0 * worst.error <= pair.worst.difference:
         advice = COARSE
     headline = f"{mode} mode disagrees with finite differences in {count} of {pair.entries} entries"
     return Finding(mode, Verdict.FAIL, headline, (worst,), facts, advice)
+
+
+def _window(problem: Problem, worst: Entry, numerical: Array, derivative: Array) -> dict[str, object]:
+    """Both versions around the worst entry, of matrices that begin where its leaves begin."""
+    rows, columns = around(problem.codomain, worst.row), around(problem.domain, worst.column)
+    top = problem.codomain.slice(problem.codomain.locate(worst.row).leaf).start
+    left = problem.domain.slice(problem.domain.locate(worst.column).leaf).start
+    place = slice(rows.start - top, rows.stop - top), slice(columns.start - left, columns.stop - left)
+    return block(numerical[place], derivative[place], names(problem.codomain, rows), names(problem.domain, columns))
+
+
+def _figures(experiment: Experiment, mode: str, worst: Entry, known: bool) -> dict[str, object]:
+    """What a page shows beside the numbers; it costs evaluations, so only where somebody will look."""
+    problem, step, place = experiment.problem, experiment.options.step, (worst.row, worst.column)
+    gap = abs(worst.derivative - worst.numerical)
+    found: dict[str, object] = {"sweep": classical_sweep(problem, place, step, gap)}
+    return found if known else {"block": neighbourhood(problem, mode, place, step), **found}
 
 
 def _first(comparison: Comparison) -> tuple[Pair, str]:

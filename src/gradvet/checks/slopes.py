@@ -72,7 +72,7 @@ def failure(trial: Trial, mode: Mode, outcome: Outcome) -> Finding:
     found = study(trial, mode, entry)
     facts = {**_facts(outcome), "wrong": found.wrong, "entries": found.entries, **found.block, "sweep": entry.sweep}
     if found.entries > 1:
-        headline += f" in {found.wrong} of {found.entries} entries that were compared"
+        headline += f" in at least {found.wrong} of the {found.entries} entries that were compared"
     mismatches = tuple(_mismatch(trial, e) for e in (entry, *found.others))
     return Finding(mode.name, Verdict.FAIL, headline, mismatches, facts, found.diagnosis)
 

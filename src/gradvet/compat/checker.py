@@ -6,7 +6,6 @@ random projections are allowed to stand for it.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,13 +18,16 @@ from torch.overrides import is_tensor_like
 from gradvet import checks
 from gradvet.compat.phrases import message
 from gradvet.core.experiment import Experiment
+from gradvet.core.observation import announce, drawn_seed, is_observed
+from gradvet.core.provenance import environment, source_of, title_of
 from gradvet.core.results import Report
 from gradvet.core.runner import Check, run
+from gradvet.errors import OutputsChangedError
 from gradvet.frontends.torch.higher_order import gradient_of, random_cotangents
 from gradvet.frontends.torch.layouts import numbers_of
 from gradvet.frontends.torch.preservation import undisturbed
 from gradvet.frontends.torch.problem import TorchProblem
-from gradvet.frontends.torch.semantics import explained, semantics, told_apart
+from gradvet.frontends.torch.semantics import explain, semantics, told_apart
 from gradvet.options import Options, Tolerance
 
 SLOW_MISS = 1e-9
@@ -60,8 +62,12 @@ def gradcheck(
     fast_mode: bool = False,
     masked: bool | None = None,
     check_sparse_nnz: bool | None = None,
+    exhaustive: bool = False,
 ) -> bool:
     """Check the derivatives of `func` at `inputs`, as `torch.autograd.gradcheck` does.
+
+    With `exhaustive=True` every entry of the Jacobian is compared with its own difference, and no random projection
+    stands for it: the miss probability is zero, and the cost grows with the number of entries.
 
     >>> import torch
     >>> x = torch.tensor([0.5, 2.0], dtype=torch.float64, requires_grad=True)
@@ -77,13 +83,14 @@ def gradcheck(
     if not eps > 0.0:
         raise ValueError(f"eps, the step of the differences, must be positive, but it is {eps}")
     options = Options(
-        seed=int.from_bytes(os.urandom(6), "little"),
+        seed=drawn_seed(),
         step=eps,
         tolerance=Tolerance(atol, rtol),
         miss=FAST_MISS if fast_mode else SLOW_MISS,
         nondeterminism=nondet_tol,
         constant_within=nondet_tol if fast_mode else 0.0,
         masked=bool(chosen_semantics(masked, check_sparse_nnz)),
+        exhaustive=exhaustive,
         exact_types=check_grad_dtypes,
     )
     catalogue = _catalogue(
@@ -98,16 +105,19 @@ def gradcheck(
     for finding in report.findings:
         if finding.check == "detached":
             warnings.warn(finding.headline, stacklevel=2)
+    if report.failures and raise_exception:
+        report = told_apart(
+            report,
+            arguments,
+            options.masked,
+            again=lambda masked: _examine(func, arguments, replace(options, masked=masked), catalogue),
+        )
+    if report.failures or is_observed():
+        report = announce(replace(report, source=source_of(func), environment=environment()))
     if not report.failures:
         return True
     if not raise_exception:
         return False
-    report = told_apart(
-        report,
-        arguments,
-        options.masked,
-        again=lambda masked: _examine(func, arguments, replace(options, masked=masked), catalogue),
-    )
     raise GradcheckError(message(report.failures[0]), report)
 
 
@@ -129,6 +139,7 @@ def gradgradcheck(
     check_rev_over_rev: bool = True,
     fast_mode: bool = False,
     masked: bool = False,
+    exhaustive: bool = False,
 ) -> bool:
     """Check the derivatives of the gradient of `func`, as `torch.autograd.gradgradcheck` does."""
     if not (check_fwd_over_rev or check_rev_over_rev):
@@ -158,6 +169,7 @@ def gradgradcheck(
         check_backward_ad=check_rev_over_rev,
         fast_mode=fast_mode,
         masked=masked,
+        exhaustive=exhaustive,
     )
 
 
@@ -211,10 +223,14 @@ def _vet(func: Callable[..., Any], arguments: tuple[Any, ...], options: Options,
 
 
 def _examine(func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: list[Check]) -> Report:
-    with explained(arguments, options.masked), undisturbed(func, arguments):
-        problem = TorchProblem(func, arguments, options.seed, options.masked)
-        _check_outputs(problem.live)
-        return run(getattr(func, "__name__", type(func).__name__), Experiment(problem, options), catalogue)
+    with undisturbed(func, arguments):
+        try:
+            problem = TorchProblem(func, arguments, options.seed, options.masked)
+            _check_outputs(problem.live)
+            return run(title_of(func), Experiment(problem, options), catalogue)
+        except (RuntimeError, OutputsChangedError) as error:
+            explain(error, arguments, options.masked)
+            raise
 
 
 def _check_inputs(arguments: Sequence[Any]) -> None:

@@ -22,11 +22,31 @@ def source_of(func: Callable[..., Any]) -> Source | None:
     """The code of a function, a class or an instance's class with its file and line; None where there is none."""
     written = _written(func)
     try:
+        return _read(getattr(written, "__code__", written))
+    except TypeError:  # cannot be a key
+        return None
+
+
+@functools.lru_cache(maxsize=256)
+def _read(written: Any) -> Source | None:
+    try:
         lines, start = inspect.getsourcelines(written)
         file = inspect.getsourcefile(written) or ""
     except (OSError, TypeError):
         return None
     return Source("".join(lines[:LONGEST]).rstrip(), _shown(file), max(start, 1))
+
+
+def title_of(func: Any) -> str:
+    """What people call it: `Owner.method` for a method, the class for an instance that can be called."""
+    while isinstance(func, functools.partial):
+        func = func.func
+    named = [getattr(func, attribute, None) for attribute in ("__name__", "_name", "name")]
+    name = next((name for name in named if isinstance(name, str) and name), type(func).__name__)
+    if not inspect.ismethod(func):
+        return name
+    owner = func.__self__ if isinstance(func.__self__, type) else type(func.__self__)
+    return f"{owner.__name__}.{name}"
 
 
 @functools.cache

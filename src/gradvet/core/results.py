@@ -48,15 +48,6 @@ class Mismatch:
     def __str__(self) -> str:
         return f"d {self.output} / d {self.input}"
 
-    def lines(self) -> list[str]:
-        """The entry, both values with the error bar, and their ratio."""
-        return [
-            str(self),
-            f"  derivative          {self.derivative:#.10g}",
-            f"  finite differences  {self.numerical:#.10g} ± {self.error:.1g}",
-            f"  ratio               {self.ratio:.6g}",
-        ]
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -79,7 +70,7 @@ class Source:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """All findings about one function at one point, with what they cost and how sure they are."""
 
@@ -156,22 +147,17 @@ class Report:
         render = RENDERERS.get("html")
         return render(self) if render else f"<pre>{escape(str(self))}</pre>"
 
+    def __repr__(self) -> str:
+        """At a prompt, the same as printed."""
+        return str(self)
+
     def __str__(self) -> str:
-        """The verdict, what failed or is in doubt with its worst entry, the notes, and how to run it again."""
-        cost = self.cost
-        lines = [
-            f"{self.title}: {self.verdict.value.upper()} ({cost.forwards} forward, {cost.pulls} backward, "
-            f"{cost.pushes} forward-mode evaluations, {self.seconds:.3g} s)"
-        ]
-        for finding in self.findings:
-            if finding.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE):
-                lines += [f"  {finding.verdict.value.upper()} {finding.check}: {finding.headline}"]
-                lines += [f"    {line}" for mismatch in finding.mismatches[:3] for line in mismatch.lines()]
-                lines += [f"    {finding.advice}"] if finding.advice else []
-        lines += [f"  note: {note}" for note in self.notes]
-        if self.resolution is not None:
-            lines.append(f"  resolution {self.resolution:.1g}, miss probability {self.miss:.1g}")
-        return "\n".join([*lines, *([f"  again: {self.replay}"] if self.replay else [])])
+        """What a terminal shows, as plain text; where no renderer is loaded, the verdict and what speaks against it."""
+        if render := RENDERERS.get("text"):
+            return render(self)
+        telling = [f for f in self.findings if f.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)]
+        lines = [f"{finding.check}: {finding.headline}" for finding in telling]
+        return "\n  ".join([f"{self.verdict.value.upper()} {self.title}", *lines])
 
 
 RENDERERS: dict[str, Callable[[Report], str]] = {}

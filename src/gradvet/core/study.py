@@ -11,19 +11,18 @@ import array_api_compat
 from gradvet.core.diagnose import diagnose
 from gradvet.core.modes import Mode
 from gradvet.core.pinpoint import Entry, middle_step, slope_along
-from gradvet.core.portrait import block, names
-from gradvet.core.spaces import Array, Space
+from gradvet.core.portrait import around, block, names
+from gradvet.core.spaces import Array
 from gradvet.core.trial import Trial
 
 AROUND, LARGE, AROUND_IN_LARGE = 48, 256, 8
 """So many columns and rows around the wrong entry are compared for the diagnosis, fewer in a large space."""
 
+OTHERS = 4
+"""So many wrong entries are named beside the worst."""
+
 ALIKE = 1e-4
 """Entries that differ by less than this part of the largest one around are not listed as wrong."""
-
-
-LISTED = 4
-"""So many further wrong entries are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +40,14 @@ class Study:
 def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
     """Compare the block of the Jacobian around an entry, within its input and its output."""
     subject = trial.subject
-    columns = _around(subject.domain, entry.column)
-    rows = _around(subject.codomain, entry.row)
+    columns, rows = (
+        around(space, index, AROUND if space.size <= LARGE else AROUND_IN_LARGE)
+        for space, index in ((subject.domain, entry.column), (subject.codomain, entry.row))
+    )
     if trial.late:
         return Study(1, 1, (), "")
-    numerical = _numerical(trial, rows, columns)
+    step = middle_step(trial)
+    numerical = _numerical(trial, rows, columns, step)
     derivative = _derivative(trial, mode, rows, columns)
     xp = array_api_compat.array_namespace(numerical)
     finite = xp.isfinite(numerical)
@@ -53,46 +55,36 @@ def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
     limit = max(ALIKE * top, abs(entry.derivative - entry.numerical) / 16.0)
     wrong = ~(xp.abs(derivative - numerical) <= limit)
     count = int(xp.count_nonzero(wrong))
-    others = [
-        _measured(trial, (rows.start + i, columns.start + j), float(derivative[i, j]))
-        for i, j in _places(wrong)
-        if (rows.start + i, columns.start + j) != (entry.row, entry.column)
-    ]
+    places = [(i, j) for i, j in _places(wrong) if (rows[i], columns[j]) != (entry.row, entry.column)]
+    others = tuple(
+        Entry(
+            subject.codomain.locate(rows[i]),
+            subject.domain.locate(columns[j]),
+            float(derivative[i, j]),
+            float(numerical[i, j]),
+            _error(trial, rows[i], columns[j], float(numerical[i, j]), step),
+            row=rows[i],
+            column=columns[j],
+        )
+        for i, j in places[:OTHERS]
+    )
     return Study(
         max(1, count),
         wrong.shape[0] * wrong.shape[1],
-        tuple(other for other in others if not abs(other.derivative - other.numerical) <= other.error),
+        others,
         diagnose(numerical, derivative, limit),
         block(numerical, derivative, names(subject.codomain, rows), names(subject.domain, columns)),
     )
 
 
-def _around(space: Space, index: int) -> range:
-    """Coordinates of the leaf around one of them, all if they are few."""
-    most = AROUND if space.size <= LARGE else AROUND_IN_LARGE
-    section = space.slice(space.locate(index).leaf)
-    start = max(section.start, min(index - most // 2, section.stop - most))
-    return range(start, min(section.stop, start + most))
+def _error(trial: Trial, row: int, column: int, numerical: float, step: float) -> float:
+    """The error bar of one entry: truncation, a third of what twice the step changes, and roundoff."""
+    far = float(_numerical(trial, range(row, row + 1), range(column, column + 1), 2.0 * step)[0, 0])
+    return abs(far - numerical) / 3.0 + float(trial.noise[row]) / (step * float(trial.sizes[column]))
 
 
-def _measured(trial: Trial, place: tuple[int, int], derivative: float) -> Entry:
-    """One more entry, with the change from one step to its half and the roundoff as error bar."""
-    row, column = place
-    subject, step = trial.subject, middle_step(trial)
-    u = subject.zeros(subject.domain.size)
-    u[column] = trial.sizes[column]
-    slopes = []
-    for t in (step, step / 2.0):
-        slope, moved = slope_along(trial, u, t)
-        slopes.append(float(slope[row]) / (float(moved[column]) or 1.0))
-    noise = 2.0 * float(trial.noise[row]) / (step * (float(trial.sizes[column]) or 1.0))
-    bar = abs(slopes[1] - slopes[0]) + noise
-    output, source = subject.codomain.locate(row), subject.domain.locate(column)
-    return Entry(output, source, derivative, slopes[1], bar, row=row, column=column)
-
-
-def _numerical(trial: Trial, rows: range, columns: range) -> Array:
-    step, found = middle_step(trial), []
+def _numerical(trial: Trial, rows: range, columns: range, step: float) -> Array:
+    found = []
     for column in columns:
         u = trial.subject.zeros(trial.subject.domain.size)
         u[column] = trial.sizes[column]
@@ -122,4 +114,4 @@ def _derivative(trial: Trial, mode: Mode, rows: range, columns: range) -> Array:
 def _places(wrong: Array) -> list[tuple[int, int]]:
     xp = array_api_compat.array_namespace(wrong)
     rows, columns = xp.nonzero(wrong)
-    return [(int(i), int(j)) for i, j in zip(rows[: LISTED + 1], columns[: LISTED + 1], strict=True)]
+    return [(int(i), int(j)) for i, j in zip(rows[: OTHERS + 1], columns[: OTHERS + 1], strict=True)]

@@ -21,6 +21,9 @@ from gradvet.options import Options
 FINE = 2.0**-40
 """Formats at least this fine have a near walk that is sharp enough by itself."""
 
+PUSHES = 4
+"""So many results of forward mode are kept."""
+
 EVEN_OUT = 1e-6
 """A column is never moved by less than this part of its full step, however large its slope is."""
 
@@ -61,6 +64,7 @@ class Trial(Experiment):
         self.record = Record()
         self.captured: bool | None = None
         """Whether the function reads captured tensors instead of its arguments; None while nobody looked."""
+        self._pushed: list[tuple[Array, Array]] = []
         self.reversible = True
         """Whether there is a reverse mode; without it nothing is known of the size of single entries."""
         self.set_aside = subject.zeros(subject.domain.size) != 0.0
@@ -70,6 +74,22 @@ class Trial(Experiment):
         self.immaterial = 0.0
         """Slopes below this are nothing, where it is known what slopes the function has elsewhere."""
         self.deadline = math.inf if options.seconds is None else time.monotonic() + options.seconds
+
+    @cached_property
+    def pulled(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """Two random codirections with their gradients, which the exact checks share."""
+        subject = self.subject
+        first, second = (subject.representable(subject.signed(subject.codomain.size)) for _ in range(2))
+        return (first, subject.reverse.pull(first)), (second, subject.reverse.pull(second))
+
+    def pushed(self, u: Array) -> Array:
+        """J u by forward mode, once for each of the directions that all checks share."""
+        for known, found in self._pushed:
+            if known is u:
+                return found
+        self._pushed.append((u, self.subject.forward.push(u)))
+        del self._pushed[:-PUSHES]
+        return self._pushed[-1][1]
 
     @property
     def late(self) -> bool:
@@ -139,10 +159,15 @@ class Trial(Experiment):
         return xp.where(self.set_aside, xp.zeros_like(u), u)
 
     def refine(self) -> bool:
-        """Let every coordinate that is not zero move in proportion to itself alone. False if that was done before."""
+        """Let every coordinate that is not zero move in proportion to itself alone, and then by no more than about one.
+
+        False if both were done before.
+        """
         xp = array_api_compat.array_namespace(self.sizes)
         own = xp.abs(self.subject.point)
         finer = xp.where((own > 0.0) & (own < self.sizes), own, self.sizes)
+        if not bool(xp.any(finer < self.sizes)):
+            finer = xp.minimum(self.sizes, xp.ones_like(self.sizes))
         if not bool(xp.any(finer < self.sizes)):
             return False
         self.sizes = finer

@@ -11,4 +11,10 @@ def _notebook(report: Report) -> str:
     return fragment(report)
 
 
-RENDERERS["html"] = _notebook
+def _text(report: Report) -> str:
+    from gradvet.reports.terminal import plain
+
+    return plain(report)
+
+
+RENDERERS.update(html=_notebook, text=_text)

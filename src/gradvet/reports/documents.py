@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradvet.core.results import FORMAT, Report
+from gradvet.reports.files import prepared
 
 
 class UnreadableReportError(ValueError):
@@ -16,7 +17,7 @@ class UnreadableReportError(ValueError):
 def save(reports: Sequence[Report], path: str | Path) -> None:
     """Write reports so that `load` gives them back."""
     document = {"format": FORMAT, "reports": [report.to_dict() for report in reports]}
-    Path(path).write_text(json.dumps(document, indent=2), encoding="utf-8")
+    prepared(path).write_text(json.dumps(document, indent=2), encoding="utf-8")
 
 
 def load(path: str | Path) -> list[Report]:

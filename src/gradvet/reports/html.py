@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib.metadata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -11,6 +12,8 @@ from typing import Any
 
 from gradvet.core.results import Finding, Report, Source, Verdict
 from gradvet.reports import words
+from gradvet.reports.figures import figures
+from gradvet.reports.files import prepared
 
 EXTRA = "The HTML report needs Jinja2 and plotly: install them with pip install 'gradvet[report]'."
 
@@ -23,8 +26,6 @@ def page(reports: Sequence[Report], title: str = "gradvet") -> str:
     """A whole document about many checks, with search, filters and figures."""
     try:
         from plotly.offline import get_plotlyjs
-
-        from gradvet.reports.figures import figures
     except ImportError as error:
         raise MissingLibraryError(EXTRA) from error
     drawn = {(i, j): list(figures(finding)) for i, j, finding in _telling(reports)}
@@ -37,7 +38,7 @@ def page(reports: Sequence[Report], title: str = "gradvet") -> str:
             figures=drawn,
             counts=Counter(report.verdict for report in reports),
             verdicts=words.ORDER[:3],
-            environment=next((report.environment for report in reports if report.environment), {}),
+            version=importlib.metadata.version("gradvet"),
             made=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
             plotly=get_plotlyjs() if any(drawn.values()) else "",
         )
@@ -57,7 +58,7 @@ def fragment(report: Report) -> str:
 
 def write(reports: Sequence[Report], path: str | Path, title: str = "gradvet") -> None:
     """Write the page to a file."""
-    Path(path).write_text(page(reports, title), encoding="utf-8")
+    prepared(path).write_text(page(reports, title), encoding="utf-8")
 
 
 def _telling(reports: Sequence[Report]) -> Iterator[tuple[int, int, Finding]]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -14,15 +13,9 @@ PATIENCE = 1.0
 """Seconds that nobody minds."""
 
 
-class Advance(Protocol):
-    """Says that one more is done, and what comes next."""
-
-    def __call__(self, done: str = "") -> None: ...
-
-
 @contextmanager
-def progress(total: int, console: Console) -> Iterator[Advance]:
-    """Count to `total`; the bar appears after a second."""
+def progress(names: Sequence[str], console: Console) -> Iterator[Callable[[], None]]:
+    """Count through what has these names, showing the one that is under way; the bar appears after a second."""
     bar = Progress(
         SpinnerColumn(),
         BarColumn(),
@@ -33,12 +26,13 @@ def progress(total: int, console: Console) -> Iterator[Advance]:
         transient=True,
         disable=not console.is_terminal,
     )
-    task = bar.add_task("", total=total)
+    coming = iter([*names[1:], ""])
+    task = bar.add_task(next(iter(names), ""), total=len(names))
     timer = threading.Timer(PATIENCE, bar.start)
     timer.daemon = True
 
-    def advance(done: str = "") -> None:
-        bar.update(task, advance=1, description=done)
+    def advance() -> None:
+        bar.update(task, advance=1, description=next(coming, ""))
 
     timer.start()
     try:

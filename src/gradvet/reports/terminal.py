@@ -27,14 +27,14 @@ COLOURS = {
 WORST = 5
 """So many entries of a finding are shown."""
 
-LINE = 140
-"""The width where no terminal gives one."""
+ENDLESS = 10_000
+"""The width where no terminal gives one: what is read by programs, or searched, is not broken into lines."""
 
 
 def console_for(stream: IO[str] | None = None, *, stderr: bool = False) -> Console:
     """A console on a stream; what is not a terminal gets neither colours nor a terminal's narrow width."""
     console = Console(file=stream, stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(file=stream, stderr=stderr, highlight=False, width=LINE)
+    return console if console.is_terminal else Console(file=stream, stderr=stderr, highlight=False, width=ENDLESS)
 
 
 def show(reports: Iterable[Report], console: Console | None = None) -> None:
@@ -49,10 +49,10 @@ def show(reports: Iterable[Report], console: Console | None = None) -> None:
             console.out(plain(report), highlight=False)
 
 
-def plain(report: Report) -> str:
-    """The same as plain text."""
+def plain(report: Report, width: int = ENDLESS) -> str:
+    """The same as plain text, in lines of at most a width."""
     stream = io.StringIO()
-    console_for(stream).print(renderable(report))
+    Console(file=stream, highlight=False, width=width, color_system=None).print(renderable(report))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
@@ -60,7 +60,7 @@ def renderable(report: Report) -> RenderableType:
     """One line for a pass; more where there is more to say."""
     head = _head(report)
     if report.verdict is Verdict.PASS:
-        return Group(head, *(_line("note", note) for note in report.notes)) if report.notes else head
+        return Group(head, *(_line("note", note) for note in report.notes))
     parts: list[RenderableType] = [head]
     for finding in words.telling(report):
         parts += _finding(finding)
@@ -68,27 +68,29 @@ def renderable(report: Report) -> RenderableType:
 
 
 def _head(report: Report) -> Text:
-    head = Text(overflow="fold")
+    one_line = report.verdict is Verdict.PASS
+    head = Text(overflow="ellipsis" if one_line else "fold", no_wrap=one_line)
     head.append(report.verdict.value.upper(), COLOURS[report.verdict])
     head.append(f" {report.title}", "bold")
-    details = [part for part in (words.power(report), words.cost(report)) if part]
-    return head.append(f"  {'; '.join(details)}", "dim")
+    gaps = words.gaps(report) if one_line else ""
+    details = [words.power(report), gaps and f"not exercised: {gaps}", words.cost(report)]
+    return head.append(f"  {'; '.join(filter(None, details))}", "dim")
 
 
 def _finding(finding: Finding) -> Iterator[RenderableType]:
     colour = COLOURS[finding.verdict]
-    yield Padding(Text.assemble((finding.check, colour), f": {finding.headline}"), (0, 0, 0, 2))
+    yield _indented(Text.assemble((finding.check, colour), f": {finding.headline}"))
     if finding.mismatches:
-        yield Padding(_table(finding), (0, 0, 0, 2))
+        yield _indented(_table(finding))
     if finding.advice:
-        yield Padding(Text(finding.advice, "italic"), (0, 0, 0, 4))
+        yield _indented(Text(finding.advice, "italic"), 4)
 
 
 def _table(finding: Finding) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
     for title in ("output", "input"):
         table.add_column(title, overflow="fold")
-    for title in ("derivative", "finite differences ± error", "ratio"):
+    for title in ("derivative", "numerical ± error", "ratio"):
         table.add_column(title, justify="right", no_wrap=True)
     for entry in finding.mismatches[:WORST]:
         table.add_row(
@@ -104,22 +106,28 @@ def _table(finding: Finding) -> Table:
 def _footer(report: Report) -> Iterator[RenderableType]:
     for note in report.notes:
         yield _line("note", note)
-    for line in report.coverage:
-        name, _, rest = line.partition(": ")
-        yield _line(name, rest, brief=name == "not exercised") if rest else _line("coverage", line)
+    if exercised := words.exercised(report):
+        yield _line("exercised", exercised)
+    for reason, names in words.left_out(report).items():
+        line = f"  not exercised: {': '.join(filter(None, (', '.join(names), reason)))}"
+        yield Text(line, "dim", overflow="ellipsis", no_wrap=True)
     if report.source is not None:
         yield _line("code", f"{report.source.file}:{report.source.line}")
     if report.replay:
         yield _line("again", report.replay)
 
 
-def _line(name: str, text: str, brief: bool = False) -> Padding:
-    """A name and what belongs to it; brief: cut at the end of the line."""
+def _line(name: str, text: str) -> Padding:
+    """A name and what belongs to it."""
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(no_wrap=True, min_width=len(name) + 1)
-    grid.add_column(overflow="ellipsis" if brief else "fold", no_wrap=brief)
+    grid.add_column(overflow="fold")
     grid.add_row(Text(f"{name}:", "dim"), Text(text, "dim"))
-    return Padding(grid, (0, 0, 0, 2))
+    return _indented(grid)
+
+
+def _indented(what: RenderableType, columns: int = 2) -> Padding:
+    return Padding(what, (0, 0, 0, columns), expand=False)
 
 
 def _in_ascii(text: str) -> str:

@@ -22,8 +22,8 @@ def _entry(check: str, mismatch: Mismatch) -> list[str]:
     width = max(len(name), len("finite differences"))
     return [
         f"  worst: {mismatch}",
-        f"    {name:<{width}}  {mismatch.derivative:#.10g}",
-        f"    {'finite differences':<{width}}  {mismatch.numerical:#.10g} ± {mismatch.error:.1g}",
+        f"    {name:<{width}}  {mismatch.derivative + 0.0:#.10g}",
+        f"    {'finite differences':<{width}}  {mismatch.numerical + 0.0:#.10g} ± {mismatch.error:.1g}",
         f"    {'allowed difference':<{width}}  {mismatch.allowed:.3g}",
     ]
 

@@ -20,12 +20,14 @@ def number(value: float) -> str:
 
 def bar(mismatch: Mismatch) -> str:
     """The numerical value with its error bar."""
-    return f"{number(mismatch.numerical)} ± {mismatch.error:.1g}"
+    error = f"{mismatch.error:.1g}" if math.isfinite(mismatch.error) else "unknown"
+    return f"{number(mismatch.numerical)} ± {error}"
 
 
 def ratio(mismatch: Mismatch) -> str:
-    """Derivative over numerical value; a dash where it has no meaning."""
-    return f"{mismatch.ratio + 0.0:.4g}" if math.isfinite(mismatch.ratio) else "-"
+    """Derivative over numerical value; a dash where it has no meaning, as by a value that may as well be zero."""
+    meant = math.isfinite(mismatch.ratio) and not abs(mismatch.numerical) <= mismatch.error
+    return f"{mismatch.ratio + 0.0:.4g}" if meant else "-"
 
 
 def cost(report: Report) -> str:
@@ -43,6 +45,37 @@ def power(report: Report) -> str:
     if report.resolution is None:
         return ""
     return f"resolution {report.resolution:.1g}, miss probability {report.miss:.1g}"
+
+
+EXERCISED, LEFT_OUT = "exercised: ", "not exercised: "
+"""How the lines of a report's coverage begin."""
+
+
+def left_out(report: Report) -> dict[str, list[str]]:
+    """What was not exercised, by the reason why."""
+    found: dict[str, list[str]] = {}
+    for line in report.coverage:
+        if line.startswith(LEFT_OUT):
+            name, _, reason = line.removeprefix(LEFT_OUT).partition(": ")
+            found.setdefault(reason, []).append(name)
+    return found
+
+
+def exercised(report: Report) -> str:
+    """The checks that were carried out."""
+    return "; ".join(line.removeprefix(EXERCISED) for line in report.coverage if not line.startswith(LEFT_OUT))
+
+
+def gaps(report: Report) -> str:
+    """The checks that were not carried out, or not in all of their parts: their names alone."""
+    done = exercised(report).split(", ")
+    names = dict.fromkeys(name for names in left_out(report).values() for name in names)
+    return ", ".join(f"{name} (in part)" if name in done else name for name in names)
+
+
+def environment(report: Report) -> str:
+    """What the check ran on."""
+    return " · ".join(f"{name} {version}" for name, version in report.environment.items())
 
 
 def telling(report: Report) -> list[Finding]:

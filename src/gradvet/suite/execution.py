@@ -6,12 +6,12 @@ import functools
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gradvet.core.results import Report
 from gradvet.suite.case import Case
-from gradvet.suite.targets import Making, cases_of
+from gradvet.suite.targets import Making, cases_of_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,13 @@ class Plan:
     seed: int
     options: Mapping[str, Any] = field(default_factory=dict)
     jobs: int = 1
+    flags: str = ""
+    """The options as they were typed, for the command that repeats a case."""
 
     def cases(self) -> list[Case]:
-        return [case for target in self.targets for case in cases_of(target, self.making)]
+        """What the targets name, each case once."""
+        cases = cases_of_all(self.targets, self.making)
+        return [replace(case, replay=f"{case.replay} {self.flags}".rstrip()) for case in cases]
 
 
 @dataclass(frozen=True, slots=True)

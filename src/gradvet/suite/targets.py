@@ -33,6 +33,11 @@ class Making:
     seed: int = 0
     """Settles the parameters of a module that is made."""
 
+    @property
+    def is_given(self) -> bool:
+        """Whether anything of it was asked for."""
+        return bool(self.shapes or self.kwargs or self.init) or self.dtype != "float64"
+
     def command(self, target: str) -> str:
         """The command line that makes the same again, less its seed."""
         parts = ["gradvet", "check", target]
@@ -44,6 +49,16 @@ class Making:
         return shlex.join(parts)
 
 
+def cases_of_all(targets: Sequence[str], making: Making) -> list[Case]:
+    """The cases that several targets name, each once."""
+    if making.is_given and all(target.partition("::")[0].endswith(".py") for target in targets):
+        raise TargetError(
+            "cases in files have inputs of their own: --input, --dtype, --kwargs and --init are for a callable "
+            "(package.module:callable)"
+        )
+    return list({case.name: case for target in targets for case in cases_of(target, making)}.values())
+
+
 def cases_of(target: str, making: Making) -> list[Case]:
     """The cases that a target names."""
     path, _, name = target.partition("::")
@@ -51,9 +66,11 @@ def cases_of(target: str, making: Making) -> list[Case]:
         return _from_file(path, name)
     if ":" in target:
         return [_from_callable(target, making)]
+    module, _, attribute = target.rpartition(".")
+    hint = f", such as {module}:{attribute}" if module and attribute else ""
     raise TargetError(
         f"the target {target!r} was not understood: name a file (ops.py), a case in it (ops.py::name) or a callable "
-        "(package.module:callable)"
+        f"(package.module:callable{hint})"
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradvet.core.provenance import title_of
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.randomness import RandomState
 from gradvet.frontends.torch.trees import Tree, filled
@@ -86,7 +87,7 @@ def bind(request: Request, *, widened: bool = False) -> Binding:
         steady.around(lambda *values: arranged(func, values)),
         (*(tensor for tensor, _ in tensors), *parameters.values()),
         (*tree.names, *parameters),
-        _title(func),
+        title_of(func),
         tuple(notes),
         steady.around(lambda *values: arranged(request.surrogate, values)) if request.surrogate else None,
     )
@@ -210,11 +211,6 @@ def _callable(func: Any) -> Any:
     if not callable(func):
         raise InvalidProblemError(f"a function, a module or an autograd.Function was expected, found {func!r}")
     return func
-
-
-def _title(func: Any) -> str:
-    name = getattr(func, "__name__", None) or getattr(func, "_name", None) or getattr(func, "name", None)
-    return name if isinstance(name, str) else type(func).__name__
 
 
 def _kind(tensor: Tensor) -> str:

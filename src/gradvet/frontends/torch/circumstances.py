@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint as decorated_checkpoint
 
 from gradvet.errors import DerivativeError
 from gradvet.frontends.torch.makeup import Calls, has_decomposition
@@ -20,6 +20,10 @@ from gradvet.frontends.torch.rearrangements import LAYOUTS, differ
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.subject import TorchSubject
+
+
+checkpoint = getattr(decorated_checkpoint, "__wrapped__", decorated_checkpoint)
+"""Without its decorator, which loads the compiler: seconds, for nothing."""
 
 
 class TorchCircumstances:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -20,21 +22,17 @@ if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
 
 
-class Undefined(torch.autograd.Function):
-    """The identity, except that no cotangent comes back through it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.detach()
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> None:
-        return None
-
-
 def _undefined(output: Any) -> Any:
-    """Cut off from cotangents; what cannot be cut gets zeros."""
-    return Undefined.apply(output) if can_be_cut(output) else output  # type: ignore[no-untyped-call]
+    """The output through an identity that lets no cotangent back; what cannot be cut off so gets zeros."""
+    return torch._C._functions.UndefinedGrad()(output) if can_be_cut(output) else output
+
+
+@functools.cache
+def load_forward_mode() -> None:
+    """The first dual number makes torch load its formulas, which warns: nothing that a user can mend, or should see."""
+    with warnings.catch_warnings(), contextlib.suppress(RuntimeError), forward_ad.dual_level():
+        warnings.simplefilter("ignore")
+        forward_ad.make_dual(torch.zeros(()), torch.zeros(()))
 
 
 class Derivative:
@@ -58,7 +56,8 @@ class TorchReverse(Derivative):
         self._last: Sequence[Any] = ()
 
     def pull(self, v: Tensor) -> Tensor:
-        return self._pull(self.problem.live, tuple(self.problem.codomain.unflatten(v)))
+        problem = self.problem
+        return self._pull(problem.live, tuple(problem.codomain.unflatten(v)))
 
     def pull_from(self, output: int, v: Tensor) -> Tensor:
         cotangent = self.problem.codomain.leaves[output].coordinates.unflatten(v)
@@ -71,8 +70,8 @@ class TorchReverse(Derivative):
         return sum((self.pull_from(i, v[codomain.slice(i)]) for i in range(len(codomain.leaves))), torch.zeros(()))
 
     def pull_undefined(self, outputs: Sequence[int]) -> Tensor | None:
-        live = tuple(_undefined(y) if i in outputs else y for i, y in enumerate(self.problem.live))
-        gradients = self._gradients(live, tuple(torch.zeros_like(y) for y in live))
+        live = tuple([_undefined(y) if i in outputs else y for i, y in enumerate(self.problem.live)])
+        gradients = self._gradients(live, tuple([torch.zeros_like(y) for y in live]))
         return None if all(gradient is None for gradient in gradients) else self._vector(gradients)
 
     def pull_together(self, V: Sequence[Tensor]) -> list[Tensor]:
@@ -114,7 +113,8 @@ class TorchReverse(Derivative):
         return self._last
 
     def _vector(self, gradients: Sequence[Any]) -> Tensor:
-        return self.problem.vector(self.problem.domain, gradients)
+        problem = self.problem
+        return problem.vector(problem.domain, gradients)
 
 
 class TorchForward(Derivative):
@@ -156,6 +156,7 @@ class TorchForward(Derivative):
     def _push(self, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
         problem = self.problem
         problem.cost.pushes += 1
+        load_forward_mode()
         arguments = list(problem.arguments)
         with forward_ad.dual_level():
             for leaf, layout, tangent in zip(problem.domain.leaves, problem.layouts, tangents, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import is_tensor_like
 
+from gradvet.core.provenance import title_of
 from gradvet.frontends.torch.problem import tensors_in
 
 
@@ -30,7 +32,9 @@ def gradient_of(
         gradients = torch.autograd.grad(outputs, sources, restored[count:], create_graph=True, allow_unused=True)
         return tuple(g for g in gradients if g is not None)
 
-    return gradient
+    gradient.__name__ = f"gradient of {title_of(function)}"
+    # A report shows the code that somebody wrote: the function's.
+    return functools.update_wrapper(gradient, function, assigned=(), updated=())
 
 
 def random_cotangents(

@@ -27,7 +27,7 @@ def converted(value: Any, dtype: str) -> Any:
 
 
 def _differentiable(name: str) -> torch.dtype:
-    kind = getattr(torch, name, None)
+    kind = getattr(torch, name.removeprefix("torch."), None)
     if not isinstance(kind, torch.dtype) or not (kind.is_floating_point or kind.is_complex):
         raise InvalidProblemError(
             f"a floating-point or complex dtype was expected, found {name!r}: use float64, float32, bfloat16, "

@@ -14,7 +14,8 @@ from gradvet.core.subject import Displaced
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.circumstances import TorchCircumstances
-from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
+from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse, load_forward_mode
+from gradvet.frontends.torch.formats import coarsest_within
 from gradvet.frontends.torch.passes import accountable, gradients
 from gradvet.frontends.torch.problem import TorchProblem, tensors_in
 from gradvet.frontends.torch.randomness import TorchRandomState
@@ -63,6 +64,7 @@ class TorchSubject(TorchProblem):
     """A bound function. With a surrogate, the values are the surrogate's and the derivatives the function's own."""
 
     def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
+        load_forward_mode()
         super().__init__(binding.function, binding.arguments, seed, masked)
         self.reverse = SteadyReverse(self)
         self.forward = RecordedForward(self)
@@ -72,6 +74,7 @@ class TorchSubject(TorchProblem):
             [Leaf(binding.names[leaf.position], leaf.coordinates, leaf.position) for leaf in self.domain.leaves]
         )
         self.codomain, self.silent = (self._titled(space) for space in (self.codomain, self.silent))
+        self._roughness: float | None = None
         self.refusals: list[str] = []
         """What the function raised next to the point."""
         self.point = self.vector(self.domain, self.inputs)
@@ -128,6 +131,11 @@ class TorchSubject(TorchProblem):
         finally:
             for layout in self.layouts:
                 layout.restore()
+
+    def roughness(self) -> float:
+        if self._roughness is None:
+            self._roughness = max(self.epsilon, coarsest_within(self.binding.function, self.arguments))
+        return self._roughness
 
     def representable(self, v: Tensor) -> Tensor:
         return self.vector(self.codomain, self.codomain.unflatten(v))

@@ -2,6 +2,7 @@
 const reports = [...document.querySelectorAll("details.report")];
 const buttons = [...document.querySelectorAll("button.filter")];
 const search = document.getElementById("search");
+const count = document.getElementById("count");
 const texts = new Map(reports.map((report) => [report, words(report)]));
 
 function words(report) {
@@ -17,22 +18,26 @@ function filter() {
     const text = texts.get(report);
     report.hidden = !(wanted.has(report.dataset.verdict) && sought.every((word) => text.includes(word)));
   }
-  document.getElementById("nothing").hidden = reports.some((report) => !report.hidden);
+  const shown = reports.filter((report) => !report.hidden).length;
+  document.getElementById("nothing").hidden = shown > 0;
+  count.textContent = shown < reports.length ? `${shown} of ${reports.length} shown` : "";
 }
 
 function draw(report) {
   const style = getComputedStyle(document.documentElement);
-  const [ink, line] = ["--ink", "--line"].map((name) => style.getPropertyValue(name).trim());
+  const [ink, line, flat] = ["--ink", "--line", "--flat"].map((name) => style.getPropertyValue(name).trim());
   for (const holder of report.querySelectorAll(".figure:not(.drawn)")) {
     holder.classList.add("drawn");
     const figure = JSON.parse(holder.querySelector("script").textContent);
     const axes = { gridcolor: line, zerolinecolor: line, linecolor: line };
-    const { template, ...given } = figure.layout;
-    const layout = { ...given, paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: ink, size: 12 } };
+    const layout = { ...figure.layout, paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: ink, size: 12 } };
     layout.xaxis = { ...layout.xaxis, ...axes };
     layout.yaxis = { ...layout.yaxis, ...axes };
     for (const shape of layout.shapes ?? []) {
       if (shape.type === "rect") shape.line = { ...shape.line, color: ink };
+    }
+    for (const trace of figure.data) {
+      if (trace.colorscale) trace.colorscale[1][1] = flat;
     }
     Plotly.newPlot(holder, figure.data, layout, { responsive: true, displaylogo: false });
   }
