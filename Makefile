@@ -10,7 +10,7 @@ PATHS := src tests examples docs $(wildcard benchmarks)
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types conformance bench detection format clean docs browser
+.PHONY: help demo test lint types conformance bench detection mutation format clean docs browser
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,9 @@ bench: $(READY) ## measure gradvet beside torch's checker (long)
 
 detection: $(READY) ## measure how often check is right: operators, planted faults, the gallery (long)
 	$(BIN)/python -m benchmarks.detection
+
+mutation: $(READY) ## change the code of core/ and checks/ here and there, and see whether the tests notice (long)
+	$(BIN)/python -m benchmarks.mutation
 
 docs: $(READY) ## build the documentation into build/docs; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
