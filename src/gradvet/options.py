@@ -50,9 +50,15 @@ class Options:
     """By how much an output without derivative may still vary in a function that has no differentiable output."""
     masked: bool = False
     """Whether only the specified elements of sparse tensors count."""
+    exhaustive: bool = False
+    """Whether every entry is compared, however many there are: no projection stands for it."""
     exact_types: bool = False
     """Whether a derivative must have its value's dtype even where the framework would cast it."""
     power: float = 0.01
     """The relative error that a check without tolerance must be able to see before it may pass."""
     seconds: float | None = None
     """How long a check without tolerance may go on looking."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.power, bool) or not isinstance(self.power, (int, float)) or not 0.0 < self.power <= 1.0:
+            raise ValueError(f"power is a relative error between 0 and 1 such as 0.01, found {self.power!r}")

@@ -11,11 +11,8 @@ from gradvet.core.results import Report, Verdict
 from tests.gallery import RIGHT, WRONG
 from tests.gallery.case import Case
 
-ELSEWHERE = frozenset({"points", "shapes"})
-"""Findings about points and shapes other than the user's, which `check` does not try."""
-
-AT_ANOTHER_POINT = frozenset({"sine_with_first_call_cached", "convolution_with_stale_weights"})
-"""Wrong only at a second point, though the case names other findings beside."""
+DEGENERATE = frozenset({"exponential_by_eigenvectors_of_unseen_zero"})
+"""Equal eigenvalues at a point of gradvet's own choice: torch documents that it has no derivative there."""
 
 SAID = frozenset({"detached_second_output", "second_output_marked_constant"})
 """Outputs without a graph beside one with it may be meant so: the report says that they were not exercised."""
@@ -34,7 +31,7 @@ def test_right_function_is_not_failed(case: Case) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [case for case in WRONG if not case.findings <= ELSEWHERE and case.name not in AT_ANOTHER_POINT | SAID],
+    [case for case in WRONG if case.name not in DEGENERATE | SAID],
     ids=str,
 )
 def test_wrong_function_fails(case: Case) -> None:

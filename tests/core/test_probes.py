@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.core.probes import MOST, Plan, miss_probability, plans, resolving_ratio
+from gradvet.core.probes import FINEST, MOST, Plan, miss_probability, plans, resolving_ratio, stages
 from gradvet.frontends.torch.problem import TorchProblem
 
 from .planted import numbers
@@ -108,14 +108,29 @@ def test_more_probes_resolve_more(columns_seen: bool, rows_seen: bool) -> None:
         assert ladder == (Plan(None, None),)
         return
     for miss in SMALL_MISSES:
-        by_surplus: dict[int, list[float]] = {}
-        for plan in ladder:
-            sampled = [number for number in (plan.directions, plan.codirections) if number is not None]
-            by_surplus.setdefault(sampled[-1] - sampled[0], []).append(resolving_ratio(miss, plan))
-        assert all(len(ratios) > 1 and ratios == sorted(ratios) for ratios in by_surplus.values())
+        ratios = [resolving_ratio(miss, plan) for plan in ladder]
+        assert ratios == sorted(ratios)
     assert all((plan.directions is None) == columns_seen for plan in ladder)
     assert all((plan.codirections is None) == rows_seen for plan in ladder)
     assert max(plan.directions or 0 for plan in ladder) <= MOST
+
+
+@pytest.mark.parametrize("miss", SMALL_MISSES)
+@pytest.mark.parametrize("rows_seen", [True, False])
+@pytest.mark.parametrize("columns_seen", [True, False])
+def test_all_stages_together_miss_no_more_than_asked_for(columns_seen: bool, rows_seen: bool, miss: float) -> None:
+    if columns_seen and rows_seen:
+        return
+    found = stages(miss, columns_seen=columns_seen, rows_seen=rows_seen)
+    assert tuple(stage.plan for stage in found) == plans(columns_seen=columns_seen, rows_seen=rows_seen)
+    assert sum(miss_probability(stage.ratio, stage.plan) for stage in found) <= miss
+    assert [stage.ratio for stage in found] == sorted(stage.ratio for stage in found)
+
+
+def test_stage_that_exact_numbers_could_not_pass_is_never_enough() -> None:
+    first, second, *_ = stages(1e-9, columns_seen=False, rows_seen=False)
+    assert (first.plan, first.ratio) == (Plan(1, 1), 0.0)
+    assert second.ratio >= FINEST
 
 
 def test_miss_probability_is_a_probability_at_the_ends() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gradvet.api.catalogue import Selection
+from gradvet.api.elsewhere import Elsewhere
 from gradvet.api.examination import Wanted, examine
 from gradvet.core.observation import announce, drawn_seed
 from gradvet.core.provenance import title_of
@@ -31,6 +32,8 @@ def check(
     seed: int | None = None,
     checks: Iterable[str] | Mapping[str, bool] | None = None,
     surrogate: Callable[..., Any] | None = None,
+    points: Any = "small",
+    domain: Any = None,
 ) -> Report:
     """Are the derivatives of `func` at `inputs` right? There is no tolerance to choose.
 
@@ -49,7 +52,8 @@ def check(
         power=power,
         seconds=spending.seconds,
     )
-    wanted = Wanted(order, Selection.of(modes, checks), spending.bytes)
+    other = Elsewhere.of(points, domain, options.seed)
+    wanted = Wanted(order, Selection.of(modes, checks), other, spending.bytes)
     with waiting(title_of(func)):
         report = examine(Request(func, inputs, kwargs, surrogate), wanted, options)
     return announce(report)

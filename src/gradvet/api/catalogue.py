@@ -51,6 +51,9 @@ SUBSTITUTING = frozenset({"interleaving", "frozen", "layouts", "batched", "duali
 VALUES = frozenset({"constancy", "detached", "values"})
 """Checks of the function's own values, which are not compared where a surrogate stands in for them."""
 
+TRANSFORMS = frozenset({"batched", "checkpoint"})
+"""Checks of what torch makes of a derivative; where all rules are torch's own, there is nothing of the user's in it."""
+
 FORWARD = frozenset({"batched", "reverse", "forward"})
 """Checks that have something to say where there is no reverse mode: that there is none, or about forward mode."""
 
@@ -58,32 +61,37 @@ SLOPES: Mapping[str, TrialCheck] = {"reverse": slopes.reverse, "forward": slopes
 
 SECOND_ORDER = ("reverse-over-reverse", "forward-over-reverse", "reverse-over-forward", "forward-over-forward")
 
-NAMES = (*EXACT, *SLOPES, "precision", *SECOND_ORDER, "symmetry")
+ELSEWHERE = ("points", "shapes")
+"""The same at other values and other lengths."""
+
+NAMES = (*EXACT, *SLOPES, "precision", *SECOND_ORDER, "symmetry", *ELSEWHERE)
 MODES = ("reverse", "forward")
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which checks run."""
+    """Which checks run, and which of them somebody asked for by name."""
 
     names: frozenset[str]
+    named: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, modes: Iterable[str], checks: Iterable[str] | Mapping[str, bool] | None) -> Selection:
         """All of the modes asked for; only those named, or all with some switched on or off."""
         wanted = (modes,) if isinstance(modes, str) else tuple(modes)
         _known("mode", wanted, MODES)
-        names = {name for name in NAMES if _belongs(name, wanted)}
+        names, named = {name for name in NAMES if _belongs(name, wanted)}, set[str]()
         if isinstance(checks, Mapping):
             _known("check", checks, NAMES)
             names = {name for name in NAMES if checks.get(name, name in names)}
+            named = {name for name in names if name in checks}
         elif checks is not None:
             chosen = (checks,) if isinstance(checks, str) else tuple(checks)
             _known("check", chosen, NAMES)
-            names = set(chosen)
+            names = named = set(chosen)
         if not names or not wanted:
             raise InvalidProblemError("no check is left to run: name at least one mode and one check")
-        return cls(frozenset(names))
+        return cls(frozenset(names), frozenset(named))
 
     def __contains__(self, name: str) -> bool:
         return name in self.names

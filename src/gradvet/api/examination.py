@@ -7,7 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gradvet.api.catalogue import EXACT, FORWARD, SECOND_ORDER, SLOPES, SUBSTITUTING, VALUES, Selection
+from gradvet.api.catalogue import (
+    ELSEWHERE,
+    EXACT,
+    FORWARD,
+    SECOND_ORDER,
+    SLOPES,
+    SUBSTITUTING,
+    TRANSFORMS,
+    VALUES,
+    Selection,
+)
+from gradvet.api.elsewhere import Elsewhere, elsewhere
 from gradvet.api.replay import replay
 from gradvet.checks.precision import precision_against
 from gradvet.checks.second_order import composition, symmetry
@@ -15,12 +26,12 @@ from gradvet.core.provenance import environment, source_of
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.core.survey import TrialCheck, report_of, survey
 from gradvet.core.trial import Trial
-from gradvet.errors import DerivativeError, InvalidProblemError
+from gradvet.errors import DerivativeError, InvalidProblemError, OutputsChangedError
 from gradvet.frontends.torch.binding import Binding, Request, bind
 from gradvet.frontends.torch.compositions import second_order_subject
 from gradvet.frontends.torch.preservation import undisturbed
 from gradvet.frontends.torch.randomness import forked
-from gradvet.frontends.torch.semantics import explained, remarks, told_apart
+from gradvet.frontends.torch.semantics import explain, remarks, told_apart
 from gradvet.frontends.torch.shadow import shadow_of
 from gradvet.frontends.torch.subject import TorchSubject, require_output
 from gradvet.frontends.torch.support import unsupported
@@ -36,6 +47,7 @@ class Wanted:
 
     order: int
     selection: Selection
+    elsewhere: Elsewhere | None = None
     bytes: int | None = None
 
 
@@ -52,8 +64,11 @@ def examine(request: Request, wanted: Wanted, options: Options) -> Report:
             with undisturbed(request.func, binding.arguments):
                 return _examined(request, binding, wanted, settings, left_out)
 
-        with explained(binding.arguments, options.masked):
+        try:
             report = examined(options.masked)
+        except (RuntimeError, OutputsChangedError) as error:
+            explain(error, binding.arguments, options.masked)
+            raise
         if report.failures:
             report = told_apart(report, binding.arguments, options.masked, examined)
     return replace(
@@ -80,7 +95,9 @@ def _examined(request: Request, binding: Binding, wanted: Wanted, options: Optio
             *_precision(trial, shadow, wanted),
             *_second_order(sharp, wanted),
         )
-    again = replay(request, wanted.order, wanted.selection, wanted.bytes, options)
+        findings = (*findings, *_elsewhere(sharp, request, wanted, findings))
+    points = {"points": "None"} if wanted.elsewhere is None else wanted.elsewhere.settings
+    again = replay(request, wanted.order, wanted.selection, wanted.bytes, options, points)
     return report_of(binding.title, trial, findings, again, left_out)
 
 
@@ -100,7 +117,7 @@ def _preflight(trial: Trial, selection: Selection) -> Iterator[Finding]:
     if not subject.codomain.size or not subject.domain.size:
         return
     try:
-        subject.reverse.pull(subject.signed(subject.codomain.size))
+        _ = trial.pulled
     except DerivativeError as error:
         if "reverse" not in selection:
             trial.reversible = False
@@ -145,8 +162,21 @@ def _within(binding: Binding, limit: int | None) -> tuple[Binding, list[str]]:
 
 
 def _exact(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
+    checks = _fitting(trial, wanted.selection.of_these(EXACT))
+    for name in TRANSFORMS.intersection(checks) - wanted.selection.named:
+        if _is_stock(trial):
+            yield Finding(name, Verdict.SKIPPED, "all rules are torch's own; name this check to run it all the same")
+            del checks[name]
     # A circumstance that the function refuses is not a mistake in its derivative.
-    yield from survey(trial, _fitting(trial, wanted.selection.of_these(EXACT)), lambda error: True)
+    yield from survey(trial, checks, lambda error: True)
+
+
+def _is_stock(trial: Trial) -> bool:
+    """Whether the function has no derivative rules of its own, and no memory."""
+    subject = trial.subject
+    if not subject.codomain.size or not subject.domain.size:
+        return True
+    return not subject.circumstances.has_own_rules() and not bool(trial.wobble.any())
 
 
 def _slopes(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
@@ -201,6 +231,26 @@ def _second_order(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
     if "symmetry" in wanted.selection:
         check = symmetry(partial(derive, SECOND_ORDER[0]), len(subject.domain.leaves))
         yield from survey(trial, {"symmetry": check}, unsupported)
+
+
+def _elsewhere(trial: Trial, request: Request, wanted: Wanted, here: Sequence[Finding]) -> Iterator[Finding]:
+    """Other points and shapes, unless the slopes at the user's own point are wrong already."""
+    chosen = [name for name in ELSEWHERE if name in wanted.selection]
+    if wanted.elsewhere is None or not chosen or not trial.subject.codomain.size:
+        return
+    verdicts = {found.verdict for found in here if found.check in SLOPES}
+    if Verdict.FAIL in verdicts:
+        why = "the derivative is wrong at the point given"
+    elif Verdict.INCONCLUSIVE in verdicts:
+        why = "the point given could not be decided either"
+    elif not trial.is_fine:
+        why = "they need float64, which the function refuses"
+    elif _reads_captured(trial):
+        why = "the function reads captured tensors"
+    else:
+        yield from elsewhere(trial, request, wanted.elsewhere, wanted.selection)
+        return
+    yield from (Finding(name, Verdict.SKIPPED, why) for name in chosen)
 
 
 def _shadow(trial: Trial, subject: TorchSubject, request: Request, options: Options) -> Trial | None:

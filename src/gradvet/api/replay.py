@@ -15,7 +15,14 @@ FEW = 3
 """Checks that were left out are named up to so many; beyond, those that ran are."""
 
 
-def replay(request: Request, order: int, selection: Selection, bytes: int | None, options: Options) -> str:
+def replay(
+    request: Request,
+    order: int,
+    selection: Selection,
+    bytes: int | None,
+    options: Options,
+    points: Mapping[str, str],
+) -> str:
     """`gradvet.check(Wrong.apply, inputs, order=2, seed=7)`: what cannot be written down stands there by its name."""
     usual = Options(seed=options.seed)
     settings = {
@@ -26,6 +33,7 @@ def replay(request: Request, order: int, selection: Selection, bytes: int | None
         **({"power": repr(options.power)} if options.power != usual.power else {}),
         **_budget(options.seconds, bytes),
         **({"surrogate": _named(request.surrogate, "surrogate")} if request.surrogate else {}),
+        **points,
         "seed": repr(options.seed),
     }
     given = ", ".join(f"{name}={value}" for name, value in settings.items())

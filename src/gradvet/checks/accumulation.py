@@ -14,12 +14,11 @@ def accumulation(trial: Trial) -> Iterator[Finding]:
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return
-    v = subject.representable(subject.signed(subject.codomain.size))
+    v, expected = trial.pulled[0]
     found = subject.circumstances.accumulated(v)
     if found is None:
         return
     # What is added to 2 is known only to the roundoff of 2.
-    expected = subject.reverse.pull(v)
     gap = gap_between(trial, v, found, (expected + 2.0) - 2.0)
     if gap is not None and abs(gap.found - gap.expected) > 64.0 * subject.epsilon * (2.0 + abs(gap.expected)):
         yield Finding(

@@ -36,10 +36,9 @@ def _mapped_cotangents(trial: Trial) -> Finding:
 
 
 def _gradients(trial: Trial, together: Callable[[Sequence[Array]], list[Array]]) -> Finding:
-    subject = trial.subject
-    V = [subject.representable(subject.signed(subject.codomain.size)) for _ in range(2)]
-    for v, found in zip(V, together(V), strict=True):
-        gap = gap_between(trial, v, found, subject.reverse.pull(v))
+    alone = trial.pulled
+    for (v, expected), found in zip(alone, together([v for v, _ in alone]), strict=True):
+        gap = gap_between(trial, v, found, expected)
         if gap is not None:
             return _difference(trial, f"the gradient in a batch differs from the one alone, {gap}")
     return Finding("batched", Verdict.PASS, "cotangents in a batch give what each gives alone")
@@ -52,9 +51,9 @@ def _values(trial: Trial) -> Finding:
 def _tangents(trial: Trial) -> Finding:
     subject = trial.subject
     xp = array_api_compat.array_namespace(subject.point)
-    U = [trial.direction_of_all() for _ in range(2)]
+    U = [trial.first.displacement, trial.second.displacement]
     together = subject.forward.push_together(U)
-    return _outputs(trial, "tangent", xp.concat(together), xp.concat([subject.forward.push(u) for u in U]))
+    return _outputs(trial, "tangent", xp.concat(together), xp.concat([trial.pushed(u) for u in U]))
 
 
 def _outputs(trial: Trial, what: str, found: Array, expected: Array) -> Finding:

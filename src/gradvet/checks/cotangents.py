@@ -16,8 +16,7 @@ def cotangents(trial: Trial) -> Iterator[Finding]:
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return
-    v = subject.representable(subject.signed(subject.codomain.size))
-    expected = subject.reverse.pull(v)
+    v, expected = trial.pulled[0]
     looks = {name: (found, expected) for name, found in subject.circumstances.cotangent_layouts(v).items()}
     expanded = subject.circumstances.expanded_cotangent()
     if expanded is not None:

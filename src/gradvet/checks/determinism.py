@@ -23,7 +23,7 @@ def determinism(experiment: Experiment) -> Iterator[Finding]:
         return
     tolerance = experiment.options.nondeterminism
     probes = experiment.codirections(1)
-    spread = max(_spread(probe.pulled, problem.reverse.pull_apart(probe.v)) for probe in probes)
+    spread = max(_spread(experiment, probe.pulled, problem.reverse.pull_apart(probe.v)) for probe in probes)
     # A random codirection weighs an entry with at least a half.
     if tolerance and spread > tolerance / 2.0:
         spread = max(_row_spread(experiment, row) for row in range(min(problem.codomain.size, ROWS)))
@@ -43,13 +43,13 @@ def _row_spread(experiment: Experiment, row: int) -> float:
     cotangent = experiment.problem.zeros(experiment.problem.codomain.size)
     cotangent[row] = 1.0
     reverse = experiment.problem.reverse
-    return _spread(reverse.pull(cotangent), reverse.pull(cotangent))
+    return _spread(experiment, reverse.pull(cotangent), reverse.pull(cotangent))
 
 
-def _spread(first: Array, second: Array) -> float:
+def _spread(experiment: Experiment, first: Array, second: Array) -> float:
     """The largest difference; entries that are not finite are another check's matter."""
-    xp = array_api_compat.array_namespace(first)
-    if bool(xp.all(first == second)):
+    if experiment.problem.equal(first, second):
         return 0.0
+    xp = array_api_compat.array_namespace(first)
     difference = xp.abs(first - second)
     return float(xp.max(xp.where(difference > 0.0, difference, xp.zeros_like(difference))))

@@ -22,8 +22,8 @@ def duality(trial: Trial) -> Iterator[Finding]:
     if not trial.is_fine or not subject.codomain.size or not subject.domain.size:
         return
     xp = array_api_compat.array_namespace(subject.point)
-    u = trial.direction_of_all()
-    pushed = subject.forward.push(u)
+    u = trial.first.displacement
+    pushed = trial.pushed(u)
     v = subject.signed(subject.codomain.size)
     known = xp.isfinite(pushed) & xp.isfinite(subject.value[: v.shape[0]])
     look = trial.look(xp.where(known, v, xp.zeros_like(v)))

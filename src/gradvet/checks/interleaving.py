@@ -14,7 +14,7 @@ def interleaving(trial: Trial) -> Iterator[Finding]:
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return
-    v = subject.representable(subject.signed(subject.codomain.size))
+    v, _ = trial.pulled[0]
     gap = gap_between(trial, v, *subject.circumstances.after_another_forward(v))
     if gap is not None:
         yield Finding(

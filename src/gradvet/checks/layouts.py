@@ -14,8 +14,7 @@ def layouts(trial: Trial) -> Iterator[Finding]:
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return
-    v = subject.representable(subject.signed(subject.codomain.size))
-    expected = subject.reverse.pull(v)
+    v, expected = trial.pulled[0]
     found = subject.circumstances.input_layouts(v)
     for name, gradient in found.items():
         gap = gap_between(trial, v, gradient, expected)

@@ -14,13 +14,12 @@ def linearity(trial: Trial) -> Iterator[Finding]:
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return
-    a, b = (subject.representable(subject.signed(subject.codomain.size)) for _ in range(2))
+    (a, of_a), (b, of_b) = trial.pulled
     v = subject.representable(0.5 * a - 0.25 * b)
-    pull = subject.reverse.pull
-    parts = 0.5 * pull(a) - 0.25 * pull(b)
+    parts = 0.5 * of_a - 0.25 * of_b
     for name, found, expected in (
-        ("a sum of cotangents does not give the sum of their gradients", pull(v), parts),
-        ("a zero cotangent does not give a zero gradient", pull(0.0 * v), 0.0 * parts),
+        ("a sum of cotangents does not give the sum of their gradients", subject.reverse.pull(v), parts),
+        ("a zero cotangent does not give a zero gradient", trial.at_zero.gradient, 0.0 * parts),
     ):
         gap = gap_between(trial, v, found, expected)
         if gap is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gradvet.core.experiment import Experiment
 from gradvet.core.problem import Misfit
 from gradvet.core.results import Finding, Verdict
+from gradvet.core.spaces import Space
 
 
 def metadata(experiment: Experiment) -> Iterator[Finding]:
@@ -14,8 +15,7 @@ def metadata(experiment: Experiment) -> Iterator[Finding]:
     problem = experiment.problem
     if not problem.codomain.leaves:
         return
-    names = [leaf.name for leaf in problem.domain.leaves]
-    yield from _findings("metadata", experiment.at_zero.misfits, names)
+    yield from _findings("metadata", experiment.at_zero.misfits, problem.domain)
 
 
 def tangent_types(experiment: Experiment) -> Iterator[Finding]:
@@ -24,16 +24,16 @@ def tangent_types(experiment: Experiment) -> Iterator[Finding]:
     if not experiment.options.exact_types or not problem.domain.size:
         return
     problem.forward.push(experiment.directions(1)[0].displacement)
-    names = [leaf.name for leaf in problem.codomain.leaves]
-    yield from _findings("tangent types", problem.forward.misfits(), names)
+    yield from _findings("tangent types", problem.forward.misfits(), problem.codomain)
 
 
-def _findings(check: str, misfits: list[Misfit], names: list[str]) -> Iterator[Finding]:
+def _findings(check: str, misfits: list[Misfit], space: Space) -> Iterator[Finding]:
     for misfit in misfits:
+        name = space.leaves[misfit.leaf].name
         yield Finding(
             check,
             Verdict.FAIL,
-            f"the derivative for {names[misfit.leaf]} has {misfit.attribute} {misfit.found}, not {misfit.expected}",
+            f"the derivative for {name} has {misfit.attribute} {misfit.found}, not {misfit.expected}",
             facts={
                 "attribute": misfit.attribute,
                 "found": misfit.found,

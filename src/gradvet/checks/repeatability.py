@@ -25,7 +25,7 @@ def determinism(trial: Trial) -> Iterator[Finding]:
             f"two evaluations at the same point and random state differ by {wobble:.2g}: the function draws on "
             "something beyond torch's, Python's and NumPy's generators, or its sums have no fixed order"
         )
-    first, second = subject.circumstances.twice(subject.signed(subject.codomain.size))
+    first, second = subject.circumstances.twice(trial.pulled[0][0])
     gap = xp.abs(first - second)
     gap = xp.where(gap > 0.0, gap, xp.zeros_like(gap))
     spread, size = float(xp.max(gap)), xp.abs(first)

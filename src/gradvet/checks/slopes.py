@@ -47,7 +47,7 @@ def _slopes(trial: Trial, mode: Mode) -> Iterator[Finding]:
         return
     outcome = Scrutiny(trial, mode).outcome()
     if outcome.verdict is Verdict.FAIL:
-        yield _failure(trial, mode, outcome)
+        yield failure(trial, mode, outcome)
     elif outcome.verdict is Verdict.INCONCLUSIVE:
         headline = f"{WORDS.get(outcome.reason, outcome.reason.value)} ({mode.name} mode)"
         yield Finding(mode.name, Verdict.INCONCLUSIVE, headline, facts=_facts(outcome), advice=_advice(outcome))
@@ -57,7 +57,8 @@ def _slopes(trial: Trial, mode: Mode) -> Iterator[Finding]:
         yield Finding(mode.name, Verdict.PASS, f"{mode.name} mode agrees with finite differences", facts=facts)
 
 
-def _failure(trial: Trial, mode: Mode, outcome: Outcome) -> Finding:
+def failure(trial: Trial, mode: Mode, outcome: Outcome) -> Finding:
+    """The finding about a mode that is wrong, with the entries around the wrong one."""
     entry = outcome.entry
     if outcome.reason is Reason.NOT_FINITE and entry is not None:
         headline = f"the derivative in {mode.name} mode is not finite at {entry.input}, where the function has a slope"

@@ -35,7 +35,7 @@ def _without(experiment: Experiment, missing: Sequence[int]) -> Finding:
             facts={"raised": str(error)},
             advice="A missing cotangent arrives as None (or an undefined tensor) and counts as zero.",
         )
-    if gradient is not None and bool(array_api_compat.array_namespace(gradient).any(gradient != 0.0)):
+    if gradient is not None and not problem.vanishes(gradient):
         return Finding(
             "undefined cotangents",
             Verdict.FAIL,

@@ -20,9 +20,12 @@ def zero_cotangent(experiment: Experiment) -> Iterator[Finding]:
     if not experiment.problem.codomain.leaves:
         return
     gradient = experiment.at_zero.gradient
+    if gradient is None or experiment.problem.vanishes(gradient):
+        yield PROPORTIONAL
+        return
     xp = array_api_compat.array_namespace(gradient)
     limit = NEARLY if experiment.options.masked else 0.0
-    if bool(xp.any(gradient != 0.0)) and not (largest := float(xp.max(xp.abs(gradient)))) <= limit:
+    if not (largest := float(xp.max(xp.abs(gradient)))) <= limit:
         yield Finding(
             "zero cotangent",
             Verdict.FAIL,

@@ -22,11 +22,12 @@ from gradvet.core.observation import announce, drawn_seed, is_observed
 from gradvet.core.provenance import environment, source_of, title_of
 from gradvet.core.results import Report
 from gradvet.core.runner import Check, run
+from gradvet.errors import OutputsChangedError
 from gradvet.frontends.torch.higher_order import gradient_of, random_cotangents
 from gradvet.frontends.torch.layouts import numbers_of
 from gradvet.frontends.torch.preservation import undisturbed
 from gradvet.frontends.torch.problem import TorchProblem
-from gradvet.frontends.torch.semantics import explained, semantics, told_apart
+from gradvet.frontends.torch.semantics import explain, semantics, told_apart
 from gradvet.options import Options, Tolerance
 
 SLOW_MISS = 1e-9
@@ -61,8 +62,12 @@ def gradcheck(
     fast_mode: bool = False,
     masked: bool | None = None,
     check_sparse_nnz: bool | None = None,
+    exhaustive: bool = False,
 ) -> bool:
     """Check the derivatives of `func` at `inputs`, as `torch.autograd.gradcheck` does.
+
+    With `exhaustive=True` every entry of the Jacobian is compared with its own difference, and no random projection
+    stands for it: the miss probability is zero, and the cost grows with the number of entries.
 
     >>> import torch
     >>> x = torch.tensor([0.5, 2.0], dtype=torch.float64, requires_grad=True)
@@ -85,6 +90,7 @@ def gradcheck(
         nondeterminism=nondet_tol,
         constant_within=nondet_tol if fast_mode else 0.0,
         masked=bool(chosen_semantics(masked, check_sparse_nnz)),
+        exhaustive=exhaustive,
         exact_types=check_grad_dtypes,
     )
     catalogue = _catalogue(
@@ -133,6 +139,7 @@ def gradgradcheck(
     check_rev_over_rev: bool = True,
     fast_mode: bool = False,
     masked: bool = False,
+    exhaustive: bool = False,
 ) -> bool:
     """Check the derivatives of the gradient of `func`, as `torch.autograd.gradgradcheck` does."""
     if not (check_fwd_over_rev or check_rev_over_rev):
@@ -162,6 +169,7 @@ def gradgradcheck(
         check_backward_ad=check_rev_over_rev,
         fast_mode=fast_mode,
         masked=masked,
+        exhaustive=exhaustive,
     )
 
 
@@ -215,10 +223,14 @@ def _vet(func: Callable[..., Any], arguments: tuple[Any, ...], options: Options,
 
 
 def _examine(func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: list[Check]) -> Report:
-    with explained(arguments, options.masked), undisturbed(func, arguments):
-        problem = TorchProblem(func, arguments, options.seed, options.masked)
-        _check_outputs(problem.live)
-        return run(title_of(func), Experiment(problem, options), catalogue)
+    with undisturbed(func, arguments):
+        try:
+            problem = TorchProblem(func, arguments, options.seed, options.masked)
+            _check_outputs(problem.live)
+            return run(title_of(func), Experiment(problem, options), catalogue)
+        except (RuntimeError, OutputsChangedError) as error:
+            explain(error, arguments, options.masked)
+            raise
 
 
 def _check_inputs(arguments: Sequence[Any]) -> None:

@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 import array_api_compat
 
-from gradvet.core.experiment import STRIDES, Experiment, OutOfReachError
-from gradvet.core.probes import MOST, Plan, plans, resolving_ratio
+from gradvet.core.experiment import STRICT, STRIDES, Experiment, OutOfReachError
+from gradvet.core.probes import MOST, Plan, Stage, stages
+from gradvet.core.spaces import Array
 
 PREMISE = 0.1
 """A certificate speaks about what the entrywise comparison would say. That comparison divides by the nominal step, so
@@ -23,10 +24,8 @@ the step must survive rounding to within this part of the relative tolerance; ot
 EXACT = 1e-9
 """A step that is this true is good enough under any relative tolerance."""
 
-LOOKS = 16
-"""The limit on the miss probability is shared among so many looks at the residuals, and no more are taken."""
-
-SEEN_WHOLE = Plan(None, None)
+FIRST, LATER = 0.5, 0.1
+"""How the limit on the miss probability is shared: half for the first walk, the rest for five more at most."""
 
 GROWTH = 2.0
 """More probes will show a larger residual than few; a plan is chosen with that in mind."""
@@ -37,11 +36,10 @@ PATIENCE = 4
 WALKS = 8
 """Up to so many columns are compared one by one rather than looked at along more directions."""
 
-STRICT = 1e-6
-"""From this limit down, what linearity promises is also looked at in one row."""
-
 SEEN = 0.5
 """Where every entry is seen, agreement to this part of the absolute tolerance needs no second look."""
+
+SEEN_WHOLE = (Stage(Plan(None, None), SEEN),)
 
 Residual = Callable[[Experiment, Plan], float]
 """The largest disagreement that the probes of a plan show."""
@@ -54,21 +52,29 @@ def reverse_residual(experiment: Experiment, plan: Plan) -> float:
     step = directions[0].step
     if len(directions) == len(codirections) == 1:
         right, left = directions[0], codirections[0]
-        return abs(float(left.v @ right.difference) - float(left.pulled @ right.displacement)) / step
-    xp = array_api_compat.array_namespace(directions[0].difference)
-    V, W = xp.stack([probe.v for probe in codirections]), xp.stack([probe.pulled for probe in codirections])
-    D, U = xp.stack([probe.difference for probe in directions]), xp.stack([probe.displacement for probe in directions])
-    return float(xp.max(xp.abs(V @ D.T - W @ U.T))) / step
+        return abs(float(left.v @ right.difference - left.pulled @ right.displacement)) / step
+    # One product of (v, Jᵀv) with (D, -u): for few numbers, what counts is how often the framework is called.
+    left = _rows([(probe.v, probe.pulled) for probe in codirections])
+    right = _rows([(probe.difference, -probe.displacement) for probe in directions])
+    worst = 0.0
+    for products in (left @ right.T).tolist():
+        for product in products:
+            worst = larger(worst, abs(product))
+    return worst / step
+
+
+def _rows(pairs: list[tuple[Array, Array]]) -> Array:
+    """A matrix with a row for each pair, one half behind the other."""
+    xp = array_api_compat.array_namespace(pairs[0][0])
+    return xp.reshape(xp.concat([half for pair in pairs for half in pair]), (len(pairs), -1))
 
 
 def row_residual(experiment: Experiment) -> float:
     """The same for a single row, pulled alone: a derivative need not be linear in its codirection if it is wrong."""
-    rows = experiment.problem.codomain.size
-    # A magnitude in [½, 1½) picks one of the rows.
-    index = min(int(rows * (abs(float(experiment.problem.signed(1)[0])) - 0.5)), rows - 1)
+    index = experiment.options.seed % experiment.problem.codomain.size
     direction = experiment.directions(1)[0]
-    gap = float(direction.difference[index]) - float(experiment.row(index) @ direction.displacement)
-    return abs(gap) / direction.step
+    gap = direction.difference[index] - experiment.row(index) @ direction.displacement
+    return abs(float(gap)) / direction.step
 
 
 def forward_residual(experiment: Experiment, plan: Plan) -> float:
@@ -83,8 +89,10 @@ def forward_residual(experiment: Experiment, plan: Plan) -> float:
 
 def certify(experiment: Experiment, residual: Residual) -> float | None:
     """The miss probability of the certificate, or None if the projections cannot show that all entries agree."""
-    problem = experiment.problem
-    if not experiment.options.tolerance.absolute or not problem.independent or not _true_to_step(experiment):
+    problem, options = experiment.problem, experiment.options
+    if options.exhaustive or not options.tolerance.absolute:
+        return None
+    if not problem.independent or not _true_to_step(experiment):
         return None
     attempt = _Attempt(experiment, residual)
     # Another walk costs four evaluations a direction; few columns are sooner compared one by one.
@@ -105,56 +113,44 @@ class _Attempt:
     def __init__(self, experiment: Experiment, residual: Residual) -> None:
         problem, options = experiment.problem, experiment.options
         self.experiment, self.residual = experiment, residual
-        self._looks = 0
+        self._share = FIRST
         # A number is off by more than δ only if one of its coordinates is off by more than δ/√parts.
         self.detectable = options.tolerance.absolute / math.sqrt(max(problem.domain.parts, problem.codomain.parts))
-        rows_seen = residual is forward_residual or experiment.sees_all_rows
-        self.ladder = plans(columns_seen=experiment.sees_all_columns, rows_seen=rows_seen)
-        self.miss = 0.0 if self.ladder[0] == SEEN_WHOLE else options.miss
+        self.columns_seen = experiment.sees_all_columns
+        self.rows_seen = residual is forward_residual or experiment.sees_all_rows
+        self.miss = 0.0 if self.columns_seen and self.rows_seen else options.miss
 
     def walking(self, way: int, limit: int) -> int:
         """Zero if the directions walked in this way show it; else how many were called for, at the first look."""
         self.experiment.walk_as(way)
-        plan, first = self.ladder[0], 0
+        first, ahead = 0, self._stages()
+        self._share = LATER
         while True:
             try:
-                enough = self._wanted(plan)
+                left = self.residual(self.experiment, ahead[0].plan) / self.detectable
             except OutOfReachError:
                 return MOST + 1
-            if enough == plan:
+            if left <= ahead[0].ratio:
                 return 0 if self._rows_agree() else MOST + 1
-            first = first or _directions(enough)
-            if enough is None or _directions(enough) > limit:
+            ahead = ahead[1:]
+            while ahead and not GROWTH * left <= ahead[0].ratio:
+                ahead = ahead[1:]
+            needed = (ahead[0].plan.directions or 0) if ahead else MOST + 1
+            first = first or needed
+            if needed > limit:
                 return first
-            plan = enough
+
+    def _stages(self) -> tuple[Stage, ...]:
+        if self.columns_seen and self.rows_seen:
+            return SEEN_WHOLE
+        return stages(self._share * self.miss, columns_seen=self.columns_seen, rows_seen=self.rows_seen)
 
     def _rows_agree(self) -> bool:
-        """Whether a row that is pulled alone agrees too, where the limit is strict enough to ask."""
+        """Whether a row that is pulled alone agrees too, as it must if the derivative is linear; asked if strict."""
         if self.residual is not reverse_residual or self.experiment.options.miss > STRICT:
             return True
         self.experiment.linear = row_residual(self.experiment) <= SEEN * self.detectable
         return self.experiment.linear
-
-    def _wanted(self, plan: Plan) -> Plan | None:
-        """This plan if it resolves what it leaves, else the cheapest larger one that seems to suffice."""
-        self._looks += 1
-        if self._looks > LOOKS:
-            return None
-        miss = self.experiment.options.miss / LOOKS
-        ratio = self.residual(self.experiment, plan) / self.detectable
-        if ratio <= _resolved(miss, plan):
-            return plan
-        larger = self.ladder[self.ladder.index(plan) + 1 :]
-        return next((other for other in larger if GROWTH * ratio <= _resolved(miss, other)), None)
-
-
-def _resolved(miss: float, plan: Plan) -> float:
-    return SEEN if plan == SEEN_WHOLE else resolving_ratio(miss, plan)
-
-
-def _directions(plan: Plan | None) -> int:
-    """How many directions a plan walks; without a plan, too many."""
-    return MOST + 1 if plan is None else plan.directions or 0
 
 
 def _true_to_step(experiment: Experiment) -> bool:

@@ -55,6 +55,14 @@ class Circumstances(Protocol):
         """Whether the function reads tensors that it captured instead of its arguments."""
         ...
 
+    def decomposes(self) -> bool:
+        """Whether matrices are decomposed, which the framework cannot differentiate where eigenvalues are equal."""
+        ...
+
+    def calls_one_operator(self) -> bool:
+        """Whether the function does nothing but call one operator of the framework's."""
+        ...
+
     def without_grad_mode(self) -> Array:
         """The values of the codomain where nothing is recorded."""
         ...

@@ -16,6 +16,9 @@ from gradvet.core.problem import Problem
 from gradvet.core.spaces import Array
 from gradvet.options import Tolerance
 
+CACHED = 2**16
+"""Entries that are compared at a time: what is computed about more of them leaves the caches before it is used."""
+
 SHOWN = 10_000
 """A pair of leaves with at most this many entries keeps its two matrices, for the diagnosis and the message."""
 
@@ -85,9 +88,13 @@ class Comparison:
         for output in range(len(codomain.leaves)):
             rows = codomain.slice(output)
             start, stop = max(rows.start, row), min(rows.stop, row + numerical.shape[0])
-            if start < stop and numerical.shape[1]:
-                block = slice(start - row, stop - row)
-                self._judge(self._pair(output, source), (start, column), numerical[block, :], derivative[block, :])
+            pair = self._pair(output, source) if start < stop and numerical.shape[1] else None
+            while pair and start < stop:
+                # An even number of rows: real and imaginary parts stay together.
+                until = min(stop, start + max(2, CACHED // numerical.shape[1] // 2 * 2))
+                block = slice(start - row, until - row)
+                self._judge(pair, (start, column), numerical[block, :], derivative[block, :])
+                start = until
 
     def _pair(self, output: int, source: int) -> Pair:
         if (output, source) not in self.pairs:

@@ -27,7 +27,7 @@ SCREENING = 3
 def compare_reverse(experiment: Experiment) -> Comparison:
     """Reverse mode against differences: wrong entries if there are any, else all entries."""
     problem = experiment.problem
-    if 2 * problem.domain.size + problem.codomain.size > SWEPT and problem.independent:
+    if 2 * problem.domain.size + problem.codomain.size > SWEPT and _may_search(experiment):
         found = Comparison(problem, experiment.options.tolerance, Axis.INPUTS)
         numerical = Numerical(experiment)
         for row, column in _located(experiment, ByRows(experiment)):
@@ -44,7 +44,7 @@ def compare_forward(experiment: Experiment) -> Comparison:
     """Forward mode against differences: wrong entries if there are any, else all entries."""
     problem = experiment.problem
     pushed = Pushed(problem)
-    if 3 * problem.domain.size > SWEPT and problem.independent:
+    if 3 * problem.domain.size > SWEPT and _may_search(experiment):
         found = Comparison(problem, experiment.options.tolerance, Axis.OUTPUTS)
         numerical = Numerical(experiment)
         for _, column in _located(experiment, ByColumns(experiment)):
@@ -53,6 +53,11 @@ def compare_forward(experiment: Experiment) -> Comparison:
             found.complete = False
             return found
     return _sweep(experiment, pushed, Axis.OUTPUTS)
+
+
+def _may_search(experiment: Experiment) -> bool:
+    """Whether a search along random directions may name wrong entries before all are compared."""
+    return experiment.problem.independent and not experiment.options.exhaustive
 
 
 def _located(experiment: Experiment, search: ByRows | ByColumns) -> list[tuple[int, int]]:
@@ -100,7 +105,7 @@ def _blocks(domain: Space, rows: int) -> Iterator[tuple[int, int]]:
 
 def _suspicious(experiment: Experiment, block: Array, start: int, stop: int) -> bool:
     """Whether random codirections cannot show that these columns agree. Few rows are always looked at."""
-    if block.shape[0] <= SMALL or not experiment.linear:
+    if block.shape[0] <= SMALL or not experiment.linear or experiment.options.exhaustive:
         return True
     xp = array_api_compat.array_namespace(block)
     options = experiment.options

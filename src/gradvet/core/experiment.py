@@ -10,7 +10,7 @@ from gradvet.core.problem import Misfit, Move, Problem
 from gradvet.core.spaces import Array
 from gradvet.options import Options
 
-STRIDES = ((CENTRAL, 8.0), (EXTRAPOLATED, 8.0), (EXTRAPOLATED, 128.0), (EXTRAPOLATED, 1.0), (CENTRAL, 2.0 / 3.0))
+STRIDES = ((CENTRAL, 4.0), (EXTRAPOLATED, 8.0), (EXTRAPOLATED, 128.0), (EXTRAPOLATED, 1.0), (CENTRAL, 2.0 / 3.0))
 """How a direction is walked, and how much further than the entrywise step: first the cheapest; then without the h²
 term, where truncation was too large; then far, where roundoff was; then near, where the function bends within reach;
 at last no further than the entrywise step itself."""
@@ -20,8 +20,11 @@ class OutOfReachError(Exception):
     """The function cannot be evaluated where a direction leads, though perhaps within the entrywise step."""
 
 
+STRICT = 1e-6
+"""From this limit on the miss probability down, several random combinations are needed whatever the function."""
+
 FEW = 2
-"""So few inputs or outputs are looked at one by one rather than through random combinations."""
+"""So few inputs or outputs are then looked at one by one rather than through as many combinations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +42,9 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class AtZero:
-    """What a cotangent of zeros gives: the gradient, and where its attributes do not fit."""
+    """What a cotangent of zeros gives: the gradient, if any input gets one, and where its attributes do not fit."""
 
-    gradient: Array
+    gradient: Array | None
     misfits: list[Misfit]
 
 
@@ -67,11 +70,11 @@ class Experiment:
         self._codirections: list[Codirection] = []
         self._rows: dict[int, Array] = {}
         self._pushes: list[Array] = []
-
-    @property
-    def sees_all_columns(self) -> bool:
+        few = FEW if options.miss <= STRICT else 1
+        self.sees_all_columns = problem.domain.size <= few
         """Whether the inputs are so few that the directions are simply the basis."""
-        return self.problem.domain.size <= FEW
+        self.sees_all_rows = problem.codomain.size <= few
+        """Whether the outputs are so few that the codirections are simply the basis."""
 
     def directions(self, number: int | None) -> list[Direction]:
         """So many directions, walked when they are first asked for; the whole basis if the inputs are few."""
@@ -86,11 +89,6 @@ class Experiment:
         for direction in directions[len(self._pushes) :]:
             self._pushes.append(self.problem.forward.push(direction.displacement))
         return self._pushes[: len(directions)]
-
-    @property
-    def sees_all_rows(self) -> bool:
-        """Whether the outputs are so few that the codirections are simply the basis."""
-        return self.problem.codomain.size <= FEW
 
     def codirections(self, number: int | None) -> list[Codirection]:
         """So many codirections; the whole basis instead if the outputs are few."""
@@ -113,7 +111,7 @@ class Experiment:
         if index in self._rows:
             return self._rows[index]
         codomain = self.problem.codomain
-        output = codomain.locate(index).leaf
+        output = codomain.leaf_of(index)
         cotangent = self.problem.zeros(codomain.leaves[output].coordinates.size)
         cotangent[index - codomain.offsets[output]] = 1.0
         row = self.problem.reverse.pull_from(output, cotangent)
@@ -125,7 +123,6 @@ class Experiment:
     def at_zero(self) -> AtZero:
         """The backward pass of a zero cotangent."""
         gradient = self.problem.reverse.pull_undefined(())
-        gradient = self.problem.zeros(self.problem.domain.size) if gradient is None else gradient
         return AtZero(gradient, self.problem.reverse.misfits())
 
     def walk_as(self, stride: int) -> None:

@@ -7,13 +7,14 @@ block that is asked for; only rows of a Jacobian that is small anyway are kept.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import cached_property
 from typing import Protocol
 
 import array_api_compat
 
 from gradvet.core.differences import CENTRAL
-from gradvet.core.experiment import Experiment, OutOfReachError
+from gradvet.core.experiment import Direction, Experiment, OutOfReachError
 from gradvet.core.problem import Problem
 from gradvet.core.spaces import Array
 
@@ -27,8 +28,9 @@ WORTHWHILE = 16
 FINE = 1e-6
 """Rounding that changes a step by less than this part of it is the same on both sides for all purposes."""
 
-CHUNK = 256
-"""Rows that are pulled in one batched pass."""
+CACHED = 2**17
+"""Numbers that go into a vectorised call and come out of it at a time. With more, the memory takes longer than the
+call."""
 
 TRUSTED = 1e-4
 """A vectorised result may differ from a plain one by this part of the absolute tolerance."""
@@ -46,6 +48,10 @@ def agree(batched: Array, plain: Array, tolerance: float) -> bool:
     return bool(xp.all(xp.abs(batched - plain) <= TRUSTED * tolerance + 1e-9 * xp.abs(plain)))
 
 
+Evaluation = Callable[[Array], Array | None]
+"""The outputs at several displaced points, a row for each; None where that is impossible."""
+
+
 class Together:
     """Columns of differences from vectorised calls: only where they give what plain calls give, and give it sooner."""
 
@@ -53,43 +59,50 @@ class Together:
         self.experiment = experiment
 
     @cached_property
-    def trusted(self) -> bool:
-        """Whether a random direction, many times over in one call, agrees with a plain walk and takes less time."""
+    def trusted(self) -> Evaluation | None:
+        """The first way in which a random direction, many times over, agrees with a plain walk and takes less time."""
         experiment, problem = self.experiment, self.experiment.problem
         if not problem.independent:
-            return False
+            return None
         try:
             direction = experiment.directions(1)[0]
-            started = time.perf_counter()
+            started = time.thread_time()
             plain = experiment.walked(direction.displacement)[: problem.codomain.size]
         except OutOfReachError:
-            return False
-        alone = time.perf_counter() - started
+            return None
+        alone = time.thread_time() - started
+        for evaluate in (problem.evaluate_together, problem.evaluate_replayed):
+            if self._is_right(evaluate, direction, plain):
+                started = time.thread_time()
+                if self._is_right(evaluate, direction, plain) and time.thread_time() - started < alone * WORTHWHILE:
+                    return evaluate
+        return None
+
+    def _is_right(self, evaluate: Evaluation, direction: Direction, plain: Array) -> bool:
         d = direction.displacement[None, :]
-        started = time.perf_counter()
-        values = problem.evaluate_together(_concat([d, -d] * WORTHWHILE))
+        values = evaluate(_concat([d, -d] * WORTHWHILE))
         if values is None:
             return False
-        found = (values[-2, :] - values[-1, :])[: problem.codomain.size] / 2.0
-        right = agree(found / direction.step, plain / direction.step, experiment.options.tolerance.absolute)
-        return right and time.perf_counter() - started < alone * WORTHWHILE
+        found = (values[-2, :] - values[-1, :])[: plain.shape[0]] / 2.0
+        return agree(found / direction.step, plain / direction.step, self.experiment.options.tolerance.absolute)
 
     def differences(self, start: int, stop: int) -> Array | None:
         """[f(x + h e_j) - f(x - h e_j)] / 2 for the columns asked for, one row each; None if they do not batch."""
         problem = self.experiment.problem
-        if stop - start < WORTHWHILE or not self.trusted:
+        if stop - start < WORTHWHILE or self.trusted is None:
             return None
-        width = max(1, BLOCK // (2 * (problem.domain.size + problem.codomain.size + problem.silent.size)))
+        numbers = problem.domain.size + problem.codomain.size + problem.silent.size
+        width = max(1, min(BLOCK // (2 * numbers), max(WORTHWHILE, CACHED // (2 * numbers))))
         found = [self._block(first, min(first + width, stop)) for first in range(start, stop, width)]
         return None if any(block is None for block in found) else _concat(found)
 
     def _block(self, start: int, stop: int) -> Array | None:
         problem, number = self.experiment.problem, stop - start
-        displacements = problem.zeros((2 * number, problem.domain.size))
-        for index in range(number):
-            displacements[index, start + index] = self.experiment.options.step
-            displacements[number + index, start + index] = -self.experiment.options.step
-        values = problem.evaluate_together(displacements)
+        xp = array_api_compat.array_namespace(problem.zeros(1))
+        ahead = problem.zeros((number, problem.domain.size))
+        ahead[:, start:stop] += self.experiment.options.step * xp.eye(number, dtype=ahead.dtype, device=ahead.device)
+        assert self.trusted is not None
+        values = self.trusted(xp.concat([ahead, -ahead]))
         return None if values is None else (values[:number, :] - values[number:, :]) / 2.0
 
 
@@ -182,7 +195,8 @@ class Pulled:
             rows = leaf.coordinates.size
             if rows < WORTHWHILE or not self._sooner(output):
                 return None
-            blocks += [problem.reverse.pull_rows(output, at, min(at + CHUNK, rows)) for at in range(0, rows, CHUNK)]
+            chunk = max(WORTHWHILE, CACHED // (rows + self.width))
+            blocks += [problem.reverse.pull_rows(output, at, min(at + chunk, rows)) for at in range(0, rows, chunk)]
         if not blocks or any(block is None for block in blocks):
             return None
         matrix, probe = _concat(blocks), self.experiment.codirections(1)[0]
@@ -192,9 +206,9 @@ class Pulled:
         """Whether a few rows together take less time than one by one."""
         reverse, experiment = self.experiment.problem.reverse, self.experiment
         first = experiment.problem.codomain.offsets[output]
-        started = time.perf_counter()
+        started = time.thread_time()
         experiment.row(first, keep=False)
-        alone = time.perf_counter() - started
-        started = time.perf_counter()
+        alone = time.thread_time() - started
+        started = time.thread_time()
         found = reverse.pull_rows(output, 0, WORTHWHILE)
-        return found is not None and time.perf_counter() - started < alone * WORTHWHILE
+        return found is not None and time.thread_time() - started < alone * WORTHWHILE

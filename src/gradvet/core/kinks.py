@@ -79,8 +79,10 @@ def _wrong_together(trial: Trial, mode: Mode, columns: Array, place: tuple[int, 
     unit[row] = 1.0
     look = trial.look(unit)
     readings = []
-    for _ in range(TOGETHER):
+    for number in range(TOGETHER):
         u = xp.where(columns, trial.direction_of_all(), xp.zeros_like(trial.sizes))
+        # All tied entries that grow together show what each of them gets too much.
+        u = u if number else xp.abs(u)
         claim = mode.claims(trial, u, [look])[0]
         slope = claim.predicted(u, 1.0)
         reading = read(trial.climb(u, [claim], few=True)[0])

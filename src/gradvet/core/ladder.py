@@ -54,6 +54,10 @@ class Rungs:
     """How many outputs changed at all at each step: values that do not move show nothing."""
     floor: float
     """The least noise that a value can have."""
+    grain: float = 0.0
+    """The noise of values that are rounded more than that."""
+    still: Sequence[tuple[bool, bool]] = ()
+    """Whether no output changed at all, on each side."""
     flat: float = 2.0**-10
     """A function that does not change at all within steps this wide is constant there; in narrower ones, rounded."""
 
@@ -83,7 +87,7 @@ class Reading:
     one_sided: bool = False
     jump: bool = False
     still: bool = False
-    """Whether no value changed at any step."""
+    """Whether no value changed at any step that counts."""
     steep: bool = False
     """Whether the slopes grow without limit towards the point."""
     stairs: bool = False
@@ -119,11 +123,19 @@ def _usable(rungs: Rungs, finite: Sequence[bool]) -> list[int]:
 
 
 def _stairs(rungs: Rungs) -> bool:
-    slopes = [abs(p - m) / (2.0 * t) for p, m, t in zip(rungs.plus, rungs.minus, rungs.steps, strict=True)]
-    widest = max((slope for slope, moved in zip(slopes, rungs.moved, strict=True) if moved), default=0.0)
     return any(
-        not moved and step >= STAIR and widest * step > ROUNDED * rungs.floor
-        for step, moved in zip(rungs.steps, rungs.moved, strict=True)
+        _stands(rungs, side, still)
+        for side, still in zip((rungs.plus, rungs.minus), zip(*rungs.still, strict=True), strict=False)
+    )
+
+
+def _stands(rungs: Rungs, side: Sequence[float], still: Sequence[bool]) -> bool:
+    """Whether one side stands still over wide steps, and moves over wider ones."""
+    least = ROUNDED * rungs.floor
+    slopes = [abs(value) / step for value, step in zip(side, rungs.steps, strict=True) if least < abs(value) < math.inf]
+    steepest = max(slopes, default=0.0)
+    return any(
+        rests and step >= STAIR and steepest * step > least for step, rests in zip(rungs.steps, still, strict=True)
     )
 
 
@@ -131,7 +143,7 @@ def _two_sided(rungs: Rungs, kept: Sequence[int]) -> Reading:
     steps = [rungs.steps[i] for i in kept]
     odd = [(rungs.plus[i] - rungs.minus[i]) / 2.0 for i in kept]
     even = [(rungs.plus[i] + rungs.minus[i]) / 2.0 for i in kept]
-    noise = max(_noise(odd, ODD_FILTER), rungs.floor)
+    noise = max(_noise(odd, ODD_FILTER), rungs.floor, rungs.grain)
     error = _lepski(steps, odd, noise, ODD_ORDERS)
     doubt = max(_noise(even, EVEN_FILTER), noise)
     kink = _lepski(steps, even, doubt, EVEN_ORDERS)
@@ -141,7 +153,7 @@ def _two_sided(rungs: Rungs, kept: Sequence[int]) -> Reading:
         kink,
         plateau=_plateau(steps, odd, noise, error),
         bent=_plateau(steps, _without_constant(even), 7.0 * doubt, kink),
-        still=not any(rungs.moved),
+        still=not any(rungs.moved[i] for i in kept),
         jump=jump,
         steep=_steep(steps, odd) or _steep(steps, even),
     )
@@ -149,7 +161,7 @@ def _two_sided(rungs: Rungs, kept: Sequence[int]) -> Reading:
 
 def _one_sided(rungs: Rungs, kept: Sequence[int], values: Sequence[float]) -> Reading:
     steps, side = [rungs.steps[i] for i in kept], [values[i] for i in kept]
-    noise = max(_noise(side, SIDE_FILTER), rungs.floor)
+    noise = max(_noise(side, SIDE_FILTER), rungs.floor, rungs.grain)
     error = _lepski(steps, side, noise, SIDE_ORDERS)
     found = _plateau(steps, side, noise, error)
     jump = _constant(side, rungs.floor)

@@ -18,6 +18,10 @@ COARSE_SHARE = 0.4
 FORGIVEN = 1e-6
 """So is this part of it: a function may be less precise inside than outside."""
 
+FAINT = 0.75
+"""And roundoff to this power, relative to what the most influential input adds to the slope: where terms cancel, their
+roundoff is left."""
+
 RESPONSES = 32.0
 """Beyond that, so many times what the gradient changes by when the inputs change by two roundoffs."""
 
@@ -46,24 +50,33 @@ def gap_between(trial: Trial, v: Array, found: Array, expected: Array) -> Gap | 
     if not bool(xp.any(difference > 0.0)):
         return None
     response: Array | None = None
+    most = _influence(trial, expected)
     for number in range(len(domain.leaves)):
         part = domain.slice(number)
         if not part.stop - part.start or not bool(xp.any(difference[part] > 0.0)):
             continue
         size = xp.abs(expected[part])
         top = float(xp.max(xp.where(xp.isfinite(size), size, xp.zeros_like(size))))
-        worst = int(xp.argmax(difference[part]))
-        gap = float(difference[part][worst])
+        index = part.start + int(xp.argmax(difference[part]))
+        gap = float(difference[index])
         if gap <= top * max(
             FORGIVEN, trial.subject.epsilon ** (SHARE if trial.is_fine else COARSE_SHARE)
         ) or gap <= 64.0 * trial.grain(v, part):
             continue
+        if gap * float(trial.sizes[index]) <= trial.subject.epsilon**FAINT * most:
+            continue
         response = _response(trial, v) if response is None else response
         if gap <= RESPONSES * float(xp.max(response[part])):
             continue
-        index = part.start + worst
         return Gap(domain.locate(index), float(found[index]), float(expected[index]))
     return None
+
+
+def _influence(trial: Trial, gradient: Array) -> float:
+    """The most that one input of its own size adds to the slope."""
+    xp = array_api_compat.array_namespace(gradient)
+    share = xp.abs(gradient) * trial.sizes
+    return float(xp.max(xp.where(xp.isfinite(share), share, xp.zeros_like(share))))
 
 
 def _response(trial: Trial, v: Array) -> Array:

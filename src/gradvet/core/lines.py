@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import array_api_compat
 
 from gradvet.core.ladder import Rungs
-from gradvet.core.spaces import Array
-from gradvet.core.subject import Subject
+from gradvet.core.spaces import Array, Space
+from gradvet.core.subject import Displaced, Subject
 
 NEAR = 6e-6
 """The step of the near walk, relative to the size of the inputs: right for float64."""
@@ -61,30 +62,63 @@ class Claim:
     predicted: Callable[[Array, float], float]
 
 
-def climb(subject: Subject, u: Array, claims: Sequence[Claim], wobble: Array, steps: Sequence[float]) -> list[Rungs]:
+class Walkable(Protocol):
+    """What a walk needs of a subject."""
+
+    @property
+    def codomain(self) -> Space: ...
+    @property
+    def value(self) -> Array: ...
+    @property
+    def epsilon(self) -> float: ...
+    def displaced(self, displacement: Array) -> Displaced: ...
+
+
+def climb(subject: Walkable, u: Array, claims: Sequence[Claim], wobble: Array, steps: Sequence[float]) -> list[Rungs]:
     """The ladder along u, for all claims at once: two evaluations a step."""
     rows = subject.codomain.size
     xp = array_api_compat.array_namespace(u)
     f0 = subject.value[:rows]
     sides: list[tuple[list[float], list[float]]] = [([], []) for _ in claims]
-    moved: list[list[int]] = [[] for _ in claims]
+    moved: list[list[tuple[int, int]]] = [[] for _ in claims]
+    smallest = [math.inf] * len(claims)
     weights = [xp.astype(claim.v != 0.0, claim.v.dtype) for claim in claims]
     for t in steps:
-        changed = [0] * len(claims)
+        changed: list[list[int]] = [[] for _ in claims]
         for side, sign in enumerate((1.0, -1.0)):
             walk = subject.displaced(sign * t * u)
             change = walk.values[:rows] - f0
             for number, claim in enumerate(claims):
-                found = _dot(claim.v, change) - claim.predicted(walk.displacement, sign * t)
-                sides[number][side].append(found)
-                changed[number] += int(xp.count_nonzero(change * weights[number]))
-        for number, count in enumerate(changed):
-            moved[number].append(count)
+                rise = _dot(claim.v, change)
+                sides[number][side].append(rise - claim.predicted(walk.displacement, sign * t))
+                smallest[number] = min(smallest[number], abs(rise) or math.inf)
+                changed[number].append(int(xp.count_nonzero(change * weights[number])))
+        for number, counts in enumerate(changed):
+            moved[number].append((counts[0], counts[1]))
     floors = [0.2 * subject.epsilon * _norm(claim.v, f0) + _norm(claim.v, wobble) for claim in claims]
     return [
-        Rungs(steps, plus, minus, counts, floor, _flat(subject.epsilon))
-        for (plus, minus), counts, floor in zip(sides, moved, floors, strict=True)
+        _rungs(steps, sides[number], moved[number], (floors[number], grain), subject.epsilon)
+        for number, grain in enumerate(
+            _grain(steps, m, r, subject.epsilon) for m, r in zip(moved, smallest, strict=True)
+        )
     ]
+
+
+def _rungs(
+    steps: Sequence[float],
+    sides: tuple[list[float], list[float]],
+    moved: Sequence[tuple[int, int]],
+    noise: tuple[float, float],
+    epsilon: float,
+) -> Rungs:
+    still = [(not plus, not minus) for plus, minus in moved]
+    return Rungs(steps, *sides, [sum(counts) for counts in moved], *noise, still, _flat(epsilon))
+
+
+def _grain(steps: Sequence[float], moved: Sequence[tuple[int, int]], smallest: float, epsilon: float) -> float:
+    """Half the smallest rise of values that stand still over narrower steps, because they are rounded to multiples."""
+    still = [step for step, count in zip(steps, moved, strict=True) if not any(count)]
+    return smallest / 2.0 if still and max(still) < _flat(epsilon) and smallest < math.inf else 0.0
 
 
 def steps_for(epsilon: float) -> list[float]:

@@ -46,6 +46,6 @@ def without_derivative(trial: Trial, broken: Array) -> Outcome:
         if slope is None:
             trial.record.note(f"the derivative is not finite at {where}, and the function has no finite slope there")
             continue
-        entry = Entry(None, where, math.nan, slope.value, slope.error)
+        entry = Entry(None, where, math.nan, slope.value, slope.error, column=column)
         return Outcome(Verdict.FAIL, Reason.NOT_FINITE, entry)
     return Outcome(Verdict.INCONCLUSIVE, Reason.NOT_FINITE)

@@ -44,11 +44,11 @@ class ForwardMode:
     name = "forward"
 
     def claims(self, trial: Trial, u: Array, looks: Sequence[Look]) -> list[Claim]:
-        pushed = trial.subject.forward.push(u)
+        pushed = trial.pushed(u)
         return [_pushed(look, pushed, u, exact=trial.is_fine) for look in looks]
 
     def column_gap(self, trial: Trial, v: Array, slope: Array, displacement: Array) -> Array:
-        return v * (slope - trial.subject.forward.push(displacement))
+        return v * (slope - trial.pushed(displacement))
 
 
 REVERSE, FORWARD = ReverseMode(), ForwardMode()

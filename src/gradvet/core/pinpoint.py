@@ -20,6 +20,9 @@ from gradvet.core.trial import Trial
 
 UNKNOWN = Judgement(Verdict.FAIL, Reason.NOT_FINITE)
 
+LARGE = 64.0
+"""Numbers beyond this are also moved by steps of size one."""
+
 ROWS_OF_COLUMN = 16
 """So many outputs are looked at where a column has no finite derivative."""
 
@@ -70,12 +73,18 @@ def pinpoint(trial: Trial, mode: Mode, u: Array, v: Array) -> Entry | None:
 
 
 def judged_entry(trial: Trial, mode: Mode, row: int, column: int) -> Entry:
-    """One entry by a ladder along its own column; a wrong one also by steps of the size of the number itself."""
+    """One entry by a ladder along its own column; a wrong one also by steps of the size of the number itself.
+
+    And, if that is large, by steps of size one: many functions oscillate at that size however large their inputs are.
+    """
     size = float(trial.sizes[column])
     own = abs(float(trial.subject.point[column]))
     entry = _laddered(trial, mode, (row, column), size)
     if entry.verdict is not Verdict.PASS and 0.0 < own < size / 2.0:
-        return _laddered(trial, mode, (row, column), own)
+        entry = _laddered(trial, mode, (row, column), own)
+    if entry.verdict is not Verdict.PASS and size > LARGE:
+        finer = _laddered(trial, mode, (row, column), 1.0)
+        return finer if finer.verdict is Verdict.PASS else entry
     return entry
 
 

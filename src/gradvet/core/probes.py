@@ -25,6 +25,9 @@ from functools import lru_cache
 MOST = 12
 """More directions than this are not drawn: a ratio that these cannot resolve is compared entry by entry."""
 
+FINEST = 3e-11
+"""The part of a usual tolerance, 1e-5, that the arithmetic itself leaves of numbers that agree."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -62,7 +65,7 @@ def resolving_ratio(miss: float, plan: Plan) -> float:
 
 @lru_cache(maxsize=4)
 def plans(*, columns_seen: bool, rows_seen: bool) -> tuple[Plan, ...]:
-    """Plans from the cheapest up. One codirection more than directions is a bargain: it spares the logarithm."""
+    """Plans from the cheapest up. A single direction may have one codirection more: it spares the logarithm."""
     numbers = range(1, MOST + 1)
     if columns_seen and rows_seen:
         return (Plan(None, None),)
@@ -70,4 +73,33 @@ def plans(*, columns_seen: bool, rows_seen: bool) -> tuple[Plan, ...]:
         return tuple(Plan(None, number) for number in numbers)
     if rows_seen:
         return tuple(Plan(number, None) for number in numbers)
-    return tuple(Plan(number, number + more) for number in numbers for more in (0, 1))
+    return (Plan(1, 1), Plan(1, 2), *(Plan(number, number) for number in numbers[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A plan, and how small what its probes leave must be, as a part of the error to be seen."""
+
+    plan: Plan
+    ratio: float
+
+
+@lru_cache(maxsize=64)
+def stages(miss: float, *, columns_seen: bool, rows_seen: bool) -> tuple[Stage, ...]:
+    """Plans from the cheapest up, which together miss an error with probability `miss` at most.
+
+    Each plan may miss with half the probability of the one before, so that the sum is within the limit whichever of
+    them are looked at, and in whatever order what is seen suggests. The halving costs little: a plan of k directions
+    resolves the k-th root of it. A plan that even exact numbers could not satisfy gets nothing: what it leaves only
+    tells which plan to try next.
+    """
+    found: list[Stage] = []
+    share = miss / 2.0
+    for plan in plans(columns_seen=columns_seen, rows_seen=rows_seen):
+        ratio = resolving_ratio(share, plan)
+        if ratio < FINEST:
+            found.append(Stage(plan, 0.0))
+        else:
+            found.append(Stage(plan, ratio))
+            share /= 2.0
+    return tuple(found)

@@ -128,8 +128,20 @@ class Problem(Protocol):
         """
         ...
 
+    def evaluate_replayed(self, displacements: Array) -> Array | None:
+        """The same by replaying what was recorded of plain calls, where the device can do that."""
+        ...
+
     def coarseness(self, step: float) -> float:
         """By how much of itself rounding may change a step of this size in any coordinate."""
+        ...
+
+    def equal(self, one: Array, other: Array) -> bool:
+        """Whether two vectors hold the same numbers; what is not a number equals nothing."""
+        ...
+
+    def vanishes(self, vector: Array) -> bool:
+        """Whether every number is zero."""
         ...
 
     def zeros(self, size: int | tuple[int, ...]) -> Array: ...

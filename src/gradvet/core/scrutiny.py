@@ -33,6 +33,9 @@ ALONE = 64
 FAINT = 0.75
 """What changes the outputs by less than roundoff to this power, over a step of the inputs' own size, is no slope."""
 
+SLACK = 64.0
+"""So many times that may be left of a sum that should be nothing."""
+
 LINES = 3
 """So many lines are tried in a coarse format."""
 
@@ -67,7 +70,7 @@ class Scrutiny:
         if undefined is not None:
             yield undefined
             return
-        yield self._along(trial.first, trial.looks) if trial.is_fine else self._in_few_steps()
+        yield self._jointly() if trial.is_fine else self._in_few_steps()
         if trial.is_fine and not trial.late:
             yield self._along(trial.second, trial.looks)
         yield from self._each_alone(trial.looks)
@@ -93,16 +96,32 @@ class Scrutiny:
                 break
         yield found
 
+    def _jointly(self) -> Outcome:
+        """All inputs at once; where that leaves doubt, by smaller steps for those that are small or very large."""
+        trial = self.trial
+        found = self._along(trial.first, trial.looks)
+        while found.verdict is Verdict.INCONCLUSIVE and not trial.late and trial.refine():
+            found = self._along(trial.first, trial.looks)
+        return found
+
     def _in_few_steps(self) -> Outcome:
-        """A coarse format leaves many lines undecided: the first of a few that tells, tells."""
+        """A coarse format leaves many lines undecided: the first of a few that tells, tells.
+
+        Its steps are so few that noise may look like a slope once: a failure counts if another line shows one too.
+        """
         trial = self.trial
         found = self._along(trial.first, trial.looks)
         for _ in range(LINES - 1):
             if found.verdict is not Verdict.INCONCLUSIVE or trial.late:
                 break
-            walk = trial.near(trial.restricted(trial.direction_of_all()))
-            found = self._along(walk, trial.looks_for(walk.slope))
+            found = self._along_another()
+        if found.verdict is Verdict.FAIL and self._along_another().verdict is not Verdict.FAIL:
+            return replace(found, verdict=Verdict.INCONCLUSIVE, reason=Reason.PRECISION)
         return found
+
+    def _along_another(self) -> Outcome:
+        walk = self.trial.near(self.trial.restricted(self.trial.direction_of_all()))
+        return self._along(walk, self.trial.looks_for(walk.slope))
 
     def _each_alone(self, looks: Sequence[Look]) -> Iterator[Outcome]:
         """Inputs whose errors would drown in the others' slopes."""
@@ -180,7 +199,9 @@ class Scrutiny:
         found = judge(reading, standard, trial.options.power)
         if found.verdict is Verdict.FAIL:
             unsure = trial.jitter(look.v, u)
-            standard = replace(standard, unsure=standard.unsure + 2.0 * unsure)
+            # Constants in a coarse format round the function in one way and its derivative in another.
+            epsilon = max(standard.epsilon, trial.subject.roughness())
+            standard = replace(standard, epsilon=epsilon, unsure=standard.unsure + 2.0 * unsure)
             found = judge(reading, standard, trial.options.power)
         if found.verdict is Verdict.PASS and found.reason is Reason.AGREES:
             self._note_resolution(u, look, max(found.bar, abs(found.error)))
@@ -197,8 +218,9 @@ class Scrutiny:
     def _is_faint(self, u: Array, look: Look, standard: Standard, found: Judgement) -> bool:
         """Whether all that the inputs do, and all that the derivative says, is below the roundoff of the outputs."""
         size = norm(look.v, self.trial.subject.value[: look.v.shape[0]])
-        silent = standard.scale <= standard.epsilon**FAINT * size
-        if not silent or not abs(found.error) <= found.bar or not found.bar <= math.sqrt(standard.epsilon) * size:
+        nothing = standard.epsilon**FAINT * size
+        within = max(found.bar, SLACK * nothing)
+        if not standard.scale <= nothing or not abs(found.error) <= within <= math.sqrt(standard.epsilon) * size:
             return False
         names = {name for name, _ in shares(self.trial, look.w, u, moved_only=True)}
         self.trial.record.faint |= names

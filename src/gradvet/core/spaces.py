@@ -53,20 +53,17 @@ class Leaf:
 class Space:
     """Named leaves side by side; a vector of the space is the concatenation of the leaves' coordinates."""
 
-    __slots__ = ("leaves", "offsets", "size")
+    __slots__ = ("leaves", "offsets", "parts", "size")
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
         self.leaves = tuple(leaves)
-        offsets = [0]
-        for leaf in self.leaves:
-            offsets.append(offsets[-1] + leaf.coordinates.size)
-        self.offsets = offsets
-        self.size = offsets[-1]
-
-    @property
-    def parts(self) -> int:
+        self.offsets, self.size = [0], 0
+        self.parts = 1
         """The most coordinates that one number has anywhere."""
-        return max((leaf.coordinates.parts for leaf in self.leaves), default=1)
+        for leaf in self.leaves:
+            self.size += leaf.coordinates.size
+            self.offsets.append(self.size)
+            self.parts = max(self.parts, leaf.coordinates.parts)
 
     def slice(self, leaf: int) -> slice:
         """Where the coordinates of a leaf lie in a vector of the space."""
@@ -78,9 +75,13 @@ class Space:
             return [self.leaves[0].coordinates.unflatten(vector)]
         return [leaf.coordinates.unflatten(vector[self.slice(i)]) for i, leaf in enumerate(self.leaves)]
 
+    def leaf_of(self, index: int) -> int:
+        """The number of the leaf that a coordinate belongs to."""
+        return bisect_right(self.offsets, index) - 1
+
     def locate(self, index: int) -> Location:
         """Which number of which leaf a coordinate is."""
-        number = bisect_right(self.offsets, index) - 1
+        number = self.leaf_of(index)
         leaf = self.leaves[number]
         label = leaf.coordinates.label(index - self.offsets[number])
         part = ("real", "imag")[(index - self.offsets[number]) % 2] if leaf.coordinates.parts == 2 else ""

@@ -12,7 +12,7 @@ from gradvet.core.diagnose import diagnose
 from gradvet.core.modes import Mode
 from gradvet.core.pinpoint import Entry, middle_step, slope_along
 from gradvet.core.portrait import around, block, names
-from gradvet.core.spaces import Array
+from gradvet.core.spaces import Array, Space
 from gradvet.core.trial import Trial
 
 AROUND, LARGE, AROUND_IN_LARGE = 48, 256, 8
@@ -23,7 +23,7 @@ ALIKE = 1e-4
 
 
 LISTED = 4
-"""So many further wrong entries are listed."""
+"""So many wrong entries are named beside the worst."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
         around(space, index, AROUND if space.size <= LARGE else AROUND_IN_LARGE)
         for space, index in ((subject.domain, entry.column), (subject.codomain, entry.row))
     )
+    rows, of_output = _whole(subject.codomain, rows)
+    columns, of_input = _whole(subject.domain, columns)
     if trial.late:
         return Study(1, 1, (), "")
     numerical = _numerical(trial, rows, columns)
@@ -64,9 +66,18 @@ def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
         max(1, count),
         wrong.shape[0] * wrong.shape[1],
         tuple(other for other in others if not abs(other.derivative - other.numerical) <= other.error),
-        diagnose(numerical, derivative, limit),
+        diagnose(numerical, derivative, limit, parts=(of_output, of_input)),
         block(numerical, derivative, names(subject.codomain, rows), names(subject.domain, columns)),
     )
+
+
+def _whole(space: Space, window: range) -> tuple[range, int]:
+    """A window that cuts no number in two, and how many coordinates a number has."""
+    leaf = space.locate(window.start).leaf
+    parts, section = space.leaves[leaf].coordinates.parts, space.slice(leaf)
+    start = window.start - (window.start - section.start) % parts
+    stop = window.stop + (section.start - window.stop) % parts
+    return range(start, min(stop, section.stop)), parts
 
 
 def _measured(trial: Trial, place: tuple[int, int], derivative: float) -> Entry:

@@ -77,5 +77,8 @@ def _exercised(findings: Iterable[Finding]) -> Iterator[str]:
     if by_verdict[True]:
         yield f"exercised: {', '.join(by_verdict[True])}"
     for finding in findings:
+        if "exercised" in finding.facts:
+            yield f"{finding.check}: {', '.join(finding.facts['exercised'])}"
+    for finding in findings:
         if finding.verdict is Verdict.SKIPPED:
             yield f"not exercised: {finding.check}: {finding.headline}"

@@ -21,6 +21,9 @@ from gradvet.options import Options
 FINE = 2.0**-40
 """Formats at least this fine have a near walk that is sharp enough by itself."""
 
+PUSHES = 4
+"""So many results of forward mode are kept."""
+
 EVEN_OUT = 1e-6
 """A column is never moved by less than this part of its full step, however large its slope is."""
 
@@ -61,11 +64,32 @@ class Trial(Experiment):
         self.record = Record()
         self.captured: bool | None = None
         """Whether the function reads captured tensors instead of its arguments; None while nobody looked."""
+        self._pushed: list[tuple[Array, Array]] = []
         self.reversible = True
         """Whether there is a reverse mode; without it nothing is known of the size of single entries."""
         self.set_aside = subject.zeros(subject.domain.size) != 0.0
         """Columns that walks of many leave out: at a kink, or without a finite derivative."""
+        self.coarse = 1e-9 if self.is_fine else 1e-2
+        """Outputs whose slope is below this part of the largest are looked at less closely than their size allows."""
+        self.immaterial = 0.0
+        """Slopes below this are nothing, where it is known what slopes the function has elsewhere."""
         self.deadline = math.inf if options.seconds is None else time.monotonic() + options.seconds
+
+    @cached_property
+    def pulled(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """Two random codirections with their gradients, which the exact checks share."""
+        subject = self.subject
+        first, second = (subject.representable(subject.signed(subject.codomain.size)) for _ in range(2))
+        return (first, subject.reverse.pull(first)), (second, subject.reverse.pull(second))
+
+    def pushed(self, u: Array) -> Array:
+        """J u by forward mode, once for each of the directions that all checks share."""
+        for known, found in self._pushed:
+            if known is u:
+                return found
+        self._pushed.append((u, self.subject.forward.push(u)))
+        del self._pushed[:-PUSHES]
+        return self._pushed[-1][1]
 
     @property
     def late(self) -> bool:
@@ -100,6 +124,20 @@ class Trial(Experiment):
         return self.near(self.direction_of_all())
 
     @cached_property
+    def is_steady(self) -> bool:
+        """Whether two evaluations at the point give the same."""
+        return not bool(array_api_compat.array_namespace(self.wobble).any(self.wobble))
+
+    @cached_property
+    def steepest(self) -> float:
+        """The largest slope along the first walk; zero where there was none yet."""
+        if "first" not in self.__dict__ or not self.first.slope.shape[0]:
+            return 0.0
+        xp = array_api_compat.array_namespace(self.first.slope)
+        size = xp.abs(self.first.slope)
+        return float(xp.max(xp.where(xp.isfinite(size), size, xp.zeros_like(size))))
+
+    @cached_property
     def looks(self) -> list[Look]:
         """Codirections that suit the first walk."""
         return self.looks_for(self.first.slope)
@@ -121,10 +159,15 @@ class Trial(Experiment):
         return xp.where(self.set_aside, xp.zeros_like(u), u)
 
     def refine(self) -> bool:
-        """Let every coordinate that is not zero move in proportion to itself alone. False if that was done before."""
+        """Let every coordinate that is not zero move in proportion to itself alone, and then by no more than about one.
+
+        False if both were done before.
+        """
         xp = array_api_compat.array_namespace(self.sizes)
         own = xp.abs(self.subject.point)
         finer = xp.where((own > 0.0) & (own < self.sizes), own, self.sizes)
+        if not bool(xp.any(finer < self.sizes)):
+            finer = xp.minimum(self.sizes, xp.ones_like(self.sizes))
         if not bool(xp.any(finer < self.sizes)):
             return False
         self.sizes = finer
@@ -209,9 +252,8 @@ class Trial(Experiment):
         size = xp.where(seen, xp.abs(slope), xp.zeros_like(slope))
         top = float(xp.max(size)) if size.shape[0] else 0.0
         noise = xp.where(seen, self.noise, xp.zeros_like(slope))
-        coarse = 1e-9 if self.is_fine else 1e-2
         # An output whose slope drowns in its roundoff is looked at less closely, lest it drown the others.
-        weight = size + noise * (1e4 / NEAR if self.is_fine else 1.0) + (coarse * top or 1.0)
+        weight = size + noise * (1e4 / NEAR if self.is_fine else 1.0) + (self.coarse * top or 1.0)
         found = []
         for _ in range(min(number, max(1, slope.shape[0]))):
             v = subject.signed(slope.shape[0]) * (float(xp.min(weight)) / weight)

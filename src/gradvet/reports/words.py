@@ -85,7 +85,12 @@ def telling(report: Report) -> list[Finding]:
 
 def tally(reports: Iterable[Report]) -> str:
     """`12 checks: 1 fail, 11 pass`"""
-    counts = Counter(report.verdict for report in reports)
+    return counted(report.verdict for report in reports)
+
+
+def counted(verdicts: Iterable[Verdict]) -> str:
+    """`12 checks: 1 fail, 11 pass`"""
+    counts = Counter(verdicts)
     total = counts.total()
     parts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in ORDER if counts[verdict])
     return f"{total} check{'' if total == 1 else 's'}: {parts}" if total else "no checks"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gradvet.frontends.torch.coordinates import WORK
+from gradvet.frontends.torch.coordinates import WORK, Dense
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
@@ -42,9 +42,10 @@ def pull_rows(problem: TorchProblem, output: int, rows: range) -> Tensor | None:
     if not problem.ordinary or any(tensor.layout is not torch.strided for tensor in (live, *problem.inputs)):
         return None
     coordinates = problem.codomain.leaves[output].coordinates
+    assert isinstance(coordinates, Dense)
     units = torch.zeros(len(rows), coordinates.size, dtype=WORK, device=problem.home)
-    units[range(len(rows)), list(rows)] = 1.0
-    cotangents = torch.stack([coordinates.unflatten(unit) for unit in units])
+    units[:, rows.start : rows.stop].fill_diagonal_(1.0)
+    cotangents = coordinates.unflatten_rows(units)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint as decorated_checkpoint
 
 from gradvet.errors import DerivativeError
+from gradvet.frontends.torch.makeup import Calls, has_decomposition
 from gradvet.frontends.torch.passes import accountable, gradients, has_own_rules
 from gradvet.frontends.torch.problem import tensors_in
 from gradvet.frontends.torch.rearrangements import LAYOUTS, differ
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.subject import TorchSubject
+
+
+checkpoint = getattr(decorated_checkpoint, "__wrapped__", decorated_checkpoint)
+"""Without its decorator, which loads the compiler: seconds, for nothing."""
 
 
 class TorchCircumstances:
@@ -177,6 +182,14 @@ class TorchCircumstances:
         copied = subject.vector(subject.codomain, subject.live_at(arguments))
         there, here = moved.values[: copied.shape[0]], subject.value[: copied.shape[0]]
         return bool(torch.equal(copied, here)) and not bool(torch.equal(there, here))
+
+    def decomposes(self) -> bool:
+        return has_decomposition([y.grad_fn for y in self.subject.live])
+
+    def calls_one_operator(self) -> bool:
+        with Calls() as calls:
+            self.subject.live_at(self.subject.arguments)
+        return calls.count <= 1 and not self.has_own_rules()
 
     def without_grad_mode(self) -> Tensor:
         subject = self.subject

@@ -28,7 +28,7 @@ class Dense:
 
     def flatten(self, value: Any) -> Tensor:
         if self._plain and type(value) is Tensor and value.dtype is WORK and value.layout is torch.strided:
-            return value.detach().reshape(-1)
+            return value.detach().flatten()
         tensor = _tensor(value)
         if tensor.layout is not torch.strided:
             tensor = tensor.to_dense()
@@ -46,6 +46,15 @@ class Dense:
         if self.parts == 2:
             return torch.view_as_complex(vector.view(*self.shape, 2)).to(self.dtype)
         return vector.view(self.shape).to(self.dtype)
+
+    def shaped(self, vector: Tensor) -> Tensor:
+        """The same to be read at once and not to be handed out: without a copy, where none is needed."""
+        return vector.view(self.shape) if self._plain else self.unflatten(vector)
+
+    def unflatten_rows(self, matrix: Tensor) -> Tensor:
+        """A value for each row, side by side along a first axis, in storage of their own."""
+        matrix = matrix.clone().to(self.device).view(len(matrix), *self.shape, *([2] if self.parts == 2 else []))
+        return (torch.view_as_complex(matrix) if self.parts == 2 else matrix).to(self.dtype)
 
     def label(self, index: int) -> str:
         number, part = divmod(index, self.parts)

@@ -22,21 +22,9 @@ if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
 
 
-class Undefined(torch.autograd.Function):
-    """The identity, except that no cotangent comes back through it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.detach()
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> None:
-        return None
-
-
 def _undefined(output: Any) -> Any:
-    """Cut off from cotangents; what cannot be cut gets zeros."""
-    return Undefined.apply(output) if can_be_cut(output) else output  # type: ignore[no-untyped-call]
+    """The output through an identity that lets no cotangent back; what cannot be cut off so gets zeros."""
+    return torch._C._functions.UndefinedGrad()(output) if can_be_cut(output) else output
 
 
 @functools.cache
@@ -68,7 +56,8 @@ class TorchReverse(Derivative):
         self._last: Sequence[Any] = ()
 
     def pull(self, v: Tensor) -> Tensor:
-        return self._pull(self.problem.live, tuple(self.problem.codomain.unflatten(v)))
+        problem = self.problem
+        return self._pull(problem.live, tuple(problem.codomain.unflatten(v)))
 
     def pull_from(self, output: int, v: Tensor) -> Tensor:
         cotangent = self.problem.codomain.leaves[output].coordinates.unflatten(v)
@@ -81,8 +70,8 @@ class TorchReverse(Derivative):
         return sum((self.pull_from(i, v[codomain.slice(i)]) for i in range(len(codomain.leaves))), torch.zeros(()))
 
     def pull_undefined(self, outputs: Sequence[int]) -> Tensor | None:
-        live = tuple(_undefined(y) if i in outputs else y for i, y in enumerate(self.problem.live))
-        gradients = self._gradients(live, tuple(torch.zeros_like(y) for y in live))
+        live = tuple([_undefined(y) if i in outputs else y for i, y in enumerate(self.problem.live)])
+        gradients = self._gradients(live, tuple([torch.zeros_like(y) for y in live]))
         return None if all(gradient is None for gradient in gradients) else self._vector(gradients)
 
     def pull_together(self, V: Sequence[Tensor]) -> list[Tensor]:
@@ -124,7 +113,8 @@ class TorchReverse(Derivative):
         return self._last
 
     def _vector(self, gradients: Sequence[Any]) -> Tensor:
-        return self.problem.vector(self.problem.domain, gradients)
+        problem = self.problem
+        return problem.vector(problem.domain, gradients)
 
 
 class TorchForward(Derivative):

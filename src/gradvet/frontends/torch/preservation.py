@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import random
-import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from gradvet.frontends.torch.generators import Generators
 
 REACH = 24
 """How many callables, containers and objects are looked into in search of modules, the nearest first."""
@@ -29,11 +28,18 @@ PLAIN = (Tensor, type, ModuleType, str, int, float, complex, NoneType)
 @contextmanager
 def undisturbed(function: Any, arguments: Sequence[Any]) -> Iterator[None]:
     """Whatever the calls inside do to these things is undone at the end, also when they raise."""
-    cpu, python, numpy = torch.get_rng_state(), random.getstate(), _numpy_state()
-    devices = {a.device for a in arguments if isinstance(a, Tensor) and a.is_cuda}
-    cuda = [(device, torch.cuda.get_rng_state(device)) for device in devices]
-    tensors = [_Kept(t) for t in arguments if isinstance(t, Tensor) and not t.requires_grad]
-    gradients = [(t, _Kept.of(t.grad)) for t in arguments if isinstance(t, Tensor) and t.requires_grad and t.is_leaf]
+    generators, cpu = Generators(), torch.get_rng_state()
+    cuda: dict[torch.device, Tensor] = {}
+    tensors: list[_Kept] = []
+    gradients: list[tuple[Tensor, _Kept | None]] = []
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            if argument.is_cuda and argument.device not in cuda:
+                cuda[argument.device] = torch.cuda.get_rng_state(argument.device)
+            if not argument.requires_grad:
+                tensors.append(_Kept(argument))
+            elif argument.is_leaf:
+                gradients.append((argument, _Kept.of(argument.grad)))
     buffers = [
         (module, {name: _Kept.of(buffer) for name, buffer in module._buffers.items()})
         for root in modules_in(function, *arguments)
@@ -44,11 +50,8 @@ def undisturbed(function: Any, arguments: Sequence[Any]) -> Iterator[None]:
         yield
     finally:
         torch.set_rng_state(cpu)
-        random.setstate(python)
-        address = _numpy_address()
-        if numpy is not None and address is not None and numpy != _numpy_state():
-            ctypes.memmove(address, numpy, len(numpy))
-        for device, state in cuda:
+        generators.restore()
+        for device, state in cuda.items():
             torch.cuda.set_rng_state(state, device)
         for kept in tensors:
             kept.restored()
@@ -58,25 +61,6 @@ def undisturbed(function: Any, arguments: Sequence[Any]) -> Iterator[None]:
         for module, contents in buffers:
             for name, buffer in contents.items():
                 module._buffers[name] = buffer.restored() if buffer else None
-
-
-MERSENNE_TWISTER = 2500
-"""Bytes of NumPy's global generator: 624 words and a position."""
-
-
-def _numpy_address() -> int | None:
-    """Where NumPy keeps the state of its global generator, if NumPy is loaded and has its usual one."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None or not hasattr(numpy, "random"):
-        return None
-    generator: Any = numpy.random.get_bit_generator()
-    return int(generator.ctypes.state_address) if type(generator).__name__ == "MT19937" else None
-
-
-def _numpy_state() -> bytes | None:
-    # The state as it lies in memory: asking NumPy for it takes as long as a whole check of a small function.
-    address = _numpy_address()
-    return None if address is None else ctypes.string_at(address, MERSENNE_TWISTER)
 
 
 class _Kept:
@@ -108,16 +92,22 @@ class _Kept:
 def modules_in(*things: Any) -> list[nn.Module]:
     """Modules that callables are, are bound to, close over, have as defaults, or read from their globals."""
     found: dict[int, nn.Module] = {}
-    seen: set[int] = set()
-    ahead = deque(things)
-    while ahead and len(seen) < REACH:
-        thing = ahead.popleft()
+    for thing in reachable(*things):
         if isinstance(thing, nn.Module):
             found[id(thing)] = thing
-        elif not isinstance(thing, PLAIN) and id(thing) not in seen:
+    return list(found.values())
+
+
+def reachable(*things: Any, reach: int = REACH) -> Iterator[Any]:
+    """What callables, containers and objects lead to, the nearest first; modules and tensors are not looked into."""
+    seen: set[int] = set()
+    ahead = deque(things)
+    while ahead and len(seen) < reach:
+        thing = ahead.popleft()
+        yield thing
+        if not isinstance(thing, (nn.Module, *PLAIN)) and id(thing) not in seen:
             seen.add(id(thing))
             ahead.extend(_inside(thing))
-    return list(found.values())
 
 
 def _inside(thing: Any) -> Iterator[Any]:
@@ -130,6 +120,8 @@ def _inside(thing: Any) -> Iterator[Any]:
         yield from items[:WITHIN]
     elif isinstance(thing, MethodType):
         yield from (thing.__self__, thing.__func__)
+        if isinstance(thing.__self__, type):  # an autograd.Function, whose passes are methods of the class
+            yield from (getattr(thing.__self__, name, None) for name in ("forward", "backward"))
     elif isinstance(thing, FunctionType):
         yield from thing.__defaults__ or ()
         yield from (thing.__kwdefaults__ or {}).values()

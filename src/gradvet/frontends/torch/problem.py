@@ -17,6 +17,7 @@ from gradvet.frontends.torch.batching import evaluate_together
 from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
 from gradvet.frontends.torch.layouts import Layout, coordinates_of, layouts_of
+from gradvet.frontends.torch.replay import Replay, evaluate_replayed
 
 
 def tensors_in(result: Any) -> list[Any]:
@@ -47,38 +48,42 @@ class TorchProblem:
         self.function = function
         self.arguments = tuple(arguments)
         self.cost = Cost()
-        positions = self._positions = [i for i, argument in enumerate(self.arguments) if _is_checked(argument)]
-        first = self.arguments[positions[0]]
-        self.home = first.device if isinstance(first, Tensor) else torch.device("cpu")
+        positions = [i for i, argument in enumerate(self.arguments) if is_tensor_like(argument)]
+        self._positions = positions = [i for i in positions if differentiable(self.arguments[i])]
+        self.inputs = tuple([self.arguments[i] for i in positions])
+        self.home = self.inputs[0].device if isinstance(self.inputs[0], Tensor) else torch.device("cpu")
         self.masked = masked
-        self.layouts: list[Layout] = layouts_of([self.arguments[i] for i in positions], masked, self.home)
+        self.layouts: list[Layout] = layouts_of(self.inputs, masked, self.home)
+        self.independent = all(layout.independent for layout in self.layouts)
         self.domain = Space(
             [
                 Leaf(f"input {number}", layout.coordinates, position)
                 for number, (position, layout) in enumerate(zip(positions, self.layouts, strict=True))
             ]
         )
-        self._sizes = [layout.coordinates.size for layout in self.layouts]
         self.generator = torch.Generator(self.home)
         self.generator.manual_seed(seed)
         self.outputs = self._call(self.arguments)
-        self._signature = [_signature(output) for output in self.outputs]
-        numeric = [i for i, (_, dtype) in enumerate(self._signature) if dtype.is_floating_point or dtype.is_complex]
-        self._live = [i for i in numeric if self.outputs[i].requires_grad]
-        silent = [i for i in numeric if not self.outputs[i].requires_grad]
-        self._numeric = self._live + silent
-        self.codomain = self._space(self._live)
-        self.silent = self._space(silent)
-        self._everything = Space(self.codomain.leaves + self.silent.leaves)
-        self.live = tuple(self.outputs[i] for i in self._live)
-        self.inputs = tuple(self.arguments[i] for i in positions)
+        self._signature = _signature(self.outputs)
+        live: list[int] = []
+        silent: list[int] = []
+        for i, output in enumerate(self.outputs):
+            if output.is_floating_point() or output.is_complex():
+                (live if output.requires_grad else silent).append(i)
+        self._numeric = live + silent
+        self.codomain, self.silent = self._space(live), self._space(silent)
+        self._everything = Space(self.codomain.leaves + self.silent.leaves) if silent else self.codomain
+        self.live = tuple([self.outputs[i] for i in live])
         self.ordinary = not has_torch_function(self.live + self.inputs)
+        self.replay: Replay | None = None
         self.reverse = TorchReverse(self)
         self.forward = TorchForward(self)
 
-    @property
-    def independent(self) -> bool:
-        return all(layout.independent for layout in self.layouts)
+    def equal(self, one: Tensor, other: Tensor) -> bool:
+        return torch.equal(one, other)
+
+    def vanishes(self, vector: Tensor) -> bool:
+        return not torch.count_nonzero(vector)
 
     def zeros(self, size: int | tuple[int, ...]) -> Tensor:
         return torch.zeros(size, dtype=WORK, device=self.home)
@@ -88,13 +93,15 @@ class TorchProblem:
         return numbers.add_(numbers.sign(), alpha=0.5 * scale)
 
     def coarseness(self, step: float) -> float:
-        return max(layout.coarseness(step) for layout in self.layouts)
+        return max([layout.coarseness(step) for layout in self.layouts])
 
     def move(self, displacement: Tensor) -> Move:
-        slices = [displacement] if len(self.layouts) == 1 else torch.split(displacement, self._sizes)
-        rounded = [layout.rounded(piece) for layout, piece in zip(self.layouts, slices, strict=True)]
-        vectors = [vector for _, vector in rounded]
-        return Move([part for part, _ in rounded], vectors[0] if len(vectors) == 1 else torch.cat(vectors))
+        if len(self.layouts) == 1:
+            part, vector = self.layouts[0].rounded(displacement)
+            return Move([part], vector)
+        pieces = torch.split(displacement, [leaf.coordinates.size for leaf in self.domain.leaves])
+        rounded = [layout.rounded(piece) for layout, piece in zip(self.layouts, pieces, strict=True)]
+        return Move([part for part, _ in rounded], torch.cat([vector for _, vector in rounded]))
 
     def evaluate(self, move: Move, scales: Sequence[float]) -> list[Tensor]:
         found = []
@@ -104,7 +111,7 @@ class TorchProblem:
             try:
                 for position, layout, part in moves:
                     arguments[position] = layout.place(part, scale)
-                found.append(self.vector(self._everything, self.call(arguments)))
+                found.append(self.values(arguments))
             finally:
                 for layout in self.layouts:
                     layout.restore()
@@ -112,6 +119,9 @@ class TorchProblem:
 
     def evaluate_together(self, displacements: Tensor) -> Tensor | None:
         return evaluate_together(self, displacements)
+
+    def evaluate_replayed(self, displacements: Tensor) -> Tensor | None:
+        return evaluate_replayed(self, displacements)
 
     def vector(self, space: Space, values: Sequence[Any]) -> Tensor:
         """Values as one vector of a space, in memory of its own; a missing one counts as zero."""
@@ -123,6 +133,10 @@ class TorchProblem:
             for leaf, value in zip(space.leaves, values, strict=True)
         ]
         return torch.cat(parts) if parts else self.zeros(0)
+
+    def values(self, arguments: Sequence[Any]) -> Tensor:
+        """The outputs for these arguments as one vector, the silent ones last."""
+        return self.vector(self._everything, self.call(arguments))
 
     def call(self, arguments: Sequence[Any]) -> list[Any]:
         """The live outputs, then the silent ones, for other arguments (duals, say)."""
@@ -138,7 +152,7 @@ class TorchProblem:
         return Space([Leaf(f"output {i}", coordinates_of(self.outputs[i], self.masked, self.home), i) for i in indices])
 
     def _verify(self, outputs: list[Any]) -> None:
-        if [(output.size(), output.dtype) for output in outputs] == self._signature:
+        if _signature(outputs) == self._signature:
             return
         for i, (output, (size, dtype)) in enumerate(zip(outputs, self._signature, strict=False)):
             if output.size() != size:
@@ -149,12 +163,8 @@ class TorchProblem:
             raise _changed("number", 0, len(self._signature), len(outputs))
 
 
-def _is_checked(argument: Any) -> bool:
-    return is_tensor_like(argument) and differentiable(argument)
-
-
-def _signature(output: Any) -> tuple[torch.Size, torch.dtype]:
-    return output.size(), output.dtype
+def _signature(outputs: Sequence[Any]) -> list[tuple[torch.Size, torch.dtype]]:
+    return [(output.size(), output.dtype) for output in outputs]
 
 
 def _changed(attribute: str, index: int, before: object, after: object) -> OutputsChangedError:

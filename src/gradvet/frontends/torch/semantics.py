@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -59,16 +58,11 @@ def told_apart(report: Report, arguments: Sequence[Any], masked: bool, again: Ca
     return replace(report, findings=tuple(told if finding is failure else finding for finding in report.findings))
 
 
-@contextmanager
-def explained(arguments: Sequence[Any], masked: bool) -> Iterator[None]:
+def explain(error: Exception, arguments: Sequence[Any], masked: bool) -> None:
     """Errors of the function and of torch leave as they are; with sparse inputs, a note says what that may mean."""
-    try:
-        yield
-    except (RuntimeError, OutputsChangedError) as error:
-        kinds = sorted({_kind(a) for a in arguments if isinstance(a, Tensor) and is_sparse(a)})
-        if kinds and hasattr(error, "add_note"):
-            error.add_note(_note(error, ", ".join(kinds), masked))
-        raise
+    kinds = sorted({_kind(a) for a in arguments if isinstance(a, Tensor) and is_sparse(a)})
+    if kinds and hasattr(error, "add_note"):
+        error.add_note(_note(error, ", ".join(kinds), masked))
 
 
 def _note(error: Exception, kinds: str, masked: bool) -> str:

@@ -15,24 +15,31 @@ from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.circumstances import TorchCircumstances
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse, load_forward_mode
+from gradvet.frontends.torch.formats import coarsest_within
 from gradvet.frontends.torch.passes import accountable, gradients
 from gradvet.frontends.torch.problem import TorchProblem, tensors_in
-from gradvet.frontends.torch.randomness import RandomState
+from gradvet.frontends.torch.randomness import TorchRandomState
 
 
 class SteadyReverse(TorchReverse):
     """Every backward pass starts from the random state that the forward pass left."""
 
+    @property
+    def problem(self) -> TorchSubject:
+        problem = super().problem
+        assert isinstance(problem, TorchSubject)
+        return problem
+
     def __init__(self, problem: TorchSubject) -> None:
         super().__init__(problem)
-        self._after_forward = RandomState()
+        self._after_forward = TorchRandomState()
 
     def _pull(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Tensor:
         self._after_forward.restore_torch()
         return super()._pull(live, cotangents)
 
     def _gradients(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
-        with accountable(live):
+        with accountable(live, spoilable=not self.problem.binding.derived):
             return super()._gradients(live, cotangents)
 
 
@@ -73,6 +80,7 @@ class TorchSubject(TorchProblem):
             [Leaf(binding.names[leaf.position], leaf.coordinates, leaf.position) for leaf in self.domain.leaves]
         )
         self.codomain, self.silent = (self._titled(space) for space in (self.codomain, self.silent))
+        self._roughness: float | None = None
         self.refusals: list[str] = []
         """What the function raised next to the point."""
         self.point = self.vector(self.domain, self.inputs)
@@ -129,6 +137,11 @@ class TorchSubject(TorchProblem):
         finally:
             for layout in self.layouts:
                 layout.restore()
+
+    def roughness(self) -> float:
+        if self._roughness is None:
+            self._roughness = max(self.epsilon, coarsest_within(self.binding.function, self.arguments))
+        return self._roughness
 
     def representable(self, v: Tensor) -> Tensor:
         return self.vector(self.codomain, self.codomain.unflatten(v))

@@ -27,7 +27,7 @@ class Strided:
         self.independent = separate(size, stride)
 
     def rounded(self, displacement: Tensor) -> tuple[Tensor, Tensor]:
-        moved = torch.add(self.base, self.coordinates.unflatten(displacement))
+        moved = torch.add(self.base, self.coordinates.shaped(displacement))
         rounded = torch.sub(moved, self.base)
         # Infinite elements cannot be moved: inf - inf is no displacement.
         if not self._rounding < torch.inf:
@@ -40,13 +40,13 @@ class Strided:
         self.tensor.data.add_(displacement, alpha=scale)
         return self.tensor
 
-    def points(self, displacements: Tensor) -> Tensor | None:
-        rows = displacements.to(self.base.device)
-        if self.coordinates.parts == 2:
-            moves = torch.view_as_complex(rows.reshape(len(rows), *self.coordinates.shape, 2).contiguous())
-        else:
-            moves = rows.reshape(len(rows), *self.coordinates.shape)
-        stacked: Tensor = self.base + moves.to(self.base.dtype)
+    def put(self, value: Tensor) -> None:
+        """Somewhere else altogether, until it is restored."""
+        self._moved = True
+        self.tensor.data.copy_(value)
+
+    def points(self, displacements: Tensor) -> Tensor:
+        stacked: Tensor = self.base + self.coordinates.unflatten_rows(displacements)
         return stacked
 
     def restore(self) -> None:

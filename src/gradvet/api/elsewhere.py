@@ -1,0 +1,184 @@
+"""The same question at other points and shapes: which are tried, and what their answers come to.
+
+INCONCLUSIVE at a point that gradvet chose says nothing about the user's own point, so it is counted, not concluded.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gradvet.api.catalogue import Selection
+from gradvet.checks.elsewhere import look_at, raising
+from gradvet.core.results import Finding, Verdict
+from gradvet.core.trial import Trial
+from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch.binding import Binding, Request, bind
+from gradvet.frontends.torch.points import Neighbourhood, Point, special_points
+from gradvet.frontends.torch.shapes import special_shapes
+from gradvet.frontends.torch.strategies import examples, is_strategy
+from gradvet.frontends.torch.subject import TorchSubject
+from gradvet.frontends.torch.support import unsupported
+
+SMALL, THOROUGH = "small", "thorough"
+EXAMPLES = 8
+"""So many examples of a strategy of inputs are tried."""
+
+DOUBTS = 3
+"""So many points that a short look does not settle are looked into, unless the search is thorough."""
+
+
+IMMATERIAL = 1e-8
+"""Slopes below this part of the steepest one at the user's point are nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Which points are tried beside the user's own: some of gradvet's choice, or others of the user's."""
+
+    extent: str = SMALL
+    own: Mapping[str, Any] | None = None
+    domain: Any = None
+
+    @classmethod
+    def of(cls, points: Any, domain: Any, seed: int) -> Elsewhere | None:
+        """None, "small", "thorough", a list or a mapping of inputs, or a Hypothesis strategy of inputs."""
+        if points is None or points is False:
+            return None
+        if points in (SMALL, THOROUGH) if isinstance(points, str) else False:
+            return cls(points, None, domain)
+        if is_strategy(points):
+            points = examples(points, EXAMPLES, seed)
+        if isinstance(points, Mapping):
+            return cls(SMALL, {str(name): inputs for name, inputs in points.items()}, domain)
+        if isinstance(points, list):
+            return cls(SMALL, {f"point {number}": inputs for number, inputs in enumerate(points)}, domain)
+        raise InvalidProblemError(
+            f"points= is 'small', 'thorough', None, a list of inputs, a mapping of names to inputs, or a Hypothesis "
+            f"strategy of inputs; found {points!r}"
+        )
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What a call that tries the same points is given, as code."""
+        points = {} if self.extent == SMALL else {"points": repr(self.extent)}
+        points = points if self.own is None else {"points": "points"}
+        return points | ({"domain": "domain"} if self.domain is not None else {})
+
+    def of_kind(self, kind: str, request: Request, trial: Trial) -> Iterator[Point]:
+        """The points, or the shapes, to be tried."""
+        assert isinstance(trial.subject, TorchSubject)
+        if self.own is not None:
+            for name, inputs in self.own.items() if kind == "points" else ():
+                yield Point(name, iter([bind(replace(request, inputs=inputs))]))
+            return
+        near = Neighbourhood.of(trial.subject.binding, request.func, self.domain, trial.options.seed)
+        yield from (special_points if kind == "points" else special_shapes)(near, self.extent == THOROUGH)
+
+
+@dataclass
+class _Tally:
+    """What came of the points of one kind."""
+
+    exercised: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    doubts: int = 0
+
+    def findings(self, kind: str) -> Iterator[Finding]:
+        if self.exercised:
+            facts = {"exercised": list(self.exercised)}
+            yield Finding(kind, Verdict.PASS, f"no wrong derivative at {', '.join(self.exercised)}", facts=facts)
+        if self.skipped:
+            yield Finding(kind, Verdict.SKIPPED, "; ".join(self.skipped), facts={"skipped": list(self.skipped)})
+
+
+def elsewhere(trial: Trial, request: Request, wanted: Elsewhere, selection: Selection) -> list[Finding]:
+    """Findings about points and shapes; after the first that fails, no more of its kind are tried.
+
+    What the function warns about at points that nobody asked for is not passed on.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return list(_findings(trial, request, wanted, selection))
+
+
+def _findings(trial: Trial, request: Request, wanted: Elsewhere, selection: Selection) -> Iterator[Finding]:
+    modes = [mode for mode in ("reverse", "forward") if mode in selection]
+    modes = modes if wanted.extent == THOROUGH else modes[:1]
+    for kind in ("points", "shapes"):
+        if kind in selection and modes:
+            yield from _of_kind(kind, trial, wanted.of_kind(kind, request, trial), modes, wanted)
+
+
+def _of_kind(
+    kind: str, trial: Trial, points: Iterable[Point], modes: list[str], wanted: Elsewhere
+) -> Iterator[Finding]:
+    tally = _Tally()
+    for point in points:
+        if trial.late:
+            tally.skipped.append(f"{point.name} and the following (the time that was given is spent)")
+            break
+        if tally.doubts >= DOUBTS and wanted.extent != THOROUGH:
+            tally.skipped.append(f"{point.name} and the following (too many kinks; points='thorough' tries them)")
+            break
+        found = _answer(point, trial, modes)
+        tally.doubts += found.verdict is Verdict.INCONCLUSIVE
+        if found.verdict is Verdict.FAIL or (wanted.own is not None and found.verdict is Verdict.INCONCLUSIVE):
+            yield _named(kind, point.name, found)
+            if found.verdict is Verdict.FAIL:
+                break
+        elif found.verdict is Verdict.PASS:
+            tally.exercised.append(point.name)
+        else:
+            tally.skipped.append(f"{point.name} ({found.headline})")
+    yield from tally.findings(kind)
+
+
+def _named(kind: str, point: str, found: Finding) -> Finding:
+    facts = {**found.facts, "point": point}
+    return replace(found, check=kind, headline=f"at {point}: {found.headline}", facts=facts)
+
+
+def _answer(point: Point, trial: Trial, modes: list[str]) -> Finding:
+    """What the first form of the point at which the function is at home shows; the worst of the modes."""
+    answer = Finding("", Verdict.SKIPPED, "nothing to change")
+    for form in point.forms:
+        try:
+            there = _trial_at(form, trial)
+        except InvalidProblemError:
+            raise
+        except Exception as error:
+            answer = Finding("", Verdict.SKIPPED, f"refused: {type(error).__name__}")
+            continue
+        for mode in modes:
+            answer = _looked(there, mode)
+            if answer.verdict is not Verdict.PASS:
+                break
+        if answer.verdict is not Verdict.SKIPPED:
+            return answer
+    return answer
+
+
+def _looked(there: Trial, mode: str) -> Finding:
+    try:
+        return look_at(there, mode)
+    except InvalidProblemError:
+        raise
+    except Exception as error:
+        return raising(there, mode, error, unsupported)
+
+
+def _trial_at(binding: Binding, trial: Trial) -> Trial:
+    """The same trial at another point; it shares the time and the cost."""
+    assert isinstance(trial.subject, TorchSubject)
+    subject = TorchSubject(binding, trial.options.seed, trial.subject.masked)
+    trial.subject.cost.forwards += subject.cost.forwards
+    subject.cost = trial.subject.cost
+    there = Trial(subject, trial.options)
+    there.deadline, there.reversible = trial.deadline, trial.reversible
+    there.immaterial = IMMATERIAL * trial.steepest
+    if trial.is_steady:
+        there.wobble = subject.zeros(subject.codomain.size)
+    return there

@@ -1,0 +1,122 @@
+"""Where inputs may lie: what the user says about it, and candidates brought inside.
+
+A domain of one input is an interval `(low, high)` with None for no bound; a callable that is given candidate values and
+says which are inside (a mask, or one truth for all) or gives values of the same shape instead (a sampler); or a
+Hypothesis strategy of numbers or of tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch.strategies import examples, is_strategy
+
+VALUES = 64
+"""So many numbers are drawn from a strategy of numbers; larger tensors repeat them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Where each argument may lie, by its place; arguments without an entry may lie anywhere."""
+
+    regions: Mapping[int, Any]
+
+    @classmethod
+    def of(cls, given: Any, names: Sequence[str]) -> Domain:
+        """One region per input in their order, or by name or number; one alone is for all inputs."""
+        if given is None:
+            return cls({})
+        if isinstance(given, Mapping):
+            regions = {_place(key, names): region for key, region in given.items()}
+        elif isinstance(given, list):
+            if len(given) > len(names):
+                raise InvalidProblemError(f"domain= has {len(given)} entries for {len(names)} inputs: give one each")
+            regions = {place: region for place, region in enumerate(given) if region is not None}
+        else:
+            regions = dict.fromkeys(range(len(names)), given)
+        for region in regions.values():
+            _require_region(region)
+        return cls(regions)
+
+    @property
+    def strategies(self) -> list[int]:
+        """The places of arguments that are drawn from a strategy."""
+        return [place for place, region in self.regions.items() if is_strategy(region)]
+
+    def example(self, place: int, like: Tensor, seed: int) -> Tensor:
+        """A value from the strategy of an argument."""
+        return _drawn(self.regions[place], like, seed)
+
+    def edges(self, place: int) -> list[float]:
+        """The finite ends of an interval."""
+        region = self.regions.get(place)
+        ends = region if isinstance(region, tuple) else ()
+        return [float(end) for end in ends if end is not None and math.isfinite(end)]
+
+    def inside(self, place: int, candidate: Tensor, own: Tensor) -> Tensor | None:
+        """The candidate with the numbers that are not allowed put back to the user's own; None if nothing is left."""
+        region = self.regions.get(place)
+        if region is None:
+            return candidate
+        if is_strategy(region):
+            return own if own.shape == candidate.shape else None
+        if isinstance(region, tuple):
+            if candidate.is_complex():
+                raise InvalidProblemError("an interval is for real inputs; give a function for a complex one")
+            low, high = (-math.inf if region[0] is None else region[0], math.inf if region[1] is None else region[1])
+            return _kept(candidate, (candidate >= low) & (candidate <= high), own)
+        answer = region(candidate)
+        if isinstance(answer, Tensor) and answer.dtype is not torch.bool:
+            if answer.shape != candidate.shape:
+                raise InvalidProblemError(
+                    f"the sampler of domain= must give values of the shape {tuple(candidate.shape)} that it is handed, "
+                    f"found {tuple(answer.shape)}"
+                )
+            return answer.detach().to(candidate.dtype)
+        if isinstance(answer, Tensor) and answer.dim():
+            return _kept(candidate, answer, own)
+        return candidate if bool(answer) else None
+
+
+def _kept(candidate: Tensor, allowed: Tensor, own: Tensor) -> Tensor | None:
+    if bool(allowed.all()):
+        return candidate
+    if candidate.shape != own.shape:
+        return None
+    return torch.where(allowed, candidate, own) if bool(allowed.any()) else None
+
+
+def _drawn(strategy: Any, like: Tensor, seed: int) -> Tensor:
+    """A tensor from a strategy of tensors, or numbers from a strategy of numbers."""
+    first = examples(strategy, min(VALUES, max(1, like.numel())), seed)
+    whole = [torch.as_tensor(value) for value in first]
+    for tensor in whole:
+        if tensor.dim() and tensor.shape == like.shape:
+            return tensor.detach().to(like.dtype).clone()
+    numbers = torch.stack([tensor.reshape(-1)[0] for tensor in whole if tensor.numel()]).to(like.dtype)
+    index = torch.arange(like.numel()) % len(numbers)
+    return numbers[index].reshape(like.shape).to(like.device)
+
+
+def _place(key: Any, names: Sequence[str]) -> int:
+    if isinstance(key, int) and 0 <= key < len(names):
+        return key
+    if key in names:
+        return names.index(key)
+    raise InvalidProblemError(f"domain= names {key!r}, but the inputs are: {', '.join(names)}")
+
+
+def _require_region(region: Any) -> None:
+    interval = isinstance(region, tuple) and len(region) == 2
+    if not (interval or callable(region) or is_strategy(region)):
+        raise InvalidProblemError(
+            f"a domain is an interval (low, high), a function of candidate values, or a Hypothesis strategy; found "
+            f"{region!r}"
+        )

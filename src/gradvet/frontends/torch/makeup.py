@@ -1,0 +1,66 @@
+"""What a function is made of: which operators are in its graph, and how many calls of torch it makes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+MOST = 10_000
+"""So many nodes are looked at."""
+
+
+DECOMPOSITIONS = ("LinalgEig", "LinalgSvd", "LinalgQr")
+"""Beginnings of the names of operators whose derivatives divide by differences of eigenvalues or by pivots."""
+
+
+def has_decomposition(roots: Iterable[Any]) -> bool:
+    """Whether a matrix is decomposed: torch documents that there is no derivative at equal eigenvalues."""
+    return any(node.name().startswith(DECOMPOSITIONS) for node in _nodes(roots))
+
+
+class Calls(TorchFunctionMode):
+    """The calls of torch that somebody's own code makes for values that have a derivative.
+
+    What a function of torch's, such as a loss or a module, calls in turn belongs to the call of that function.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: set[object] = set()
+
+    @property
+    def count(self) -> int:
+        return len(self._made)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        parts = result if isinstance(result, (tuple, list)) else (result,)
+        if any(isinstance(part, Tensor) and part.requires_grad for part in parts):
+            self._made.add(_outermost(sys._getframe(1)) or object())
+        return result
+
+
+def _outermost(frame: FrameType | None) -> FrameType | None:
+    """The function of torch's that was called from outside of torch; None where the call came from there itself."""
+    found = None
+    while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith("torch."):
+        found, frame = frame, frame.f_back
+    return found
+
+
+def _nodes(roots: Iterable[Any]) -> Iterator[Any]:
+    ahead = [root for root in roots if root is not None]
+    seen = set(ahead)
+    while ahead and len(seen) < MOST:
+        node = ahead.pop()
+        yield node
+        fresh = {following for following, _ in node.next_functions if following is not None} - seen
+        seen |= fresh
+        ahead.extend(fresh)

@@ -1,0 +1,205 @@
+"""Points that nobody tries: the user's tensors with zeros, ones, ties, other scales and signs in them.
+
+What is special is written into copies of the user's own values, so that a point stays where the function is at home.
+A point may have milder forms, for functions that are not defined at the first one: the first form is the one wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradvet.frontends.torch.binding import Binding
+from gradvet.frontends.torch.domains import Domain
+from gradvet.frontends.torch.preservation import reachable
+
+FAR_REACH = 256
+"""So many things that a function holds are looked at in search of integers."""
+
+Change = Callable[[Tensor, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A place to look at, in one or several forms, each made when it is asked for."""
+
+    name: str
+    forms: Iterator[Binding]
+
+
+def _half(x: Tensor, generator: torch.Generator) -> Tensor:
+    """About half of the entries at random: the first always, and of several never the last."""
+    chosen = torch.randint(2, (x.numel(),), generator=generator, dtype=torch.bool)
+    chosen[-1:] = False
+    chosen[:1] = True
+    return chosen.reshape(x.shape).to(x.device)
+
+
+def _zeros(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Half of a vector; of anything with rows, the whole first row and some more."""
+    chosen = _half(x, generator)
+    if x.dim() > 1 and len(x) > 1:
+        chosen = chosen & _half(x, generator)
+        chosen[0] = True
+    return torch.where(chosen, torch.zeros_like(x), x)
+
+
+def _signs(x: Tensor) -> Tensor:
+    real = x.real if x.is_complex() else x
+    return torch.where(real < 0, -1.0, 1.0).to(x.dtype)
+
+
+def _ties(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Every second entry is a copy of the one before it."""
+    flat = x.reshape(-1)
+    return flat[torch.arange(len(flat), device=x.device) // 2 * 2].reshape(x.shape)
+
+
+def _integers(x: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.view_as_complex(torch.view_as_real(x).round()) if x.is_complex() else x.round()
+
+
+def _counts(x: Tensor, generator: torch.Generator) -> Tensor:
+    """The next integers away from zero."""
+    whole = _integers(x, generator)
+    return torch.where(whole == 0, _signs(x), whole)
+
+
+def _origin(x: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.zeros_like(x)
+
+
+def _constant(x: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.full_like(x, x.reshape(-1)[0].item()) if x.numel() else x
+
+
+def _times(factor: float) -> Change:
+    return lambda x, generator: factor * x
+
+
+def _ones_and_ties(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Half are 1 or -1, the rest come in equal pairs."""
+    return torch.where(_half(x, generator), _signs(x), _ties(x, generator))
+
+
+def _far(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Eight times as large; with the other sign where there are both signs, so that neither is out of place."""
+    real = x.real if x.is_complex() else x
+    both = bool((real > 0).any()) and bool((real < 0).any())
+    return (-8.0 if both else 8.0) * x
+
+
+SMALL: Mapping[str, Sequence[Change]] = {
+    "zeros": (_zeros,),
+    "ones and ties": (_ones_and_ties,),
+    "eight times larger": (_far, _times(8.0)),
+    "a thousand times larger": (_times(1024.0),),
+    "the origin": (_origin,),
+}
+"""Point by name, the forms of each from the one that is wanted to the mildest."""
+
+MORE: Mapping[str, Sequence[Change]] = {
+    "integers": (_integers, _counts),
+    "other sign": (_times(-1.0),),
+    "64 times larger": (_times(64.0),),
+    "a million times smaller": (_times(2.0**-20), _times(2.0**-8)),
+    "pairs": (_ties,),
+    "all ones": (lambda x, generator: torch.ones_like(x),),
+    "all minus ones": (lambda x, generator: -torch.ones_like(x),),
+    "all equal": (_constant,),
+}
+"""What a thorough search adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """The user's point and what may be made of it."""
+
+    binding: Binding
+    domain: Domain
+    generator: torch.Generator
+    function: Any = None
+    """What the user passed, to look into."""
+
+    @classmethod
+    def of(cls, binding: Binding, function: Any, domain: Any, seed: int) -> Neighbourhood:
+        """The same points for the same seed."""
+        generator = torch.Generator().manual_seed(seed)
+        return cls(binding, Domain.of(domain, binding.names), generator, function)
+
+    @property
+    def reaches_integers(self) -> bool:
+        """Whether there are integers in tensors or arrays, among the arguments or in what the function holds."""
+        things = reachable(*self.binding.arguments, self.function, reach=FAR_REACH)
+        return any(_kind(thing).startswith(("int", "uint")) for thing in things)
+
+    @property
+    def places(self) -> list[int]:
+        """Arguments whose values are changed: inputs that are checked; a module's parameters only if there are none."""
+        checked = [i for i in self.binding.checked if self.binding.arguments[i].layout is torch.strided]
+        return [i for i in checked if not isinstance(self.binding.arguments[i], nn.Parameter)] or checked
+
+    def changed(self, change: Change, places: Sequence[int]) -> Binding | None:
+        """The binding with some arguments changed; None where that leaves the domain or changes nothing."""
+        arguments, fresh = list(self.binding.arguments), False
+        for place in places:
+            own = arguments[place].detach()
+            value = self.domain.inside(place, change(own, self.generator), own)
+            if value is None:
+                return None
+            fresh = fresh or not torch.equal(value, own)
+            arguments[place] = value.clone().requires_grad_()
+        return replace(self.binding, arguments=tuple(arguments)) if fresh else None
+
+    def example(self) -> Binding:
+        """The binding with an example in place of every argument that has a strategy."""
+        arguments = list(self.binding.arguments)
+        for place in self.domain.strategies:
+            seed = int(torch.randint(2**31, (), generator=self.generator))
+            drawn = self.domain.example(place, arguments[place].detach(), seed)
+            arguments[place] = drawn.requires_grad_(arguments[place].requires_grad)
+        return replace(self.binding, arguments=tuple(arguments))
+
+
+def _kind(thing: Any) -> str:
+    return str(getattr(thing, "dtype", "")).removeprefix("torch.")
+
+
+def special_points(near: Neighbourhood, thorough: bool) -> Iterator[Point]:
+    """Points by name; all inputs changed at once, or where the function refuses that, one alone."""
+    places = near.places
+    if not places:
+        return
+    each = [[place] for place in places] if len(places) > 1 else []
+    for name, forms in {**_edges(near), **SMALL, **(MORE if thorough else {})}.items():
+        yield Point(name, _forms(near, forms, [places, *each[:2]]))
+        for place in places if each and thorough else []:
+            yield Point(f"{name} in {near.binding.names[place]}", _forms(near, forms, [[place]]))
+    for number in range(_examples(near, thorough)):
+        yield Point(f"example {number + 1}", iter([near.example()]))
+
+
+def _forms(near: Neighbourhood, forms: Sequence[Change], where: Sequence[Sequence[int]]) -> Iterator[Binding]:
+    for places in where:
+        for change in forms:
+            binding = near.changed(change, places)
+            if binding is not None:
+                yield binding
+
+
+def _examples(near: Neighbourhood, thorough: bool) -> int:
+    return (8 if thorough else 2) if near.domain.strategies else 0
+
+
+def _edges(near: Neighbourhood) -> dict[str, Sequence[Change]]:
+    """The ends of the intervals that the user gave."""
+    ends = sorted({end for place in near.places for end in near.domain.edges(place)})
+
+    def at(end: float) -> Change:
+        return lambda x, generator: torch.where(_half(x, generator), torch.full_like(x, end), x)
+
+    return {f"the edge {end:g} of the domain": (at(end),) for end in ends}

@@ -1,0 +1,45 @@
+"""The global generators of Python and NumPy, put back whatever was drawn from them."""
+
+from __future__ import annotations
+
+import random
+
+import numpy
+import pytest
+
+from gradvet.frontends.torch import generators
+from gradvet.frontends.torch.generators import Generators
+
+
+@pytest.fixture(params=[True, False], ids=["in memory", "asked for"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param:
+        assert generators.LIES_THERE
+    monkeypatch.setattr(generators, "LIES_THERE", request.param)
+
+
+@pytest.mark.usefixtures("way")
+def test_numbers_drawn_in_between_were_never_drawn() -> None:
+    kept = Generators()
+    first = random.random(), random.gauss(0.0, 1.0), float(numpy.random.rand())
+    for _ in range(1000):
+        random.random()
+        numpy.random.rand()
+    kept.restore()
+    assert (random.random(), random.gauss(0.0, 1.0), float(numpy.random.rand())) == first
+
+
+@pytest.mark.usefixtures("way")
+def test_normal_number_that_waits_to_be_used_is_kept() -> None:
+    random.gauss(0.0, 1.0)
+    kept = Generators()
+    waiting = random.gauss(0.0, 1.0)
+    kept.restore()
+    assert random.gauss(0.0, 1.0) == waiting
+
+
+@pytest.mark.usefixtures("way")
+def test_generator_that_nobody_drew_from_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Generators()
+    monkeypatch.setattr(random, "setstate", lambda state: pytest.fail("the state was written"))
+    kept.restore()
