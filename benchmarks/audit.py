@@ -15,7 +15,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from benchmarks.confirmations import CONFIRMED, MEANT, Confirmed, Meant
@@ -70,7 +69,7 @@ class Failure:
         return self.case.split("/")[0]
 
     def is_of(self, kind: Confirmed | Meant) -> bool:
-        return self.check in kind.checks and any(fnmatchcase(self.operator, one) for one in kind.operators)
+        return any(one.holds(self.operator, self.check) for one in kind.failing)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,10 +24,10 @@ import psutil
 import torch
 from distributed import Client
 
+from benchmarks import errands
 from benchmarks.fleet import Costs, Fleet, Result, simulate
 from gradvet.suite.engines import BATCH
 from gradvet.suite.job import Outcome
-from gradvet.suite.operators import Operators
 from gradvet.suite.processes import Processes
 from gradvet.suite.store import Store
 
@@ -78,31 +78,22 @@ def started() -> float:
 
     def once() -> float:
         with Processes(1) as processes:
-            return processes.submit(_ready).result()
+            return processes.submit(errands.ready).result()
 
     return statistics.median(once() for _ in range(3))
-
-
-def _ready() -> float:
-    next(iter(Operators("sin", samples=1).open()))
-    return time.process_time()
 
 
 def scheduled(outcomes: list[Outcome], calls: int) -> Scheduling:
     """What a scheduler spends on calls whose answers are as large as real ones."""
     with cluster() as (client, scheduler):
         executor = client.get_executor(pure=False)
-        list(executor.map(_answer, [outcomes] * 20))
+        list(executor.map(errands.answer, [outcomes] * 20))
         before, mine = _cpu(scheduler), time.process_time()
         for start in range(0, calls, AT_A_TIME):
-            for future in [executor.submit(_answer, outcomes) for _ in range(min(AT_A_TIME, calls - start))]:
+            for future in [executor.submit(errands.answer, outcomes) for _ in range(min(AT_A_TIME, calls - start))]:
                 future.result()
         spent = _cpu(scheduler) - before, time.process_time() - mine
         return Scheduling(spent[0] / calls, spent[1] / calls, len(pickle.dumps(outcomes)))
-
-
-def _answer(outcomes: list[Outcome]) -> list[Outcome]:
-    return outcomes
 
 
 def _cpu(process: psutil.Process) -> float:
@@ -130,7 +121,7 @@ def cluster() -> Iterator[tuple[Client, psutil.Process]]:
 
 
 def _dask(folder: str, kind: str, *options: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", f"distributed.cli.dask_{kind}", *options, "--no-dashboard"]
+    command = [sys.executable, "-m", f"distributed.cli.dask_{kind}", *options, "--host", "127.0.0.1", "--no-dashboard"]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

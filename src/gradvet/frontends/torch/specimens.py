@@ -43,7 +43,8 @@ def seeded(seed: int) -> Iterator[None]:
     with forked():
         # Not torch.manual_seed, which loads the compiler: seconds, for nothing.
         torch.default_generator.manual_seed(seed)
-        torch.cuda.manual_seed_all(seed)
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(seed)
         random.seed(seed)
         if numpy := sys.modules.get("numpy"):
             numpy.random.seed(seed)

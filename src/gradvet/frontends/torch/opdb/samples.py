@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -144,11 +144,19 @@ def options_of(operator: Any, variant: Variant, check: Check) -> dict[str, objec
     return options
 
 
-def _unobserved() -> AbstractContextManager[object]:
-    """PyTorch looks for the test that asks for samples in the sources of the whole stack, at many times their cost."""
+@contextmanager
+def _unobserved() -> Iterator[None]:
+    """Without what PyTorch does about each sample besides making it, which costs many times as much.
+
+    It looks for the test that asks in the sources of the whole stack, and keeps the stack for a GPU that is not there.
+    """
     from torch.testing._internal import common_utils
 
-    return patch.object(common_utils, "extract_test_fn", lambda: None, create=True)
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(common_utils, "extract_test_fn", lambda: None, create=True))
+        if not torch.cuda.is_available():
+            stack.enter_context(patch.object(torch.cuda, "manual_seed_all", lambda seed: None))
+        yield
 
 
 @dataclass(frozen=True)
