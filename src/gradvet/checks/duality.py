@@ -15,6 +15,10 @@ FORGIVEN = 1e-5
 """Part of the scale of the products, or a power of the roundoff: a function may be less precise inside than outside."""
 
 
+COARSE = 0.4
+"""And this power of the roundoff of a coarser format inside the function."""
+
+
 def duality(trial: Trial) -> Iterator[Finding]:
     """v·(Ju) against (Jᵀv)·u."""
     subject = trial.subject
@@ -33,6 +37,8 @@ def duality(trial: Trial) -> Iterator[Finding]:
     allowed = grain + max(FORGIVEN, subject.epsilon**0.6) * scale
     if not abs(left - right) <= allowed:
         allowed += 16.0 * trial.jitter(look.v, u)
+    if not abs(left - right) <= allowed and not trial.is_rough_as_it_looks:
+        allowed += subject.roughness() ** COARSE * scale
     if bool(xp.any(look.broken)) or abs(left - right) <= allowed:
         yield Finding("duality", Verdict.PASS, "forward and reverse mode agree")
     else:

@@ -101,8 +101,14 @@ def judge(reading: Reading, standard: Standard, power: float) -> Judgement:
         if abs(e) - a > CLEAR * (bar + slack) and reading.plateau and abs(e) - a > material:
             return Judgement(Verdict.FAIL, Reason.OUTSIDE, e, bar)
     if not abs(e) <= max(bar, material / 4.0):
-        if abs(e) > CLEAR * bar and abs(e) > material and reading.plateau and math.isfinite(bar):
+        clear = abs(e) > CLEAR * bar and abs(e) > material and math.isfinite(bar)
+        # The derivative says that the function varies more over the smallest step than it does over any: perhaps it
+        # does so in between.
+        hidden = 0.0 < reading.wild < standard.scale and abs(e) <= 2.0 * standard.scale
+        if clear and reading.plateau and not reading.steep and not hidden:
             return Judgement(Verdict.FAIL, Reason.DISAGREES, e, bar)
+        if clear and hidden:
+            return Judgement(Verdict.INCONCLUSIVE, Reason.PRECISION, e, bar)
         small = power * standard.typical * (1.0 if standard.epsilon > ROUGH else SMALL)
         if not reading.steep and abs(e) + bar <= small:
             return Judgement(Verdict.PASS, Reason.AGREES, e, abs(e) + bar)

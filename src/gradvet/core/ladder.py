@@ -24,6 +24,12 @@ WIDTH = 4.0
 PLATEAU = 3
 """So many steps in a row must show the same error before it counts."""
 
+WILD = 1e3
+"""Noise of so many times the least is not roundoff."""
+
+WAVES = 0.02
+"""And noise of so large a part of all that the values ever vary by may be waves between the steps."""
+
 STAIR = 2.0**-18
 """Values that stand still over steps this wide are hardly rounded, even by a format of 24 bits."""
 
@@ -54,6 +60,8 @@ class Rungs:
     """How many outputs changed at all at each step: values that do not move show nothing."""
     floor: float
     """The least noise that a value can have."""
+    rise: float = 0.0
+    """The most that the values vary by."""
     grain: float = 0.0
     """The noise of values that are rounded more than that."""
     still: Sequence[tuple[bool, bool]] = ()
@@ -90,6 +98,8 @@ class Reading:
     """Whether no value changed at any step that counts."""
     steep: bool = False
     """Whether the slopes grow without limit towards the point."""
+    wild: float = 0.0
+    """Where the values vary from step to step by far more than roundoff: by how much, over the smallest step."""
     stairs: bool = False
     """Whether the values stand still over steps that are too wide for rounding, and move over wider ones."""
 
@@ -156,6 +166,7 @@ def _two_sided(rungs: Rungs, kept: Sequence[int]) -> Reading:
         still=not any(rungs.moved[i] for i in kept),
         jump=jump,
         steep=_steep(steps, odd) or _steep(steps, even),
+        wild=noise / steps[-1] if noise > max(WILD * rungs.floor, WAVES * rungs.rise) else 0.0,
     )
 
 

@@ -68,6 +68,8 @@ def gap_between(trial: Trial, v: Array, found: Array, expected: Array) -> Gap | 
         response = _response(trial, v) if response is None else response
         if gap <= RESPONSES * float(xp.max(response[part])):
             continue
+        if gap <= top * trial.subject.roughness() ** COARSE_SHARE and not trial.is_rough_as_it_looks:
+            continue
         return Gap(domain.locate(index), float(found[index]), float(expected[index]))
     return None
 

@@ -81,7 +81,7 @@ def climb(subject: Walkable, u: Array, claims: Sequence[Claim], wobble: Array, s
     f0 = subject.value[:rows]
     sides: list[tuple[list[float], list[float]]] = [([], []) for _ in claims]
     moved: list[list[tuple[int, int]]] = [[] for _ in claims]
-    smallest = [math.inf] * len(claims)
+    smallest, largest = [math.inf] * len(claims), [0.0] * len(claims)
     weights = [xp.astype(claim.v != 0.0, claim.v.dtype) for claim in claims]
     for t in steps:
         changed: list[list[int]] = [[] for _ in claims]
@@ -92,12 +92,13 @@ def climb(subject: Walkable, u: Array, claims: Sequence[Claim], wobble: Array, s
                 rise = _dot(claim.v, change)
                 sides[number][side].append(rise - claim.predicted(walk.displacement, sign * t))
                 smallest[number] = min(smallest[number], abs(rise) or math.inf)
+                largest[number] = max(largest[number], abs(rise)) if math.isfinite(rise) else largest[number]
                 changed[number].append(int(xp.count_nonzero(change * weights[number])))
         for number, counts in enumerate(changed):
             moved[number].append((counts[0], counts[1]))
     floors = [0.2 * subject.epsilon * _norm(claim.v, f0) + _norm(claim.v, wobble) for claim in claims]
     return [
-        _rungs(steps, sides[number], moved[number], (floors[number], grain), subject.epsilon)
+        _rungs(steps, sides[number], moved[number], (floors[number], largest[number], grain), subject.epsilon)
         for number, grain in enumerate(
             _grain(steps, m, r, subject.epsilon) for m, r in zip(moved, smallest, strict=True)
         )
@@ -108,7 +109,7 @@ def _rungs(
     steps: Sequence[float],
     sides: tuple[list[float], list[float]],
     moved: Sequence[tuple[int, int]],
-    noise: tuple[float, float],
+    noise: tuple[float, float, float],
     epsilon: float,
 ) -> Rungs:
     still = [(not plus, not minus) for plus, minus in moved]

@@ -20,6 +20,9 @@ from gradvet.core.trial import Trial
 
 UNKNOWN = Judgement(Verdict.FAIL, Reason.NOT_FINITE)
 
+FINER = 2.0**-12
+"""By so much the steps are narrowed."""
+
 LARGE = 64.0
 """Numbers beyond this are also moved by steps of size one."""
 
@@ -73,19 +76,30 @@ def pinpoint(trial: Trial, mode: Mode, u: Array, v: Array) -> Entry | None:
 
 
 def judged_entry(trial: Trial, mode: Mode, row: int, column: int) -> Entry:
-    """One entry by a ladder along its own column; a wrong one also by steps of the size of the number itself.
+    """One entry by a ladder along its own column; a wrong one also by narrower steps, lest those were too wide for it.
 
-    And, if that is large, by steps of size one: many functions oscillate at that size however large their inputs are.
+    They are of the size of the number itself, of size one if that is large, or much smaller: a function may oscillate,
+    or end, on a scale that its inputs do not show.
     """
     size = float(trial.sizes[column])
     own = abs(float(trial.subject.point[column]))
     entry = _laddered(trial, mode, (row, column), size)
-    if entry.verdict is not Verdict.PASS and 0.0 < own < size / 2.0:
-        entry = _laddered(trial, mode, (row, column), own)
-    if entry.verdict is not Verdict.PASS and size > LARGE:
-        finer = _laddered(trial, mode, (row, column), 1.0)
-        return finer if finer.verdict is Verdict.PASS else entry
+    narrower = [own] if 0.0 < own < size / 2.0 else []
+    narrower += [1.0] if size > LARGE else []
+    for other in narrower:
+        if entry.verdict is not Verdict.PASS:
+            finer = _laddered(trial, mode, (row, column), other)
+            entry = finer if entry.verdict is not Verdict.FAIL or _speaks_against(finer, entry) else entry
+    if entry.verdict is not Verdict.PASS and trial.is_fine and trial.is_rough_as_it_looks:
+        # Much narrower steps show the slope of any noise: they may speak for a derivative, but not against it.
+        finer = _laddered(trial, mode, (row, column), FINER * size)
+        entry = finer if _speaks_against(finer, entry) else entry
     return entry
+
+
+def _speaks_against(finer: Entry, entry: Entry) -> bool:
+    """Whether an agreement is close enough to speak against a disagreement."""
+    return finer.verdict is Verdict.PASS and 2.0 * finer.error < abs(entry.derivative - entry.numerical)
 
 
 def _laddered(trial: Trial, mode: Mode, place: tuple[int, int], size: float) -> Entry:

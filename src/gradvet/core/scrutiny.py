@@ -47,6 +47,16 @@ class Scrutiny:
         self.trial, self.mode = trial, mode
 
     def outcome(self) -> Outcome:
+        """The worst of what the walks show; where they leave doubt, also as a function of a coarser format."""
+        found = self._worst()
+        if found.verdict is Verdict.INCONCLUSIVE and not self.trial.late and self.trial.coarsen():
+            return self._worst()
+        if found.verdict is Verdict.FAIL and self.trial.narrowed:
+            # Much narrower steps show the slope of any noise: they may speak for a derivative, but not against it.
+            return replace(found, verdict=Verdict.INCONCLUSIVE, reason=Reason.PRECISION)
+        return found
+
+    def _worst(self) -> Outcome:
         """The worst of what the walks show, up to the first failure."""
         doubtful: list[Outcome] = []
         for found in self._walks():

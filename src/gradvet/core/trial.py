@@ -21,6 +21,9 @@ from gradvet.options import Options
 FINE = 2.0**-40
 """Formats at least this fine have a near walk that is sharp enough by itself."""
 
+NARROWER = 2.0**-10
+"""By so much all steps are narrowed where wider ones leave doubt."""
+
 PUSHES = 4
 """So many results of forward mode are kept."""
 
@@ -64,6 +67,8 @@ class Trial(Experiment):
         self.record = Record()
         self.captured: bool | None = None
         """Whether the function reads captured tensors instead of its arguments; None while nobody looked."""
+        self.narrowed = False
+        """Whether all steps were narrowed because wider ones left doubt."""
         self._pushed: list[tuple[Array, Array]] = []
         self.reversible = True
         """Whether there is a reverse mode; without it nothing is known of the size of single entries."""
@@ -99,6 +104,11 @@ class Trial(Experiment):
     @property
     def is_fine(self) -> bool:
         return self.subject.epsilon <= FINE
+
+    @property
+    def is_rough_as_it_looks(self) -> bool:
+        """Whether the numbers inside the function have the format of its inputs and outputs."""
+        return self.subject.roughness() <= self.subject.epsilon
 
     @cached_property
     def sizes(self) -> Array:
@@ -153,15 +163,27 @@ class Trial(Experiment):
         self.__dict__.pop("second", None)
         self.looks = self.looks_for(self.first.slope)
 
+    def coarsen(self) -> bool:
+        """Take the function for one of the coarsest format that its numbers pass inside; False if it is one already."""
+        rough = self.subject.roughness()
+        if not rough > 4.0 * self.subject.epsilon:
+            return False
+        self.subject.settle_for(rough)
+        for name in ("sizes", "first", "second", "looks", "noise", "coarse_noise", "wobble"):
+            self.__dict__.pop(name, None)
+        self.record.note(f"numbers inside the function are rounded to {rough:.1g}: its slopes are judged as such")
+        return True
+
     def restricted(self, u: Array) -> Array:
         """A direction without the columns that were set aside."""
         xp = array_api_compat.array_namespace(u)
         return xp.where(self.set_aside, xp.zeros_like(u), u)
 
     def refine(self) -> bool:
-        """Let every coordinate that is not zero move in proportion to itself alone, and then by no more than about one.
+        """Let every coordinate that is not zero move in proportion to itself alone, then by no more than about one, and
+        then by much less than that.
 
-        False if both were done before.
+        False if all were done before.
         """
         xp = array_api_compat.array_namespace(self.sizes)
         own = xp.abs(self.subject.point)
@@ -169,7 +191,9 @@ class Trial(Experiment):
         if not bool(xp.any(finer < self.sizes)):
             finer = xp.minimum(self.sizes, xp.ones_like(self.sizes))
         if not bool(xp.any(finer < self.sizes)):
-            return False
+            if self.narrowed or not self.is_fine or not self.is_rough_as_it_looks:
+                return False
+            finer, self.narrowed = NARROWER * self.sizes, True
         self.sizes = finer
         self.first = self.near(self.restricted(self.direction_of_all()))
         self.__dict__.pop("second", None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,8 @@ from gradvet.frontends.torch.binding import Request, bind
 from gradvet.frontends.torch.subject import TorchSubject
 
 ALIKE = 0.05
-"""Values in low precision that are further from the shadow's than this part of the largest are another function's."""
+"""Values in low precision that are further from the shadow's than this part of the largest, or than four times the root
+of their roundoff, are another function's."""
 
 
 def shadow_of(subject: TorchSubject, request: Request, seed: int) -> TorchSubject | None:
@@ -26,12 +29,12 @@ def shadow_of(subject: TorchSubject, request: Request, seed: int) -> TorchSubjec
     ]
     if not same_shape or any(y.dtype not in (torch.float64, torch.complex128) for y in shadow.live):
         return None
-    return shadow if _alike(subject.value, shadow.value) else None
+    return shadow if _alike(subject.value, shadow.value, subject.epsilon) else None
 
 
-def _alike(low: Tensor, high: Tensor) -> bool:
+def _alike(low: Tensor, high: Tensor, epsilon: float) -> bool:
     known = torch.isfinite(low) & torch.isfinite(high)
     if not bool(known.any()):
         return False
     size = float(high[known].abs().max())
-    return float((low - high)[known].abs().max()) <= ALIKE * size
+    return float((low - high)[known].abs().max()) <= min(ALIKE, 4.0 * math.sqrt(epsilon)) * size

@@ -143,6 +143,9 @@ class TorchSubject(TorchProblem):
             self._roughness = max(self.epsilon, coarsest_within(self.binding.function, self.arguments))
         return self._roughness
 
+    def settle_for(self, epsilon: float) -> None:
+        self.epsilon = epsilon
+
     def representable(self, v: Tensor) -> Tensor:
         return self.vector(self.codomain, self.codomain.unflatten(v))
 
