@@ -11,7 +11,7 @@ PATHS := src tests examples docs $(wildcard benchmarks)
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types conformance bench detection format clean docs browser
+.PHONY: help demo test lint types conformance bench detection mutation format clean docs browser audit scale
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,15 @@ bench: $(READY) ## measure gradvet beside torch's checker: sizes, then operators
 
 detection: $(READY) ## measure how often check is right: operators, planted faults, the gallery (long)
 	$(BIN)/python -m benchmarks.detection
+
+audit: $(READY) ## check PyTorch's whole operator database and write docs/audit-torch-2.13.md (hours)
+	$(BIN)/python -m benchmarks.audit --jobs $(WORKERS)
+
+scale: $(READY) ## measure what a million cases need, from the stores of the audit, and write docs/scale.md
+	$(BIN)/python -m benchmarks.scale build/audit/*.db
+
+mutation: $(READY) ## change the code of core/ and checks/ here and there, and see whether the tests notice (long)
+	$(BIN)/python -m benchmarks.mutation
 
 docs: $(READY) ## build the documentation into build/docs; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -18,22 +18,28 @@ from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse, load
 from gradvet.frontends.torch.formats import coarsest_within
 from gradvet.frontends.torch.passes import accountable, gradients
 from gradvet.frontends.torch.problem import TorchProblem, tensors_in
-from gradvet.frontends.torch.randomness import RandomState
+from gradvet.frontends.torch.randomness import TorchRandomState
 
 
 class SteadyReverse(TorchReverse):
     """Every backward pass starts from the random state that the forward pass left."""
 
+    @property
+    def problem(self) -> TorchSubject:
+        problem = super().problem
+        assert isinstance(problem, TorchSubject)
+        return problem
+
     def __init__(self, problem: TorchSubject) -> None:
         super().__init__(problem)
-        self._after_forward = RandomState()
+        self._after_forward = TorchRandomState()
 
     def _pull(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Tensor:
         self._after_forward.restore_torch()
         return super()._pull(live, cotangents)
 
     def _gradients(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
-        with accountable(live):
+        with accountable(live, spoilable=not self.problem.binding.derived):
             return super()._gradients(live, cotangents)
 
 
