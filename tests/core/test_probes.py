@@ -116,11 +116,8 @@ def test_more_probes_resolve_more(columns_seen: bool, rows_seen: bool) -> None:
 
 
 @pytest.mark.parametrize("miss", SMALL_MISSES)
-@pytest.mark.parametrize("rows_seen", [True, False])
-@pytest.mark.parametrize("columns_seen", [True, False])
+@pytest.mark.parametrize(("columns_seen", "rows_seen"), [(True, False), (False, True), (False, False)])
 def test_all_stages_together_miss_no_more_than_asked_for(columns_seen: bool, rows_seen: bool, miss: float) -> None:
-    if columns_seen and rows_seen:
-        return
     found = stages(miss, columns_seen=columns_seen, rows_seen=rows_seen)
     assert tuple(stage.plan for stage in found) == plans(columns_seen=columns_seen, rows_seen=rows_seen)
     assert sum(miss_probability(stage.ratio, stage.plan) for stage in found) <= miss

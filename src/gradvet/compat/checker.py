@@ -105,16 +105,19 @@ def gradcheck(
     for finding in report.findings:
         if finding.check == "detached":
             warnings.warn(finding.headline, stacklevel=2)
-    if report.failures and raise_exception:
+    failed = bool(report.failures)
+    if failed and raise_exception:
         report = told_apart(
             report,
             arguments,
             options.masked,
             again=lambda masked: _examine(func, arguments, replace(options, masked=masked), catalogue),
         )
-    if report.failures or is_observed():
-        report = announce(replace(report, source=source_of(func), environment=environment()))
-    if not report.failures:
+    if failed or is_observed():
+        # Of a check that passes unobserved nobody reads these.
+        named = replace(report, title=title_of(func), source=source_of(func), environment=environment())
+        report = announce(named)
+    if not failed:
         return True
     if not raise_exception:
         return False
@@ -227,7 +230,7 @@ def _examine(func: Callable[..., Any], arguments: tuple[Any, ...], options: Opti
         try:
             problem = TorchProblem(func, arguments, options.seed, options.masked)
             _check_outputs(problem.live)
-            return run(title_of(func), Experiment(problem, options), catalogue)
+            return run("", Experiment(problem, options), catalogue)
         except (RuntimeError, OutputsChangedError) as error:
             explain(error, arguments, options.masked)
             raise

@@ -13,9 +13,8 @@ from collections.abc import Callable
 
 import array_api_compat
 
-from gradvet.core.experiment import STRICT, STRIDES, Experiment, OutOfReachError
+from gradvet.core.experiment import FAR, STRICT, STRIDES, Experiment, OutOfReachError
 from gradvet.core.probes import MOST, Plan, Stage, stages
-from gradvet.core.spaces import Array
 
 PREMISE = 0.1
 """A certificate speaks about what the entrywise comparison would say. That comparison divides by the nominal step, so
@@ -24,14 +23,18 @@ the step must survive rounding to within this part of the relative tolerance; ot
 EXACT = 1e-9
 """A step that is this true is good enough under any relative tolerance."""
 
-FIRST, LATER = 0.5, 0.1
-"""How the limit on the miss probability is shared: half for the first walk, the rest for five more at most."""
+FIRST, LATER = 0.64, 0.04
+"""How the limit on the miss probability is shared: most for the first walk, the rest for nine more at most."""
 
 GROWTH = 2.0
 """More probes will show a larger residual than few; a plan is chosen with that in mind."""
 
 PATIENCE = 4
 """If more directions than this are called for, another way to walk is tried first."""
+
+MANY = 30_000
+"""With more outputs than this, the roundoff of all of them together is too much for one short walk. So a far one comes
+first: it takes two evaluations more, but another direction would take as many and a backward pass."""
 
 WALKS = 8
 """Up to so many columns are compared one by one rather than looked at along more directions."""
@@ -49,24 +52,12 @@ def reverse_residual(experiment: Experiment, plan: Plan) -> float:
     """|v·D - (Jᵀv)·u| over all pairs of directions and codirections."""
     directions = experiment.directions(plan.directions)
     codirections = experiment.codirections(plan.codirections)
-    step = directions[0].step
-    if len(directions) == len(codirections) == 1:
-        right, left = directions[0], codirections[0]
-        return abs(float(left.v @ right.difference - left.pulled @ right.displacement)) / step
-    # One product of (v, Jᵀv) with (D, -u): for few numbers, what counts is how often the framework is called.
-    left = _rows([(probe.v, probe.pulled) for probe in codirections])
-    right = _rows([(probe.difference, -probe.displacement) for probe in directions])
     worst = 0.0
-    for products in (left @ right.T).tolist():
-        for product in products:
-            worst = larger(worst, abs(product))
-    return worst / step
-
-
-def _rows(pairs: list[tuple[Array, Array]]) -> Array:
-    """A matrix with a row for each pair, one half behind the other."""
-    xp = array_api_compat.array_namespace(pairs[0][0])
-    return xp.reshape(xp.concat([half for pair in pairs for half in pair]), (len(pairs), -1))
+    # Pair by pair: few numbers are sooner multiplied than put together, and many need not be copied.
+    for left in codirections:
+        for right in directions:
+            worst = larger(worst, abs(float(left.v @ right.difference - left.pulled @ right.displacement)))
+    return worst / directions[0].step
 
 
 def row_residual(experiment: Experiment) -> float:
@@ -96,15 +87,20 @@ def certify(experiment: Experiment, residual: Residual) -> float | None:
         return None
     attempt = _Attempt(experiment, residual)
     # Another walk costs four evaluations a direction; few columns are sooner compared one by one.
-    ways = range(len(STRIDES)) if problem.domain.size > WALKS else range(1)
+    ways = list(range(len(STRIDES))) if problem.domain.size > WALKS else [0]
+    if problem.codomain.size > MANY:
+        ways.sort(key=lambda way: way != FAR)
     needs = []
     for way in ways:
         needs.append(attempt.walking(way, PATIENCE))
         if not needs[-1]:
             return attempt.miss
-    # No way was good enough for a few directions: the best of them gets as many as there are.
-    best = needs.index(min(needs))
-    return None if attempt.walking(best, min(MOST, max(WALKS, problem.domain.size))) else attempt.miss
+    # No way was good enough for a few directions: those that may be for more get as many as there are, the best first.
+    most = min(MOST, max(WALKS, problem.domain.size))
+    for need, way in sorted(zip(needs, ways, strict=True)):
+        if need <= most and not attempt.walking(way, most):
+            return attempt.miss
+    return None
 
 
 class _Attempt:
@@ -121,9 +117,9 @@ class _Attempt:
         self.miss = 0.0 if self.columns_seen and self.rows_seen else options.miss
 
     def walking(self, way: int, limit: int) -> int:
-        """Zero if the directions walked in this way show it; else how many were called for, at the first look."""
+        """Zero if the directions walked in this way show it; else how many seemed to be needed."""
         self.experiment.walk_as(way)
-        first, ahead = 0, self._stages()
+        ahead = self._stages()
         self._share = LATER
         while True:
             try:
@@ -136,9 +132,8 @@ class _Attempt:
             while ahead and not GROWTH * left <= ahead[0].ratio:
                 ahead = ahead[1:]
             needed = (ahead[0].plan.directions or 0) if ahead else MOST + 1
-            first = first or needed
             if needed > limit:
-                return first
+                return needed
 
     def _stages(self) -> tuple[Stage, ...]:
         if self.columns_seen and self.rows_seen:

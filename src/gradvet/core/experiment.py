@@ -15,6 +15,9 @@ STRIDES = ((CENTRAL, 4.0), (EXTRAPOLATED, 8.0), (EXTRAPOLATED, 128.0), (EXTRAPOL
 term, where truncation was too large; then far, where roundoff was; then near, where the function bends within reach;
 at last no further than the entrywise step itself."""
 
+FAR = 2
+"""The way that leads furthest."""
+
 
 class OutOfReachError(Exception):
     """The function cannot be evaluated where a direction leads, though perhaps within the entrywise step."""

@@ -24,6 +24,9 @@ WITHIN = 32
 PLAIN = (Tensor, type, ModuleType, str, int, float, complex, NoneType)
 """What has no modules in it."""
 
+OPAQUE = (nn.Module, *PLAIN)
+"""What is not looked into."""
+
 
 @contextmanager
 def undisturbed(function: Any, arguments: Sequence[Any]) -> Iterator[None]:
@@ -105,7 +108,7 @@ def reachable(*things: Any, reach: int = REACH) -> Iterator[Any]:
     while ahead and len(seen) < reach:
         thing = ahead.popleft()
         yield thing
-        if not isinstance(thing, (nn.Module, *PLAIN)) and id(thing) not in seen:
+        if not isinstance(thing, OPAQUE) and id(thing) not in seen:
             seen.add(id(thing))
             ahead.extend(_inside(thing))
 
