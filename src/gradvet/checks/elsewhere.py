@@ -8,7 +8,7 @@ from dataclasses import replace
 import array_api_compat
 
 from gradvet.checks.slopes import failure
-from gradvet.core.certainty import is_certain
+from gradvet.core.certainty import is_certain, obstacle
 from gradvet.core.judgement import Reason
 from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.outcome import Outcome
@@ -43,6 +43,8 @@ def look_at(trial: Trial, mode: str) -> Finding:
         return Finding(mode, Verdict.PASS, "there is no entry to compare")
     if is_quiet(trial, MODES[mode]):
         return Finding(mode, Verdict.PASS, "agrees")
+    if (reason := obstacle(trial)) is not None:
+        return Finding(mode, Verdict.INCONCLUSIVE, reason.value)
     outcome = Scrutiny(trial, MODES[mode]).outcome()
     if outcome.verdict is Verdict.FAIL and not is_certain(trial, outcome):
         outcome = replace(outcome, verdict=Verdict.INCONCLUSIVE)
