@@ -21,6 +21,7 @@ import pytest
 # Top to bottom. A part is a file or a folder directly below src/gradvet; "gradvet" is the package's own __init__.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli", "pytest_plugin", "__main__"),
+    ("commands",),
     ("suite",),
     ("gradvet",),
     ("api", "compat"),

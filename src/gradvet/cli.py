@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gradvet import __version__
-from gradvet.core.results import Report, Verdict
-from gradvet.errors import InvalidProblemError
-from gradvet.reports import documents, files, html, terminal, words
-from gradvet.reports.progress import progress
+from gradvet.commands.compare import compare
+from gradvet.commands.endings import (
+    DEBUG,
+    DOCUMENT,
+    INTERRUPTED,
+    PAGE,
+    PASSED,
+    USAGE,
+    exit_code,
+    prepare,
+    sentence,
+    write,
+)
+from gradvet.commands.ops import ops
+from gradvet.commands.running import performed, place_of, run_options, seed_for
+from gradvet.commands.stored import reports_in
+from gradvet.core.results import Report
+from gradvet.reports import terminal, words
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from gradvet.suite.job import Job
 
-    from gradvet.suite.execution import Outcome, Plan
-
-PASSED, FAILED, USAGE, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 130
-TOLD = (InvalidProblemError, documents.UnreadableReportError, html.MissingLibraryError, files.UnwritableFileError)
-"""Exceptions whose message says what to do; it is the whole answer."""
 
 DTYPES = ("float64", "float32", "bfloat16", "float16", "complex128", "complex64")
 
@@ -31,9 +39,6 @@ DTYPES = ("float64", "float32", "bfloat16", "float16", "complex128", "complex64"
 def _completing(*words: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """What the shell offers."""
     return lambda context, parameter, begun: [word for word in words if word.startswith(begun)]
-
-
-DEBUG = click.option("--debug", is_flag=True, help="Show Python's traceback when something goes wrong.")
 
 
 def shape(text: str) -> tuple[int, ...]:
@@ -46,21 +51,21 @@ def shape(text: str) -> tuple[int, ...]:
 
 def keywords(text: str) -> Any:
     """A JSON object."""
-    return _json(text, dict)
+    return _json(text, "'{\"dim\": -1}'", dict)
 
 
 def arguments(text: str) -> Any:
     """A JSON object for named arguments, or a list for positional ones."""
-    return _json(text, dict, list)
+    return _json(text, "'[5, 3]' or '{\"in_features\": 5, \"out_features\": 3}'", dict, list)
 
 
-def _json(text: str, *kinds: type) -> Any:
+def _json(text: str, example: str, *kinds: type) -> Any:
     try:
         found = json.loads(text)
     except ValueError:
         found = None
     if not isinstance(found, kinds):
-        raise click.BadParameter(f"{text!r} is no JSON object: write for example '{{\"dim\": -1}}'")
+        raise click.BadParameter(f"{text!r} was not understood as JSON: write for example {example}")
     return found
 
 
@@ -104,59 +109,57 @@ def cli() -> None:
     shell_complete=_completing("reverse", "forward", "reverse,forward"),
 )
 @click.option("--thorough", is_flag=True, help="Second order, all special points, and a finer resolution.")
-@click.option("--html", "page", type=click.Path(dir_okay=False), help="Write a page to this file.")
-@click.option("--json", "document", type=click.Path(dir_okay=False), help="Write all results to this file.")
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Draw the same inputs and directions again.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="So many processes.")
+@PAGE
+@DOCUMENT
+@run_options
 @DEBUG
 def check(targets: tuple[str, ...], debug: bool, page: str | None, document: str | None, **given: Any) -> None:
-    """Check TARGETS: ops.py, ops.py::name, or package.module:callable with --input.
+    """Check TARGETS: ops.py, package.module, ops.py::name, or package.module:callable with --input.
 
-    In a file, the functions that @gradvet.case(inputs=...) marks are checked.
+    In a file or module, the functions that @gradvet.case(inputs=...) marks are checked.
 
     \b
     gradvet check ops.py --html report.html
     gradvet check torch:softmax --input 4x5 --kwargs '{"dim": -1}'
     gradvet check torch.nn:Linear --input 4x5 --init '[5, 3]' --dtype float32
     """
-    _prepare(page, document)
-    plan = _plan(targets, given)
+    prepare(page, document)
     console = terminal.console_for()
     reports: list[Report] = []
     broken = interrupted = 0
     try:
-        for outcome in _run(plan, console):
+        for outcome in performed(_job(targets, given), place_of(given, apart=False), given, console):
             if outcome.report is not None:
                 reports.append(outcome.report)
                 terminal.show([outcome.report], console)
-            elif outcome.error is not None:
-                if debug:
-                    raise outcome.error
-                broken += 1
-                click.echo(f"{outcome.name}: {_sentence(outcome.error)}", err=True)
+                continue
+            if debug and outcome.error is not None:
+                raise outcome.error
+            broken += 1
+            click.echo(f"{outcome.name}: {sentence(outcome.error) if outcome.error else outcome.words}", err=True)
     except KeyboardInterrupt:
         interrupted = INTERRUPTED
         click.echo("gradvet: interrupted; what was checked until then stands", err=True)
     if len(reports) + broken > 1:
         click.echo(words.tally(reports) + (f"; {broken} could not be carried out" if broken else ""))
-    _write(reports, page, document)
-    sys.exit(interrupted or _exit_code(reports, broken))
+    write(reports, page, document)
+    sys.exit(interrupted or exit_code((report.verdict for report in reports), broken))
 
 
-@cli.command(short_help="Show results that --json wrote, here or as a page.")
+@cli.command(short_help="Show results that --json or --store wrote, here or as a page.")
 @click.argument("results", nargs=-1, required=True, type=click.Path(dir_okay=False))
-@click.option("--html", "page", type=click.Path(dir_okay=False), help="Write a page to this file.")
-@click.option("--json", "document", type=click.Path(dir_okay=False), help="Write all results to one file.")
+@PAGE
+@DOCUMENT
 @DEBUG
 def report(results: tuple[str, ...], debug: bool, page: str | None, document: str | None) -> None:
-    """Show RESULTS, files that --json wrote, in the terminal or as a page."""
-    _prepare(page, document)
-    reports = [one for path in results for one in documents.load(path)]
+    """Show RESULTS, files that --json or --store wrote, in the terminal or as a page."""
+    prepare(page, document)
+    reports = [one for path in results for one in reports_in(path)]
     if page is None and document is None:
         terminal.show(reports)
-    _write(reports, page, document)
+    write(reports, page, document)
     click.echo(words.tally(reports))
-    sys.exit(_exit_code(reports))
+    sys.exit(exit_code(report.verdict for report in reports))
 
 
 @cli.command(short_help="Print the completion script of a shell.")
@@ -183,19 +186,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:
         if "--debug" in given:
             raise
-        click.echo(f"gradvet: {_sentence(error)}", err=True)
+        click.echo(f"gradvet: {sentence(error)}", err=True)
         sys.exit(USAGE)
 
 
-def _plan(targets: Sequence[str], given: dict[str, Any]) -> Plan:
-    from gradvet.suite.execution import Plan
-    from gradvet.suite.targets import Making
+cli.add_command(ops)
+cli.add_command(compare)
 
-    seed = int.from_bytes(os.urandom(4), "little") if given["seed"] is None else given["seed"]
+
+def _job(targets: Sequence[str], given: dict[str, Any]) -> Job:
+    from gradvet.suite.job import Job
+    from gradvet.suite.targets import Making, Targets
+
+    seed = seed_for(given)
     options: dict[str, Any] = {"thorough": True} if given["thorough"] else {}
     options |= {name: given[name] for name in ("order", "modes") if given[name] is not None}
     making = Making(given["shapes"], given["dtype"], given["kwargs"], given["init"], seed)
-    return Plan(targets, making, seed, options, given["jobs"], _flags(given))
+    return Job(Targets(tuple(targets), making, _flags(given)), seed, options)
 
 
 def _flags(given: dict[str, Any]) -> str:
@@ -204,47 +211,3 @@ def _flags(given: dict[str, Any]) -> str:
     found += [f"--order {given['order']}"] if given["order"] else []
     found += [f"--modes {','.join(given['modes'])}"] if given["modes"] else []
     return " ".join(found)
-
-
-def _run(plan: Plan, console: Console) -> Iterator[Outcome]:
-    """What becomes of each case, as it comes; a bar on the terminal shows what is running."""
-    from gradvet.suite.execution import outcomes
-
-    cases = plan.cases()
-    names = [case.name for case in cases]
-    with progress(names, console if console.is_terminal else terminal.console_for(stderr=True)) as advance:
-        for outcome in outcomes(plan, cases):
-            advance()
-            yield outcome
-
-
-def _prepare(page: str | None, document: str | None) -> None:
-    """What could not be written at the end is said at the beginning."""
-    for path in filter(None, (page, document)):
-        files.prepared(path)
-    if page is not None:
-        html.page([])
-
-
-def _write(reports: Sequence[Report], page: str | None, document: str | None) -> None:
-    for path, write in ((document, documents.save), (page, html.write)):
-        if path is not None:
-            write(reports, path)
-            click.echo(f"wrote {path}", err=True)
-
-
-def _exit_code(reports: Sequence[Report], broken: int = 0) -> int:
-    verdicts = {report.verdict for report in reports}
-    if Verdict.FAIL in verdicts:
-        return FAILED
-    if broken:
-        return USAGE
-    return INCONCLUSIVE if Verdict.INCONCLUSIVE in verdicts else PASSED
-
-
-def _sentence(error: BaseException) -> str:
-    """One sentence, and for what nobody foresaw, how to learn more."""
-    text = " ".join(str(error).split())
-    if isinstance(error, TOLD):
-        return text
-    return f"{type(error).__name__}: {text[:300]} (--debug shows where)"

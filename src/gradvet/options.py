@@ -58,3 +58,7 @@ class Options:
     """The relative error that a check without tolerance must be able to see before it may pass."""
     seconds: float | None = None
     """How long a check without tolerance may go on looking."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.power, bool) or not isinstance(self.power, (int, float)) or not 0.0 < self.power <= 1.0:
+            raise ValueError(f"power is a relative error between 0 and 1 such as 0.01, found {self.power!r}")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.differential.samples import Sample, coordinates
+from gradvet.frontends.torch.opdb.samples import Sample
 from tests.differential.table import Reason, reason_for
 from tests.differential.verdicts import Contestant, Verdict, verdict_of
 
@@ -40,24 +39,6 @@ def disagreements(sample: Sample, reference: Contestant, others: Sequence[Contes
         for name, verdict in found
         if verdict.disturbed or not verdict.means(expected)
     ]
-
-
-def small(samples: Sequence[Sample], count: int, max_entries: int, seed: int = 0) -> list[Sample]:
-    """At most `count` of the samples, taken at random from those whose Jacobian has at most `max_entries` numbers.
-
-    Samples with nothing in their Jacobian come last: they exercise little, and some operators have hundreds.
-    """
-    shuffled = random.Random(seed).sample(samples, len(samples))
-    chosen: list[Sample] = []
-    empty: list[Sample] = []
-    for sample in shuffled:
-        if len(chosen) == count:
-            break
-        # A function of that many inputs is not called just to learn that it is too large.
-        entries = sample.entries() if coordinates(sample.inputs) <= max_entries else max_entries + 1
-        if entries <= max_entries:
-            (chosen if entries else empty).append(sample)
-    return sorted((chosen + empty)[:count], key=lambda sample: sample.index)
 
 
 def first_lines(message: str, count: int = 3) -> str:

@@ -23,8 +23,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from tests.differential.comparison import Disagreement, disagreements, small
-from tests.differential.samples import DTYPES, Check, Sample, Variant, draw, dtype_name, operators
+from gradvet.frontends.torch.opdb.database import DTYPES, Check, Variant, dtype_name, operators
+from gradvet.frontends.torch.opdb.samples import Sample, draw, small
+from tests.differential.comparison import Disagreement, disagreements
 from tests.differential.table import REASONS
 from tests.differential.verdicts import Contestant, gradvet_contestant, torch_contestant
 
@@ -61,7 +62,6 @@ def main(arguments: list[str] | None = None) -> int:
     others = [gradvet_contestant(fast_mode=False), gradvet_contestant(fast_mode=True)]
     tally = Tally()
     everything = operators(wanted.ops)
-    gc.freeze()  # the database itself stays: looking through it after every operator would take most of the time
     started = time.perf_counter()
     with progress_bar(console) as progress:
         for operator in progress.track(everything, description="operators"):

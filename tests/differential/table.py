@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.differential.samples import Sample, dtype_name
+from gradvet.frontends.torch.opdb.database import dtype_name
+from gradvet.frontends.torch.opdb.samples import Sample
 from tests.differential.verdicts import Verdict
 
 ANY_DTYPE = "*"

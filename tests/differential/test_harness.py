@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.autograd.gradcheck import GradcheckError
 
+from gradvet.frontends.torch.opdb.database import Check, Variant, operators
+from gradvet.frontends.torch.opdb.samples import Sample, draw, small
 from tests.differential import table
-from tests.differential.comparison import disagreements, small
-from tests.differential.samples import Check, Sample, Variant, draw, operators
+from tests.differential.comparison import disagreements
 from tests.differential.verdicts import Contestant, Kind, Verdict, answer, refusal, torch_contestant, verdict_of
 
 

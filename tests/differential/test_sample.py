@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.differential.comparison import disagreements, small
-from tests.differential.samples import DTYPES, Variant, draw, dtype_name, is_differentiable, operators, variants
+from gradvet.frontends.torch.opdb.database import DTYPES, Variant, dtype_name, is_differentiable, operators, variants
+from gradvet.frontends.torch.opdb.samples import draw, small
+from tests.differential.comparison import disagreements
 from tests.differential.verdicts import gradvet_contestant, torch_contestant
 
 SEED = 20

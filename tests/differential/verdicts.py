@@ -13,7 +13,8 @@ from enum import Enum
 
 import torch
 
-from tests.differential.samples import Sample, seeded
+from gradvet.frontends.torch.opdb.samples import Sample
+from gradvet.frontends.torch.specimens import seeded
 
 
 class Kind(Enum):

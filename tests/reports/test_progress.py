@@ -14,6 +14,7 @@ from torch import Tensor
 import gradvet
 from gradvet.reports import progress as module
 from gradvet.reports.progress import progress
+from tests.reports.samples import failed, passed
 
 
 def shown(*, terminal: bool, seconds: float) -> str:
@@ -57,6 +58,50 @@ def test_check_at_a_prompt_shows_that_it_is_under_way(monkeypatch: pytest.Monkey
     assert ("slow" in sys.stderr.getvalue()) is interactive  # type: ignore[attr-defined]
 
 
-def test_without_a_terminal_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def told(*, terminal: bool, seconds: float) -> str:
+    stream = io.StringIO()
+    names = ["first", "second", "third"]
+    with progress(names, Console(file=stream, force_terminal=terminal, width=140)) as advance:
+        time.sleep(seconds)
+        advance("first", passed())
+        time.sleep(seconds)
+        advance("third", None, "was ended by SIGSEGV")
+        advance("second", failed())
+        time.sleep(seconds)
+    return stream.getvalue()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.01)
-    assert "/2" not in shown(terminal=False, seconds=0.1)
+    monkeypatch.setattr(module, "LOG", 0.01)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_bar_has_rate_time_left_and_verdicts() -> None:
+    text = told(terminal=True, seconds=0.3)
+    assert "3/3" in text
+    assert "/s" in text
+    assert "left" in text
+    assert "1 fail, 1 pass, 1 no verdict" in text
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("terminal", [True, False])
+def test_failures_are_told_as_they_come(terminal: bool) -> None:
+    text = told(terminal=terminal, seconds=0.3)
+    assert "FAIL second: reverse: reverse mode disagrees in 1 of 12 entries" in text
+    assert "third: was ended by SIGSEGV" in text
+    assert "FAIL first" not in text
+
+
+def test_short_work_leaves_no_line_in_a_log() -> None:
+    assert told(terminal=False, seconds=0.0) == ""
+
+
+@pytest.mark.usefixtures("impatient")
+def test_log_has_lines_without_control_characters() -> None:
+    lines = told(terminal=False, seconds=0.05).splitlines()
+    assert lines[0].startswith("1 of 3, ")
+    assert lines[0].endswith(" left; 1 pass")
+    assert not any("\x1b" in line or "\r" in line for line in lines)

@@ -53,6 +53,16 @@ def test_name_in_a_file_gives_the_cases_of_that_name(ops: str, name: str, found:
     assert names(f"{ops}::{name}") == found
 
 
+def test_module_gives_all_its_cases(ops: str) -> None:
+    Path("cases_of_a_module.py").write_text(FILE)
+    assert names("cases_of_a_module::first") == ["cases_of_a_module::first"]
+    assert names("cases_of_a_module") == [
+        "cases_of_a_module::first",
+        "cases_of_a_module::second[0]",
+        "cases_of_a_module::second[1]",
+    ]
+
+
 def test_replay_names_the_case(ops: str) -> None:
     assert [case.replay for case in cases_of(f"{ops}::first", Making())] == ["gradvet check ops.py::first"]
 
@@ -93,8 +103,16 @@ def test_nested_names_are_followed() -> None:
         ("ops.py::third", Making(), r"ops\.py has no case 'third'; it has: first, second\[0\], second\[1\]"),
         ("neighbour.py", Making(), r"neighbour\.py has no cases: decorate functions with @gradvet\.case"),
         ("broken.py", Making(), r"broken\.py cannot be imported: ZeroDivisionError"),
-        ("torch", Making(), "the target 'torch' was not understood"),
-        ("torch.nn.functional.silu", Making(((3,),)), r"\(package.module:callable, such as torch.nn.functional:silu\)"),
+        ("torch", Making(), r"torch has no cases: decorate functions with @gradvet\.case.*, or name a callable in it"),
+        ("no-such", Making(), "the target 'no-such' was not understood"),
+        (
+            "torch.nn.functional.silu",
+            Making(((3,),)),
+            r"a colon before its name \(torch.nn.functional:silu\)",
+        ),
+        ("torch:", Making(((3,),)), "the target 'torch:' was not understood"),
+        ("../ops:first", Making(((3,),)), "the target '../ops:first' was not understood"),
+        ("leaving.py", Making(), r"leaving\.py cannot be imported: SystemExit: 3"),
         ("torch:sin", Making(), "torch:sin needs inputs: give one --input SHAPE"),
         ("torch:no_such", Making(((3,),)), "torch has no no_such"),
         ("no_such_module:f", Making(((3,),)), "the module no_such_module cannot be imported"),
@@ -105,6 +123,7 @@ def test_nested_names_are_followed() -> None:
 )
 def test_target_that_leads_nowhere_says_what_to_do(ops: str, target: str, making: Making, words: str) -> None:
     Path("broken.py").write_text("1 / 0")
+    Path("leaving.py").write_text("raise SystemExit(3)")
     with pytest.raises(TargetError, match=words):
         cases_of(target, making)
 

@@ -168,7 +168,7 @@ def _within(binding: Binding, limit: int | None) -> tuple[Binding, list[str]]:
 
 def _exact(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
     checks = _fitting(trial, wanted.selection.of_these(EXACT))
-    for name in TRANSFORMS.intersection(checks) - wanted.selection.named:
+    for name in [name for name in checks if name in TRANSFORMS and name not in wanted.selection.named]:
         if _is_stock(trial):
             yield Finding(name, Verdict.SKIPPED, "all rules are torch's own; name this check to run it all the same")
             del checks[name]

@@ -87,7 +87,7 @@ class Reading:
     one_sided: bool = False
     jump: bool = False
     still: bool = False
-    """Whether no value changed at any step."""
+    """Whether no value changed at any step that counts."""
     steep: bool = False
     """Whether the slopes grow without limit towards the point."""
     stairs: bool = False
@@ -153,7 +153,7 @@ def _two_sided(rungs: Rungs, kept: Sequence[int]) -> Reading:
         kink,
         plateau=_plateau(steps, odd, noise, error),
         bent=_plateau(steps, _without_constant(even), 7.0 * doubt, kink),
-        still=not any(rungs.moved),
+        still=not any(rungs.moved[i] for i in kept),
         jump=jump,
         steep=_steep(steps, odd) or _steep(steps, even),
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import array_api_compat
 
 from gradvet.core.ladder import Rungs
-from gradvet.core.spaces import Array
-from gradvet.core.subject import Subject
+from gradvet.core.spaces import Array, Space
+from gradvet.core.subject import Displaced, Subject
 
 NEAR = 6e-6
 """The step of the near walk, relative to the size of the inputs: right for float64."""
@@ -61,7 +62,19 @@ class Claim:
     predicted: Callable[[Array, float], float]
 
 
-def climb(subject: Subject, u: Array, claims: Sequence[Claim], wobble: Array, steps: Sequence[float]) -> list[Rungs]:
+class Walkable(Protocol):
+    """What a walk needs of a subject."""
+
+    @property
+    def codomain(self) -> Space: ...
+    @property
+    def value(self) -> Array: ...
+    @property
+    def epsilon(self) -> float: ...
+    def displaced(self, displacement: Array) -> Displaced: ...
+
+
+def climb(subject: Walkable, u: Array, claims: Sequence[Claim], wobble: Array, steps: Sequence[float]) -> list[Rungs]:
     """The ladder along u, for all claims at once: two evaluations a step."""
     rows = subject.codomain.size
     xp = array_api_compat.array_namespace(u)

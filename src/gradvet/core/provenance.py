@@ -19,8 +19,13 @@ PACKAGES = ("gradvet", "torch", "numpy")
 
 
 def source_of(func: Callable[..., Any]) -> Source | None:
-    """The code of a function, a class or an instance's class with its file and line; None where there is none."""
+    """The code of a function, a class or an instance's class with its file and line; None where there is none.
+
+    gradvet's own code counts as none: what stands between a check and the user's function tells nobody anything.
+    """
     written = _written(func)
+    if is_own(written):
+        return None
     try:
         return _read(getattr(written, "__code__", written))
     except TypeError:  # cannot be a key
@@ -35,6 +40,11 @@ def _read(written: Any) -> Source | None:
     except (OSError, TypeError):
         return None
     return Source("".join(lines[:LONGEST]).rstrip(), _shown(file), max(start, 1))
+
+
+def is_own(func: Any) -> bool:
+    """Whether it is gradvet's."""
+    return (getattr(func, "__module__", None) or "").startswith("gradvet.")
 
 
 def title_of(func: Any) -> str:

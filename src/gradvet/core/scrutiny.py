@@ -105,15 +105,23 @@ class Scrutiny:
         return found
 
     def _in_few_steps(self) -> Outcome:
-        """A coarse format leaves many lines undecided: the first of a few that tells, tells."""
+        """A coarse format leaves many lines undecided: the first of a few that tells, tells.
+
+        Its steps are so few that noise may look like a slope once: a failure counts if another line shows one too.
+        """
         trial = self.trial
         found = self._along(trial.first, trial.looks)
         for _ in range(LINES - 1):
             if found.verdict is not Verdict.INCONCLUSIVE or trial.late:
                 break
-            walk = trial.near(trial.restricted(trial.direction_of_all()))
-            found = self._along(walk, trial.looks_for(walk.slope))
+            found = self._along_another()
+        if found.verdict is Verdict.FAIL and self._along_another().verdict is not Verdict.FAIL:
+            return replace(found, verdict=Verdict.INCONCLUSIVE, reason=Reason.PRECISION)
         return found
+
+    def _along_another(self) -> Outcome:
+        walk = self.trial.near(self.trial.restricted(self.trial.direction_of_all()))
+        return self._along(walk, self.trial.looks_for(walk.slope))
 
     def _each_alone(self, looks: Sequence[Look]) -> Iterator[Outcome]:
         """Inputs whose errors would drown in the others' slopes."""

@@ -63,7 +63,13 @@ def left_out(report: Report) -> dict[str, list[str]]:
 
 def exercised(report: Report) -> str:
     """The checks that were carried out."""
-    return "; ".join(line.removeprefix(EXERCISED) for line in report.coverage if not line.startswith(LEFT_OUT))
+    return ", ".join(line.removeprefix(EXERCISED) for line in report.coverage if line.startswith(EXERCISED))
+
+
+def tried(report: Report) -> list[tuple[str, str]]:
+    """What else the coverage tells, such as at which points: a name and what belongs to it."""
+    others = [line for line in report.coverage if not line.startswith((EXERCISED, LEFT_OUT))]
+    return [(name, rest) if rest else ("coverage", name) for name, _, rest in (o.partition(": ") for o in others)]
 
 
 def gaps(report: Report) -> str:
@@ -86,7 +92,12 @@ def telling(report: Report) -> list[Finding]:
 
 def tally(reports: Iterable[Report]) -> str:
     """`12 checks: 1 fail, 11 pass`"""
-    counts = Counter(report.verdict for report in reports)
+    return counted(report.verdict for report in reports)
+
+
+def counted(verdicts: Iterable[Verdict]) -> str:
+    """`12 checks: 1 fail, 11 pass`"""
+    counts = Counter(verdicts)
     total = counts.total()
     parts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in ORDER if counts[verdict])
     return f"{total} check{'' if total == 1 else 's'}: {parts}" if total else "no checks"

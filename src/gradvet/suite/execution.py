@@ -1,82 +1,76 @@
-"""Runs the cases of several targets, in this process or in several; one that cannot be run does not stop the others."""
+"""Runs cases on an executor, each to one outcome: work that is lost is begun again, and never counted twice."""
 
 from __future__ import annotations
 
-import functools
-import multiprocessing
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
+from dataclasses import dataclass, replace
 from typing import Any
 
-from gradvet.core.results import Report
-from gradvet.suite.case import Case
-from gradvet.suite.targets import Making, cases_of_all
+from gradvet.suite.job import Ending, Outcome
+from gradvet.suite.processes import MemoryLimitError, TimeLimitError
+
+Call = Callable[[Sequence[str]], list[Outcome]]
+
+
+class LostEngineError(RuntimeError):
+    """The executor gave up what it was asked to do."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What to run and how; plain data, so that another process can be told."""
+class Engine:
+    """An executor, and how it is best used."""
 
-    targets: Sequence[str]
-    making: Making
-    seed: int
-    options: Mapping[str, Any] = field(default_factory=dict)
-    jobs: int = 1
-    flags: str = ""
-    """The options as they were typed, for the command that repeats a case."""
-
-    def cases(self) -> list[Case]:
-        """What the targets name, each case once."""
-        cases = cases_of_all(self.targets, self.making)
-        return [replace(case, replay=f"{case.replay} {self.flags}".rstrip()) for case in cases]
+    executor: Executor
+    call: Call
+    """What it runs: the outcomes of several cases by name."""
+    ahead: int
+    """How many calls it is given at a time."""
+    batch: int = 1
+    """How many cases a call has."""
+    retries: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The report about a case, or what was raised instead."""
+def outcomes(names: Sequence[str], engine: Engine) -> Iterator[Outcome]:
+    """What became of each case, as it becomes known."""
+    waiting = deque(names[start : start + engine.batch] for start in range(0, len(names), engine.batch))
+    begun: Counter[str] = Counter()
+    running: dict[Future[list[Outcome]], Sequence[str]] = {}
+    while waiting or running:
+        while waiting and len(running) < engine.ahead:
+            batch = waiting.popleft()
+            begun.update(batch)
+            running[engine.executor.submit(engine.call, batch)] = batch
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            batch = running.pop(future)
+            error = _error(future)
+            if error is None:
+                yield from (
+                    replace(found, attempts=found.attempts + begun[found.name] - 1) for found in future.result()
+                )
+            elif len(batch) > 1:
+                # One of them did it. Alone, each answers for itself.
+                begun.subtract(batch)
+                waiting.extendleft([name] for name in reversed(batch))
+            elif begun[batch[0]] <= engine.retries:
+                waiting.appendleft(batch)
+            else:
+                yield Outcome(batch[0], _ending(error), words=_words(error), attempts=begun[batch[0]])
 
-    name: str
-    report: Report | None = None
-    error: Exception | None = None
 
-
-def outcomes(plan: Plan, cases: Sequence[Case]) -> Iterator[Outcome]:
-    """What became of each case of a plan, in their order."""
-    if plan.jobs <= 1 or len(cases) <= 1:
-        for case in cases:
-            yield _outcome(case, plan)
-        return
-    # New processes, not copies of this one: torch's threads do not survive a fork.
-    workers = min(plan.jobs, len(cases))
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _Worker.start, (plan,)) as pool:
-        futures = [pool.submit(_Worker.run, number) for number in range(len(cases))]
-        for case, future in zip(cases, futures, strict=True):
-            error = future.exception()
-            yield future.result() if error is None else Outcome(case.name, error=RuntimeError(str(error)))
-
-
-def _outcome(case: Case, plan: Plan) -> Outcome:
+def _error(future: Future[Any]) -> BaseException | None:
     try:
-        return Outcome(case.name, case.run(plan.seed, **plan.options))
-    except Exception as error:
-        return Outcome(case.name, error=error)
+        return future.exception()
+    except CancelledError:
+        raise LostEngineError("the cluster is gone: what was found so far is kept where --store was given") from None
 
 
-class _Worker:
-    """One process of several: it finds the cases itself, once, since functions do not travel."""
+def _ending(error: BaseException) -> Ending:
+    if isinstance(error, TimeLimitError):
+        return Ending.TIME
+    return Ending.MEMORY if isinstance(error, MemoryLimitError) else Ending.DIED
 
-    plan: Plan
 
-    @classmethod
-    def start(cls, plan: Plan) -> None:
-        cls.plan = plan
-
-    @classmethod
-    def run(cls, number: int) -> Outcome:
-        return _outcome(cls._cases()[number], cls.plan)
-
-    @classmethod
-    @functools.cache
-    def _cases(cls) -> list[Case]:
-        return cls.plan.cases()
+def _words(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

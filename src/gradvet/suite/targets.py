@@ -1,14 +1,19 @@
-"""What a user names on the command line, as cases: `file.py`, `file.py::name`, `package.module:callable`."""
+"""What a user names on the command line, as cases.
+
+`file.py` and `package.module` are all marked functions in there, `file.py::name` is one of them, and
+`package.module:callable` any callable, with inputs that are made for it.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +21,8 @@ from typing import Any
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.specimens import converted, seeded, specimens
 from gradvet.suite.case import Case, cases_in
+
+CALLABLE = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 
 
 class TargetError(InvalidProblemError):
@@ -49,41 +56,59 @@ class Making:
         return shlex.join(parts)
 
 
-def cases_of_all(targets: Sequence[str], making: Making) -> list[Case]:
-    """The cases that several targets name, each once."""
-    if making.is_given and all(target.partition("::")[0].endswith(".py") for target in targets):
-        raise TargetError(
-            "cases in files have inputs of their own: --input, --dtype, --kwargs and --init are for a callable "
-            "(package.module:callable)"
-        )
-    return list({case.name: case for target in targets for case in cases_of(target, making)}.values())
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The cases of several targets, as a source."""
+
+    names: tuple[str, ...]
+    making: Making = field(default_factory=Making)
+    flags: str = ""
+    """Options that hold for every case, as they were typed, for the command that repeats one."""
+
+    def open(self) -> dict[str, Case]:
+        """What the targets name, each case once."""
+        if self.making.is_given and all(target.partition("::")[0].endswith(".py") for target in self.names):
+            raise TargetError(
+                "cases in files have inputs of their own: --input, --dtype, --kwargs and --init are for a callable "
+                "(package.module:callable)"
+            )
+        cases = [case for target in self.names for case in cases_of(target, self.making)]
+        return {case.name: replace(case, replay=f"{case.replay} {self.flags}".rstrip()) for case in cases}
+
+    def describe(self) -> dict[str, Any]:
+        return {"targets": asdict(self)}
 
 
 def cases_of(target: str, making: Making) -> list[Case]:
     """The cases that a target names."""
     path, _, name = target.partition("::")
     if path.endswith(".py"):
-        return _from_file(path, name)
-    if ":" in target:
+        return _marked(_file(path), path, name)
+    if all(part.isidentifier() for part in path.split(".")):
+        return _marked(_imported(path), path, name)
+    if CALLABLE.fullmatch(target):
         return [_from_callable(target, making)]
-    module, _, attribute = target.rpartition(".")
-    hint = f", such as {module}:{attribute}" if module and attribute else ""
     raise TargetError(
-        f"the target {target!r} was not understood: name a file (ops.py), a case in it (ops.py::name) or a callable "
-        f"(package.module:callable{hint})"
+        f"the target {target!r} was not understood: name a file (ops.py), a module (package.module), a case in one "
+        "(ops.py::name) or a callable (package.module:callable)"
     )
 
 
-def _from_file(path: str, name: str) -> list[Case]:
-    file = Path(path)
-    if not file.is_file():
+def _file(path: str) -> ModuleType:
+    if not Path(path).is_file():
         raise TargetError(f"there is no file {path}: check the path, from the folder {Path.cwd().name}")
+    return _module_at(Path(path))
+
+
+def _marked(module: ModuleType, path: str, name: str) -> list[Case]:
+    """The marked functions of a module, or those of one name."""
     found = [
         replace(case, name=f"{path}::{case.name}", replay=f"gradvet check {shlex.quote(f'{path}::{case.name}')}")
-        for case in cases_in(_module_at(file))
+        for case in cases_in(module)
     ]
     if not found:
-        raise TargetError(f"{path} has no cases: decorate functions with @gradvet.case(inputs=...)")
+        callable_ = "" if path.endswith(".py") else f", or name a callable in it ({path}:callable)"
+        raise TargetError(f"{path} has no cases: decorate functions with @gradvet.case(inputs=...){callable_}")
     chosen = [case for case in found if name in ("", _short(case), _short(case).partition("[")[0])]
     if not chosen:
         raise TargetError(f"{path} has no case {name!r}; it has: {', '.join(map(_short, found))}")
@@ -105,7 +130,7 @@ def _module_at(file: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         specification.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TargetError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
     return module
 
@@ -133,8 +158,10 @@ def _imported(name: str) -> ModuleType:
     _search_in(Path.cwd())
     try:
         return importlib.import_module(name)
-    except Exception as error:
-        raise TargetError(f"the module {name} cannot be imported: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        module, _, attribute = name.rpartition(".")
+        hint = f"; a callable has a colon before its name ({module}:{attribute})" if module else ""
+        raise TargetError(f"the module {name} cannot be imported: {type(error).__name__}: {error}{hint}") from error
 
 
 def _attribute(module: ModuleType, name: str, target: str) -> Any:

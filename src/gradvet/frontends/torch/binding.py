@@ -30,6 +30,8 @@ class Binding:
     """Another function of the same flat arguments, whose slopes the derivative is held to."""
     output: str = "output"
     """What the results are called."""
+    derived: bool = False
+    """Whether the function is a derivative of the user's, made by torch."""
 
     @property
     def checked(self) -> list[int]:

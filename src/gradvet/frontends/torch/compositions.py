@@ -113,7 +113,12 @@ def _derived(
 ) -> Binding:
     bound = subject.binding
     return Binding(
-        function, (*bound.arguments, *extra), (*bound.names, *names), f"{title} of {bound.title}", output=title
+        function,
+        (*bound.arguments, *extra),
+        (*bound.names, *names),
+        f"{title} of {bound.title}",
+        output=title,
+        derived=True,
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from gradvet.errors import DerivativeError, RefusalError
 from gradvet.frontends.torch.support import unsupported
 
-STOCK = re.compile(r"\w+Backward\d+|(\w+::)*AccumulateGrad|CopyBackwards|CopySlices")
+STOCK = re.compile(r"\w+Backward\d+|torch::autograd::\w+|CopyBackwards|CopySlices")
 """Names of the nodes that torch itself puts into a graph."""
 
 MISUSE = ("inplace operation", "second time")
@@ -21,8 +21,11 @@ MISUSE = ("inplace operation", "second time")
 
 
 @contextmanager
-def accountable(live: Sequence[Any]) -> Iterator[None]:
-    """What is raised inside is the derivative's doing, unless torch says, or its operators show, that there is none."""
+def accountable(live: Sequence[Any], *, spoilable: bool = True) -> Iterator[None]:
+    """What is raised inside is the derivative's doing, unless torch says, or its operators show, that there is none.
+
+    `spoilable` says whether the graph was recorded by the user's code, which may have spoiled it.
+    """
     try:
         yield
     except (torch.OutOfMemoryError, DerivativeError, RefusalError):
@@ -31,7 +34,8 @@ def accountable(live: Sequence[Any]) -> Iterator[None]:
         if unsupported(error):
             raise
         words = str(error).strip().splitlines() or [""]
-        if not has_own_rules(live) and not any(saying in str(error) for saying in MISUSE):
+        spoiled = spoilable and any(saying in str(error) for saying in MISUSE)
+        if not spoiled and not has_own_rules(live):
             raise RefusalError(f"{type(error).__name__}: {words[0]}") from error
         text = f"the backward pass raises {type(error).__name__}: {words[0][:300]}"
         raise DerivativeError(text) from error

@@ -17,16 +17,17 @@ from gradvet.frontends.torch.randomness import forked
 
 def specimens(shapes: Sequence[Sequence[int]], dtype: str = "float64") -> tuple[Tensor, ...]:
     """One random tensor per shape, of a dtype that has derivatives."""
-    kind = _differentiable(dtype)
+    kind = differentiable(dtype)
     return tuple(torch.randn(tuple(shape), dtype=kind) for shape in shapes)
 
 
 def converted(value: Any, dtype: str) -> Any:
     """A module with its parameters and buffers in a dtype; anything else as it is."""
-    return value.to(_differentiable(dtype)) if isinstance(value, nn.Module) else value
+    return value.to(differentiable(dtype)) if isinstance(value, nn.Module) else value
 
 
-def _differentiable(name: str) -> torch.dtype:
+def differentiable(name: str) -> torch.dtype:
+    """The dtype of that name, which must be one that has derivatives."""
     kind = getattr(torch, name.removeprefix("torch."), None)
     if not isinstance(kind, torch.dtype) or not (kind.is_floating_point or kind.is_complex):
         raise InvalidProblemError(
@@ -42,7 +43,8 @@ def seeded(seed: int) -> Iterator[None]:
     with forked():
         # Not torch.manual_seed, which loads the compiler: seconds, for nothing.
         torch.default_generator.manual_seed(seed)
-        torch.cuda.manual_seed_all(seed)
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(seed)
         random.seed(seed)
         if numpy := sys.modules.get("numpy"):
             numpy.random.seed(seed)

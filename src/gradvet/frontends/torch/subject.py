@@ -24,6 +24,12 @@ from gradvet.frontends.torch.randomness import TorchRandomState
 class SteadyReverse(TorchReverse):
     """Every backward pass starts from the random state that the forward pass left."""
 
+    @property
+    def problem(self) -> TorchSubject:
+        problem = super().problem
+        assert isinstance(problem, TorchSubject)
+        return problem
+
     def __init__(self, problem: TorchSubject) -> None:
         super().__init__(problem)
         self._after_forward = TorchRandomState()
@@ -33,7 +39,7 @@ class SteadyReverse(TorchReverse):
         return super()._pull(live, cotangents)
 
     def _gradients(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
-        with accountable(live):
+        with accountable(live, spoilable=not self.problem.binding.derived):
             return super()._gradients(live, cotangents)
 
 

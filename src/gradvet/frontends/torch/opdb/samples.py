@@ -9,39 +9,17 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from enum import Enum
-from fnmatch import fnmatchcase
-from functools import cache
 from typing import Any
+from unittest.mock import patch
 
-import numpy
 import optree
 import torch
 
-DTYPES = (torch.float64, torch.complex128)
-
-
-class Variant(Enum):
-    """Which of the operator's two differentiable faces is called."""
-
-    FUNCTION = "function"
-    INPLACE = "inplace"
-
-
-class Check(Enum):
-    """Which derivative a sample is to be checked for."""
-
-    REVERSE = "reverse"
-    FORWARD = "forward"
-    REVERSE_OVER_REVERSE = "reverse-over-reverse"
-    FORWARD_OVER_REVERSE = "forward-over-reverse"
-
-    @property
-    def is_second_order(self) -> bool:
-        return self in (Check.REVERSE_OVER_REVERSE, Check.FORWARD_OVER_REVERSE)
+from gradvet.frontends.torch.opdb.database import Check, Variant, dtype_name, is_differentiable, supports, variants
+from gradvet.frontends.torch.specimens import seeded
 
 
 @dataclass(frozen=True)
@@ -74,11 +52,7 @@ class Sample:
         return coordinates(self.inputs) * coordinates(o for o in outputs if isinstance(o, torch.Tensor))
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def coordinates(tensors: Sequence[torch.Tensor] | Iterator[torch.Tensor]) -> int:
+def coordinates(tensors: Iterable[torch.Tensor]) -> int:
     """Real numbers that the tensors hold where they can have a derivative."""
     return sum(
         tensor.numel() * (2 if tensor.is_complex() else 1)
@@ -87,67 +61,25 @@ def coordinates(tensors: Sequence[torch.Tensor] | Iterator[torch.Tensor]) -> int
     )
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Fix every global generator inside the block, and leave them as they were found."""
-    states = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
-    torch.manual_seed(seed)
-    random.seed(seed)
-    numpy.random.seed(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        random.setstate(states[1])
-        numpy.random.set_state(states[2])
-
-
-@cache
-def database() -> tuple[Any, ...]:
-    """All operators that PyTorch's tests know. The import takes seconds, so it waits for the first call."""
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    # The import forbids `torch.backends.x.flag = value` for the whole process; that is not ours to forbid.
-    torch.backends.__allow_nonbracketed_mutation_flag = True
-    return tuple(op_db)
-
-
-def operators(glob: str = "*") -> list[Any]:
-    """The operators whose full name, such as `div.floor_rounding`, fits the glob."""
-    return [operator for operator in database() if fnmatchcase(operator.full_name, glob)]
-
-
-def is_differentiable(operator: Any, dtype: torch.dtype) -> bool:
-    supported: set[torch.dtype] = operator.supported_backward_dtypes("cpu")
-    return dtype in supported and dtype in operator.supported_dtypes("cpu")
-
-
-def variants(operator: Any) -> list[Variant]:
-    has_inplace = operator.get_inplace() is not None and operator.supports_inplace_autograd
-    return [Variant.FUNCTION, Variant.INPLACE] if has_inplace else [Variant.FUNCTION]
-
-
-def supports(operator: Any, check: Check) -> bool:
-    supported: dict[Check, bool] = {
-        Check.REVERSE: True,
-        Check.FORWARD: operator.supports_forward_ad,
-        Check.REVERSE_OVER_REVERSE: operator.supports_gradgrad,
-        Check.FORWARD_OVER_REVERSE: operator.supports_fwgrad_bwgrad,
-    }
-    return supported[check]
-
-
 def draw(
-    operator: Any, dtype: torch.dtype, variant: Variant = Variant.FUNCTION, check: Check = Check.REVERSE
+    operator: Any,
+    dtype: torch.dtype,
+    variant: Variant = Variant.FUNCTION,
+    check: Check = Check.REVERSE,
+    device: str = "cpu",
 ) -> list[Sample]:
     """Every sample of the operator in that dtype; none where PyTorch declares no such derivative."""
-    if not is_differentiable(operator, dtype) or variant not in variants(operator) or not supports(operator, check):
+    if (
+        not is_differentiable(operator, dtype, device)
+        or variant not in variants(operator)
+        or not supports(operator, check)
+    ):
         return []
-    with seeded(zlib.crc32(f"{operator.full_name} {dtype_name(dtype)}".encode())):
+    with seeded(zlib.crc32(f"{operator.full_name} {dtype_name(dtype)}".encode())), _unobserved():
         # All at once: drawn lazily, the values would depend on what runs between two draws.
         calls = list(
             operator.sample_inputs(
-                "cpu",
+                device,
                 dtype,
                 requires_grad=True,
                 include_conjugated_inputs=operator.test_conjugated_samples and dtype.is_complex,
@@ -164,6 +96,24 @@ def draw(
         if inputs:
             samples.append(Sample(operator.full_name, variant, index, dtype, check, function, inputs, options))
     return samples
+
+
+def small(samples: Sequence[Sample], count: int, max_entries: int, seed: int = 0) -> list[Sample]:
+    """At most `count` of the samples, taken at random from those whose Jacobian has at most `max_entries` numbers.
+
+    Samples with nothing in their Jacobian come last: they exercise little, and some operators have hundreds.
+    """
+    shuffled = random.Random(seed).sample(samples, len(samples))
+    chosen: list[Sample] = []
+    empty: list[Sample] = []
+    for sample in shuffled:
+        if len(chosen) == count:
+            break
+        # A function of that many inputs is not called just to learn that it is too large.
+        entries = sample.entries() if coordinates(sample.inputs) <= max_entries else max_entries + 1
+        if entries <= max_entries:
+            (chosen if entries else empty).append(sample)
+    return sorted((chosen + empty)[:count], key=lambda sample: sample.index)
 
 
 def options_of(operator: Any, variant: Variant, check: Check) -> dict[str, object]:
@@ -192,6 +142,21 @@ def options_of(operator: Any, variant: Variant, check: Check) -> dict[str, objec
             "check_undefined_grad": False,
         }
     return options
+
+
+@contextmanager
+def _unobserved() -> Iterator[None]:
+    """Without what PyTorch does about each sample besides making it, which costs many times as much.
+
+    It looks for the test that asks in the sources of the whole stack, and keeps the stack for a GPU that is not there.
+    """
+    from torch.testing._internal import common_utils
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(common_utils, "extract_test_fn", lambda: None, create=True))
+        if not torch.cuda.is_available():
+            stack.enter_context(patch.object(torch.cuda, "manual_seed_all", lambda seed: None))
+        yield
 
 
 @dataclass(frozen=True)

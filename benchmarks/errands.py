@@ -1,0 +1,18 @@
+"""What other processes do for `scale`; they import it by name."""
+
+from __future__ import annotations
+
+import time
+
+from gradvet.suite.job import Outcome
+from gradvet.suite.operators import Operators
+
+
+def ready() -> float:
+    """Seconds of CPU that this process has taken until it has the operator database."""
+    next(iter(Operators("sin", samples=1).open()))
+    return time.process_time()
+
+
+def answer(outcomes: list[Outcome]) -> list[Outcome]:
+    return outcomes

@@ -1,0 +1,204 @@
+"""What a million cases on a thousand workers need: `python -m benchmarks.scale STORE...` writes `docs/scale.md`.
+
+The stores of earlier runs give the cost per case and the size of an outcome. The rest is measured here: the start of a
+process, a Dask scheduler in a process of its own under calls of the size that `gradvet ops` makes, and the store. The
+fleet is a simulation with these timings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+from distributed import Client
+
+from benchmarks import errands
+from benchmarks.fleet import Costs, Fleet, Result, simulate
+from gradvet.suite.engines import BATCH
+from gradvet.suite.job import Outcome
+from gradvet.suite.processes import Processes
+from gradvet.suite.store import Store
+
+AT_A_TIME = 50
+"""Calls that are handed over before the first answer is waited for."""
+
+PAGE = Path(__file__).parent.parent / "docs" / "scale.md"
+CASES, WORKERS = 1_000_000, 1_000
+BATCHES = (1, 4, BATCH, 64)
+DEATHS_PER_HOUR = (0.0, 1 / 24, 1.0, 12.0, 60.0, 360.0)
+TEMPLATE = (Path(__file__).parent / "scale.md.template").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Scheduling:
+    """Seconds of CPU for one call with `BATCH` cases, and bytes that it carries home."""
+
+    scheduler: float
+    client: float
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Seconds and bytes of one outcome in a store."""
+
+    seconds: float
+    bytes: float
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
+    parser.add_argument("stores", nargs="+", help="of runs of gradvet ops")
+    parser.add_argument("--calls", type=int, default=600, help="calls of the scheduler that are measured")
+    wanted = parser.parse_args(arguments)
+    runs = {store: list(Store.open(store).outcomes()) for store in wanted.stores}
+    outcomes = [one for some in runs.values() for one in some if one.report is not None]
+    start = started()
+    scheduling = scheduled(outcomes[:BATCH], wanted.calls)
+    keeping = kept(outcomes[:2000])
+    costs = Costs([one.seconds for one in outcomes], start, scheduling.scheduler, keeping.seconds)
+    PAGE.write_text(page(runs, costs, scheduling, keeping), encoding="utf-8")
+    print(f"wrote {PAGE}")
+
+
+def started() -> float:
+    """Seconds of CPU until a new process has the operator database: the median of three."""
+
+    def once() -> float:
+        with Processes(1) as processes:
+            return processes.submit(errands.ready).result()
+
+    return statistics.median(once() for _ in range(3))
+
+
+def scheduled(outcomes: list[Outcome], calls: int) -> Scheduling:
+    """What a scheduler spends on calls whose answers are as large as real ones."""
+    with cluster() as (client, scheduler):
+        executor = client.get_executor(pure=False)
+        list(executor.map(errands.answer, [outcomes] * 20))
+        before, mine = _cpu(scheduler), time.process_time()
+        for start in range(0, calls, AT_A_TIME):
+            for future in [executor.submit(errands.answer, outcomes) for _ in range(min(AT_A_TIME, calls - start))]:
+                future.result()
+        spent = _cpu(scheduler) - before, time.process_time() - mine
+        return Scheduling(spent[0] / calls, spent[1] / calls, len(pickle.dumps(outcomes)))
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+@contextmanager
+def cluster() -> Iterator[tuple[Client, psutil.Process]]:
+    """A scheduler and two workers, each a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "scheduler.json")
+        scheduler = _dask(folder, "scheduler", "--scheduler-file", file, "--port", "0")
+        worker = _dask(folder, "worker", "--scheduler-file", file, "--nworkers", "2", "--nthreads", "1")
+        try:
+            while not Path(file).exists():
+                time.sleep(0.05)
+            with Client(scheduler_file=file) as client:
+                client.wait_for_workers(2)
+                yield client, psutil.Process(scheduler.pid)
+        finally:
+            for process in (worker, scheduler):
+                process.terminate()
+                process.wait()
+
+
+def _dask(folder: str, kind: str, *options: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", f"distributed.cli.dask_{kind}", *options, "--host", "127.0.0.1", "--no-dashboard"]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def kept(outcomes: list[Outcome]) -> Keeping:
+    """What it costs to keep outcomes, each in a transaction of its own, as a run does."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.db"
+        store = Store.create(path, {}, [one.name for one in outcomes])
+        started = time.perf_counter()
+        for outcome in outcomes:
+            store.add(outcome)
+        seconds = (time.perf_counter() - started) / len(outcomes)
+        store.close()
+        return Keeping(seconds, path.stat().st_size / len(outcomes))
+
+
+def page(runs: dict[str, list[Outcome]], costs: Costs, scheduling: Scheduling, keeping: Keeping) -> str:
+    """The page of the documentation."""
+    mean = statistics.fmean(costs.cases)
+    sizes = [simulate(costs, Fleet(CASES, WORKERS, batch)) for batch in BATCHES]
+    failures = [simulate(costs, Fleet(CASES, WORKERS, BATCH, rate)) for rate in DEATHS_PER_HOUR]
+    fine = sizes[BATCHES.index(BATCH)]
+    return TEMPLATE.format(
+        machine=f"{processor()}, one core, Python {platform.python_version()}, torch {torch.__version__}",
+        runs="\n".join(map(run_row, runs, runs.values())),
+        start=f"{costs.start:.1f}",
+        batch=BATCH,
+        schedule=f"{1e3 * scheduling.scheduler:.1f}",
+        client=f"{1e3 * scheduling.client:.1f}",
+        carried=f"{scheduling.bytes / 1024:.0f}",
+        store=f"{1e3 * keeping.seconds:.2f}",
+        size=f"{keeping.bytes / 1024:.1f}",
+        total=f"{keeping.bytes * CASES / 2**30:.1f}",
+        mean=f"{1e3 * mean:.0f}",
+        throughput=f"{1 / mean:.1f}",
+        cores=f"{mean * CASES / 3600:.0f}",
+        alone=f"{mean * CASES / 86400:.1f}",
+        seconds=duration(fine.seconds),
+        batches="\n".join(map(batch_row, BATCHES, sizes)),
+        failures="\n".join(map(failure_row, DEATHS_PER_HOUR, failures)),
+        most=f"{1 / keeping.seconds:.0f}",
+        rate=f"{CASES / fine.seconds:.0f}",
+    )
+
+
+def run_row(name: str, outcomes: Sequence[Outcome]) -> str:
+    seconds = sorted(one.seconds for one in outcomes)
+    mean = statistics.fmean(seconds)
+    shown = [f"{1e3 * value:.0f} ms" for value in (statistics.median(seconds), mean, seconds[int(0.99 * len(seconds))])]
+    return f"| {Path(name).stem} | {len(seconds)} | {' | '.join(shown)} | {1 / mean:.1f} |"
+
+
+def batch_row(batch: int, result: Result) -> str:
+    share = [part / result.seconds for part in (result.worked / WORKERS, result.scheduling, result.storing)]
+    return f"| {batch} | {duration(result.seconds)} | {' | '.join(f'{100 * one:.0f} %' for one in share)} |"
+
+
+def failure_row(rate: float, result: Result) -> str:
+    wasted = result.wasted / (result.worked + result.wasted)
+    often = "never" if not rate else f"every {duration(3600 / rate)}"
+    return f"| {often} | {duration(result.seconds)} | {result.deaths} | {100 * wasted:.1f} % | {result.given_up} |"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.0f} h"
+
+
+def processor() -> str:
+    """The name of the processor where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""`gradvet compare`: what changed is listed, and the exit code is that of the worst."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradvet.cli import main
+from gradvet.core.results import Report
+from gradvet.reports import documents
+from gradvet.suite.job import Ending, Outcome
+from gradvet.suite.store import Store
+from tests.reports.samples import doubtful, failed, passed
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def exit_code(*arguments: str) -> int | str | None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    return left.value.code or 0
+
+
+def write(path: str, report: Report | None) -> None:
+    """A store with one case, or a JSON file."""
+    if path.endswith(".json"):
+        documents.save([] if report is None else [report], path)
+        return
+    Path(path).unlink(missing_ok=True)
+    store = Store.create(path, {}, ["f"])
+    store.add(Outcome("f", Ending.DIED, words="SIGSEGV") if report is None else Outcome("f", Ending.REPORTED, report))
+    store.close()
+
+
+@pytest.mark.parametrize("kind", ["db", "json"])
+@pytest.mark.parametrize(
+    ("old", "new", "code", "line"),
+    [
+        (passed("f"), passed("f"), 0, "1 cases before, 1 now, 0 changed"),
+        (failed("f"), passed("f"), 0, "newly passing: 1"),
+        (passed("f"), failed("f"), 1, "newly failing: 1"),
+        (passed("f"), doubtful("f"), 3, "newly inconclusive: 1"),
+    ],
+)
+def test_exit_code_is_that_of_the_worst_change(
+    kind: str, old: Report, new: Report, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(f"old.{kind}", old)
+    write(f"new.{kind}", new)
+    assert exit_code("compare", f"old.{kind}", f"new.{kind}") == code
+    assert capsys.readouterr().out.splitlines()[0] == line
+
+
+def test_case_that_has_no_verdict_any_more_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    write("old.db", passed("f"))
+    write("new.db", None)
+    assert exit_code("compare", "old.db", "new.db") == 2
+    assert "  f  died: SIGSEGV" in capsys.readouterr().out
+
+
+def test_file_that_cannot_be_read_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    write("old.db", passed("f"))
+    assert exit_code("compare", "old.db", "none.db") == 2
+    assert capsys.readouterr().err.startswith("gradvet: none.db cannot be read")

@@ -1,0 +1,1 @@
+"""PyTorch's operator database as gradvet sees it."""
