@@ -32,7 +32,7 @@ def look_at(trial: Trial, mode: str) -> Finding:
     FAIL only where it is beyond doubt; what cannot be decided is INCONCLUSIVE, and a point at which the function itself
     is not finite is SKIPPED.
     """
-    subject, trial.coarse = trial.subject, COARSE
+    subject, trial.coarse, trial.zeros_are_exact = trial.subject, COARSE, True
     xp = array_api_compat.array_namespace(subject.value)
     if not bool(xp.all(xp.isfinite(subject.value))):
         return Finding(mode, Verdict.SKIPPED, "values not finite")

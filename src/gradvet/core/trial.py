@@ -71,6 +71,8 @@ class Trial(Experiment):
         """Columns that walks of many leave out: at a kink, or without a finite derivative."""
         self.coarse = 1e-9 if self.is_fine else 1e-2
         """Outputs whose slope is below this part of the largest are looked at less closely than their size allows."""
+        self.zeros_are_exact = False
+        """Whether an input that is zero was made so, and is not what rounding left of something else."""
         self.immaterial = 0.0
         """Slopes below this are nothing, where it is known what slopes the function has elsewhere."""
         self.deadline = math.inf if options.seconds is None else time.monotonic() + options.seconds
@@ -274,5 +276,7 @@ class Trial(Experiment):
         if not self.reversible:
             return 0.0
         tiny = 2.0 * subject.epsilon * self.sizes * xp.sign(subject.signed(subject.domain.size))
+        if self.zeros_are_exact:
+            tiny = xp.where(subject.point == 0.0, xp.zeros_like(tiny), tiny)
         found = [float(xp.sum(subject.pulled_at(sign * tiny, v) * u)) for sign in (1.0, -1.0)]
         return abs(found[0] - found[1])
