@@ -35,6 +35,8 @@ SELECTION = (
     "tests/core",
     "--deselect=tests/core/test_certificate.py",
     "tests/api/test_check.py",
+    "tests/api/test_points.py",
+    "tests/reports",
 )
 """Fast tests; the statistical ones about the certificate take minutes."""
 

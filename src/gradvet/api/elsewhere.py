@@ -108,8 +108,16 @@ def _findings(trial: Trial, request: Request, wanted: Elsewhere, selection: Sele
     modes = [mode for mode in ("reverse", "forward") if mode in selection]
     modes = modes if wanted.extent == THOROUGH else modes[:1]
     for kind in ("points", "shapes"):
-        if kind in selection and modes:
+        if kind in selection and modes and kind == "shapes" and wanted.extent != THOROUGH and _is_own_kernel(trial):
+            # A read beyond the end is an error that a device does not recover from.
+            yield Finding(kind, Verdict.SKIPPED, "kernels of your own on a device; points='thorough' tries them")
+        elif kind in selection and modes:
             yield from _of_kind(kind, trial, wanted.of_kind(kind, request, trial), modes, wanted)
+
+
+def _is_own_kernel(trial: Trial) -> bool:
+    assert isinstance(trial.subject, TorchSubject)
+    return trial.subject.home.type != "cpu" and trial.subject.circumstances.has_own_rules()
 
 
 def _of_kind(
