@@ -30,6 +30,9 @@ DOUBTS = 3
 """So many points that a short look does not settle are looked into, unless the search is thorough."""
 
 
+PROPORTION = 1e10
+"""Values that are so much larger than at the user's point have lost the digits that a derivative needs."""
+
 IMMATERIAL = 1e-8
 """Slopes below this part of the steepest one at the user's point are nothing."""
 
@@ -72,7 +75,7 @@ class Elsewhere:
         assert isinstance(trial.subject, TorchSubject)
         if self.own is not None:
             for name, inputs in self.own.items() if kind == "points" else ():
-                yield Point(name, iter([bind(replace(request, inputs=inputs))]))
+                yield Point(name, iter([bind(replace(request, inputs=inputs))]), given=True)
             return
         near = Neighbourhood.of(trial.subject.binding, request.func, self.domain, trial.options.seed)
         yield from (special_points if kind == "points" else special_shapes)(near, self.extent == THOROUGH)
@@ -159,6 +162,9 @@ def _answer(point: Point, trial: Trial, modes: list[str]) -> Finding:
             raise
         except Exception as error:
             answer = Finding("", Verdict.SKIPPED, f"refused: {type(error).__name__}")
+            continue
+        if not point.given and there.largest > PROPORTION * max(trial.largest, 1.0):
+            answer = Finding("", Verdict.SKIPPED, "values out of all proportion")
             continue
         for mode in modes:
             answer = _looked(there, mode)

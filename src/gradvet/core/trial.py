@@ -131,6 +131,13 @@ class Trial(Experiment):
         return not bool(array_api_compat.array_namespace(self.wobble).any(self.wobble))
 
     @cached_property
+    def largest(self) -> float:
+        """The size of the largest finite value of the codomain."""
+        xp = array_api_compat.array_namespace(self.subject.value)
+        size = xp.abs(self.subject.value[: self.subject.codomain.size])
+        return float(xp.max(xp.where(xp.isfinite(size), size, xp.zeros_like(size)))) if size.shape[0] else 0.0
+
+    @cached_property
     def steepest(self) -> float:
         """The largest slope along the first walk; zero where there was none yet."""
         if "first" not in self.__dict__ or not self.first.slope.shape[0]:

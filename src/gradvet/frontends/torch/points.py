@@ -29,6 +29,8 @@ class Point:
 
     name: str
     forms: Iterator[Binding]
+    given: bool = False
+    """Whether the user asked for it."""
 
 
 def _half(x: Tensor, generator: torch.Generator) -> Tensor:
