@@ -374,6 +374,16 @@ def test_noisy_function_is_never_failed_and_says_why() -> None:
     assert "too noisy" in finding(report, "reverse").headline
 
 
+def test_noise_of_the_derivative_itself_is_not_called_wrong() -> None:
+    # What two roundoffs of the input change at random is noise; the same error without the randomness is a mistake.
+    x = inputs(6)
+    noisy = wrong_in(lambda g: g * (1.0 + 1e-4 * torch.sin(1e20 * g)))
+    off = wrong_in(lambda g: g * (1.0 + 1e-4))
+    for seed in range(3):
+        assert "reverse" not in failed(gradvet.check(noisy, x, seed=seed, checks=["reverse"]))
+        assert "reverse" in failed(gradvet.check(off, x, seed=seed, checks=["reverse"]))
+
+
 # Surrogate, budget, size.
 
 
