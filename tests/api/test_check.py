@@ -73,6 +73,31 @@ def test_one_wrong_entry_is_named_with_value_and_error_bar(factor: float) -> Non
     assert 0.0 <= mismatch.error < 1e-8
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_one_wrong_tangent_is_named(seed: int) -> None:
+    class Sine(torch.autograd.Function):
+        @staticmethod
+        def forward(x: Tensor) -> Tensor:
+            return torch.sin(x)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, v: Tensor) -> Tensor:
+            return v * torch.cos(ctx.saved_tensors[0])
+
+        @staticmethod
+        def jvp(ctx: Any, u: Tensor) -> Tensor:
+            return one_entry(0.5)(u * torch.cos(ctx.saved_tensors[0]))
+
+    report = gradvet.check(Sine, inputs(2, 5), seed=seed, checks=["reverse", "forward"])
+    assert failed(report) == {"forward"}
+    assert str(finding(report, "forward").mismatches[0]) == "d output [0, 4] / d input 0 [0, 4]"
+
+
 def test_right_function_passes_with_resolution_cost_seed_and_replay_line() -> None:
     report = gradvet.check(torch.sin, inputs(3, 4), seed=17)
     assert report.verdict is Verdict.PASS
@@ -372,6 +397,16 @@ def test_noisy_function_is_never_failed_and_says_why() -> None:
     report = gradvet.check(lambda x: (1e13 + x) - 1e13, inputs(5))
     assert report.verdict is Verdict.INCONCLUSIVE
     assert "too noisy" in finding(report, "reverse").headline
+
+
+def test_noise_of_the_derivative_itself_is_not_called_wrong() -> None:
+    # What two roundoffs of the input change at random is noise; the same error without the randomness is a mistake.
+    x = inputs(6)
+    noisy = wrong_in(lambda g: g * (1.0 + 1e-4 * torch.sin(1e20 * g)))
+    off = wrong_in(lambda g: g * (1.0 + 1e-4))
+    for seed in range(3):
+        assert "reverse" not in failed(gradvet.check(noisy, x, seed=seed, checks=["reverse"]))
+        assert "reverse" in failed(gradvet.check(off, x, seed=seed, checks=["reverse"]))
 
 
 # Surrogate, budget, size.

@@ -201,6 +201,12 @@ def test_points_at_which_the_function_raises_or_is_not_finite_are_counted() -> N
     )
 
 
+def test_points_at_which_values_explode_are_left_out() -> None:
+    report = gradvet.check(lambda x: x**5, inputs(4), seed=0, checks=HERE)
+    assert "a thousand times larger (values out of all proportion)" in skipped(report, "points")
+    assert report.verdict is Verdict.PASS
+
+
 def test_milder_form_is_taken_where_the_first_is_refused() -> None:
     report = gradvet.check(lambda x, y: x / y, (inputs(4), inputs(4, seed=1)), seed=0, checks=HERE)
     assert "zeros" in exercised(report, "points")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from gradvet.core.judgement import Judgement, Reason, Standard, judge
-from gradvet.core.ladder import Reading, Rungs, read
+from gradvet.core.ladder import Estimate, Reading, Rungs, _plateau, read
 from gradvet.core.results import Verdict
 
 EPSILON = 2.0**-52
@@ -114,3 +114,11 @@ def test_derivative_that_is_not_a_number_never_passes() -> None:
 def test_wide_stairs_are_flat() -> None:
     assert judged(lambda x: float(round(4.0 * x)) / 4.0, 0.3, 0.0)[0].verdict is Verdict.PASS
     assert judged(lambda x: float(round(4.0 * x)) / 4.0, 0.3, 1.0)[0].verdict is Verdict.FAIL
+
+
+def test_error_that_only_two_of_the_widest_steps_show_is_no_plateau() -> None:
+    steps = [2.0**-level for level in range(4, 16)]
+    values = [t if number < 2 else 0.0 for number, t in enumerate(steps)]
+    three = [t if number < 3 else 0.0 for number, t in enumerate(steps)]
+    assert not _plateau(steps, values, 1e-12, Estimate(1.0, 1e-6))
+    assert _plateau(steps, three, 1e-12, Estimate(1.0, 1e-6))

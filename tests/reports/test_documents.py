@@ -42,6 +42,11 @@ def test_document_says_the_version_of_its_format(tmp_path: Path) -> None:
     assert document["reports"][0]["format"] == FORMAT
 
 
+def test_format_is_the_one_of_the_files_that_people_have() -> None:
+    # A new number is for a change that older readers cannot follow; then this test changes with it.
+    assert FORMAT == 1
+
+
 def test_other_format_is_refused() -> None:
     with pytest.raises(ValueError, match=f"format {FORMAT} was expected, found format 99"):
         Report.from_dict({**passed().to_dict(), "format": 99})

@@ -25,8 +25,8 @@ from gradvet.core.pinpoint import Entry
 from gradvet.core.spaces import Array
 from gradvet.core.trial import Trial
 
-AROUND = 8
-"""So many points around are looked at."""
+AROUND, FEW = 8, 2
+"""So many points around are looked at, and so many where a first look will do."""
 
 SHORTEST, LONGEST = 2.0**-36, 2.0**-19
 """Steps along which slopes around the point are taken, relative to the size of the inputs; the points are eight steps
@@ -57,6 +57,20 @@ def is_certain(trial: Trial, outcome: Outcome) -> bool:
     if outcome.reason is Reason.OUTSIDE:
         return any(_is_beyond_one_kink(trial, entry.row, d) for d in _along_ties(trial, entry.column))
     return _is_another_slope(trial, entry)
+
+
+def obstacle(trial: Trial) -> Reason | None:
+    """What a short look shows that makes a scrutiny of the point vain: a jump, or neither slopes nor derivative."""
+    subject, u = trial.subject, trial.direction_of_all()
+    xp = array_api_compat.array_namespace(u)
+    f0 = subject.value[: subject.codomain.size]
+    far, near = (xp.abs(subject.displaced(step * u).values[: f0.shape[0]] - f0) for step in (FAR, NEARER))
+    if not bool(xp.all(near <= far / 8.0 + ROUNDOFFS * trial.coarse_noise)):
+        return Reason.JUMP
+    broken = trial.look(subject.signed(f0.shape[0])).broken
+    d = xp.where(broken, xp.abs(u), xp.zeros_like(u))
+    lost = bool(xp.any(broken)) and not _come_together(trial, d, slice(None), FEW)
+    return Reason.NOT_FINITE if lost else None
 
 
 def _is_another_slope(trial: Trial, entry: Entry) -> bool:
@@ -108,9 +122,9 @@ def _slopes_come_together(trial: Trial, column: int) -> bool:
     return all(_come_together(trial, d, slice(None)) for d in (alone, several))
 
 
-def _come_together(trial: Trial, d: Array, rows: slice) -> bool:
+def _come_together(trial: Trial, d: Array, rows: slice, places: int = AROUND) -> bool:
     """Towards the point, do the slopes along d come together, and do all values come to the value there?"""
-    beside = _beside(trial)
+    beside = _beside(trial)[: places + 1]
     far, near = (_surroundings(trial, d, step, beside) for step in (FAR, NEARER))
     noise = ROUNDOFFS * trial.coarse_noise
     xp = array_api_compat.array_namespace(noise)

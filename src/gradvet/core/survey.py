@@ -77,6 +77,7 @@ def _exercised(findings: Iterable[Finding]) -> Iterator[str]:
             names.append(finding.check)
     if by_verdict[True]:
         yield f"exercised: {', '.join(by_verdict[True])}"
+    brief = {f.check: " (are gradients finite?)" for f in findings if f.facts.get("finiteness alone")}
     parts: dict[str, dict[str, list[str]]] = {}
     for finding in findings:
         for key in ("exercised", "skipped"):
@@ -84,7 +85,7 @@ def _exercised(findings: Iterable[Finding]) -> Iterator[str]:
                 parts.setdefault(finding.check, {})[key] = finding.facts[key]
     for check, listed in parts.items():
         skipped = f"; skipped: {', '.join(listed['skipped'])}" if "skipped" in listed else ""
-        yield f"{check}: {', '.join(listed.get('exercised', ())) or 'none'}{skipped}"
+        yield f"{check}: {', '.join(listed.get('exercised', ())) or 'none'}{skipped}{brief.get(check, '')}"
     for finding in findings:
         if finding.verdict is Verdict.SKIPPED and "skipped" not in finding.facts:
             yield f"not exercised: {finding.check}: {finding.headline}"

@@ -27,6 +27,9 @@ NARROWER = 2.0**-10
 PUSHES = 4
 """So many results of forward mode are kept."""
 
+JITTERS = 3
+"""So many pairs of inputs next to the point show how noisy the derivative is: one pair may agree by chance."""
+
 EVEN_OUT = 1e-6
 """A column is never moved by less than this part of its full step, however large its slope is."""
 
@@ -76,6 +79,8 @@ class Trial(Experiment):
         """Columns that walks of many leave out: at a kink, or without a finite derivative."""
         self.coarse = 1e-9 if self.is_fine else 1e-2
         """Outputs whose slope is below this part of the largest are looked at less closely than their size allows."""
+        self.zeros_are_exact = False
+        """Whether an input that is zero was made so, and is not what rounding left of something else."""
         self.immaterial = 0.0
         """Slopes below this are nothing, where it is known what slopes the function has elsewhere."""
         self.deadline = math.inf if options.seconds is None else time.monotonic() + options.seconds
@@ -137,6 +142,13 @@ class Trial(Experiment):
     def is_steady(self) -> bool:
         """Whether two evaluations at the point give the same."""
         return not bool(array_api_compat.array_namespace(self.wobble).any(self.wobble))
+
+    @cached_property
+    def largest(self) -> float:
+        """The size of the largest finite value of the codomain."""
+        xp = array_api_compat.array_namespace(self.subject.value)
+        size = xp.abs(self.subject.value[: self.subject.codomain.size])
+        return float(xp.max(xp.where(xp.isfinite(size), size, xp.zeros_like(size)))) if size.shape[0] else 0.0
 
     @cached_property
     def steepest(self) -> float:
@@ -297,6 +309,10 @@ class Trial(Experiment):
         subject, xp = self.subject, array_api_compat.array_namespace(v)
         if not self.reversible:
             return 0.0
-        tiny = 2.0 * subject.epsilon * self.sizes * xp.sign(subject.signed(subject.domain.size))
-        found = [float(xp.sum(subject.pulled_at(sign * tiny, v) * u)) for sign in (1.0, -1.0)]
-        return abs(found[0] - found[1])
+        found = []
+        for _ in range(JITTERS):
+            tiny = 2.0 * subject.epsilon * self.sizes * xp.sign(subject.signed(subject.domain.size))
+            if self.zeros_are_exact:
+                tiny = xp.where(subject.point == 0.0, xp.zeros_like(tiny), tiny)
+            found += [float(xp.sum(subject.pulled_at(sign * tiny, v) * u)) for sign in (1.0, -1.0)]
+        return max(found) - min(found)

@@ -29,6 +29,10 @@ class Point:
 
     name: str
     forms: Iterator[Binding]
+    given: bool = False
+    """Whether the user asked for it."""
+    brief: bool = False
+    """Whether finite gradients are all that is asked for."""
 
 
 def _half(x: Tensor, generator: torch.Generator) -> Tensor:
