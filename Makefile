@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
+BUDGET ?= 600
 BIN := .venv/bin
 READY := .venv/.installed
 PATHS := src tests examples docs $(wildcard benchmarks)
@@ -10,7 +11,7 @@ PATHS := src tests examples docs $(wildcard benchmarks)
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types conformance bench detection format clean docs browser audit scale
+.PHONY: help demo test lint types conformance bench detection mutation format clean docs browser audit scale
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -31,8 +32,10 @@ types: $(READY) ## check the types of src, strictly
 conformance: $(READY) ## compare the verdicts with torch's own checker over the operator database (long)
 	$(BIN)/python -m tests.differential.run
 
-bench: $(READY) ## measure gradvet beside torch's checker (long)
-	$(BIN)/python -m benchmarks.opdb
+bench: $(READY) ## measure gradvet beside torch's checker: sizes, then operators for BUDGET seconds each (long)
+	$(BIN)/python -m benchmarks.sizes
+	$(BIN)/python -m benchmarks.opdb --time-budget $(BUDGET)
+	$(BIN)/python -m benchmarks.opdb --gradgrad --time-budget $(BUDGET)
 
 detection: $(READY) ## measure how often check is right: operators, planted faults, the gallery (long)
 	$(BIN)/python -m benchmarks.detection
@@ -42,6 +45,9 @@ audit: $(READY) ## check PyTorch's whole operator database and write docs/audit-
 
 scale: $(READY) ## measure what a million cases need, from the stores of the audit, and write docs/scale.md
 	$(BIN)/python -m benchmarks.scale build/audit/*.db
+
+mutation: $(READY) ## change the code of core/ and checks/ here and there, and see whether the tests notice (long)
+	$(BIN)/python -m benchmarks.mutation
 
 docs: $(READY) ## build the documentation into build/docs; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

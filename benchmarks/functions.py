@@ -31,6 +31,26 @@ def on_device(problem: Problem, device: str) -> Problem:
     return function, tuple(tensor.detach().to(device).requires_grad_() for tensor in inputs)
 
 
+class Stretched(torch.autograd.Function):
+    """The identity, with one entry of its gradient half as large again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
+        gradient = cotangents[0].clone()
+        gradient.view(-1)[gradient.numel() // 3] *= 1.5
+        return gradient
+
+
+def spoiled(problem: Problem) -> Problem:
+    """The same function with a wrong gradient for one entry of its first input."""
+    function, inputs = problem
+    return lambda x, *rest: function(Stretched.apply(x), *rest), inputs  # type: ignore[no-untyped-call]
+
+
 def side(n: int, parts: float = 1.0) -> int:
     """The side of a square with n / parts elements, at least 2."""
     return max(2, round(math.sqrt(n / parts)))

@@ -1,16 +1,18 @@
 """How the cost of a check grows with the number of inputs: `python -m benchmarks.sizes`.
 
-Nine functions at about 10, 100 and 1,000 inputs (`--large`: also 10,000, and in fast mode up to 1,000,000), gradvet and
-torch in turn. Ratios above 1 mean that gradvet is faster; beside them stand the calls of the function and the backward
-passes that each needed. A mode is left out where torch would need more memory than `--memory` for its Jacobians.
+Nine functions, gradvet and torch in turn: slow mode at about 10 to 10,000 inputs, fast mode up to 1,000,000, every
+entry (`exhaustive=True`) and a wrong function at 1,000. Ratios above 1 mean that gradvet is faster; beside them stand
+the calls of the function and the backward passes that each needed. At last, the memory that a whole check of 10,000
+inputs and outputs takes above the function's own. A measurement is left out where torch would need more memory than
+`--memory` for its Jacobians.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import partial
 
@@ -18,18 +20,37 @@ import torch
 from rich.progress import Progress
 from rich.table import Table
 
+import gradvet
 from benchmarks.counting import counted
-from benchmarks.functions import FUNCTIONS, Problem
+from benchmarks.functions import FUNCTIONS, Problem, spoiled
+from benchmarks.memory import peak_of_a_check
 from benchmarks.report import Pair, duration, geometric_mean, save, wide_console
 from benchmarks.timing import interleaved
 from gradvet.frontends.torch.opdb.samples import coordinates
-from tests.differential.verdicts import gradvet_contestant, torch_contestant
 
-SIZES = (10, 100, 1_000)
-LARGE = (10_000,)
-LARGE_FAST = (100_000, 1_000_000)
 # torch keeps the numerical Jacobian, the analytical one and its repeat, and compares them with as many temporaries.
 JACOBIANS_IN_MEMORY = 6
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What both checkers are asked for, and at which sizes."""
+
+    sizes: tuple[int, ...]
+    torch: Mapping[str, bool] = field(default_factory=dict)
+    gradvet: Mapping[str, bool] = field(default_factory=dict)
+    problem: Callable[[Problem], Problem] = lambda problem: problem
+    jacobians: bool = True
+    """Whether torch holds whole Jacobians."""
+
+
+FAST = {"fast_mode": True}
+MODES = {
+    "slow": Mode((10, 100, 1_000, 10_000)),
+    "fast": Mode((10, 100, 1_000, 10_000, 100_000, 1_000_000), FAST, FAST, jacobians=False),
+    "exhaustive": Mode((1_000,), gradvet={"exhaustive": True}),
+    "wrong": Mode((1_000,), problem=spoiled),
+}
 
 
 @dataclass(frozen=True)
@@ -44,10 +65,12 @@ class Row:
     seconds: dict[str, float]
     calls: dict[str, int]
     backward_passes: dict[str, int]
+    named: str = ""
+    """The entry that gradvet blames, if it refuses the function."""
 
     @property
     def pair(self) -> Pair:
-        return Pair(f"torch {self.mode}", f"gradvet {self.mode}")
+        return Pair("torch", "gradvet")
 
     @property
     def ratio(self) -> float:
@@ -62,25 +85,30 @@ def main(arguments: list[str] | None = None) -> int:
     with Progress(console=console) as progress:
         for name, size, mode in progress.track(list(plan(wanted)), description="measurements"):
             problem = FUNCTIONS[name](size)
-            if mode == "slow" and jacobian_bytes(problem) * JACOBIANS_IN_MEMORY > wanted.memory * 2**30:
-                progress.console.print(f"left out: {name}, n = {size}, slow mode: more than {wanted.memory} GiB")
+            needed = jacobian_bytes(problem) * JACOBIANS_IN_MEMORY if MODES[mode].jacobians else 0
+            if needed > wanted.memory * 2**30:
+                progress.console.print(f"left out: {name}, n = {size}, {mode}: more than {wanted.memory} GiB")
                 continue
             rows.append(row_of(name, size, mode, problem))
-    for mode in ("slow", "fast"):
+    for mode in wanted.modes:
         console.print(table_of([row for row in rows if row.mode == mode], mode))
-    means = mean_ratios(rows)
+    means = summarised(rows)
     console.print(table_of_means(means))
-    path = save("sizes", vars(wanted), [vars(row) for row in rows], {f"{m} n={n}": r for (m, n), r in means.items()})
+    memory = {kind: peak_of_a_check(kind) for kind in ("right", "wrong")} if "memory" in wanted.modes else {}
+    for kind, taken in memory.items():
+        console.print(f"peak memory of a whole check, 10,000 inputs and outputs, {kind} function: {taken / 1e6:.1f} MB")
+    summary: dict[str, object] = {f"{mode} n={size}": figures for (mode, size), figures in means.items()}
+    path = save("sizes", vars(wanted), [vars(row) for row in rows], summary | {"peak bytes": memory})
     console.print(f"raw numbers: {path}", soft_wrap=True)
     return 0
 
 
 def plan(wanted: argparse.Namespace) -> Iterator[tuple[str, int, str]]:
     names = [name for name in FUNCTIONS if fnmatch(name, wanted.functions)]
-    for mode in ("slow", "fast"):
-        sizes = SIZES + (LARGE if wanted.large else ()) + (LARGE_FAST if wanted.large and mode == "fast" else ())
-        for size in sizes:
-            yield from ((name, size, mode) for name in names)
+    for mode in wanted.modes:
+        for size in MODES[mode].sizes if mode in MODES else ():
+            if size <= wanted.largest:
+                yield from ((name, size, mode) for name in names)
 
 
 def jacobian_bytes(problem: Problem) -> int:
@@ -88,10 +116,15 @@ def jacobian_bytes(problem: Problem) -> int:
     return 8 * coordinates(inputs) * function(*inputs).numel()
 
 
-def row_of(name: str, size: int, mode: str, problem: Problem) -> Row:
-    function, inputs = problem
-    contestants = [make(fast_mode=mode == "fast") for make in (torch_contestant, gradvet_contestant)]
-    checkers = {entrant.name: partial(entrant.gradcheck, fast_mode=entrant.fast_mode) for entrant in contestants}
+def row_of(name: str, size: int, mode: str, given: Problem) -> Row:
+    asked = MODES[mode]
+    function, inputs = problem = asked.problem(given)
+    checkers = {
+        "torch": partial(torch.autograd.gradcheck, raise_exception=False, **asked.torch),
+        "gradvet": partial(gradvet.gradcheck, **asked.gradvet),
+    }
+    if mode == "wrong":
+        checkers = {entrant: partial(refused, checker) for entrant, checker in checkers.items()}
     counts = {entrant: counted(checker, problem) for entrant, checker in checkers.items()}
     seconds = interleaved({entrant: partial(checker, function, inputs) for entrant, checker in checkers.items()})
     return Row(
@@ -103,47 +136,80 @@ def row_of(name: str, size: int, mode: str, problem: Problem) -> Row:
         seconds,
         {entrant: counter.calls for entrant, counter in counts.items()},
         {entrant: counter.backward_passes for entrant, counter in counts.items()},
+        blamed(problem) if mode == "wrong" else "",
     )
 
 
+def refused(
+    checker: Callable[..., bool], function: Callable[..., torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> bool:
+    """Run a checker to its message; a wrong function that it accepts ends the benchmark."""
+    try:
+        accepted = checker(function, inputs)
+    except gradvet.GradcheckError as error:
+        return bool(str(error))
+    assert not accepted, "a wrong function was accepted"
+    return True
+
+
+def blamed(problem: Problem) -> str:
+    try:
+        gradvet.gradcheck(*problem)
+    except gradvet.GradcheckError as error:
+        if error.report is not None and (mismatches := error.report.failures[0].mismatches):
+            return str(mismatches[0].input)
+    return "nothing"
+
+
 def table_of(rows: Sequence[Row], mode: str) -> Table:
-    table = Table(title=f"{mode} mode, CPU time; calls + backward passes")
-    for heading in ("function", "inputs", "outputs", "torch", "gradvet", "ratio", "torch evals", "gradvet evals"):
-        table.add_column(heading, justify="left" if heading == "function" else "right")
+    table = Table(title=f"{mode}, CPU time; calls + backward passes")
+    headings = ["function", "inputs", "outputs", "torch", "gradvet", "ratio", "torch evals", "gradvet evals"]
+    for heading in headings + (["blames"] if mode == "wrong" else []):
+        table.add_column(heading, justify="left" if heading in ("function", "blames") else "right")
     for row in rows:
-        torch_name, gradvet_name = row.pair.baseline, row.pair.candidate
         table.add_row(
             row.function,
             f"{row.inputs:,}",
             f"{row.outputs:,}",
-            duration(row.seconds[torch_name]),
-            duration(row.seconds[gradvet_name]),
+            duration(row.seconds["torch"]),
+            duration(row.seconds["gradvet"]),
             f"{row.ratio:.2f}",
-            f"{row.calls[torch_name]:,} + {row.backward_passes[torch_name]:,}",
-            f"{row.calls[gradvet_name]:,} + {row.backward_passes[gradvet_name]:,}",
+            *(f"{row.calls[entrant]:,} + {row.backward_passes[entrant]:,}" for entrant in ("torch", "gradvet")),
+            *([row.named] if row.named else []),
         )
     return table
 
 
-def mean_ratios(rows: Sequence[Row]) -> dict[tuple[str, int], float]:
-    """Geometric mean of the ratios over the functions, by mode and size."""
-    kinds = dict.fromkeys((row.mode, row.size) for row in rows)
-    return {kind: geometric_mean(row.ratio for row in rows if (row.mode, row.size) == kind) for kind in kinds}
+def summarised(rows: Sequence[Row]) -> dict[tuple[str, int], dict[str, float]]:
+    """Geometric mean and least of the ratios over the functions, and gradvet's evaluations, by mode and size."""
+    found = {}
+    for mode, size in dict.fromkeys((row.mode, row.size) for row in rows):
+        some = [row for row in rows if (row.mode, row.size) == (mode, size)]
+        found[mode, size] = {
+            "ratio": geometric_mean(row.ratio for row in some),
+            "least": min(row.ratio for row in some),
+            "calls": geometric_mean(row.calls["gradvet"] for row in some),
+            "backward passes": geometric_mean(row.backward_passes["gradvet"] for row in some),
+        }
+    return found
 
 
-def table_of_means(means: dict[tuple[str, int], float]) -> Table:
-    table = Table("mode", "n", title="geometric mean over the functions, torch / gradvet")
-    table.add_column("ratio", justify="right")
-    for (mode, size), ratio in means.items():
-        table.add_row(mode, f"{size:,}", f"{ratio:.2f}")
+def table_of_means(means: dict[tuple[str, int], dict[str, float]]) -> Table:
+    table = Table("mode", "n", title="over the functions: torch / gradvet, and what gradvet evaluates")
+    for heading in ("geometric mean", "least", "calls", "backward passes"):
+        table.add_column(heading, justify="right")
+    for (mode, size), figures in means.items():
+        table.add_row(mode, f"{size:,}", *(f"{figure:.2f}" for figure in figures.values()))
     return table
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    every = [*MODES, "memory"]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sizes", description=__doc__)
     parser.add_argument("--functions", default="*", metavar="GLOB", help=", ".join(FUNCTIONS))
-    parser.add_argument("--large", action="store_true", help="n = 10,000 too, and up to 1,000,000 in fast mode")
-    parser.add_argument("--memory", default=4.0, type=float, metavar="GIB", help="limit on torch's slow mode")
+    parser.add_argument("--modes", nargs="+", default=every, choices=every, metavar="MODE", help=", ".join(every))
+    parser.add_argument("--largest", default=1_000_000, type=int, metavar="N", help="leave out larger sizes")
+    parser.add_argument("--memory", default=8.0, type=float, metavar="GIB", help="limit on torch's Jacobians")
     return parser.parse_args(arguments)
 
 

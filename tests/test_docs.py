@@ -25,7 +25,7 @@ from gradvet.cli import main
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 BLOCK = re.compile(r"^```(pycon|python|console)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-VOLATILE = (r"± \S+", r"resolution [-e.\d]+", r"\d+ (?=forward|backward)", r"[.\d]+ m?s\b")
+VOLATILE = (r"± \S+", r"resolution [-e.\d]+(?=,)", r"\d+ (?=forward|backward)", r"[.\d]+ m?s\b")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 

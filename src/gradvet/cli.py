@@ -32,8 +32,6 @@ from gradvet.reports import terminal, words
 if TYPE_CHECKING:
     from gradvet.suite.job import Job
 
-THOROUGH = {"order": 2, "power": 1e-4}
-"""Second order, and no pass unless errors a hundred times smaller than by default would have been seen."""
 
 DTYPES = ("float64", "float32", "bfloat16", "float16", "complex128", "complex64")
 
@@ -53,21 +51,21 @@ def shape(text: str) -> tuple[int, ...]:
 
 def keywords(text: str) -> Any:
     """A JSON object."""
-    return _json(text, dict)
+    return _json(text, "'{\"dim\": -1}'", dict)
 
 
 def arguments(text: str) -> Any:
     """A JSON object for named arguments, or a list for positional ones."""
-    return _json(text, dict, list)
+    return _json(text, "'[5, 3]' or '{\"in_features\": 5, \"out_features\": 3}'", dict, list)
 
 
-def _json(text: str, *kinds: type) -> Any:
+def _json(text: str, example: str, *kinds: type) -> Any:
     try:
         found = json.loads(text)
     except ValueError:
         found = None
     if not isinstance(found, kinds):
-        raise click.BadParameter(f"{text!r} is no JSON object: write for example '{{\"dim\": -1}}'")
+        raise click.BadParameter(f"{text!r} was not understood as JSON: write for example {example}")
     return found
 
 
@@ -110,7 +108,7 @@ def cli() -> None:
     help="reverse, forward, or both with a comma.",
     shell_complete=_completing("reverse", "forward", "reverse,forward"),
 )
-@click.option("--thorough", is_flag=True, help="Second order as well, and a finer resolution.")
+@click.option("--thorough", is_flag=True, help="Second order, all special points, and a finer resolution.")
 @PAGE
 @DOCUMENT
 @run_options
@@ -201,7 +199,7 @@ def _job(targets: Sequence[str], given: dict[str, Any]) -> Job:
     from gradvet.suite.targets import Making, Targets
 
     seed = seed_for(given)
-    options = dict(THOROUGH) if given["thorough"] else {}
+    options: dict[str, Any] = {"thorough": True} if given["thorough"] else {}
     options |= {name: given[name] for name in ("order", "modes") if given[name] is not None}
     making = Making(given["shapes"], given["dtype"], given["kwargs"], given["init"], seed)
     return Job(Targets(tuple(targets), making, _flags(given)), seed, options)

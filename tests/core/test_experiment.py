@@ -51,6 +51,12 @@ def test_few_outputs_are_the_basis() -> None:
     assert torch.equal(v, torch.eye(FEW, dtype=torch.float64))
 
 
+def test_where_one_direction_may_do_two_inputs_or_outputs_are_not_looked_at_one_by_one() -> None:
+    trial = experiment(torch.sin, numbers((2,), 0), miss=1e-2)
+    assert (trial.sees_all_columns, trial.sees_all_rows) == (False, False)
+    assert (len(trial.directions(1)), len(trial.codirections(1))) == (1, 1)
+
+
 def test_row_is_one_row_of_the_jacobian() -> None:
     trial = experiment(lambda x: (x.sin(), x.sum() * x[:2]), numbers((3,), 0))
     x = trial.problem.inputs[0].detach()

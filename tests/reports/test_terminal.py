@@ -45,6 +45,12 @@ def test_check_that_was_left_out_in_part_is_both() -> None:
     assert "not exercised: batched (in part);" in plain(partly)
 
 
+def test_points_that_were_tried_have_a_line_of_their_own() -> None:
+    tried = replace(failed(), coverage=("exercised: reverse, points", "points: zeros, ones", "7 % of the elements"))
+    found = lines(plain(tried))
+    assert {"exercised: reverse, points", "points: zeros, ones", "coverage: 7 % of the elements"} <= set(found)
+
+
 def test_checks_left_out_for_one_reason_share_a_line() -> None:
     lacking = ("not exercised: duality: no jvp", "not exercised: layouts: a view", "not exercised: forward: no jvp")
     found = lines(plain(replace(failed(), coverage=lacking)))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import gradvet
 from gradvet.core.results import Verdict
+from gradvet.errors import InvalidProblemError
 from gradvet.suite.case import Case, cases_in
 
 
@@ -95,6 +96,16 @@ def test_report_of_a_case_has_name_code_environment_and_replay() -> None:
     assert report.environment["torch"].startswith(torch.__version__.split("+")[0])
     assert report.source is not None
     assert report.source.file.endswith("test_case.py")
+
+
+def test_inputs_that_are_not_made_afresh_are_refused() -> None:
+    with pytest.raises(InvalidProblemError, match=r"a function was expected, found Tensor: write inputs=lambda"):
+        gradvet.case(inputs=point())  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_marked_is_named() -> None:
+    with pytest.raises(InvalidProblemError, match="sin cannot be marked: mark a function that calls it"):
+        gradvet.case(inputs=point)(torch.sin)
 
 
 def test_case_needs_inputs() -> None:

@@ -110,6 +110,9 @@ def test_nested_names_are_followed() -> None:
             Making(((3,),)),
             r"a colon before its name \(torch.nn.functional:silu\)",
         ),
+        ("torch:", Making(((3,),)), "the target 'torch:' was not understood"),
+        ("../ops:first", Making(((3,),)), "the target '../ops:first' was not understood"),
+        ("leaving.py", Making(), r"leaving\.py cannot be imported: SystemExit: 3"),
         ("torch:sin", Making(), "torch:sin needs inputs: give one --input SHAPE"),
         ("torch:no_such", Making(((3,),)), "torch has no no_such"),
         ("no_such_module:f", Making(((3,),)), "the module no_such_module cannot be imported"),
@@ -120,6 +123,7 @@ def test_nested_names_are_followed() -> None:
 )
 def test_target_that_leads_nowhere_says_what_to_do(ops: str, target: str, making: Making, words: str) -> None:
     Path("broken.py").write_text("1 / 0")
+    Path("leaving.py").write_text("raise SystemExit(3)")
     with pytest.raises(TargetError, match=words):
         cases_of(target, making)
 

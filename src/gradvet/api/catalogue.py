@@ -64,7 +64,10 @@ SECOND_ORDER = ("reverse-over-reverse", "forward-over-reverse", "reverse-over-fo
 ELSEWHERE = ("points", "shapes")
 """The same at other values and other lengths."""
 
-NAMES = (*EXACT, *SLOPES, "precision", *SECOND_ORDER, "symmetry", *ELSEWHERE)
+REGISTRATION, COMPILE = "opcheck", "compile"
+"""Of a custom operator also its registration; and, for those who ask, what torch.compile makes of the function."""
+
+NAMES = (*EXACT, *SLOPES, "precision", *SECOND_ORDER, "symmetry", *ELSEWHERE, REGISTRATION, COMPILE)
 MODES = ("reverse", "forward")
 
 
@@ -93,6 +96,13 @@ class Selection:
             raise InvalidProblemError("no check is left to run: name at least one mode and one check")
         return cls(frozenset(names), frozenset(named))
 
+    def adding(self, *names: str) -> Selection:
+        """These as well."""
+        return Selection(self.names | set(names), self.named | set(names)) if names else self
+
+    def without(self, name: str) -> Selection:
+        return Selection(self.names - {name}, self.named - {name})
+
     def __contains__(self, name: str) -> bool:
         return name in self.names
 
@@ -104,6 +114,8 @@ def _belongs(name: str, modes: tuple[str, ...]) -> bool:
     """Whether a check has to do with the modes asked for."""
     if name in MODES:
         return name in modes
+    if name == COMPILE:
+        return False
     if name == "duality":
         return set(modes) == set(MODES)
     return name not in SECOND_ORDER or set(name.split("-over-")) <= set(modes)

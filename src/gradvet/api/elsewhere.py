@@ -30,6 +30,10 @@ DOUBTS = 3
 """So many points that a short look does not settle are looked into, unless the search is thorough."""
 
 
+IMMATERIAL = 1e-8
+"""Slopes below this part of the steepest one at the user's point are nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
     """Which points are tried beside the user's own: some of gradvet's choice, or others of the user's."""
@@ -174,6 +178,7 @@ def _trial_at(binding: Binding, trial: Trial) -> Trial:
     subject.cost = trial.subject.cost
     there = Trial(subject, trial.options)
     there.deadline, there.reversible = trial.deadline, trial.reversible
-    if not bool(trial.wobble.any()):
+    there.immaterial = IMMATERIAL * trial.steepest
+    if trial.is_steady:
         there.wobble = subject.zeros(subject.codomain.size)
     return there

@@ -20,6 +20,7 @@ from gradvet.api.catalogue import (
 )
 from gradvet.api.elsewhere import Elsewhere, elsewhere
 from gradvet.api.replay import replay
+from gradvet.api.toolchain import toolchain
 from gradvet.checks.precision import precision_against
 from gradvet.checks.second_order import composition, symmetry
 from gradvet.core.provenance import environment, source_of
@@ -95,7 +96,11 @@ def _examined(request: Request, binding: Binding, wanted: Wanted, options: Optio
             *_precision(trial, shadow, wanted),
             *_second_order(sharp, wanted),
         )
-        findings = (*findings, *_elsewhere(sharp, request, wanted, findings))
+        findings = (
+            *findings,
+            *_elsewhere(sharp, request, wanted, findings),
+            *toolchain(trial, request, wanted.selection),
+        )
     points = {"points": "None"} if wanted.elsewhere is None else wanted.elsewhere.settings
     again = replay(request, wanted.order, wanted.selection, wanted.bytes, options, points)
     return report_of(binding.title, trial, findings, again, left_out)
@@ -163,7 +168,7 @@ def _within(binding: Binding, limit: int | None) -> tuple[Binding, list[str]]:
 
 def _exact(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
     checks = _fitting(trial, wanted.selection.of_these(EXACT))
-    for name in TRANSFORMS.intersection(checks) - wanted.selection.named:
+    for name in [name for name in checks if name in TRANSFORMS and name not in wanted.selection.named]:
         if _is_stock(trial):
             yield Finding(name, Verdict.SKIPPED, "all rules are torch's own; name this check to run it all the same")
             del checks[name]

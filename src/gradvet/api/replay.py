@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradvet.api.catalogue import MODES, NAMES, Selection
+from gradvet.api.catalogue import COMPILE, MODES, NAMES, Selection
 from gradvet.core.provenance import title_of
 from gradvet.frontends.torch.binding import Request
 from gradvet.options import Options
@@ -57,10 +57,12 @@ def _is_plain(value: Any) -> bool:
 
 
 def _selection(selection: Selection) -> dict[str, str]:
+    if COMPILE in selection:
+        return {**_selection(selection.without(COMPILE)), "compile": "True"}
     for modes in (MODES, *((mode,) for mode in MODES)):
         if selection == Selection.of(modes, None):
             return {} if modes == MODES else {"modes": repr(modes)}
-    left_out = {name: False for name in NAMES if name not in selection}
+    left_out = {name: False for name in NAMES if name not in selection and name != COMPILE}
     chosen = [name for name in NAMES if name in selection]
     return {"checks": repr(left_out if len(left_out) <= FEW else chosen)}
 

@@ -29,6 +29,7 @@ def detached(trial: Trial) -> Iterator[Finding]:
         if bool(xp.any(moved[subject.silent.slice(number)]))
     ]
     if names:
+        trial.record.note(f"{', '.join(names)} varies with the inputs but has no derivative: is that meant so?")
         yield Finding(
             "detached",
             Verdict.SKIPPED,

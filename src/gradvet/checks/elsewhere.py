@@ -22,8 +22,8 @@ from gradvet.errors import DerivativeError, RefusalError
 MODES: Mapping[str, Mode] = {"reverse": REVERSE, "forward": FORWARD}
 
 
-COARSE = 1e-4
-"""Outputs with smaller slopes than this part of the largest do not matter at points that nobody asked for."""
+COARSE = 1e-2
+"""Outputs with smaller slopes than this part of the largest matter less at points that nobody asked for."""
 
 
 def look_at(trial: Trial, mode: str) -> Finding:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import array_api_compat
 
-from gradvet.core.experiment import STRIDES, Experiment, OutOfReachError
+from gradvet.core.experiment import STRICT, STRIDES, Experiment, OutOfReachError
 from gradvet.core.probes import MOST, Plan, Stage, stages
 from gradvet.core.spaces import Array
 
@@ -35,9 +35,6 @@ PATIENCE = 4
 
 WALKS = 8
 """Up to so many columns are compared one by one rather than looked at along more directions."""
-
-STRICT = 1e-6
-"""From this limit down, what linearity promises is also looked at in one row."""
 
 SEEN = 0.5
 """Where every entry is seen, agreement to this part of the absolute tolerance needs no second look."""
@@ -149,7 +146,7 @@ class _Attempt:
         return stages(self._share * self.miss, columns_seen=self.columns_seen, rows_seen=self.rows_seen)
 
     def _rows_agree(self) -> bool:
-        """Whether a row that is pulled alone agrees too, where the limit is strict enough to ask."""
+        """Whether a row that is pulled alone agrees too, as it must if the derivative is linear; asked if strict."""
         if self.residual is not reverse_residual or self.experiment.options.miss > STRICT:
             return True
         self.experiment.linear = row_residual(self.experiment) <= SEEN * self.detectable

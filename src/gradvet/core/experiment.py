@@ -20,8 +20,11 @@ class OutOfReachError(Exception):
     """The function cannot be evaluated where a direction leads, though perhaps within the entrywise step."""
 
 
+STRICT = 1e-6
+"""From this limit on the miss probability down, several random combinations are needed whatever the function."""
+
 FEW = 2
-"""So few inputs or outputs are looked at one by one rather than through random combinations."""
+"""So few inputs or outputs are then looked at one by one rather than through as many combinations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +70,10 @@ class Experiment:
         self._codirections: list[Codirection] = []
         self._rows: dict[int, Array] = {}
         self._pushes: list[Array] = []
-        self.sees_all_columns = problem.domain.size <= FEW
+        few = FEW if options.miss <= STRICT else 1
+        self.sees_all_columns = problem.domain.size <= few
         """Whether the inputs are so few that the directions are simply the basis."""
-        self.sees_all_rows = problem.codomain.size <= FEW
+        self.sees_all_rows = problem.codomain.size <= few
         """Whether the outputs are so few that the codirections are simply the basis."""
 
     def directions(self, number: int | None) -> list[Direction]:

@@ -5,7 +5,8 @@ each half of the rows contributes; following the larger half leads to a row in a
 direction and two evaluations each leads to a column. The entries that are found still have to be judged: they are
 where the difference is largest, not necessarily where it exceeds the tolerance.
 
-What is not finite spoils every sum that it is in, so halving leads nowhere; but it shows where it is by itself.
+What is not finite spoils every sum that it is in, so halving leads nowhere; but it shows where it is by itself. And
+where a single entry or column is wrong, its fingerprint in a few products spares the search.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Protocol
 import array_api_compat
 
 from gradvet.core.experiment import Direction, Experiment
+from gradvet.core.fingerprints import VECTORS, bearer
 from gradvet.core.spaces import Array
 
 DESCENTS = 4
@@ -27,6 +29,10 @@ class Search(Protocol):
 
     def not_finite(self, direction: Direction) -> tuple[int, int] | None:
         """An entry where the derivative is not finite, if there seems to be one."""
+        ...
+
+    def alone(self) -> tuple[int, int] | None:
+        """An entry of the only column that seems to be wrong, if there seems to be only one."""
         ...
 
     def row(self, direction: Direction, number: int) -> int:
@@ -44,6 +50,9 @@ def locate(experiment: Experiment, search: Search) -> list[tuple[int, int]]:
     spoiled = search.not_finite(first)
     if spoiled is not None:
         return [spoiled]
+    alone = search.alone()
+    if alone is not None:
+        return [alone]
     found: list[tuple[int, int]] = []
     for number in range(DESCENTS):
         direction = experiment.directions(number + 1)[number]
@@ -84,6 +93,32 @@ class ByRows:
         slopes = self.experiment.walked(displacement)[: problem.codomain.size]
         return _largest(slopes), spoiled
 
+    def alone(self) -> tuple[int, int] | None:
+        directions, probes = self.experiment.directions(VECTORS), self.experiment.codirections(VECTORS)
+        xp = array_api_compat.array_namespace(directions[0].difference)
+        V, W = xp.stack([probe.v for probe in probes]), xp.stack([probe.pulled for probe in probes])
+        D, U = xp.stack([one.difference for one in directions]), xp.stack([one.displacement for one in directions])
+        products = V @ D.T - W @ U.T
+        column = bearer([one.displacement for one in directions], products)
+        if column is None:
+            return None
+        row = bearer([probe.v for probe in probes], products.T)
+        return (self._row_of(column, directions[0].step) if row is None else row), column
+
+    def _row_of(self, column: int, step: float) -> int:
+        """The row that contributes most to the disagreement of a column."""
+        problem = self.experiment.problem
+        displacement = problem.zeros(problem.domain.size)
+        displacement[column] = step
+        difference = self.experiment.walked(displacement)[: problem.codomain.size]
+        v = problem.signed(problem.codomain.size)
+
+        def part(start: int, stop: int) -> float:
+            window = _window(v, start, stop)
+            return float(window @ difference) - float(problem.reverse.pull(window)[column]) * step
+
+        return _descend(part, len(difference), part(0, len(difference)))
+
     def row(self, direction: Direction, number: int) -> int:
         spoiled = _first_not_finite(direction.difference)
         if spoiled is not None:
@@ -116,6 +151,14 @@ class ByColumns:
             return float(self.experiment.walked(_window(direction.displacement, start, stop))[row])
 
         return row, _descend(part, problem.domain.size, float(direction.difference[row]))
+
+    def alone(self) -> tuple[int, int] | None:
+        directions = self.experiment.directions(VECTORS)
+        xp = array_api_compat.array_namespace(directions[0].difference)
+        pushed = self.experiment.pushes(VECTORS)
+        gaps = xp.stack([one.difference - known for one, known in zip(directions, pushed, strict=True)])
+        column = bearer([one.displacement for one in directions], gaps.T)
+        return None if column is None else (_largest(gaps[0, :]), column)
 
     def row(self, direction: Direction, number: int) -> int:
         return _largest(direction.difference - self.experiment.problem.forward.push(direction.displacement))

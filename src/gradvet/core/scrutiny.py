@@ -115,9 +115,17 @@ class Scrutiny:
             if found.verdict is not Verdict.INCONCLUSIVE or trial.late:
                 break
             found = self._along_another()
-        if found.verdict is Verdict.FAIL and self._along_another().verdict is not Verdict.FAIL:
+        if found.verdict is Verdict.FAIL and not self._fails_again():
             return replace(found, verdict=Verdict.INCONCLUSIVE, reason=Reason.PRECISION)
         return found
+
+    def _fails_again(self) -> bool:
+        """Whether the first of a few other lines that tells shows a failure too."""
+        for _ in range(LINES):
+            again = self._along_another()
+            if again.verdict is not Verdict.INCONCLUSIVE:
+                return again.verdict is Verdict.FAIL
+        return False
 
     def _along_another(self) -> Outcome:
         walk = self.trial.near(self.trial.restricted(self.trial.direction_of_all()))

@@ -18,11 +18,12 @@ from gradvet.core.trial import Trial
 AROUND, LARGE, AROUND_IN_LARGE = 48, 256, 8
 """So many columns and rows around the wrong entry are compared for the diagnosis, fewer in a large space."""
 
-OTHERS = 4
-"""So many wrong entries are named beside the worst."""
-
 ALIKE = 1e-4
 """Entries that differ by less than this part of the largest one around are not listed as wrong."""
+
+
+LISTED = 4
+"""So many wrong entries are named beside the worst."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,7 @@ def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
     columns, of_input = _whole(subject.domain, columns)
     if trial.late:
         return Study(1, 1, (), "")
-    step = middle_step(trial)
-    numerical = _numerical(trial, rows, columns, step)
+    numerical = _numerical(trial, rows, columns)
     derivative = _derivative(trial, mode, rows, columns)
     xp = array_api_compat.array_namespace(numerical)
     finite = xp.isfinite(numerical)
@@ -57,32 +57,18 @@ def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
     limit = max(ALIKE * top, abs(entry.derivative - entry.numerical) / 16.0)
     wrong = ~(xp.abs(derivative - numerical) <= limit)
     count = int(xp.count_nonzero(wrong))
-    places = [(i, j) for i, j in _places(wrong) if (rows[i], columns[j]) != (entry.row, entry.column)]
-    others = tuple(
-        Entry(
-            subject.codomain.locate(rows[i]),
-            subject.domain.locate(columns[j]),
-            float(derivative[i, j]),
-            float(numerical[i, j]),
-            _error(trial, rows[i], columns[j], float(numerical[i, j]), step),
-            row=rows[i],
-            column=columns[j],
-        )
-        for i, j in places[:OTHERS]
-    )
+    others = [
+        _measured(trial, (rows.start + i, columns.start + j), float(derivative[i, j]))
+        for i, j in _places(wrong)
+        if (rows.start + i, columns.start + j) != (entry.row, entry.column)
+    ]
     return Study(
         max(1, count),
         wrong.shape[0] * wrong.shape[1],
-        others,
+        tuple(other for other in others if not abs(other.derivative - other.numerical) <= other.error),
         diagnose(numerical, derivative, limit, parts=(of_output, of_input)),
         block(numerical, derivative, names(subject.codomain, rows), names(subject.domain, columns)),
     )
-
-
-def _error(trial: Trial, row: int, column: int, numerical: float, step: float) -> float:
-    """The error bar of one entry: truncation, a third of what twice the step changes, and roundoff."""
-    far = float(_numerical(trial, range(row, row + 1), range(column, column + 1), 2.0 * step)[0, 0])
-    return abs(far - numerical) / 3.0 + float(trial.noise[row]) / (step * float(trial.sizes[column]))
 
 
 def _whole(space: Space, window: range) -> tuple[range, int]:
@@ -94,8 +80,24 @@ def _whole(space: Space, window: range) -> tuple[range, int]:
     return range(start, min(stop, section.stop)), parts
 
 
-def _numerical(trial: Trial, rows: range, columns: range, step: float) -> Array:
-    found = []
+def _measured(trial: Trial, place: tuple[int, int], derivative: float) -> Entry:
+    """One more entry, with the change from one step to its half and the roundoff as error bar."""
+    row, column = place
+    subject, step = trial.subject, middle_step(trial)
+    u = subject.zeros(subject.domain.size)
+    u[column] = trial.sizes[column]
+    slopes = []
+    for t in (step, step / 2.0):
+        slope, moved = slope_along(trial, u, t)
+        slopes.append(float(slope[row]) / (float(moved[column]) or 1.0))
+    noise = 2.0 * float(trial.noise[row]) / (step * (float(trial.sizes[column]) or 1.0))
+    bar = abs(slopes[1] - slopes[0]) + noise
+    output, source = subject.codomain.locate(row), subject.domain.locate(column)
+    return Entry(output, source, derivative, slopes[1], bar, row=row, column=column)
+
+
+def _numerical(trial: Trial, rows: range, columns: range) -> Array:
+    step, found = middle_step(trial), []
     for column in columns:
         u = trial.subject.zeros(trial.subject.domain.size)
         u[column] = trial.sizes[column]
@@ -125,4 +127,4 @@ def _derivative(trial: Trial, mode: Mode, rows: range, columns: range) -> Array:
 def _places(wrong: Array) -> list[tuple[int, int]]:
     xp = array_api_compat.array_namespace(wrong)
     rows, columns = xp.nonzero(wrong)
-    return [(int(i), int(j)) for i, j in zip(rows[: OTHERS + 1], columns[: OTHERS + 1], strict=True)]
+    return [(int(i), int(j)) for i, j in zip(rows[: LISTED + 1], columns[: LISTED + 1], strict=True)]

@@ -69,6 +69,7 @@ def report_of(title: str, trial: Trial, findings: Iterable[Finding], replay: str
 
 
 def _exercised(findings: Iterable[Finding]) -> Iterator[str]:
+    """One line of what was exercised, one for each check that lists its parts, one for each that was left out."""
     by_verdict: dict[bool, list[str]] = {True: [], False: []}
     for finding in findings:
         names = by_verdict[finding.verdict is not Verdict.SKIPPED]
@@ -76,9 +77,14 @@ def _exercised(findings: Iterable[Finding]) -> Iterator[str]:
             names.append(finding.check)
     if by_verdict[True]:
         yield f"exercised: {', '.join(by_verdict[True])}"
+    parts: dict[str, dict[str, list[str]]] = {}
     for finding in findings:
-        if "exercised" in finding.facts:
-            yield f"{finding.check}: {', '.join(finding.facts['exercised'])}"
+        for key in ("exercised", "skipped"):
+            if key in finding.facts:
+                parts.setdefault(finding.check, {})[key] = finding.facts[key]
+    for check, listed in parts.items():
+        skipped = f"; skipped: {', '.join(listed['skipped'])}" if "skipped" in listed else ""
+        yield f"{check}: {', '.join(listed.get('exercised', ())) or 'none'}{skipped}"
     for finding in findings:
-        if finding.verdict is Verdict.SKIPPED:
+        if finding.verdict is Verdict.SKIPPED and "skipped" not in finding.facts:
             yield f"not exercised: {finding.check}: {finding.headline}"

@@ -71,6 +71,8 @@ class Trial(Experiment):
         """Columns that walks of many leave out: at a kink, or without a finite derivative."""
         self.coarse = 1e-9 if self.is_fine else 1e-2
         """Outputs whose slope is below this part of the largest are looked at less closely than their size allows."""
+        self.immaterial = 0.0
+        """Slopes below this are nothing, where it is known what slopes the function has elsewhere."""
         self.deadline = math.inf if options.seconds is None else time.monotonic() + options.seconds
 
     @cached_property
@@ -120,6 +122,20 @@ class Trial(Experiment):
     def first(self) -> Near:
         """The walk along all inputs at once."""
         return self.near(self.direction_of_all())
+
+    @cached_property
+    def is_steady(self) -> bool:
+        """Whether two evaluations at the point give the same."""
+        return not bool(array_api_compat.array_namespace(self.wobble).any(self.wobble))
+
+    @cached_property
+    def steepest(self) -> float:
+        """The largest slope along the first walk; zero where there was none yet."""
+        if "first" not in self.__dict__ or not self.first.slope.shape[0]:
+            return 0.0
+        xp = array_api_compat.array_namespace(self.first.slope)
+        size = xp.abs(self.first.slope)
+        return float(xp.max(xp.where(xp.isfinite(size), size, xp.zeros_like(size))))
 
     @cached_property
     def looks(self) -> list[Look]:

@@ -108,6 +108,8 @@ def _footer(report: Report) -> Iterator[RenderableType]:
         yield _line("note", note)
     if exercised := words.exercised(report):
         yield _line("exercised", exercised)
+    for name, what in words.tried(report):
+        yield _line(name, what)
     for reason, names in words.left_out(report).items():
         line = f"  not exercised: {': '.join(filter(None, (', '.join(names), reason)))}"
         yield Text(line, "dim", overflow="ellipsis", no_wrap=True)

@@ -63,12 +63,19 @@ def left_out(report: Report) -> dict[str, list[str]]:
 
 def exercised(report: Report) -> str:
     """The checks that were carried out."""
-    return "; ".join(line.removeprefix(EXERCISED) for line in report.coverage if not line.startswith(LEFT_OUT))
+    return ", ".join(line.removeprefix(EXERCISED) for line in report.coverage if line.startswith(EXERCISED))
+
+
+def tried(report: Report) -> list[tuple[str, str]]:
+    """What else the coverage tells, such as at which points: a name and what belongs to it."""
+    others = [line for line in report.coverage if not line.startswith((EXERCISED, LEFT_OUT))]
+    return [(name, rest) if rest else ("coverage", name) for name, _, rest in (o.partition(": ") for o in others)]
 
 
 def gaps(report: Report) -> str:
     """The checks that were not carried out, or not in all of their parts: their names alone."""
-    done = exercised(report).split(", ")
+    lists = [line.removeprefix(EXERCISED) for line in report.coverage if line.startswith(EXERCISED)]
+    done = [name for line in lists for name in line.split(", ")]
     names = dict.fromkeys(name for names in left_out(report).values() for name in names)
     return ", ".join(f"{name} (in part)" if name in done else name for name in names)
 

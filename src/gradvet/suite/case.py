@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from gradvet.api import check
-from gradvet.core.provenance import environment, source_of
+from gradvet.core.provenance import environment, source_of, title_of
 from gradvet.core.results import Report
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.specimens import seeded
@@ -67,9 +67,15 @@ def case(*, inputs: Callable[..., Any], grid: Grid | None = None, **options: Any
     if grid is not None and not all(map(list, grid.values())):
         raise InvalidProblemError("a parameter of the grid has no values, so that there is no case: give it some")
 
+    if not callable(inputs):
+        raise InvalidProblemError(
+            f"inputs makes fresh inputs for every check, so a function was expected, found {type(inputs).__name__}: "
+            "write inputs=lambda: ..."
+        )
+
     def mark(func: Function) -> Function:
         require_takers(grid or {}, (func, inputs))
-        name = getattr(func, "__qualname__", None) or type(func).__name__
+        name = title_of(func)
         found = [
             Case(
                 name,
@@ -80,7 +86,10 @@ def case(*, inputs: Callable[..., Any], grid: Grid | None = None, **options: Any
             )
             for parameters in combinations({name: tuple(values) for name, values in (grid or {}).items()})
         ]
-        setattr(func, MARK, (*getattr(func, MARK, ()), *found))
+        try:
+            setattr(func, MARK, (*getattr(func, MARK, ()), *found))
+        except AttributeError:
+            raise InvalidProblemError(f"{name} cannot be marked: mark a function that calls it") from None
         return func
 
     return mark

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ from typing import Any
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.specimens import converted, seeded, specimens
 from gradvet.suite.case import Case, cases_in
+
+CALLABLE = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 
 
 class TargetError(InvalidProblemError):
@@ -83,7 +86,7 @@ def cases_of(target: str, making: Making) -> list[Case]:
         return _marked(_file(path), path, name)
     if all(part.isidentifier() for part in path.split(".")):
         return _marked(_imported(path), path, name)
-    if ":" in target:
+    if CALLABLE.fullmatch(target):
         return [_from_callable(target, making)]
     raise TargetError(
         f"the target {target!r} was not understood: name a file (ops.py), a module (package.module), a case in one "
@@ -127,7 +130,7 @@ def _module_at(file: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         specification.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TargetError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
     return module
 
@@ -155,7 +158,7 @@ def _imported(name: str) -> ModuleType:
     _search_in(Path.cwd())
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         module, _, attribute = name.rpartition(".")
         hint = f"; a callable has a colon before its name ({module}:{attribute})" if module else ""
         raise TargetError(f"the module {name} cannot be imported: {type(error).__name__}: {error}{hint}") from error

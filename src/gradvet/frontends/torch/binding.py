@@ -64,7 +64,7 @@ def bind(request: Request, *, widened: bool = False) -> Binding:
     copies in double precision.
     """
     func, tree = request.func, Tree()
-    call = _callable(func)
+    call = callable_of(func)
     positional = request.inputs if type(request.inputs) is tuple else (request.inputs,)
     templates = [tree.template(value, f"input {number}") for number, value in enumerate(positional)]
     keywords = {name: tree.template(value, name) for name, value in (request.kwargs or {}).items()}
@@ -207,7 +207,8 @@ def _itself(tensor: Any) -> Any:
     return tensor
 
 
-def _callable(func: Any) -> Any:
+def callable_of(func: Any) -> Any:
+    """What to call: of an `autograd.Function` its `apply`."""
     if isinstance(func, type) and issubclass(func, torch.autograd.Function):
         return func.apply
     if not callable(func):

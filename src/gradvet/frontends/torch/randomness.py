@@ -11,14 +11,29 @@ from typing import Any
 import torch
 
 
-class RandomState:
-    """The generators that a function may draw from, as they stood at one moment."""
+class TorchRandomState:
+    """The generators of torch, as they stood at one moment."""
 
-    __slots__ = ("_cuda", "_numpy", "_python", "_torch")
+    __slots__ = ("_cuda", "_torch")
 
     def __init__(self) -> None:
         self._torch = torch.get_rng_state()
         self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+
+    def restore_torch(self) -> None:
+        """The generators of torch alone: a hundred times cheaper than the others."""
+        torch.set_rng_state(self._torch)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
+
+
+class RandomState(TorchRandomState):
+    """The generators that a function may draw from, as they stood at one moment."""
+
+    __slots__ = ("_numpy", "_python")
+
+    def __init__(self) -> None:
+        super().__init__()
         self._python = random.getstate()
         self._numpy = numpy.random.get_state() if (numpy := _numpy()) else None
 
@@ -27,12 +42,6 @@ class RandomState:
         random.setstate(self._python)
         if self._numpy is not None and (numpy := _numpy()):
             numpy.random.set_state(self._numpy)
-
-    def restore_torch(self) -> None:
-        """The generators of torch alone: a hundred times cheaper than the others."""
-        torch.set_rng_state(self._torch)
-        if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda)
 
     def is_torch_alone(self) -> bool:
         """Whether Python's and NumPy's generators still stand where they stood."""

@@ -8,6 +8,7 @@ compared with plain calls before it is trusted.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -62,11 +63,13 @@ class Replay:
 def _noticing_waits() -> Iterator[None]:
     """A function that waits for the GPU cannot be captured, and trying would leave torch's generators unusable."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Synchronization debug mode")
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
 
 
 def evaluate_replayed(problem: TorchProblem, displacements: Tensor) -> Tensor | None:

@@ -18,7 +18,7 @@ from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse, load
 from gradvet.frontends.torch.formats import coarsest_within
 from gradvet.frontends.torch.passes import accountable, gradients
 from gradvet.frontends.torch.problem import TorchProblem, tensors_in
-from gradvet.frontends.torch.randomness import RandomState
+from gradvet.frontends.torch.randomness import TorchRandomState
 
 
 class SteadyReverse(TorchReverse):
@@ -32,7 +32,7 @@ class SteadyReverse(TorchReverse):
 
     def __init__(self, problem: TorchSubject) -> None:
         super().__init__(problem)
-        self._after_forward = RandomState()
+        self._after_forward = TorchRandomState()
 
     def _pull(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Tensor:
         self._after_forward.restore_torch()

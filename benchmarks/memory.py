@@ -1,0 +1,56 @@
+"""The memory that a whole check takes above what the function itself needs: `python -m benchmarks.memory right`.
+
+Measured in a process of its own, as the growth of its largest resident size: nothing that is allocated escapes it,
+whoever allocates. The function has 10,000 inputs and outputs and a Jacobian that is dense below its diagonal.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+
+SIZE = 10_000
+
+
+def peak_of_a_check(kind: str, *options: str) -> int:
+    """Bytes that a check of a "right" or a "wrong" function takes; `options` name keywords that are to be true."""
+    command = [sys.executable, "-m", "benchmarks.memory", kind, *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return int(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+
+
+def measured(kind: str, options: list[str]) -> int:
+    import torch
+    from torch import Tensor
+
+    import gradvet
+    from benchmarks.functions import point, spoiled
+
+    def function(x: Tensor) -> Tensor:
+        return torch.cumsum(torch.sin(x), dim=0) / SIZE**0.5
+
+    right = function, (point(SIZE),)
+    chosen, inputs = right if kind == "right" else spoiled(right)
+    # A small check loads all code, and a forward and a backward pass are the function's own.
+    for size in (10, 40):
+        gradvet.gradcheck(function, point(size))
+    gradvet.gradcheck(spoiled(right)[0], point(10), raise_exception=False)
+    chosen(*inputs).sum().backward()
+    before = _largest_size()
+    try:
+        accepted = gradvet.gradcheck(chosen, inputs, **dict.fromkeys(options, True))
+    except gradvet.GradcheckError as error:
+        accepted = not str(error)
+    assert accepted is (kind == "right")
+    return _largest_size() - before
+
+
+def _largest_size() -> int:
+    # Kilobytes on Linux, bytes on macOS.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+if __name__ == "__main__":
+    print(measured(sys.argv[1], sys.argv[2:]))
