@@ -18,9 +18,9 @@ from gradvet.checks.interleaving import interleaving
 from gradvet.checks.layouts import layouts
 from gradvet.checks.linearity import linearity
 from gradvet.checks.metadata import metadata
+from gradvet.checks.missing_cotangents import missing_cotangents
 from gradvet.checks.mutation import mutation
 from gradvet.checks.repeatability import determinism
-from gradvet.checks.undefined import undefined_cotangents
 from gradvet.checks.values import values
 from gradvet.core.survey import TrialCheck
 from gradvet.errors import InvalidProblemError
@@ -32,7 +32,7 @@ EXACT: Mapping[str, TrialCheck] = {
     "determinism": determinism,
     "metadata": metadata,
     "linearity": linearity,
-    "undefined": undefined_cotangents,
+    "undefined": missing_cotangents,
     "cotangents": cotangents,
     "mutation": mutation,
     "interleaving": interleaving,
