@@ -107,11 +107,11 @@ def page(
     found: dict[Stage, list[Outcome]], failures: Sequence[Failure], unconfirmed: Sequence[Failure], jobs: int
 ) -> Iterator[str]:
     yield HEAD
-    yield "| run | cases | of | pass | inconclusive | fail | no verdict | CPU time |"
+    yield "| run | cases | of | pass | inconclusive | fail | no verdict | time of the cases |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     for stage, outcomes in found.items():
         yield stage_row(stage, outcomes)
-    yield f"\n{processor()}, {jobs} processes; the times are those of the cases, drawing their samples included.\n"
+    yield f"\n{processor()}, {jobs} processes beside other work. {CHOICE}\n"
     yield "## What is wrong\n"
     for confirmed in CONFIRMED:
         mine = [one for one in failures if one.is_of(confirmed)]
@@ -126,6 +126,11 @@ def page(
     yield "## What has no verdict\n"
     yield from trouble_section([one for outcomes in found.values() for one in outcomes])
 
+
+CHOICE = (
+    "Where not all samples were run, some of each operator, variant and dtype were taken at random; "
+    "`python -m benchmarks.audit --samples` says how many."
+)
 
 HEAD = """# Audit of torch 2.13
 
