@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import subprocess
 import sys
 import time
@@ -106,11 +107,11 @@ def page(
     found: dict[Stage, list[Outcome]], failures: Sequence[Failure], unconfirmed: Sequence[Failure], jobs: int
 ) -> Iterator[str]:
     yield HEAD
-    yield "| run | cases | of | pass | inconclusive | fail | no verdict | CPU time |"
+    yield "| run | cases | of | pass | inconclusive | fail | no verdict | time of the cases |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     for stage, outcomes in found.items():
         yield stage_row(stage, outcomes)
-    yield f"\n{processor()}, {jobs} processes; the times are those of the cases, drawing their samples included.\n"
+    yield f"\n{processor()}, {jobs} processes beside other work. {CHOICE}\n"
     yield "## What is wrong\n"
     for confirmed in CONFIRMED:
         mine = [one for one in failures if one.is_of(confirmed)]
@@ -126,6 +127,11 @@ def page(
     yield from trouble_section([one for outcomes in found.values() for one in outcomes])
 
 
+CHOICE = (
+    "Where not all samples were run, some of each operator, variant and dtype were taken at random; "
+    "`python -m benchmarks.audit --samples` says how many."
+)
+
 HEAD = """# Audit of torch 2.13
 
 What `gradvet` finds in stock torch 2.13.0 on the CPU, over the samples of PyTorch's own operator database. Each mistake
@@ -134,8 +140,14 @@ gradvet run these programs. `make audit` repeats the whole.
 """
 
 
+@functools.cache
+def everything() -> tuple[str, ...]:
+    """The names of all samples."""
+    return tuple(Operators().open())
+
+
 def stage_row(stage: Stage, outcomes: Sequence[Outcome]) -> str:
-    whole = len(list(Operators(dtypes=stage.dtypes).open()))
+    whole = sum(name.split("/")[-2] in stage.dtypes for name in everything())
     count = Counter("no verdict" if one.report is None else one.report.verdict.value for one in outcomes)
     verdicts = [str(count[name]) for name in ("pass", "inconclusive", "fail", "no verdict")]
     spent = duration(sum(one.seconds for one in outcomes))

@@ -27,7 +27,7 @@ class Costs:
     schedule: float
     """The scheduler's, for one call."""
     store: float
-    """The writer's, for one outcome."""
+    """The writer's, for one outcome: to receive and to keep it."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,46 @@
+"""Second derivatives are symmetric as far as roundoff allows, and a gradient of nothing is found out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import gradvet
+from gradvet.core.results import Verdict
+
+
+def symmetry(func: object, x: Tensor) -> Verdict:
+    report = gradvet.check(func, x, order=2, checks=["symmetry"], seed=3)  # type: ignore[arg-type]
+    (finding,) = [finding for finding in report.findings if finding.check == "symmetry"]
+    return finding.verdict
+
+
+@pytest.mark.parametrize(
+    "func",
+    [
+        lambda x: torch.nn.functional.layer_norm(x, (2,)),  # ±1 whatever the input: all that is left is roundoff
+        lambda x: torch.copysign(x, x.detach().flip(0)),
+        lambda x: (x / x.sum()).sum() + x.prod(),
+    ],
+)
+def test_second_derivative_that_cancels_down_to_roundoff_is_symmetric(func: object) -> None:
+    assert symmetry(func, torch.randn(3, 2, dtype=torch.float64)) is Verdict.PASS
+
+
+class Rotation(torch.autograd.Function):
+    """Its gradient is a field with a curl."""
+
+    @staticmethod
+    def forward(ctx, x):  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(x)
+        return (x**2).sum() / 2
+
+    @staticmethod
+    def backward(ctx, dy):  # type: ignore[no-untyped-def]
+        (x,) = ctx.saved_tensors
+        return dy * (x + 1e-3 * x.roll(1))
+
+
+def test_gradient_of_nothing_is_not_symmetric() -> None:
+    assert symmetry(Rotation.apply, torch.randn(5, dtype=torch.float64)) is Verdict.FAIL
