@@ -111,7 +111,6 @@ RAISES_OVER_FORWARD = Failing(
 CONFIRMED = (
     Confirmed("as_strided_scatter", (Failing(("as_strided_scatter",), FIRST + SECOND),)),
     Confirmed("cholesky_inverse", (Failing(("cholesky_inverse",), ("forward", "duality", "points", *SECOND[1:])),)),
-    Confirmed("scatter_reduce", (Failing(("scatter_reduce.prod",), ("forward", "duality", "points", *SECOND[1:4])),)),
     Confirmed("pow", (Failing(("pow", "float_power", "__rpow__"), ("reverse", "forward", "duality", "points")),)),
     Confirmed("logcumsumexp", (Failing(("logcumsumexp",), ("forward", "duality", "points")),)),
     Confirmed("second_order", (WRONG_OVER_FORWARD, RAISES_OVER_FORWARD, Failing(("triangular_solve",), SECOND[1:4]))),
