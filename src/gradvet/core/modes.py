@@ -21,6 +21,10 @@ class Mode(Protocol):
         """What this mode predicts along u, seen through each codirection."""
         ...
 
+    def is_finite_at(self, trial: Trial, column: int) -> bool:
+        """Whether this mode has a finite derivative by an input for which reverse mode has none."""
+        ...
+
     def column_gap(self, trial: Trial, v: Array, slope: Array, displacement: Array) -> Array | None:
         """v ∘ (slope - J·displacement) for every row, where this mode shows all rows at once."""
         ...
@@ -34,6 +38,9 @@ class ReverseMode:
     def claims(self, trial: Trial, u: Array, looks: Sequence[Look]) -> list[Claim]:
         return [_pulled(look) for look in looks]
 
+    def is_finite_at(self, trial: Trial, column: int) -> bool:
+        return False
+
     def column_gap(self, trial: Trial, v: Array, slope: Array, displacement: Array) -> None:
         return None
 
@@ -46,6 +53,12 @@ class ForwardMode:
     def claims(self, trial: Trial, u: Array, looks: Sequence[Look]) -> list[Claim]:
         pushed = trial.pushed(u)
         return [_pushed(look, pushed, u, exact=trial.is_fine) for look in looks]
+
+    def is_finite_at(self, trial: Trial, column: int) -> bool:
+        u = trial.subject.zeros(trial.subject.domain.size)
+        u[column] = 1.0
+        xp = array_api_compat.array_namespace(u)
+        return bool(xp.all(xp.isfinite(trial.subject.forward.push(u))))
 
     def column_gap(self, trial: Trial, v: Array, slope: Array, displacement: Array) -> Array:
         return v * (slope - trial.pushed(displacement))

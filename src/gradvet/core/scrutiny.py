@@ -73,7 +73,7 @@ class Scrutiny:
             broken = broken | look.broken
         xp = array_api_compat.array_namespace(broken)
         if bool(xp.any(broken & ~trial.set_aside)):
-            yield without_derivative(trial, broken)
+            yield without_derivative(trial, self.mode, broken)
             trial.set_aside = trial.set_aside | broken
             trial.begin_again()
         undefined = without_tangent(trial, self.mode)
