@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import array_api_compat
@@ -112,11 +112,7 @@ def _laddered(trial: Trial, mode: Mode, place: tuple[int, int], size: float) -> 
     rungs = trial.climb(u, [claim], few=True)[0]
     reading = read(rungs)
     value = claim.predicted(u, 1.0)
-    standard = Standard(abs(value), abs(value), subject.epsilon)
-    judgement = judge(reading, standard, math.inf)
-    if judgement.verdict is Verdict.FAIL:
-        unsure = 2.0 * trial.jitter(unit, u)
-        judgement = judge(reading, replace(standard, unsure=unsure), math.inf)
+    judgement = judge(reading, Standard(abs(value), abs(value), subject.epsilon), math.inf)
     return Entry(
         subject.codomain.locate(row),
         subject.domain.locate(column),
