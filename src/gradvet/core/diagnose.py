@@ -21,10 +21,13 @@ MATCHED = 100
 """Up to so many rows or columns, a permutation of them is looked for."""
 
 
-def diagnose(numerical: Array, derivative: Array, tolerance: float, *, parts: tuple[int, int] = (1, 1)) -> str:
+def diagnose(
+    numerical: Array, derivative: Array, tolerance: float, *, parts: tuple[int, int] = (1, 1), alike: float = ALIKE
+) -> str:
     """One sentence about a block of outputs × inputs whose two versions disagree.
 
-    `parts` is how many coordinates make up one number of the output and of the input: 2 where it is complex.
+    `parts` is how many coordinates make up one number of the output and of the input: 2 where it is complex. `alike` is
+    how far apart, relative to their size, ratios and entries may be that count as equal.
     """
     xp = array_api_compat.array_namespace(numerical)
     if not bool(xp.all(xp.isfinite(derivative))):
@@ -33,7 +36,7 @@ def diagnose(numerical: Array, derivative: Array, tolerance: float, *, parts: tu
         return "Both the derivative and the function's differences are not finite at this point."
     if not bool(xp.all(xp.isfinite(numerical))):
         return "The function itself is not finite close to this point: choose inputs inside its domain."
-    case = _Case(numerical, derivative, tolerance, parts)
+    case = _Case(numerical, derivative, tolerance, parts, alike)
     if not bool(xp.any(case.wrong)):
         return ""
     return next((sentence for pattern in PATTERNS if (sentence := pattern(case))), "")
@@ -47,6 +50,7 @@ class _Case:
     derivative: Array
     tolerance: float
     parts: tuple[int, int]
+    alike: float = ALIKE
 
     @property
     def xp(self) -> Array:
@@ -54,7 +58,7 @@ class _Case:
 
     @property
     def wrong(self) -> Array:
-        return self.xp.abs(self.derivative - self.numerical) > self.tolerance + ALIKE * self.xp.abs(self.numerical)
+        return self.xp.abs(self.derivative - self.numerical) > self.tolerance + self.alike * self.xp.abs(self.numerical)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -65,7 +69,7 @@ class _Case:
         return self.shape[0] == self.shape[1] > 1
 
     def same(self, found: Array, expected: Array) -> bool:
-        return bool(self.xp.all(self.xp.abs(found - expected) <= self.tolerance + ALIKE * self.xp.abs(expected)))
+        return bool(self.xp.all(self.xp.abs(found - expected) <= self.tolerance + self.alike * self.xp.abs(expected)))
 
     def is_zero(self, entries: Array) -> bool:
         return not bool(self.xp.any(self.xp.abs(entries) > self.tolerance))
@@ -148,10 +152,10 @@ def _factor(case: _Case) -> str:
     if case.is_zero(a):
         return "The wrong entries are zero: look for a term, a row or a branch that the derivative leaves out."
     ratio = float(xp.sum(a * n)) / weight
-    if float(xp.max(xp.abs(a - ratio * n))) > ALIKE * float(xp.max(xp.abs(a))) + 1e-300:
+    if float(xp.max(xp.abs(a - ratio * n))) > case.alike * float(xp.max(xp.abs(a))) + 1e-300:
         return ""
     where = "everywhere" if case.same(case.derivative, ratio * case.numerical) else "in all the wrong entries"
-    if math.isclose(ratio, -1.0, rel_tol=ALIKE):
+    if math.isclose(ratio, -1.0, rel_tol=case.alike):
         return f"The sign is wrong {where}: the derivative is the negative of the function's slope."
     return f"The ratio is {ratio:.6g} {where}: look for {_cause(case, ratio)}."
 
@@ -160,9 +164,9 @@ def _cause(case: _Case, ratio: float) -> str:
     """What a factor can come from; one that is a number of elements, or its inverse, suggests a mean or a sum."""
     cause = "a wrong constant factor"
     for side, size in zip(("output", "input"), case.shape, strict=True):
-        if size > 1 and math.isclose(ratio, size, rel_tol=ALIKE):
+        if size > 1 and math.isclose(ratio, size, rel_tol=case.alike):
             return f"{cause}, or, as there are {size} {side} elements, a missing mean or a sum too many"
-        if size > 1 and math.isclose(ratio, 1.0 / size, rel_tol=ALIKE):
+        if size > 1 and math.isclose(ratio, 1.0 / size, rel_tol=case.alike):
             return f"{cause}, or, as there are {size} {side} elements, a missing sum or a mean too many"
     return cause
 
@@ -170,7 +174,7 @@ def _cause(case: _Case, ratio: float) -> str:
 def _offset(case: _Case) -> str:
     difference = case.derivative - case.numerical
     amount = float(case.xp.mean(difference))
-    if math.prod(case.shape) < 3 or float(case.xp.max(case.xp.abs(difference - amount))) > ALIKE * abs(amount):
+    if math.prod(case.shape) < 3 or float(case.xp.max(case.xp.abs(difference - amount))) > case.alike * abs(amount):
         return ""
     return (
         f"Every entry is off by the same amount, {amount:.6g}: look for something that is added without being "
@@ -212,7 +216,7 @@ def _matching(case: _Case, found: Array, expected: Array) -> list[int] | None:
     xp, size = case.xp, int(found.shape[0])
     if not 2 <= size <= MATCHED:
         return None
-    allowed = case.tolerance + ALIKE * xp.abs(expected)
+    allowed = case.tolerance + case.alike * xp.abs(expected)
     order: list[int] = []
     for number in range(size):
         alike = xp.all(xp.abs(found[number, :] - expected) <= allowed, axis=1)

@@ -18,9 +18,12 @@ from gradvet.core.trial import Trial
 AROUND, LARGE, AROUND_IN_LARGE = 48, 256, 8
 """So many columns and rows around the wrong entry are compared for the diagnosis, fewer in a large space."""
 
-ALIKE = 1e-4
+ALIKE, ALIKE_IN_FINE = 1e-4, 1e-6
 """Entries that differ by less than this part of the largest one around are not listed as wrong."""
 
+
+COARSE_EYE, SHARP_EYE = 1e-3, 1e-6
+"""Ratios of entries count as equal up to this, and for small errors up to that."""
 
 LISTED = 4
 """So many wrong entries are named beside the worst."""
@@ -54,7 +57,7 @@ def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
     xp = array_api_compat.array_namespace(numerical)
     finite = xp.isfinite(numerical)
     top = float(xp.max(xp.abs(xp.where(finite, numerical, xp.zeros_like(numerical)))))
-    limit = max(ALIKE * top, abs(entry.derivative - entry.numerical) / 16.0)
+    limit = max((ALIKE_IN_FINE if trial.is_fine else ALIKE) * top, abs(entry.derivative - entry.numerical) / 16.0)
     wrong = ~(xp.abs(derivative - numerical) <= limit)
     count = int(xp.count_nonzero(wrong))
     others = [
@@ -66,9 +69,15 @@ def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
         max(1, count),
         wrong.shape[0] * wrong.shape[1],
         tuple(other for other in others if not abs(other.derivative - other.numerical) <= other.error),
-        diagnose(numerical, derivative, limit, parts=(of_output, of_input)),
+        diagnose(numerical, derivative, limit, parts=(of_output, of_input), alike=_alike(entry)),
         block(numerical, derivative, names(subject.codomain, rows), names(subject.domain, columns)),
     )
+
+
+def _alike(entry: Entry) -> float:
+    """How alike ratios must be: small errors show their pattern only to a sharp eye."""
+    off = abs(entry.derivative - entry.numerical)
+    return min(COARSE_EYE, max(SHARP_EYE, 0.1 * off / abs(entry.numerical))) if entry.numerical else COARSE_EYE
 
 
 def _whole(space: Space, window: range) -> tuple[range, int]:

@@ -75,11 +75,11 @@ class _Bar:
             SpinnerColumn(),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[rate]}", markup=False),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[tally]}{task.description}"),
+            TextColumn("{task.fields[tally]}{task.description}", markup=False),
             console=console,
             transient=True,
         )

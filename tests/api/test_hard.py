@@ -1,0 +1,70 @@
+"""Right functions whose differences deceive: waves between the steps, edges, stairs, formats inside. And wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gradvet
+from gradvet import Verdict
+
+HARD: dict[str, tuple[Callable[[Tensor], Tensor], list[float], torch.dtype]] = {
+    "waves": (lambda x: torch.sin(1e7 * x), [0.3, -1.1, 1.7], torch.float64),
+    "edges": (torch.acos, [1.0 - 1e-9, 0.5, -1.0 + 1e-7, 0.0], torch.float64),
+    "stairs": (lambda x: torch.round(x, decimals=3), [-0.0022095, 4.0564647, -5.9914678, 6.9187564], torch.float64),
+    "single precision inside": (lambda x: x.float().sin().double(), [0.3, -1.1, 1.7], torch.float64),
+    "half precision inside": (lambda x: x.half().sin().double(), [0.3, -1.1, 1.7], torch.float64),
+    "other random numbers in double precision": (
+        lambda x: torch.nn.functional.rrelu(x, training=True),
+        [-0.3, -1.1, 1.7, -2.0],
+        torch.float32,
+    ),
+    "large phases": (
+        lambda x: torch.logsumexp(torch.complex(x, 1.5 * x), 0).real,
+        [1.7e6, 1.2e6, 1.9e6],
+        torch.float64,
+    ),
+    "a value that is one less nearly one": (lambda x: 0.5 * (1.0 + torch.erf(x)), [-6.2, -0.4, -5.1], torch.float64),
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", HARD)
+def test_right_function_is_not_failed(name: str, seed: int) -> None:
+    function, values, dtype = HARD[name]
+    assert not gradvet.check(function, torch.tensor(values, dtype=dtype), seed=seed).failures
+
+
+class Scaled(torch.autograd.Function):
+    """The identity, with a gradient that is too large by a part."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, part: float) -> Tensor:
+        ctx.part = part
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        return g * (1.0 + ctx.part), None
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("name", "part"), [("waves", 0.5), ("edges", 0.01), ("single precision inside", 0.1), ("large phases", 0.1)]
+)
+def test_wrong_twin_is_not_passed(name: str, part: float, seed: int) -> None:
+    function, values, dtype = HARD[name]
+    scaled: Any = Scaled.apply
+    report = gradvet.check(lambda x: function(scaled(x, part)), torch.tensor(values, dtype=dtype), seed=seed)
+    assert report.verdict is not Verdict.PASS
+
+
+def test_small_factor_is_diagnosed() -> None:
+    scaled: Any = Scaled.apply
+    x = torch.linspace(0.5, 2.0, 5, dtype=torch.float64)
+    report = gradvet.check(lambda x: scaled(x, 1e-3).exp(), x, seed=1)
+    assert "ratio is 1.001 everywhere" in report.failures[0].advice
