@@ -24,6 +24,23 @@ def inputs(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
 
 
+class Same(torch.autograd.Function):
+    """The identity, with a derivative of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
+        return cotangents[0]
+
+
+def same(x: Tensor) -> Tensor:
+    found: Tensor = Same.apply(x)  # type: ignore[no-untyped-call]
+    return found
+
+
 def handwritten(function: Function, change: Callable[..., Tensor] = lambda gradient, x: gradient) -> Function:
     """The function with its own gradient, changed, as a formula that somebody wrote."""
 
@@ -189,7 +206,7 @@ def test_points_at_which_the_function_raises_or_is_not_finite_are_counted() -> N
     def picky(x: Tensor) -> Tensor:
         if bool((x == 0).any()) or len(x) < 4:
             raise ValueError("not here")
-        return 1.0 / (x - x.round())
+        return same(1.0 / (x - x.round()))
 
     report = gradvet.check(picky, inputs(4), seed=0, checks=HERE)
     assert report.verdict is Verdict.PASS
@@ -313,8 +330,26 @@ def test_weights_of_native_code_keep_lengths_that_belong_together() -> None:
         assert report.verdict is Verdict.PASS
 
 
+def test_kernels_of_torch_are_not_handed_other_lengths_unless_asked() -> None:
+    lengths = set()
+
+    def sine(x: Tensor) -> Tensor:
+        lengths.add(len(x))
+        return x.sin()
+
+    report = gradvet.check(sine, inputs(5), seed=0)
+    assert lengths == {5}
+    assert "points='thorough' tries them" in skipped(report, "shapes")
+    gradvet.check(sine, inputs(5), seed=0, points="thorough")
+    assert lengths > {5}
+
+
 def test_parameters_of_a_module_keep_their_values_and_shapes() -> None:
-    module = nn.Linear(4, 3).double()
+    class Own(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return same(super().forward(x))
+
+    module = Own(4, 3).double()
     seen = set()
     module.register_forward_hook(lambda m, x, y: seen.add((tuple(m.weight.shape), len(x[0]))))
     assert gradvet.check(module, inputs(5, 4), checks=HERE, seed=0).verdict is Verdict.PASS

@@ -116,16 +116,24 @@ def _findings(trial: Trial, request: Request, wanted: Elsewhere, selection: Sele
     modes = [mode for mode in ("reverse", "forward") if mode in selection]
     modes = modes if wanted.extent == THOROUGH else modes[:1]
     for kind in ("points", "shapes"):
-        if kind in selection and modes and kind == "shapes" and wanted.extent != THOROUGH and _is_own_kernel(trial):
-            # A read beyond the end is an error that a device does not recover from.
-            yield Finding(kind, Verdict.SKIPPED, "kernels of your own on a device; points='thorough' tries them")
-        elif kind in selection and modes:
+        if kind not in selection or not modes:
+            continue
+        reason = "" if kind == "points" or wanted.extent == THOROUGH or wanted.own is not None else _hazard(trial)
+        if reason:
+            yield Finding(kind, Verdict.SKIPPED, f"{reason}; points='thorough' tries them")
+        else:
             yield from _of_kind(kind, trial, wanted.of_kind(kind, request, trial), modes, wanted)
 
 
-def _is_own_kernel(trial: Trial) -> bool:
+def _hazard(trial: Trial) -> str:
+    """Why other lengths are left alone unless somebody asks: kernels may end the process at them."""
     assert isinstance(trial.subject, TorchSubject)
-    return trial.subject.home.type != "cpu" and trial.subject.circumstances.has_own_rules()
+    if not trial.subject.circumstances.has_own_rules():
+        return "all rules are torch's own, and some of its kernels crash at lengths of their own"
+    if trial.subject.home.type != "cpu":
+        # A read beyond the end is an error that a device does not recover from.
+        return "kernels of your own on a device"
+    return ""
 
 
 def _of_kind(

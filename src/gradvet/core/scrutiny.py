@@ -129,16 +129,17 @@ class Scrutiny:
             return replace(found, verdict=Verdict.INCONCLUSIVE, reason=Reason.PRECISION)
         return found
 
-    def _fails_again(self) -> bool:
-        """Whether the first of a few other lines that tells shows a failure too."""
+    def _fails_again(self, part: slice | None = None) -> bool:
+        """Whether the first of a few other lines that tells, along some of the inputs, shows a failure too."""
         for _ in range(LINES):
-            again = self._along_another()
+            again = self._along_another(part)
             if again.verdict is not Verdict.INCONCLUSIVE:
                 return again.verdict is Verdict.FAIL
         return False
 
-    def _along_another(self) -> Outcome:
-        walk = self.trial.near(self.trial.restricted(self.trial.direction_of_all()))
+    def _along_another(self, part: slice | None = None) -> Outcome:
+        u = self.trial.direction_of_all()
+        walk = self.trial.near(self.trial.restricted(u if part is None else only(u, part)))
         return self._along(walk, self.trial.looks_for(walk.slope))
 
     def _each_alone(self, looks: Sequence[Look]) -> Iterator[Outcome]:
@@ -155,7 +156,10 @@ class Scrutiny:
             u = only(trial.direction_of_all(), domain.slice(number))
             walk = trial.near(trial.restricted(u))
             own = trial.looks_for(walk.slope) if trial.is_fine else looks
-            yield self._along(walk, own)
+            found = self._along(walk, own)
+            if found.verdict is Verdict.FAIL and not trial.is_fine and not self._fails_again(domain.slice(number)):
+                found = replace(found, verdict=Verdict.INCONCLUSIVE, reason=Reason.PRECISION)
+            yield found
 
     def _along(self, walk: Near, looks: Sequence[Look]) -> Outcome:
         """One line: near the point first, the ladder if that leaves doubt, and again without kinks."""
