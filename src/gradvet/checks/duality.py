@@ -7,16 +7,13 @@ from collections.abc import Iterator
 
 import array_api_compat
 
+from gradvet.core.likeness import COARSE_SHARE
 from gradvet.core.modes import dot
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.trial import Trial
 
 FORGIVEN = 1e-5
 """Part of the scale of the products, or a power of the roundoff: a function may be less precise inside than outside."""
-
-
-COARSE = 0.4
-"""And this power of the roundoff of a coarser format inside the function."""
 
 
 def duality(trial: Trial) -> Iterator[Finding]:
@@ -38,7 +35,7 @@ def duality(trial: Trial) -> Iterator[Finding]:
     if not abs(left - right) <= allowed:
         allowed += 16.0 * trial.jitter(look.v, u)
     if not abs(left - right) <= allowed and not trial.is_rough_as_it_looks:
-        allowed += subject.roughness() ** COARSE * scale
+        allowed += subject.roughness() ** COARSE_SHARE * scale
     if bool(xp.any(look.broken)) or abs(left - right) <= allowed:
         yield Finding("duality", Verdict.PASS, "forward and reverse mode agree")
     else:

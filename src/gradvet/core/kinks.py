@@ -6,11 +6,12 @@ import math
 
 import array_api_compat
 
+from gradvet.core.descent import descend
 from gradvet.core.judgement import Reason, Standard, judge
 from gradvet.core.ladder import read
 from gradvet.core.lines import NEAR, Near
 from gradvet.core.modes import Mode, dot
-from gradvet.core.pinpoint import Entry, bend_along, descend, judged_entry, middle_step
+from gradvet.core.pinpoint import Entry, bend_along, judged_entry, middle_step
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
 from gradvet.core.trial import Look, Trial

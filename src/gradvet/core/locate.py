@@ -11,11 +11,11 @@ where a single entry or column is wrong, its fingerprint in a few products spare
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import array_api_compat
 
+from gradvet.core.descent import descend
 from gradvet.core.experiment import Direction, Experiment
 from gradvet.core.fingerprints import VECTORS, bearer
 from gradvet.core.spaces import Array
@@ -73,7 +73,7 @@ def _column(experiment: Experiment, search: Search, direction: Direction, row: i
         return float(difference[row]) - search.slope(row, displacement)
 
     whole = float(direction.difference[row]) - search.slope(row, direction.displacement)
-    return _descend(part, problem.domain.size, whole)
+    return descend(part, problem.domain.size, whole)
 
 
 class ByRows:
@@ -117,7 +117,7 @@ class ByRows:
             window = _window(v, start, stop)
             return float(window @ difference) - float(problem.reverse.pull(window)[column]) * step
 
-        return _descend(part, len(difference), part(0, len(difference)))
+        return descend(part, len(difference), part(0, len(difference)))
 
     def row(self, direction: Direction, number: int) -> int:
         spoiled = _first_not_finite(direction.difference)
@@ -129,7 +129,7 @@ class ByRows:
             window = _window(v, start, stop)
             return float(window @ direction.difference) - float(reverse.pull(window) @ direction.displacement)
 
-        return _descend(part, len(direction.difference), part(0, len(direction.difference)))
+        return descend(part, len(direction.difference), part(0, len(direction.difference)))
 
     def slope(self, row: int, displacement: Array) -> float:
         return float(self.experiment.row(row) @ displacement)
@@ -150,7 +150,7 @@ class ByColumns:
         def part(start: int, stop: int) -> float:
             return float(self.experiment.walked(_window(direction.displacement, start, stop))[row])
 
-        return row, _descend(part, problem.domain.size, float(direction.difference[row]))
+        return row, descend(part, problem.domain.size, float(direction.difference[row]))
 
     def alone(self) -> tuple[int, int] | None:
         directions = self.experiment.directions(VECTORS)
@@ -165,21 +165,6 @@ class ByColumns:
 
     def slope(self, row: int, displacement: Array) -> float:
         return float(self.experiment.problem.forward.push(displacement)[row])
-
-
-def _descend(part: Callable[[int, int], float], size: int, whole: float) -> int:
-    """Follow the larger half of a sum down to one index; `part(start, stop)` is the sum over a range."""
-    start, stop = 0, size
-    while stop - start > 1:
-        middle = (start + stop) // 2
-        left = part(start, middle)
-        right = whole - left
-        # What is not a number draws the search to itself.
-        if not abs(left) < abs(right):
-            stop, whole = middle, left
-        else:
-            start, whole = middle, right
-    return start
 
 
 def _first_not_finite(vector: Array) -> int | None:

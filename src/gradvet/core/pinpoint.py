@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import array_api_compat
 
+from gradvet.core.descent import descend
 from gradvet.core.judgement import Judgement, Reason, Standard, judge
 from gradvet.core.ladder import Estimate, read
 from gradvet.core.lines import Claim, steps_for
@@ -194,21 +195,6 @@ def _row(trial: Trial, mode: Mode, v: Array, slope: Array, displacement: Array) 
         return dot(window, slope) - dot(trial.subject.reverse.pull(window), displacement)
 
     return descend(part, v.shape[0], part(0, v.shape[0])) if v.shape[0] else None
-
-
-def descend(part: Callable[[int, int], float], size: int, whole: float) -> int:
-    """Follow the larger half of a sum down to one index; `part(start, stop)` is the sum over a range."""
-    start, stop = 0, size
-    while stop - start > 1:
-        middle = (start + stop) // 2
-        left = part(start, middle)
-        right = whole - left
-        # What is not a number draws the search to itself.
-        if not abs(left) < abs(right):
-            stop, whole = middle, left
-        else:
-            start, whole = middle, right
-    return start
 
 
 def _window(vector: Array, start: int, stop: int) -> Array:

@@ -16,6 +16,7 @@ from gradvet.core.spaces import Space
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.derivatives import TorchForward
+from gradvet.frontends.torch.passes import nodes_behind
 from gradvet.frontends.torch.problem import tensors_in
 from gradvet.frontends.torch.subject import TorchSubject
 
@@ -35,17 +36,7 @@ def second_order_subject(subject: TorchSubject, composition: str, seed: int) -> 
 
 def has_custom_function(outputs: Sequence[Any]) -> bool:
     """Whether the graph behind the outputs holds a node of an `autograd.Function`."""
-    seen: set[Any] = set()
-    waiting = [output.grad_fn for output in outputs]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
-            return True
-        seen.add(node)
-        waiting += [following for following, _ in node.next_functions]
-    return False
+    return any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in nodes_behind(outputs))
 
 
 def _gradient(subject: TorchSubject) -> Binding:

@@ -43,17 +43,19 @@ def accountable(live: Sequence[Any], *, spoilable: bool = True) -> Iterator[None
 
 def has_own_rules(live: Sequence[Any]) -> bool:
     """Whether the graph of these outputs holds derivatives that are not torch's."""
+    return any(not STOCK.fullmatch(node.name()) or type(node).__module__ != "builtins" for node in nodes_behind(live))
+
+
+def nodes_behind(live: Sequence[Any]) -> Iterator[Any]:
+    """Every node of the graph of these outputs, once."""
     seen: set[Any] = set()
     waiting = [output.grad_fn for output in live]
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        if not STOCK.fullmatch(node.name()) or type(node).__module__ != "builtins":
-            return True
-        seen.add(node)
-        waiting += [following for following, _ in node.next_functions]
-    return False
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            waiting += [following for following, _ in node.next_functions]
 
 
 def gradients(live: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
