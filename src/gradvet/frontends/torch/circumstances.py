@@ -184,7 +184,7 @@ class TorchCircumstances:
         return bool(torch.equal(copied, here)) and not bool(torch.equal(there, here))
 
     def decomposes(self) -> bool:
-        return has_decomposition([y.grad_fn for y in self.subject.live])
+        return has_decomposition(self.subject.live)
 
     def calls_one_operator(self) -> bool:
         with Calls() as calls:

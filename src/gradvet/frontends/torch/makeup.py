@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-MOST = 10_000
-"""So many nodes are looked at."""
-
+from gradvet.frontends.torch.passes import nodes_behind
 
 DECOMPOSITIONS = ("LinalgEig", "LinalgSvd", "LinalgQr")
 """Beginnings of the names of operators whose derivatives divide by differences of eigenvalues or by pivots."""
 
 
-def has_decomposition(roots: Iterable[Any]) -> bool:
+def has_decomposition(live: Sequence[Any]) -> bool:
     """Whether a matrix is decomposed: torch documents that there is no derivative at equal eigenvalues."""
-    return any(node.name().startswith(DECOMPOSITIONS) for node in _nodes(roots))
+    return any(node.name().startswith(DECOMPOSITIONS) for node in nodes_behind(live))
 
 
 class Calls(TorchFunctionMode):
@@ -53,14 +51,3 @@ def _outermost(frame: FrameType | None) -> FrameType | None:
     while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith("torch."):
         found, frame = frame, frame.f_back
     return found
-
-
-def _nodes(roots: Iterable[Any]) -> Iterator[Any]:
-    ahead = [root for root in roots if root is not None]
-    seen = set(ahead)
-    while ahead and len(seen) < MOST:
-        node = ahead.pop()
-        yield node
-        fresh = {following for following, _ in node.next_functions if following is not None} - seen
-        seen |= fresh
-        ahead.extend(fresh)
