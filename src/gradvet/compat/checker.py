@@ -6,6 +6,7 @@ random projections are allowed to stand for it.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -193,7 +194,10 @@ def chosen_semantics(masked: bool | None, check_sparse_nnz: bool | None) -> bool
     return check_sparse_nnz
 
 
-def _catalogue(*, reverse: bool, forward: bool, undefined: bool, batched: bool, batched_forward: bool) -> list[Check]:
+@functools.cache
+def _catalogue(
+    *, reverse: bool, forward: bool, undefined: bool, batched: bool, batched_forward: bool
+) -> tuple[Check, ...]:
     """The checks of the classical call, in the order in which it reports them."""
     wanted: list[tuple[bool, Check]] = [
         (True, semantics),
@@ -210,10 +214,10 @@ def _catalogue(*, reverse: bool, forward: bool, undefined: bool, batched: bool, 
         (reverse and undefined, checks.undefined_cotangents),
         (True, checks.detached),
     ]
-    return [check for asked, check in wanted if asked]
+    return tuple(check for asked, check in wanted if asked)
 
 
-def _vet(func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: list[Check]) -> Report:
+def _vet(func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: Sequence[Check]) -> Report:
     _check_inputs(arguments)
     report = _examine(func, arguments, options, catalogue)
     if report.failures and report.failures[0].check == "undefined cotangents":
@@ -225,7 +229,9 @@ def _vet(func: Callable[..., Any], arguments: tuple[Any, ...], options: Options,
     return report
 
 
-def _examine(func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: list[Check]) -> Report:
+def _examine(
+    func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: Sequence[Check]
+) -> Report:
     with undisturbed(func, arguments):
         try:
             problem = TorchProblem(func, arguments, options.seed, options.masked)
@@ -249,8 +255,10 @@ def _check_inputs(arguments: Sequence[Any]) -> None:
                 stacklevel=4,
             )
         numbers = numbers_of(argument)
-        if numbers is not None and any(
-            step == 0 and length > 1 for step, length in zip(numbers.stride(), numbers.size(), strict=True)
+        if (
+            numbers is not None
+            and 0 in numbers.stride()
+            and any(step == 0 and length > 1 for step, length in zip(numbers.stride(), numbers.size(), strict=True))
         ):
             raise RuntimeError(
                 f"The {index}th input has a dimension with stride 0: several of its elements share memory and cannot "

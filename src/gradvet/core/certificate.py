@@ -39,6 +39,9 @@ MANY = 2_000
 NOISY = 3.0
 """Noise that is expected may turn out so many times as large."""
 
+HOPE = 30.0
+"""Noise that is expected may turn out so many times smaller."""
+
 USUAL = 1e-4
 """The smallest part of the tolerance that differences of moderate size resolve."""
 
@@ -64,9 +67,9 @@ def reverse_residual(experiment: Experiment, plan: Plan) -> float:
     codirections = experiment.codirections(plan.codirections)
     worst = 0.0
     # Pair by pair: few numbers are sooner multiplied than put together, and many need not be copied.
-    for left in codirections:
-        for right in directions:
-            worst = larger(worst, abs(float(left.v @ right.difference - left.pulled @ right.displacement)))
+    for left in range(len(codirections)):
+        for right in range(len(directions)):
+            worst = larger(worst, abs(experiment.gap(left, right)))
     return worst / directions[0].step
 
 
@@ -74,8 +77,8 @@ def row_residual(experiment: Experiment) -> float:
     """The same for a single row, pulled alone: a derivative need not be linear in its codirection if it is wrong."""
     index = experiment.options.seed % experiment.problem.codomain.size
     direction = experiment.directions(1)[0]
-    gap = direction.difference[index] - experiment.row(index) @ direction.displacement
-    return abs(float(gap)) / direction.step
+    gap = float(direction.difference[index]) - float(experiment.row(index) @ direction.displacement)
+    return abs(gap) / direction.step
 
 
 def forward_residual(experiment: Experiment, plan: Plan) -> float:
@@ -98,14 +101,14 @@ def certify(experiment: Experiment, residual: Residual) -> float | None:
     attempt = _Attempt(experiment, residual)
     way = attempt.first_way()
     # Another walk costs up to four evaluations a direction; few columns are sooner compared one by one.
-    ahead = list(range(len(STRIDES))) if problem.domain.size > WALKS else [way]
+    ahead = [way, *range(len(STRIDES))] if problem.domain.size > WALKS else [way]
     needs = []
     while ahead:
-        ahead.remove(way)
+        way = ahead[0]
         needs.append((attempt.walking(way, PATIENCE), way))
         if not needs[-1][0]:
             return attempt.miss
-        way = attempt.next_way(way, ahead)
+        ahead = attempt.narrowed(way, ahead)
     # No way was good enough for a few directions: those that may be for more get as many as there are, the best first.
     most = min(MOST, max(WALKS, problem.domain.size))
     for need, way in sorted(needs):
@@ -157,16 +160,24 @@ class _Attempt:
         aim = next(stage.ratio for stage in self._stages(FIRST) if stage.ratio > USUAL)
         return next((way for way in (SHORT, LONG) if self._noise <= aim * STRIDES[way][1]), FAR)
 
-    def next_way(self, way: int, ahead: Sequence[int]) -> int:
-        """Of the ways ahead, one that spares evaluations; else a near one if the function bent, a further one if not."""
+    def narrowed(self, way: int, ahead: Sequence[int]) -> list[int]:
+        """Of the ways ahead those that do not make worse what made this one fail, first one that spares evaluations.
+
+        Where the function bent that is no longer one, where there was nothing but roundoff no shorter one.
+        """
         length = STRIDES[way][1]
         bent = not self._left * length <= self._noise
-
-        def remoteness(other: int) -> tuple[bool, bool, bool, int]:
-            other_length = STRIDES[other][1]
-            return other_length != length, (other_length > 2.0 * length) is bent, other == SHORT, other
-
-        return min(ahead, key=remoteness, default=way)
+        shortest = self._noise / (HOPE * self._stages(FIRST)[-1].ratio)
+        return sorted(
+            (
+                other
+                for other in ahead
+                if other != way
+                and (STRIDES[other][1] <= 2.0 * length if bent else STRIDES[other][1] >= length)
+                and STRIDES[other][1] >= shortest
+            ),
+            key=lambda other: (STRIDES[other][1] != length, other == SHORT, other),
+        )
 
     @cached_property
     def _noise(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from gradvet.core.differences import CENTRAL, EXTRAPOLATED, SKEWED, Line, Stencil
 from gradvet.core.problem import Misfit, Problem
@@ -40,8 +41,7 @@ FEW = 2
 """So few inputs or outputs are then looked at one by one rather than through as many combinations."""
 
 
-@dataclass(frozen=True, slots=True)
-class Direction:
+class Direction(NamedTuple):
     """A displacement as it was really walked, and J times it by differences, for the codomain and the silent outputs.
 
     It is `step` times a random direction of the size of one; products with it are to be divided by `step`.
@@ -55,14 +55,13 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class AtZero:
-    """What a cotangent of zeros gives: the gradient, if any input gets one, and where its attributes do not fit."""
+    """What a cotangent of zeros gives: the gradient, if it is not zero, and where its attributes do not fit."""
 
     gradient: Array | None
     misfits: list[Misfit]
 
 
-@dataclass(frozen=True, slots=True)
-class Codirection:
+class Codirection(NamedTuple):
     """A codirection v and the derivative under test along it, Jᵀv."""
 
     v: Array
@@ -83,6 +82,7 @@ class Experiment:
         self._codirections: list[Codirection] = []
         self._rows: dict[int, Array] = {}
         self._pushes: list[Array] = []
+        self._gaps: dict[tuple[int, int], float] = {}
         few = FEW if options.miss <= STRICT else 1
         self.sees_all_columns = problem.domain.size <= few
         """Whether the inputs are so few that the directions are simply the basis."""
@@ -119,6 +119,14 @@ class Experiment:
                 self._codirections.append(Codirection(v, pull(v)))
         return self._codirections[:number]
 
+    def gap(self, codirection: int, direction: int) -> float:
+        """v·D - (Jᵀv)·u for one pair of those that were asked for."""
+        if (codirection, direction) not in self._gaps:
+            left, right = self._codirections[codirection], self._directions[direction]
+            found = float(left.v @ right.difference) - float(left.pulled @ right.displacement)
+            self._gaps[codirection, direction] = found
+        return self._gaps[codirection, direction]
+
     def row(self, index: int, *, keep: bool = True) -> Array:
         """One row of J by a backward pass that starts at its output alone."""
         if index in self._rows:
@@ -145,7 +153,7 @@ class Experiment:
             return
         if STRIDES[stride][1] != STRIDES[self._stride][1]:
             self._lines, self._pushes = [], []
-        self._stride, self._directions = stride, []
+        self._stride, self._directions, self._gaps = stride, [], {}
 
     def _walk(self, number: int) -> Direction:
         stencil, widening = STRIDES[self._stride]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gradvet.core.spaces import Array, Space
 
@@ -55,7 +55,7 @@ class Reverse(Protocol):
         ...
 
     def pull_undefined(self, outputs: Sequence[int]) -> Array | None:
-        """No cotangent at all for the outputs named, zeros for the others; None if no input gets a gradient then."""
+        """No cotangent at all for the outputs named, zeros for the others; None if the gradient is zero then."""
         ...
 
     def misfits(self) -> list[Misfit]:
@@ -80,8 +80,7 @@ class Forward(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """A displacement that was made ready, to be walked back and forth."""
 
     parts: Sequence[Any]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
-from torch.autograd.graph import _engine_run_backward
 
 from gradvet.core.problem import Misfit
 from gradvet.frontends.torch.batching import pull_rows
@@ -27,12 +26,23 @@ def _undefined(output: Any) -> Any:
     return torch._C._functions.UndefinedGrad()(output) if can_be_cut(output) else output
 
 
+_ENGINE = torch.autograd.Variable._execution_engine
+"""What `torch.autograd.grad` calls after checks of arguments that are right here by construction."""
+
+
 @functools.cache
 def load_forward_mode() -> None:
     """The first dual number makes torch load its formulas, which warns: nothing that a user can mend, or should see."""
     with warnings.catch_warnings(), contextlib.suppress(RuntimeError), forward_ad.dual_level():
         warnings.simplefilter("ignore")
         forward_ad.make_dual(torch.zeros(()), torch.zeros(()))
+
+
+def _is_nothing(gradient: Any) -> bool:
+    """Whether a gradient is missing, or an ordinary tensor of zeros."""
+    return gradient is None or (
+        type(gradient) is Tensor and gradient.layout is torch.strided and not torch.count_nonzero(gradient)
+    )
 
 
 class Derivative:
@@ -57,7 +67,7 @@ class TorchReverse(Derivative):
 
     def pull(self, v: Tensor) -> Tensor:
         problem = self.problem
-        return self._pull(problem.live, tuple(problem.codomain.unflatten(v)))
+        return self._pull(problem.live, problem.codomain.unflatten(v))
 
     def pull_from(self, output: int, v: Tensor) -> Tensor:
         cotangent = self.problem.codomain.leaves[output].coordinates.unflatten(v)
@@ -70,9 +80,9 @@ class TorchReverse(Derivative):
         return sum((self.pull_from(i, v[codomain.slice(i)]) for i in range(len(codomain.leaves))), torch.zeros(()))
 
     def pull_undefined(self, outputs: Sequence[int]) -> Tensor | None:
-        live = tuple([_undefined(y) if i in outputs else y for i, y in enumerate(self.problem.live)])
-        gradients = self._gradients(live, tuple([torch.zeros_like(y) for y in live]))
-        return None if all(gradient is None for gradient in gradients) else self._vector(gradients)
+        live = [_undefined(y) if i in outputs else y for i, y in enumerate(self.problem.live)]
+        gradients = self._gradients(live, [torch.zeros_like(y) for y in live])
+        return None if all(map(_is_nothing, gradients)) else self._vector(gradients)
 
     def pull_together(self, V: Sequence[Tensor]) -> list[Tensor]:
         problem = self.problem
@@ -101,12 +111,11 @@ class TorchReverse(Derivative):
         return self._vector(self._gradients(live, cotangents))
 
     def _gradients(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
-        """`torch.autograd.grad`, where possible without its checks of arguments that are right by construction."""
         problem = self.problem
         problem.cost.pulls += 1
         if problem.ordinary:
-            self._last = _engine_run_backward(
-                live, cotangents, True, False, problem.inputs, True, accumulate_grad=False
+            self._last = _ENGINE.run_backward(
+                tuple(live), tuple(cotangents), True, False, problem.inputs, True, accumulate_grad=False
             )
         else:
             self._last = torch.autograd.grad(live, problem.inputs, cotangents, retain_graph=True, allow_unused=True)

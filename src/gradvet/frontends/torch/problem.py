@@ -20,7 +20,12 @@ from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
 from gradvet.frontends.torch.layouts import Layout, coordinates_of, layouts_of
 from gradvet.frontends.torch.replay import Replay, evaluate_replayed
 
+NOTHING = Space([])
+
 _QUARTER = torch.tensor(0.25, dtype=WORK)
+
+FEW = 512
+"""So few random numbers are drawn together with the next ones."""
 
 
 def tensors_in(result: Any) -> list[Any]:
@@ -51,8 +56,9 @@ class TorchProblem:
         self.function = function
         self.arguments = tuple(arguments)
         self.cost = Cost()
-        positions = [i for i, argument in enumerate(self.arguments) if is_tensor_like(argument)]
-        self._positions = positions = [i for i in positions if differentiable(self.arguments[i])]
+        self._positions = positions = [
+            i for i, argument in enumerate(self.arguments) if is_tensor_like(argument) and differentiable(argument)
+        ]
         self.inputs = tuple([self.arguments[i] for i in positions])
         self.home = self.inputs[0].device if isinstance(self.inputs[0], Tensor) else torch.device("cpu")
         self.masked = masked
@@ -64,8 +70,8 @@ class TorchProblem:
                 for number, (position, layout) in enumerate(zip(positions, self.layouts, strict=True))
             ]
         )
-        self.generator = torch.Generator(self.home)
-        self.generator.manual_seed(seed)
+        self.generator = torch.Generator(self.home).manual_seed(seed)
+        self._reservoir: Any = ()
         self.outputs = self._call(self.arguments)
         self._signature = _signature(self.outputs)
         live: list[int] = []
@@ -74,13 +80,16 @@ class TorchProblem:
             if output.is_floating_point() or output.is_complex():
                 (live if output.requires_grad else silent).append(i)
         self._numeric = live + silent
-        self.codomain, self.silent = self._space(live), self._space(silent)
+        self.codomain, self.silent = self._space(live), self._space(silent) if silent else NOTHING
         self._everything = Space(self.codomain.leaves + self.silent.leaves) if silent else self.codomain
         self.live = tuple([self.outputs[i] for i in live])
         self.ordinary = not has_torch_function(self.live + self.inputs)
         self.replay: Replay | None = None
         self.reverse = TorchReverse(self)
-        self.forward = TorchForward(self)
+
+    @cached_property
+    def forward(self) -> TorchForward:
+        return TorchForward(self)
 
     def equal(self, one: Tensor, other: Tensor) -> bool:
         return torch.equal(one, other)
@@ -92,9 +101,18 @@ class TorchProblem:
         return torch.zeros(size, dtype=WORK, device=self.home)
 
     def signed(self, size: int, scale: float = 1.0) -> Tensor:
-        reach = 1.5 * scale
-        numbers = torch.empty(size, dtype=WORK, device=self.home).uniform_(-reach, reach, generator=self.generator)
-        return numbers.add_(torch.copysign(_QUARTER, numbers), alpha=scale)
+        if size > FEW:
+            numbers = self._drawn(size)
+            return numbers if scale == 1.0 else numbers.mul_(scale)
+        if len(self._reservoir) <= size:
+            self._reservoir = self._drawn(8 * size)
+        taken: Tensor = self._reservoir[:size]
+        self._reservoir = self._reservoir[size:]
+        return taken if scale == 1.0 else taken * scale
+
+    def _drawn(self, size: int) -> Tensor:
+        numbers = torch.empty(size, dtype=WORK, device=self.home).uniform_(-1.5, 1.5, generator=self.generator)
+        return numbers.add_(torch.copysign(_QUARTER, numbers))
 
     def coarseness(self, step: float) -> float:
         return max([layout.coarseness(step) for layout in self.layouts])
@@ -113,17 +131,17 @@ class TorchProblem:
         if len(self.layouts) == 1:
             part, vector = self.layouts[0].rounded(displacement)
             return Move([part], vector)
-        pieces = torch.split(displacement, [leaf.coordinates.size for leaf in self.domain.leaves])
-        rounded = [layout.rounded(piece) for layout, piece in zip(self.layouts, pieces, strict=True)]
+        rounded = [
+            layout.rounded(displacement[self.domain.slice(number)]) for number, layout in enumerate(self.layouts)
+        ]
         return Move([part for part, _ in rounded], torch.cat([vector for _, vector in rounded]))
 
     def evaluate(self, move: Move, scales: Sequence[float]) -> list[Tensor]:
         found = []
         arguments = list(self.arguments)
-        moves = list(zip(self._positions, self.layouts, move.parts, strict=True))
         for scale in scales:
             try:
-                for position, layout, part in moves:
+                for position, layout, part in zip(self._positions, self.layouts, move.parts, strict=True):
                     arguments[position] = layout.place(part, scale)
                 found.append(self.values(arguments))
             finally:
