@@ -102,11 +102,18 @@ def gradcheck(
         batched_forward=check_batched_forward_grad,
     )
     arguments = as_tuple(inputs)
-    report = _vet(func, arguments, options, catalogue)
+    _check_inputs(arguments)
+    report = _examine(func, arguments, options, catalogue)
+    failed = bool(report.failures)
     for finding in report.findings:
         if finding.check == "detached":
             warnings.warn(finding.headline, stacklevel=2)
-    failed = bool(report.failures)
+    if failed and report.failures[0].check == "undefined cotangents":
+        warnings.warn(
+            "Backwards compatibility: New undefined gradient support checking found a function that does not treat "
+            "undefined cotangents as zero; check_undefined_grad=False leaves this check out.",
+            stacklevel=2,
+        )
     if failed and raise_exception:
         report = told_apart(
             report,
@@ -217,18 +224,6 @@ def _catalogue(
     return tuple(check for asked, check in wanted if asked)
 
 
-def _vet(func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: Sequence[Check]) -> Report:
-    _check_inputs(arguments)
-    report = _examine(func, arguments, options, catalogue)
-    if report.failures and report.failures[0].check == "undefined cotangents":
-        warnings.warn(
-            "Backwards compatibility: New undefined gradient support checking found a function that does not treat "
-            "undefined cotangents as zero; check_undefined_grad=False leaves this check out.",
-            stacklevel=3,
-        )
-    return report
-
-
 def _examine(
     func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: Sequence[Check]
 ) -> Report:
@@ -252,7 +247,7 @@ def _check_inputs(arguments: Sequence[Any]) -> None:
             warnings.warn(
                 f"Input #{index} requires gradient and is not a double precision floating point or complex: it has "
                 f"dtype {argument.dtype}, for which the default tolerances are too tight.",
-                stacklevel=4,
+                stacklevel=3,
             )
         numbers = numbers_of(argument)
         if (

@@ -24,7 +24,7 @@ the step must survive rounding to within this part of the relative tolerance; ot
 EXACT = 1e-9
 """A step that is this true is good enough under any relative tolerance."""
 
-FIRST, REST = 0.8, 0.5
+FIRST, REST = 0.85, 0.5
 """How the limit on the miss probability is shared: most for the first walk, then half of the rest for each."""
 
 GROWTH = 2.0
@@ -36,7 +36,7 @@ PATIENCE = 4
 MANY = 2_000
 """From so many outputs on it is asked beforehand whether the roundoff of all of them together needs a longer walk."""
 
-NOISY = 3.0
+NOISY = 2.0
 """Noise that is expected may turn out so many times as large."""
 
 HOPE = 30.0
@@ -158,26 +158,24 @@ class _Attempt:
         if rows < MANY:
             return SHORT
         aim = next(stage.ratio for stage in self._stages(FIRST) if stage.ratio > USUAL)
-        return next((way for way in (SHORT, LONG) if self._noise <= aim * STRIDES[way][1]), FAR)
+        return SHORT if self._noise <= aim * STRIDES[SHORT][1] else FAR
 
     def narrowed(self, way: int, ahead: Sequence[int]) -> list[int]:
-        """Of the ways ahead those that do not make worse what made this one fail, first one that spares evaluations.
+        """Of the ways ahead those that do not make worse what made this one fail.
 
         Where the function bent that is no longer one, where there was nothing but roundoff no shorter one.
         """
         length = STRIDES[way][1]
         bent = not self._left * length <= self._noise
         shortest = self._noise / (HOPE * self._stages(FIRST)[-1].ratio)
-        return sorted(
-            (
-                other
-                for other in ahead
-                if other != way
-                and (STRIDES[other][1] <= 2.0 * length if bent else STRIDES[other][1] >= length)
-                and STRIDES[other][1] >= shortest
-            ),
-            key=lambda other: (STRIDES[other][1] != length, other == SHORT, other),
-        )
+        promising = [
+            other
+            for other in ahead
+            if other != way
+            and (STRIDES[other][1] <= 2.0 * length if bent else STRIDES[other][1] >= length)
+            and STRIDES[other][1] >= shortest
+        ]
+        return sorted(promising, key=lambda other: (other < way, other))
 
     @cached_property
     def _noise(self) -> float:

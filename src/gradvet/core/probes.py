@@ -31,7 +31,7 @@ SPREAD = 1.5
 FINEST = 1e-8
 """The part of a usual tolerance, 1e-5, that the arithmetic itself leaves of numbers that agree."""
 
-FIRST = 0.75
+FIRST = 0.8
 """The part of the probability that the first plan gets that can be satisfied at all; of the rest the next, and so on:
 most checks end with it, and a plan of k directions resolves the k-th root of its part."""
 

@@ -116,16 +116,16 @@ class Problem(Protocol):
 
     @property
     def value(self) -> Array:
-        """The outputs (codomain, then silent) at the point."""
+        """The outputs (codomain, then silent) at the point, to be read while the inputs are in place."""
         ...
 
     def move(self, displacement: Array) -> Move: ...
-    def combined(self, weights: Sequence[float], vectors: Sequence[Array]) -> Array:
-        """Σ weight · vector, in memory of its own."""
-        ...
-
     def evaluate(self, move: Move, scales: Sequence[float]) -> list[Array]:
         """The outputs (codomain, then silent) at point + scale · move; the inputs are back in place afterwards."""
+        ...
+
+    def weighted(self, move: Move, scales: Sequence[float], weights: Sequence[float]) -> Array:
+        """Σ weight · outputs at point + scale · move; where the scale is 0 the function is not called again."""
         ...
 
     def evaluate_together(self, displacements: Array) -> Array | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import optree
 import torch
@@ -19,6 +20,8 @@ from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
 from gradvet.frontends.torch.layouts import Layout, coordinates_of, layouts_of
 from gradvet.frontends.torch.replay import Replay, evaluate_replayed
+
+Read = TypeVar("Read")
 
 NOTHING = Space([])
 
@@ -102,30 +105,27 @@ class TorchProblem:
 
     def signed(self, size: int, scale: float = 1.0) -> Tensor:
         if size > FEW:
-            numbers = self._drawn(size)
-            return numbers if scale == 1.0 else numbers.mul_(scale)
+            return self._many(size, scale)
         if len(self._reservoir) <= size:
-            self._reservoir = self._drawn(8 * size)
+            numbers = torch.empty(8 * size, dtype=WORK, device=self.home).uniform_(-1.5, 1.5, generator=self.generator)
+            self._reservoir = numbers.add_(torch.copysign(_QUARTER, numbers))
         taken: Tensor = self._reservoir[:size]
         self._reservoir = self._reservoir[size:]
         return taken if scale == 1.0 else taken * scale
 
-    def _drawn(self, size: int) -> Tensor:
-        numbers = torch.empty(size, dtype=WORK, device=self.home).uniform_(-1.5, 1.5, generator=self.generator)
-        return numbers.add_(torch.copysign(_QUARTER, numbers))
+    def _many(self, size: int, scale: float) -> Tensor:
+        # Two numbers from each word of the generator: drawing takes more time than anything that is done with them.
+        words = torch.empty(size // 2 + 1, dtype=torch.int64, device=self.home)
+        words.random_(-(2**63), None, generator=self.generator)
+        numbers = words.view(torch.int32)[:size].to(WORK).mul_(1.5 * scale / 2**31)
+        return numbers.add_(torch.copysign(_QUARTER, numbers), alpha=scale)
 
     def coarseness(self, step: float) -> float:
         return max([layout.coarseness(step) for layout in self.layouts])
 
     @cached_property
     def value(self) -> Tensor:
-        return self.vector(self._everything, [self.outputs[i] for i in self._numeric])
-
-    def combined(self, weights: Sequence[float], vectors: Sequence[Tensor]) -> Tensor:
-        total = vectors[0] * weights[0]
-        for weight, vector in zip(weights[1:], vectors[1:], strict=True):
-            total.add_(vector, alpha=weight)
-        return total
+        return self._side_by_side(self._everything, [self.outputs[i] for i in self._numeric])
 
     def move(self, displacement: Tensor) -> Move:
         if len(self.layouts) == 1:
@@ -137,13 +137,35 @@ class TorchProblem:
         return Move([part for part, _ in rounded], torch.cat([vector for _, vector in rounded]))
 
     def evaluate(self, move: Move, scales: Sequence[float]) -> list[Tensor]:
+        return self._visit(move, scales, functools.partial(self.vector, self._everything))
+
+    def weighted(self, move: Move, scales: Sequence[float], weights: Sequence[float]) -> Tensor:
+        sums: list[Tensor] = []
+        ahead = iter(weights)
+
+        def add(outputs: Sequence[Any]) -> None:
+            # Before the inputs are back in place: an output may be a view of them.
+            vector, weight = self._side_by_side(self._everything, outputs), next(ahead)
+            if sums:
+                sums[0].add_(vector, alpha=weight)
+            else:
+                sums.append(vector * weight)
+
+        self._visit(move, scales, add)
+        return sums[0]
+
+    def _visit(self, move: Move, scales: Sequence[float], read: Callable[[list[Any]], Read]) -> list[Read]:
+        """What is read from the outputs at each point; after each the inputs are back in place."""
         found = []
         arguments = list(self.arguments)
         for scale in scales:
+            if not scale:
+                found.append(read([self.outputs[i] for i in self._numeric]))
+                continue
             try:
                 for position, layout, part in zip(self._positions, self.layouts, move.parts, strict=True):
                     arguments[position] = layout.place(part, scale)
-                found.append(self.values(arguments))
+                found.append(read(self.call(arguments)))
             finally:
                 for layout in self.layouts:
                     layout.restore()
@@ -157,9 +179,14 @@ class TorchProblem:
 
     def vector(self, space: Space, values: Sequence[Any]) -> Tensor:
         """Values as one vector of a space, in memory of its own; a missing one counts as zero."""
+        vector = self._side_by_side(space, values)
+        return vector.clone() if len(values) == 1 and values[0] is not None else vector
+
+    def _side_by_side(self, space: Space, values: Sequence[Any]) -> Tensor:
+        """The same, perhaps in the memory of the only value."""
         if len(values) == 1 and values[0] is not None:
             alone: Tensor = space.leaves[0].coordinates.flatten(values[0])
-            return alone.clone()
+            return alone
         parts = [
             self.zeros(leaf.coordinates.size) if value is None else leaf.coordinates.flatten(value)
             for leaf, value in zip(space.leaves, values, strict=True)
