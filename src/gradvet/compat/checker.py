@@ -34,7 +34,7 @@ from gradvet.options import Options, Tolerance
 SLOW_MISS = 1e-9
 FAST_MISS = 5e-3
 """Probabilities, at most, that an error just outside the tolerance goes unseen. A larger error is missed with a
-probability that is smaller in proportion, in slow mode by its cube or more."""
+probability that is smaller in proportion, in slow mode by its square or more."""
 
 
 class GradcheckError(TorchGradcheckError):

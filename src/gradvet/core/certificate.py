@@ -30,8 +30,8 @@ FIRST, REST = 0.85, 0.5
 GROWTH = 2.0
 """More probes will show a larger residual than few; a plan is chosen with that in mind."""
 
-PATIENCE = 4
-"""If more directions than this are called for, another way to walk is tried first."""
+PATIENCE = 2
+"""If more directions than so many beyond the fewest are called for, another way to walk is tried first."""
 
 MANY = 2_000
 """From so many outputs on it is asked beforehand whether the roundoff of all of them together needs a longer walk."""
@@ -105,7 +105,7 @@ def certify(experiment: Experiment, residual: Residual) -> float | None:
     needs = []
     while ahead:
         way = ahead[0]
-        needs.append((attempt.walking(way, PATIENCE), way))
+        needs.append((attempt.walking(way, attempt.patience), way))
         if not needs[-1][0]:
             return attempt.miss
         ahead = attempt.narrowed(way, ahead)
@@ -130,6 +130,12 @@ class _Attempt:
         self.columns_seen = experiment.sees_all_columns
         self.rows_seen = residual is forward_residual or experiment.sees_all_rows
         self.miss = 0.0 if self.columns_seen and self.rows_seen else options.miss
+
+    @property
+    def patience(self) -> int:
+        """How many directions are worth walking before another way is tried."""
+        fewest = next(stage.plan.directions or 1 for stage in self._stages(FIRST) if stage.ratio)
+        return fewest + PATIENCE
 
     def walking(self, way: int, limit: int) -> int:
         """Zero if the directions walked in this way show it; else how many seemed to be needed."""

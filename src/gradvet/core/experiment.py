@@ -16,7 +16,7 @@ STRIDES = (
     (SKEWED, 16.0),
     (EXTRAPOLATED, 16.0),
     (SKEWED, 64.0),
-    (EXTRAPOLATED, 64.0),
+    (EXTRAPOLATED, 256.0),
     (SKEWED, 6.0),
     (EXTRAPOLATED, 8.0),
     (EXTRAPOLATED, 1.0),

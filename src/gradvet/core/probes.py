@@ -44,12 +44,12 @@ class Plan:
     codirections: int | None
 
 
-def miss_probability(ratio: float, plan: Plan) -> float:
+def miss_probability(ratio: float, plan: Plan, spread: float = SPREAD) -> float:
     """How probable it is at most that an error δ leaves all products below `ratio · δ`."""
     if ratio <= 0.0:
         return 0.0
     sampled = sorted(number for number in (plan.directions, plan.codirections) if number is not None)
-    kappa = ratio / SPREAD ** len(sampled)
+    kappa = ratio / spread ** len(sampled)
     if not kappa < 1.0:
         return 1.0
     if not sampled:

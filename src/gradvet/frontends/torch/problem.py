@@ -74,7 +74,7 @@ class TorchProblem:
             ]
         )
         self.generator = torch.Generator(self.home).manual_seed(seed)
-        self._reservoir: Any = ()
+        self._reservoir, self._unused = _QUARTER.expand(0), 0
         self.outputs = self._call(self.arguments)
         self._signature = _signature(self.outputs)
         live: list[int] = []
@@ -106,11 +106,13 @@ class TorchProblem:
     def signed(self, size: int, scale: float = 1.0) -> Tensor:
         if size > FEW:
             return self._many(size, scale)
-        if len(self._reservoir) <= size:
-            numbers = torch.empty(8 * size, dtype=WORK, device=self.home).uniform_(-1.5, 1.5, generator=self.generator)
+        if self._unused < size:
+            self._unused = 8 * size
+            numbers = torch.empty(self._unused, dtype=WORK, device=self.home)
+            numbers.uniform_(-1.5, 1.5, generator=self.generator)
             self._reservoir = numbers.add_(torch.copysign(_QUARTER, numbers))
-        taken: Tensor = self._reservoir[:size]
-        self._reservoir = self._reservoir[size:]
+        self._unused -= size
+        taken = self._reservoir[self._unused : self._unused + size]
         return taken if scale == 1.0 else taken * scale
 
     def _many(self, size: int, scale: float) -> Tensor:
