@@ -14,7 +14,7 @@ from functools import cached_property
 
 import array_api_compat
 
-from gradvet.core.experiment import FAR, LONG, NEAR, SHORT, STRICT, STRIDES, Experiment, OutOfReachError
+from gradvet.core.experiment import FAR, LONG, NEAR, NEAREST, SHORT, STRICT, STRIDES, Experiment, OutOfReachError
 from gradvet.core.probes import MOST, Plan, Stage, stages
 
 PREMISE = 0.1
@@ -45,9 +45,11 @@ HOPE = 30.0
 USUAL = 1e-4
 """The smallest part of the tolerance that differences of moderate size resolve."""
 
-COUPLED, CLOSELY = 30, 20_000
-"""If there are so many inputs to an output, it will depend on many of them, and bend when all move together; if there
-are so many in all, it will bend soon."""
+COUPLED = 30
+"""If there are so many inputs to an output, it will depend on many of them, and bend when all move together."""
+
+BENDING = ((20_000, LONG), (200_000, NEAR), (math.inf, NEAREST))
+"""How to walk first then, with up to so many inputs: the more there are the sooner it bends."""
 
 WALKS = 8
 """Up to so many columns are compared one by one rather than looked at along more directions."""
@@ -160,7 +162,7 @@ class _Attempt:
         """How to walk first: further than usual where roundoff or curvature will ask for it."""
         rows, columns = self.experiment.problem.codomain.size, self.experiment.problem.domain.size
         if columns > COUPLED * rows:
-            return NEAR if columns > CLOSELY else LONG
+            return next(way for most, way in BENDING if columns <= most)
         if rows < MANY:
             return SHORT
         aim = next(stage.ratio for stage in self._stages(FIRST) if stage.ratio > USUAL)

@@ -26,7 +26,7 @@ STRIDES = (
 function bends within reach, and at last no further than the entrywise step itself. More evaluations leave less
 truncation."""
 
-SHORT, LONG, FAR, NEAR = 0, 1, 3, 5
+SHORT, LONG, FAR, NEAR, NEAREST = 0, 1, 3, 5, 6
 """The ways to begin with: the first is the cheapest."""
 
 
