@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace, peak
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.trial import Trial
 
@@ -18,7 +17,7 @@ def determinism(trial: Trial) -> Iterator[Finding]:
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return
-    xp = array_api_compat.array_namespace(subject.value)
+    xp = namespace(subject.value)
     wobble = float(xp.max(trial.wobble))
     if wobble > 0.0:
         trial.record.note(
@@ -28,8 +27,7 @@ def determinism(trial: Trial) -> Iterator[Finding]:
     first, second = subject.circumstances.twice(trial.pulled[0][0])
     gap = xp.abs(first - second)
     gap = xp.where(gap > 0.0, gap, xp.zeros_like(gap))
-    spread, size = float(xp.max(gap)), xp.abs(first)
-    top = float(xp.max(xp.where(xp.isfinite(size), size, xp.zeros_like(size))))
+    spread, top = float(xp.max(gap)), peak(first)
     facts = {"forward": wobble, "backward": spread}
     if spread > NOISE * subject.epsilon * top:
         place = subject.domain.locate(int(xp.argmax(gap)))

@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.experiment import FAR, STRICT, STRIDES, Experiment, OutOfReachError
 from gradvet.core.probes import MOST, Plan, Stage, stages
 
@@ -73,7 +72,7 @@ def forward_residual(experiment: Experiment, plan: Plan) -> float:
     worst = 0.0
     directions = experiment.directions(plan.directions)
     for direction, pushed in zip(directions, experiment.pushes(plan.directions), strict=True):
-        xp = array_api_compat.array_namespace(direction.difference)
+        xp = namespace(direction.difference)
         worst = larger(worst, float(xp.max(xp.abs(direction.difference - pushed))) / direction.step)
     return worst
 

@@ -6,18 +6,17 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import array_api_compat
-
+from gradvet.core.arithmetic import dot, namespace, norm
 from gradvet.core.judgement import Judgement, Reason, Standard, judge
 from gradvet.core.kinks import bent_rows, set_kinks_aside
 from gradvet.core.ladder import Reading, read
 from gradvet.core.lines import NEAR, Near
 from gradvet.core.missing import without_derivative, without_tangent
-from gradvet.core.modes import Mode, dot
+from gradvet.core.modes import Mode
 from gradvet.core.outcome import Outcome
 from gradvet.core.pinpoint import pinpoint
 from gradvet.core.results import Verdict
-from gradvet.core.shares import norm, only, shares
+from gradvet.core.shares import only, shares
 from gradvet.core.spaces import Array
 from gradvet.core.trial import Look, Trial
 
@@ -68,11 +67,10 @@ class Scrutiny:
 
     def _walks(self) -> Iterator[Outcome]:
         trial = self.trial
-        broken = trial.looks[0].broken
-        for look in trial.looks[1:]:
-            broken = broken | look.broken
-        xp = array_api_compat.array_namespace(broken)
-        if bool(xp.any(broken & ~trial.set_aside)):
+        broken = trial.nothing
+        for look in trial.looks:
+            broken = broken if look.broken is trial.nothing else broken | look.broken
+        if broken is not trial.nothing and bool(namespace(broken).any(broken & ~trial.set_aside)):
             yield without_derivative(trial, self.mode, broken)
             trial.set_aside = trial.set_aside | broken
             trial.begin_again()
@@ -92,7 +90,7 @@ class Scrutiny:
         All inputs grow or all shrink, as numbers or in size: that is inside for most edges there are.
         """
         trial, value = self.trial, self.trial.subject.value[: self.trial.subject.codomain.size]
-        xp = array_api_compat.array_namespace(value)
+        xp = namespace(value)
         lost = xp.isfinite(value) & ~xp.isfinite(trial.first.slope)
         if not bool(xp.any(lost)) or not bool(xp.any(trial.first.u != 0.0)):
             return
@@ -164,7 +162,7 @@ class Scrutiny:
     def _along(self, walk: Near, looks: Sequence[Look]) -> Outcome:
         """One line: near the point first, the ladder if that leaves doubt, and again without kinks."""
         trial = self.trial
-        xp = array_api_compat.array_namespace(walk.u)
+        xp = namespace(walk.u)
         if not bool(xp.any(walk.u != 0.0)):
             return Outcome(Verdict.PASS, Reason.NO_SIGNAL)
         bent = bent_rows(trial, walk)
@@ -279,7 +277,7 @@ class Scrutiny:
         columns, wrong = set_kinks_aside(trial, self.mode, u, look)
         if wrong is not None:
             return Outcome(Verdict.FAIL, wrong.reason, wrong, wrong.judgement.error, wrong.judgement.bar)
-        xp = array_api_compat.array_namespace(u)
+        xp = namespace(u)
         fresh = bool(xp.any(columns & ~trial.set_aside))
         trial.set_aside = trial.set_aside | columns
         rest = trial.restricted(u)
@@ -293,7 +291,7 @@ class Scrutiny:
 
 def _split(trial: Trial, look: Look, walk: Near, bent: Array) -> Iterator[Look]:
     """The rows with a kink, so signed that their kinks add up, and the other rows."""
-    xp = array_api_compat.array_namespace(bent)
+    xp = namespace(bent)
     zeros = xp.zeros_like(look.v)
     yield trial.look(xp.where(bent, xp.abs(look.v) * xp.sign(walk.even), zeros))
     rest = xp.where(bent, zeros, look.v)
