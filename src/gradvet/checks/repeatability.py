@@ -24,8 +24,8 @@ def determinism(trial: Trial) -> Iterator[Finding]:
             f"two evaluations at the same point and random state differ by {wobble:.2g}: the function draws on "
             "something beyond torch's, Python's and NumPy's generators, or its sums have no fixed order"
         )
-    first, second = subject.circumstances.twice(trial.pulled[0][0])
-    gap = xp.abs(first - second)
+    v, first = trial.pulled[0]
+    gap = xp.abs(first - subject.circumstances.again(v))
     gap = xp.where(gap > 0.0, gap, xp.zeros_like(gap))
     spread, top = float(xp.max(gap)), peak(first)
     facts = {"forward": wobble, "backward": spread}

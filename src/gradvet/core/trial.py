@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from gradvet.core.arithmetic import all_finite, dot, finite_part, namespace, peak
+from gradvet.core.circumstances import Afresh
 from gradvet.core.experiment import Experiment
 from gradvet.core.ladder import Rungs
 from gradvet.core.lines import NEAR, Claim, Near, climb, few_steps_for, near, steps_for
@@ -92,6 +93,11 @@ class Trial(Experiment):
         subject = self.subject
         first, second = (subject.representable(subject.signed(subject.codomain.size)) for _ in range(2))
         return (first, subject.reverse.pull(first)), (second, subject.reverse.pull(second))
+
+    @cached_property
+    def afresh(self) -> Afresh:
+        """The gradient for the first of them through a fresh call."""
+        return self.subject.circumstances.afresh(self.pulled[0][0])
 
     def pushed(self, u: Array) -> Array:
         """J u by forward mode, once for each of the directions that all checks share."""
