@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradvet.core.arithmetic import finite_part, namespace, peak
+from gradvet.core.arithmetic import all_finite, finite_part, namespace, peak
 from gradvet.core.spaces import Array, Location
 from gradvet.core.trial import Trial
 
@@ -44,26 +44,23 @@ def gap_between(trial: Trial, v: Array, found: Array, expected: Array) -> Gap | 
     xp = namespace(expected)
     domain = trial.subject.domain
     difference = xp.abs(found - expected)
-    # Where the reference is not finite there is nothing to hold the other to.
-    agree = (found == expected) | ~xp.isfinite(expected)
-    difference = xp.where(agree, xp.zeros_like(difference), difference)
-    difference = xp.where(xp.isnan(difference), xp.full_like(difference, float("inf")), difference)
-    if not bool(xp.any(difference > 0.0)):
-        return None
+    if not all_finite(difference):
+        # Where the reference is not finite there is nothing to hold the other to.
+        agree = (found == expected) | ~xp.isfinite(expected)
+        difference = xp.where(agree, xp.zeros_like(difference), difference)
+        difference = xp.where(xp.isnan(difference), xp.full_like(difference, float("inf")), difference)
     response: Array | None = None
-    most = _influence(trial, expected)
+    share = max(FORGIVEN, trial.subject.epsilon ** (SHARE if trial.is_fine else COARSE_SHARE))
     for number in range(len(domain.leaves)):
         part = domain.slice(number)
-        if not part.stop - part.start or not bool(xp.any(difference[part] > 0.0)):
+        gap = float(xp.max(difference[part])) if part.stop > part.start else 0.0
+        if not gap:
             continue
         top = peak(expected[part])
-        index = part.start + int(xp.argmax(difference[part]))
-        gap = float(difference[index])
-        if gap <= top * max(
-            FORGIVEN, trial.subject.epsilon ** (SHARE if trial.is_fine else COARSE_SHARE)
-        ) or gap <= 64.0 * trial.grain(v, part):
+        if gap <= top * share or gap <= 64.0 * trial.grain(v, part):
             continue
-        if gap * float(trial.sizes[index]) <= trial.subject.epsilon**FAINT * most:
+        index = part.start + int(xp.argmax(difference[part]))
+        if gap * float(trial.sizes[index]) <= trial.subject.epsilon**FAINT * _influence(trial, expected):
             continue
         response = _response(trial, v) if response is None else response
         if gap <= RESPONSES * float(xp.max(response[part])):

@@ -12,15 +12,15 @@ from gradvet.core.trial import Trial
 
 def shares(trial: Trial, w: Array, u: Array, *, moved_only: bool = False) -> Iterator[tuple[str, float]]:
     """What one typical entry of each input adds to the slope along u, for the inputs that u moves."""
-    xp = namespace(w)
-    domain = trial.subject.domain
+    xp, domain, products = namespace(w), trial.subject.domain, w * u
     for number, leaf in enumerate(domain.leaves):
         part = domain.slice(number)
-        if not bool(xp.any(u[part] != 0.0)):
-            continue
-        product = w[part] * u[part]
-        count = int(xp.count_nonzero(product))
-        yield leaf.name, math.sqrt(float(xp.sum(product * product)) / count) if count and not moved_only else 0.0
+        product = products[part]
+        square = 0.0 if moved_only else float(product @ product)
+        if square:
+            yield leaf.name, math.sqrt(square / int(xp.count_nonzero(product)))
+        elif int(xp.count_nonzero(u[part])):
+            yield leaf.name, 0.0
 
 
 def only(u: Array, part: slice) -> Array:
