@@ -23,8 +23,8 @@ def determinism(experiment: Experiment) -> Iterator[Finding]:
     tolerance = experiment.options.nondeterminism
     probes = experiment.codirections(1)
     spread = max(_spread(experiment, probe.pulled, problem.reverse.pull_apart(probe.v)) for probe in probes)
-    # A random codirection weighs an entry with at least a half.
-    if tolerance and spread > tolerance / 2.0:
+    # A random codirection weighs an entry with at least a quarter.
+    if tolerance and spread > tolerance / 4.0:
         spread = max(_row_spread(experiment, row) for row in range(min(problem.codomain.size, ROWS)))
     if spread > tolerance:
         yield Finding(
