@@ -157,7 +157,7 @@ class _Attempt:
         return next((way for way in (SHORT, LONG) if self._noise <= aim * STRIDES[way][1]), FAR)
 
     def next_way(self, way: int, ahead: Sequence[int]) -> int:
-        """Of the ways ahead, one that spares evaluations; else a near one if the function bent, a further one if not."""
+        """Of the ways ahead, one that spares evaluations; else a near one if the function bent, or a further one."""
         length = STRIDES[way][1]
         bent = not self._left * length <= self._noise
 
