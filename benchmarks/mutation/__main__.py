@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--time-budget", default=float("inf"), type=float, metavar="SECONDS")
     parser.add_argument("--folder", default=ROOT / "build" / "mutation", type=Path, help="where results are kept")
     wanted = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and not without ending the other processes
     prepare()
     folder = wanted.folder.resolve()
     laboratory = Laboratory(folder / "tree", Reach(folder), wanted.limit)
@@ -42,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         copy(laboratory.tree)
     if not laboratory.reach.is_known:
         measure(laboratory, folder, wanted.jobs)
+    laboratory.control()
     with use_db(str(folder / "changes.sqlite"), WorkDB.Mode.create) as work:
         if not work.num_work_items:
             list_changes(work, laboratory.tree / "src" / "gradvet")
@@ -85,11 +88,13 @@ def tried(
 ) -> Iterator[tuple[WorkItem, WorkResult]]:
     with ProcessPoolExecutor(jobs, mp_context=FORK) as pool:
         futures = {pool.submit(laboratory.attempt, item.mutations[0]): item for item in items}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-            if time.monotonic() > deadline:
-                pool.shutdown(cancel_futures=True)
-                return
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+                if time.monotonic() > deadline:
+                    return
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def told(item: WorkItem, result: WorkResult) -> str:

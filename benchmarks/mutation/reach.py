@@ -68,14 +68,15 @@ class Reach:
     def tests(self, path: Path, line: int) -> list[str]:
         """The tests that a change at this line concerns: those of its own file, then of all in turn, quick first."""
         seconds, known = _seconds(self._seconds), _contexts(self._coverage, path)
+        own = {test for test in seconds if Path(test.partition("::")[0]).name == f"test_{path.stem}.py"}
         lines = concerned_lines(path, line)
         found = {test for number in lines or known for test in known.get(number, ())} & seconds.keys()
         files: dict[str, int] = {}
         order: list[tuple[bool, int, float, str]] = []
-        for test in sorted(found, key=lambda test: (seconds[test], test)):
+        for test in sorted(found if lines else found | own, key=lambda test: (seconds[test], test)):
             file = test.partition("::")[0]
             files[file] = files.get(file, 0) + 1
-            order.append((Path(file).name != f"test_{path.stem}.py", files[file], seconds[test], test))
+            order.append((test not in own, files[file], seconds[test], test))
         return [test for *_, test in sorted(order)]
 
     def within(self, tests: list[str], limit: float) -> list[str]:

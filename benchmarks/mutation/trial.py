@@ -54,6 +54,18 @@ class Laboratory:
             worker_outcome=WorkerOutcome.NORMAL, test_outcome=outcome, output=words, diff=_difference(source, code)
         )
 
+    def control(self) -> None:
+        """The code as it is must pass, and code that cannot work must not: else nothing that is found here counts."""
+        path = self.tree / "src" / "gradvet" / "core" / "ladder.py"
+        tests = self.reach.within(self.reach.tests(path, 1), 1.0)
+        source = path.read_text(encoding="utf-8")
+        right, wrong = (
+            in_fork(60.0, noticed_by, self.tree, Replaced(self.tree, path, code), tests)
+            for code in (source, f"{source}\ndel read\n")
+        )
+        if right != "" or not wrong:
+            raise RuntimeError(f"the code as it is: {right!r}; without a function: {wrong!r}; of {len(tests)} tests")
+
     def _outcome(self, change: MutationSpec, code: str) -> tuple[TestOutcome, str]:
         known = self.reach.tests(change.module_path, change.start_pos[0])
         if not known:
