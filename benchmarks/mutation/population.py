@@ -21,8 +21,8 @@ from cosmic_ray.work_item import MutationSpec, WorkItem
 
 MUTATED = ("core", "checks")
 
-LEAST = 3
-"""Every file has so many changes tried, if it has them."""
+PER_FILE = 130
+"""Of so many changes that are wanted, every file has one tried, if it has any: of 400 each has three."""
 
 APART = ({"RShift", "LShift", "BitOr", "BitAnd", "BitXor"}, {"Is", "IsNot"}, {"Invert"})
 """What works with an operator of such a group raises with one outside of it, or is the same."""
@@ -50,7 +50,7 @@ def sample(changes: dict[Path, list[WorkItem]], wanted: int, seed: int) -> list[
     total = sum(map(len, changes.values()))
     drawn: list[tuple[float, str, WorkItem]] = []
     for path, items in changes.items():
-        share = min(len(items), max(LEAST, round(wanted * len(items) / total)))
+        share = min(len(items), max(1, wanted // PER_FILE, round(wanted * len(items) / total)))
         name = f"{path.parent.name}/{path.name}"
         chosen = random.Random(f"{seed} {name}").sample(items, share)
         drawn += (((rank + 0.5) / share, name, item) for rank, item in enumerate(chosen))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from gradvet.core.judgement import Judgement, Reason, Standard, judge
-from gradvet.core.ladder import Estimate, Reading, Rungs, _plateau, read
+from gradvet.core.ladder import Estimate, Reading, Rungs, _plateau, _steep, read
 from gradvet.core.results import Verdict
 
 EPSILON = 2.0**-52
@@ -122,3 +122,11 @@ def test_error_that_only_two_of_the_widest_steps_show_is_no_plateau() -> None:
     three = [t if number < 3 else 0.0 for number, t in enumerate(steps)]
     assert not _plateau(steps, values, 1e-12, Estimate(1.0, 1e-6))
     assert _plateau(steps, three, 1e-12, Estimate(1.0, 1e-6))
+
+
+def test_vertical_tangent_must_show_over_six_steps_however_short_the_ladder() -> None:
+    steps = [2.0**-level for level in range(1, 10)]
+    root = [math.sqrt(t) for t in steps]
+    only_the_last = [t * max(1.0, math.sqrt(steps[4] / t)) for t in steps]
+    assert _steep(steps, root)
+    assert not _steep(steps, only_the_last)
