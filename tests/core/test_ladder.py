@@ -8,7 +8,21 @@ from collections.abc import Callable
 import pytest
 
 from gradvet.core.judgement import Judgement, Reason, Standard, judge
-from gradvet.core.ladder import Estimate, Reading, Rungs, _plateau, _steep, read
+from gradvet.core.ladder import (
+    EVEN_FILTER,
+    EVEN_ORDERS,
+    ODD_FILTER,
+    ODD_ORDERS,
+    SIDE_FILTER,
+    SIDE_ORDERS,
+    Estimate,
+    Reading,
+    Rungs,
+    _constant,
+    _plateau,
+    _steep,
+    read,
+)
 from gradvet.core.results import Verdict
 
 EPSILON = 2.0**-52
@@ -130,3 +144,34 @@ def test_vertical_tangent_must_show_over_six_steps_however_short_the_ladder() ->
     only_the_last = [t * max(1.0, math.sqrt(steps[4] / t)) for t in steps]
     assert _steep(steps, root)
     assert not _steep(steps, only_the_last)
+
+
+@pytest.mark.parametrize(
+    ("weights", "powers"),
+    [
+        *((order, (2, 4)[: len(order) - 1]) for order in ODD_ORDERS),
+        *((order, (1, 2)[: len(order) - 1]) for order in SIDE_ORDERS),
+        *((order, (-1, 1)) for order in EVEN_ORDERS),
+    ],
+)
+def test_extrapolation_keeps_the_slope_and_loses_these_powers(weights: tuple[float, ...], powers: tuple[int]) -> None:
+    assert sum(weights) == pytest.approx(1.0)
+    for power in powers:
+        assert sum(w * 2.0 ** (-power * k) for k, w in enumerate(weights)) == pytest.approx(0.0, abs=1e-14)
+
+
+@pytest.mark.parametrize(("weights", "powers"), [(ODD_FILTER, (1, 3)), (SIDE_FILTER, (1, 2)), (EVEN_FILTER, (0, 1, 2))])
+def test_filter_leaves_nothing_of_these_powers_but_of_the_next(weights: tuple[float, ...], powers: tuple[int]) -> None:
+    def left(power: int) -> float:
+        return sum(w * 2.0 ** (-power * k) for k, w in enumerate(weights))
+
+    assert [left(power) for power in powers] == pytest.approx([0.0] * len(powers))
+    assert abs(left(powers[-1] + 1)) > 1e-3
+
+
+def test_jump_shows_at_the_smallest_steps_whatever_the_wide_ones_do() -> None:
+    steps = [2.0 ** (-4 - level) for level in range(24)]
+    assert _constant([1.0 + 100.0 * t for t in steps], 1e-16)
+    assert not _constant([100.0 * t for t in steps], 1e-16)
+    assert not _constant([1.0] * 20 + [1.0, 1.0, 1.2, 1.0], 1e-16)
+    assert not _constant([1e-15] * 24, 1e-16)
