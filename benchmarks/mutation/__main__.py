@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--mutants", default=400, type=int, metavar="N")
     parser.add_argument("--seed", default=0, type=int)
     parser.add_argument("--jobs", default=1, type=int, metavar="N", help="processes")
-    parser.add_argument("--limit", default=60.0, type=float, metavar="SECONDS", help="of tests for one change")
+    parser.add_argument("--limit", default=30.0, type=float, metavar="SECONDS", help="of tests for one change")
     parser.add_argument("--time-budget", default=float("inf"), type=float, metavar="SECONDS")
     parser.add_argument("--folder", default=ROOT / "build" / "mutation", type=Path, help="where results are kept")
     wanted = parser.parse_args(arguments)

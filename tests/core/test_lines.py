@@ -54,3 +54,10 @@ def test_near_walk_is_as_near_as_float64_allows() -> None:
     assert abs(float(walk.even[0])) == pytest.approx(
         abs(float(torch.sin(torch.tensor(1.0)))) / 2.0 * NEAR * float(walk.u[0]) ** 2, rel=1e-3
     )
+
+
+def test_near_walk_of_a_coarse_format_takes_the_cube_root_of_its_roundoff() -> None:
+    walk = trial_of(torch.sin, point(1.0, dtype=torch.float32)).first
+    step = float(torch.finfo(torch.float32).eps) ** (1.0 / 3.0)
+    bend = float(torch.sin(torch.tensor(1.0))) / 2.0 * step * float(walk.u[0]) ** 2
+    assert abs(float(walk.even[0])) == pytest.approx(bend, rel=0.2)

@@ -98,3 +98,14 @@ def test_refinement_goes_from_own_sizes_to_one_to_much_less_and_then_ends() -> N
     assert trial.narrowed
     assert trial.sizes.tolist() == [2.0**-10, 1e-3 * 2.0**-10]
     assert not trial.refine()
+
+
+def test_even_direction_moves_half_of_the_columns_fully_and_the_steep_ones_less() -> None:
+    trial = trial_of(torch.sin, point(*[1.0] * 7))
+    w = torch.tensor([1.0, 2.0, 4.0, 8.0, 80.0, 800.0, 1e12], dtype=DOUBLE)
+    u = trial.even_direction(w).abs().tolist()
+    assert all(0.5 <= step <= 1.5 for step in u[:4])
+    assert [step * slope / 8.0 for step, slope in zip(u[4:6], w[4:6].tolist(), strict=True)] == pytest.approx(
+        [1.0, 1.0], abs=0.5
+    )
+    assert 0.5e-6 <= u[6] <= 1.5e-6
