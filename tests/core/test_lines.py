@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
 import torch
 
-from gradvet.core.lines import NEAR, few_steps_for, near, steps_for
+from gradvet.core.lines import NEAR, Claim, few_steps_for, near, steps_for
 from tests.core.trials import point, trial_of
 
 FORMATS = [torch.finfo(dtype).eps for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)]
@@ -61,3 +62,12 @@ def test_near_walk_of_a_coarse_format_takes_the_cube_root_of_its_roundoff() -> N
     step = float(torch.finfo(torch.float32).eps) ** (1.0 / 3.0)
     bend = float(torch.sin(torch.tensor(1.0))) / 2.0 * step * float(walk.u[0]) ** 2
     assert abs(float(walk.even[0])) == pytest.approx(bend, rel=0.2)
+
+
+def test_coarser_formats_need_a_wider_stair_to_call_it_the_functions_own() -> None:
+    claim = Claim(torch.ones(1, dtype=torch.float64), lambda displacement, t: 0.0)
+    widths = []
+    for dtype in (torch.float64, torch.float32, torch.float16):
+        trial = trial_of(torch.sin, point(1.0, dtype=dtype))
+        widths.append(trial.climb(trial.direction_of_all(), [claim])[0].flat)
+    assert widths[0] < widths[1] < widths[2] == math.inf
