@@ -60,3 +60,14 @@ def test_values_that_overflow_leave_doubt() -> None:
     finding = compared(lambda gradient: gradient, function=lambda x: torch.exp(200.0 * x))
     assert finding.verdict is Verdict.INCONCLUSIVE
     assert "overflow" in finding.headline
+
+
+def test_gradient_that_responds_to_the_last_digit_of_its_inputs_may_be_off_by_its_response() -> None:
+    def fast(x: Tensor) -> Tensor:
+        return torch.sin(1000.0 * x)
+
+    def slope(x: Tensor) -> Tensor:
+        return 1000.0 * torch.cos(1000.0 * x)
+
+    assert compared(lambda gradient: gradient + 0.05, fast, slope).verdict is Verdict.PASS
+    assert compared(lambda gradient: gradient + 100.0, fast, slope).verdict is Verdict.FAIL

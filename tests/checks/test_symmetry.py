@@ -44,3 +44,13 @@ class Rotation(torch.autograd.Function):
 
 def test_gradient_of_nothing_is_not_symmetric() -> None:
     assert symmetry(Rotation.apply, torch.randn(5, dtype=torch.float64)) is Verdict.FAIL
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
+def test_symmetry_is_measured_by_the_size_of_the_second_derivative(scale: float) -> None:
+    def mixed(x: Tensor) -> Tensor:
+        return scale * torch.sin(x[:, None] * x[None, :]).sum() / (1.0 + x.square().sum())
+
+    x = torch.randn(6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert symmetry(mixed, x) is Verdict.PASS
+    assert symmetry(lambda x: scale * Rotation.apply(x), x) is Verdict.FAIL  # type: ignore[no-untyped-call]
