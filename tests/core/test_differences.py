@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.core.differences import CENTRAL, EXTRAPOLATED, Stencil, column
+from gradvet.core.differences import CENTRAL, EXTRAPOLATED, SKEWED, Line, Stencil, column
 
 from .planted import experiment, numbers
 
@@ -18,14 +18,26 @@ def error_along(stencil: Stencil, step: float) -> float:
     return abs(float(stencil.along(problem, move)) / float(move.vector) - torch.e)
 
 
-@pytest.mark.parametrize(("stencil", "order"), [(CENTRAL, 2), (EXTRAPOLATED, 4)])
+@pytest.mark.parametrize(("stencil", "order"), [(CENTRAL, 2), (SKEWED, 3), (EXTRAPOLATED, 4)])
 def test_error_falls_with_the_order_of_the_stencil(stencil: Stencil, order: int) -> None:
     assert error_along(stencil, 0.02) == pytest.approx(2.0**order * error_along(stencil, 0.01), rel=0.05)
 
 
-@pytest.mark.parametrize("stencil", [CENTRAL, EXTRAPOLATED])
-def test_weights_of_a_stencil_add_up_to_one(stencil: Stencil) -> None:
-    assert sum(weight for _, weight in stencil.terms) == pytest.approx(1.0)
+@pytest.mark.parametrize("stencil", [CENTRAL, SKEWED, EXTRAPOLATED])
+def test_stencil_is_right_for_lines_and_constants(stencil: Stencil) -> None:
+    assert sum(stencil.weights) == pytest.approx(0.0, abs=1e-15)
+    assert sum(s * weight for s, weight in zip(stencil.scales, stencil.weights, strict=True)) == pytest.approx(1.0)
+
+
+def test_second_stencil_along_a_line_evaluates_only_what_the_first_did_not() -> None:
+    problem = experiment(torch.exp, numbers((3,), 0)).problem
+    line = Line(problem, problem.move(torch.full((3,), 1e-3, dtype=torch.float64)))
+    spent = []
+    for stencil in (CENTRAL, SKEWED, EXTRAPOLATED, SKEWED):
+        before = problem.cost.forwards
+        assert torch.equal(line.difference(stencil), stencil.along(problem, line.move))
+        spent.append(problem.cost.forwards - before - sum(scale != 0.0 for scale in stencil.scales))
+    assert spent == [2, 1, 1, 0]
 
 
 def test_difference_is_along_the_displacement_that_rounding_left() -> None:

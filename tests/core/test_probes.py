@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.core.probes import FINEST, MOST, Plan, miss_probability, plans, resolving_ratio, stages
+from gradvet.core.probes import FINEST, MOST, SPREAD, Plan, miss_probability, plans, resolving_ratio, stages
 from gradvet.frontends.torch.problem import TorchProblem
 
 from .planted import numbers
@@ -51,14 +51,14 @@ def miss_rate(error: Tensor, plan: Plan, ratio: float) -> float:
     return float((products(error, plan) <= ratio).double().mean())
 
 
-def test_direction_has_magnitudes_between_a_half_and_one_and_a_half_and_either_sign() -> None:
+def test_direction_has_magnitudes_between_a_quarter_and_one_and_three_quarters_and_either_sign() -> None:
     u = drawn(SAMPLES)
-    assert float(u.abs().min()) >= 0.5
-    assert float(u.abs().max()) <= 1.5
+    assert float(u.abs().min()) >= 0.25
+    assert float(u.abs().max()) <= 0.25 + SPREAD
     assert abs(float(u.sign().mean())) < 4.0 / math.sqrt(SAMPLES)
-    # Uniform magnitudes: mean 1, variance 1/12, and a density of ½ on either side.
-    assert abs(float(u.abs().mean()) - 1.0) < 4.0 / math.sqrt(12.0 * SAMPLES)
-    assert torch.histc(u.abs(), 10, 0.5, 1.5).min() > SAMPLES / 10 * 0.95
+    # Uniform magnitudes: mean 1, variance L²/12, and a density of 1/2L on either side.
+    assert abs(float(u.abs().mean()) - 1.0) < 4.0 * SPREAD / math.sqrt(12.0 * SAMPLES)
+    assert torch.histc(u.abs(), 10, 0.25, 0.25 + SPREAD).min() > SAMPLES / 10 * 0.95
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -80,8 +80,8 @@ def test_bound_is_of_the_right_size_where_both_sides_are_sampled() -> None:
         assert miss_rate(ERRORS["rank one"], Plan(1, 1), ratio) > 0.3 * miss_probability(ratio, Plan(1, 1))
 
 
-def test_single_entry_cannot_hide_below_a_quarter() -> None:
-    assert float(products(ERRORS["single"], Plan(1, 1)).min()) >= 0.25
+def test_single_entry_cannot_hide_below_a_sixteenth() -> None:
+    assert float(products(ERRORS["single"], Plan(1, 1)).min()) >= 1.0 / 16.0
 
 
 @pytest.mark.parametrize("plan", SAMPLED + SEEN_HALF, ids=str)
@@ -133,7 +133,7 @@ def test_stage_that_exact_numbers_could_not_pass_is_never_enough() -> None:
 def test_miss_probability_is_a_probability_at_the_ends() -> None:
     for plan in SAMPLED + SEEN_HALF:
         assert miss_probability(0.0, plan) == 0.0
-        assert miss_probability(1.0, plan) == 1.0
-        assert miss_probability(2.0, plan) == 1.0
+        assert miss_probability(SPREAD**2, plan) == 1.0
+        assert miss_probability(3.0, plan) == 1.0
         assert miss_probability(math.nan, plan) == 1.0
         assert 0.0 < miss_probability(0.999, plan) <= 1.0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.experiment import Experiment
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array
@@ -24,8 +23,8 @@ def determinism(experiment: Experiment) -> Iterator[Finding]:
     tolerance = experiment.options.nondeterminism
     probes = experiment.codirections(1)
     spread = max(_spread(experiment, probe.pulled, problem.reverse.pull_apart(probe.v)) for probe in probes)
-    # A random codirection weighs an entry with at least a half.
-    if tolerance and spread > tolerance / 2.0:
+    # A random codirection weighs an entry with at least a quarter.
+    if tolerance and spread > tolerance / 4.0:
         spread = max(_row_spread(experiment, row) for row in range(min(problem.codomain.size, ROWS)))
     if spread > tolerance:
         yield Finding(
@@ -50,6 +49,6 @@ def _spread(experiment: Experiment, first: Array, second: Array) -> float:
     """The largest difference; entries that are not finite are another check's matter."""
     if experiment.problem.equal(first, second):
         return 0.0
-    xp = array_api_compat.array_namespace(first)
+    xp = namespace(first)
     difference = xp.abs(first - second)
     return float(xp.max(xp.where(difference > 0.0, difference, xp.zeros_like(difference))))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import array_api_compat
-
+from gradvet.core.arithmetic import dot, namespace
 from gradvet.core.likeness import COARSE_SHARE
-from gradvet.core.modes import dot
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.trial import Trial
 
@@ -22,7 +20,7 @@ def duality(trial: Trial) -> Iterator[Finding]:
     # In low precision both are compared with differences in double precision instead.
     if not trial.is_fine or not subject.codomain.size or not subject.domain.size:
         return
-    xp = array_api_compat.array_namespace(subject.point)
+    xp = namespace(subject.point)
     u = trial.first.displacement
     pushed = trial.pushed(u)
     v = subject.signed(subject.codomain.size)

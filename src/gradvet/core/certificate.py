@@ -9,11 +9,11 @@ entries are compared one by one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
-import array_api_compat
-
-from gradvet.core.experiment import FAR, STRICT, STRIDES, Experiment, OutOfReachError
+from gradvet.core.arithmetic import namespace
+from gradvet.core.experiment import FAR, LONG, NEAR, SHORT, STRICT, STRIDES, Experiment, OutOfReachError
 from gradvet.core.probes import MOST, Plan, Stage, stages
 
 PREMISE = 0.1
@@ -23,8 +23,8 @@ the step must survive rounding to within this part of the relative tolerance; ot
 EXACT = 1e-9
 """A step that is this true is good enough under any relative tolerance."""
 
-FIRST, LATER = 0.64, 0.04
-"""How the limit on the miss probability is shared: most for the first walk, the rest for nine more at most."""
+FIRST, REST = 0.8, 0.5
+"""How the limit on the miss probability is shared: most for the first walk, then half of the rest for each."""
 
 GROWTH = 2.0
 """More probes will show a larger residual than few; a plan is chosen with that in mind."""
@@ -32,9 +32,18 @@ GROWTH = 2.0
 PATIENCE = 4
 """If more directions than this are called for, another way to walk is tried first."""
 
-MANY = 30_000
-"""With more outputs than this, the roundoff of all of them together is too much for one short walk. So a far one comes
-first: it takes two evaluations more, but another direction would take as many and a backward pass."""
+MANY = 2_000
+"""From so many outputs on it is asked beforehand whether the roundoff of all of them together needs a longer walk."""
+
+NOISY = 3.0
+"""Noise that is expected may turn out so many times as large."""
+
+USUAL = 1e-4
+"""The smallest part of the tolerance that differences of moderate size resolve."""
+
+COUPLED, CLOSELY = 30, 20_000
+"""If there are so many inputs to an output, it will depend on many of them, and bend when all move together; if there
+are so many in all, it will bend soon."""
 
 WALKS = 8
 """Up to so many columns are compared one by one rather than looked at along more directions."""
@@ -73,7 +82,7 @@ def forward_residual(experiment: Experiment, plan: Plan) -> float:
     worst = 0.0
     directions = experiment.directions(plan.directions)
     for direction, pushed in zip(directions, experiment.pushes(plan.directions), strict=True):
-        xp = array_api_compat.array_namespace(direction.difference)
+        xp = namespace(direction.difference)
         worst = larger(worst, float(xp.max(xp.abs(direction.difference - pushed))) / direction.step)
     return worst
 
@@ -86,18 +95,19 @@ def certify(experiment: Experiment, residual: Residual) -> float | None:
     if not problem.independent or not _true_to_step(experiment):
         return None
     attempt = _Attempt(experiment, residual)
-    # Another walk costs four evaluations a direction; few columns are sooner compared one by one.
-    ways = list(range(len(STRIDES))) if problem.domain.size > WALKS else [0]
-    if problem.codomain.size > MANY:
-        ways.sort(key=lambda way: way != FAR)
+    way = attempt.first_way()
+    # Another walk costs up to four evaluations a direction; few columns are sooner compared one by one.
+    ahead = list(range(len(STRIDES))) if problem.domain.size > WALKS else [way]
     needs = []
-    for way in ways:
-        needs.append(attempt.walking(way, PATIENCE))
-        if not needs[-1]:
+    while ahead:
+        ahead.remove(way)
+        needs.append((attempt.walking(way, PATIENCE), way))
+        if not needs[-1][0]:
             return attempt.miss
+        way = attempt.next_way(way, ahead)
     # No way was good enough for a few directions: those that may be for more get as many as there are, the best first.
     most = min(MOST, max(WALKS, problem.domain.size))
-    for need, way in sorted(zip(needs, ways, strict=True)):
+    for need, way in sorted(needs):
         if need <= most and not attempt.walking(way, most):
             return attempt.miss
     return None
@@ -109,7 +119,8 @@ class _Attempt:
     def __init__(self, experiment: Experiment, residual: Residual) -> None:
         problem, options = experiment.problem, experiment.options
         self.experiment, self.residual = experiment, residual
-        self._share = FIRST
+        self._unspent = 1.0
+        self._left = math.inf
         # A number is off by more than δ only if one of its coordinates is off by more than δ/√parts.
         self.detectable = options.tolerance.absolute / math.sqrt(max(problem.domain.parts, problem.codomain.parts))
         self.columns_seen = experiment.sees_all_columns
@@ -119,26 +130,56 @@ class _Attempt:
     def walking(self, way: int, limit: int) -> int:
         """Zero if the directions walked in this way show it; else how many seemed to be needed."""
         self.experiment.walk_as(way)
-        ahead = self._stages()
-        self._share = LATER
+        share = (FIRST if self._unspent == 1.0 else REST) * self._unspent
+        self._unspent -= share
+        ahead = self._stages(share)
         while True:
             try:
-                left = self.residual(self.experiment, ahead[0].plan) / self.detectable
+                left = self._left = self.residual(self.experiment, ahead[0].plan) / self.detectable
             except OutOfReachError:
+                self._left = math.inf
                 return MOST + 1
             if left <= ahead[0].ratio:
                 return 0 if self._rows_agree() else MOST + 1
-            ahead = ahead[1:]
-            while ahead and not GROWTH * left <= ahead[0].ratio:
-                ahead = ahead[1:]
-            needed = (ahead[0].plan.directions or 0) if ahead else MOST + 1
+            ahead = tuple([stage for stage in ahead[1:] if left <= stage.ratio])
+            needed = next((stage.plan.directions or 0 for stage in ahead if GROWTH * left <= stage.ratio), MOST + 1)
             if needed > limit:
                 return needed
 
-    def _stages(self) -> tuple[Stage, ...]:
+    def first_way(self) -> int:
+        """How to walk first: further than usual where roundoff or curvature will ask for it."""
+        rows, columns = self.experiment.problem.codomain.size, self.experiment.problem.domain.size
+        if columns > COUPLED * rows:
+            return NEAR if columns > CLOSELY else LONG
+        if rows < MANY:
+            return SHORT
+        aim = next(stage.ratio for stage in self._stages(FIRST) if stage.ratio > USUAL)
+        return next((way for way in (SHORT, LONG) if self._noise <= aim * STRIDES[way][1]), FAR)
+
+    def next_way(self, way: int, ahead: Sequence[int]) -> int:
+        """Of the ways ahead, one that spares evaluations; else a near one if the function bent, or a further one."""
+        length = STRIDES[way][1]
+        bent = not self._left * length <= self._noise
+
+        def remoteness(other: int) -> tuple[bool, bool, bool, int]:
+            other_length = STRIDES[other][1]
+            return other_length != length, (other_length > 2.0 * length) is bent, other == SHORT, other
+
+        return min(ahead, key=remoteness, default=way)
+
+    @cached_property
+    def _noise(self) -> float:
+        """What roundoff will leave at most of a walk as long as the entrywise step, as a part of what is to be seen."""
+        value = self.experiment.problem.value[: self.experiment.problem.codomain.size]
+        epsilon = namespace(value).finfo(value.dtype).eps / 2.0
+        return float(
+            NOISY * epsilon * math.sqrt(float(value @ value)) / (self.experiment.options.step * self.detectable)
+        )
+
+    def _stages(self, share: float) -> tuple[Stage, ...]:
         if self.columns_seen and self.rows_seen:
             return SEEN_WHOLE
-        return stages(self._share * self.miss, columns_seen=self.columns_seen, rows_seen=self.rows_seen)
+        return stages(share * self.miss, columns_seen=self.columns_seen, rows_seen=self.rows_seen)
 
     def _rows_agree(self) -> bool:
         """Whether a row that is pulled alone agrees too, as it must if the derivative is linear; asked if strict."""

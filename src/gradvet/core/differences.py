@@ -4,36 +4,51 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.problem import Move, Problem
 from gradvet.core.spaces import Array
 
 
 @dataclass(frozen=True, slots=True)
 class Stencil:
-    """Central differences D(s) = [f(x + s d) - f(x - s d)] / 2s, combined as Σ weight · D(s) ≈ J d."""
+    """Σ weight · f(x + s d) ≈ J d."""
 
-    terms: tuple[tuple[float, float], ...]
-    """Pairs (s, weight); the weights add up to one."""
+    scales: tuple[float, ...]
+    """The values of s; 0 is the point itself, where the value is known."""
+    weights: tuple[float, ...]
 
     def along(self, problem: Problem, move: Move) -> Array:
         """J · move.vector, over codomain and silent outputs."""
-        values = problem.evaluate(move, [sign * scale for scale, _ in self.terms for sign in (1.0, -1.0)])
-        total = None
-        for number, (scale, weight) in enumerate(self.terms):
-            difference = values[2 * number]
-            difference -= values[2 * number + 1]
-            difference *= weight / (2.0 * scale)
-            total = difference if total is None else total + difference
-        return total
+        return Line(problem, move).difference(self)
 
 
-CENTRAL = Stencil(((1.0, 1.0),))
+CENTRAL = Stencil((1.0, -1.0), (1.0 / 2.0, -1.0 / 2.0))
 """Two evaluations; error h²/6 · f'''."""
 
-EXTRAPOLATED = Stencil(((1.0, 4.0 / 3.0), (2.0, -1.0 / 3.0)))
-"""Four evaluations; Richardson's step removes the h² term and leaves an error of order h⁴."""
+SKEWED = Stencil((1.0, -1.0, 3.0, 0.0), (3.0 / 4.0, -3.0 / 8.0, -1.0 / 24.0, -1.0 / 3.0))
+"""Three evaluations and the value at the point; error h³/8 · f''''."""
+
+EXTRAPOLATED = Stencil((1.0, -1.0, 3.0, -3.0), (9.0 / 16.0, -9.0 / 16.0, -1.0 / 48.0, 1.0 / 48.0))
+"""Four evaluations; Richardson's step removes the h² term and leaves an error of 3h⁴/40 · f'''''."""
+
+
+class Line:
+    """A displacement back and forth, and the values that were found along it: what one stencil had another one has."""
+
+    __slots__ = ("_values", "move", "problem")
+
+    def __init__(self, problem: Problem, move: Move) -> None:
+        self.problem, self.move = problem, move
+        self._values: dict[float, Array] = {}
+
+    def difference(self, stencil: Stencil) -> Array:
+        """J · move.vector by this stencil."""
+        values = self._values
+        if 0.0 in stencil.scales:
+            values[0.0] = self.problem.value
+        ahead = [scale for scale in stencil.scales if scale not in values]
+        values.update(zip(ahead, self.problem.evaluate(self.move, ahead), strict=True))
+        return self.problem.combined(stencil.weights, [values[scale] for scale in stencil.scales])
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +63,7 @@ def column(problem: Problem, index: int, step: float) -> Column:
     """Column `index` at the step given, with its error bar: truncation seen against twice the step, and roundoff."""
     displacement = problem.zeros(problem.domain.size)
     displacement[index] = step
-    xp = array_api_compat.array_namespace(displacement)
+    xp = namespace(displacement)
     move = problem.move(displacement)
     near, mirrored = problem.evaluate(move, (1.0, -1.0))
     value = (near - mirrored) / (2.0 * step)

@@ -5,18 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from gradvet.core.differences import CENTRAL, EXTRAPOLATED, Stencil
-from gradvet.core.problem import Misfit, Move, Problem
+from gradvet.core.differences import CENTRAL, EXTRAPOLATED, SKEWED, Line, Stencil
+from gradvet.core.problem import Misfit, Problem
 from gradvet.core.spaces import Array
 from gradvet.options import Options
 
-STRIDES = ((CENTRAL, 4.0), (EXTRAPOLATED, 8.0), (EXTRAPOLATED, 128.0), (EXTRAPOLATED, 1.0), (CENTRAL, 2.0 / 3.0))
-"""How a direction is walked, and how much further than the entrywise step: first the cheapest; then without the h²
-term, where truncation was too large; then far, where roundoff was; then near, where the function bends within reach;
-at last no further than the entrywise step itself."""
+STRIDES = (
+    (CENTRAL, 4.0),
+    (SKEWED, 16.0),
+    (EXTRAPOLATED, 16.0),
+    (SKEWED, 64.0),
+    (EXTRAPOLATED, 64.0),
+    (SKEWED, 6.0),
+    (EXTRAPOLATED, 6.0),
+    (EXTRAPOLATED, 1.0),
+    (CENTRAL, 2.0 / 3.0),
+)
+"""How a direction is walked, and how much further than the entrywise step: far, where roundoff matters, near, where the
+function bends within reach, and at last no further than the entrywise step itself. More evaluations leave less
+truncation; ways of the same length share them."""
 
-FAR = 2
-"""The way that leads furthest."""
+SHORT, LONG, FAR, NEAR = 0, 1, 3, 5
+"""The ways to begin with: the first is the cheapest."""
 
 
 class OutOfReachError(Exception):
@@ -68,7 +78,7 @@ class Experiment:
         self._stride = 0
         self.linear = True
         """Whether random codirections may stand for single rows, as far as is known."""
-        self._moves: list[Move] = []
+        self._lines: list[Line] = []
         self._directions: list[Direction] = []
         self._codirections: list[Codirection] = []
         self._rows: dict[int, Array] = {}
@@ -129,37 +139,40 @@ class Experiment:
         return AtZero(gradient, self.problem.reverse.misfits())
 
     def walk_as(self, stride: int) -> None:
-        """From now on walk the directions in this of the ways; other directions are drawn for it."""
-        if stride != self._stride:
-            self._stride = stride
-            self._directions, self._moves, self._pushes = [], [], []
+        """From now on walk the directions in this of the ways; others are drawn for it if it leads further or not as
+        far."""
+        if stride == self._stride:
+            return
+        if STRIDES[stride][1] != STRIDES[self._stride][1]:
+            self._lines, self._pushes = [], []
+        self._stride, self._directions = stride, []
 
     def _walk(self, number: int) -> Direction:
         stencil, widening = STRIDES[self._stride]
         problem, step = self.problem, widening * self.options.step
-        if len(self._moves) <= number:
-            self._moves.append(problem.move(self._displacement(number, step)))
-        move = self._moves[number]
-        difference, rows = self._along(stencil, move), problem.codomain.size
+        if len(self._lines) <= number:
+            self._lines.append(Line(problem, problem.move(self._displacement(number, step))))
+        line = self._lines[number]
+        difference, rows = self._along(stencil, line), problem.codomain.size
         if not problem.silent.size:
-            return Direction(move.vector, difference, difference[:0], step)
-        return Direction(move.vector, difference[:rows], difference[rows:], step)
+            return Direction(line.move.vector, difference, difference[:0], step)
+        return Direction(line.move.vector, difference[:rows], difference[rows:], step)
 
     def walked(self, displacement: Array) -> Array:
         """J times a displacement by central differences, over codomain and silent outputs."""
-        return self._along(CENTRAL, self.problem.move(displacement))
+        return self._along(CENTRAL, Line(self.problem, self.problem.move(displacement)))
 
-    def _along(self, stencil: Stencil, move: Move) -> Array:
+    def _along(self, stencil: Stencil, line: Line) -> Array:
         try:
-            return stencil.along(self.problem, move)
+            return line.difference(stencil)
         except Exception as error:
-            self._raise_unless_repeated(error, stencil, move)
+            self._raise_unless_repeated(error, stencil, line)
             raise OutOfReachError("the function raises at a point next to the one that is checked") from error
 
-    def _raise_unless_repeated(self, error: Exception, stencil: Stencil, move: Move) -> None:
+    def _raise_unless_repeated(self, error: Exception, stencil: Stencil, line: Line) -> None:
         """An exception that does not come back at the same points is not about the points, and escapes."""
         try:
-            stencil.along(self.problem, move)
+            line.difference(stencil)
         except Exception:
             return
         raise error

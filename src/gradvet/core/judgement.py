@@ -21,9 +21,12 @@ ROUGH = 2.0**-12
 COARSE = 0.05
 """In coarse formats, this part of the scale instead."""
 
+FINE = 2.0**-40
+"""Formats at least this fine show the slope much more sharply than it must be seen."""
+
 SMALL = 0.01
-"""A disagreement that is neither clear nor larger than this part of what must be seen (in rough formats: than what
-must be seen) is no disagreement."""
+"""In those, a disagreement that is neither clear nor larger than this part of what must be seen is no disagreement; in
+the others, one that is not larger than what must be seen."""
 
 BEYOND = 1e-4
 """A value that is outside the slopes on both sides by less than this part of their difference is on their edge."""
@@ -109,7 +112,7 @@ def judge(reading: Reading, standard: Standard, power: float) -> Judgement:
             return Judgement(Verdict.FAIL, Reason.DISAGREES, e, bar)
         if clear and hidden:
             return Judgement(Verdict.INCONCLUSIVE, Reason.PRECISION, e, bar)
-        small = power * standard.typical * (1.0 if standard.epsilon > ROUGH else SMALL)
+        small = power * standard.typical * (SMALL if standard.epsilon <= FINE else 1.0)
         if not reading.steep and abs(e) + bar <= small:
             return Judgement(Verdict.PASS, Reason.AGREES, e, abs(e) + bar)
         return Judgement(Verdict.INCONCLUSIVE, Reason.STEEP if reading.steep else Reason.PRECISION, e, bar)

@@ -1,14 +1,14 @@
 """Random directions, and how sure a few of them make us.
 
-A direction u has independent entries of random sign and of magnitude between ½ and 1½. Single wrong entries cannot hide
+A direction u has independent entries of random sign and of magnitude between ¼ and 1¾. Single wrong entries cannot hide
 from it, and no two errors of equal size cancel, as they do with ±1. What it proves is a matter of arithmetic. Let Δ be
-the difference of two Jacobians with |Δ_ij| = δ somewhere. The density of an entry is ½, so for any a and b
+the difference of two Jacobians with |Δ_ij| = δ somewhere. The density of an entry is 1/2L with L = 1½, so for any a, b
 
-    P(|u_j a + b| ≤ t) ≤ t / |a|.
+    P(|u_j a + b| ≤ t) ≤ t / L|a|.
 
-With a whole row of Δ in sight, k directions leave it below t with probability (t/δ)^k at most. If rows are seen only
+With a whole row of Δ in sight, k directions leave it below t with probability (t/Lδ)^k at most. If rows are seen only
 through c codirections, the row's place is taken by v·Δ_j, and the largest of c such numbers is below s with
-probability (s/δ)^c. Together, for k directions, c codirections, all k·c products v·Δu below t, and κ = t/δ:
+probability (s/Lδ)^c. Together, for k directions, c codirections, all k·c products v·Δu below t, and κ = t/L²δ:
 
     c > k:  P(miss) ≤ c/(c - k) κ^k + κ^c,      c = k:  P(miss) ≤ κ^k (1 + k ln 1/κ),
 
@@ -25,8 +25,15 @@ from functools import lru_cache
 MOST = 12
 """More directions than this are not drawn: a ratio that these cannot resolve is compared entry by entry."""
 
-FINEST = 3e-11
+SPREAD = 1.5
+"""The length L of the interval over which the magnitudes of a direction are spread."""
+
+FINEST = 1e-8
 """The part of a usual tolerance, 1e-5, that the arithmetic itself leaves of numbers that agree."""
+
+FIRST = 0.75
+"""The part of the probability that the first plan gets that can be satisfied at all; of the rest the next, and so on:
+most checks end with it, and a plan of k directions resolves the k-th root of its part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +48,17 @@ def miss_probability(ratio: float, plan: Plan) -> float:
     """How probable it is at most that an error δ leaves all products below `ratio · δ`."""
     if ratio <= 0.0:
         return 0.0
-    if not ratio < 1.0:
-        return 1.0
     sampled = sorted(number for number in (plan.directions, plan.codirections) if number is not None)
+    kappa = ratio / SPREAD ** len(sampled)
+    if not kappa < 1.0:
+        return 1.0
     if not sampled:
         return 0.0
     if len(sampled) == 1:
-        return float(ratio ** sampled[0])
+        return float(kappa ** sampled[0])
     few, many = sampled
-    alike = ratio**few * (1.0 - few * math.log(ratio))  # as if there were no more on one side than on the other
-    return min(1.0, alike if few == many else min(alike, many / (many - few) * ratio**few + ratio**many))
+    alike = kappa**few * (1.0 - few * math.log(kappa))  # as if there were no more on one side than on the other
+    return min(1.0, alike if few == many else min(alike, many / (many - few) * kappa**few + kappa**many))
 
 
 @lru_cache(maxsize=256)
@@ -65,7 +73,7 @@ def resolving_ratio(miss: float, plan: Plan) -> float:
 
 @lru_cache(maxsize=4)
 def plans(*, columns_seen: bool, rows_seen: bool) -> tuple[Plan, ...]:
-    """Plans from the cheapest up. A single direction may have one codirection more: it spares the logarithm."""
+    """Plans from the cheapest up."""
     numbers = range(1, MOST + 1)
     if columns_seen and rows_seen:
         return (Plan(None, None),)
@@ -73,7 +81,7 @@ def plans(*, columns_seen: bool, rows_seen: bool) -> tuple[Plan, ...]:
         return tuple(Plan(None, number) for number in numbers)
     if rows_seen:
         return tuple(Plan(number, None) for number in numbers)
-    return (Plan(1, 1), Plan(1, 2), *(Plan(number, number) for number in numbers[1:]))
+    return tuple(Plan(number, number) for number in numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +96,16 @@ class Stage:
 def stages(miss: float, *, columns_seen: bool, rows_seen: bool) -> tuple[Stage, ...]:
     """Plans from the cheapest up, which together miss an error with probability `miss` at most.
 
-    Each plan may miss with half the probability of the one before, so that the sum is within the limit whichever of
-    them are looked at, and in whatever order what is seen suggests. The halving costs little: a plan of k directions
-    resolves the k-th root of it. A plan that even exact numbers could not satisfy gets nothing: what it leaves only
-    tells which plan to try next.
+    Each has a part of the probability, so that the sum is within the limit whichever of them are looked at. A plan that
+    even exact numbers could not satisfy gets nothing: what it leaves only tells which plan to try next.
     """
     found: list[Stage] = []
-    share = miss / 2.0
+    share = FIRST * miss
     for plan in plans(columns_seen=columns_seen, rows_seen=rows_seen):
         ratio = resolving_ratio(share, plan)
         if ratio < FINEST:
             found.append(Stage(plan, 0.0))
         else:
             found.append(Stage(plan, ratio))
-            share /= 2.0
+            share *= 1.0 - FIRST
     return tuple(found)

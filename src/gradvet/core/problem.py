@@ -115,7 +115,16 @@ class Problem(Protocol):
         """Whether each coordinate can be moved without moving another one."""
         ...
 
+    @property
+    def value(self) -> Array:
+        """The outputs (codomain, then silent) at the point."""
+        ...
+
     def move(self, displacement: Array) -> Move: ...
+    def combined(self, weights: Sequence[float], vectors: Sequence[Array]) -> Array:
+        """Σ weight · vector, in memory of its own."""
+        ...
+
     def evaluate(self, move: Move, scales: Sequence[float]) -> list[Array]:
         """The outputs (codomain, then silent) at point + scale · move; the inputs are back in place afterwards."""
         ...
@@ -146,5 +155,5 @@ class Problem(Protocol):
 
     def zeros(self, size: int | tuple[int, ...]) -> Array: ...
     def signed(self, size: int, scale: float = 1.0) -> Array:
-        """Fresh random numbers of either sign with magnitudes in [½, 1½) · scale, from the check's own generator."""
+        """Fresh random numbers of either sign with magnitudes in [¼, 1¾) · scale, from the check's own generator."""
         ...

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
-from torch.autograd.graph import _engine_run_backward
 
 from gradvet.core.problem import Misfit
 from gradvet.frontends.torch.batching import pull_rows
 from gradvet.frontends.torch.layouts import can_be_cut
+from gradvet.frontends.torch.passes import swift_gradients
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
@@ -101,15 +101,9 @@ class TorchReverse(Derivative):
         return self._vector(self._gradients(live, cotangents))
 
     def _gradients(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
-        """`torch.autograd.grad`, where possible without its checks of arguments that are right by construction."""
         problem = self.problem
         problem.cost.pulls += 1
-        if problem.ordinary:
-            self._last = _engine_run_backward(
-                live, cotangents, True, False, problem.inputs, True, accumulate_grad=False
-            )
-        else:
-            self._last = torch.autograd.grad(live, problem.inputs, cotangents, retain_graph=True, allow_unused=True)
+        self._last = swift_gradients(tuple(live), problem.inputs, tuple(cotangents))
         return self._last
 
     def _vector(self, gradients: Sequence[Any]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import optree
@@ -18,6 +19,8 @@ from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
 from gradvet.frontends.torch.layouts import Layout, coordinates_of, layouts_of
 from gradvet.frontends.torch.replay import Replay, evaluate_replayed
+
+_QUARTER = torch.tensor(0.25, dtype=WORK)
 
 
 def tensors_in(result: Any) -> list[Any]:
@@ -89,11 +92,22 @@ class TorchProblem:
         return torch.zeros(size, dtype=WORK, device=self.home)
 
     def signed(self, size: int, scale: float = 1.0) -> Tensor:
-        numbers = torch.empty(size, dtype=WORK, device=self.home).uniform_(-scale, scale, generator=self.generator)
-        return numbers.add_(numbers.sign(), alpha=0.5 * scale)
+        reach = 1.5 * scale
+        numbers = torch.empty(size, dtype=WORK, device=self.home).uniform_(-reach, reach, generator=self.generator)
+        return numbers.add_(torch.copysign(_QUARTER, numbers), alpha=scale)
 
     def coarseness(self, step: float) -> float:
         return max([layout.coarseness(step) for layout in self.layouts])
+
+    @cached_property
+    def value(self) -> Tensor:
+        return self.vector(self._everything, [self.outputs[i] for i in self._numeric])
+
+    def combined(self, weights: Sequence[float], vectors: Sequence[Tensor]) -> Tensor:
+        total = vectors[0] * weights[0]
+        for weight, vector in zip(weights[1:], vectors[1:], strict=True):
+            total.add_(vector, alpha=weight)
+        return total
 
     def move(self, displacement: Tensor) -> Move:
         if len(self.layouts) == 1:
