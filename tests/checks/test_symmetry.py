@@ -54,3 +54,30 @@ def test_symmetry_is_measured_by_the_size_of_the_second_derivative(scale: float)
     x = torch.randn(6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert symmetry(mixed, x) is Verdict.PASS
     assert symmetry(lambda x: scale * Rotation.apply(x), x) is Verdict.FAIL  # type: ignore[no-untyped-call]
+
+
+class Straight(torch.autograd.Function):
+    """3x, whose derivative does not depend on anything."""
+
+    @staticmethod
+    def forward(ctx, x):  # type: ignore[no-untyped-def]
+        return 3.0 * x
+
+    @staticmethod
+    def backward(ctx, v):  # type: ignore[no-untyped-def]
+        return torch.full_like(v, 3.0)
+
+
+def test_first_derivative_that_does_not_vary_needs_no_derivative() -> None:
+    report = gradvet.check(lambda x: Straight.apply(x).sum(), torch.randn(3, dtype=torch.float64), order=2, seed=1)
+    assert not [finding.headline for finding in report.findings if "silently zero" in finding.headline]
+
+
+def test_first_derivative_that_varies_without_a_derivative_is_found() -> None:
+    def detached(x: Tensor) -> Tensor:
+        return (x.detach() * x).sum()
+
+    report = gradvet.check(
+        detached, torch.randn(3, dtype=torch.float64), order=2, seed=1, checks=["reverse-over-reverse"]
+    )
+    assert any("silently zero" in finding.headline for finding in report.failures)

@@ -82,3 +82,15 @@ def test_tied_entries_may_share_the_gradient_but_not_all_have_it(share: float, f
     assert (wrong is not None) is fails
     if wrong is not None:
         assert abs(wrong.derivative) > abs(wrong.numerical)
+
+
+@pytest.mark.parametrize(("slope", "fails"), [(0.5, False), (1.5, True)])
+def test_likes_of_a_kink_are_judged_too(slope: float, fails: bool) -> None:
+    def claimed(x: Tensor) -> Tensor:
+        return torch.tensor([0.0, 1.0, slope, 1.0], dtype=x.dtype)
+
+    trial = trial_of(written(torch.abs, claimed), point(0.0, 2.0, 0.0, 3.0))
+    _, wrong = set_kinks_aside(trial, REVERSE, trial.first.u, trial.looks[0])
+    assert (wrong is not None) is fails
+    if wrong is not None:
+        assert (wrong.row, wrong.column) == (2, 2)

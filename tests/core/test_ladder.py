@@ -175,3 +175,28 @@ def test_jump_shows_at_the_smallest_steps_whatever_the_wide_ones_do() -> None:
     assert not _constant([100.0 * t for t in steps], 1e-16)
     assert not _constant([1.0] * 20 + [1.0, 1.0, 1.2, 1.0], 1e-16)
     assert not _constant([1e-15] * 24, 1e-16)
+
+
+def test_plateau_counts_anew_after_a_step_that_differs() -> None:
+    steps = [2.0**-level for level in range(4, 16)]
+    late = [t if number in (4, 5, 6) else 0.0 for number, t in enumerate(steps)]
+    broken = [t if number in (4, 5, 7, 8) else 0.0 for number, t in enumerate(steps)]
+    assert _plateau(steps, late, 1e-12, Estimate(1.0, 1e-6))
+    assert not _plateau(steps, broken, 1e-12, Estimate(1.0, 1e-6))
+    assert not _plateau(steps, late, 1.0, Estimate(1.0, 1e-6))
+
+
+def stairs(width: float, height: float = 1.0) -> bool:
+    """Whether a staircase of this width, seen from the middle of a stair, shows as one."""
+    steps = [2.0 ** (-4 - level) for level in range(24)]
+    plus = [height * round(t / width) for t in steps]
+    still = [(not rise, not rise) for rise in plus]
+    moved = [2 * int(rise != 0.0) for rise in plus]
+    return read(Rungs(steps, plus, [-rise for rise in plus], moved, 1e-16, still=still)).stairs
+
+
+def test_stairs_are_wide_and_those_of_roundoff_are_not() -> None:
+    assert stairs(2.0**-8)
+    assert stairs(2.0**-14)
+    assert not stairs(2.0**-22)
+    assert not stairs(2.0**-8, height=1e-14)

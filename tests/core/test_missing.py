@@ -53,7 +53,7 @@ def test_tangent_that_is_missing_fails_with_the_slope_of_its_output() -> None:
     assert outcome.verdict is Verdict.FAIL
     assert outcome.entry is not None
     assert str(outcome.entry.output) == "output [1]"
-    assert 0.9 <= abs(outcome.entry.numerical) <= 3.1
+    assert 0.4 <= abs(outcome.entry.numerical) <= 4.0
 
 
 def test_tangents_that_are_there_and_modes_without_tangents_have_nothing_missing() -> None:

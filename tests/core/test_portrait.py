@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradvet.core.portrait import around, classical_sweep, neighbourhood
+from gradvet.core.portrait import around, block, classical_sweep, neighbourhood
 from tests.core.trials import Elementwise, point, trial_of, written
 
 
@@ -59,3 +59,9 @@ def test_sweep_ends_where_the_function_raises_and_says_nothing_if_that_is_at_onc
     assert max(classical_sweep(far, (0, 0), 1e-3, 0.0)["steps"]) == pytest.approx(1e-3 * 4.0**4)
     nearest = trial_of(within(1e-3 * 4.0**-7.5), point(1.0)).subject
     assert classical_sweep(nearest, (0, 0), 1e-3, 0.0) == {}
+
+
+def test_block_that_is_too_large_to_be_seen_is_left_out() -> None:
+    for side, shown in ((48, True), (60, False)):
+        zeros, names = torch.zeros(side, side), [str(number) for number in range(side)]
+        assert bool(block(zeros, zeros, names, names)) is shown

@@ -92,3 +92,15 @@ def test_trial_whose_time_is_spent_leaves_doubt() -> None:
     trial.deadline = 0.0
     outcome = Scrutiny(trial, REVERSE).outcome()
     assert (outcome.verdict, outcome.reason) == (Verdict.INCONCLUSIVE, Reason.BUDGET)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_error_beside_a_kink_is_found_whichever_way_the_line_leads(seed: int) -> None:
+    def claimed(x: Tensor) -> Tensor:
+        return torch.tensor([0.0, 1.1], dtype=x.dtype)
+
+    trial = trial_of(written(torch.abs, claimed), point(0.0, 1.0), seed=seed)
+    outcome = Scrutiny(trial, REVERSE).outcome()
+    assert outcome.verdict is Verdict.FAIL
+    assert outcome.entry is not None
+    assert outcome.entry.column == 1

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from gradvet.core.shares import norm, only, shares
+from gradvet.core.arithmetic import norm
+from gradvet.core.shares import only, shares
 from tests.core.trials import point, trial_of
 
 

@@ -58,8 +58,8 @@ def test_even_direction_lets_no_column_outweigh_the_others() -> None:
     w = torch.tensor([1.0, 100.0, 1.0, 0.0], dtype=DOUBLE)
     u = trial.even_direction(w)
     shares = (u * w).abs().tolist()
-    assert max(shares[:3]) < 4.0 * min(shares[:3])
-    assert abs(float(u[3])) >= 0.5
+    assert max(shares[:3]) < 10.0 * min(shares[:3])
+    assert abs(float(u[3])) >= 0.2
 
 
 def test_noise_of_an_output_is_its_roundoff_or_that_of_the_largest_beside_it() -> None:
@@ -104,8 +104,8 @@ def test_even_direction_moves_half_of_the_columns_fully_and_the_steep_ones_less(
     trial = trial_of(torch.sin, point(*[1.0] * 7))
     w = torch.tensor([1.0, 2.0, 4.0, 8.0, 80.0, 800.0, 1e12], dtype=DOUBLE)
     u = trial.even_direction(w).abs().tolist()
-    assert all(0.5 <= step <= 1.5 for step in u[:4])
+    assert all(0.2 <= step <= 2.0 for step in u[:4])
     assert [step * slope / 8.0 for step, slope in zip(u[4:6], w[4:6].tolist(), strict=True)] == pytest.approx(
-        [1.0, 1.0], abs=0.5
+        [1.0, 1.0], abs=0.8
     )
-    assert 0.5e-6 <= u[6] <= 1.5e-6
+    assert 0.2e-6 <= u[6] <= 2e-6
