@@ -160,3 +160,12 @@ def test_function_of_no_numbers_or_with_no_numbers_is_not_asked(check: TrialChec
     assert list(check(trial_of(torch.sin, nothing))) == []
     assert list(check(trial_of(lambda x: x[:0], some))) == []
     assert list(check(trial_of(lambda x: x.sum(), nothing))) == []
+
+
+@pytest.mark.parametrize(
+    "check", [EXACT[name] for name in (*NUMBERS, "values", "metadata", "undefined", "duality", "layouts")]
+)
+def test_right_function_gets_an_answer(check: TrialCheck) -> None:
+    findings = list(check(trial_of(torch.sin, torch.linspace(0.1, 1.1, 6, dtype=torch.float64).reshape(2, 3))))
+    assert findings or check is EXACT["metadata"]
+    assert {finding.verdict for finding in findings} <= {PASS}

@@ -19,6 +19,7 @@ from gradvet.core.ladder import (
     Reading,
     Rungs,
     _constant,
+    _noise,
     _plateau,
     _steep,
     read,
@@ -200,3 +201,12 @@ def test_stairs_are_wide_and_those_of_roundoff_are_not() -> None:
     assert stairs(2.0**-14)
     assert not stairs(2.0**-22)
     assert not stairs(2.0**-8, height=1e-14)
+
+
+def test_noise_is_that_of_most_values_and_not_of_one() -> None:
+    alternating = [1e-3 * (-1.0) ** number for number in range(24)]
+    noise = _noise(alternating, ODD_FILTER)
+    assert 1e-3 < noise < 3e-3
+    assert _noise([*alternating[:-1], 1.0], ODD_FILTER) == pytest.approx(noise)
+    assert _noise([1.0, *alternating[1:]], ODD_FILTER) == pytest.approx(noise)
+    assert _noise([2.0**-number for number in range(24)], ODD_FILTER) == pytest.approx(0.0, abs=1e-12)
