@@ -162,3 +162,13 @@ def test_column_with_several_wrong_entries_is_named_with_one_of_them(column: int
     error[4, column], error[21, column] = 5.0, -3.0
     found = ByRows(experiment(linear(A, error), numbers((40,), 1))).alone()
     assert found in {(4, column), (21, column)}
+
+
+def test_large_jacobian_that_is_wrong_is_not_pulled_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("exhaustive", "jacobians"):
+        monkeypatch.setattr(f"gradvet.core.{module}.BLOCK", 200)
+    A = numbers((30, 40), 0)
+    found = compare_reverse(experiment(linear(A, 0.1 * A), numbers((40,), 1)))
+    assert found.disagrees
+    assert not found.complete
+    assert compare_reverse(experiment(linear(A, 0.0 * A), numbers((40,), 1))).complete

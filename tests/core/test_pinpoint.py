@@ -16,7 +16,8 @@ MODES = pytest.mark.parametrize("mode", [REVERSE, FORWARD], ids=lambda mode: mod
 
 @MODES
 @pytest.mark.parametrize(
-    ("frequency", "numbers"), [(1e5, (1e-6, 100.0, 100.0)), (1.0, (1e5, 1.0, 1.0)), (1e4, (2.0, 1.0, 1.0))]
+    ("frequency", "numbers"),
+    [(1e11, (1e-12, 100.0, 100.0)), (1e5, (1e-6, 100.0, 100.0)), (1.0, (1e5, 1.0, 1.0)), (1e4, (2.0, 1.0, 1.0))],
 )
 def test_right_entry_passes_on_whatever_scale_the_function_oscillates(
     mode: Mode, frequency: float, numbers: tuple[float, ...]

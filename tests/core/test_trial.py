@@ -109,3 +109,13 @@ def test_even_direction_moves_half_of_the_columns_fully_and_the_steep_ones_less(
         [1.0, 1.0], abs=0.8
     )
     assert 0.2e-6 <= u[6] <= 2e-6
+
+
+def test_function_with_a_coarser_format_inside_is_taken_for_one_of_that_format_once() -> None:
+    trial = trial_of(lambda x: torch.sin(x.to(torch.float32)).to(DOUBLE), point(1.0, 2.0))
+    assert trial.coarsen()
+    assert trial.subject.epsilon == torch.finfo(torch.float32).eps
+    assert not trial.is_fine
+    assert len(trial.record.notes) == 1
+    assert not trial.coarsen()
+    assert not trial_of(torch.sin, point(1.0)).coarsen()
