@@ -200,9 +200,7 @@ def _one_sided(rungs: Rungs, kept: Sequence[int], values: Sequence[float]) -> Re
 def _noise(values: Sequence[float], weights: Sequence[float]) -> float:
     """The spread of what the filter leaves over the smaller half of the steps, as a standard deviation."""
     width = len(weights)
-    left = [abs(sum(w * values[i + k] for k, w in enumerate(weights))) for i in range(max(0, len(values) - width + 1))]
-    if not left:
-        return math.inf
+    left = [abs(sum(w * values[i + k] for k, w in enumerate(weights))) for i in range(len(values) - width + 1)]
     return 1.4826 * median(left[len(left) // 2 :]) / math.sqrt(sum(w * w for w in weights))
 
 

@@ -255,8 +255,7 @@ class Scrutiny:
         rest = trial.restricted(u)
         if not fresh or not bool(xp.any(rest != 0.0)):
             return Outcome(Verdict.PASS, Reason.KINK)
-        if rest.shape[0] and fresh:
-            trial.begin_again()
+        trial.begin_again()
         found = self.along(trial.near(rest), trial.looks)
         return Outcome(found.verdict, Reason.KINK) if found.verdict is Verdict.PASS else found
 
