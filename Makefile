@@ -50,7 +50,7 @@ scale: $(READY) ## measure what a million cases need, from the stores of the aud
 	$(BIN)/python -m benchmarks.scale build/audit/*.db
 
 mutation: $(READY) ## change the code of core/ and checks/ here and there, and see whether the tests notice (long)
-	$(BIN)/python -m benchmarks.mutation
+	$(BIN)/python -m benchmarks.mutation --jobs $(WORKERS)
 
 docs: $(READY) ## build the documentation into build/docs; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

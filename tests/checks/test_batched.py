@@ -94,3 +94,27 @@ def test_function_without_derivative_is_not_asked(name: str) -> None:
 def test_infinite_derivatives_that_are_equal_pass(name: str) -> None:
     (finding,) = found(name, lambda x: x * torch.inf, numbers((3,), 0))
     assert finding.verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_wrong_pair_of_output_and_input_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def function(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        return x * y, y * z
+
+    trial = experiment(function, numbers((2,), 0), numbers((2,), 1), numbers((2,), 2))
+    problem = trial.problem
+    output, input = problem.codomain.slice(1), problem.domain.slice(2)
+    source, target = (output, input) if name == "batched reverse" else (input, output)
+    side = problem.reverse if name == "batched reverse" else problem.forward
+    method, alone = ("pull_together", "pull") if name == "batched reverse" else ("push_together", "push")
+
+    def spoiled(directions: list[Tensor]) -> list[Tensor]:
+        results = [getattr(side, alone)(direction) for direction in directions]
+        for result, direction in zip(results, directions, strict=True):
+            result[target] *= 1.0 + direction[source].sign()
+        return results
+
+    monkeypatch.setattr(side, method, spoiled)
+    (finding,) = NAMES[name](trial)
+    assert finding.verdict is Verdict.FAIL
+    assert (finding.facts["output"], finding.facts["input"]) == (1, 2)

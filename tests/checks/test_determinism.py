@@ -111,3 +111,22 @@ def test_jitter_of_one_output_among_several_is_found() -> None:
 def test_nothing_to_run_gives_no_finding() -> None:
     assert found(torch.sin, size=0) == []
     assert found(torch.Tensor.detach) == []
+
+
+def test_tolerance_is_held_by_single_entries_however_many_rows_there_are() -> None:
+    class Rows(torch.autograd.Function):
+        """The sum of 2x to each of 30 outputs; every cotangent adds its size to the jitter of one in ten thousand."""
+
+        passes = count(1)
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return 2.0 * x.expand(30)
+
+        @staticmethod
+        def backward(ctx: Any, v: Tensor) -> Tensor:
+            part = next(Rows.passes) * GOLDEN % 1.0
+            return 2.0 * v.sum().reshape(1) + 1e-4 * part * v.abs().sum()
+
+    assert [finding.verdict for finding in found(Rows.apply, 1.1e-4, size=1)] == [Verdict.PASS]
+    assert [finding.verdict for finding in found(Rows.apply, 1e-5, size=1)] == [Verdict.FAIL]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -44,3 +47,39 @@ class Rotation(torch.autograd.Function):
 
 def test_gradient_of_nothing_is_not_symmetric() -> None:
     assert symmetry(Rotation.apply, torch.randn(5, dtype=torch.float64)) is Verdict.FAIL
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
+def test_symmetry_is_measured_by_the_size_of_the_second_derivative(scale: float) -> None:
+    def mixed(x: Tensor) -> Tensor:
+        return scale * torch.sin(x[:, None] * x[None, :]).sum() / (1.0 + x.square().sum())
+
+    x = torch.randn(6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert symmetry(mixed, x) is Verdict.PASS
+    assert symmetry(lambda x: scale * Rotation.apply(x), x) is Verdict.FAIL  # type: ignore[no-untyped-call]
+
+
+def alone(derivative: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Σ 3x + x², whose gradient is this whatever the cotangent, and has no gradient itself."""
+
+    class Alone(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):  # type: ignore[no-untyped-def]
+            ctx.x = x.detach()
+            return (3.0 * x + x**2).sum()
+
+        @staticmethod
+        def backward(ctx, v):  # type: ignore[no-untyped-def]
+            return derivative(ctx.x)
+
+    return Alone.apply
+
+
+@pytest.mark.parametrize(
+    ("derivative", "silent"),
+    [(lambda x: 3.0 + 2.0 * x, True), (lambda x: torch.full_like(x, 3.0), False), (lambda x: 3.0 + 1e-5 * x, False)],
+)
+def test_first_derivative_that_varies_must_have_a_derivative(derivative: Any, silent: bool) -> None:
+    x = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+    report = gradvet.check(alone(derivative), x, order=2, seed=1, checks=["reverse-over-reverse"])
+    assert any("silently zero" in finding.headline for finding in report.findings) is silent

@@ -117,3 +117,22 @@ def test_missing_tangent_must_count_as_zero(careless: bool) -> None:
     assert (finding.check, finding.verdict) == ("undefined tangents", Verdict.FAIL)
     assert (finding.facts["output"], finding.facts["input"]) == (1, 1)
     assert finding.headline == "output 1 differs between a missing tangent and a zero tangent of input 1"
+
+
+@pytest.mark.parametrize(("factor", "fails"), [(1.0, False), (1.0 + 1e-6, False), (1.0 + 1e-4, True), (1.5, True)])
+def test_tangent_without_another_must_be_what_it_is_beside_zeros(factor: float, fails: bool) -> None:
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+            ctx.set_materialize_grads(False)
+            return 100.0 * x + y
+
+        @staticmethod
+        def jvp(ctx: Any, dx: Tensor | None, dy: Tensor | None) -> Tensor:
+            first = 0.0 if dx is None else 100.0 * dx * (factor if dy is None else 1.0)
+            second = 0.0 if dy is None else dy
+            tangent: Tensor = first + second  # type: ignore[assignment]
+            return tangent
+
+    findings = list(undefined_tangents(experiment(Scaled.apply, numbers((3,), 0), numbers((3,), 1))))
+    assert bool(findings) is fails

@@ -163,3 +163,12 @@ def test_right_function_of_any_size_is_certified_with_few_evaluations() -> None:
         assert certify(trial, reverse_residual) == SLOW_MISS
         assert trial.problem.cost.forwards <= 13
         assert trial.problem.cost.pulls <= 6
+
+
+def test_step_that_rounding_distorts_is_not_certified() -> None:
+    def certified(dtype: torch.dtype) -> bool:
+        x = torch.linspace(1.0, 2.0, 20, dtype=dtype).requires_grad_()
+        return certify(experiment(torch.sin, x), reverse_residual) is not None
+
+    assert certified(torch.float64)
+    assert not certified(torch.float32)

@@ -257,3 +257,9 @@ def test_scalar_jacobian_has_a_ratio() -> None:
     one = torch.ones(1, 1, dtype=torch.float64)
     assert "The ratio is 1.5 everywhere" in of(one, 1.5 * one)
     assert "The sign is wrong" in of(one, -one)
+
+
+def test_one_of_two_elements_is_named_as_the_only_one() -> None:
+    J = numbers((2, 5), 2)
+    assert "Only one output element is affected" in of(J, changed(J, (1, 0), (1, 3), (1, 4)))
+    assert "Only one input element is affected" in of(J.T, changed(J.T, (0, 1), (3, 1), (4, 1)))

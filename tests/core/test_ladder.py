@@ -8,7 +8,22 @@ from collections.abc import Callable
 import pytest
 
 from gradvet.core.judgement import Judgement, Reason, Standard, judge
-from gradvet.core.ladder import Estimate, Reading, Rungs, _plateau, read
+from gradvet.core.ladder import (
+    EVEN_FILTER,
+    EVEN_ORDERS,
+    ODD_FILTER,
+    ODD_ORDERS,
+    SIDE_FILTER,
+    SIDE_ORDERS,
+    Estimate,
+    Reading,
+    Rungs,
+    _constant,
+    _noise,
+    _plateau,
+    _steep,
+    read,
+)
 from gradvet.core.results import Verdict
 
 EPSILON = 2.0**-52
@@ -122,3 +137,76 @@ def test_error_that_only_two_of_the_widest_steps_show_is_no_plateau() -> None:
     three = [t if number < 3 else 0.0 for number, t in enumerate(steps)]
     assert not _plateau(steps, values, 1e-12, Estimate(1.0, 1e-6))
     assert _plateau(steps, three, 1e-12, Estimate(1.0, 1e-6))
+
+
+def test_vertical_tangent_must_show_over_six_steps_however_short_the_ladder() -> None:
+    steps = [2.0**-level for level in range(1, 10)]
+    root = [math.sqrt(t) for t in steps]
+    only_the_last = [t * max(1.0, math.sqrt(steps[4] / t)) for t in steps]
+    assert _steep(steps, root)
+    assert not _steep(steps, only_the_last)
+
+
+@pytest.mark.parametrize(
+    ("weights", "powers"),
+    [
+        *((order, (2, 4)[: len(order) - 1]) for order in ODD_ORDERS),
+        *((order, (1, 2)[: len(order) - 1]) for order in SIDE_ORDERS),
+        *((order, (-1, 1)) for order in EVEN_ORDERS),
+    ],
+)
+def test_extrapolation_keeps_the_slope_and_loses_these_powers(weights: tuple[float, ...], powers: tuple[int]) -> None:
+    assert sum(weights) == pytest.approx(1.0)
+    for power in powers:
+        assert sum(w * 2.0 ** (-power * k) for k, w in enumerate(weights)) == pytest.approx(0.0, abs=1e-14)
+
+
+@pytest.mark.parametrize(("weights", "powers"), [(ODD_FILTER, (1, 3)), (SIDE_FILTER, (1, 2)), (EVEN_FILTER, (0, 1, 2))])
+def test_filter_leaves_nothing_of_these_powers_but_of_the_next(weights: tuple[float, ...], powers: tuple[int]) -> None:
+    def left(power: int) -> float:
+        return sum(w * 2.0 ** (-power * k) for k, w in enumerate(weights))
+
+    assert [left(power) for power in powers] == pytest.approx([0.0] * len(powers))
+    assert abs(left(powers[-1] + 1)) > 1e-3
+
+
+def test_jump_shows_at_the_smallest_steps_whatever_the_wide_ones_do() -> None:
+    steps = [2.0 ** (-4 - level) for level in range(24)]
+    assert _constant([1.0 + 100.0 * t for t in steps], 1e-16)
+    assert not _constant([100.0 * t for t in steps], 1e-16)
+    assert not _constant([1.0] * 20 + [1.0, 1.0, 1.2, 1.0], 1e-16)
+    assert not _constant([1e-15] * 24, 1e-16)
+
+
+def test_plateau_counts_anew_after_a_step_that_differs() -> None:
+    steps = [2.0**-level for level in range(4, 16)]
+    late = [t if number in (4, 5, 6) else 0.0 for number, t in enumerate(steps)]
+    broken = [t if number in (4, 5, 7, 8) else 0.0 for number, t in enumerate(steps)]
+    assert _plateau(steps, late, 1e-12, Estimate(1.0, 1e-6))
+    assert not _plateau(steps, broken, 1e-12, Estimate(1.0, 1e-6))
+    assert not _plateau(steps, late, 1.0, Estimate(1.0, 1e-6))
+
+
+def stairs(width: float, height: float = 1.0) -> bool:
+    """Whether a staircase of this width, seen from the middle of a stair, shows as one."""
+    steps = [2.0 ** (-4 - level) for level in range(24)]
+    plus = [height * round(t / width) for t in steps]
+    still = [(not rise, not rise) for rise in plus]
+    moved = [2 * int(rise != 0.0) for rise in plus]
+    return read(Rungs(steps, plus, [-rise for rise in plus], moved, 1e-16, still=still)).stairs
+
+
+def test_stairs_are_wide_and_those_of_roundoff_are_not() -> None:
+    assert stairs(2.0**-8)
+    assert stairs(2.0**-14)
+    assert not stairs(2.0**-22)
+    assert not stairs(2.0**-8, height=1e-14)
+
+
+def test_noise_is_that_of_most_values_and_not_of_one() -> None:
+    alternating = [1e-3 * (-1.0) ** number for number in range(24)]
+    noise = _noise(alternating, ODD_FILTER)
+    assert 1e-3 < noise < 3e-3
+    assert _noise([*alternating[:-1], 1.0], ODD_FILTER) == pytest.approx(noise)
+    assert _noise([1.0, *alternating[1:]], ODD_FILTER) == pytest.approx(noise)
+    assert _noise([2.0**-number for number in range(24)], ODD_FILTER) == pytest.approx(0.0, abs=1e-12)

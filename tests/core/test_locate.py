@@ -15,7 +15,7 @@ from gradvet.core.experiment import Experiment
 from gradvet.core.locate import ByColumns, ByRows, locate
 from gradvet.core.results import Verdict
 
-from .planted import experiment, numbers
+from .planted import experiment, linear, numbers
 
 
 class Product(torch.autograd.Function):
@@ -154,3 +154,21 @@ def test_function_that_is_not_finite_is_found_without_a_sweep(check: Any) -> Non
     assert not math.isfinite(mismatch.numerical)
     assert str(mismatch.output) == "output 0 [1234]"
     assert trial.problem.cost.forwards < 300
+
+
+@pytest.mark.parametrize("column", [0, 17, 39])
+def test_column_with_several_wrong_entries_is_named_with_one_of_them(column: int) -> None:
+    A, error = numbers((30, 40), 0), torch.zeros(30, 40, dtype=torch.float64)
+    error[4, column], error[21, column] = 5.0, -3.0
+    found = ByRows(experiment(linear(A, error), numbers((40,), 1))).alone()
+    assert found in {(4, column), (21, column)}
+
+
+def test_large_jacobian_that_is_wrong_is_not_pulled_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("exhaustive", "jacobians"):
+        monkeypatch.setattr(f"gradvet.core.{module}.BLOCK", 200)
+    A = numbers((30, 40), 0)
+    found = compare_reverse(experiment(linear(A, 0.1 * A), numbers((40,), 1)))
+    assert found.disagrees
+    assert not found.complete
+    assert compare_reverse(experiment(linear(A, 0.0 * A), numbers((40,), 1))).complete

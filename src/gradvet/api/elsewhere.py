@@ -16,6 +16,7 @@ from gradvet.core.results import Finding, Verdict
 from gradvet.core.trial import Trial
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.binding import Binding, Request, bind
+from gradvet.frontends.torch.glances import is_finite
 from gradvet.frontends.torch.points import Neighbourhood, Point, special_points
 from gradvet.frontends.torch.shapes import special_shapes
 from gradvet.frontends.torch.strategies import examples, is_strategy
@@ -169,7 +170,10 @@ def _named(kind: str, point: str, found: Finding) -> Finding:
 def _answer(point: Point, trial: Trial, modes: list[str]) -> Finding:
     """What the first form of the point at which the function is at home shows; the worst of the modes."""
     answer = Finding("", Verdict.SKIPPED, "nothing to change")
+    most = PROPORTION * max(trial.largest, 1.0)
     for form in point.forms:
+        if point.brief and trial.reversible and is_finite(form, most, trial.subject.cost):
+            return Finding("", Verdict.PASS, "finite")
         try:
             there = _trial_at(form, trial)
         except InvalidProblemError:
@@ -177,7 +181,7 @@ def _answer(point: Point, trial: Trial, modes: list[str]) -> Finding:
         except Exception as error:
             answer = Finding("", Verdict.SKIPPED, f"refused: {type(error).__name__}")
             continue
-        if not point.given and there.largest > PROPORTION * max(trial.largest, 1.0):
+        if not point.given and there.largest > most:
             answer = Finding("", Verdict.SKIPPED, "values out of all proportion")
             continue
         for mode in modes:

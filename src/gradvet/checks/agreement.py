@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.certificate import Residual, certify, forward_residual, reverse_residual
 from gradvet.core.compare import Comparison, Entry, Pair
 from gradvet.core.diagnose import diagnose
@@ -78,7 +77,7 @@ def _disagreement(experiment: Experiment, mode: str, comparison: Comparison) -> 
     }
     advice = ""
     if pair.numerical and comparison.complete:
-        xp = array_api_compat.array_namespace(pair.numerical[0])
+        xp = namespace(pair.numerical[0])
         numerical, derivative = xp.concat(pair.numerical, axis=1), xp.concat(pair.derivative, axis=1)
         parts = (
             problem.codomain.leaves[pair.output].coordinates.parts,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.experiment import Experiment
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array, Space
@@ -85,7 +84,7 @@ def _compare(check: str, directions: Sequence[Array], together: Together, alone:
 
 
 def _only(direction: Array, part: slice) -> Array:
-    xp = array_api_compat.array_namespace(direction)
+    xp = namespace(direction)
     return xp.concat([xp.zeros_like(direction[: part.start]), direction[part], xp.zeros_like(direction[part.stop :])])
 
 
@@ -99,5 +98,5 @@ def _differing(found: Sequence[Array], expected: Sequence[Array], space: Space) 
 
 
 def _close(one: Array, other: Array) -> bool:
-    xp = array_api_compat.array_namespace(one)
+    xp = namespace(one)
     return bool(xp.all((xp.abs(one - other) <= ABSOLUTE + RELATIVE * xp.abs(other)) | (one == other)))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace, peak
 from gradvet.core.likeness import gap_between
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.subject import Subject
@@ -20,10 +19,9 @@ def compiled_against(twin: Subject) -> TrialCheck:
 
     def compiled(trial: Trial) -> Iterator[Finding]:
         subject = trial.subject
-        xp = array_api_compat.array_namespace(subject.value)
+        xp = namespace(subject.value)
         expected, found = (one.value[: one.codomain.size] for one in (subject, twin))
-        size = xp.abs(expected)
-        top = float(xp.max(xp.where(xp.isfinite(size), size, xp.zeros_like(size)))) if size.shape[0] else 0.0
+        top = peak(expected)
         wrong = ~(xp.abs(found - expected) <= top * subject.epsilon**0.5) & xp.isfinite(expected)
         if bool(xp.any(wrong)):
             row = int(xp.argmax(xp.astype(wrong, xp.int64)))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.experiment import Experiment, OutOfReachError
 from gradvet.core.jacobians import Numerical
 from gradvet.core.results import Finding, Verdict
@@ -78,5 +77,5 @@ def _names(experiment: Experiment, slopes: Iterable[Array], limit: float) -> lis
 
 
 def _moves(slope: Array, limit: float) -> bool:
-    xp = array_api_compat.array_namespace(slope)
+    xp = namespace(slope)
     return bool(xp.any(~(xp.abs(slope) <= limit)))

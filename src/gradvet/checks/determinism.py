@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.experiment import Experiment
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array
@@ -50,6 +49,6 @@ def _spread(experiment: Experiment, first: Array, second: Array) -> float:
     """The largest difference; entries that are not finite are another check's matter."""
     if experiment.problem.equal(first, second):
         return 0.0
-    xp = array_api_compat.array_namespace(first)
+    xp = namespace(first)
     difference = xp.abs(first - second)
     return float(xp.max(xp.where(difference > 0.0, difference, xp.zeros_like(difference))))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.trial import Trial
 
@@ -19,7 +18,7 @@ def detached(trial: Trial) -> Iterator[Finding]:
     rows = subject.codomain.size
     if not subject.codomain.leaves or not subject.silent.size or not subject.domain.size:
         return
-    xp = array_api_compat.array_namespace(subject.value)
+    xp = namespace(subject.value)
     before = subject.value[rows:]
     change = xp.abs(subject.displaced(STEP * trial.direction_of_all()).values[rows:] - before)
     moved = change > ROUNDOFFS * subject.epsilon * xp.abs(before)

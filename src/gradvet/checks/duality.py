@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import array_api_compat
-
+from gradvet.core.arithmetic import dot, namespace
 from gradvet.core.likeness import COARSE_SHARE
-from gradvet.core.modes import dot
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.trial import Trial
 
 FORGIVEN = 1e-5
-"""Part of the scale of the products, or a power of the roundoff: a function may be less precise inside than outside."""
+"""Part of the scale of the products: a function may be less precise inside than outside."""
 
 
 def duality(trial: Trial) -> Iterator[Finding]:
@@ -22,7 +20,7 @@ def duality(trial: Trial) -> Iterator[Finding]:
     # In low precision both are compared with differences in double precision instead.
     if not trial.is_fine or not subject.codomain.size or not subject.domain.size:
         return
-    xp = array_api_compat.array_namespace(subject.point)
+    xp = namespace(subject.point)
     u = trial.first.displacement
     pushed = trial.pushed(u)
     v = subject.signed(subject.codomain.size)
@@ -31,9 +29,9 @@ def duality(trial: Trial) -> Iterator[Finding]:
     left, right = dot(look.v, pushed), dot(look.w, u)
     scale = float(xp.sum(xp.abs(look.w * u))) + dot(xp.abs(look.v), xp.abs(pushed))
     grain = 64.0 * subject.epsilon * math.sqrt(dot(look.v * look.v, subject.value[: look.v.shape[0]] ** 2))
-    allowed = grain + max(FORGIVEN, subject.epsilon**0.6) * scale
+    allowed = grain + FORGIVEN * scale
     if not abs(left - right) <= allowed:
-        allowed += 16.0 * trial.jitter(look.v, u)
+        allowed += 16.0 * trial.jitter(look.v, u, left - right)
     if not abs(left - right) <= allowed and not trial.is_rough_as_it_looks:
         allowed += subject.roughness() ** COARSE_SHARE * scale
     if bool(xp.any(look.broken)) or abs(left - right) <= allowed:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import array_api_compat
-
 from gradvet.checks.slopes import failure
+from gradvet.core.arithmetic import all_finite, namespace
 from gradvet.core.certainty import is_certain, obstacle
 from gradvet.core.judgement import Reason
 from gradvet.core.modes import FORWARD, REVERSE, Mode
@@ -33,8 +32,7 @@ def look_at(trial: Trial, mode: str) -> Finding:
     is not finite is SKIPPED.
     """
     subject, trial.coarse, trial.zeros_are_exact = trial.subject, COARSE, True
-    xp = array_api_compat.array_namespace(subject.value)
-    if not bool(xp.all(xp.isfinite(subject.value))):
+    if not all_finite(subject.value):
         return Finding(mode, Verdict.SKIPPED, "values not finite")
     if not subject.codomain.leaves:
         return Finding(mode, Verdict.SKIPPED, "no derivative")
@@ -62,8 +60,7 @@ def glance_at(trial: Trial, mode: str) -> Finding:
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return look_at(trial, mode)
-    xp = array_api_compat.array_namespace(subject.value)
-    finite = bool(xp.all(xp.isfinite(subject.value)))
+    xp, finite = namespace(subject.value), all_finite(subject.value)
     if finite and not bool(xp.any(trial.look(subject.signed(subject.codomain.size)).broken)):
         return Finding(mode, Verdict.PASS, "finite")
     return look_at(trial, mode)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.likeness import gap_between
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.trial import Trial
@@ -22,7 +21,7 @@ def frozen(trial: Trial) -> Iterator[Finding]:
     if len(domain.leaves) < 2 or not subject.codomain.size:
         return
     v, expected = trial.pulled[0]
-    xp = array_api_compat.array_namespace(expected)
+    xp = namespace(expected)
     for number, leaf in enumerate(domain.leaves[:MOST]):
         part = domain.slice(number)
         try:

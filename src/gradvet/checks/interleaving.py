@@ -15,7 +15,8 @@ def interleaving(trial: Trial) -> Iterator[Finding]:
     if not subject.codomain.size or not subject.domain.size:
         return
     v, _ = trial.pulled[0]
-    gap = gap_between(trial, v, *subject.circumstances.after_another_forward(v))
+    # Not the graph of the point: later calls may have spoiled it already.
+    gap = gap_between(trial, v, subject.circumstances.after_another_forward(v), trial.afresh.gradient)
     if gap is not None:
         yield Finding(
             "interleaving",

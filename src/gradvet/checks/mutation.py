@@ -13,7 +13,7 @@ def mutation(trial: Trial) -> Iterator[Finding]:
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return
-    changed = subject.circumstances.mutations(trial.pulled[0][0])
+    changed = trial.afresh.changed
     if changed:
         yield Finding(
             "mutation",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.results import Finding, Mismatch, Verdict
 from gradvet.core.spaces import Array, Location
 from gradvet.core.survey import TrialCheck
@@ -39,7 +38,7 @@ def _compared(trial: Trial, shadow: Trial) -> Finding:
     subject, domain = trial.subject, trial.subject.domain
     if not domain.size:
         return Finding("precision", Verdict.PASS, "there is no gradient to compare")
-    xp = array_api_compat.array_namespace(subject.point)
+    xp = namespace(subject.point)
     worst: tuple[float, int, float, float, float] = (0.0, 0, 0.0, 0.0, 0.0)
     rows = subject.codomain.size
     if bool(xp.any(~xp.isfinite(subject.value[:rows]) & xp.isfinite(shadow.subject.value[:rows]))):
@@ -74,7 +73,7 @@ def _compared(trial: Trial, shadow: Trial) -> Finding:
 def _allowed(trial: Trial, shadow: Trial, v: Array, found: Array, expected: Array) -> Array:
     """For each entry: the response of either gradient to one roundoff of the inputs, and a few roundoffs."""
     subject, domain = trial.subject, trial.subject.domain
-    xp = array_api_compat.array_namespace(v)
+    xp = namespace(v)
     response = xp.zeros_like(expected)
     for _ in range(JITTERS):
         tiny = subject.epsilon * trial.sizes * xp.sign(subject.signed(domain.size))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import array_api_compat
-
 from gradvet.checks import slopes
-from gradvet.core.modes import dot
+from gradvet.core.arithmetic import dot, namespace
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array
 from gradvet.core.survey import TrialCheck
@@ -45,7 +43,7 @@ def _missing(derived: Trial) -> Finding | None:
     silent = subject.silent
     if not silent.size:
         return None
-    xp = array_api_compat.array_namespace(subject.value)
+    xp = namespace(subject.value)
     rows = subject.codomain.size
     step = 1e-3 * derived.direction_of_all()
     change = xp.abs(subject.displaced(step).values - subject.value)[rows:]
@@ -72,7 +70,7 @@ def symmetry(derive: Derive, inputs: int) -> TrialCheck:
             return
         first, second = _hessian_form(derived, inputs), _hessian_form(derived, inputs)
         left, right = dot(first[0], second[1]), dot(second[0], first[1])
-        xp = array_api_compat.array_namespace(subject.point)
+        xp = namespace(subject.point)
         scale = float(xp.sum(xp.abs(first[0] * second[1])) + xp.sum(xp.abs(second[0] * first[1])))
         # Both sides are changes of a combination of outputs: where they cancel, the roundoff of the outputs remains.
         outputs = float(xp.sum(xp.abs(trial.subject.value)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from gradvet.core.judgement import Reason
@@ -17,6 +18,9 @@ from gradvet.core.trial import Trial
 
 MARGIN = 0.01
 """An error of a hundred times what the walks let pass is missed with the probability that is reported."""
+
+WORTH_ASKING = 0.5
+"""Errors up to this part of a typical entry are worth looking for."""
 
 WORDS = {
     Reason.JUMP: "the function jumps at the point, so it has no derivative there",
@@ -50,7 +54,7 @@ def _slopes(trial: Trial, mode: Mode) -> Iterator[Finding]:
         yield failure(trial, mode, outcome)
     elif outcome.verdict is Verdict.INCONCLUSIVE:
         headline = f"{WORDS.get(outcome.reason, outcome.reason.value)} ({mode.name} mode)"
-        yield Finding(mode.name, Verdict.INCONCLUSIVE, headline, facts=_facts(outcome), advice=_advice(outcome))
+        yield Finding(mode.name, Verdict.INCONCLUSIVE, headline, facts=_facts(outcome), advice=_advice(trial, outcome))
     else:
         miss = miss_probability(MARGIN, Plan(2, 2 if subject.codomain.size > 1 else None), spread=1.0)
         facts = {"reason": outcome.reason.value, "miss": miss, "resolution": dict(trial.record.resolution)}
@@ -86,7 +90,13 @@ def _facts(outcome: Outcome) -> dict[str, object]:
     return {"reason": outcome.reason.value, "error": outcome.error, "bar": outcome.bar}
 
 
-def _advice(outcome: Outcome) -> str:
-    if outcome.reason in (Reason.PRECISION, Reason.KINK):
-        return "Try float64 inputs, inputs of moderate size, or a point away from kinks."
-    return ""
+def _advice(trial: Trial, outcome: Outcome) -> str:
+    if outcome.reason not in (Reason.PRECISION, Reason.KINK):
+        return ""
+    advice = "Try float64 inputs, inputs of moderate size, or a point away from kinks."
+    known = trial.record.resolution
+    seen = max((known.get(leaf.name, math.inf) for leaf in trial.subject.domain.leaves), default=math.inf)
+    if not trial.options.power < seen <= WORTH_ASKING:
+        return advice
+    enough = math.ceil(110.0 * seen) / 100.0
+    return f"What was seen agrees within {seen:.1g} of a typical entry; power={enough:g} asks for no more. {advice}"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.experiment import Experiment
 from gradvet.core.results import Finding, Verdict
 
@@ -51,7 +50,7 @@ def undefined_tangents(experiment: Experiment) -> Iterator[Finding]:
     if not problem.codomain.size:
         return
     u = problem.signed(problem.domain.size)
-    xp = array_api_compat.array_namespace(u)
+    xp = namespace(u)
     for leaf, values in enumerate(problem.domain.leaves):
         part = problem.domain.slice(leaf)
         silenced = xp.concat([u[: part.start], xp.zeros_like(u[part]), u[part.stop :]])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.experiment import Experiment
 from gradvet.core.results import Finding, Verdict
 
@@ -23,7 +22,7 @@ def zero_cotangent(experiment: Experiment) -> Iterator[Finding]:
     if gradient is None or experiment.problem.vanishes(gradient):
         yield PROPORTIONAL
         return
-    xp = array_api_compat.array_namespace(gradient)
+    xp = namespace(gradient)
     limit = NEARLY if experiment.options.masked else 0.0
     if not (largest := float(xp.max(xp.abs(gradient)))) <= limit:
         yield Finding(

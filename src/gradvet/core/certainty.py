@@ -17,8 +17,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.judgement import Reason
 from gradvet.core.outcome import Outcome
 from gradvet.core.pinpoint import Entry
@@ -62,7 +61,7 @@ def is_certain(trial: Trial, outcome: Outcome) -> bool:
 def obstacle(trial: Trial) -> Reason | None:
     """What a short look shows that makes a scrutiny of the point vain: a jump, or neither slopes nor derivative."""
     subject, u = trial.subject, trial.direction_of_all()
-    xp = array_api_compat.array_namespace(u)
+    xp = namespace(u)
     f0 = subject.value[: subject.codomain.size]
     far, near = (xp.abs(subject.displaced(step * u).values[: f0.shape[0]] - f0) for step in (FAR, NEARER))
     if not bool(xp.all(near <= far / 8.0 + ROUNDOFFS * trial.coarse_noise)):
@@ -97,7 +96,7 @@ def _claim(trial: Trial, row: int, d: Array) -> float:
     """What the derivative says about one output along d."""
     unit = trial.subject.zeros(trial.subject.codomain.size)
     unit[row] = 1.0
-    return float(array_api_compat.array_namespace(d).sum(trial.look(unit).w * d))
+    return float(namespace(d).sum(trial.look(unit).w * d))
 
 
 def _is_beyond_one_kink(trial: Trial, row: int, d: Array) -> bool:
@@ -116,7 +115,7 @@ def _is_beyond_one_kink(trial: Trial, row: int, d: Array) -> bool:
 def _slopes_come_together(trial: Trial, column: int) -> bool:
     """Whether the slopes around differ the less, the nearer to the point they are taken, for every output."""
     broken = trial.set_aside
-    xp = array_api_compat.array_namespace(broken)
+    xp = namespace(broken)
     alone = _unit(trial, column)
     several = xp.where(broken, xp.abs(trial.direction_of_all()), alone)
     return all(_come_together(trial, d, slice(None)) for d in (alone, several))
@@ -127,7 +126,7 @@ def _come_together(trial: Trial, d: Array, rows: slice, places: int = AROUND) ->
     beside = _beside(trial)[: places + 1]
     far, near = (_surroundings(trial, d, step, beside) for step in (FAR, NEARER))
     noise = ROUNDOFFS * trial.coarse_noise
-    xp = array_api_compat.array_namespace(noise)
+    xp = namespace(noise)
     smooth = near.spread <= far.spread / 8.0 + noise / NEARER
     steady = near.distance <= far.distance / 8.0 + noise
     return bool(xp.all(smooth[rows])) and bool(xp.all(steady))
@@ -143,7 +142,7 @@ class _Surroundings:
 
 def _surroundings(trial: Trial, d: Array, step: float, beside: Sequence[Array]) -> _Surroundings:
     slopes, values = zip(*_around(trial, d, step, beside), strict=True)
-    xp = array_api_compat.array_namespace(d)
+    xp = namespace(d)
     block, f0 = xp.stack(slopes), trial.subject.value[: trial.subject.codomain.size]
     distance = xp.max(xp.abs(xp.stack(values) - f0), axis=0)
     return _Surroundings(xp.max(block, axis=0) - xp.min(block, axis=0), distance)
@@ -166,7 +165,7 @@ def _material(trial: Trial, row: int) -> float:
 def _along_ties(trial: Trial, column: int) -> Iterator[Array]:
     """The column alone; with all of the same value; with all of the same size, away from zero."""
     unit, point = _unit(trial, column), trial.subject.point
-    xp = array_api_compat.array_namespace(point)
+    xp = namespace(point)
     yield unit
     same, alike = point == point[column], xp.abs(point) == xp.abs(point[column])
     if int(xp.count_nonzero(same)) > 1:

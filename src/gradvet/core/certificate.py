@@ -12,8 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.experiment import FAR, LONG, NEAR, NEAREST, SHORT, STRICT, STRIDES, Experiment, OutOfReachError
 from gradvet.core.probes import MOST, Plan, Stage, stages
 
@@ -88,7 +87,7 @@ def forward_residual(experiment: Experiment, plan: Plan) -> float:
     worst = 0.0
     directions = experiment.directions(plan.directions)
     for direction, pushed in zip(directions, experiment.pushes(plan.directions), strict=True):
-        xp = array_api_compat.array_namespace(direction.difference)
+        xp = namespace(direction.difference)
         worst = larger(worst, float(xp.max(xp.abs(direction.difference - pushed))) / direction.step)
     return worst
 
@@ -189,7 +188,7 @@ class _Attempt:
     def _noise(self) -> float:
         """What roundoff will leave at most of a walk as long as the entrywise step, as a part of what is to be seen."""
         value = self.experiment.problem.value[: self.experiment.problem.codomain.size]
-        epsilon = array_api_compat.array_namespace(value).finfo(value.dtype).eps / 2.0
+        epsilon = namespace(value).finfo(value.dtype).eps / 2.0
         return float(
             NOISY * epsilon * math.sqrt(float(value @ value)) / (self.experiment.options.step * self.detectable)
         )

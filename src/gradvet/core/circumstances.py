@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from gradvet.core.spaces import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Afresh:
+    """A gradient through a fresh call, and the names of the inputs and cotangents that the passes changed."""
+
+    gradient: Array
+    changed: list[str]
 
 
 class Circumstances(Protocol):
@@ -19,16 +28,16 @@ class Circumstances(Protocol):
         """Jᵀv with a constant cotangent that is expanded from a single number, and with a plain one."""
         ...
 
-    def mutations(self, v: Array) -> list[str]:
-        """Names of the inputs and cotangents that forward or backward passes changed."""
+    def afresh(self, v: Array) -> Afresh:
+        """Through a graph of a call of its own."""
         ...
 
-    def after_another_forward(self, v: Array) -> tuple[Array, Array]:
-        """A forward at other inputs of the same shapes comes between forward and backward; and with none between."""
+    def after_another_forward(self, v: Array) -> Array:
+        """A forward at other inputs of the same shapes comes between forward and backward."""
         ...
 
-    def twice(self, v: Array) -> tuple[Array, Array]:
-        """Two backward passes through one graph, from whatever random state there is."""
+    def again(self, v: Array) -> Array:
+        """Once more through the graph of the point, from another random state."""
         ...
 
     def alone(self, leaf: int, v: Array) -> Array | None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.problem import Problem
 from gradvet.core.spaces import Array
 from gradvet.options import Tolerance
@@ -105,7 +104,7 @@ class Comparison:
         return self.pairs[output, source]
 
     def _judge(self, pair: Pair, corner: tuple[int, int], numerical: Array, derivative: Array) -> None:
-        xp = array_api_compat.array_namespace(numerical)
+        xp = namespace(numerical)
         output = self.problem.codomain.leaves[pair.output].coordinates
         source = self.problem.domain.leaves[pair.input].coordinates
         # Orient so that rows are real coordinates and columns are numbers.
@@ -133,7 +132,7 @@ class Comparison:
 
     def _worst(self, corner: tuple[int, int], both: tuple[Array, Array], difference: Array, allowed: Array) -> Entry:
         n, a = both
-        xp = array_api_compat.array_namespace(n)
+        xp = namespace(n)
         excess = difference / allowed
         # 0/0 is an entry that is right; what is not a number otherwise is infinitely far off.
         excess = xp.where(difference == 0.0, xp.zeros_like(excess), excess)
@@ -155,7 +154,7 @@ class Comparison:
 
 def _modulus(block: Array, parts: int) -> Array:
     """|number| along the last axis, where one coordinate, or two side by side, make up a number."""
-    xp = array_api_compat.array_namespace(block)
+    xp = namespace(block)
     if parts == 1:
         return xp.abs(block)
     return xp.hypot(block[:, ::2], block[:, 1::2])

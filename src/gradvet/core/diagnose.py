@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import array_api_compat
 
+from gradvet.core.arithmetic import namespace
 from gradvet.core.spaces import Array
 
 ALIKE = 1e-3
@@ -29,7 +30,7 @@ def diagnose(
     `parts` is how many coordinates make up one number of the output and of the input: 2 where it is complex. `alike` is
     how far apart, relative to their size, ratios and entries may be that count as equal.
     """
-    xp = array_api_compat.array_namespace(numerical)
+    xp = namespace(numerical)
     if not bool(xp.all(xp.isfinite(derivative))):
         if bool(xp.all(xp.isfinite(numerical))):
             return "The derivative is not finite where the function has a finite slope: look for 0/0 or 0·inf in it."
@@ -54,7 +55,7 @@ class _Case:
 
     @property
     def xp(self) -> Array:
-        return array_api_compat.array_namespace(self.numerical)
+        return namespace(self.numerical)
 
     @property
     def wrong(self) -> Array:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.problem import Move, Problem
 from gradvet.core.spaces import Array
 
@@ -45,7 +44,7 @@ def column(problem: Problem, index: int, step: float) -> Column:
     """Column `index` at the step given, with its error bar: truncation seen against twice the step, and roundoff."""
     displacement = problem.zeros(problem.domain.size)
     displacement[index] = step
-    xp = array_api_compat.array_namespace(displacement)
+    xp = namespace(displacement)
     move = problem.move(displacement)
     near, mirrored = problem.evaluate(move, (1.0, -1.0))
     value = (near - mirrored) / (2.0 * step)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.certificate import larger
 from gradvet.core.compare import Axis, Comparison
 from gradvet.core.experiment import Experiment, OutOfReachError
@@ -107,7 +106,7 @@ def _suspicious(experiment: Experiment, block: Array, start: int, stop: int) -> 
     """Whether random codirections cannot show that these columns agree. Few rows are always looked at."""
     if block.shape[0] <= SMALL or not experiment.linear or experiment.options.exhaustive:
         return True
-    xp = array_api_compat.array_namespace(block)
+    xp = namespace(block)
     options = experiment.options
     residual = 0.0
     for number in range(SCREENING):

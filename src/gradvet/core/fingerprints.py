@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.spaces import Array
 
 VECTORS = 3
@@ -26,7 +25,7 @@ def bearer(vectors: Sequence[Array], products: Array) -> int | None:
 
     The products have a column for each vector.
     """
-    xp = array_api_compat.array_namespace(products)
+    xp = namespace(products)
     squares = xp.sum(products * products, axis=1)
     top = int(xp.argmax(squares))
     pattern = products[top, :] / squares[top] ** 0.5

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Protocol
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.differences import CENTRAL
 from gradvet.core.experiment import Direction, Experiment, OutOfReachError
 from gradvet.core.problem import Problem
@@ -44,7 +43,7 @@ class Jacobian(Protocol):
 
 def agree(batched: Array, plain: Array, tolerance: float) -> bool:
     """Whether a vectorised result is what plain calls give."""
-    xp = array_api_compat.array_namespace(plain)
+    xp = namespace(plain)
     return bool(xp.all(xp.abs(batched - plain) <= TRUSTED * tolerance + 1e-9 * xp.abs(plain)))
 
 
@@ -98,7 +97,7 @@ class Together:
 
     def _block(self, start: int, stop: int) -> Array | None:
         problem, number = self.experiment.problem, stop - start
-        xp = array_api_compat.array_namespace(problem.zeros(1))
+        xp = namespace(problem.zeros(1))
         ahead = problem.zeros((number, problem.domain.size))
         ahead[:, start:stop] += self.experiment.options.step * xp.eye(number, dtype=ahead.dtype, device=ahead.device)
         assert self.trusted is not None
@@ -107,7 +106,7 @@ class Together:
 
 
 def _concat(blocks: list[Array | None]) -> Array:
-    return array_api_compat.array_namespace(blocks[0]).concat(blocks, axis=0)
+    return namespace(blocks[0]).concat(blocks, axis=0)
 
 
 class Numerical:
@@ -132,7 +131,7 @@ class Numerical:
             displacement[index] = self.step
             found.append(self._difference(displacement) / self.step)
             displacement[index] = 0.0
-        return array_api_compat.array_namespace(displacement).stack(found, axis=1)
+        return namespace(displacement).stack(found, axis=1)
 
     def _difference(self, displacement: Array) -> Array:
         if self._fine:
@@ -156,7 +155,7 @@ class Pushed:
             tangent[index] = 1.0
             found.append(self.problem.forward.push(tangent))
             tangent[index] = 0.0
-        return array_api_compat.array_namespace(tangent).stack(found, axis=1)
+        return namespace(tangent).stack(found, axis=1)
 
 
 class Pulled:
@@ -185,7 +184,7 @@ class Pulled:
         keep = self.fits
         # Copies: a slice would keep its whole row alive.
         found = [self.experiment.row(index, keep=keep)[start:stop] + 0.0 for index in range(self.rows)]
-        return array_api_compat.array_namespace(found[0]).stack(found, axis=0)
+        return namespace(found[0]).stack(found, axis=0)
 
     def _batch(self) -> Array | None:
         """All rows by batched backward passes, if a plain pass with a random codirection gives the same."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 
-import array_api_compat
-
+from gradvet.core.arithmetic import dot, namespace
 from gradvet.core.descent import descend
 from gradvet.core.judgement import Reason, Standard, judge
 from gradvet.core.ladder import read
 from gradvet.core.lines import NEAR, Near
-from gradvet.core.modes import Mode, dot
+from gradvet.core.modes import Mode
 from gradvet.core.pinpoint import Entry, bend_along, judged_entry, middle_step
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
@@ -33,7 +32,7 @@ def bent_rows(trial: Trial, walk: Near) -> Array | None:
     """Outputs whose even part is that of a kink rather than of a curve; None if there is none."""
     if not trial.is_fine:
         return None
-    xp = array_api_compat.array_namespace(walk.even)
+    xp = namespace(walk.even)
     even, far = xp.abs(walk.even), 2.0 * xp.abs(walk.even_far)
     bent = (even > CLEAR_OF_NOISE * trial.coarse_noise / NEAR) & (far < SMOOTH * even)
     bent = bent & (even > 1e-5 * xp.abs(walk.odd)) & xp.isfinite(even)
@@ -43,7 +42,7 @@ def bent_rows(trial: Trial, walk: Near) -> Array | None:
 def set_kinks_aside(trial: Trial, mode: Mode, u: Array, look: Look) -> tuple[Array, Entry | None]:
     """The columns at the kink that bends v·f along u most, with their likes; an entry among them that is wrong."""
     subject, step = trial.subject, middle_step(trial)
-    xp = array_api_compat.array_namespace(u)
+    xp = namespace(u)
 
     def part(start: int, stop: int) -> float:
         window = xp.zeros_like(u)
@@ -75,7 +74,7 @@ def _wrong_together(trial: Trial, mode: Mode, columns: Array, place: tuple[int, 
     """
     subject = trial.subject
     row, column = place
-    xp = array_api_compat.array_namespace(columns)
+    xp = namespace(columns)
     unit = subject.zeros(subject.codomain.size)
     unit[row] = 1.0
     look = trial.look(unit)
@@ -104,7 +103,7 @@ def _wrong_together(trial: Trial, mode: Mode, columns: Array, place: tuple[int, 
 
 
 def _bent_row(trial: Trial, look: Look, column: int, step: float) -> int:
-    xp = array_api_compat.array_namespace(look.v)
+    xp = namespace(look.v)
     bends = xp.abs(look.v * bend_along(trial, _unit(trial, column), step))
     return int(xp.argmax(xp.where(xp.isfinite(bends), bends, xp.zeros_like(bends))))
 
@@ -116,6 +115,6 @@ def _unit(trial: Trial, column: int) -> Array:
 
 
 def _some(alike: Array, first: int) -> list[int]:
-    places = array_api_compat.array_namespace(alike).nonzero(alike)[0]
+    places = namespace(alike).nonzero(alike)[0]
     others = [int(place) for place in places[: JUDGED + 1] if int(place) != first]
     return [first, *others[: JUDGED - 1]]

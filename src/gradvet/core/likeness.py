@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import array_api_compat
-
+from gradvet.core.arithmetic import all_finite, finite_part, namespace, peak
 from gradvet.core.spaces import Array, Location
 from gradvet.core.trial import Trial
 
@@ -40,30 +39,28 @@ class Gap:
 
 def gap_between(trial: Trial, v: Array, found: Array, expected: Array) -> Gap | None:
     """Where two gradients for the codirection v differ most, or None if they are alike."""
-    xp = array_api_compat.array_namespace(expected)
+    if trial.subject.equal(found, expected):
+        return None
+    xp = namespace(expected)
     domain = trial.subject.domain
     difference = xp.abs(found - expected)
-    # Where the reference is not finite there is nothing to hold the other to.
-    agree = (found == expected) | ~xp.isfinite(expected)
-    difference = xp.where(agree, xp.zeros_like(difference), difference)
-    difference = xp.where(xp.isnan(difference), xp.full_like(difference, float("inf")), difference)
-    if not bool(xp.any(difference > 0.0)):
-        return None
+    if not all_finite(difference):
+        # Where the reference is not finite there is nothing to hold the other to.
+        agree = (found == expected) | ~xp.isfinite(expected)
+        difference = xp.where(agree, xp.zeros_like(difference), difference)
+        difference = xp.where(xp.isnan(difference), xp.full_like(difference, float("inf")), difference)
     response: Array | None = None
-    most = _influence(trial, expected)
+    share = max(FORGIVEN, trial.subject.epsilon ** (SHARE if trial.is_fine else COARSE_SHARE))
     for number in range(len(domain.leaves)):
         part = domain.slice(number)
-        if not part.stop - part.start or not bool(xp.any(difference[part] > 0.0)):
+        gap = float(xp.max(difference[part])) if part.stop > part.start else 0.0
+        if not gap:
             continue
-        size = xp.abs(expected[part])
-        top = float(xp.max(xp.where(xp.isfinite(size), size, xp.zeros_like(size))))
+        top = peak(expected[part])
+        if gap <= top * share or gap <= 64.0 * trial.grain(v, part):
+            continue
         index = part.start + int(xp.argmax(difference[part]))
-        gap = float(difference[index])
-        if gap <= top * max(
-            FORGIVEN, trial.subject.epsilon ** (SHARE if trial.is_fine else COARSE_SHARE)
-        ) or gap <= 64.0 * trial.grain(v, part):
-            continue
-        if gap * float(trial.sizes[index]) <= trial.subject.epsilon**FAINT * most:
+        if gap * float(trial.sizes[index]) <= trial.subject.epsilon**FAINT * _influence(trial, expected):
             continue
         response = _response(trial, v) if response is None else response
         if gap <= RESPONSES * float(xp.max(response[part])):
@@ -76,15 +73,12 @@ def gap_between(trial: Trial, v: Array, found: Array, expected: Array) -> Gap | 
 
 def _influence(trial: Trial, gradient: Array) -> float:
     """The most that one input of its own size adds to the slope."""
-    xp = array_api_compat.array_namespace(gradient)
-    share = xp.abs(gradient) * trial.sizes
-    return float(xp.max(xp.where(xp.isfinite(share), share, xp.zeros_like(share))))
+    return peak(gradient * trial.sizes)
 
 
 def _response(trial: Trial, v: Array) -> Array:
     """By how much the gradient changes when the inputs change by two roundoffs."""
     subject = trial.subject
-    xp = array_api_compat.array_namespace(v)
-    tiny = 2.0 * subject.epsilon * trial.sizes * xp.sign(subject.signed(subject.domain.size))
-    change = xp.abs(subject.pulled_at(tiny, v) - subject.pulled_at(-tiny, v))
-    return xp.where(xp.isfinite(change), change, xp.zeros_like(change))
+    xp = namespace(v)
+    tiny = trial.roundoffs()
+    return finite_part(xp.abs(subject.pulled_at(tiny, v) - subject.pulled_at(-tiny, v)))

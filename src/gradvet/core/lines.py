@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import array_api_compat
-
+from gradvet.core.arithmetic import dot, namespace, norm
 from gradvet.core.ladder import Rungs
 from gradvet.core.spaces import Array, Space
 from gradvet.core.subject import Displaced, Subject
@@ -31,11 +30,8 @@ class Near:
     far: Array
     even: Array
     even_far: Array
-
-    @property
-    def slope(self) -> Array:
-        """Richardson's extrapolation of the two."""
-        return (4.0 * self.odd - self.far) / 3.0
+    slope: Array
+    """Richardson's extrapolation of the two."""
 
 
 def near(subject: Subject, u: Array, step: float = NEAR) -> Near:
@@ -44,14 +40,9 @@ def near(subject: Subject, u: Array, step: float = NEAR) -> Near:
     plus, minus, plus2, minus2 = (subject.displaced(t * u) for t in (step, -step, 2.0 * step, -2.0 * step))
     f0 = value[:rows]
     a, b, c, d = (walk.values[:rows] - f0 for walk in (plus, minus, plus2, minus2))
-    return Near(
-        u,
-        (plus.displacement - minus.displacement) / (2.0 * step),
-        (a - b) / (2.0 * step),
-        (c - d) / (4.0 * step),
-        (a + b) / (2.0 * step),
-        (c + d) / (4.0 * step),
-    )
+    displacement = (plus.displacement - minus.displacement) / (2.0 * step)
+    odd, far = (a - b) / (2.0 * step), (c - d) / (4.0 * step)
+    return Near(u, displacement, odd, far, (a + b) / (2.0 * step), (c + d) / (4.0 * step), (4.0 * odd - far) / 3.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +68,7 @@ class Walkable(Protocol):
 def climb(subject: Walkable, u: Array, claims: Sequence[Claim], wobble: Array, steps: Sequence[float]) -> list[Rungs]:
     """The ladder along u, for all claims at once: two evaluations a step."""
     rows = subject.codomain.size
-    xp = array_api_compat.array_namespace(u)
+    xp = namespace(u)
     f0 = subject.value[:rows]
     sides: list[tuple[list[float], list[float]]] = [([], []) for _ in claims]
     moved: list[list[tuple[int, int]]] = [[] for _ in claims]
@@ -89,14 +80,14 @@ def climb(subject: Walkable, u: Array, claims: Sequence[Claim], wobble: Array, s
             walk = subject.displaced(sign * t * u)
             change = walk.values[:rows] - f0
             for number, claim in enumerate(claims):
-                rise = _dot(claim.v, change)
+                rise = dot(claim.v, change)
                 sides[number][side].append(rise - claim.predicted(walk.displacement, sign * t))
                 smallest[number] = min(smallest[number], abs(rise) or math.inf)
                 largest[number] = max(largest[number], abs(rise)) if math.isfinite(rise) else largest[number]
                 changed[number].append(int(xp.count_nonzero(change * weights[number])))
         for number, counts in enumerate(changed):
             moved[number].append((counts[0], counts[1]))
-    floors = [0.2 * subject.epsilon * _norm(claim.v, f0) + _norm(claim.v, wobble) for claim in claims]
+    floors = [0.2 * subject.epsilon * norm(claim.v, f0) + norm(claim.v, wobble) for claim in claims]
     return [
         _rungs(steps, sides[number], moved[number], (floors[number], largest[number], grain), subject.epsilon)
         for number, grain in enumerate(
@@ -138,15 +129,3 @@ def few_steps_for(epsilon: float) -> list[float]:
 def _flat(epsilon: float) -> float:
     """How wide a stair must be to be the function's own rather than rounding's."""
     return 2.0**-10 if epsilon <= LADDERS[0][0] else 2.0**-4 if epsilon <= LADDERS[1][0] else math.inf
-
-
-def _dot(v: Array, change: Array) -> float:
-    """v·change over the rows that v looks at; the others may be anything."""
-    xp = array_api_compat.array_namespace(v)
-    return float(xp.sum(xp.where(v != 0.0, v * change, xp.zeros_like(v))))
-
-
-def _norm(v: Array, values: Array) -> float:
-    xp = array_api_compat.array_namespace(v)
-    product = xp.where(v != 0.0, v * values, xp.zeros_like(v))
-    return math.sqrt(float(xp.sum(product * product)))

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.descent import descend
 from gradvet.core.experiment import Direction, Experiment
 from gradvet.core.fingerprints import VECTORS, bearer
@@ -95,7 +94,7 @@ class ByRows:
 
     def alone(self) -> tuple[int, int] | None:
         directions, probes = self.experiment.directions(VECTORS), self.experiment.codirections(VECTORS)
-        xp = array_api_compat.array_namespace(directions[0].difference)
+        xp = namespace(directions[0].difference)
         V, W = xp.stack([probe.v for probe in probes]), xp.stack([probe.pulled for probe in probes])
         D, U = xp.stack([one.difference for one in directions]), xp.stack([one.displacement for one in directions])
         products = V @ D.T - W @ U.T
@@ -154,7 +153,7 @@ class ByColumns:
 
     def alone(self) -> tuple[int, int] | None:
         directions = self.experiment.directions(VECTORS)
-        xp = array_api_compat.array_namespace(directions[0].difference)
+        xp = namespace(directions[0].difference)
         pushed = self.experiment.pushes(VECTORS)
         gaps = xp.stack([one.difference - known for one, known in zip(directions, pushed, strict=True)])
         column = bearer([one.displacement for one in directions], gaps.T)
@@ -168,21 +167,21 @@ class ByColumns:
 
 
 def _first_not_finite(vector: Array) -> int | None:
-    xp = array_api_compat.array_namespace(vector)
+    xp = namespace(vector)
     spoiled = ~xp.isfinite(vector)
     return int(xp.argmax(xp.astype(spoiled, xp.int64))) if bool(xp.any(spoiled)) else None
 
 
 def _largest(vector: Array) -> int:
     """Where a vector is largest; what is not a number counts as infinite."""
-    xp = array_api_compat.array_namespace(vector)
+    xp = namespace(vector)
     size = xp.abs(vector)
     return int(xp.argmax(xp.where(size == size, size, xp.full_like(size, float("inf")))))
 
 
 def _window(vector: Array, start: int, stop: int) -> Array:
     """The vector between two indices, zero elsewhere."""
-    xp = array_api_compat.array_namespace(vector)
+    xp = namespace(vector)
     window = xp.zeros_like(vector)
     window[start:stop] = vector[start:stop]
     return window

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.judgement import Reason
 from gradvet.core.modes import Mode
 from gradvet.core.outcome import Outcome
@@ -24,7 +23,7 @@ def without_tangent(trial: Trial, mode: Mode) -> Outcome | None:
     gap = mode.column_gap(trial, ones, trial.first.slope, trial.first.displacement)
     if gap is None:
         return None
-    xp = array_api_compat.array_namespace(gap)
+    xp = namespace(gap)
     bad = xp.isfinite(trial.first.slope) & ~xp.isfinite(gap)
     if not bool(xp.any(bad)):
         return None
@@ -39,7 +38,7 @@ def without_tangent(trial: Trial, mode: Mode) -> Outcome | None:
 
 def without_derivative(trial: Trial, mode: Mode, broken: Array) -> Outcome:
     """The derivative is not finite in some columns: is the function's slope finite there?"""
-    xp = array_api_compat.array_namespace(broken)
+    xp = namespace(broken)
     missing = False
     for column in [int(place) for place in xp.nonzero(broken)[0][:BROKEN]]:
         if mode.is_finite_at(trial, column):

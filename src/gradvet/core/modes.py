@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import array_api_compat
-
+from gradvet.core.arithmetic import all_finite, dot
 from gradvet.core.lines import Claim
 from gradvet.core.spaces import Array
 from gradvet.core.trial import Look, Trial
@@ -57,8 +56,7 @@ class ForwardMode:
     def is_finite_at(self, trial: Trial, column: int) -> bool:
         u = trial.subject.zeros(trial.subject.domain.size)
         u[column] = 1.0
-        xp = array_api_compat.array_namespace(u)
-        return bool(xp.all(xp.isfinite(trial.subject.forward.push(u))))
+        return all_finite(trial.subject.forward.push(u))
 
     def column_gap(self, trial: Trial, v: Array, slope: Array, displacement: Array) -> Array:
         return v * (slope - trial.pushed(displacement))
@@ -76,9 +74,3 @@ def _pushed(look: Look, pushed: Array, u: Array, *, exact: bool) -> Claim:
     if exact:
         return Claim(look.v, lambda displacement, t: t * slope)
     return Claim(look.v, lambda displacement, t: t * slope + dot(look.w, displacement - t * u))
-
-
-def dot(a: Array, b: Array) -> float:
-    """The product over the coordinates that the first one looks at: what it ignores may be infinite."""
-    xp = array_api_compat.array_namespace(a)
-    return float(xp.sum(xp.where(a != 0.0, a * b, xp.zeros_like(a))))

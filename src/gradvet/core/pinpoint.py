@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import array_api_compat
-
+from gradvet.core.arithmetic import dot, namespace
 from gradvet.core.descent import descend
 from gradvet.core.judgement import Judgement, Reason, Standard, judge
 from gradvet.core.ladder import Estimate, read
 from gradvet.core.lines import Claim, steps_for
-from gradvet.core.modes import Mode, dot
+from gradvet.core.modes import Mode
 from gradvet.core.portrait import sweep
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array, Location
@@ -135,7 +134,7 @@ def slope_of_column(trial: Trial, column: int) -> Estimate | None:
     subject = trial.subject
     u = subject.zeros(subject.domain.size)
     u[column] = trial.sizes[column]
-    xp = array_api_compat.array_namespace(u)
+    xp = namespace(u)
     change = bend_along(trial, u, middle_step(trial)), slope_along(trial, u, middle_step(trial))[0]
     moved = [int(row) for row in xp.nonzero((change[0] != 0.0) | (change[1] != 0.0))[0][:ROWS_OF_COLUMN]]
     units = []
@@ -184,7 +183,7 @@ def _predicted(trial: Trial, mode: Mode, row: int, pulled: Array, moved: Array) 
 
 def _row(trial: Trial, mode: Mode, v: Array, slope: Array, displacement: Array) -> int | None:
     """The row that contributes most; by masking the codirection where the mode shows only combinations of rows."""
-    xp = array_api_compat.array_namespace(v)
+    xp = namespace(v)
     gap = mode.column_gap(trial, v, slope, displacement)
     if gap is not None:
         gap = xp.where(v != 0.0, xp.abs(gap), xp.zeros_like(gap))
@@ -199,7 +198,7 @@ def _row(trial: Trial, mode: Mode, v: Array, slope: Array, displacement: Array) 
 
 def _window(vector: Array, start: int, stop: int) -> Array:
     """The vector between two indices, zero elsewhere."""
-    xp = array_api_compat.array_namespace(vector)
+    xp = namespace(vector)
     window = xp.zeros_like(vector)
     window[start:stop] = vector[start:stop]
     return window

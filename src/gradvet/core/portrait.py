@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.differences import CENTRAL
 from gradvet.core.ladder import Reading, Rungs
 from gradvet.core.problem import Problem
@@ -36,7 +35,7 @@ def neighbourhood(problem: Problem, mode: str, place: tuple[int, int], step: flo
     rows, columns = around(problem.codomain, place[0], NEIGHBOURS), around(problem.domain, place[1], NEIGHBOURS)
     within = slice(rows.start, rows.stop)
     units = [_unit(problem, problem.domain.size, column) for column in columns]
-    xp = array_api_compat.array_namespace(units[0])
+    xp = namespace(units[0])
     differences = [CENTRAL.along(problem, problem.move(unit * step))[within] / step for unit in units]
     if mode == "forward":
         derivative = xp.stack([problem.forward.push(unit)[within] for unit in units], axis=1)

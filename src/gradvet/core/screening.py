@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import array_api_compat
-
+from gradvet.core.arithmetic import dot, namespace, norm, peak
 from gradvet.core.lines import NEAR
-from gradvet.core.modes import Mode, dot
+from gradvet.core.modes import Mode
 from gradvet.core.scrutiny import ROUNDOFFS
-from gradvet.core.shares import norm
 from gradvet.core.spaces import Array
 from gradvet.core.subject import Displaced
 from gradvet.core.trial import Look, Trial
@@ -50,7 +48,7 @@ def is_quiet(trial: Trial, mode: Mode) -> bool:
     f0 = subject.value[: subject.codomain.size]
     one_side = _Walk(ahead.displacement / NEAR, (ahead.values[: f0.shape[0]] - f0) / NEAR, f0 * 0.0)
     look = trial.looks_for(one_side.slope, 1)[0]
-    xp = array_api_compat.array_namespace(f0)
+    xp = namespace(f0)
     if bool(xp.any(look.broken)):
         return False
     return _agrees(trial, mode, one_side, look) or _is_quiet_on_both_sides(trial, mode, look, ahead)
@@ -59,7 +57,7 @@ def is_quiet(trial: Trial, mode: Mode) -> bool:
 def _is_quiet_on_both_sides(trial: Trial, mode: Mode, look: Look, ahead: Displaced) -> bool:
     """Smooth outputs together, and some of those with a kink each by itself."""
     subject = trial.subject
-    xp = array_api_compat.array_namespace(look.v)
+    xp = namespace(look.v)
     f0 = subject.value[: subject.codomain.size]
     behind = subject.displaced(-ahead.displacement)
     plus, minus = (side.values[: f0.shape[0]] - f0 for side in (ahead, behind))
@@ -78,15 +76,15 @@ def _is_quiet_on_both_sides(trial: Trial, mode: Mode, look: Look, ahead: Displac
 
 
 def _bent_rows(trial: Trial, walk: _Walk) -> Array:
-    xp = array_api_compat.array_namespace(walk.bend)
+    xp = namespace(walk.bend)
     bend, slope = xp.abs(walk.bend), xp.abs(walk.slope)
-    top = float(xp.max(xp.where(xp.isfinite(slope), slope, xp.zeros_like(slope))))
+    top = peak(slope)
     return (bend > BENT * slope + BENT_BESIDE * top) & (bend > CLEAR_OF_NOISE * trial.coarse_noise / NEAR)
 
 
 def _agrees(trial: Trial, mode: Mode, walk: _Walk, look: Look) -> bool:
     """Whether the claim is the slope; where v looks at one output with a kink, between the slopes on its two sides."""
-    xp = array_api_compat.array_namespace(look.v)
+    xp = namespace(look.v)
     claim = mode.claims(trial, walk.moved, [look])[0]
     error = dot(look.v, walk.slope) - claim.predicted(walk.moved, 1.0)
     allowed = AGREEMENT * max(norm(look.w, walk.moved), norm(look.v, walk.slope))

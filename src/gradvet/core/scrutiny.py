@@ -6,18 +6,18 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import array_api_compat
-
+from gradvet.core.arithmetic import dot, namespace, norm
+from gradvet.core.coarse import fails_again, in_few_steps
 from gradvet.core.judgement import Judgement, Reason, Standard, judge
 from gradvet.core.kinks import bent_rows, set_kinks_aside
 from gradvet.core.ladder import Reading, read
 from gradvet.core.lines import NEAR, Near
 from gradvet.core.missing import without_derivative, without_tangent
-from gradvet.core.modes import Mode, dot
+from gradvet.core.modes import Mode
 from gradvet.core.outcome import Outcome
 from gradvet.core.pinpoint import pinpoint
 from gradvet.core.results import Verdict
-from gradvet.core.shares import norm, only, shares
+from gradvet.core.shares import only, shares
 from gradvet.core.spaces import Array
 from gradvet.core.trial import Look, Trial
 
@@ -35,9 +35,6 @@ FAINT = 0.75
 
 SLACK = 64.0
 """So many times that may be left of a sum that should be nothing."""
-
-LINES = 3
-"""So many lines are tried in a coarse format."""
 
 
 class Scrutiny:
@@ -68,11 +65,10 @@ class Scrutiny:
 
     def _walks(self) -> Iterator[Outcome]:
         trial = self.trial
-        broken = trial.looks[0].broken
-        for look in trial.looks[1:]:
-            broken = broken | look.broken
-        xp = array_api_compat.array_namespace(broken)
-        if bool(xp.any(broken & ~trial.set_aside)):
+        broken = trial.nothing
+        for look in trial.looks:
+            broken = broken if look.broken is trial.nothing else broken | look.broken
+        if broken is not trial.nothing and bool(namespace(broken).any(broken & ~trial.set_aside)):
             yield without_derivative(trial, self.mode, broken)
             trial.set_aside = trial.set_aside | broken
             trial.begin_again()
@@ -80,9 +76,9 @@ class Scrutiny:
         if undefined is not None:
             yield undefined
             return
-        yield self._jointly() if trial.is_fine else self._in_few_steps()
+        yield self._jointly() if trial.is_fine else in_few_steps(self)
         if trial.is_fine and not trial.late:
-            yield self._along(trial.second, trial.looks)
+            yield self.along(trial.second, trial.looks)
         yield from self._each_alone(trial.looks)
         yield from self._at_the_edge()
 
@@ -92,7 +88,7 @@ class Scrutiny:
         All inputs grow or all shrink, as numbers or in size: that is inside for most edges there are.
         """
         trial, value = self.trial, self.trial.subject.value[: self.trial.subject.codomain.size]
-        xp = array_api_compat.array_namespace(value)
+        xp = namespace(value)
         lost = xp.isfinite(value) & ~xp.isfinite(trial.first.slope)
         if not bool(xp.any(lost)) or not bool(xp.any(trial.first.u != 0.0)):
             return
@@ -100,7 +96,7 @@ class Scrutiny:
         point, size = trial.subject.point, xp.abs(trial.restricted(trial.direction_of_all()))
         found = Outcome(Verdict.INCONCLUSIVE, Reason.DOMAIN)
         for u in (size, xp.where(point < 0.0, -size, size)):
-            outcome = self._climb(u, [look])
+            outcome = self.climb(u, [look])
             if outcome.reason is not Reason.NOT_FINITE:
                 found = outcome
                 break
@@ -109,38 +105,10 @@ class Scrutiny:
     def _jointly(self) -> Outcome:
         """All inputs at once; where that leaves doubt, by smaller steps for those that are small or very large."""
         trial = self.trial
-        found = self._along(trial.first, trial.looks)
+        found = self.along(trial.first, trial.looks)
         while found.verdict is Verdict.INCONCLUSIVE and not trial.late and trial.refine():
-            found = self._along(trial.first, trial.looks)
+            found = self.along(trial.first, trial.looks)
         return found
-
-    def _in_few_steps(self) -> Outcome:
-        """A coarse format leaves many lines undecided: the first of a few that tells, tells.
-
-        Its steps are so few that noise may look like a slope once: a failure counts if another line shows one too.
-        """
-        trial = self.trial
-        found = self._along(trial.first, trial.looks)
-        for _ in range(LINES - 1):
-            if found.verdict is not Verdict.INCONCLUSIVE or trial.late:
-                break
-            found = self._along_another()
-        if found.verdict is Verdict.FAIL and not self._fails_again():
-            return replace(found, verdict=Verdict.INCONCLUSIVE, reason=Reason.PRECISION)
-        return found
-
-    def _fails_again(self, part: slice | None = None) -> bool:
-        """Whether the first of a few other lines that tells, along some of the inputs, shows a failure too."""
-        for _ in range(LINES):
-            again = self._along_another(part)
-            if again.verdict is not Verdict.INCONCLUSIVE:
-                return again.verdict is Verdict.FAIL
-        return False
-
-    def _along_another(self, part: slice | None = None) -> Outcome:
-        u = self.trial.direction_of_all()
-        walk = self.trial.near(self.trial.restricted(u if part is None else only(u, part)))
-        return self._along(walk, self.trial.looks_for(walk.slope))
 
     def _each_alone(self, looks: Sequence[Look]) -> Iterator[Outcome]:
         """Inputs whose errors would drown in the others' slopes."""
@@ -156,15 +124,15 @@ class Scrutiny:
             u = only(trial.direction_of_all(), domain.slice(number))
             walk = trial.near(trial.restricted(u))
             own = trial.looks_for(walk.slope) if trial.is_fine else looks
-            found = self._along(walk, own)
-            if found.verdict is Verdict.FAIL and not trial.is_fine and not self._fails_again(domain.slice(number)):
+            found = self.along(walk, own)
+            if found.verdict is Verdict.FAIL and not trial.is_fine and not fails_again(self, domain.slice(number)):
                 found = replace(found, verdict=Verdict.INCONCLUSIVE, reason=Reason.PRECISION)
             yield found
 
-    def _along(self, walk: Near, looks: Sequence[Look]) -> Outcome:
+    def along(self, walk: Near, looks: Sequence[Look]) -> Outcome:
         """One line: near the point first, the ladder if that leaves doubt, and again without kinks."""
         trial = self.trial
-        xp = array_api_compat.array_namespace(walk.u)
+        xp = namespace(walk.u)
         if not bool(xp.any(walk.u != 0.0)):
             return Outcome(Verdict.PASS, Reason.NO_SIGNAL)
         bent = bent_rows(trial, walk)
@@ -175,7 +143,7 @@ class Scrutiny:
             return Outcome(Verdict.INCONCLUSIVE, Reason.BUDGET)
         if bent is not None:
             looks = [part for look in looks for part in _split(trial, look, walk, bent)]
-        return self._climb(walk.u, looks)
+        return self.climb(walk.u, looks)
 
     def _agrees(self, walk: Near, looks: Sequence[Look]) -> bool:
         agree = True
@@ -203,24 +171,26 @@ class Scrutiny:
             if typical:
                 self.trial.record.sharpen(name, bar / typical)
 
-    def _climb(self, u: Array, looks: Sequence[Look]) -> Outcome:
+    def climb(self, u: Array, looks: Sequence[Look]) -> Outcome:
         trial = self.trial
         claims = self.mode.claims(trial, u, looks)
         worst = Outcome(Verdict.PASS, Reason.AGREES)
         for look, rungs in zip(looks, trial.climb(u, claims), strict=True):
-            found = self._judged(u, look, read(rungs))
+            found = self.judged(u, look, read(rungs))
             if found.verdict is Verdict.FAIL or found.reason is Reason.KINK:
                 return found
             if found.verdict is Verdict.INCONCLUSIVE and worst.verdict is Verdict.PASS:
                 worst = found
         return worst
 
-    def _judged(self, u: Array, look: Look, reading: Reading) -> Outcome:
+    def judged(self, u: Array, look: Look, reading: Reading, typical: float = 0.0) -> Outcome:
+        """What the ladder along u shows; what must be seen is measured by a typical entry, here or elsewhere."""
         trial = self.trial
         standard = self._standard(u, look)
+        standard = replace(standard, typical=max(typical, standard.typical))
         found = judge(reading, standard, trial.options.power)
         if found.verdict is Verdict.FAIL:
-            unsure = trial.jitter(look.v, u)
+            unsure = trial.jitter(look.v, u, found.error)
             # Constants in a coarse format round the function in one way and its derivative in another.
             epsilon = max(standard.epsilon, trial.subject.roughness())
             standard = replace(standard, epsilon=epsilon, unsure=standard.unsure + 2.0 * unsure)
@@ -267,7 +237,7 @@ class Scrutiny:
         if entry is not None and entry.verdict is Verdict.PASS and not blurred:
             # Each entry by itself is right: the joint step was too wide for some of them.
             if trial.refine():
-                return self._along(trial.first, trial.looks)
+                return self.along(trial.first, trial.looks)
             return Outcome(Verdict.INCONCLUSIVE, Reason.PRECISION, entry, found.error, found.bar)
         if blurred and (smooth or found.reason is Reason.OUTSIDE):
             return Outcome(Verdict.FAIL, found.reason, entry, found.error, found.bar)
@@ -279,21 +249,20 @@ class Scrutiny:
         columns, wrong = set_kinks_aside(trial, self.mode, u, look)
         if wrong is not None:
             return Outcome(Verdict.FAIL, wrong.reason, wrong, wrong.judgement.error, wrong.judgement.bar)
-        xp = array_api_compat.array_namespace(u)
+        xp = namespace(u)
         fresh = bool(xp.any(columns & ~trial.set_aside))
         trial.set_aside = trial.set_aside | columns
         rest = trial.restricted(u)
         if not fresh or not bool(xp.any(rest != 0.0)):
             return Outcome(Verdict.PASS, Reason.KINK)
-        if rest.shape[0] and fresh:
-            trial.begin_again()
-        found = self._along(trial.near(rest), trial.looks)
+        trial.begin_again()
+        found = self.along(trial.near(rest), trial.looks)
         return Outcome(found.verdict, Reason.KINK) if found.verdict is Verdict.PASS else found
 
 
 def _split(trial: Trial, look: Look, walk: Near, bent: Array) -> Iterator[Look]:
     """The rows with a kink, so signed that their kinks add up, and the other rows."""
-    xp = array_api_compat.array_namespace(bent)
+    xp = namespace(bent)
     zeros = xp.zeros_like(look.v)
     yield trial.look(xp.where(bent, xp.abs(look.v) * xp.sign(walk.even), zeros))
     rest = xp.where(bent, zeros, look.v)

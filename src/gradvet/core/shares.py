@@ -5,31 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.spaces import Array
 from gradvet.core.trial import Trial
 
 
 def shares(trial: Trial, w: Array, u: Array, *, moved_only: bool = False) -> Iterator[tuple[str, float]]:
     """What one typical entry of each input adds to the slope along u, for the inputs that u moves."""
-    xp = array_api_compat.array_namespace(w)
-    domain = trial.subject.domain
+    xp, domain, products = namespace(w), trial.subject.domain, w * u
     for number, leaf in enumerate(domain.leaves):
         part = domain.slice(number)
-        if not bool(xp.any(u[part] != 0.0)):
-            continue
-        product = w[part] * u[part]
-        count = int(xp.count_nonzero(product))
-        yield leaf.name, math.sqrt(float(xp.sum(product * product)) / count) if count and not moved_only else 0.0
-
-
-def norm(v: Array, values: Array) -> float:
-    xp = array_api_compat.array_namespace(v)
-    product = xp.where(v != 0.0, v * values, xp.zeros_like(v))
-    return math.sqrt(float(xp.sum(product * product)))
+        product = products[part]
+        square = 0.0 if moved_only else float(product @ product)
+        if square:
+            yield leaf.name, math.sqrt(square / int(xp.count_nonzero(product)))
+        elif int(xp.count_nonzero(u[part])):
+            yield leaf.name, 0.0
 
 
 def only(u: Array, part: slice) -> Array:
-    xp = array_api_compat.array_namespace(u)
+    xp = namespace(u)
     return xp.concat([xp.zeros_like(u[: part.start]), u[part], xp.zeros_like(u[part.stop :])])

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import array_api_compat
-
+from gradvet.core.arithmetic import namespace
 from gradvet.core.diagnose import diagnose
 from gradvet.core.modes import Mode
 from gradvet.core.pinpoint import Entry, middle_step, slope_along
@@ -54,7 +53,7 @@ def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
         return Study(1, 1, (), "")
     numerical = _numerical(trial, rows, columns)
     derivative = _derivative(trial, mode, rows, columns)
-    xp = array_api_compat.array_namespace(numerical)
+    xp = namespace(numerical)
     finite = xp.isfinite(numerical)
     top = float(xp.max(xp.abs(xp.where(finite, numerical, xp.zeros_like(numerical)))))
     limit = max((ALIKE_IN_FINE if trial.is_fine else ALIKE) * top, abs(entry.derivative - entry.numerical) / 16.0)
@@ -113,7 +112,7 @@ def _numerical(trial: Trial, rows: range, columns: range) -> Array:
         slope, moved = slope_along(trial, u, step)
         size = float(moved[column])
         found.append(slope[rows.start : rows.stop] / size if size else slope[rows.start : rows.stop])
-    return array_api_compat.array_namespace(found[0]).stack(found, axis=1)
+    return namespace(found[0]).stack(found, axis=1)
 
 
 def _derivative(trial: Trial, mode: Mode, rows: range, columns: range) -> Array:
@@ -124,16 +123,16 @@ def _derivative(trial: Trial, mode: Mode, rows: range, columns: range) -> Array:
             u = subject.zeros(subject.domain.size)
             u[column] = 1.0
             pushes.append(subject.forward.push(u)[rows.start : rows.stop])
-        return array_api_compat.array_namespace(pushes[0]).stack(pushes, axis=1)
+        return namespace(pushes[0]).stack(pushes, axis=1)
     pulls = []
     for row in rows:
         v = subject.zeros(subject.codomain.size)
         v[row] = 1.0
         pulls.append(subject.reverse.pull(v)[columns.start : columns.stop])
-    return array_api_compat.array_namespace(pulls[0]).stack(pulls, axis=0)
+    return namespace(pulls[0]).stack(pulls, axis=0)
 
 
 def _places(wrong: Array) -> list[tuple[int, int]]:
-    xp = array_api_compat.array_namespace(wrong)
+    xp = namespace(wrong)
     rows, columns = xp.nonzero(wrong)
     return [(int(i), int(j)) for i, j in zip(rows[: LISTED + 1], columns[: LISTED + 1], strict=True)]

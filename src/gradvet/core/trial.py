@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import array_api_compat
-
+from gradvet.core.arithmetic import all_finite, dot, finite_part, namespace, peak
+from gradvet.core.circumstances import Afresh
 from gradvet.core.experiment import Experiment
 from gradvet.core.ladder import Rungs
 from gradvet.core.lines import NEAR, Claim, Near, climb, few_steps_for, near, steps_for
@@ -27,8 +27,12 @@ NARROWER = 2.0**-10
 PUSHES = 4
 """So many results of forward mode are kept."""
 
-JITTERS = 3
-"""So many pairs of inputs next to the point show how noisy the derivative is: one pair may agree by chance."""
+JITTERS, MORE_JITTERS = 3, 10
+"""So many pairs of inputs next to the point show how noisy the derivative is, or more where it is: few may agree by
+chance."""
+
+NOTICED = 32.0
+"""Noise of less than this part of an error does not explain it."""
 
 EVEN_OUT = 1e-6
 """A column is never moved by less than this part of its full step, however large its slope is."""
@@ -75,7 +79,9 @@ class Trial(Experiment):
         self._pushed: list[tuple[Array, Array]] = []
         self.reversible = True
         """Whether there is a reverse mode; without it nothing is known of the size of single entries."""
-        self.set_aside = subject.zeros(subject.domain.size) != 0.0
+        self.nothing = subject.zeros(subject.domain.size) != 0.0
+        """No column at all."""
+        self.set_aside = self.nothing
         """Columns that walks of many leave out: at a kink, or without a finite derivative."""
         self.coarse = 1e-9 if self.is_fine else 1e-2
         """Outputs whose slope is below this part of the largest are looked at less closely than their size allows."""
@@ -91,6 +97,11 @@ class Trial(Experiment):
         subject = self.subject
         first, second = (subject.representable(subject.signed(subject.codomain.size)) for _ in range(2))
         return (first, subject.reverse.pull(first)), (second, subject.reverse.pull(second))
+
+    @cached_property
+    def afresh(self) -> Afresh:
+        """The gradient for the first of them through a fresh call."""
+        return self.subject.circumstances.afresh(self.pulled[0][0])
 
     def pushed(self, u: Array) -> Array:
         """J u by forward mode, once for each of the directions that all checks share."""
@@ -118,18 +129,17 @@ class Trial(Experiment):
     @cached_property
     def sizes(self) -> Array:
         """By how much a step of one moves each coordinate: max(|x|, ¼ rms of its tensor)."""
-        xp = array_api_compat.array_namespace(self.subject.point)
+        xp = namespace(self.subject.point)
         parts = []
         for number, leaf in enumerate(self.subject.domain.leaves):
             x = self.subject.point[self.subject.domain.slice(number)]
             numbers = xp.reshape(x, (-1, leaf.coordinates.parts))
-            size = xp.sqrt(xp.sum(numbers * numbers, axis=-1))
-            finite = xp.isfinite(size)
-            known = xp.where(finite, size, xp.zeros_like(size))
-            peak = float(xp.max(known)) if known.shape[0] else 0.0
-            rms = peak * math.sqrt(float(xp.mean((known / peak) ** 2))) if peak else 4.0
+            size = xp.abs(x) if leaf.coordinates.parts == 1 else xp.sqrt(xp.sum(numbers * numbers, axis=-1))
+            top, found = peak(size), finite_part(size)
+            rms = top * math.sqrt(float(xp.mean((found / top) ** 2))) if top else 4.0
+            moved = xp.maximum(found, xp.full_like(found, 0.25 * rms))
             # What is infinite or not a number cannot be moved.
-            size = xp.where(finite, xp.maximum(known, xp.full_like(known, 0.25 * rms)), xp.zeros_like(known))
+            size = moved if found is size else xp.where(xp.isfinite(size), moved, xp.zeros_like(moved))
             parts.append(xp.repeat(size, leaf.coordinates.parts) if leaf.coordinates.parts > 1 else size)
         return xp.concat(parts)
 
@@ -141,23 +151,19 @@ class Trial(Experiment):
     @cached_property
     def is_steady(self) -> bool:
         """Whether two evaluations at the point give the same."""
-        return not bool(array_api_compat.array_namespace(self.wobble).any(self.wobble))
+        return not bool(namespace(self.wobble).any(self.wobble))
 
     @cached_property
     def largest(self) -> float:
         """The size of the largest finite value of the codomain."""
-        xp = array_api_compat.array_namespace(self.subject.value)
-        size = xp.abs(self.subject.value[: self.subject.codomain.size])
-        return float(xp.max(xp.where(xp.isfinite(size), size, xp.zeros_like(size)))) if size.shape[0] else 0.0
+        return peak(self.subject.value[: self.subject.codomain.size])
 
     @cached_property
     def steepest(self) -> float:
         """The largest slope along the first walk; zero where there was none yet."""
         if "first" not in self.__dict__ or not self.first.slope.shape[0]:
             return 0.0
-        xp = array_api_compat.array_namespace(self.first.slope)
-        size = xp.abs(self.first.slope)
-        return float(xp.max(xp.where(xp.isfinite(size), size, xp.zeros_like(size))))
+        return peak(self.first.slope)
 
     @cached_property
     def looks(self) -> list[Look]:
@@ -188,8 +194,9 @@ class Trial(Experiment):
 
     def restricted(self, u: Array) -> Array:
         """A direction without the columns that were set aside."""
-        xp = array_api_compat.array_namespace(u)
-        return xp.where(self.set_aside, xp.zeros_like(u), u)
+        if self.set_aside is self.nothing:
+            return u
+        return namespace(u).where(self.set_aside, namespace(u).zeros_like(u), u)
 
     def refine(self) -> bool:
         """Let every coordinate that is not zero move in proportion to itself alone, then by no more than about one, and
@@ -197,7 +204,7 @@ class Trial(Experiment):
 
         False if all were done before.
         """
-        xp = array_api_compat.array_namespace(self.sizes)
+        xp = namespace(self.sizes)
         own = xp.abs(self.subject.point)
         finer = xp.where((own > 0.0) & (own < self.sizes), own, self.sizes)
         if not bool(xp.any(finer < self.sizes)):
@@ -218,7 +225,7 @@ class Trial(Experiment):
 
     def even_direction(self, w: Array) -> Array:
         """A direction along which every coordinate adds about the same to the slope: the steep ones move less."""
-        xp = array_api_compat.array_namespace(w)
+        xp = namespace(w)
         share = xp.abs(w) * self.sizes
         some = share[share > 0.0]
         u = self.direction_of_all()
@@ -240,7 +247,7 @@ class Trial(Experiment):
     @cached_property
     def wobble(self) -> Array:
         """By how much each output of the codomain differs between two evaluations at the point."""
-        xp = array_api_compat.array_namespace(self.subject.value)
+        xp = namespace(self.subject.value)
         again = self.subject.displaced(self.subject.zeros(self.subject.domain.size)).values
         gap = xp.abs(again - self.subject.value)[: self.subject.codomain.size]
         return xp.where(gap > 0.0, gap, xp.zeros_like(gap))
@@ -248,7 +255,7 @@ class Trial(Experiment):
     @cached_property
     def noise(self) -> Array:
         """The roundoff of each output of the codomain, or what two evaluations at the point differ by."""
-        xp = array_api_compat.array_namespace(self.subject.value)
+        xp = namespace(self.subject.value)
         rows = self.subject.value[: self.subject.codomain.size]
         return self.subject.epsilon * xp.abs(rows) + self.wobble
 
@@ -256,63 +263,70 @@ class Trial(Experiment):
     def coarse_noise(self) -> Array:
         """The roundoff of each output if it is that of the largest number beside it, as in linear algebra."""
         subject = self.subject
-        xp = array_api_compat.array_namespace(subject.value)
+        xp = namespace(subject.value)
         parts = []
         for number in range(len(subject.codomain.leaves)):
-            size = xp.abs(subject.value[subject.codomain.slice(number)])
-            known = xp.where(xp.isfinite(size), size, xp.zeros_like(size))
-            parts.append(xp.zeros_like(size) + (float(xp.max(known)) if size.shape[0] else 0.0))
+            values = subject.value[subject.codomain.slice(number)]
+            parts.append(xp.full_like(values, peak(values)))
         return subject.epsilon * xp.concat(parts) + self.wobble
 
     def roundoff(self, v: Array) -> float:
         """The roundoff of v·J·u that rows of small slope inherit from those of large slope."""
-        xp = array_api_compat.array_namespace(v)
-        size = xp.abs(self.first.slope)
-        top = float(xp.max(xp.where(xp.isfinite(size), size, xp.zeros_like(size))))
-        return (16.0 if self.is_fine else 2.0) * self.subject.epsilon * top * math.sqrt(float(xp.sum(v * v)))
+        return (16.0 if self.is_fine else 2.0) * self.subject.epsilon * peak(self.first.slope) * math.sqrt(dot(v, v))
 
     def grain(self, v: Array, part: slice) -> float:
         """The slope that a roundoff of the outputs would be, over a step of the size of these inputs."""
-        xp = array_api_compat.array_namespace(v)
-        product = v * self.subject.value[: v.shape[0]]
-        product = xp.where(xp.isfinite(product), product, xp.zeros_like(product))
-        sizes = self.sizes[part]
+        xp = namespace(v)
+        product, sizes = finite_part(v * self.subject.value[: v.shape[0]]), self.sizes[part]
         size = math.sqrt(float(xp.mean(sizes * sizes))) if sizes.shape[0] else 0.0
-        return self.subject.epsilon * math.sqrt(float(xp.sum(product * product))) / (size or 1.0)
+        return self.subject.epsilon * math.sqrt(dot(product, product)) / (size or 1.0)
 
     def looks_for(self, slope: Array, number: int = 2) -> list[Look]:
         """Codirections in which every output weighs about the same, given its slope along some direction."""
         subject = self.subject
-        xp = array_api_compat.array_namespace(slope)
-        seen = xp.isfinite(slope) & xp.isfinite(subject.value[: subject.codomain.size])
-        size = xp.where(seen, xp.abs(slope), xp.zeros_like(slope))
-        top = float(xp.max(size)) if size.shape[0] else 0.0
-        noise = xp.where(seen, self.noise, xp.zeros_like(slope))
+        xp = namespace(slope)
+        value = subject.value[: subject.codomain.size]
+        seen = None if all_finite(slope) and all_finite(value) else xp.isfinite(slope) & xp.isfinite(value)
+
+        def of_those(array: Array) -> Array:
+            return array if seen is None else xp.where(seen, array, xp.zeros_like(array))
+
+        size, noise = of_those(xp.abs(slope)), of_those(self.noise)
+        top = peak(size)
         # An output whose slope drowns in its roundoff is looked at less closely, lest it drown the others.
         weight = size + noise * (1e4 / NEAR if self.is_fine else 1.0) + (self.coarse * top or 1.0)
         found = []
         for _ in range(min(number, max(1, slope.shape[0]))):
             v = subject.signed(slope.shape[0]) * (float(xp.min(weight)) / weight)
-            found.append(self.look(xp.where(seen, v, xp.zeros_like(v))))
+            found.append(self.look(of_those(v)))
         return found
 
     def look(self, v: Array) -> Look:
         """A codirection with its gradient."""
-        xp = array_api_compat.array_namespace(v)
+        xp = namespace(v)
         v = self.subject.representable(v)
         w = self.subject.reverse.pull(v) if self.reversible else self.subject.zeros(self.subject.domain.size)
-        broken = ~xp.isfinite(w)
-        return Look(v, xp.where(broken, xp.zeros_like(w), w), broken)
+        if all_finite(w):
+            return Look(v, w, self.nothing)
+        return Look(v, finite_part(w), ~xp.isfinite(w))
 
-    def jitter(self, v: Array, u: Array) -> float:
-        """By how much (Jᵀv)·u changes when the inputs change by about two roundoffs."""
-        subject, xp = self.subject, array_api_compat.array_namespace(v)
+    def jitter(self, v: Array, u: Array, error: float) -> float:
+        """By how much (Jᵀv)·u changes when the inputs change by about two roundoffs, to explain an error."""
+        subject, xp = self.subject, namespace(v)
         if not self.reversible:
             return 0.0
-        found = []
-        for _ in range(JITTERS):
-            tiny = 2.0 * subject.epsilon * self.sizes * xp.sign(subject.signed(subject.domain.size))
+        found: list[float] = []
+        for number in range(MORE_JITTERS):
+            if number >= JITTERS and (max(found) - min(found)) * NOTICED < abs(error):
+                break
+            tiny = self.roundoffs()
             if self.zeros_are_exact:
                 tiny = xp.where(subject.point == 0.0, xp.zeros_like(tiny), tiny)
             found += [float(xp.sum(subject.pulled_at(sign * tiny, v) * u)) for sign in (1.0, -1.0)]
         return max(found) - min(found)
+
+    def roundoffs(self) -> Array:
+        """A displacement of every input by about two roundoffs, however narrow the steps are."""
+        subject, xp = self.subject, namespace(self.sizes)
+        sizes = xp.maximum(xp.abs(subject.point), self.sizes)
+        return 2.0 * subject.epsilon * sizes * xp.sign(subject.signed(subject.domain.size))

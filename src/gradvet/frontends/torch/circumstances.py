@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as decorated_checkpoint
 
+from gradvet.core.circumstances import Afresh
 from gradvet.errors import DerivativeError
 from gradvet.frontends.torch.makeup import Calls, has_decomposition
 from gradvet.frontends.torch.passes import accountable, gradients, has_own_rules
@@ -31,6 +32,7 @@ class TorchCircumstances:
 
     def __init__(self, subject: TorchSubject) -> None:
         self._subject = weakref.ref(subject)
+        self._own_rules: bool | None = None
 
     @property
     def subject(self) -> TorchSubject:
@@ -57,7 +59,7 @@ class TorchCircumstances:
         with _named("for a cotangent that is expanded in memory"):
             return self._pull(expanded), plain
 
-    def mutations(self, v: Tensor) -> list[str]:
+    def afresh(self, v: Tensor) -> Afresh:
         subject = self.subject
         cotangents = subject.codomain.unflatten(v)
         names = [f"the cotangent of {leaf.name}" for leaf in subject.codomain.leaves]
@@ -65,14 +67,11 @@ class TorchCircumstances:
         watched = [*zip(names, cotangents, strict=True), *arguments]
         before = [(name, tensor, tensor.detach().clone()) for name, tensor in watched]
         outputs = subject.live_at(subject.arguments)
-        gradients(outputs, subject.inputs, cotangents)
-        subject.cost.pulls += 1
-        return [name for name, tensor, copy in before if not _same(tensor.detach(), copy)]
+        gradient = self._gradient(outputs, cotangents)
+        return Afresh(gradient, [name for name, tensor, copy in before if not _same(tensor.detach(), copy)])
 
-    def after_another_forward(self, v: Tensor) -> tuple[Tensor, Tensor]:
+    def after_another_forward(self, v: Tensor) -> Tensor:
         subject, cotangents = self.subject, self.subject.codomain.unflatten(v)
-        # Not the graph of the point: later calls may have spoiled it already.
-        undisturbed = self._gradient(subject.live_at(subject.arguments), cotangents)
         live = subject.live_at(subject.arguments)
         with torch.no_grad():
             others = [
@@ -85,11 +84,11 @@ class TorchCircumstances:
             subject.function(*[a.detach().clone().requires_grad_() if _floating(a) else a for a in subject.arguments])
         subject.cost.forwards += 1
         with _named("after a forward pass at other inputs"):
-            return self._gradient(live, cotangents), undisturbed
+            return self._gradient(live, cotangents)
 
-    def twice(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        cotangents = self.subject.codomain.unflatten(v)
-        return self._pull(cotangents), self._pull(cotangents)
+    def again(self, v: Tensor) -> Tensor:
+        torch.rand((), device=self.subject.home)
+        return self._pull(self.subject.codomain.unflatten(v))
 
     def alone(self, leaf: int, v: Tensor) -> Tensor | None:
         subject = self.subject
@@ -167,7 +166,9 @@ class TorchCircumstances:
         )
 
     def has_own_rules(self) -> bool:
-        return has_own_rules(self.subject.live)
+        if self._own_rules is None:
+            self._own_rules = has_own_rules(self.subject.live)
+        return self._own_rules
 
     def reads_captured(self) -> bool:
         subject = self.subject
@@ -224,7 +225,9 @@ class TorchCircumstances:
     def _same_values(self, live: Sequence[Any]) -> bool:
         values = self.subject.vector(self.subject.codomain, live)
         expected = self.subject.vector(self.subject.codomain, self.subject.live)
-        return bool(torch.allclose(values, expected, rtol=self.subject.epsilon**0.5, equal_nan=True))
+        return torch.equal(values, expected) or bool(
+            torch.allclose(values, expected, rtol=self.subject.epsilon**0.5, equal_nan=True)
+        )
 
     def _pull(self, cotangents: Sequence[Tensor]) -> Tensor:
         """Through the graph that was recorded at the point."""
@@ -254,4 +257,6 @@ def _floating(value: Any) -> bool:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    return bool(torch.equal(one.nan_to_num(), other.nan_to_num())) if one.numel() else True
+    if not one.numel() or torch.equal(one, other):
+        return True
+    return bool(torch.equal(one.nan_to_num(), other.nan_to_num()))

@@ -16,6 +16,7 @@ from torch import Tensor
 from gradvet.core.problem import Misfit
 from gradvet.frontends.torch.batching import pull_rows
 from gradvet.frontends.torch.layouts import can_be_cut
+from gradvet.frontends.torch.passes import swift_gradients
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 def _undefined(output: Any) -> Any:
     """The output through an identity that lets no cotangent back; what cannot be cut off so gets zeros."""
     return torch._C._functions.UndefinedGrad()(output) if can_be_cut(output) else output
-
-
-_ENGINE = torch.autograd.Variable._execution_engine
-"""What `torch.autograd.grad` calls after checks of arguments that are right here by construction."""
 
 
 @functools.cache
@@ -113,12 +110,7 @@ class TorchReverse(Derivative):
     def _gradients(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
         problem = self.problem
         problem.cost.pulls += 1
-        if problem.ordinary:
-            self._last = _ENGINE.run_backward(
-                tuple(live), tuple(cotangents), True, False, problem.inputs, True, accumulate_grad=False
-            )
-        else:
-            self._last = torch.autograd.grad(live, problem.inputs, cotangents, retain_graph=True, allow_unused=True)
+        self._last = swift_gradients(tuple(live), problem.inputs, tuple(cotangents))
         return self._last
 
     def _vector(self, gradients: Sequence[Any]) -> Tensor:

@@ -1,0 +1,34 @@
+"""What `.grad` gains beside what it held, as findings."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradvet.checks.accumulation import accumulation
+from gradvet.core.results import Finding, Verdict
+from tests.core.trials import point, trial_of
+
+
+def found(monkeypatch: pytest.MonkeyPatch, factor: float, added: float, slope: float = 3.0) -> Finding:
+    """The finding where `.grad` gains this factor of the gradient, and something more."""
+    trial = trial_of(lambda x: slope * x, point(1.0, 1.0))
+    gained = factor * trial.pulled[0][1] + added
+    monkeypatch.setattr(trial.subject.circumstances, "accumulated", lambda v: gained)
+    (finding,) = accumulation(trial)
+    return finding
+
+
+def test_gradient_that_is_added_passes() -> None:
+    (finding,) = accumulation(trial_of(torch.sin, point(1.0, 2.0)))
+    assert finding.verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("factor", [0.0, 2.0, -1.0, 1.01])
+def test_anything_else_than_the_gradient_fails(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    assert found(monkeypatch, factor, 0.0).verdict is Verdict.FAIL
+
+
+def test_roundoff_of_what_was_there_before_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(monkeypatch, 1.0, 2e-14, slope=1e-12).verdict is Verdict.PASS
+    assert found(monkeypatch, 1.0, 2e-13, slope=1e-12).verdict is Verdict.FAIL

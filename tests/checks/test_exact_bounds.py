@@ -1,0 +1,171 @@
+"""Checks that need no differences forgive roundoff and nothing more, and have nothing to say about no numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradvet.api.catalogue import EXACT
+from gradvet.checks.batches import batched
+from gradvet.checks.compiled import compiled_against
+from gradvet.checks.disconnected import detached
+from gradvet.checks.duality import duality
+from gradvet.checks.frozen import frozen
+from gradvet.checks.values import values
+from gradvet.core.results import Finding, Verdict
+from gradvet.core.survey import TrialCheck
+from gradvet.core.trial import Trial
+from tests.core.trials import point, trial_of, written
+
+FAIL, PASS = Verdict.FAIL, Verdict.PASS
+
+
+def vector(*numbers: float) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def tripled(slope: float = 3.0) -> Trial:
+    """3x at (1, 2, 4) with this as its derivative."""
+    return trial_of(written(lambda x: 3.0 * x, lambda x: torch.full_like(x, slope)), point(1.0, 2.0, 4.0))
+
+
+def only(findings: Any) -> Finding:
+    (finding,) = findings
+    assert isinstance(finding, Finding)
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict"), [(6.0, PASS), (6.0 + 1e-14, PASS), (6.0 + 1e-9, FAIL), (6.1, FAIL), (float("nan"), FAIL)]
+)
+def test_value_without_grad_mode_may_differ_by_roundoff(
+    value: float, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = tripled()
+    monkeypatch.setattr(trial.subject.circumstances, "without_grad_mode", lambda: vector(3.0, value, 12.0))
+    finding = only(values(trial))
+    assert finding.verdict is verdict
+    if verdict is FAIL:
+        assert finding.headline.startswith("output [1] is ")
+        assert finding.facts["expected"] == 6.0
+
+
+def test_value_of_a_random_function_may_differ_by_what_it_wobbles(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = tripled()
+    trial.wobble = vector(0.0, 0.0, 1e-3)
+    monkeypatch.setattr(trial.subject.circumstances, "without_grad_mode", lambda: vector(3.0, 6.01, 12.0))
+    assert only(values(trial)).verdict is PASS
+    monkeypatch.setattr(trial.subject.circumstances, "without_grad_mode", lambda: vector(3.0, 6.1, 12.0))
+    assert only(values(trial)).verdict is FAIL
+
+
+@pytest.mark.parametrize(("error", "verdict"), [(0.0, PASS), (1e-8, PASS), (1e-5, FAIL), (float("nan"), FAIL)])
+def test_value_in_a_batch_may_differ_by_half_its_digits(
+    error: float, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = tripled()
+    alone = vector(3.0, 6.0, 12.0, 3.0, 6.0, 12.0)
+    together = alone.clone()
+    together[4] += error
+    monkeypatch.setattr(trial.subject.circumstances, "values_mapped", lambda: (together, alone))
+    found = [finding for finding in batched(trial) if "value" in finding.headline]
+    assert only(found).verdict is verdict
+    if verdict is FAIL:
+        assert "at output [1]: " in found[0].headline
+
+
+def test_what_cannot_be_batched_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RuntimeError("the first line\nthe second line")
+
+    trial = tripled()
+    monkeypatch.setattr(trial.subject.circumstances, "values_mapped", refuse)
+    words = [finding.headline for finding in batched(trial) if finding.verdict is Verdict.SKIPPED]
+    assert words == ["values cannot be batched here: the first line"]
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, PASS), (1.0 + 1e-10, PASS), (1.0 + 1e-5, FAIL), (1.1, FAIL)])
+def test_compiled_function_may_differ_by_half_the_digits(factor: float, verdict: Verdict) -> None:
+    twin = trial_of(written(lambda x: 3.0 * factor * x, lambda x: torch.full_like(x, 3.0)), point(1.0, 2.0, 4.0))
+    finding = only(compiled_against(twin.subject)(tripled()))
+    assert finding.verdict is verdict
+    if verdict is FAIL:
+        assert finding.headline.startswith("the compiled function differs at output [")
+
+
+@pytest.mark.parametrize(("slope", "verdict"), [(3.0, PASS), (3.0 + 1e-9, PASS), (3.001, FAIL), (float("nan"), FAIL)])
+def test_gradient_of_a_compiled_function_is_that_of_the_plain_one(slope: float, verdict: Verdict) -> None:
+    assert only(compiled_against(tripled(slope).subject)(tripled())).verdict is verdict
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, PASS), (1.0 + 1e-7, PASS), (1.001, FAIL), (0.0, FAIL)])
+def test_forward_and_reverse_mode_agree_to_a_hundred_thousandth(factor: float, verdict: Verdict) -> None:
+    class Modes(torch.autograd.Function):
+        @staticmethod
+        def forward(x: Tensor) -> Tensor:
+            return 3.0 * x
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+        @staticmethod
+        def backward(ctx: Any, v: Tensor) -> Tensor:
+            return 3.0 * v
+
+        @staticmethod
+        def jvp(ctx: Any, u: Tensor) -> Tensor:
+            return 3.0 * factor * u
+
+    assert only(duality(trial_of(Modes.apply, point(1.0, 2.0, 4.0)))).verdict is verdict
+
+
+@pytest.mark.parametrize(("slope", "verdict"), [(0.0, PASS), (1e-14, PASS), (1e-6, Verdict.SKIPPED)])
+def test_output_without_derivative_that_varies_is_told_from_roundoff(slope: float, verdict: Verdict) -> None:
+    trial = trial_of(lambda x: (2.0 * x, 1.0 + slope * x.detach()), point(1.0, 2.0))
+    finding = only(detached(trial))
+    assert finding.verdict is verdict
+    assert finding.facts.get("outputs", []) == ([] if verdict is PASS else ["output 1"])
+
+
+def test_function_that_cannot_be_called_with_one_input_alone_is_not_failed() -> None:
+    def both(x: Tensor, y: Tensor) -> Tensor:
+        if not y.requires_grad:
+            raise RuntimeError("the second must require grad\nor else")
+        return x * y
+
+    finding = only(frozen(trial_of(both, point(1.0), point(2.0))))
+    assert finding.verdict is Verdict.SKIPPED
+    assert finding.headline.endswith("when only input 0 requires grad: the second must require grad")
+
+
+NUMBERS = [
+    "determinism",
+    "linearity",
+    "cotangents",
+    "mutation",
+    "interleaving",
+    "batched",
+    "accumulation",
+    "checkpoint",
+]
+
+
+@pytest.mark.parametrize("check", [EXACT[name] for name in (*NUMBERS, "duality", "layouts")])
+def test_function_of_no_numbers_or_with_no_numbers_is_not_asked(check: TrialCheck) -> None:
+    nothing, some = point(), point(1.0, 2.0)
+    assert list(check(trial_of(torch.sin, nothing))) == []
+    assert list(check(trial_of(lambda x: x[:0], some))) == []
+    assert list(check(trial_of(lambda x: x.sum(), nothing))) == []
+
+
+@pytest.mark.parametrize(
+    "check", [EXACT[name] for name in (*NUMBERS, "values", "metadata", "undefined", "duality", "layouts")]
+)
+def test_right_function_gets_an_answer(check: TrialCheck) -> None:
+    findings = list(check(trial_of(torch.sin, torch.linspace(0.1, 1.1, 6, dtype=torch.float64).reshape(2, 3))))
+    assert findings or check is EXACT["metadata"]
+    assert {finding.verdict for finding in findings} <= {PASS}

@@ -1,0 +1,128 @@
+"""At points that nobody asked for, a derivative is called wrong only where its surroundings leave no other reading."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradvet.core.certainty import is_certain, obstacle
+from gradvet.core.judgement import Judgement, Reason
+from gradvet.core.outcome import Outcome
+from gradvet.core.pinpoint import Entry
+from gradvet.core.results import Verdict
+from gradvet.core.trial import Trial
+from tests.core.trials import Elementwise, point, trial_of, written
+
+
+def failure(trial: Trial, reason: Reason, row: int = 0, column: int = 0) -> Outcome:
+    subject = trial.subject
+    judgement = Judgement(Verdict.FAIL, reason)
+    output, source = subject.codomain.locate(max(row, 0)), subject.domain.locate(column)
+    entry = Entry(output, source, math.nan, math.nan, math.nan, judgement, row, column)
+    return Outcome(Verdict.FAIL, reason, entry)
+
+
+def certain(function: Elementwise, slope: float, reason: Reason, at: float = 0.0) -> bool:
+    trial = trial_of(written(function, lambda x: torch.full_like(x, slope)), point(at))
+    return is_certain(trial, failure(trial, reason))
+
+
+def steep_kink(x: Tensor) -> Tensor:
+    """Slopes 999 and 1001, and a value of one."""
+    return 1.0 + 1000.0 * x + x.abs()
+
+
+@pytest.mark.parametrize(("slope", "beyond"), [(1001.5, False), (998.5, False), (1005.0, True), (995.0, True)])
+def test_value_outside_of_a_kink_counts_from_a_thousandth_of_its_slopes_on(slope: float, beyond: bool) -> None:
+    assert certain(steep_kink, slope, Reason.OUTSIDE) is beyond
+
+
+def rounded_kink(x: Tensor) -> Tensor:
+    """A kink that is smooth on a scale of 1e-10: around zero its slope is anything between -1 and 1."""
+    return 1.0 + torch.sqrt(x**2 + 1e-20)
+
+
+def test_slopes_that_are_more_than_two_numbers_leave_doubt() -> None:
+    assert not certain(rounded_kink, 2.0, Reason.OUTSIDE)
+    assert certain(lambda x: 1.0 + x.abs(), 2.0, Reason.OUTSIDE)
+
+
+@pytest.mark.parametrize(("slope", "wrong"), [(1.0, False), (1.0005, False), (1.01, True), (0.0, True), (-1.0, True)])
+def test_another_slope_than_that_of_a_smooth_function_is_certain_if_it_is_material(slope: float, wrong: bool) -> None:
+    assert certain(lambda x: 1.0 + torch.sin(x), slope, Reason.DISAGREES) is wrong
+
+
+def test_slope_between_those_of_a_kink_is_never_certainly_wrong() -> None:
+    for slope in (-1.0, 0.0, 0.5, 1.0):
+        assert not certain(lambda x: 1.0 + x.abs(), slope, Reason.DISAGREES)
+        assert not certain(lambda x: 1.0 + x.abs(), slope, Reason.OUTSIDE)
+
+
+def test_failure_without_a_place_is_never_certain() -> None:
+    trial = trial_of(written(torch.sin, torch.zeros_like), point(0.5))
+    assert is_certain(trial, failure(trial, Reason.DISAGREES))
+    assert not is_certain(trial, failure(trial, Reason.DISAGREES, row=-1))
+    assert not is_certain(trial, failure(trial, Reason.OUTSIDE, row=-1))
+    assert not is_certain(trial, Outcome(Verdict.FAIL, Reason.DISAGREES))
+
+
+def test_missing_derivative_is_certainly_wrong_where_slopes_come_together() -> None:
+    def nowhere(x: Tensor) -> Tensor:
+        return torch.full_like(x, math.nan)
+
+    smooth = trial_of(written(lambda x: 1.0 + torch.sin(x), nowhere), point(0.0))
+    bent = trial_of(written(lambda x: 1.0 + x.abs(), nowhere), point(0.0))
+    steep = trial_of(written(lambda x: 1.0 + x.abs().sqrt(), nowhere), point(0.0))
+    assert is_certain(smooth, failure(smooth, Reason.NOT_FINITE, row=-1))
+    assert not is_certain(smooth, failure(smooth, Reason.NOT_FINITE, row=0))
+    assert not is_certain(bent, failure(bent, Reason.NOT_FINITE, row=-1))
+    assert not is_certain(steep, failure(steep, Reason.NOT_FINITE, row=-1))
+
+
+def test_error_of_one_among_equals_counts_only_if_all_of_them_together_are_wrong() -> None:
+    def largest(x: Tensor) -> Tensor:
+        return 1.0 + x.max()
+
+    class Chosen(torch.autograd.Function):
+        """The maximum; all of the gradient goes to the first of those that are tied, `factor` times."""
+
+        @staticmethod
+        def forward(ctx: object, x: Tensor, factor: float) -> Tensor:
+            ctx.factor = factor  # type: ignore[attr-defined]
+            return largest(x)
+
+        @staticmethod
+        def backward(ctx: object, v: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+            return v * torch.tensor([ctx.factor, 0.0], dtype=v.dtype), None  # type: ignore[attr-defined]
+
+    def found(factor: float) -> bool:
+        trial = trial_of(lambda x: Chosen.apply(x, factor), point(1.0, 1.0))  # type: ignore[no-untyped-call]
+        return is_certain(trial, failure(trial, Reason.OUTSIDE, 0, 0))
+
+    assert not found(1.0)
+    assert found(2.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (torch.sin, None),
+        (lambda x: 1.0 + x.abs(), None),
+        (lambda x: torch.sign(x) + x, Reason.JUMP),
+        (lambda x: torch.where(x > 0.0, 1.0 + x, x), Reason.JUMP),
+        (lambda x: x.abs() ** 0.25, Reason.JUMP),
+    ],
+)
+def test_jump_makes_a_scrutiny_vain_and_a_kink_does_not(function: Elementwise, reason: Reason | None) -> None:
+    assert obstacle(trial_of(written(function, torch.ones_like), point(0.0))) is reason
+
+
+def test_derivative_that_is_not_finite_makes_a_scrutiny_vain_only_where_the_slopes_are_not_either() -> None:
+    def nowhere(x: Tensor) -> Tensor:
+        return torch.full_like(x, math.nan)
+
+    assert obstacle(trial_of(written(lambda x: 1.0 + x.abs(), nowhere), point(0.0))) is Reason.NOT_FINITE
+    assert obstacle(trial_of(written(lambda x: 1.0 + torch.sin(x), nowhere), point(0.0))) is None

@@ -1,0 +1,74 @@
+"""When two gradients that should be the same are the same."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradvet.core.likeness import Gap, gap_between
+from gradvet.core.trial import Trial
+from tests.core.trials import point, trial_of
+
+
+def gap(trial: Trial, *factors: float) -> Gap | None:
+    """Between the gradient and itself times these factors."""
+    v, expected = trial.pulled[0]
+    return gap_between(trial, v, expected * torch.tensor(factors, dtype=torch.float64), expected)
+
+
+def straight() -> Trial:
+    return trial_of(lambda x: 3.0 * x, point(1.0, 1.0, 1.0))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.0 + 2e-7, 1.0 - 2e-7])
+def test_gradients_may_differ_by_a_millionth_of_the_largest_entry(factor: float) -> None:
+    assert gap(straight(), factor, 1.0, 1.0) is None
+
+
+@pytest.mark.parametrize("factor", [1.0 + 1e-5, 1.0 - 1e-5, 0.0, -1.0, math.nan, math.inf])
+def test_entry_that_differs_more_is_named_with_both_values(factor: float) -> None:
+    trial = straight()
+    found = gap(trial, 1.0, factor, 1.0)
+    assert found is not None
+    assert str(found.place) == "input 0 [1]"
+    assert found.expected == float(trial.pulled[0][1][1])
+    assert found.found == pytest.approx(factor * found.expected, nan_ok=True)
+
+
+def test_worst_of_several_entries_is_named() -> None:
+    found = gap(straight(), 1.01, 1.0, 1.5)
+    assert found is not None
+    assert str(found.place) == "input 0 [2]"
+
+
+def test_where_the_reference_is_not_finite_nothing_is_held_to_it() -> None:
+    trial = straight()
+    v, expected = trial.pulled[0]
+    lost = torch.tensor([math.nan, math.inf, float(expected[2])], dtype=torch.float64)
+    assert gap_between(trial, v, expected, lost) is None
+
+
+def test_every_input_is_held_to_its_own_size() -> None:
+    trial = trial_of(lambda x, y: x + 1e-6 * y, point(1.0), point(1.0))
+    assert gap(trial, 1.0, 1.0 + 1e-7) is None
+    found = gap(trial, 1.0, 1.001)
+    assert found is not None
+    assert str(found.place) == "input 1 [0]"
+
+
+def test_roundoff_of_the_input_that_matters_most_is_forgiven_to_all() -> None:
+    faint = trial_of(lambda x, y: x + 1e-10 * y, point(1.0), point(1.0))
+    assert gap(faint, 1.0, 1.001) is None
+    assert gap(faint, 1.0, 1.2) is not None
+
+
+def test_gradient_that_changes_with_the_last_digit_of_the_inputs_may_differ_by_what_it_changes() -> None:
+    def fast(x: Tensor) -> Tensor:
+        return torch.sin(1e9 * x)
+
+    trial = trial_of(fast, point(1.0, 1.0, 1.0))
+    assert gap(trial, 1.0 + 3e-6, 1.0, 1.0) is None
+    assert gap(trial, 1.0 + 1e-2, 1.0, 1.0) is not None

@@ -1,0 +1,106 @@
+"""The scrutiny of one mode: what it spends, and what it does not let pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradvet.core.judgement import Reason
+from gradvet.core.modes import FORWARD, REVERSE, Mode
+from gradvet.core.results import Verdict
+from gradvet.core.scrutiny import Scrutiny, _split
+from gradvet.core.trial import Trial
+from tests.core.trials import point, trial_of, written
+
+MODES = pytest.mark.parametrize("mode", [REVERSE, FORWARD], ids=lambda mode: mode.name)
+
+
+@MODES
+def test_smooth_function_is_judged_by_near_walks_alone(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    def climb(*_: Any, **__: Any) -> None:
+        raise AssertionError("no ladder was needed")
+
+    monkeypatch.setattr(Trial, "climb", climb)
+    outcome = Scrutiny(trial_of(torch.sin, point(0.3, 1.0, 2.0)), mode).outcome()
+    assert (outcome.verdict, outcome.reason) == (Verdict.PASS, Reason.AGREES)
+
+
+@MODES
+@pytest.mark.parametrize("size", [1.0, 1e-6, 1e-9])
+def test_error_of_an_input_of_small_influence_is_found(mode: Mode, size: float) -> None:
+    inner = written(lambda y: size * y, lambda y: torch.full_like(y, 1.1 * size))
+    outcome = Scrutiny(trial_of(lambda x, y: x + inner(y), point(0.3, 1.0), point(0.7, 0.2)), mode).outcome()
+    assert outcome.verdict is Verdict.FAIL
+    assert outcome.entry is not None
+    assert outcome.entry.input.name == "input 1"
+
+
+def test_input_whose_influence_is_below_roundoff_is_said_to_be() -> None:
+    inner = written(lambda y: 1e-17 * y, lambda y: torch.full_like(y, 1e-17))
+    trial = trial_of(lambda x, y: x + inner(y), point(1.0), point(1.0))
+    assert Scrutiny(trial, REVERSE).outcome().verdict is Verdict.PASS
+    assert trial.record.faint == {"input 1"}
+    assert trial.record.notes == ["what input 1 does to the outputs is below the outputs' roundoff"]
+
+
+@pytest.mark.parametrize(("slope", "verdict"), [(2.0, Verdict.PASS), (2.5, Verdict.FAIL)])
+def test_edge_of_the_domain_is_judged_from_inside(slope: float, verdict: Verdict) -> None:
+    def inside(x: Tensor) -> Tensor:
+        return torch.where(x < 0.0, torch.full_like(x, float("nan")), 2.0 * x + x**2)
+
+    trial = trial_of(written(inside, lambda x: torch.full_like(x, slope)), point(0.0))
+    assert Scrutiny(trial, REVERSE).outcome().verdict is verdict
+
+
+def test_function_that_is_defined_nowhere_around_leaves_doubt() -> None:
+    def alone(x: Tensor) -> Tensor:
+        return torch.where(x == 1.0, x, torch.full_like(x, float("nan")))
+
+    outcome = Scrutiny(trial_of(written(alone, torch.ones_like), point(1.0)), REVERSE).outcome()
+    assert (outcome.verdict, outcome.reason) == (Verdict.INCONCLUSIVE, Reason.DOMAIN)
+
+
+@MODES
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, Verdict.PASS), (1.5, Verdict.FAIL), (0.5, Verdict.FAIL)])
+def test_coarse_formats_are_judged_by_the_ladder(
+    mode: Mode, dtype: torch.dtype, factor: float, verdict: Verdict
+) -> None:
+    function = written(torch.sin, lambda x: factor * torch.cos(x))
+    trial = trial_of(function, point(0.3, 0.5, 0.7, dtype=dtype), power=0.2)
+    assert Scrutiny(trial, mode).outcome().verdict is verdict
+
+
+def test_rows_with_a_kink_are_looked_at_so_that_their_kinks_add_up() -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.stack([x[0].abs(), -3.0 * x[0].abs(), torch.sin(x[1])])
+
+    trial = trial_of(function, point(0.0, 1.0))
+    look, walk = trial.looks[0], trial.first
+    bent, rest = _split(trial, look, walk, torch.tensor([True, True, False]))
+    first, second, third = look.v.abs().tolist()
+    assert bent.v.tolist() == pytest.approx([first, -second, 0.0])
+    assert rest.v.tolist() == [0.0, 0.0, float(look.v[2])]
+    assert third > 0.0
+
+
+def test_trial_whose_time_is_spent_leaves_doubt() -> None:
+    trial = trial_of(lambda x: (x - 2.0).abs(), point(1.0, 2.0))
+    trial.deadline = 0.0
+    outcome = Scrutiny(trial, REVERSE).outcome()
+    assert (outcome.verdict, outcome.reason) == (Verdict.INCONCLUSIVE, Reason.BUDGET)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_error_beside_a_kink_is_found_whichever_way_the_line_leads(seed: int) -> None:
+    def claimed(x: Tensor) -> Tensor:
+        return torch.tensor([0.0, 1.1], dtype=x.dtype)
+
+    trial = trial_of(written(torch.abs, claimed), point(0.0, 1.0), seed=seed)
+    outcome = Scrutiny(trial, REVERSE).outcome()
+    assert outcome.verdict is Verdict.FAIL
+    assert outcome.entry is not None
+    assert outcome.entry.column == 1
