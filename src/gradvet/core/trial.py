@@ -31,6 +31,10 @@ JITTERS, MORE_JITTERS = 3, 10
 """So many pairs of inputs next to the point show how noisy the derivative is, or more where it is: few may agree by
 chance."""
 
+INHERITED = 1e-11
+"""This part of the largest slope is left of it in others where terms cancel: a few roundoffs, and those of a few
+operators in a row."""
+
 NOTICED = 32.0
 """Noise of less than this part of an error does not explain it."""
 
@@ -272,7 +276,8 @@ class Trial(Experiment):
 
     def roundoff(self, v: Array) -> float:
         """The roundoff of v·J·u that rows of small slope inherit from those of large slope."""
-        return (16.0 if self.is_fine else 2.0) * self.subject.epsilon * peak(self.first.slope) * math.sqrt(dot(v, v))
+        share = INHERITED if self.is_fine else 2.0 * self.subject.epsilon
+        return share * peak(self.first.slope) * math.sqrt(dot(v, v))
 
     def grain(self, v: Array, part: slice) -> float:
         """The slope that a roundoff of the outputs would be, over a step of the size of these inputs."""
