@@ -10,15 +10,16 @@ from contextlib import contextmanager
 
 from gradvet.frontends.torch.specimens import seeded
 
-LONG = 0.05
-"""Seconds above which one measurement is enough: neither the first call's extra cost nor the clock matters then."""
+LONG = 0.5
+"""Seconds above which one measurement is enough: neither the first call's extra cost nor the clock matters then, and
+what other processes do to the caches matters less."""
 
 
 def repeats(seconds: float) -> int:
     """How often to measure a call that took that long the first time."""
     if seconds < 0.005:
         return 7
-    return 3 if seconds < LONG else 1
+    return 5 if seconds < LONG else 1
 
 
 def interleaved(contestants: Mapping[str, Callable[[], object]]) -> dict[str, float]:

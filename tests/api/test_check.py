@@ -404,7 +404,7 @@ def test_noise_of_the_derivative_itself_is_not_called_wrong() -> None:
     x = inputs(6)
     noisy = wrong_in(lambda g: g * (1.0 + 1e-4 * torch.sin(1e20 * g)))
     off = wrong_in(lambda g: g * (1.0 + 1e-4))
-    for seed in range(3):
+    for seed in range(12):
         assert "reverse" not in failed(gradvet.check(noisy, x, seed=seed, checks=["reverse"]))
         assert "reverse" in failed(gradvet.check(off, x, seed=seed, checks=["reverse"]))
 

@@ -68,3 +68,12 @@ def test_small_factor_is_diagnosed() -> None:
     x = torch.linspace(0.5, 2.0, 5, dtype=torch.float64)
     report = gradvet.check(lambda x: scaled(x, 1e-3).exp(), x, seed=1)
     assert "ratio is 1.001 everywhere" in report.failures[0].advice
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_roundoff_of_a_large_phase_inside_the_derivative_is_not_called_wrong(seed: int) -> None:
+    # The phase of a sum is known to one roundoff of a million; that much is left in the gradient, whatever the input.
+    parts = 1e6 * (1.0 + torch.rand(2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)))
+    z = torch.complex(parts[0], parts[1])
+    report = gradvet.check(lambda z: torch.logsumexp(z, 0), (z,), seed=seed, points=None, checks=["reverse"])
+    assert report.verdict is not Verdict.FAIL

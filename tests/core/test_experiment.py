@@ -64,20 +64,18 @@ def test_row_is_one_row_of_the_jacobian() -> None:
     assert torch.allclose(trial.row(4), x[1] + torch.eye(3, dtype=torch.float64)[1] * x.sum())
 
 
-def test_every_length_of_a_walk_has_directions_of_its_own_and_the_same_slopes() -> None:
+def test_every_way_to_walk_has_directions_of_its_own_and_the_same_slopes() -> None:
     trial = experiment(torch.sin, numbers((5,), 0))
     x = trial.problem.inputs[0].detach()
-    drawn = {}
-    for way, (_, length) in enumerate(STRIDES):
+    drawn = []
+    for way in range(len(STRIDES)):
         trial.walk_as(way)
         (direction,) = trial.directions(1)
         assert torch.allclose(direction.difference, x.cos() * direction.displacement, rtol=1e-6)
         (pushed,) = trial.pushes(1)
         assert torch.allclose(pushed, x.cos() * direction.displacement)
-        drawn.setdefault(length, []).append(direction.displacement / direction.step)
-    assert all(torch.equal(one, other) for one, *others in drawn.values() for other in others)
-    firsts = [one for one, *_ in drawn.values()]
-    assert not any(torch.allclose(one, other) for one, other in itertools.combinations(firsts, 2))
+        drawn.append(direction.displacement / direction.step)
+    assert not any(torch.allclose(one, other) for one, other in itertools.combinations(drawn, 2))
 
 
 def test_going_on_in_the_same_way_keeps_the_directions() -> None:

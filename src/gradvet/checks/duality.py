@@ -31,7 +31,7 @@ def duality(trial: Trial) -> Iterator[Finding]:
     grain = 64.0 * subject.epsilon * math.sqrt(dot(look.v * look.v, subject.value[: look.v.shape[0]] ** 2))
     allowed = grain + FORGIVEN * scale
     if not abs(left - right) <= allowed:
-        allowed += 16.0 * trial.jitter(look.v, u)
+        allowed += 16.0 * trial.jitter(look.v, u, left - right)
     if not abs(left - right) <= allowed and not trial.is_rough_as_it_looks:
         allowed += subject.roughness() ** COARSE_SHARE * scale
     if bool(xp.any(look.broken)) or abs(left - right) <= allowed:

@@ -17,9 +17,12 @@ def linearity(trial: Trial) -> Iterator[Finding]:
     (a, of_a), (b, of_b) = trial.pulled
     v = subject.representable(0.5 * a - 0.25 * b)
     parts = 0.5 * of_a - 0.25 * of_b
+    at_zero = trial.at_zero.gradient
+    if at_zero is None:
+        at_zero = subject.zeros(subject.domain.size)
     for name, found, expected in (
         ("a sum of cotangents does not give the sum of their gradients", subject.reverse.pull(v), parts),
-        ("a zero cotangent does not give a zero gradient", trial.at_zero.gradient, 0.0 * parts),
+        ("a zero cotangent does not give a zero gradient", at_zero, 0.0 * parts),
     ):
         gap = gap_between(trial, v, found, expected)
         if gap is not None:

@@ -56,7 +56,7 @@ def _slopes(trial: Trial, mode: Mode) -> Iterator[Finding]:
         headline = f"{WORDS.get(outcome.reason, outcome.reason.value)} ({mode.name} mode)"
         yield Finding(mode.name, Verdict.INCONCLUSIVE, headline, facts=_facts(outcome), advice=_advice(trial, outcome))
     else:
-        miss = miss_probability(MARGIN, Plan(2, 2 if subject.codomain.size > 1 else None))
+        miss = miss_probability(MARGIN, Plan(2, 2 if subject.codomain.size > 1 else None), spread=1.0)
         facts = {"reason": outcome.reason.value, "miss": miss, "resolution": dict(trial.record.resolution)}
         yield Finding(mode.name, Verdict.PASS, f"{mode.name} mode agrees with finite differences", facts=facts)
 

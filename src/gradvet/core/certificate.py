@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from gradvet.core.arithmetic import namespace
-from gradvet.core.experiment import FAR, LONG, NEAR, SHORT, STRICT, STRIDES, Experiment, OutOfReachError
+from gradvet.core.experiment import FAR, LONG, NEAR, NEAREST, SHORT, STRICT, STRIDES, Experiment, OutOfReachError
 from gradvet.core.probes import MOST, Plan, Stage, stages
 
 PREMISE = 0.1
@@ -23,27 +23,32 @@ the step must survive rounding to within this part of the relative tolerance; ot
 EXACT = 1e-9
 """A step that is this true is good enough under any relative tolerance."""
 
-FIRST, REST = 0.8, 0.5
+FIRST, REST = 0.85, 0.5
 """How the limit on the miss probability is shared: most for the first walk, then half of the rest for each."""
 
 GROWTH = 2.0
 """More probes will show a larger residual than few; a plan is chosen with that in mind."""
 
-PATIENCE = 4
-"""If more directions than this are called for, another way to walk is tried first."""
+PATIENCE = 2
+"""If more directions than so many beyond the fewest are called for, another way to walk is tried first."""
 
 MANY = 2_000
 """From so many outputs on it is asked beforehand whether the roundoff of all of them together needs a longer walk."""
 
-NOISY = 3.0
+NOISY = 2.0
 """Noise that is expected may turn out so many times as large."""
+
+HOPE = 30.0
+"""Noise that is expected may turn out so many times smaller."""
 
 USUAL = 1e-4
 """The smallest part of the tolerance that differences of moderate size resolve."""
 
-COUPLED, CLOSELY = 30, 20_000
-"""If there are so many inputs to an output, it will depend on many of them, and bend when all move together; if there
-are so many in all, it will bend soon."""
+COUPLED = 30
+"""If there are so many inputs to an output, it will depend on many of them, and bend when all move together."""
+
+BENDING = ((20_000, LONG), (200_000, NEAR), (math.inf, NEAREST))
+"""How to walk first then, with up to so many inputs: the more there are the sooner it bends."""
 
 WALKS = 8
 """Up to so many columns are compared one by one rather than looked at along more directions."""
@@ -63,9 +68,9 @@ def reverse_residual(experiment: Experiment, plan: Plan) -> float:
     codirections = experiment.codirections(plan.codirections)
     worst = 0.0
     # Pair by pair: few numbers are sooner multiplied than put together, and many need not be copied.
-    for left in codirections:
-        for right in directions:
-            worst = larger(worst, abs(float(left.v @ right.difference - left.pulled @ right.displacement)))
+    for left in range(len(codirections)):
+        for right in range(len(directions)):
+            worst = larger(worst, abs(experiment.gap(left, right)))
     return worst / directions[0].step
 
 
@@ -73,8 +78,8 @@ def row_residual(experiment: Experiment) -> float:
     """The same for a single row, pulled alone: a derivative need not be linear in its codirection if it is wrong."""
     index = experiment.options.seed % experiment.problem.codomain.size
     direction = experiment.directions(1)[0]
-    gap = direction.difference[index] - experiment.row(index) @ direction.displacement
-    return abs(float(gap)) / direction.step
+    gap = float(direction.difference[index]) - float(experiment.row(index) @ direction.displacement)
+    return abs(gap) / direction.step
 
 
 def forward_residual(experiment: Experiment, plan: Plan) -> float:
@@ -97,14 +102,14 @@ def certify(experiment: Experiment, residual: Residual) -> float | None:
     attempt = _Attempt(experiment, residual)
     way = attempt.first_way()
     # Another walk costs up to four evaluations a direction; few columns are sooner compared one by one.
-    ahead = list(range(len(STRIDES))) if problem.domain.size > WALKS else [way]
+    ahead = [way, *range(len(STRIDES))] if problem.domain.size > WALKS else [way]
     needs = []
     while ahead:
-        ahead.remove(way)
-        needs.append((attempt.walking(way, PATIENCE), way))
+        way = ahead[0]
+        needs.append((attempt.walking(way, attempt.patience), way))
         if not needs[-1][0]:
             return attempt.miss
-        way = attempt.next_way(way, ahead)
+        ahead = attempt.narrowed(way, ahead)
     # No way was good enough for a few directions: those that may be for more get as many as there are, the best first.
     most = min(MOST, max(WALKS, problem.domain.size))
     for need, way in sorted(needs):
@@ -126,6 +131,12 @@ class _Attempt:
         self.columns_seen = experiment.sees_all_columns
         self.rows_seen = residual is forward_residual or experiment.sees_all_rows
         self.miss = 0.0 if self.columns_seen and self.rows_seen else options.miss
+
+    @property
+    def patience(self) -> int:
+        """How many directions are worth walking before another way is tried."""
+        fewest = next(stage.plan.directions or 1 for stage in self._stages(FIRST) if stage.ratio)
+        return fewest + PATIENCE
 
     def walking(self, way: int, limit: int) -> int:
         """Zero if the directions walked in this way show it; else how many seemed to be needed."""
@@ -150,22 +161,28 @@ class _Attempt:
         """How to walk first: further than usual where roundoff or curvature will ask for it."""
         rows, columns = self.experiment.problem.codomain.size, self.experiment.problem.domain.size
         if columns > COUPLED * rows:
-            return NEAR if columns > CLOSELY else LONG
+            return next(way for most, way in BENDING if columns <= most)
         if rows < MANY:
             return SHORT
         aim = next(stage.ratio for stage in self._stages(FIRST) if stage.ratio > USUAL)
-        return next((way for way in (SHORT, LONG) if self._noise <= aim * STRIDES[way][1]), FAR)
+        return SHORT if self._noise <= aim * STRIDES[SHORT][1] else FAR
 
-    def next_way(self, way: int, ahead: Sequence[int]) -> int:
-        """Of the ways ahead, one that spares evaluations; else a near one if the function bent, or a further one."""
+    def narrowed(self, way: int, ahead: Sequence[int]) -> list[int]:
+        """Of the ways ahead those that do not make worse what made this one fail.
+
+        Where the function bent that is no longer one, where there was nothing but roundoff no shorter one.
+        """
         length = STRIDES[way][1]
         bent = not self._left * length <= self._noise
-
-        def remoteness(other: int) -> tuple[bool, bool, bool, int]:
-            other_length = STRIDES[other][1]
-            return other_length != length, (other_length > 2.0 * length) is bent, other == SHORT, other
-
-        return min(ahead, key=remoteness, default=way)
+        shortest = self._noise / (HOPE * self._stages(FIRST)[-1].ratio)
+        promising = [
+            other
+            for other in ahead
+            if other != way
+            and (STRIDES[other][1] <= 2.0 * length if bent else STRIDES[other][1] >= length)
+            and STRIDES[other][1] >= shortest
+        ]
+        return sorted(promising, key=lambda other: (other < way, other))
 
     @cached_property
     def _noise(self) -> float:

@@ -99,11 +99,10 @@ def _in_groups(scrutiny: Scrutiny, doubt: Outcome) -> Outcome:
         return doubt
     worst, undecided = dict[str, float](), doubt if looked_at < count else None
     for group, found in _each(scrutiny, u, groups):
-        if found.verdict is Verdict.FAIL:
-            again = (scrutiny.climb(trial.restricted(trial.direction_of_all()), [group.look]) for _ in range(LINES))
-            return found if _told(again) is Verdict.FAIL else _unsure(found)
-        if found.verdict is Verdict.INCONCLUSIVE:
-            undecided = found
+        if found.verdict is Verdict.FAIL and _is_confirmed(scrutiny, group, found):
+            return found
+        if found.verdict is not Verdict.PASS:
+            undecided = _unsure(found)
         for name, typical in group.entries.items():
             worst[name] = max(worst.get(name, 0.0), max(found.bar, abs(found.error)) / typical)
     if looked_at == count:
@@ -113,6 +112,15 @@ def _in_groups(scrutiny: Scrutiny, doubt: Outcome) -> Outcome:
         f"{looked_at} of {count} outputs were looked at in groups of {size}: all together their roundoff is too much"
     )
     return undecided or Outcome(Verdict.PASS, Reason.AGREES)
+
+
+def _is_confirmed(scrutiny: Scrutiny, group: _Group, found: Outcome) -> bool:
+    """Whether the entry is wrong by itself, and the first of a few other lines that tells shows a failure too."""
+    if found.entry is None or found.entry.judgement.verdict is not Verdict.FAIL:
+        return False
+    trial = scrutiny.trial
+    lines = (scrutiny.climb(trial.restricted(trial.direction_of_all()), [group.look]) for _ in range(LINES))
+    return _told(lines) is Verdict.FAIL
 
 
 def _each(scrutiny: Scrutiny, u: Array, groups: Sequence[_Group]) -> Iterator[tuple[_Group, Outcome]]:

@@ -19,7 +19,7 @@ class Stencil:
 
     def along(self, problem: Problem, move: Move) -> Array:
         """J · move.vector, over codomain and silent outputs."""
-        return Line(problem, move).difference(self)
+        return problem.weighted(move, self.scales, self.weights)
 
 
 CENTRAL = Stencil((1.0, -1.0), (1.0 / 2.0, -1.0 / 2.0))
@@ -30,25 +30,6 @@ SKEWED = Stencil((1.0, -1.0, 3.0, 0.0), (3.0 / 4.0, -3.0 / 8.0, -1.0 / 24.0, -1.
 
 EXTRAPOLATED = Stencil((1.0, -1.0, 3.0, -3.0), (9.0 / 16.0, -9.0 / 16.0, -1.0 / 48.0, 1.0 / 48.0))
 """Four evaluations; Richardson's step removes the h² term and leaves an error of 3h⁴/40 · f'''''."""
-
-
-class Line:
-    """A displacement back and forth, and the values that were found along it: what one stencil had another one has."""
-
-    __slots__ = ("_values", "move", "problem")
-
-    def __init__(self, problem: Problem, move: Move) -> None:
-        self.problem, self.move = problem, move
-        self._values: dict[float, Array] = {}
-
-    def difference(self, stencil: Stencil) -> Array:
-        """J · move.vector by this stencil."""
-        values = self._values
-        if 0.0 in stencil.scales:
-            values[0.0] = self.problem.value
-        ahead = [scale for scale in stencil.scales if scale not in values]
-        values.update(zip(ahead, self.problem.evaluate(self.move, ahead), strict=True))
-        return self.problem.combined(stencil.weights, [values[scale] for scale in stencil.scales])
 
 
 @dataclass(frozen=True, slots=True)

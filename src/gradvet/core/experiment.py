@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
-from gradvet.core.differences import CENTRAL, EXTRAPOLATED, SKEWED, Line, Stencil
-from gradvet.core.problem import Misfit, Problem
+from gradvet.core.differences import CENTRAL, EXTRAPOLATED, SKEWED, Stencil
+from gradvet.core.problem import Misfit, Move, Problem
 from gradvet.core.spaces import Array
 from gradvet.options import Options
 
@@ -15,17 +16,17 @@ STRIDES = (
     (SKEWED, 16.0),
     (EXTRAPOLATED, 16.0),
     (SKEWED, 64.0),
-    (EXTRAPOLATED, 64.0),
+    (EXTRAPOLATED, 256.0),
     (SKEWED, 6.0),
-    (EXTRAPOLATED, 6.0),
+    (EXTRAPOLATED, 8.0),
     (EXTRAPOLATED, 1.0),
     (CENTRAL, 2.0 / 3.0),
 )
 """How a direction is walked, and how much further than the entrywise step: far, where roundoff matters, near, where the
 function bends within reach, and at last no further than the entrywise step itself. More evaluations leave less
-truncation; ways of the same length share them."""
+truncation."""
 
-SHORT, LONG, FAR, NEAR = 0, 1, 3, 5
+SHORT, LONG, FAR, NEAR, NEAREST = 0, 1, 3, 5, 6
 """The ways to begin with: the first is the cheapest."""
 
 
@@ -40,8 +41,7 @@ FEW = 2
 """So few inputs or outputs are then looked at one by one rather than through as many combinations."""
 
 
-@dataclass(frozen=True, slots=True)
-class Direction:
+class Direction(NamedTuple):
     """A displacement as it was really walked, and J times it by differences, for the codomain and the silent outputs.
 
     It is `step` times a random direction of the size of one; products with it are to be divided by `step`.
@@ -55,14 +55,13 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class AtZero:
-    """What a cotangent of zeros gives: the gradient, if any input gets one, and where its attributes do not fit."""
+    """What a cotangent of zeros gives: the gradient, if it is not zero, and where its attributes do not fit."""
 
     gradient: Array | None
     misfits: list[Misfit]
 
 
-@dataclass(frozen=True, slots=True)
-class Codirection:
+class Codirection(NamedTuple):
     """A codirection v and the derivative under test along it, Jᵀv."""
 
     v: Array
@@ -78,11 +77,11 @@ class Experiment:
         self._stride = 0
         self.linear = True
         """Whether random codirections may stand for single rows, as far as is known."""
-        self._lines: list[Line] = []
         self._directions: list[Direction] = []
         self._codirections: list[Codirection] = []
         self._rows: dict[int, Array] = {}
         self._pushes: list[Array] = []
+        self._gaps: dict[tuple[int, int], float] = {}
         few = FEW if options.miss <= STRICT else 1
         self.sees_all_columns = problem.domain.size <= few
         """Whether the inputs are so few that the directions are simply the basis."""
@@ -119,6 +118,14 @@ class Experiment:
                 self._codirections.append(Codirection(v, pull(v)))
         return self._codirections[:number]
 
+    def gap(self, codirection: int, direction: int) -> float:
+        """v·D - (Jᵀv)·u for one pair of those that were asked for."""
+        if (codirection, direction) not in self._gaps:
+            left, right = self._codirections[codirection], self._directions[direction]
+            found = float(left.v @ right.difference) - float(left.pulled @ right.displacement)
+            self._gaps[codirection, direction] = found
+        return self._gaps[codirection, direction]
+
     def row(self, index: int, *, keep: bool = True) -> Array:
         """One row of J by a backward pass that starts at its output alone."""
         if index in self._rows:
@@ -139,40 +146,35 @@ class Experiment:
         return AtZero(gradient, self.problem.reverse.misfits())
 
     def walk_as(self, stride: int) -> None:
-        """From now on walk the directions in this of the ways; others are drawn for it if it leads further or not as
-        far."""
-        if stride == self._stride:
-            return
-        if STRIDES[stride][1] != STRIDES[self._stride][1]:
-            self._lines, self._pushes = [], []
-        self._stride, self._directions = stride, []
+        """From now on walk the directions in this of the ways; other directions are drawn for it."""
+        if stride != self._stride:
+            self._stride = stride
+            self._directions, self._pushes, self._gaps = [], [], {}
 
     def _walk(self, number: int) -> Direction:
         stencil, widening = STRIDES[self._stride]
         problem, step = self.problem, widening * self.options.step
-        if len(self._lines) <= number:
-            self._lines.append(Line(problem, problem.move(self._displacement(number, step))))
-        line = self._lines[number]
-        difference, rows = self._along(stencil, line), problem.codomain.size
+        move = problem.move(self._displacement(number, step))
+        difference, rows = self._along(stencil, move), problem.codomain.size
         if not problem.silent.size:
-            return Direction(line.move.vector, difference, difference[:0], step)
-        return Direction(line.move.vector, difference[:rows], difference[rows:], step)
+            return Direction(move.vector, difference, difference[:0], step)
+        return Direction(move.vector, difference[:rows], difference[rows:], step)
 
     def walked(self, displacement: Array) -> Array:
         """J times a displacement by central differences, over codomain and silent outputs."""
-        return self._along(CENTRAL, Line(self.problem, self.problem.move(displacement)))
+        return self._along(CENTRAL, self.problem.move(displacement))
 
-    def _along(self, stencil: Stencil, line: Line) -> Array:
+    def _along(self, stencil: Stencil, move: Move) -> Array:
         try:
-            return line.difference(stencil)
+            return stencil.along(self.problem, move)
         except Exception as error:
-            self._raise_unless_repeated(error, stencil, line)
+            self._raise_unless_repeated(error, stencil, move)
             raise OutOfReachError("the function raises at a point next to the one that is checked") from error
 
-    def _raise_unless_repeated(self, error: Exception, stencil: Stencil, line: Line) -> None:
+    def _raise_unless_repeated(self, error: Exception, stencil: Stencil, move: Move) -> None:
         """An exception that does not come back at the same points is not about the points, and escapes."""
         try:
-            line.difference(stencil)
+            stencil.along(self.problem, move)
         except Exception:
             return
         raise error

@@ -18,6 +18,13 @@ MATERIAL = 64.0
 ROUGH = 2.0**-12
 """Formats coarser than this have a ladder of few steps."""
 
+UNEVEN = 16.0
+"""In those, values that vary from step to step by more than so many roundoffs may have teeth between the steps."""
+
+LEAST = 1e-9
+"""And so is one below this part of it: no formula is wrong by so little, but the roundoff of a large number inside the
+derivative, such as the phase of a complex number, leaves as much."""
+
 COARSE = 0.05
 """In coarse formats, this part of the scale instead."""
 
@@ -84,7 +91,7 @@ def judge(reading: Reading, standard: Standard, power: float) -> Judgement:
     """FAIL needs a clear, material and constant error; PASS needs agreement that could have seen one."""
     e, bar = reading.error.value, reading.error.error + standard.unsure
     a, slack = abs(reading.kink.value), reading.kink.error
-    material = min(MATERIAL * standard.epsilon, COARSE) * standard.scale
+    material = max(min(MATERIAL * standard.epsilon, COARSE), LEAST) * standard.scale
     if not math.isfinite(bar) or math.isnan(e):
         return Judgement(Verdict.INCONCLUSIVE, Reason.NOT_FINITE, e, bar)
     if reading.still and 0.0 < standard.scale < standard.epsilon:
@@ -108,9 +115,10 @@ def judge(reading: Reading, standard: Standard, power: float) -> Judgement:
         # The derivative says that the function varies more over the smallest step than it does over any: perhaps it
         # does so in between.
         hidden = 0.0 < reading.wild < standard.scale and abs(e) <= 2.0 * standard.scale
-        if clear and reading.plateau and not reading.steep and not hidden:
+        doubtful = hidden or reading.denied or (standard.epsilon > ROUGH and reading.unevenness > UNEVEN)
+        if clear and reading.plateau and not reading.steep and not doubtful:
             return Judgement(Verdict.FAIL, Reason.DISAGREES, e, bar)
-        if clear and hidden:
+        if clear and doubtful:
             return Judgement(Verdict.INCONCLUSIVE, Reason.PRECISION, e, bar)
         small = power * standard.typical * (SMALL if standard.epsilon <= FINE else 1.0)
         if not reading.steep and abs(e) + bar <= small:

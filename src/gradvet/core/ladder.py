@@ -30,6 +30,9 @@ WILD = 1e3
 WAVES = 0.02
 """And noise of so large a part of all that the values ever vary by may be waves between the steps."""
 
+CLEARLY = 16.0
+"""An error of so many roundoffs over a step cannot hide there."""
+
 STAIR = 2.0**-18
 """Values that stand still over steps this wide are hardly rounded, even by a format of 24 bits."""
 
@@ -100,6 +103,10 @@ class Reading:
     """Whether the slopes grow without limit towards the point."""
     wild: float = 0.0
     """Where the values vary from step to step by far more than roundoff: by how much, over the smallest step."""
+    unevenness: float = 0.0
+    """By how many roundoffs the values vary from step to step beyond what is smooth."""
+    denied: bool = False
+    """Whether the narrowest steps at which an error of this size could not hide in roundoff show none."""
     stairs: bool = False
     """Whether the values stand still over steps that are too wide for rounding, and move over wider ones."""
 
@@ -151,8 +158,8 @@ def _stands(rungs: Rungs, side: Sequence[float], still: Sequence[bool]) -> bool:
 
 def _two_sided(rungs: Rungs, kept: Sequence[int]) -> Reading:
     steps = [rungs.steps[i] for i in kept]
-    odd = [(rungs.plus[i] - rungs.minus[i]) / 2.0 for i in kept]
-    even = [(rungs.plus[i] + rungs.minus[i]) / 2.0 for i in kept]
+    plus, minus = ([side[i] for i in kept] for side in (rungs.plus, rungs.minus))
+    odd, even = ([(p + sign * m) / 2.0 for p, m in zip(plus, minus, strict=True)] for sign in (-1.0, 1.0))
     noise = max(_noise(odd, ODD_FILTER), rungs.floor, rungs.grain)
     error = _lepski(steps, odd, noise, ODD_ORDERS)
     doubt = max(_noise(even, EVEN_FILTER), noise)
@@ -166,6 +173,8 @@ def _two_sided(rungs: Rungs, kept: Sequence[int]) -> Reading:
         still=not any(rungs.moved[i] for i in kept),
         jump=jump,
         steep=_steep(steps, odd) or _steep(steps, even),
+        denied=any(_denied(steps, side, rungs.floor, error) for side in (odd, plus, minus)),
+        unevenness=noise / rungs.floor if rungs.floor else 0.0,
         wild=noise / steps[-1] if noise > max(WILD * rungs.floor, WAVES * rungs.rise) else 0.0,
     )
 
@@ -175,8 +184,17 @@ def _one_sided(rungs: Rungs, kept: Sequence[int], values: Sequence[float]) -> Re
     noise = max(_noise(side, SIDE_FILTER), rungs.floor, rungs.grain)
     error = _lepski(steps, side, noise, SIDE_ORDERS)
     found = _plateau(steps, side, noise, error)
-    jump = _constant(side, rungs.floor)
-    return Reading(error, Estimate(0.0, math.inf), found, one_sided=True, jump=jump, steep=_steep(steps, side))
+    jump, denied = _constant(side, rungs.floor), _denied(steps, side, rungs.floor, error)
+    return Reading(
+        error,
+        Estimate(0.0, math.inf),
+        found,
+        one_sided=True,
+        jump=jump,
+        steep=_steep(steps, side),
+        denied=denied,
+        unevenness=noise / rungs.floor if rungs.floor else 0.0,
+    )
 
 
 def _noise(values: Sequence[float], weights: Sequence[float]) -> float:
@@ -217,6 +235,18 @@ def _plateau(steps: Sequence[float], values: Sequence[float], noise: float, erro
         if run >= PLATEAU:
             return True
     return False
+
+
+def _denied(steps: Sequence[float], values: Sequence[float], floor: float, error: Estimate) -> bool:
+    """A derivative is about narrow steps: what wide ones show against it counts only if those do not speak for it.
+
+    Teeth, waves and jumps between the wide steps look like another slope there. One side is enough.
+    """
+    clear = [
+        value / step for step, value in zip(steps, values, strict=True) if CLEARLY * floor <= abs(error.value) * step
+    ]
+    narrowest = clear[-max(1, len(steps) // 8) :]
+    return bool(narrowest) and all(abs(slope) <= abs(error.value) / 4.0 for slope in narrowest)
 
 
 def _without_constant(even: Sequence[float]) -> list[float]:

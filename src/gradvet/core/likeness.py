@@ -80,5 +80,5 @@ def _response(trial: Trial, v: Array) -> Array:
     """By how much the gradient changes when the inputs change by two roundoffs."""
     subject = trial.subject
     xp = namespace(v)
-    tiny = 2.0 * subject.epsilon * trial.sizes * xp.sign(subject.signed(subject.domain.size))
+    tiny = trial.roundoffs()
     return finite_part(xp.abs(subject.pulled_at(tiny, v) - subject.pulled_at(-tiny, v)))

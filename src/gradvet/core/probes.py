@@ -31,7 +31,7 @@ SPREAD = 1.5
 FINEST = 1e-8
 """The part of a usual tolerance, 1e-5, that the arithmetic itself leaves of numbers that agree."""
 
-FIRST = 0.75
+FIRST = 0.8
 """The part of the probability that the first plan gets that can be satisfied at all; of the rest the next, and so on:
 most checks end with it, and a plan of k directions resolves the k-th root of its part."""
 
@@ -44,12 +44,12 @@ class Plan:
     codirections: int | None
 
 
-def miss_probability(ratio: float, plan: Plan) -> float:
+def miss_probability(ratio: float, plan: Plan, spread: float = SPREAD) -> float:
     """How probable it is at most that an error δ leaves all products below `ratio · δ`."""
     if ratio <= 0.0:
         return 0.0
     sampled = sorted(number for number in (plan.directions, plan.codirections) if number is not None)
-    kappa = ratio / SPREAD ** len(sampled)
+    kappa = ratio / spread ** len(sampled)
     if not kappa < 1.0:
         return 1.0
     if not sampled:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gradvet.core.spaces import Array, Space
 
@@ -55,7 +55,7 @@ class Reverse(Protocol):
         ...
 
     def pull_undefined(self, outputs: Sequence[int]) -> Array | None:
-        """No cotangent at all for the outputs named, zeros for the others; None if no input gets a gradient then."""
+        """No cotangent at all for the outputs named, zeros for the others; None if the gradient is zero then."""
         ...
 
     def misfits(self) -> list[Misfit]:
@@ -80,8 +80,7 @@ class Forward(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """A displacement that was made ready, to be walked back and forth."""
 
     parts: Sequence[Any]
@@ -117,16 +116,16 @@ class Problem(Protocol):
 
     @property
     def value(self) -> Array:
-        """The outputs (codomain, then silent) at the point."""
+        """The outputs (codomain, then silent) at the point, to be read while the inputs are in place."""
         ...
 
     def move(self, displacement: Array) -> Move: ...
-    def combined(self, weights: Sequence[float], vectors: Sequence[Array]) -> Array:
-        """Σ weight · vector, in memory of its own."""
-        ...
-
     def evaluate(self, move: Move, scales: Sequence[float]) -> list[Array]:
         """The outputs (codomain, then silent) at point + scale · move; the inputs are back in place afterwards."""
+        ...
+
+    def weighted(self, move: Move, scales: Sequence[float], weights: Sequence[float]) -> Array:
+        """Σ weight · outputs at point + scale · move; where the scale is 0 the function is not called again."""
         ...
 
     def evaluate_together(self, displacements: Array) -> Array | None:

@@ -190,7 +190,7 @@ class Scrutiny:
         standard = replace(standard, typical=max(typical, standard.typical))
         found = judge(reading, standard, trial.options.power)
         if found.verdict is Verdict.FAIL:
-            unsure = trial.jitter(look.v, u)
+            unsure = trial.jitter(look.v, u, found.error)
             # Constants in a coarse format round the function in one way and its derivative in another.
             epsilon = max(standard.epsilon, trial.subject.roughness())
             standard = replace(standard, epsilon=epsilon, unsure=standard.unsure + 2.0 * unsure)

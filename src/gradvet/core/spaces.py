@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 Array = Any
 """An array of the Python array API standard; the standard has no static type of its own."""
@@ -41,8 +41,7 @@ class Location:
         return f"{self.name} {self.label}".rstrip()
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(NamedTuple):
     """A named value with coordinates; `position` is where the user put it among the arguments or results."""
 
     name: str

@@ -27,8 +27,12 @@ NARROWER = 2.0**-10
 PUSHES = 4
 """So many results of forward mode are kept."""
 
-JITTERS = 3
-"""So many pairs of inputs next to the point show how noisy the derivative is: one pair may agree by chance."""
+JITTERS, MORE_JITTERS = 3, 10
+"""So many pairs of inputs next to the point show how noisy the derivative is, or more where it is: few may agree by
+chance."""
+
+NOTICED = 32.0
+"""Noise of less than this part of an error does not explain it."""
 
 EVEN_OUT = 1e-6
 """A column is never moved by less than this part of its full step, however large its slope is."""
@@ -306,15 +310,23 @@ class Trial(Experiment):
             return Look(v, w, self.nothing)
         return Look(v, finite_part(w), ~xp.isfinite(w))
 
-    def jitter(self, v: Array, u: Array) -> float:
-        """By how much (Jᵀv)·u changes when the inputs change by about two roundoffs."""
+    def jitter(self, v: Array, u: Array, error: float) -> float:
+        """By how much (Jᵀv)·u changes when the inputs change by about two roundoffs, to explain an error."""
         subject, xp = self.subject, namespace(v)
         if not self.reversible:
             return 0.0
-        found = []
-        for _ in range(JITTERS):
-            tiny = 2.0 * subject.epsilon * self.sizes * xp.sign(subject.signed(subject.domain.size))
+        found: list[float] = []
+        for number in range(MORE_JITTERS):
+            if number >= JITTERS and (max(found) - min(found)) * NOTICED < abs(error):
+                break
+            tiny = self.roundoffs()
             if self.zeros_are_exact:
                 tiny = xp.where(subject.point == 0.0, xp.zeros_like(tiny), tiny)
             found += [float(xp.sum(subject.pulled_at(sign * tiny, v) * u)) for sign in (1.0, -1.0)]
         return max(found) - min(found)
+
+    def roundoffs(self) -> Array:
+        """A displacement of every input by about two roundoffs, however narrow the steps are."""
+        subject, xp = self.subject, namespace(self.sizes)
+        sizes = xp.maximum(xp.abs(subject.point), self.sizes)
+        return 2.0 * subject.epsilon * sizes * xp.sign(subject.signed(subject.domain.size))

@@ -18,17 +18,18 @@ class Dense:
     `home` is the device on which the vectors live, so that leaves on several devices can stand in one vector.
     """
 
-    __slots__ = ("_plain", "device", "dtype", "home", "parts", "shape", "size")
+    __slots__ = ("_flat", "_plain", "device", "dtype", "home", "parts", "shape", "size")
 
     def __init__(self, shape: torch.Size, dtype: torch.dtype, device: torch.device, home: torch.device) -> None:
         self.shape, self.dtype, self.device, self.home = shape, dtype, device, home
         self.parts = 2 if dtype.is_complex else 1
         self.size = math.prod(shape) * self.parts
         self._plain = dtype is WORK and device == home
+        self._flat = self._plain and len(shape) == 1
 
     def flatten(self, value: Any) -> Tensor:
         if self._plain and type(value) is Tensor and value.dtype is WORK and value.layout is torch.strided:
-            return value.detach().flatten()
+            return value.detach() if self._flat else value.detach().flatten()
         tensor = _tensor(value)
         if tensor.layout is not torch.strided:
             tensor = tensor.to_dense()
@@ -41,7 +42,7 @@ class Dense:
     def unflatten(self, vector: Tensor) -> Tensor:
         # A copy in storage of its own: a misaligned complex view crashes forward AD.
         if self._plain:
-            return vector.clone().view(self.shape)
+            return vector.clone() if self._flat else vector.clone().view(self.shape)
         vector = vector.clone().to(self.device)
         if self.parts == 2:
             return torch.view_as_complex(vector.view(*self.shape, 2)).to(self.dtype)
@@ -49,6 +50,8 @@ class Dense:
 
     def shaped(self, vector: Tensor) -> Tensor:
         """The same to be read at once and not to be handed out: without a copy, where none is needed."""
+        if self._flat:
+            return vector
         return vector.view(self.shape) if self._plain else self.unflatten(vector)
 
     def unflatten_rows(self, matrix: Tensor) -> Tensor:

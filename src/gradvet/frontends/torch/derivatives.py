@@ -35,6 +35,13 @@ def load_forward_mode() -> None:
         forward_ad.make_dual(torch.zeros(()), torch.zeros(()))
 
 
+def _is_nothing(gradient: Any) -> bool:
+    """Whether a gradient is missing, or an ordinary tensor of zeros."""
+    return gradient is None or (
+        type(gradient) is Tensor and gradient.layout is torch.strided and not torch.count_nonzero(gradient)
+    )
+
+
 class Derivative:
     """A derivative of a problem, which owns it: a strong reference back would keep the graph alive too long."""
 
@@ -57,7 +64,7 @@ class TorchReverse(Derivative):
 
     def pull(self, v: Tensor) -> Tensor:
         problem = self.problem
-        return self._pull(problem.live, tuple(problem.codomain.unflatten(v)))
+        return self._pull(problem.live, problem.codomain.unflatten(v))
 
     def pull_from(self, output: int, v: Tensor) -> Tensor:
         cotangent = self.problem.codomain.leaves[output].coordinates.unflatten(v)
@@ -70,9 +77,9 @@ class TorchReverse(Derivative):
         return sum((self.pull_from(i, v[codomain.slice(i)]) for i in range(len(codomain.leaves))), torch.zeros(()))
 
     def pull_undefined(self, outputs: Sequence[int]) -> Tensor | None:
-        live = tuple([_undefined(y) if i in outputs else y for i, y in enumerate(self.problem.live)])
-        gradients = self._gradients(live, tuple([torch.zeros_like(y) for y in live]))
-        return None if all(gradient is None for gradient in gradients) else self._vector(gradients)
+        live = [_undefined(y) if i in outputs else y for i, y in enumerate(self.problem.live)]
+        gradients = self._gradients(live, [torch.zeros_like(y) for y in live])
+        return None if all(map(_is_nothing, gradients)) else self._vector(gradients)
 
     def pull_together(self, V: Sequence[Tensor]) -> list[Tensor]:
         problem = self.problem

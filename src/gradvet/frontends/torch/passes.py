@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import _engine_run_backward
 from torch.overrides import has_torch_function
 
 from gradvet.errors import DerivativeError, RefusalError
@@ -20,6 +19,10 @@ STOCK = re.compile(r"\w+Backward\d+|torch::autograd::\w+|CopyBackwards|CopySlice
 
 MISUSE = ("inplace operation", "second time")
 """What torch's own nodes say of a graph that the function spoiled."""
+
+
+_ENGINE = torch.autograd.Variable._execution_engine
+"""What `torch.autograd.grad` calls in the end."""
 
 
 @contextmanager
@@ -70,5 +73,5 @@ def swift_gradients(live: tuple[Any, ...], sources: tuple[Any, ...], cotangents:
     """`torch.autograd.grad`, where possible without its checks of arguments that are right by construction."""
     if has_torch_function(live) or has_torch_function(sources):
         return torch.autograd.grad(live, sources, cotangents, retain_graph=True, allow_unused=True)
-    found: Sequence[Any] = _engine_run_backward(live, cotangents, True, False, sources, True, accumulate_grad=False)
+    found: Sequence[Any] = _ENGINE.run_backward(live, cotangents, True, False, sources, True, accumulate_grad=False)
     return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import optree
 import torch
@@ -20,7 +21,14 @@ from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
 from gradvet.frontends.torch.layouts import Layout, coordinates_of, layouts_of
 from gradvet.frontends.torch.replay import Replay, evaluate_replayed
 
+Read = TypeVar("Read")
+
+NOTHING = Space([])
+
 _QUARTER = torch.tensor(0.25, dtype=WORK)
+
+FEW = 512
+"""So few random numbers are drawn together with the next ones."""
 
 
 def tensors_in(result: Any) -> list[Any]:
@@ -51,8 +59,9 @@ class TorchProblem:
         self.function = function
         self.arguments = tuple(arguments)
         self.cost = Cost()
-        positions = [i for i, argument in enumerate(self.arguments) if is_tensor_like(argument)]
-        self._positions = positions = [i for i in positions if differentiable(self.arguments[i])]
+        self._positions = positions = [
+            i for i, argument in enumerate(self.arguments) if is_tensor_like(argument) and differentiable(argument)
+        ]
         self.inputs = tuple([self.arguments[i] for i in positions])
         self.home = self.inputs[0].device if isinstance(self.inputs[0], Tensor) else torch.device("cpu")
         self.masked = masked
@@ -64,8 +73,8 @@ class TorchProblem:
                 for number, (position, layout) in enumerate(zip(positions, self.layouts, strict=True))
             ]
         )
-        self.generator = torch.Generator(self.home)
-        self.generator.manual_seed(seed)
+        self.generator = torch.Generator(self.home).manual_seed(seed)
+        self._reservoir, self._unused = _QUARTER.expand(0), 0
         self.outputs = self._call(self.arguments)
         self._signature = _signature(self.outputs)
         live: list[int] = []
@@ -74,13 +83,16 @@ class TorchProblem:
             if output.is_floating_point() or output.is_complex():
                 (live if output.requires_grad else silent).append(i)
         self._numeric = live + silent
-        self.codomain, self.silent = self._space(live), self._space(silent)
+        self.codomain, self.silent = self._space(live), self._space(silent) if silent else NOTHING
         self._everything = Space(self.codomain.leaves + self.silent.leaves) if silent else self.codomain
         self.live = tuple([self.outputs[i] for i in live])
         self.ordinary = not has_torch_function(self.live + self.inputs)
         self.replay: Replay | None = None
         self.reverse = TorchReverse(self)
-        self.forward = TorchForward(self)
+
+    @cached_property
+    def forward(self) -> TorchForward:
+        return TorchForward(self)
 
     def equal(self, one: Tensor, other: Tensor) -> bool:
         return torch.equal(one, other)
@@ -92,8 +104,22 @@ class TorchProblem:
         return torch.zeros(size, dtype=WORK, device=self.home)
 
     def signed(self, size: int, scale: float = 1.0) -> Tensor:
-        reach = 1.5 * scale
-        numbers = torch.empty(size, dtype=WORK, device=self.home).uniform_(-reach, reach, generator=self.generator)
+        if size > FEW:
+            return self._many(size, scale)
+        if self._unused < size:
+            self._unused = 8 * size
+            numbers = torch.empty(self._unused, dtype=WORK, device=self.home)
+            numbers.uniform_(-1.5, 1.5, generator=self.generator)
+            self._reservoir = numbers.add_(torch.copysign(_QUARTER, numbers))
+        self._unused -= size
+        taken = self._reservoir[self._unused : self._unused + size]
+        return taken if scale == 1.0 else taken * scale
+
+    def _many(self, size: int, scale: float) -> Tensor:
+        # Two numbers from each word of the generator: drawing takes more time than anything that is done with them.
+        words = torch.empty(size // 2 + 1, dtype=torch.int64, device=self.home)
+        words.random_(-(2**63), None, generator=self.generator)
+        numbers = words.view(torch.int32)[:size].to(WORK).mul_(1.5 * scale / 2**31)
         return numbers.add_(torch.copysign(_QUARTER, numbers), alpha=scale)
 
     def coarseness(self, step: float) -> float:
@@ -101,31 +127,47 @@ class TorchProblem:
 
     @cached_property
     def value(self) -> Tensor:
-        return self.vector(self._everything, [self.outputs[i] for i in self._numeric])
-
-    def combined(self, weights: Sequence[float], vectors: Sequence[Tensor]) -> Tensor:
-        total = vectors[0] * weights[0]
-        for weight, vector in zip(weights[1:], vectors[1:], strict=True):
-            total.add_(vector, alpha=weight)
-        return total
+        return self._side_by_side(self._everything, [self.outputs[i] for i in self._numeric])
 
     def move(self, displacement: Tensor) -> Move:
         if len(self.layouts) == 1:
             part, vector = self.layouts[0].rounded(displacement)
             return Move([part], vector)
-        pieces = torch.split(displacement, [leaf.coordinates.size for leaf in self.domain.leaves])
-        rounded = [layout.rounded(piece) for layout, piece in zip(self.layouts, pieces, strict=True)]
+        rounded = [
+            layout.rounded(displacement[self.domain.slice(number)]) for number, layout in enumerate(self.layouts)
+        ]
         return Move([part for part, _ in rounded], torch.cat([vector for _, vector in rounded]))
 
     def evaluate(self, move: Move, scales: Sequence[float]) -> list[Tensor]:
+        return self._visit(move, scales, functools.partial(self.vector, self._everything))
+
+    def weighted(self, move: Move, scales: Sequence[float], weights: Sequence[float]) -> Tensor:
+        sums: list[Tensor] = []
+        ahead = iter(weights)
+
+        def add(outputs: Sequence[Any]) -> None:
+            # Before the inputs are back in place: an output may be a view of them.
+            vector, weight = self._side_by_side(self._everything, outputs), next(ahead)
+            if sums:
+                sums[0].add_(vector, alpha=weight)
+            else:
+                sums.append(vector * weight)
+
+        self._visit(move, scales, add)
+        return sums[0]
+
+    def _visit(self, move: Move, scales: Sequence[float], read: Callable[[list[Any]], Read]) -> list[Read]:
+        """What is read from the outputs at each point; after each the inputs are back in place."""
         found = []
         arguments = list(self.arguments)
-        moves = list(zip(self._positions, self.layouts, move.parts, strict=True))
         for scale in scales:
+            if not scale:
+                found.append(read([self.outputs[i] for i in self._numeric]))
+                continue
             try:
-                for position, layout, part in moves:
+                for position, layout, part in zip(self._positions, self.layouts, move.parts, strict=True):
                     arguments[position] = layout.place(part, scale)
-                found.append(self.values(arguments))
+                found.append(read(self.call(arguments)))
             finally:
                 for layout in self.layouts:
                     layout.restore()
@@ -139,9 +181,14 @@ class TorchProblem:
 
     def vector(self, space: Space, values: Sequence[Any]) -> Tensor:
         """Values as one vector of a space, in memory of its own; a missing one counts as zero."""
+        vector = self._side_by_side(space, values)
+        return vector.clone() if len(values) == 1 and values[0] is not None else vector
+
+    def _side_by_side(self, space: Space, values: Sequence[Any]) -> Tensor:
+        """The same, perhaps in the memory of the only value."""
         if len(values) == 1 and values[0] is not None:
             alone: Tensor = space.leaves[0].coordinates.flatten(values[0])
-            return alone.clone()
+            return alone
         parts = [
             self.zeros(leaf.coordinates.size) if value is None else leaf.coordinates.flatten(value)
             for leaf, value in zip(space.leaves, values, strict=True)

@@ -14,6 +14,7 @@ from gradvet.core.subject import Displaced
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.circumstances import TorchCircumstances
+from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse, load_forward_mode
 from gradvet.frontends.torch.formats import coarsest_within
 from gradvet.frontends.torch.passes import accountable, gradients
@@ -103,6 +104,11 @@ class TorchSubject(TorchProblem):
                 for leaf in space.leaves
             ]
         )
+
+    def signed(self, size: int, scale: float = 1.0) -> Tensor:
+        """Magnitudes in [½, 1½) · scale: an entry is to be seen against error bars, so none should count for little."""
+        numbers = torch.empty(size, dtype=WORK, device=self.home).uniform_(-scale, scale, generator=self.generator)
+        return numbers.add_(numbers.sign(), alpha=0.5 * scale)
 
     def displaced(self, displacement: Tensor) -> Displaced:
         arguments = list(self.arguments)

@@ -21,14 +21,16 @@ class Strided:
         self.base = tensor.data.clone()
         self._moved = False
         self._rounding = coarseness(self.base, 1.0)
-        device = tensor.device if isinstance(tensor, Tensor) else home
-        size, stride = tensor.size(), tensor.stride()
-        self.coordinates = Dense(size, tensor.dtype, device, home)
-        self.independent = separate(size, stride)
+        size = tensor.size()
+        if isinstance(tensor, Tensor):
+            self.coordinates = Dense(size, tensor.dtype, tensor.device, home)
+            self.independent = tensor.is_contiguous() or separate(size, tensor.stride())
+        else:
+            self.coordinates = Dense(size, tensor.dtype, home, home)
+            self.independent = separate(size, tensor.stride())
 
     def rounded(self, displacement: Tensor) -> tuple[Tensor, Tensor]:
-        moved = torch.add(self.base, self.coordinates.shaped(displacement))
-        rounded = torch.sub(moved, self.base)
+        rounded: Tensor = (self.base + self.coordinates.shaped(displacement)).sub_(self.base)
         # Infinite elements cannot be moved: inf - inf is no displacement.
         if not self._rounding < torch.inf:
             rounded = torch.nan_to_num(rounded, 0.0, 0.0, 0.0)
@@ -67,18 +69,22 @@ class Strided:
     def misfits(self, gradient: Any) -> list[tuple[str, str, str]]:
         if not isinstance(gradient, Tensor) or not isinstance(self.tensor, Tensor):
             return []
-        return [
-            (attribute, str(getattr(gradient, attribute)), str(getattr(self.tensor, attribute)))
-            for attribute in ("layout", "dtype", "device", "shape")
-            if getattr(gradient, attribute) != getattr(self.tensor, attribute)
-        ]
+        found, expected = (
+            (tensor.layout, tensor.dtype, tensor.device, tensor.shape) for tensor in (gradient, self.tensor)
+        )
+        if found == expected:
+            return []
+        names = ("layout", "dtype", "device", "shape")
+        return [(name, str(a), str(b)) for name, a, b in zip(names, found, expected, strict=True) if a != b]
 
 
 def coarseness(base: Any, step: float) -> float:
     """Half a unit in the last place of the largest number, relative to the step."""
     if not base.nelement():
         return 0.0
-    return torch.finfo(base.dtype).eps / 2.0 * float(torch.linalg.vector_norm(base, torch.inf)) / step
+    least, most = torch.aminmax(torch.view_as_real(base) if base.is_complex() else base)
+    # Both are NaN if there is one.
+    return torch.finfo(base.dtype).eps / 2.0 * max(float(most), -float(least)) / step
 
 
 def separate(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
