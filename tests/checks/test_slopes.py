@@ -26,7 +26,7 @@ def test_headline_counts_entries_where_there_are_several(check: object, mode: st
 def test_miss_probability_is_that_of_the_probes(outputs: int, codirections: int | None) -> None:
     (finding,) = reverse(trial_of(torch.sin, point(*range(1, outputs + 1))))
     assert finding.verdict is Verdict.PASS
-    assert finding.facts["miss"] == miss_probability(MARGIN, Plan(2, codirections))
+    assert finding.facts["miss"] == miss_probability(MARGIN, Plan(2, codirections), spread=1.0)
 
 
 def test_mismatch_has_an_allowance_of_one_and_a_half_error_bars() -> None:

@@ -12,7 +12,7 @@ from gradvet.core.ladder import Estimate, Reading
 from gradvet.core.results import Verdict
 
 EPSILON = 2.0**-52
-BFLOAT16 = 2.0**-7
+FLOAT32, BFLOAT16 = 2.0**-23, 2.0**-7
 FAIL, PASS, INCONCLUSIVE = Verdict.FAIL, Verdict.PASS, Verdict.INCONCLUSIVE
 
 
@@ -67,15 +67,28 @@ def test_error_that_is_not_constant_is_not_failed() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 8.0])
 def test_error_below_64_roundoffs_of_the_scale_is_roundoff(scale: float) -> None:
-    assert verdict(65.0 * EPSILON * scale, 1e-18, scale=scale) == (FAIL, Reason.DISAGREES)
-    forgiven = judged(60.0 * EPSILON * scale, 1e-18, scale=scale)
+    assert verdict(65.0 * FLOAT32 * scale, 1e-9, scale=scale, epsilon=FLOAT32) == (FAIL, Reason.DISAGREES)
+    forgiven = judged(60.0 * FLOAT32 * scale, 1e-9, scale=scale, epsilon=FLOAT32)
     assert (forgiven.verdict, forgiven.reason) == (PASS, Reason.AGREES)
-    assert forgiven.bar == pytest.approx(60.0 * EPSILON * scale + 1e-18)
+    assert forgiven.bar == pytest.approx(60.0 * FLOAT32 * scale + 1e-9)
 
 
 def test_error_below_16_roundoffs_of_the_scale_does_not_widen_the_bar() -> None:
-    assert judged(15.0 * EPSILON, 1e-18).bar == 1e-18
-    assert judged(17.0 * EPSILON, 1e-18).bar == pytest.approx(17.0 * EPSILON + 1e-18)
+    assert judged(15.0 * FLOAT32, 1e-9, epsilon=FLOAT32).bar == 1e-9
+    assert judged(17.0 * FLOAT32, 1e-9, epsilon=FLOAT32).bar == pytest.approx(17.0 * FLOAT32 + 1e-9)
+
+
+@pytest.mark.parametrize("scale", [1.0, 8.0])
+def test_error_below_a_billionth_of_the_scale_is_roundoff_in_any_format(scale: float) -> None:
+    assert verdict(1.1e-9 * scale, 1e-18, scale=scale) == (FAIL, Reason.DISAGREES)
+    assert verdict(0.9e-9 * scale, 1e-18, scale=scale) == (PASS, Reason.AGREES)
+
+
+def test_error_that_other_steps_deny_or_that_uneven_values_show_leaves_doubt() -> None:
+    assert verdict(0.5, 1e-6, denied=True) == (INCONCLUSIVE, Reason.PRECISION)
+    assert verdict(0.5, 1e-6, epsilon=BFLOAT16, unevenness=17.0) == (INCONCLUSIVE, Reason.PRECISION)
+    assert verdict(0.5, 1e-6, epsilon=BFLOAT16, unevenness=15.0) == (FAIL, Reason.DISAGREES)
+    assert verdict(0.5, 1e-6, unevenness=17.0) == (FAIL, Reason.DISAGREES)
 
 
 def test_error_that_is_not_clear_agrees_only_if_it_is_far_below_what_must_be_seen() -> None:
