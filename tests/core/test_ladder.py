@@ -210,3 +210,15 @@ def test_noise_is_that_of_most_values_and_not_of_one() -> None:
     assert _noise([*alternating[:-1], 1.0], ODD_FILTER) == pytest.approx(noise)
     assert _noise([1.0, *alternating[1:]], ODD_FILTER) == pytest.approx(noise)
     assert _noise([2.0**-number for number in range(24)], ODD_FILTER) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_teeth_that_the_wide_steps_miss_do_not_speak_against_the_slope_of_a_tooth() -> None:
+    steps = [2.0**-k for k in range(1, 10)]
+    # As a saw in half precision: over the widest steps it hardly rises, over the narrowest it does as predicted.
+    errors = [-13.4, -14.6, -12.7, -10.8, -11.4, -22.2, 0.0, 0.0, 0.0]
+    odd = [error * step for error, step in zip(errors, steps, strict=True)]
+    seen = Rungs(steps, odd, [-value for value in odd], [2] * 9, 2e-4)
+    assert abs(read(seen).error.value) > 10.0
+    assert read(seen).denied
+    constant = [-13.0 * step for step in steps]
+    assert not read(Rungs(steps, constant, [-value for value in constant], [2] * 9, 2e-4)).denied

@@ -11,6 +11,7 @@ import ctypes
 import random
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any
 
 WORDS = struct.Struct("=i624I")
@@ -37,8 +38,9 @@ class Generators:
             ctypes.memmove(*self._numpy, NUMPY_STATE)
 
 
-def _in_memory(generator: random.Random) -> bytes:
-    return ctypes.string_at(id(generator) + object.__basicsize__, WORDS.size)
+def _place(generator: random.Random) -> tuple[int, int]:
+    """Address and size of the state of one of Python's generators."""
+    return id(generator) + object.__basicsize__, WORDS.size
 
 
 def _decoded(memory: bytes) -> tuple[int, ...]:
@@ -52,16 +54,37 @@ def _lies_there() -> bool:
         return False
     example = random.Random(1)
     example.random()
-    return bool(_decoded(_in_memory(example)) == example.getstate()[1])
+    return bool(_decoded(ctypes.string_at(*_place(example))) == example.getstate()[1])
 
 
 LIES_THERE = _lies_there()
 
 
+class _Memory:
+    """The state of a generator where it lies, looked up anew only when another generator has taken its place."""
+
+    __slots__ = ("_generator", "_view", "address")
+
+    def __init__(self) -> None:
+        self._generator: Any = None
+        self._view: Any = None
+        self.address = 0
+
+    def of(self, generator: Any, place: Callable[[Any], tuple[int, int]]) -> bytes:
+        if generator is not self._generator:
+            self.address, size = place(generator)
+            self._generator, self._view = generator, (ctypes.c_char * size).from_address(self.address)
+        state: bytes = self._view.raw
+        return state
+
+
+_PYTHON, _NUMPY = _Memory(), _Memory()
+
+
 def _python_state() -> tuple[Any, float | None]:
     """The words, as bytes or as numbers, and the second of a pair of normal numbers that waits to be used."""
     generator: Any = random._inst
-    return (_in_memory(generator) if LIES_THERE else generator.getstate()[1]), generator.gauss_next
+    return (_PYTHON.of(generator, _place) if LIES_THERE else generator.getstate()[1]), generator.gauss_next
 
 
 def _official(words: Any, waiting: float | None) -> tuple[Any, ...]:
@@ -77,5 +100,9 @@ def _numpy_state() -> tuple[int, bytes] | None:
     generator: Any = numpy.random.get_bit_generator()
     if type(generator).__name__ != "MT19937":
         return None
-    address = int(generator.ctypes.state_address)
-    return address, ctypes.string_at(address, NUMPY_STATE)
+    state = _NUMPY.of(generator, _numpy_place)
+    return _NUMPY.address, state
+
+
+def _numpy_place(generator: Any) -> tuple[int, int]:
+    return int(generator.ctypes.state_address), NUMPY_STATE
