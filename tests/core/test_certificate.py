@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradvet.checks import forward, reverse
 from gradvet.compat.checker import FAST_MISS, SLOW_MISS
-from gradvet.core.certificate import certify, forward_residual, reverse_residual
+from gradvet.core.certificate import _true_to_step, certify, forward_residual, reverse_residual
 from gradvet.core.experiment import Experiment
 from gradvet.core.results import Verdict
 from gradvet.core.runner import Check
@@ -165,10 +165,11 @@ def test_right_function_of_any_size_is_certified_with_few_evaluations() -> None:
         assert trial.problem.cost.pulls <= 6
 
 
-def test_step_that_rounding_distorts_is_not_certified() -> None:
-    def certified(dtype: torch.dtype) -> bool:
-        x = torch.linspace(1.0, 2.0, 20, dtype=dtype).requires_grad_()
-        return certify(experiment(torch.sin, x), reverse_residual) is not None
-
-    assert certified(torch.float64)
-    assert not certified(torch.float32)
+@pytest.mark.parametrize(
+    ("size", "dtype", "true"), [(1e-4, torch.float32, True), (1e-3, torch.float32, False), (1.0, torch.float64, True)]
+)
+def test_step_must_survive_rounding_to_a_tenth_of_the_relative_tolerance(
+    size: float, dtype: torch.dtype, true: bool
+) -> None:
+    x = torch.linspace(size, 2.0 * size, 20, dtype=dtype)
+    assert _true_to_step(experiment(torch.sin, x)) is true

@@ -76,3 +76,11 @@ def test_inputs_are_back_in_place_after_a_difference() -> None:
     problem = experiment(torch.sin, x).problem
     EXTRAPOLATED.along(problem, problem.move(torch.full((4,), 0.1, dtype=torch.float64)))
     assert torch.equal(x.detach(), before)
+
+
+def test_error_bar_of_a_column_covers_a_step_that_rounding_changes() -> None:
+    # Next to 10, float32 moves in steps of 9.5e-7.
+    problem = experiment(lambda x: 30.0 * x.double(), torch.full((1,), 10.0)).problem
+    found = column(problem, 0, 1.4e-6)
+    off = abs(float(found.value[0]) - 30.0)
+    assert 5.0 < off <= 3.0 * float(found.error[0])

@@ -77,6 +77,13 @@ def test_error_below_a_quarter_of_that_does_not_widen_the_bar() -> None:
     assert judged(2.6e-10, 1e-18).bar == pytest.approx(2.6e-10 + 1e-18, rel=1e-6, abs=0.0)
 
 
+def test_error_that_other_steps_deny_or_that_uneven_values_show_leaves_doubt() -> None:
+    assert verdict(0.5, 1e-6, denied=True) == (INCONCLUSIVE, Reason.PRECISION)
+    assert verdict(0.5, 1e-6, epsilon=BFLOAT16, unevenness=17.0) == (INCONCLUSIVE, Reason.PRECISION)
+    assert verdict(0.5, 1e-6, epsilon=BFLOAT16, unevenness=15.0) == (FAIL, Reason.DISAGREES)
+    assert verdict(0.5, 1e-6, unevenness=17.0) == (FAIL, Reason.DISAGREES)
+
+
 def test_error_that_is_not_clear_agrees_only_if_it_is_far_below_what_must_be_seen() -> None:
     assert verdict(4e-5, 3e-5) == (PASS, Reason.AGREES)
     assert verdict(8e-5, 6e-5) == (INCONCLUSIVE, Reason.PRECISION)

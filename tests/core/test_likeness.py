@@ -72,3 +72,13 @@ def test_gradient_that_changes_with_the_last_digit_of_the_inputs_may_differ_by_w
     trial = trial_of(fast, point(1.0, 1.0, 1.0))
     assert gap(trial, 1.0 + 3e-6, 1.0, 1.0) is None
     assert gap(trial, 1.0 + 1e-2, 1.0, 1.0) is not None
+
+
+@pytest.mark.parametrize("factor", [1.5, 0.5])
+def test_entry_that_differs_is_found_beside_one_that_is_not_finite(factor: float) -> None:
+    trial = straight()
+    v, expected = trial.pulled[0]
+    lost = expected * torch.tensor([math.inf, 1.0, 1.0], dtype=torch.float64)
+    found = gap_between(trial, v, expected * torch.tensor([1.0, 1.0, factor], dtype=torch.float64), lost)
+    assert found is not None
+    assert str(found.place) == "input 0 [2]"

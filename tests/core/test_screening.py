@@ -77,3 +77,12 @@ def test_slopes_that_are_nothing_beside_those_elsewhere_are_not_held_to_anything
     assert not is_quiet(trial, REVERSE)
     trial.immaterial = 10.0
     assert is_quiet(trial, REVERSE)
+
+
+def test_roundoff_of_a_large_value_is_allowed_for() -> None:
+    def large(x: Tensor) -> Tensor:
+        return 1e9 + x
+
+    assert quiet(large, 1.0, REVERSE, 1.0)
+    assert quiet(large, 1.02, REVERSE, 1.0)
+    assert not quiet(large, 2.0, REVERSE, 1.0)

@@ -119,3 +119,11 @@ def test_function_with_a_coarser_format_inside_is_taken_for_one_of_that_format_o
     assert len(trial.record.notes) == 1
     assert not trial.coarsen()
     assert not trial_of(torch.sin, point(1.0)).coarsen()
+
+
+def test_coarse_formats_are_not_walked_in_much_narrower_steps() -> None:
+    trial = trial_of(torch.sin, point(100.0, 1e-3, dtype=torch.float32))
+    assert trial.refine()
+    assert trial.refine()
+    assert not trial.refine()
+    assert not trial.narrowed

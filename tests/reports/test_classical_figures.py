@@ -102,9 +102,3 @@ def test_function_that_ends_nearby_has_a_shorter_sweep() -> None:
         )
     sweep = reports[0].failures[0].facts["sweep"]
     assert max(sweep["steps"]) <= 1e-2
-
-
-def test_sweep_is_held_against_the_disagreement_of_the_worst_entry() -> None:
-    finding = finding_of(6)
-    (worst,) = finding.mismatches
-    assert finding.facts["sweep"]["gap"] == abs(worst.derivative - worst.numerical)
