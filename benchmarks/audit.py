@@ -28,7 +28,7 @@ from gradvet.suite.store import Store
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "audit-torch-2.13.md"
 STORES = ROOT / "build" / "audit"
-LIMITS = ("--timeout", "120", "--memory", "6G", "--seed", "1")
+LIMITS = ("--timeout", "300", "--memory", "6G", "--seed", "1")
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,6 @@ WRONG_IN_TORCH = {
     "nn.functional.max_unpool1d": "indices that repeat: which one wins is not said",
     "nn.functional.max_unpool2d": "indices that repeat: which one wins is not said",
     "nn.functional.max_unpool3d": "indices that repeat: which one wins is not said",
-    "istft": "the window is not in the graph of some calls, though the output varies with it",
     "sparse.mm.reduce": "its gradient has masked semantics: with masked=True it passes",
     "linalg.norm.subgradients_at_zero": "the norm of order -2 is not convex: its gradient at 0 is no one-sided slope",
 }

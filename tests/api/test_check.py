@@ -393,6 +393,16 @@ def test_hard_but_right_function_passes(function: Callable[[Tensor], Tensor]) ->
     assert gradvet.check(function, inputs(6)).verdict is Verdict.PASS
 
 
+def test_view_that_was_made_without_recording_is_checked_as_what_it_says_it_is() -> None:
+    base = torch.rand(10, dtype=torch.float64).requires_grad_()
+    with torch.no_grad():
+        view = base[:8]
+    assert view.requires_grad
+    assert gradvet.check(torch.sin, (view,)).verdict is Verdict.PASS
+    assert "reverse" in failed(gradvet.check(wrong_in(lambda g: 2.0 * g), (view,)))
+    assert torch.equal(view, base[:8])
+
+
 def test_noisy_function_is_never_failed_and_says_why() -> None:
     report = gradvet.check(lambda x: (1e13 + x) - 1e13, inputs(5))
     assert report.verdict is Verdict.INCONCLUSIVE

@@ -173,6 +173,8 @@ def _prepared(tree: Tree, change: Callable[[Any], Any]) -> tuple[list[tuple[Any,
             # Nobody asked for a gradient, so the caller's tensor stays out of the graph.
             tensor = tensor.detach() if _is_expanded(tensor) else tensor.detach().clone()
             tensor.requires_grad_()
+        if _live(tensor) and _is_unrecorded_view(tensor):
+            tensor = tensor.detach().requires_grad_()
         if _live(tensor) and _is_expanded(tensor):
             notes.append(f"{name} is expanded: it is moved through the storage behind it")
             prepared.append((change(_behind(tensor)), functools.partial(_expanded, size=tensor.size())))
@@ -183,6 +185,11 @@ def _prepared(tree: Tree, change: Callable[[Any], Any]) -> tuple[list[tuple[Any,
 
 def _live(tensor: Any) -> bool:
     return bool(tensor.requires_grad) and bool(tensor.is_floating_point() or tensor.is_complex())
+
+
+def _is_unrecorded_view(tensor: Tensor) -> bool:
+    """Whether it was made in no-grad mode of one that requires grad: it says that it does too, and is in no graph."""
+    return bool(tensor.is_leaf and tensor._is_view() and tensor._base is not None and tensor._base.requires_grad)
 
 
 def _is_expanded(tensor: Tensor) -> bool:
