@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from gradvet.core.arithmetic import all_finite, dot, finite_part, namespace, peak
+from gradvet.core.arithmetic import all_finite, dot, finite_part, namespace, norm, peak
 from gradvet.core.circumstances import Afresh
 from gradvet.core.experiment import Experiment
 from gradvet.core.ladder import Rungs
@@ -31,7 +31,7 @@ JITTERS, MORE_JITTERS = 3, 10
 """So many pairs of inputs next to the point show how noisy the derivative is, or more where it is: few may agree by
 chance."""
 
-INHERITED = 1e-11
+INHERITED = 3e-12
 """This part of the largest slope is left of it in others where terms cancel: a few roundoffs, and those of a few
 operators in a row."""
 
@@ -276,8 +276,9 @@ class Trial(Experiment):
 
     def roundoff(self, v: Array) -> float:
         """The roundoff of v·J·u that rows of small slope inherit from those of large slope."""
-        share = INHERITED if self.is_fine else 2.0 * self.subject.epsilon
-        return share * peak(self.first.slope) * math.sqrt(dot(v, v))
+        share, slope = INHERITED if self.is_fine else 2.0 * self.subject.epsilon, self.first.slope
+        # A row of no slope at all inherits nothing.
+        return share * peak(slope) * norm(v, namespace(v).astype(slope != 0.0, v.dtype))
 
     def grain(self, v: Array, part: slice) -> float:
         """The slope that a roundoff of the outputs would be, over a step of the size of these inputs."""
