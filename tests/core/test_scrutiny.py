@@ -104,3 +104,15 @@ def test_error_beside_a_kink_is_found_whichever_way_the_line_leads(seed: int) ->
     assert outcome.verdict is Verdict.FAIL
     assert outcome.entry is not None
     assert outcome.entry.column == 1
+
+
+@MODES
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize(("slope", "verdict"), [(2.0, Verdict.PASS), (2.2, Verdict.FAIL)])
+def test_what_is_beside_a_kink_is_judged_whichever_way_it_is_walked(
+    mode: Mode, sign: float, slope: float, verdict: Verdict
+) -> None:
+    straight = written(lambda x: 2.0 * x, lambda x: torch.full_like(x, slope))
+    trial = trial_of(lambda x: x[:1].abs() + straight(x[1:]), point(0.0, 1.0))
+    outcome = Scrutiny(trial, mode)._beside_kinks(sign * trial.first.u.abs(), trial.looks[0])
+    assert outcome.verdict is verdict
