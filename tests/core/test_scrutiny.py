@@ -56,6 +56,17 @@ def test_edge_of_the_domain_is_judged_from_inside(slope: float, verdict: Verdict
     assert Scrutiny(trial, REVERSE).outcome().verdict is verdict
 
 
+def test_only_at_an_edge_of_the_domain_differences_are_said_to_be_one_sided() -> None:
+    function = written(lambda x: 2.0 * x + x**2, lambda x: 2.0 + 2.0 * x)
+    inside, edge = point(0.3, dtype=torch.float32), point(0.0)
+    middle = trial_of(function, inside, power=0.2)
+    end = trial_of(lambda x: torch.where(x < 0.0, torch.full_like(x, float("nan")), function(x)), edge)
+    for trial in (middle, end):
+        assert Scrutiny(trial, REVERSE).outcome().verdict is Verdict.PASS
+    assert middle.record.notes == []
+    assert end.record.notes == ["only one side of the point is inside the function's domain: one-sided differences"]
+
+
 def test_function_that_is_defined_nowhere_around_leaves_doubt() -> None:
     def alone(x: Tensor) -> Tensor:
         return torch.where(x == 1.0, x, torch.full_like(x, float("nan")))
