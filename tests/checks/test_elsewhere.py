@@ -1,14 +1,15 @@
-"""What a derivative that raises at a point of the checker's choice comes to."""
+"""What is found at a point of the checker's choice, and what a derivative that raises there comes to."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
-from gradvet.checks.elsewhere import raising
+from gradvet.checks.elsewhere import look_at, raising
 from gradvet.core.results import Verdict
 from gradvet.errors import DerivativeError, RefusalError
-from tests.core.trials import point, trial_of
+from tests.core.trials import point, trial_of, written
 
 
 def no(error: BaseException) -> bool:
@@ -39,3 +40,18 @@ def test_what_the_framework_does_not_offer_is_skipped() -> None:
 def test_derivative_that_raises_for_no_numbers_at_all_is_not_wrong() -> None:
     empty = trial_of(lambda x, y: x.sum() + y, point(), point(1.0))
     assert raising(empty, "reverse", DerivativeError("it broke"), no).verdict is not Verdict.FAIL
+
+
+@pytest.mark.parametrize("mode", ["reverse", "forward"])
+@pytest.mark.parametrize("small", [0.1, 1e-2, 1e-3])
+def test_error_of_an_output_of_small_slope_is_found_beside_large_ones(mode: str, small: float) -> None:
+    def found(factor: float) -> Verdict:
+        inner = written(lambda x: small * x, lambda x: torch.full_like(x, factor * small))
+
+        def both(x: Tensor) -> Tensor:
+            return torch.cat([torch.sin(x[:3]), inner(x[3:])])
+
+        return look_at(trial_of(both, point(0.3, 0.7, 1.1, 0.5, 0.6)), mode).verdict
+
+    assert found(1.0) is Verdict.PASS
+    assert found(1.5) is Verdict.FAIL

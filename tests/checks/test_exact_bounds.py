@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -103,8 +104,9 @@ def test_gradient_of_a_compiled_function_is_that_of_the_plain_one(slope: float, 
     assert only(compiled_against(tripled(slope).subject)(tripled())).verdict is verdict
 
 
-@pytest.mark.parametrize(("factor", "verdict"), [(1.0, PASS), (1.0 + 1e-7, PASS), (1.001, FAIL), (0.0, FAIL)])
-def test_forward_and_reverse_mode_agree_to_a_hundred_thousandth(factor: float, verdict: Verdict) -> None:
+def with_slopes(forward: float, reverse: float) -> Callable[[Tensor], Tensor]:
+    """3x with one derivative in forward and another in reverse mode."""
+
     class Modes(torch.autograd.Function):
         @staticmethod
         def forward(x: Tensor) -> Tensor:
@@ -116,13 +118,28 @@ def test_forward_and_reverse_mode_agree_to_a_hundred_thousandth(factor: float, v
 
         @staticmethod
         def backward(ctx: Any, v: Tensor) -> Tensor:
-            return 3.0 * v
+            return reverse * v
 
         @staticmethod
         def jvp(ctx: Any, u: Tensor) -> Tensor:
-            return 3.0 * factor * u
+            return forward * u
 
-    assert only(duality(trial_of(Modes.apply, point(1.0, 2.0, 4.0)))).verdict is verdict
+    return Modes.apply
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, PASS), (1.0 + 1e-7, PASS), (1.001, FAIL), (0.0, FAIL)])
+def test_forward_and_reverse_mode_agree_to_a_hundred_thousandth(factor: float, verdict: Verdict) -> None:
+    for modes in (with_slopes(3.0 * factor, 3.0), with_slopes(3.0, 3.0 * factor)):
+        assert only(duality(trial_of(modes, point(1.0, 2.0, 4.0)))).verdict is verdict
+
+
+@pytest.mark.parametrize(("factor", "inside"), [(1.0003, PASS), (1.1, FAIL), (2.0, FAIL)])
+def test_forward_and_reverse_mode_may_differ_by_half_the_digits_of_a_coarser_format_inside(
+    factor: float, inside: Verdict
+) -> None:
+    modes = with_slopes(3.0 * factor, 3.0)
+    assert only(duality(trial_of(modes, point(0.1, 0.2, 0.4)))).verdict is FAIL
+    assert only(duality(trial_of(lambda x: modes(x.float()).double(), point(0.1, 0.2, 0.4)))).verdict is inside
 
 
 @pytest.mark.parametrize(("slope", "verdict"), [(0.0, PASS), (1e-14, PASS), (1e-6, Verdict.SKIPPED)])

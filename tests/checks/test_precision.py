@@ -56,6 +56,26 @@ def test_gradient_that_overflows_as_it_must_is_not_wrong() -> None:
     assert compared(lambda gradient: gradient, derivative=steep).verdict is Verdict.PASS
 
 
+def test_gradient_that_is_infinite_in_both_precisions_is_not_wrong() -> None:
+    finding = compared(lambda gradient: gradient, derivative=lambda x: torch.full_like(x, math.inf))
+    assert finding.verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(("roundoffs", "verdict"), [(2.0, Verdict.PASS), (8.0, Verdict.INCONCLUSIVE)])
+@pytest.mark.parametrize("slope", [3e-3, 3.0, 3e3])
+def test_gradient_that_responds_to_nothing_may_be_off_by_a_few_roundoffs_of_itself(
+    slope: float, roundoffs: float, verdict: Verdict
+) -> None:
+    def vanishing(x: Tensor) -> Tensor:
+        return slope * (x - torch.tensor(NUMBERS, dtype=x.dtype))
+
+    def constant(x: Tensor) -> Tensor:
+        return torch.full_like(x, slope)
+
+    factor = 1.0 + roundoffs * torch.finfo(torch.float32).eps
+    assert compared(lambda gradient: factor * gradient, vanishing, constant).verdict is verdict
+
+
 def test_values_that_overflow_leave_doubt() -> None:
     finding = compared(lambda gradient: gradient, function=lambda x: torch.exp(200.0 * x))
     assert finding.verdict is Verdict.INCONCLUSIVE

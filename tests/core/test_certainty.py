@@ -55,6 +55,12 @@ def test_another_slope_than_that_of_a_smooth_function_is_certain_if_it_is_materi
     assert certain(lambda x: 1.0 + torch.sin(x), slope, Reason.DISAGREES) is wrong
 
 
+@pytest.mark.parametrize("unit", [1e-8, 1.0, 1e8])
+def test_error_is_as_certain_in_whatever_unit_the_output_is_given(unit: float) -> None:
+    assert certain(lambda x: unit * (1.0 + torch.sin(x)), 1.01 * unit, Reason.DISAGREES)
+    assert not certain(lambda x: unit * (1.0 + torch.sin(x)), 1.0005 * unit, Reason.DISAGREES)
+
+
 def test_slope_between_those_of_a_kink_is_never_certainly_wrong() -> None:
     for slope in (-1.0, 0.0, 0.5, 1.0):
         assert not certain(lambda x: 1.0 + x.abs(), slope, Reason.DISAGREES)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from gradvet.checks import forward, reverse
 from gradvet.compat.checker import FAST_MISS, SLOW_MISS
-from gradvet.core.certificate import _true_to_step, certify, forward_residual, reverse_residual
-from gradvet.core.experiment import Experiment
+from gradvet.core.certificate import MANY, _Attempt, _true_to_step, certify, forward_residual, reverse_residual
+from gradvet.core.experiment import FAR, SHORT, Experiment
 from gradvet.core.results import Verdict
 from gradvet.core.runner import Check
 
@@ -173,3 +173,15 @@ def test_step_must_survive_rounding_to_a_tenth_of_the_relative_tolerance(
 ) -> None:
     x = torch.linspace(size, 2.0 * size, 20, dtype=dtype)
     assert _true_to_step(experiment(torch.sin, x)) is true
+
+
+@pytest.mark.parametrize(("size", "true"), [(1.0, True), (100.0, False)])
+def test_step_that_is_true_to_a_billionth_will_do_under_any_relative_tolerance(size: float, true: bool) -> None:
+    x = torch.linspace(size, 2.0 * size, 20, dtype=torch.float64)
+    assert _true_to_step(experiment(torch.sin, x, tolerance=(1e-5, 0.0))) is true
+
+
+@pytest.mark.parametrize(("size", "way"), [(1e-2, SHORT), (1e2, FAR)])
+def test_many_outputs_whose_roundoff_would_drown_what_is_to_be_seen_are_walked_further(size: float, way: int) -> None:
+    right = experiment(lambda x: size + x, numbers((MANY,), 0))
+    assert _Attempt(right, reverse_residual).first_way() == way

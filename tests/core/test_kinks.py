@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gradvet.core.kinks import bent_rows, set_kinks_aside
 from gradvet.core.modes import REVERSE
+from gradvet.core.trial import Trial
 from tests.core.trials import Elementwise, point, trial_of, written
 
 
@@ -82,6 +83,25 @@ def test_tied_entries_may_share_the_gradient_but_not_all_have_it(share: float, f
     assert (wrong is not None) is fails
     if wrong is not None:
         assert abs(wrong.derivative) > abs(wrong.numerical)
+
+
+def test_tied_entries_are_reported_with_the_slopes_of_all_that_grow_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Largest(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: Tensor) -> Tensor:
+            return x.amax()
+
+        @staticmethod
+        def backward(ctx: object, v: Tensor) -> Tensor:  # type: ignore[override]
+            return v * torch.tensor([1.0, 0.0, 1.0], dtype=v.dtype)
+
+    trial = trial_of(Largest.apply, point(2.0, 1.0, 2.0))
+    u, look = trial.first.u, trial.looks[0]
+    monkeypatch.setattr(Trial, "direction_of_all", lambda trial: torch.tensor([1.0, 1.0, 0.5], dtype=torch.float64))
+    _, wrong = set_kinks_aside(trial, REVERSE, u, look)
+    assert wrong is not None
+    # The largest grows by 1 and shrinks by 0.5; both together would be the sum of the two.
+    assert (wrong.derivative, wrong.numerical) == (pytest.approx(1.5), pytest.approx(0.75))
 
 
 @pytest.mark.parametrize(("slope", "fails"), [(0.5, False), (1.5, True)])

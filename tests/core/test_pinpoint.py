@@ -51,6 +51,19 @@ def test_entry_that_makes_a_line_wrong_is_found(mode: Mode, place: int) -> None:
     assert (entry.row, entry.column, entry.verdict) == (place, place, Verdict.FAIL)
 
 
+@MODES
+@pytest.mark.parametrize(("first", "last", "row"), [(0.3, -0.2, 0), (-0.2, 0.3, 3), (0.3, 0.2, 0), (0.2, 0.3, 3)])
+def test_row_with_the_larger_of_two_errors_is_found(mode: Mode, first: float, last: float, row: int) -> None:
+    def spoiled(x: Tensor) -> Tensor:
+        return 2.0 + torch.tensor([first, 0.0, 0.0, last], dtype=x.dtype)
+
+    trial = trial_of(written(lambda x: 2.0 * x, spoiled), point(1.0, 1.0, 1.0, 1.0))
+    ones = torch.ones(4, dtype=torch.float64)
+    entry = pinpoint(trial, mode, ones, ones)
+    assert entry is not None
+    assert (entry.row, entry.column) == (row, row)
+
+
 def test_slope_of_a_column_is_its_largest_and_none_where_it_is_not_finite() -> None:
     def outputs(x: Tensor) -> Tensor:
         return torch.stack([2.0 * x[0], -5.0 * x[0], 3.0 * x[1], x[1].abs().sqrt()])

@@ -80,6 +80,15 @@ def test_bound_is_of_the_right_size_where_both_sides_are_sampled() -> None:
         assert miss_rate(ERRORS["rank one"], Plan(1, 1), ratio) > 0.3 * miss_probability(ratio, Plan(1, 1))
 
 
+@pytest.mark.parametrize(("few", "many"), [(1, 2), (1, 3), (2, 3), (2, 5)])
+def test_more_probes_on_one_side_than_on_the_other_leave_no_logarithm_in_the_bound(few: int, many: int) -> None:
+    kappa = 1e-4
+    bound = many / (many - few) * kappa**few + kappa**many
+    for plan in (Plan(few, many), Plan(many, few)):
+        assert miss_probability(kappa * SPREAD**2, plan) == pytest.approx(bound)
+    assert miss_probability(kappa * SPREAD**2, Plan(few, few)) > bound
+
+
 def test_single_entry_cannot_hide_below_a_sixteenth() -> None:
     assert float(products(ERRORS["single"], Plan(1, 1)).min()) >= 1.0 / 16.0
 

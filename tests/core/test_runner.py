@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -55,3 +56,9 @@ def test_report_has_seed_and_cost() -> None:
     assert found.seed == 7
     assert found.cost.forwards == 1
     assert found.seconds >= 0.0
+
+
+def test_seconds_of_a_report_are_those_between_its_beginning_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(perf_counter=iter([100.0, 102.5]).__next__)
+    monkeypatch.setattr("gradvet.core.runner.time", clock)
+    assert report(check("a", Verdict.PASS)).seconds == 2.5

@@ -46,13 +46,25 @@ def test_input_whose_influence_is_below_roundoff_is_said_to_be() -> None:
     assert trial.record.notes == ["what input 1 does to the outputs is below the outputs' roundoff"]
 
 
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("slope", "verdict"), [(2.0, Verdict.PASS), (2.5, Verdict.FAIL)])
-def test_edge_of_the_domain_is_judged_from_inside(slope: float, verdict: Verdict) -> None:
+def test_edge_of_the_domain_is_judged_from_inside(slope: float, verdict: Verdict, seed: int) -> None:
     def inside(x: Tensor) -> Tensor:
         return torch.where(x < 0.0, torch.full_like(x, float("nan")), 2.0 * x + x**2)
 
-    trial = trial_of(written(inside, lambda x: torch.full_like(x, slope)), point(0.0))
+    trial = trial_of(written(inside, lambda x: torch.full_like(x, slope)), point(0.0), seed=seed)
     assert Scrutiny(trial, REVERSE).outcome().verdict is verdict
+
+
+def test_only_at_an_edge_of_the_domain_differences_are_said_to_be_one_sided() -> None:
+    function = written(lambda x: 2.0 * x + x**2, lambda x: 2.0 + 2.0 * x)
+    inside, edge = point(0.3, dtype=torch.float32), point(0.0)
+    middle = trial_of(function, inside, power=0.2)
+    end = trial_of(lambda x: torch.where(x < 0.0, torch.full_like(x, float("nan")), function(x)), edge)
+    for trial in (middle, end):
+        assert Scrutiny(trial, REVERSE).outcome().verdict is Verdict.PASS
+    assert middle.record.notes == []
+    assert end.record.notes == ["only one side of the point is inside the function's domain: one-sided differences"]
 
 
 def test_function_that_is_defined_nowhere_around_leaves_doubt() -> None:
@@ -104,3 +116,15 @@ def test_error_beside_a_kink_is_found_whichever_way_the_line_leads(seed: int) ->
     assert outcome.verdict is Verdict.FAIL
     assert outcome.entry is not None
     assert outcome.entry.column == 1
+
+
+@MODES
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize(("slope", "verdict"), [(2.0, Verdict.PASS), (2.2, Verdict.FAIL)])
+def test_what_is_beside_a_kink_is_judged_whichever_way_it_is_walked(
+    mode: Mode, sign: float, slope: float, verdict: Verdict
+) -> None:
+    straight = written(lambda x: 2.0 * x, lambda x: torch.full_like(x, slope))
+    trial = trial_of(lambda x: x[:1].abs() + straight(x[1:]), point(0.0, 1.0))
+    outcome = Scrutiny(trial, mode)._beside_kinks(sign * trial.first.u.abs(), trial.looks[0])
+    assert outcome.verdict is verdict
