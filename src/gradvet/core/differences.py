@@ -32,6 +32,10 @@ EXTRAPOLATED = Stencil((1.0, -1.0, 3.0, -3.0), (9.0 / 16.0, -9.0 / 16.0, -1.0 / 
 """Four evaluations; Richardson's step removes the h² term and leaves an error of 3h⁴/40 · f'''''."""
 
 
+LEAST_STEP = 1e-3
+"""Rounding is taken to leave at least this part of a step."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of the Jacobian by differences, with an error bar for each entry."""
@@ -55,5 +59,7 @@ def column(problem: Problem, index: int, step: float) -> Column:
     # D(2h) - D(h) = 3 · h²/6 · f''' + ..., so a third of it is D(h)'s own truncation error.
     truncation = xp.abs((far - mirrored_far) / (4.0 * step) - value) / 3.0
     roundoff = 2.0 * xp.finfo(value.dtype).eps * xp.abs(near) / step
-    # The step itself is rounded to the inputs' precision.
-    return Column(value, truncation + roundoff + problem.coarseness(step) * xp.abs(value))
+    # The step itself is rounded to the inputs' precision, so that the slope is value / (1 ± coarseness).
+    coarseness = problem.coarseness(step)
+    rounding = coarseness / max(1.0 - coarseness, LEAST_STEP)
+    return Column(value, truncation + roundoff + rounding * xp.abs(value))
