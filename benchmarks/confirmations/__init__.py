@@ -114,6 +114,7 @@ CONFIRMED = (
     Confirmed("pow", (Failing(("pow", "float_power", "__rpow__"), ("reverse", "forward", "duality", "points")),)),
     Confirmed("logcumsumexp", (Failing(("logcumsumexp",), ("forward", "duality", "points")),)),
     Confirmed("second_order", (WRONG_OVER_FORWARD, RAISES_OVER_FORWARD, Failing(("triangular_solve",), SECOND[1:4]))),
+    Confirmed("logaddexp", (Failing(("logaddexp", "masked.logaddexp"), SECOND),)),
     Confirmed(
         "linear_cross_entropy", (Failing(("nn.functional.linear_cross_entropy.chunked*",), ("reverse-over-reverse",)),)
     ),
