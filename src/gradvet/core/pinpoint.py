@@ -112,7 +112,8 @@ def _laddered(trial: Trial, mode: Mode, place: tuple[int, int], size: float) -> 
     rungs = trial.climb(u, [claim], few=True)[0]
     reading = read(rungs)
     value = claim.predicted(u, 1.0)
-    judgement = judge(reading, Standard(abs(value), abs(value), subject.epsilon), math.inf)
+    standard = Standard(abs(value), abs(value), subject.epsilon, trial.roundoff(unit) if trial.is_fine else 0.0)
+    judgement = judge(reading, standard, math.inf)
     return Entry(
         subject.codomain.locate(row),
         subject.domain.locate(column),
