@@ -8,6 +8,7 @@ fleet is a simulation with these timings.
 from __future__ import annotations
 
 import argparse
+import os
 import pickle
 import platform
 import statistics
@@ -123,7 +124,10 @@ def cluster() -> Iterator[tuple[Client, psutil.Process]]:
 
 def _dask(folder: str, kind: str, *options: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", f"distributed.cli.dask_{kind}", *options, "--host", "127.0.0.1", "--no-dashboard"]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # Workers look for this package where they are started, which is not here.
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH"))))
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(command, cwd=folder, stdout=quiet, stderr=quiet, env={**os.environ, "PYTHONPATH": path})
 
 
 def kept(outcomes: list[Outcome]) -> Keeping:
