@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -66,8 +68,9 @@ def test_entry_at_a_kink_is_wrong_outside_of_its_slopes(slope: float, fails: boo
         assert wrong.derivative == pytest.approx(slope)
 
 
-@pytest.mark.parametrize(("share", "fails"), [(0.5, False), (1.0, True)])
-def test_tied_entries_may_share_the_gradient_but_not_all_have_it(share: float, fails: bool) -> None:
+def largest(share: float) -> Callable[[Tensor], Tensor]:
+    """The largest of three numbers; the first and the last are tied, and have this share of the gradient each."""
+
     class Largest(torch.autograd.Function):
         @staticmethod
         def forward(ctx: object, x: Tensor) -> Tensor:
@@ -77,7 +80,12 @@ def test_tied_entries_may_share_the_gradient_but_not_all_have_it(share: float, f
         def backward(ctx: object, v: Tensor) -> Tensor:  # type: ignore[override]
             return v * torch.tensor([share, 0.0, share], dtype=v.dtype)
 
-    trial = trial_of(Largest.apply, point(2.0, 1.0, 2.0))
+    return Largest.apply  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("share", "fails"), [(0.5, False), (1.0, True)])
+def test_tied_entries_may_share_the_gradient_but_not_all_have_it(share: float, fails: bool) -> None:
+    trial = trial_of(largest(share), point(2.0, 1.0, 2.0))
     columns, wrong = set_kinks_aside(trial, REVERSE, trial.first.u, trial.looks[0])
     assert columns.tolist() == [True, False, True]
     assert (wrong is not None) is fails
@@ -86,16 +94,7 @@ def test_tied_entries_may_share_the_gradient_but_not_all_have_it(share: float, f
 
 
 def test_tied_entries_are_reported_with_the_slopes_of_all_that_grow_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Largest(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: object, x: Tensor) -> Tensor:
-            return x.amax()
-
-        @staticmethod
-        def backward(ctx: object, v: Tensor) -> Tensor:  # type: ignore[override]
-            return v * torch.tensor([1.0, 0.0, 1.0], dtype=v.dtype)
-
-    trial = trial_of(Largest.apply, point(2.0, 1.0, 2.0))
+    trial = trial_of(largest(1.0), point(2.0, 1.0, 2.0))
     u, look = trial.first.u, trial.looks[0]
     monkeypatch.setattr(Trial, "direction_of_all", lambda trial: torch.tensor([1.0, 1.0, 0.5], dtype=torch.float64))
     _, wrong = set_kinks_aside(trial, REVERSE, u, look)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gradvet.core.arithmetic import dot, namespace
 from gradvet.core.likeness import COARSE_SHARE
+from gradvet.core.noise import jitter
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.trial import Trial
 
@@ -31,7 +32,7 @@ def duality(trial: Trial) -> Iterator[Finding]:
     grain = 64.0 * subject.epsilon * math.sqrt(dot(look.v * look.v, subject.value[: look.v.shape[0]] ** 2))
     allowed = grain + FORGIVEN * scale
     if not abs(left - right) <= allowed:
-        allowed += 16.0 * trial.jitter(look.v, u, left - right)
+        allowed += 16.0 * jitter(trial, look.v, u, left - right)
     if not abs(left - right) <= allowed and not trial.is_rough_as_it_looks:
         allowed += subject.roughness() ** COARSE_SHARE * scale
     if bool(xp.any(look.broken)) or abs(left - right) <= allowed:

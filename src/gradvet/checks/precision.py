@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradvet.core.arithmetic import namespace
+from gradvet.core.arithmetic import finite_part, namespace, peak
+from gradvet.core.noise import grain, roundoffs
 from gradvet.core.results import Finding, Mismatch, Verdict
 from gradvet.core.spaces import Array, Location
 from gradvet.core.survey import TrialCheck
@@ -76,18 +77,13 @@ def _allowed(trial: Trial, shadow: Trial, v: Array, found: Array, expected: Arra
     xp = namespace(v)
     response = xp.zeros_like(expected)
     for _ in range(JITTERS):
-        tiny = subject.epsilon * trial.sizes * xp.sign(subject.signed(domain.size))
+        tiny = roundoffs(trial)
         moved = shadow.subject.pulled_at(tiny, v), subject.pulled_at(tiny, v)
         for gradient, base in zip(moved, (expected, found), strict=True):
-            change = xp.abs(gradient - base)
-            response = xp.maximum(response, xp.where(xp.isfinite(change), change, xp.zeros_like(change)))
+            response = xp.maximum(response, finite_part(xp.abs(gradient - base)))
     parts = []
     for number in range(len(domain.leaves)):
         part = domain.slice(number)
-        size = xp.abs(expected[part])
-        known = xp.where(xp.isfinite(size), size, xp.zeros_like(size))
-        top = float(xp.max(known)) if size.shape[0] else 0.0
-        most = float(xp.max(response[part])) if size.shape[0] else 0.0
-        grain = ROUNDOFFS * (subject.epsilon * top + trial.grain(v, part))
-        parts.append(xp.zeros_like(size) + RESPONSES * most + grain + 1e-300)
+        few = ROUNDOFFS * (subject.epsilon * peak(expected[part]) + grain(trial, v, part))
+        parts.append(xp.full_like(expected[part], RESPONSES * peak(response[part]) + few + 1e-300))
     return xp.concat(parts)

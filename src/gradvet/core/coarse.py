@@ -91,26 +91,42 @@ class _Group:
     """By name of the input: what one typical entry adds to the slope, the entries of all groups taken together."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """Groups of outputs, and how many of all the outputs are in them."""
+
+    groups: Sequence[_Group]
+    inside: int
+    count: int
+    size: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.inside == self.count
+
+    @property
+    def words(self) -> str:
+        return f"{self.inside} of {self.count} outputs were looked at in groups of {self.size}"
+
+
 def _in_groups(scrutiny: Scrutiny, doubt: Outcome) -> Outcome:
     """The outputs in groups; the doubt stands where a group leaves one, or where not all can be looked at."""
     trial, u = scrutiny.trial, scrutiny.trial.first.u
-    groups, looked_at, count, size = _groups(trial, doubt)
-    if len(groups) < 2:
+    parts = _division(trial, doubt)
+    if len(parts.groups) < 2:
         return doubt
-    worst, undecided = dict[str, float](), doubt if looked_at < count else None
-    for group, found in _each(scrutiny, u, groups):
+    worst, undecided = dict[str, float](), None if parts.is_whole else doubt
+    for group, found in _each(scrutiny, u, parts.groups):
         if found.verdict is Verdict.FAIL and _is_confirmed(scrutiny, group, found):
             return found
         if found.verdict is not Verdict.PASS:
             undecided = _unsure(found)
         for name, typical in group.entries.items():
             worst[name] = max(worst.get(name, 0.0), max(found.bar, abs(found.error)) / typical)
-    if looked_at == count:
+    if parts.is_whole:
         for name, resolution in worst.items():
             trial.record.sharpen(name, resolution)
-    trial.record.note(
-        f"{looked_at} of {count} outputs were looked at in groups of {size}: all together their roundoff is too much"
-    )
+    trial.record.note(f"{parts.words}: all together their roundoff is too much")
     return undecided or Outcome(Verdict.PASS, Reason.AGREES)
 
 
@@ -134,20 +150,19 @@ def _each(scrutiny: Scrutiny, u: Array, groups: Sequence[_Group]) -> Iterator[tu
         yield group, found
 
 
-def _groups(trial: Trial, doubt: Outcome) -> tuple[list[_Group], int, int, int]:
-    """Groups of outputs, how many outputs are in them, of how many, and how many are in a group."""
+def _division(trial: Trial, doubt: Outcome) -> _Division:
+    """Groups of equal size within each output; where there are too many, some of each."""
     subject, v = trial.subject, trial.looks[0].v
     most = max(1, min(GROUPS, BYTES // (8 * (subject.domain.size + subject.codomain.size))))
     rows = [_shuffled(trial, v, subject.codomain.slice(leaf)) for leaf in range(len(subject.codomain.leaves))]
     count = sum(int(some.shape[0]) for some in rows)
     size = _size(trial, count, doubt)
     if not size:
-        return [], 0, count, 0
+        return _Division([], 0, count, 0)
     cut = [(leaf, some[k : k + size]) for leaf, some in enumerate(rows) for k in range(0, some.shape[0], size)]
-    # Where there are too many, some of each output.
-    cut = sorted(cut, key=lambda one: one[0]) if len(cut) <= most else cut[:: -(-len(cut) // most)]
-    groups = [_group(trial, leaf, some) for leaf, some in cut]
-    return _with_typical_entries(groups), sum(int(some.shape[0]) for _, some in cut), count, size
+    cut = cut[:: max(1, math.ceil(len(cut) / most))]
+    groups = _with_typical_entries([_group(trial, leaf, some) for leaf, some in cut])
+    return _Division(groups, sum(int(some.shape[0]) for _, some in cut), count, size)
 
 
 def _shuffled(trial: Trial, v: Array, part: slice) -> Array:

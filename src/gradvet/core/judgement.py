@@ -29,7 +29,7 @@ COARSE = 0.05
 """In coarse formats, this part of the scale instead."""
 
 FINE = 2.0**-40
-"""Formats at least this fine show the slope much more sharply than it must be seen."""
+"""Formats at least this fine, double precision that is, show the slope much more sharply than it must be seen."""
 
 SMALL = 0.01
 """In those, a disagreement that is neither clear nor larger than this part of what must be seen is no disagreement; in

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gradvet.core.arithmetic import dot, namespace
+from gradvet.core.arithmetic import dot, finite_part, namespace
 from gradvet.core.descent import descend
 from gradvet.core.judgement import Reason, Standard, judge
 from gradvet.core.ladder import read
@@ -58,7 +58,7 @@ def set_kinks_aside(trial: Trial, mode: Mode, u: Array, look: Look) -> tuple[Arr
     like = f" and at {count - 1} more of the same size" if count > 1 else ""
     trial.record.note(f"kink at {place}{like}: the derivative there is held to the slopes on both sides")
     bends = xp.abs(look.v * bend_along(trial, _unit(trial, column), step))
-    row = int(xp.argmax(xp.where(xp.isfinite(bends), bends, xp.zeros_like(bends))))
+    row = int(xp.argmax(finite_part(bends)))
     for other in _some(alike, column):
         entry = judged_entry(trial, mode, row if other == column else _bent_row(trial, look, other, step), other)
         if entry.verdict is Verdict.FAIL:
@@ -105,7 +105,7 @@ def _wrong_together(trial: Trial, mode: Mode, columns: Array, place: tuple[int, 
 def _bent_row(trial: Trial, look: Look, column: int, step: float) -> int:
     xp = namespace(look.v)
     bends = xp.abs(look.v * bend_along(trial, _unit(trial, column), step))
-    return int(xp.argmax(xp.where(xp.isfinite(bends), bends, xp.zeros_like(bends))))
+    return int(xp.argmax(finite_part(bends)))
 
 
 def _unit(trial: Trial, column: int) -> Array:

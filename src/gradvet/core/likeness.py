@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradvet.core.arithmetic import all_finite, finite_part, namespace, peak
+from gradvet.core.noise import grain, roundoffs
 from gradvet.core.spaces import Array, Location
 from gradvet.core.trial import Trial
 
@@ -57,7 +58,7 @@ def gap_between(trial: Trial, v: Array, found: Array, expected: Array) -> Gap | 
         if not gap:
             continue
         top = peak(expected[part])
-        if gap <= top * share or gap <= 64.0 * trial.grain(v, part):
+        if gap <= top * share or gap <= 64.0 * grain(trial, v, part):
             continue
         index = part.start + int(xp.argmax(difference[part]))
         if gap * float(trial.sizes[index]) <= trial.subject.epsilon**FAINT * _influence(trial, expected):
@@ -80,5 +81,5 @@ def _response(trial: Trial, v: Array) -> Array:
     """By how much the gradient changes when the inputs change by two roundoffs."""
     subject = trial.subject
     xp = namespace(v)
-    tiny = trial.roundoffs()
+    tiny = 2.0 * roundoffs(trial)
     return finite_part(xp.abs(subject.pulled_at(tiny, v) - subject.pulled_at(-tiny, v)))

@@ -13,6 +13,7 @@ from gradvet.core.judgement import Judgement, Reason, Standard, judge
 from gradvet.core.ladder import Estimate, read
 from gradvet.core.lines import Claim, steps_for
 from gradvet.core.modes import Mode
+from gradvet.core.noise import inherited
 from gradvet.core.portrait import sweep
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array, Location
@@ -112,7 +113,7 @@ def _laddered(trial: Trial, mode: Mode, place: tuple[int, int], size: float) -> 
     rungs = trial.climb(u, [claim], few=True)[0]
     reading = read(rungs)
     value = claim.predicted(u, 1.0)
-    standard = Standard(abs(value), abs(value), subject.epsilon, trial.roundoff(unit) if trial.is_fine else 0.0)
+    standard = Standard(abs(value), abs(value), subject.epsilon, inherited(trial, unit) if trial.is_fine else 0.0)
     judgement = judge(reading, standard, math.inf)
     return Entry(
         subject.codomain.locate(row),

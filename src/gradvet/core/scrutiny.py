@@ -14,6 +14,7 @@ from gradvet.core.ladder import Reading, read
 from gradvet.core.lines import NEAR, Near
 from gradvet.core.missing import without_derivative, without_tangent
 from gradvet.core.modes import Mode
+from gradvet.core.noise import inherited, jitter
 from gradvet.core.outcome import Outcome
 from gradvet.core.pinpoint import pinpoint
 from gradvet.core.results import Verdict
@@ -190,7 +191,7 @@ class Scrutiny:
         standard = replace(standard, typical=max(typical, standard.typical))
         found = judge(reading, standard, trial.options.power)
         if found.verdict is Verdict.FAIL:
-            unsure = trial.jitter(look.v, u, found.error)
+            unsure = jitter(trial, look.v, u, found.error)
             # Constants in a coarse format round the function in one way and its derivative in another.
             epsilon = max(standard.epsilon, trial.subject.roughness())
             standard = replace(standard, epsilon=epsilon, unsure=standard.unsure + 2.0 * unsure)
@@ -222,7 +223,7 @@ class Scrutiny:
     def _standard(self, u: Array, look: Look) -> Standard:
         typical = [size for _, size in shares(self.trial, look.w, u) if size]
         scale = norm(look.w, u)
-        return Standard(scale, max(typical, default=scale), self.trial.subject.epsilon, self.trial.roundoff(look.v))
+        return Standard(scale, max(typical, default=scale), self.trial.subject.epsilon, inherited(self.trial, look.v))
 
     def _confirmed(self, u: Array, look: Look, found: Judgement, reading: Reading) -> Outcome:
         """A failure along a line is a failure if the entry that causes it fails by itself, or if the line is smooth."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradvet.core.arithmetic import namespace
+from gradvet.core.arithmetic import namespace, peak
 from gradvet.core.diagnose import diagnose
 from gradvet.core.modes import Mode
 from gradvet.core.pinpoint import Entry, middle_step, slope_along
@@ -54,8 +54,7 @@ def study(trial: Trial, mode: Mode, entry: Entry) -> Study:
     numerical = _numerical(trial, rows, columns)
     derivative = _derivative(trial, mode, rows, columns)
     xp = namespace(numerical)
-    finite = xp.isfinite(numerical)
-    top = float(xp.max(xp.abs(xp.where(finite, numerical, xp.zeros_like(numerical)))))
+    top = peak(numerical)
     limit = max((ALIKE_IN_FINE if trial.is_fine else ALIKE) * top, abs(entry.derivative - entry.numerical) / 16.0)
     wrong = ~(xp.abs(derivative - numerical) <= limit)
     count = int(xp.count_nonzero(wrong))

@@ -9,34 +9,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from gradvet.core.arithmetic import all_finite, dot, finite_part, namespace, norm, peak
+from gradvet.core.arithmetic import all_finite, finite_part, namespace, peak
 from gradvet.core.circumstances import Afresh
 from gradvet.core.experiment import Experiment
+from gradvet.core.judgement import FINE
 from gradvet.core.ladder import Rungs
 from gradvet.core.lines import NEAR, Claim, Near, climb, few_steps_for, near, steps_for
 from gradvet.core.spaces import Array
 from gradvet.core.subject import Subject
 from gradvet.options import Options
 
-FINE = 2.0**-40
-"""Formats at least this fine have a near walk that is sharp enough by itself."""
-
 NARROWER = 2.0**-10
 """By so much all steps are narrowed where wider ones leave doubt."""
 
 PUSHES = 4
 """So many results of forward mode are kept."""
-
-JITTERS, MORE_JITTERS = 3, 10
-"""So many pairs of inputs next to the point show how noisy the derivative is, or more where it is: few may agree by
-chance."""
-
-INHERITED = 3e-12
-"""This part of the largest slope is left of it in others where terms cancel: a few roundoffs, and those of a few
-operators in a row."""
-
-NOTICED = 32.0
-"""Noise of less than this part of an error does not explain it."""
 
 EVEN_OUT = 1e-6
 """A column is never moved by less than this part of its full step, however large its slope is."""
@@ -123,6 +110,7 @@ class Trial(Experiment):
 
     @property
     def is_fine(self) -> bool:
+        """Whether a walk near the point is sharp enough by itself."""
         return self.subject.epsilon <= FINE
 
     @property
@@ -274,19 +262,6 @@ class Trial(Experiment):
             parts.append(xp.full_like(values, peak(values)))
         return subject.epsilon * xp.concat(parts) + self.wobble
 
-    def roundoff(self, v: Array) -> float:
-        """The roundoff of v·J·u that rows of small slope inherit from those of large slope."""
-        share, slope = INHERITED if self.is_fine else 2.0 * self.subject.epsilon, self.first.slope
-        # A row of no slope at all inherits nothing.
-        return share * peak(slope) * norm(v, namespace(v).astype(slope != 0.0, v.dtype))
-
-    def grain(self, v: Array, part: slice) -> float:
-        """The slope that a roundoff of the outputs would be, over a step of the size of these inputs."""
-        xp = namespace(v)
-        product, sizes = finite_part(v * self.subject.value[: v.shape[0]]), self.sizes[part]
-        size = math.sqrt(float(xp.mean(sizes * sizes))) if sizes.shape[0] else 0.0
-        return self.subject.epsilon * math.sqrt(dot(product, product)) / (size or 1.0)
-
     def looks_for(self, slope: Array, number: int = 2) -> list[Look]:
         """Codirections in which every output weighs about the same, given its slope along some direction."""
         subject = self.subject
@@ -315,24 +290,3 @@ class Trial(Experiment):
         if all_finite(w):
             return Look(v, w, self.nothing)
         return Look(v, finite_part(w), ~xp.isfinite(w))
-
-    def jitter(self, v: Array, u: Array, error: float) -> float:
-        """By how much (Jᵀv)·u changes when the inputs change by about two roundoffs, to explain an error."""
-        subject, xp = self.subject, namespace(v)
-        if not self.reversible:
-            return 0.0
-        found: list[float] = []
-        for number in range(MORE_JITTERS):
-            if number >= JITTERS and (max(found) - min(found)) * NOTICED < abs(error):
-                break
-            tiny = self.roundoffs()
-            if self.zeros_are_exact:
-                tiny = xp.where(subject.point == 0.0, xp.zeros_like(tiny), tiny)
-            found += [float(xp.sum(subject.pulled_at(sign * tiny, v) * u)) for sign in (1.0, -1.0)]
-        return max(found) - min(found)
-
-    def roundoffs(self) -> Array:
-        """A displacement of every input by about two roundoffs, however narrow the steps are."""
-        subject, xp = self.subject, namespace(self.sizes)
-        sizes = xp.maximum(xp.abs(subject.point), self.sizes)
-        return 2.0 * subject.epsilon * sizes * xp.sign(subject.signed(subject.domain.size))
