@@ -15,8 +15,8 @@ from torch import Tensor
 
 from gradvet.checks import forward, reverse
 from gradvet.compat.checker import FAST_MISS, SLOW_MISS
-from gradvet.core.certificate import MANY, _Attempt, _true_to_step, certify, forward_residual, reverse_residual
-from gradvet.core.experiment import FAR, SHORT, Experiment
+from gradvet.core.certificate import _Attempt, _true_to_step, certify, forward_residual, reverse_residual
+from gradvet.core.experiment import FAR, LONG, LONGER, SHORT, WITHIN, Experiment
 from gradvet.core.results import Verdict
 from gradvet.core.runner import Check
 
@@ -181,7 +181,30 @@ def test_step_that_is_true_to_a_billionth_will_do_under_any_relative_tolerance(s
     assert _true_to_step(experiment(torch.sin, x, tolerance=(1e-5, 0.0))) is true
 
 
-@pytest.mark.parametrize(("size", "way"), [(1e-2, SHORT), (1e2, FAR)])
-def test_many_outputs_whose_roundoff_would_drown_what_is_to_be_seen_are_walked_further(size: float, way: int) -> None:
-    right = experiment(lambda x: size + x, numbers((MANY,), 0))
+@pytest.mark.parametrize(
+    ("values", "number", "miss", "way"),
+    [
+        (1e-2, 30, SLOW_MISS, SHORT),
+        (1.0, 100, SLOW_MISS, LONGER),
+        (1e2, 2_000, SLOW_MISS, FAR),
+        (1e2, 2_000, FAST_MISS, LONGER),
+        (1.0, 2_000, FAST_MISS, SHORT),
+    ],
+)
+def test_outputs_whose_roundoff_would_drown_what_is_to_be_seen_are_walked_further(
+    values: float, number: int, miss: float, way: int
+) -> None:
+    right = experiment(lambda x: values + 1e-3 * x, numbers((number,), 0), miss=miss)
     assert _Attempt(right, reverse_residual).first_way() == way
+
+
+@pytest.mark.parametrize(("miss", "way"), [(SLOW_MISS, LONG), (FAST_MISS, WITHIN)])
+def test_function_of_many_inputs_and_few_outputs_is_walked_as_one_that_bends(miss: float, way: int) -> None:
+    right = experiment(lambda x: x.sin().reshape(10, -1).sum(1), numbers((1_000,), 0), miss=miss)
+    assert _Attempt(right, reverse_residual).first_way() == way
+
+
+@pytest.mark.parametrize("number", [3, 1_000])
+def test_values_that_are_not_finite_do_not_choose_the_walk(number: int) -> None:
+    broken = experiment(lambda x: x / 0.0, numbers((number,), 0))
+    assert _Attempt(broken, reverse_residual).first_way() == SHORT

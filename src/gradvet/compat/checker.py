@@ -32,7 +32,7 @@ from gradvet.frontends.torch.semantics import explain, semantics, told_apart
 from gradvet.options import Options, Tolerance
 
 SLOW_MISS = 1e-9
-FAST_MISS = 5e-3
+FAST_MISS = 5e-2
 """Probabilities, at most, that an error just outside the tolerance goes unseen. A larger error is missed with a
 probability that is smaller in proportion, in slow mode by its square or more."""
 

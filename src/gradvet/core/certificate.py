@@ -13,7 +13,20 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from gradvet.core.arithmetic import namespace
-from gradvet.core.experiment import FAR, LONG, NEAR, NEAREST, SHORT, STRICT, STRIDES, Experiment, OutOfReachError
+from gradvet.core.experiment import (
+    FAR,
+    LONG,
+    LONGER,
+    NARROW,
+    NEAR,
+    NEAREST,
+    SHORT,
+    STRICT,
+    STRIDES,
+    WITHIN,
+    Experiment,
+    OutOfReachError,
+)
 from gradvet.core.probes import MOST, Plan, Stage, stages
 
 PREMISE = 0.1
@@ -32,8 +45,18 @@ GROWTH = 2.0
 PATIENCE = 2
 """If more directions than so many beyond the fewest are called for, another way to walk is tried first."""
 
+PLAIN = ((SHORT, 1.8), (LONGER, 1.0), (FAR, 1.0))
+"""How to walk first, the cheapest way that roundoff will not spoil for the fewest probes; it may exceed what they can
+bear so many times, where another direction costs little."""
+
+TINY = 16
+"""With so few inputs to ask how best to walk takes as long as to walk."""
+
 MANY = 2_000
-"""From so many outputs on it is asked beforehand whether the roundoff of all of them together needs a longer walk."""
+"""From so many outputs on their roundoff together matters even if the limit is not strict."""
+
+ROUNDOFF = 2.0**-53
+"""Of a number in the precision of the vectors; if it was made in a coarser one, the first walk shows it."""
 
 NOISY = 2.0
 """Noise that is expected may turn out so many times as large."""
@@ -41,14 +64,14 @@ NOISY = 2.0
 HOPE = 30.0
 """Noise that is expected may turn out so many times smaller."""
 
-USUAL = 1e-4
-"""The smallest part of the tolerance that differences of moderate size resolve."""
-
-COUPLED = 30
+COUPLED = 8
 """If there are so many inputs to an output, it will depend on many of them, and bend when all move together."""
 
 BENDING = ((20_000, LONG), (200_000, NEAR), (math.inf, NEAREST))
 """How to walk first then, with up to so many inputs: the more there are the sooner it bends."""
+
+BENDING_AT_EASE = ((20_000, WITHIN), (200_000, NEAR), (math.inf, NARROW))
+"""The same where the limit on the miss probability is not strict: fewer evaluations do."""
 
 WALKS = 8
 """Up to so many columns are compared one by one rather than looked at along more directions."""
@@ -160,12 +183,25 @@ class _Attempt:
     def first_way(self) -> int:
         """How to walk first: further than usual where roundoff or curvature will ask for it."""
         rows, columns = self.experiment.problem.codomain.size, self.experiment.problem.domain.size
+        at_ease = self.experiment.options.miss > STRICT
         if columns > COUPLED * rows:
-            return next(way for most, way in BENDING if columns <= most)
-        if rows < MANY:
+            way = next(way for most, way in (BENDING_AT_EASE if at_ease else BENDING) if columns <= most)
+            return way if way != WITHIN or self._is_above_noise(way, self._aim()) else NEAR
+        if columns <= TINY or (at_ease and rows < MANY):
             return SHORT
-        aim = next(stage.ratio for stage in self._stages(FIRST) if stage.ratio > USUAL)
-        return SHORT if self._noise <= aim * STRIDES[SHORT][1] else FAR
+        for way, ease in PLAIN:
+            if self._is_above_noise(way, ease * self._aim()):
+                return way
+        return SHORT if not math.isfinite(self._noise) or self._is_above_noise(SHORT, self._aim(1)) else FAR
+
+    def _aim(self, number: int = 0) -> float:
+        """How little the first of the plans that can succeed may leave, or the second one."""
+        aims = (stage.ratio for stage in self._stages(FIRST) if stage.ratio)
+        first = next(aims)
+        return next(aims, first) if number else first
+
+    def _is_above_noise(self, way: int, aim: float) -> bool:
+        return self._noise <= aim * STRIDES[way][1]
 
     def narrowed(self, way: int, ahead: Sequence[int]) -> list[int]:
         """Of the ways ahead those that do not make worse what made this one fail.
@@ -187,11 +223,9 @@ class _Attempt:
     @cached_property
     def _noise(self) -> float:
         """What roundoff will leave at most of a walk as long as the entrywise step, as a part of what is to be seen."""
-        value = self.experiment.problem.value[: self.experiment.problem.codomain.size]
-        epsilon = namespace(value).finfo(value.dtype).eps / 2.0
-        return float(
-            NOISY * epsilon * math.sqrt(float(value @ value)) / (self.experiment.options.step * self.detectable)
-        )
+        problem = self.experiment.problem
+        value = problem.value[: problem.codomain.size] if problem.silent.size else problem.value
+        return NOISY * ROUNDOFF * math.sqrt(float(value @ value)) / (self.experiment.options.step * self.detectable)
 
     def _stages(self, share: float) -> tuple[Stage, ...]:
         if self.columns_seen and self.rows_seen:

@@ -14,11 +14,13 @@ from gradvet.options import Options
 STRIDES = (
     (CENTRAL, 4.0),
     (SKEWED, 16.0),
+    (SKEWED, 32.0),
     (EXTRAPOLATED, 16.0),
     (SKEWED, 64.0),
     (EXTRAPOLATED, 256.0),
     (SKEWED, 6.0),
     (EXTRAPOLATED, 8.0),
+    (SKEWED, 2.5),
     (EXTRAPOLATED, 1.0),
     (CENTRAL, 2.0 / 3.0),
 )
@@ -26,8 +28,8 @@ STRIDES = (
 function bends within reach, and at last no further than the entrywise step itself. More evaluations leave less
 truncation."""
 
-SHORT, LONG, FAR, NEAR, NEAREST = 0, 1, 3, 5, 6
-"""The ways to begin with: the first is the cheapest."""
+SHORT, LONG, LONGER, FAR, NEAR, NEAREST, NARROW, WITHIN = 0, 1, 2, 4, 6, 7, 8, 10
+"""The ways to begin with."""
 
 
 class OutOfReachError(Exception):
@@ -41,6 +43,10 @@ FEW = 2
 """So few inputs or outputs are then looked at one by one rather than through as many combinations."""
 
 
+FACTOR = -2.0
+"""A product with it is exact, and so is everything linear that follows: rounding knows neither signs nor binades."""
+
+
 class Direction(NamedTuple):
     """A displacement as it was really walked, and J times it by differences, for the codomain and the silent outputs.
 
@@ -49,7 +55,8 @@ class Direction(NamedTuple):
 
     displacement: Array
     difference: Array
-    silent: Array
+    silent: Array | None
+    """None where there are no silent outputs."""
     step: float
 
 
@@ -58,6 +65,17 @@ class AtZero:
     """What a cotangent of zeros gives: the gradient, if it is not zero, and where its attributes do not fit."""
 
     gradient: Array | None
+    misfits: list[Misfit]
+
+
+@dataclass(frozen=True, slots=True)
+class Proportion:
+    """Whether a multiple of a codirection gives that multiple of its gradient, bit for bit, and what does not fit.
+
+    If it does, the backward pass is reproducible and adds nothing of its own: one pass answers both.
+    """
+
+    kept: bool
     misfits: list[Misfit]
 
 
@@ -82,6 +100,7 @@ class Experiment:
         self._rows: dict[int, Array] = {}
         self._pushes: list[Array] = []
         self._gaps: dict[tuple[int, int], float] = {}
+        self._without: dict[tuple[int, ...], Array | None] = {}
         few = FEW if options.miss <= STRICT else 1
         self.sees_all_columns = problem.domain.size <= few
         """Whether the inputs are so few that the directions are simply the basis."""
@@ -140,10 +159,31 @@ class Experiment:
         return row
 
     @cached_property
+    def proportion(self) -> Proportion:
+        """The first codirections again, times a number by which a product rounds no differently."""
+        probes, problem = self.codirections(1), self.problem
+        if not probes or not problem.domain.size or not problem.ordinary:
+            return Proportion(False, [])
+        pull = problem.reverse.pull_apart
+        kept = all(problem.equal(pull(probe.v * FACTOR), probe.pulled * FACTOR) for probe in probes)
+        return Proportion(kept, problem.reverse.misfits())
+
+    @cached_property
     def at_zero(self) -> AtZero:
         """The backward pass of a zero cotangent."""
         gradient = self.problem.reverse.pull_undefined(())
         return AtZero(gradient, self.problem.reverse.misfits())
+
+    @property
+    def misfits(self) -> list[Misfit]:
+        """Where the attributes of gradients do not fit."""
+        return self.proportion.misfits if self.proportion.kept else self.at_zero.misfits
+
+    def without(self, outputs: tuple[int, ...]) -> Array | None:
+        """The backward pass without a cotangent for these outputs and with zeros for the others; None for zeros."""
+        if outputs not in self._without:
+            self._without[outputs] = self.problem.reverse.pull_undefined(outputs)
+        return self._without[outputs]
 
     def walk_as(self, stride: int) -> None:
         """From now on walk the directions in this of the ways; other directions are drawn for it."""
@@ -157,7 +197,7 @@ class Experiment:
         move = problem.move(self._displacement(number, step))
         difference, rows = self._along(stencil, move), problem.codomain.size
         if not problem.silent.size:
-            return Direction(move.vector, difference, difference[:0], step)
+            return Direction(move.vector, difference, None, step)
         return Direction(move.vector, difference[:rows], difference[rows:], step)
 
     def walked(self, displacement: Array) -> Array:

@@ -74,7 +74,13 @@ class TorchReverse(Derivative):
         codomain = self.problem.codomain
         if len(codomain.leaves) == 1:
             return self.pull(v)
-        return sum((self.pull_from(i, v[codomain.slice(i)]) for i in range(len(codomain.leaves))), torch.zeros(()))
+        total: Tensor = torch.zeros(())
+        seen: Sequence[Any] = [None] * len(self.problem.inputs)
+        for i in range(len(codomain.leaves)):
+            total = total + self.pull_from(i, v[codomain.slice(i)])
+            seen = [new if old is None else old for old, new in zip(seen, self._last, strict=True)]
+        self._last = seen
+        return total
 
     def pull_undefined(self, outputs: Sequence[int]) -> Tensor | None:
         live = [_undefined(y) if i in outputs else y for i, y in enumerate(self.problem.live)]
@@ -114,8 +120,7 @@ class TorchReverse(Derivative):
         return self._last
 
     def _vector(self, gradients: Sequence[Any]) -> Tensor:
-        problem = self.problem
-        return problem.vector(problem.domain, gradients)
+        return self.problem.gathered(gradients)
 
 
 class TorchForward(Derivative):

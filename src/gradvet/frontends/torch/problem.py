@@ -18,7 +18,7 @@ from gradvet.errors import InvalidProblemError, OutputsChangedError
 from gradvet.frontends.torch.batching import evaluate_together
 from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
-from gradvet.frontends.torch.layouts import Layout, coordinates_of, layouts_of
+from gradvet.frontends.torch.layouts import Layout, coordinates_of, layouts_of, moving
 from gradvet.frontends.torch.replay import Replay, evaluate_replayed
 
 Read = TypeVar("Read")
@@ -28,7 +28,13 @@ NOTHING = Space([])
 _QUARTER = torch.tensor(0.25, dtype=WORK)
 
 FEW = 512
-"""So few random numbers are drawn together with the next ones."""
+"""So few random numbers are drawn eight times over at once: they are the next ones."""
+
+MODERATE = 4096
+"""So many are drawn twice over."""
+
+BLOCK = 32_768
+"""More are made block by block, so that no pass over them leaves the caches."""
 
 
 def tensors_in(result: Any) -> list[Any]:
@@ -66,6 +72,7 @@ class TorchProblem:
         self.home = self.inputs[0].device if isinstance(self.inputs[0], Tensor) else torch.device("cpu")
         self.masked = masked
         self.layouts: list[Layout] = layouts_of(self.inputs, masked, self.home)
+        self._moving = moving(self.layouts)
         self.independent = all(layout.independent for layout in self.layouts)
         self.domain = Space(
             [
@@ -104,10 +111,10 @@ class TorchProblem:
         return torch.zeros(size, dtype=WORK, device=self.home)
 
     def signed(self, size: int, scale: float = 1.0) -> Tensor:
-        if size > FEW:
+        if size > MODERATE:
             return self._many(size, scale)
         if self._unused < size:
-            self._unused = 8 * size
+            self._unused = (8 if size <= FEW else 2) * size
             numbers = torch.empty(self._unused, dtype=WORK, device=self.home)
             numbers.uniform_(-1.5, 1.5, generator=self.generator)
             self._reservoir = numbers.add_(torch.copysign(_QUARTER, numbers))
@@ -117,10 +124,16 @@ class TorchProblem:
 
     def _many(self, size: int, scale: float) -> Tensor:
         # Two numbers from each word of the generator: drawing takes more time than anything that is done with them.
-        words = torch.empty(size // 2 + 1, dtype=torch.int64, device=self.home)
-        words.random_(-(2**63), None, generator=self.generator)
-        numbers = words.view(torch.int32)[:size].to(WORK).mul_(1.5 * scale / 2**31)
-        return numbers.add_(torch.copysign(_QUARTER, numbers), alpha=scale)
+        numbers = torch.empty(size, dtype=WORK, device=self.home)
+        length = min(size, BLOCK) if self.home.type == "cpu" else size
+        words = torch.empty(length // 2 + 1, dtype=torch.int64, device=self.home)
+        halves, quarters = words.view(torch.int32), torch.empty(length, dtype=WORK, device=self.home)
+        for block in numbers.split(length):
+            taken = block.shape[0]
+            words.random_(-(2**63), None, generator=self.generator)
+            block.copy_(halves[:taken]).mul_(1.5 * scale / 2**31)
+            block.add_(torch.copysign(_QUARTER, block, out=quarters[:taken]), alpha=scale)
+        return numbers
 
     def coarseness(self, step: float) -> float:
         return max([layout.coarseness(step) for layout in self.layouts])
@@ -130,13 +143,7 @@ class TorchProblem:
         return self._side_by_side(self._everything, [self.outputs[i] for i in self._numeric])
 
     def move(self, displacement: Tensor) -> Move:
-        if len(self.layouts) == 1:
-            part, vector = self.layouts[0].rounded(displacement)
-            return Move([part], vector)
-        rounded = [
-            layout.rounded(displacement[self.domain.slice(number)]) for number, layout in enumerate(self.layouts)
-        ]
-        return Move([part for part, _ in rounded], torch.cat([vector for _, vector in rounded]))
+        return self._moving.move(displacement)
 
     def evaluate(self, move: Move, scales: Sequence[float]) -> list[Tensor]:
         return self._visit(move, scales, functools.partial(self.vector, self._everything))
@@ -159,19 +166,22 @@ class TorchProblem:
     def _visit(self, move: Move, scales: Sequence[float], read: Callable[[list[Any]], Read]) -> list[Read]:
         """What is read from the outputs at each point; after each the inputs are back in place."""
         found = []
-        arguments = list(self.arguments)
         for scale in scales:
             if not scale:
                 found.append(read([self.outputs[i] for i in self._numeric]))
                 continue
             try:
-                for position, layout, part in zip(self._positions, self.layouts, move.parts, strict=True):
-                    arguments[position] = layout.place(part, scale)
-                found.append(read(self.call(arguments)))
+                found.append(read(self.call(self._placed(move, scale))))
             finally:
-                for layout in self.layouts:
-                    layout.restore()
+                self._moving.restore()
         return found
+
+    def _placed(self, move: Move, scale: float) -> list[Any]:
+        """The arguments, moved; to be restored by all means."""
+        arguments = list(self.arguments)
+        for position, argument in zip(self._positions, self._moving.place(move, scale), strict=True):
+            arguments[position] = argument
+        return arguments
 
     def evaluate_together(self, displacements: Tensor) -> Tensor | None:
         return evaluate_together(self, displacements)
@@ -194,6 +204,11 @@ class TorchProblem:
             for leaf, value in zip(space.leaves, values, strict=True)
         ]
         return torch.cat(parts) if parts else self.zeros(0)
+
+    def gathered(self, gradients: Sequence[Any]) -> Tensor:
+        """Gradients as one vector of the domain, in memory of its own."""
+        at_once = self._moving.gathered(gradients)
+        return self.vector(self.domain, gradients) if at_once is None else at_once
 
     def values(self, arguments: Sequence[Any]) -> Tensor:
         """The outputs for these arguments as one vector, the silent ones last."""

@@ -111,11 +111,9 @@ class TorchSubject(TorchProblem):
         return numbers.add_(numbers.sign(), alpha=0.5 * scale)
 
     def displaced(self, displacement: Tensor) -> Displaced:
-        arguments = list(self.arguments)
         move = self.move(displacement)
         try:
-            for leaf, layout, part in zip(self.domain.leaves, self.layouts, move.parts, strict=True):
-                arguments[leaf.position] = layout.place(part, 1.0)
+            arguments = self._placed(move, 1.0)
             real = move.vector if self._exact else self._position(arguments) - self.point
             return Displaced(self._values(arguments), real)
         except InvalidProblemError:
@@ -127,22 +125,18 @@ class TorchSubject(TorchProblem):
             self.refusals.append(f"{type(error).__name__}: {error}")
             return Displaced(torch.full_like(self.value, torch.nan), self.point * 0.0)
         finally:
-            for layout in self.layouts:
-                layout.restore()
+            self._moving.restore()
 
     def pulled_at(self, displacement: Tensor, v: Tensor) -> Tensor:
-        arguments = list(self.arguments)
         move = self.move(displacement)
         try:
-            for leaf, layout, part in zip(self.domain.leaves, self.layouts, move.parts, strict=True):
-                arguments[leaf.position] = layout.place(part, 1.0)
+            arguments = self._placed(move, 1.0)
             live = self.live_at(arguments)
             sources = [arguments[leaf.position] for leaf in self.domain.leaves]
             self.cost.pulls += 1
             return self.vector(self.domain, gradients(live, sources, self.codomain.unflatten(v)))
         finally:
-            for layout in self.layouts:
-                layout.restore()
+            self._moving.restore()
 
     def roughness(self) -> float:
         if self._roughness is None:

@@ -21,6 +21,7 @@ from gradvet.frontends.torch.layouts.sparse import Copies, Sparse
 from gradvet.frontends.torch.layouts.specified import Specified
 from gradvet.frontends.torch.layouts.storage import is_sparse, materialised, storage_of, unspecified
 from gradvet.frontends.torch.layouts.strided import Strided
+from gradvet.frontends.torch.layouts.unison import moving
 
 __all__ = [
     "Layout",
@@ -29,6 +30,7 @@ __all__ = [
     "is_sparse",
     "layouts_of",
     "materialised",
+    "moving",
     "numbers_of",
     "storage_of",
     "unspecified",

@@ -1,0 +1,116 @@
+"""All arguments of a function, moved and put back at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch._C._nn import flatten_dense_tensors as side_by_side
+from torch._C._nn import unflatten_dense_tensors as apart
+
+from gradvet.core.problem import Move
+from gradvet.core.spaces import Coordinates
+from gradvet.frontends.torch.coordinates import WORK
+from gradvet.frontends.torch.layouts.strided import Strided
+
+
+class Movable(Protocol):
+    """What is needed of one argument's layout."""
+
+    @property
+    def coordinates(self) -> Coordinates: ...
+    def rounded(self, displacement: Tensor) -> tuple[Any, Tensor]: ...
+    def place(self, displacement: Any, scale: float) -> Any: ...
+    def restore(self) -> None: ...
+
+
+class Alone:
+    """A single argument."""
+
+    def __init__(self, layout: Movable) -> None:
+        self._layout = layout
+
+    def move(self, displacement: Tensor) -> Move:
+        part, vector = self._layout.rounded(displacement)
+        return Move([part], vector)
+
+    def place(self, move: Move, scale: float) -> Sequence[Any]:
+        return (self._layout.place(move.parts[0], scale),)
+
+    def restore(self) -> None:
+        self._layout.restore()
+
+    def gathered(self, gradients: Sequence[Any]) -> None:
+        """Gradients side by side, if they can be put so at once."""
+
+
+class OneByOne:
+    """Several arguments of any kind."""
+
+    def __init__(self, layouts: Sequence[Movable]) -> None:
+        self._layouts = layouts
+        self._sizes = [layout.coordinates.size for layout in layouts]
+
+    def move(self, displacement: Tensor) -> Move:
+        pieces = displacement.split(self._sizes)
+        rounded = [layout.rounded(piece) for layout, piece in zip(self._layouts, pieces, strict=True)]
+        return Move([part for part, _ in rounded], torch.cat([vector for _, vector in rounded]))
+
+    def place(self, move: Move, scale: float) -> Sequence[Any]:
+        return [layout.place(part, scale) for layout, part in zip(self._layouts, move.parts, strict=True)]
+
+    def restore(self) -> None:
+        for layout in self._layouts:
+            layout.restore()
+
+    def gathered(self, gradients: Sequence[Any]) -> None:
+        """None of them is known to be ordinary."""
+
+
+class InUnison:
+    """Several ordinary tensors of the working precision: one call for all of them, and one vector of their numbers."""
+
+    def __init__(self, layouts: Sequence[Strided]) -> None:
+        self._tensors = [layout.tensor for layout in layouts]
+        self._bases = [layout.base for layout in layouts]
+        self._base: Tensor = side_by_side(self._bases)
+        self._moved = False
+
+    def move(self, displacement: Tensor) -> Move:
+        vector = (self._base + displacement).sub_(self._base)
+        return Move(apart(vector, self._bases), vector)
+
+    def place(self, move: Move, scale: float) -> Sequence[Any]:
+        self._moved = True
+        # In turn, so that where the same tensor is given twice both displacements count.
+        torch._foreach_add_([tensor.data for tensor in self._tensors], list(move.parts), alpha=scale)
+        return self._tensors
+
+    def restore(self) -> None:
+        if self._moved:
+            torch._foreach_copy_([tensor.data for tensor in self._tensors], self._bases)
+            self._moved = False
+
+    def gathered(self, gradients: Sequence[Any]) -> Tensor | None:
+        if all(type(g) is Tensor and g.dtype is WORK and g.layout is torch.strided for g in gradients):
+            together: Tensor = side_by_side(list(gradients))
+            return together
+        return None
+
+
+def moving(layouts: Sequence[Movable]) -> Alone | OneByOne | InUnison:
+    """The quickest way to move these."""
+    if len(layouts) == 1:
+        return Alone(layouts[0])
+    strided = [layout for layout in layouts if isinstance(layout, Strided) and _is_ordinary(layout)]
+    return InUnison(strided) if len(strided) == len(layouts) else OneByOne(layouts)
+
+
+def _is_ordinary(layout: Strided) -> bool:
+    # Elsewhere than on a CPU the additions may overlap; infinite numbers and lazy signs need care.
+    base = layout.base
+    return (
+        type(base) is Tensor and base.dtype is WORK and base.is_cpu and layout.is_finite and not layout.tensor.is_neg()
+    )
