@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from gradvet.api.catalogue import Selection
 from gradvet.checks.elsewhere import glance_at, look_at, raising
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.trial import Trial
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.binding import Binding, Request, bind
-from gradvet.frontends.torch.glances import is_finite
+from gradvet.frontends.torch.glances import Glance
 from gradvet.frontends.torch.points import Neighbourhood, Point, special_points
 from gradvet.frontends.torch.shapes import special_shapes
 from gradvet.frontends.torch.strategies import examples, is_strategy
@@ -141,6 +143,7 @@ def _of_kind(
     kind: str, trial: Trial, points: Iterable[Point], modes: list[str], wanted: Elsewhere
 ) -> Iterator[Finding]:
     tally = _Tally()
+    glance = _glance(trial)
     for point in points:
         if trial.late:
             tally.skipped.append(f"{point.name} and the following (the time that was given is spent)")
@@ -148,7 +151,7 @@ def _of_kind(
         if tally.doubts >= DOUBTS and wanted.extent != THOROUGH:
             tally.skipped.append(f"{point.name} and the following (too many kinks; points='thorough' tries them)")
             break
-        found = _answer(point, trial, modes)
+        found = _answer(point, trial, modes, glance)
         tally.brief = point.brief
         tally.doubts += found.verdict is Verdict.INCONCLUSIVE
         if found.verdict is Verdict.FAIL or (wanted.own is not None and found.verdict is Verdict.INCONCLUSIVE):
@@ -167,13 +170,19 @@ def _named(kind: str, point: str, found: Finding) -> Finding:
     return replace(found, check=kind, headline=f"at {point}: {found.headline}", facts=facts)
 
 
-def _answer(point: Point, trial: Trial, modes: list[str]) -> Finding:
+def _glance(trial: Trial) -> Glance:
+    most, generator = PROPORTION * max(trial.largest, 1.0), torch.Generator().manual_seed(trial.options.seed)
+    return Glance(most, IMMATERIAL * trial.steepest, generator, trial.subject.cost)
+
+
+def _answer(point: Point, trial: Trial, modes: list[str], glance: Glance) -> Finding:
     """What the first form of the point at which the function is at home shows; the worst of the modes."""
     answer = Finding("", Verdict.SKIPPED, "nothing to change")
-    most = PROPORTION * max(trial.largest, 1.0)
+    quick = glance.is_finite if point.brief else glance.agrees
+    settled = trial.reversible and (point.brief or (trial.is_steady and not point.given and modes == ["reverse"]))
     for form in point.forms:
-        if point.brief and trial.reversible and is_finite(form, most, trial.subject.cost):
-            return Finding("", Verdict.PASS, "finite")
+        if settled and quick(form):
+            return Finding("", Verdict.PASS, "finite" if point.brief else "agrees")
         try:
             there = _trial_at(form, trial)
         except InvalidProblemError:
@@ -181,7 +190,7 @@ def _answer(point: Point, trial: Trial, modes: list[str]) -> Finding:
         except Exception as error:
             answer = Finding("", Verdict.SKIPPED, f"refused: {type(error).__name__}")
             continue
-        if not point.given and there.largest > most:
+        if not point.given and there.largest > glance.most:
             answer = Finding("", Verdict.SKIPPED, "values out of all proportion")
             continue
         for mode in modes:

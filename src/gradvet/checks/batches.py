@@ -50,9 +50,11 @@ def _values(trial: Trial) -> Finding:
 def _tangents(trial: Trial) -> Finding:
     subject = trial.subject
     xp = namespace(subject.point)
-    U = [trial.first.displacement, trial.second.displacement]
-    together = subject.forward.push_together(U)
-    return _outputs(trial, "tangent", xp.concat(together), xp.concat([trial.pushed(u) for u in U]))
+    # The first alone to begin with: where there is no forward mode, nothing more is walked for it.
+    alone = [trial.pushed(trial.first.displacement)]
+    alone.append(trial.pushed(trial.second.displacement))
+    together = subject.forward.push_together([trial.first.displacement, trial.second.displacement])
+    return _outputs(trial, "tangent", xp.concat(together), xp.concat(alone))
 
 
 def _outputs(trial: Trial, what: str, found: Array, expected: Array) -> Finding:

@@ -12,17 +12,13 @@ from gradvet.core.judgement import Reason
 from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.outcome import Outcome
 from gradvet.core.results import Finding, Verdict
-from gradvet.core.screening import is_quiet
+from gradvet.core.screening import COARSE, is_quiet
 from gradvet.core.scrutiny import Scrutiny
 from gradvet.core.survey import Unsupported
 from gradvet.core.trial import Trial
 from gradvet.errors import DerivativeError, RefusalError
 
 MODES: Mapping[str, Mode] = {"reverse": REVERSE, "forward": FORWARD}
-
-
-COARSE = 1e-2
-"""Outputs with smaller slopes than this part of the largest matter less at points that nobody asked for."""
 
 
 def look_at(trial: Trial, mode: str) -> Finding:

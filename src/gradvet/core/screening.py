@@ -12,6 +12,9 @@ from gradvet.core.spaces import Array
 from gradvet.core.subject import Displaced
 from gradvet.core.trial import Look, Trial
 
+COARSE = 1e-2
+"""Outputs with smaller slopes than this part of the largest matter less at points that nobody asked for."""
+
 AGREEMENT = 1e-4
 """Slopes that agree to this part of their scale agree: what is wrong at a special point is wrong by much."""
 

@@ -1,30 +1,134 @@
-"""One call and one backward pass at some point: enough to see that all numbers there are finite."""
+"""A glance at some point without the whole apparatus: a call or two and one backward pass.
+
+What a glance does not settle, for whatever reason, is for others to find out.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradvet.core.lines import NEAR
 from gradvet.core.problem import Cost
+from gradvet.core.screening import AGREEMENT, COARSE
+from gradvet.core.scrutiny import ROUNDOFFS
 from gradvet.frontends.torch.binding import Binding
+from gradvet.frontends.torch.coordinates import WORK
+from gradvet.frontends.torch.passes import swift_gradients
 from gradvet.frontends.torch.problem import differentiable, tensors_in
 
+EPSILON = torch.finfo(WORK).eps
 
-def is_finite(binding: Binding, most: float, cost: Cost) -> bool:
-    """Whether no value and no entry of a gradient is infinite, not a number or, of values, larger than `most`.
 
-    False where that cannot be said so quickly, whatever the reason: then it is for others to find out.
-    """
-    cost.forwards, cost.pulls = cost.forwards + 1, cost.pulls + 1
-    sources = [binding.arguments[place] for place in binding.checked]
-    try:
-        live = [output for output in tensors_in(binding.function(*binding.arguments)) if differentiable(output)]
-        if not live or not all(0.0 <= _size(output) <= most for output in live):
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What may be expected of a function elsewhere, given what is known of it at the user's point."""
+
+    most: float
+    """Values that are larger are out of all proportion."""
+    immaterial: float
+    """Slopes that are smaller are nothing."""
+    generator: torch.Generator
+    cost: Cost
+
+    def is_finite(self, binding: Binding) -> bool:
+        """Whether no value and no entry of a gradient is infinite, not a number or, of values, out of proportion."""
+        self.cost.forwards, self.cost.pulls = self.cost.forwards + 1, self.cost.pulls + 1
+        try:
+            live = _live(binding, binding.arguments)
+            if not live or not all(0.0 <= _size(output) <= self.most for output in live):
+                return False
+            found = swift_gradients(tuple(live), _sources(binding), tuple([torch.ones_like(y) for y in live]))
+            return all(_size(gradient) < torch.inf for gradient in found if gradient is not None)
+        except Exception:
             return False
-        found = torch.autograd.grad(live, sources, [torch.ones_like(output) for output in live], allow_unused=True)
-        return all(_size(gradient) < torch.inf for gradient in found if gradient is not None)
-    except Exception:
-        return False
+
+    def agrees(self, binding: Binding) -> bool:
+        """Whether the gradient is the slope along all inputs at once, towards one side; for ordinary tensors alone."""
+        self.cost.forwards, self.cost.pulls = self.cost.forwards + 2, self.cost.pulls + 1
+        try:
+            return all(map(_is_ordinary, _sources(binding))) and self._agrees(binding)
+        except Exception:
+            return False
+
+    def _agrees(self, binding: Binding) -> bool:
+        sources = _sources(binding)
+        live = _live(binding, binding.arguments)
+        if not live or not all(map(_is_ordinary, live)):
+            return False
+        # A copy: an output may be a view of an input.
+        f0, x = _vector(live).clone(), _vector(sources)
+        if not f0.numel() or not _size(f0) <= self.most:
+            return False
+        ahead = x + NEAR * torch.cat([_sizes(source) for source in sources]) * self._signed(x.numel())
+        moved, slope = (ahead - x) / NEAR, (_vector(_live(binding, _at(binding, ahead))) - f0) / NEAR
+        noise, size = EPSILON * f0.abs(), slope.abs()
+        if not (top := float(size.max())) < torch.inf:
+            return False
+        # Every output counts about the same, unless its slope drowns in its roundoff.
+        weight = size + noise * (1e4 / NEAR) + (COARSE * top or 1.0)
+        v = self._signed(f0.numel()) * (weight.min() / weight)
+        w = _gradient(live, sources, v)
+        allowed = AGREEMENT * max(_norm(w * moved), _norm(v * slope))
+        allowed += ROUNDOFFS * _norm(v * noise) / NEAR + self.immaterial * _norm(v)
+        return abs(float(v @ slope) - float(w @ moved)) <= allowed < torch.inf
+
+    def _signed(self, size: int) -> Tensor:
+        numbers = torch.empty(size, dtype=WORK).uniform_(-1.0, 1.0, generator=self.generator)
+        return numbers.add_(numbers.sign(), alpha=0.5)
+
+
+def _sources(binding: Binding) -> tuple[Any, ...]:
+    return tuple([binding.arguments[place] for place in binding.checked])
+
+
+def _live(binding: Binding, arguments: Sequence[Any]) -> list[Any]:
+    return [output for output in tensors_in(binding.function(*arguments)) if differentiable(output)]
+
+
+def _is_ordinary(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype is WORK and value.layout is torch.strided and value.is_cpu
+
+
+def _vector(tensors: Sequence[Tensor]) -> Tensor:
+    if len(tensors) == 1:
+        return tensors[0].detach().reshape(-1)
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def _at(binding: Binding, vector: Tensor) -> list[Any]:
+    """The arguments with these numbers in place of those that are checked."""
+    arguments, start = list(binding.arguments), 0
+    for place in binding.checked:
+        own = arguments[place]
+        arguments[place] = vector[start : start + own.numel()].view(own.shape).clone().requires_grad_()
+        start += own.numel()
+    return arguments
+
+
+def _gradient(live: Sequence[Tensor], sources: Sequence[Tensor], v: Tensor) -> Tensor:
+    cotangents = [
+        part.view(output.shape).clone()
+        for part, output in zip(v.split([output.numel() for output in live]), live, strict=True)
+    ]
+    found = swift_gradients(tuple(live), tuple(sources), tuple(cotangents))
+    return _vector([torch.zeros_like(s) if g is None else g for g, s in zip(found, sources, strict=True)])
+
+
+def _sizes(source: Tensor) -> Tensor:
+    """By how much to move each number: by its own size, or a quarter of what is usual in its tensor."""
+    size = source.detach().reshape(-1).abs()
+    usual = math.sqrt(float(size @ size) / max(size.numel(), 1))
+    return size.clamp_(min=0.25 * (usual or 4.0))
+
+
+def _norm(vector: Tensor) -> float:
+    return math.sqrt(float(vector @ vector))
 
 
 def _size(tensor: Tensor) -> float:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gradvet.frontends.torch.passes import nodes_behind
+from gradvet.frontends.torch.passes import nodes_behind, nodes_from
 
 DECOMPOSITIONS = ("LinalgEig", "LinalgSvd", "LinalgQr")
 """Beginnings of the names of operators whose derivatives divide by differences of eigenvalues or by pivots."""
@@ -19,6 +20,23 @@ DECOMPOSITIONS = ("LinalgEig", "LinalgSvd", "LinalgQr")
 def has_decomposition(live: Sequence[Any]) -> bool:
     """Whether a matrix is decomposed: torch documents that there is no derivative at equal eigenvalues."""
     return any(node.name().startswith(DECOMPOSITIONS) for node in nodes_behind(live))
+
+
+def without_forward_rule(live: Sequence[Any], sources: Sequence[Any]) -> str:
+    """The name of an `autograd.Function` without a `jvp` between the sources and these outputs, if there is one.
+
+    torch says so too, but needs longer to say it than everything else takes together.
+    """
+    lacking = [node for node in nodes_behind(live) if _has_no_jvp(getattr(type(node), "_forward_cls", None))]
+    if not lacking:
+        return ""
+    ends = {torch.autograd.graph.get_gradient_edge(source).node for source in sources}
+    reaching = (node for node in lacking if any(end in ends for end in nodes_from([node])))
+    return next((type(node)._forward_cls.__name__ for node in reaching), "")
+
+
+def _has_no_jvp(function: Any) -> bool:
+    return function is not None and function.jvp is torch.autograd.Function.jvp
 
 
 class Calls(TorchFunctionMode):

@@ -53,8 +53,12 @@ def has_own_rules(live: Sequence[Any]) -> bool:
 
 def nodes_behind(live: Sequence[Any]) -> Iterator[Any]:
     """Every node of the graph of these outputs, once."""
+    return nodes_from([output.grad_fn for output in live])
+
+
+def nodes_from(waiting: list[Any]) -> Iterator[Any]:
+    """These nodes and every one that they lead to, once."""
     seen: set[Any] = set()
-    waiting = [output.grad_fn for output in live]
     while waiting:
         node = waiting.pop()
         if node is not None and node not in seen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from gradvet.frontends.torch.circumstances import TorchCircumstances
 from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse, load_forward_mode
 from gradvet.frontends.torch.formats import coarsest_within
+from gradvet.frontends.torch.makeup import without_forward_rule
 from gradvet.frontends.torch.passes import accountable, gradients
 from gradvet.frontends.torch.problem import TorchProblem, tensors_in
 from gradvet.frontends.torch.randomness import TorchRandomState
@@ -47,8 +49,14 @@ class SteadyReverse(TorchReverse):
 class RecordedForward(TorchForward):
     """Duals that require grad as the inputs do, for functions that take gradients inside."""
 
+    @cached_property
+    def _lacking(self) -> str:
+        return without_forward_rule(self.problem.live, self.problem.inputs)
+
     def _push(self, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
         problem = self.problem
+        if self._lacking:
+            raise NotImplementedError(f"{self._lacking}, an autograd.Function, has no jvp")
         if any(tensor.layout is not torch.strided for tensor in problem.inputs):
             return super()._push(tangents)
         problem.cost.pushes += 1
