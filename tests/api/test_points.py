@@ -330,7 +330,7 @@ def test_weights_of_native_code_keep_lengths_that_belong_together() -> None:
         assert report.verdict is Verdict.PASS
 
 
-def test_kernels_of_torch_are_not_handed_other_lengths_unless_asked() -> None:
+def test_kernels_of_torch_are_not_handed_empty_inputs_unless_asked() -> None:
     lengths = set()
 
     def sine(x: Tensor) -> Tensor:
@@ -338,10 +338,21 @@ def test_kernels_of_torch_are_not_handed_other_lengths_unless_asked() -> None:
         return x.sin()
 
     report = gradvet.check(sine, inputs(5), seed=0)
-    assert lengths == {5}
+    assert lengths == {5, 4, 1}
     assert "points='thorough' tries them" in skipped(report, "shapes")
     gradvet.check(sine, inputs(5), seed=0, points="thorough")
-    assert lengths > {5}
+    assert 0 in lengths
+
+
+def test_gradient_of_torch_that_is_not_finite_at_length_one_fails() -> None:
+    def standardised(x: Tensor) -> Tensor:
+        spread = x - x.mean()
+        return spread / torch.where(len(x) > 1 * torch.ones(()), spread.square().mean().sqrt(), torch.ones(()))
+
+    report = gradvet.check(standardised, inputs(4), seed=0)
+    assert report.verdict is Verdict.FAIL
+    assert [finding.check for finding in report.failures] == ["shapes"]
+    assert "length 1 instead of 4" in report.failures[0].headline
 
 
 def test_parameters_of_a_module_keep_their_values_and_shapes() -> None:

@@ -29,6 +29,8 @@ SMALL, THOROUGH = "small", "thorough"
 EXAMPLES = 8
 """So many examples of a strategy of inputs are tried."""
 
+EMPTY = "empty inputs: all rules are torch's own, and some of its kernels crash at length 0"
+
 DOUBTS = 3
 """So many points that a short look does not settle are looked into, unless the search is thorough."""
 
@@ -83,7 +85,8 @@ class Elsewhere:
         near = Neighbourhood.of(trial.subject.binding, request.func, self.domain, trial.options.seed)
         thorough = self.extent == THOROUGH
         brief = not (thorough or trial.subject.circumstances.has_own_rules())
-        for point in (special_points if kind == "points" else special_shapes)(near, thorough):
+        points = special_points(near, thorough) if kind == "points" else special_shapes(near, thorough, empty=not brief)
+        for point in points:
             yield replace(point, brief=brief)
 
 
@@ -122,17 +125,17 @@ def _findings(trial: Trial, request: Request, wanted: Elsewhere, selection: Sele
         if kind not in selection or not modes:
             continue
         reason = "" if kind == "points" or wanted.extent == THOROUGH or wanted.own is not None else _hazard(trial)
+        if not reason or reason is EMPTY:
+            yield from _of_kind(kind, trial, wanted.of_kind(kind, request, trial), modes, wanted)
         if reason:
             yield Finding(kind, Verdict.SKIPPED, f"{reason}; points='thorough' tries them")
-        else:
-            yield from _of_kind(kind, trial, wanted.of_kind(kind, request, trial), modes, wanted)
 
 
 def _hazard(trial: Trial) -> str:
-    """Why other lengths are left alone unless somebody asks: kernels may end the process at them."""
+    """Why other lengths, or none, are left alone unless somebody asks: kernels may end the process at them."""
     assert isinstance(trial.subject, TorchSubject)
     if not trial.subject.circumstances.has_own_rules():
-        return "all rules are torch's own, and some of its kernels crash at lengths of their own"
+        return EMPTY
     if trial.subject.home.type != "cpu":
         # A read beyond the end is an error that a device does not recover from.
         return "kernels of your own on a device"

@@ -19,6 +19,7 @@ from gradvet.api.catalogue import (
     Selection,
 )
 from gradvet.api.elsewhere import Elsewhere, elsewhere
+from gradvet.api.remembered import once_for_its_operators
 from gradvet.api.replay import replay
 from gradvet.api.toolchain import toolchain
 from gradvet.checks.precision import precision_against
@@ -168,10 +169,9 @@ def _within(binding: Binding, limit: int | None) -> tuple[Binding, list[str]]:
 
 def _exact(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
     checks = _fitting(trial, wanted.selection.of_these(EXACT))
-    for name in [name for name in checks if name in TRANSFORMS and name not in wanted.selection.named]:
+    for name in TRANSFORMS.intersection(checks) - wanted.selection.named:
         if _is_stock(trial):
-            yield Finding(name, Verdict.SKIPPED, "all rules are torch's own; name this check to run it all the same")
-            del checks[name]
+            checks[name] = once_for_its_operators(name, checks[name])
     # A circumstance that the function refuses is not a mistake in its derivative.
     yield from survey(trial, checks, lambda error: True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,6 +58,10 @@ class Circumstances(Protocol):
 
     def has_own_rules(self) -> bool:
         """Whether the function brings derivative rules of its own, beside the framework's."""
+        ...
+
+    def operators(self) -> Hashable:
+        """Which of the framework's operators the derivative is made of, and for which kinds of values."""
         ...
 
     def reads_captured(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint as decorated_checkpoint
 from gradvet.core.circumstances import Afresh
 from gradvet.errors import DerivativeError
 from gradvet.frontends.torch.makeup import Calls, has_decomposition
-from gradvet.frontends.torch.passes import accountable, gradients, has_own_rules
+from gradvet.frontends.torch.passes import accountable, gradients, has_own_rules, nodes_behind
 from gradvet.frontends.torch.problem import tensors_in
 from gradvet.frontends.torch.rearrangements import LAYOUTS, differ
 
@@ -169,6 +169,11 @@ class TorchCircumstances:
         if self._own_rules is None:
             self._own_rules = has_own_rules(self.subject.live)
         return self._own_rules
+
+    def operators(self) -> Hashable:
+        subject = self.subject
+        kinds = tuple([(t.dtype, t.layout, t.device.type, t.dim()) for t in (*subject.inputs, *subject.live)])
+        return frozenset(node.name() for node in nodes_behind(subject.live)), kinds
 
     def reads_captured(self) -> bool:
         subject = self.subject

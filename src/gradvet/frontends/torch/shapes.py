@@ -20,11 +20,11 @@ Dimensions = Sequence[tuple[int, int]]
 """Pairs of an argument's place and a dimension of it."""
 
 
-def special_shapes(near: Neighbourhood, thorough: bool) -> Iterator[Point]:
-    """Other lengths along the dimensions that are surely free, or thoroughly along all."""
+def special_shapes(near: Neighbourhood, thorough: bool, *, empty: bool = True) -> Iterator[Point]:
+    """Other lengths along the dimensions that are surely free, or thoroughly along all; the length 0 if allowed."""
     binding = near.binding
     for number, length in enumerate(_lengths(binding) if thorough else _free_lengths(near)):
-        for other in _others(length, empty=thorough or not number):
+        for other in _others(length, empty=thorough or (empty and not number)):
             name = f"length {other} instead of {length}"
             yield Point(name, _forms(near, length, other, thorough))
             places = sorted({place for place, _ in _all_of(binding, length)})

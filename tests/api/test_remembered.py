@@ -1,0 +1,101 @@
+"""What torch makes of its own operators is asked once; what it makes of the user's rules, every time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gradvet
+from gradvet.api import remembered
+from gradvet.core.results import Report, Verdict
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen() -> Iterator[None]:
+    remembered.forget()
+    yield
+    remembered.forget()
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2.0 * x
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
+        return 2.0 * cotangents[0]
+
+
+def inputs(*shape: int) -> Tensor:
+    return torch.linspace(0.5, 2.0, torch.Size(shape).numel(), dtype=torch.float64).reshape(shape)
+
+
+def about(report: Report, name: str) -> list[str]:
+    return [finding.headline for finding in report.findings if finding.check == name]
+
+
+def calls(function: Any, *arguments: Tensor, **settings: Any) -> int:
+    report = gradvet.check(function, arguments, seed=0, **settings)
+    assert report.verdict is Verdict.PASS
+    return report.cost.forwards + report.cost.pulls
+
+
+@pytest.mark.parametrize("name", ["batched", "checkpoint"])
+def test_same_operators_are_asked_once(name: str) -> None:
+    first, second = (gradvet.check(lambda x: x.sin() * x, inputs(5), seed=0) for _ in range(2))
+    assert about(first, name)
+    assert not any("seen before" in words for words in about(first, name))
+    assert [f"{words} (seen before for the same operators of torch's)" for words in about(first, name)] == about(
+        second, name
+    )
+
+
+def test_other_numbers_need_no_second_look_and_other_operators_and_dimensions_do() -> None:
+    def is_asked(function: Any, x: Tensor) -> bool:
+        return not any("seen before" in words for words in about(gradvet.check(function, x, seed=0), "batched"))
+
+    assert is_asked(torch.sin, inputs(5))
+    assert not is_asked(torch.sin, inputs(7) + 1.0)
+    assert is_asked(torch.cos, inputs(5))
+    assert is_asked(torch.sin, inputs(5, 2))
+    assert is_asked(torch.sin, inputs(5).to(torch.complex128))
+
+
+def test_second_look_costs_less() -> None:
+    assert calls(torch.sin, inputs(5)) > calls(torch.sin, inputs(5))
+
+
+def test_check_that_is_named_is_carried_out_every_time() -> None:
+    checks = {"batched": True, "checkpoint": True}
+    assert calls(torch.sin, inputs(5), checks=checks) == calls(torch.sin, inputs(5), checks=checks)
+
+
+def test_rules_of_the_user_are_asked_every_time() -> None:
+    def function(x: Tensor) -> Tensor:
+        out: Tensor = Doubled.apply(x)  # type: ignore[no-untyped-call]
+        return out
+
+    for _ in range(2):
+        assert not any("seen before" in words for words in about(gradvet.check(function, inputs(5), seed=0), "batched"))
+
+
+def test_what_torch_gets_wrong_is_shown_every_time() -> None:
+    def distances(x: Tensor) -> Tensor:
+        return torch.cdist(x, 2.0 * x.flip(0))
+
+    first, second = (gradvet.check(distances, inputs(3, 2) ** power, seed=0) for power in (1, 2))
+    assert any("not to be trusted under vmap" in note for note in first.notes)
+    assert any("not to be trusted under vmap" in note for note in second.notes)
+    assert first.notes != second.notes
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "MOST", 3)
+    for function in (torch.sin, torch.cos, torch.tanh, torch.exp):
+        gradvet.check(function, inputs(3), seed=0)
+    assert len(remembered._SEEN) == 3
