@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
 from gradvet.api.catalogue import Selection
 from gradvet.checks.elsewhere import glance_at, look_at, raising
 from gradvet.core.results import Finding, Verdict
@@ -84,7 +82,7 @@ class Elsewhere:
             return
         near = Neighbourhood.of(trial.subject.binding, request.func, self.domain, trial.options.seed)
         thorough = self.extent == THOROUGH
-        brief = not (thorough or trial.subject.circumstances.has_own_rules())
+        brief = not thorough and trial.subject.circumstances.is_stock()
         points = special_points(near, thorough) if kind == "points" else special_shapes(near, thorough, empty=not brief)
         for point in points:
             yield replace(point, brief=brief)
@@ -134,7 +132,7 @@ def _findings(trial: Trial, request: Request, wanted: Elsewhere, selection: Sele
 def _hazard(trial: Trial) -> str:
     """Why other lengths, or none, are left alone unless somebody asks: kernels may end the process at them."""
     assert isinstance(trial.subject, TorchSubject)
-    if not trial.subject.circumstances.has_own_rules():
+    if trial.subject.circumstances.is_stock():
         return EMPTY
     if trial.subject.home.type != "cpu":
         # A read beyond the end is an error that a device does not recover from.
@@ -174,8 +172,8 @@ def _named(kind: str, point: str, found: Finding) -> Finding:
 
 
 def _glance(trial: Trial) -> Glance:
-    most, generator = PROPORTION * max(trial.largest, 1.0), torch.Generator().manual_seed(trial.options.seed)
-    return Glance(most, IMMATERIAL * trial.steepest, generator, trial.subject.cost)
+    most = PROPORTION * max(trial.largest, 1.0)
+    return Glance(most, IMMATERIAL * trial.steepest, trial.options.seed, trial.subject.cost)
 
 
 def _answer(point: Point, trial: Trial, modes: list[str], glance: Glance) -> Finding:

@@ -181,7 +181,7 @@ def _is_stock(trial: Trial) -> bool:
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return True
-    return not subject.circumstances.has_own_rules() and not bool(trial.wobble.any())
+    return subject.circumstances.is_stock() and not bool(trial.wobble.any())
 
 
 def _slopes(trial: Trial, wanted: Wanted) -> Iterator[Finding]:

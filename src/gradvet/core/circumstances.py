@@ -60,6 +60,10 @@ class Circumstances(Protocol):
         """Whether the function brings derivative rules of its own, beside the framework's."""
         ...
 
+    def is_stock(self) -> bool:
+        """Whether nothing in the derivative is the function's own: no rule, and no hook that changes a gradient."""
+        ...
+
     def operators(self) -> Hashable:
         """Which of the framework's operators the derivative is made of, and for which kinds of values."""
         ...

@@ -170,6 +170,9 @@ class TorchCircumstances:
             self._own_rules = has_own_rules(self.subject.live)
         return self._own_rules
 
+    def is_stock(self) -> bool:
+        return not self.subject.has_hooks and not self.has_own_rules()
+
     def operators(self) -> Hashable:
         subject = self.subject
         kinds = tuple([(t.dtype, t.layout, t.device.type, t.dim()) for t in (*subject.inputs, *subject.live)])

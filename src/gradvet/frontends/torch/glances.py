@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,16 +24,15 @@ from gradvet.frontends.torch.problem import differentiable, tensors_in
 EPSILON = torch.finfo(WORK).eps
 
 
-@dataclass(frozen=True, slots=True)
 class Glance:
-    """What may be expected of a function elsewhere, given what is known of it at the user's point."""
+    """What may be expected of a function elsewhere, given what is known of it at the user's point.
 
-    most: float
-    """Values that are larger are out of all proportion."""
-    immaterial: float
-    """Slopes that are smaller are nothing."""
-    generator: torch.Generator
-    cost: Cost
+    Values larger than `most` are out of all proportion, slopes smaller than `immaterial` are nothing.
+    """
+
+    def __init__(self, most: float, immaterial: float, seed: int, cost: Cost) -> None:
+        self.most, self.immaterial, self.cost = most, immaterial, cost
+        self._generator = torch.Generator().manual_seed(seed)
 
     def is_finite(self, binding: Binding) -> bool:
         """Whether no value and no entry of a gradient is infinite, not a number or, of values, out of proportion."""
@@ -79,7 +77,7 @@ class Glance:
         return abs(float(v @ slope) - float(w @ moved)) <= allowed < torch.inf
 
     def _signed(self, size: int) -> Tensor:
-        numbers = torch.empty(size, dtype=WORK).uniform_(-1.0, 1.0, generator=self.generator)
+        numbers = torch.empty(size, dtype=WORK).uniform_(-1.0, 1.0, generator=self._generator)
         return numbers.add_(numbers.sign(), alpha=0.5)
 
 

@@ -18,6 +18,7 @@ from gradvet.frontends.torch.circumstances import TorchCircumstances
 from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse, load_forward_mode
 from gradvet.frontends.torch.formats import coarsest_within
+from gradvet.frontends.torch.hooks import noticed_hooks
 from gradvet.frontends.torch.makeup import without_forward_rule
 from gradvet.frontends.torch.passes import accountable, gradients
 from gradvet.frontends.torch.problem import TorchProblem, tensors_in
@@ -80,7 +81,9 @@ class TorchSubject(TorchProblem):
 
     def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
         load_forward_mode()
-        super().__init__(binding.function, binding.arguments, seed, masked)
+        with noticed_hooks() as hooks:
+            super().__init__(binding.function, binding.arguments, seed, masked)
+        self.has_hooks = bool(hooks) or any(getattr(tensor, "_backward_hooks", None) for tensor in self.inputs)
         self.reverse = SteadyReverse(self)
         self.forward = RecordedForward(self)
         self.binding = binding
