@@ -409,3 +409,27 @@ def test_function_that_reads_captured_tensors_is_not_handed_others() -> None:
     x = inputs(4).requires_grad_()
     report = gradvet.check(lambda _: x.sin(), x)
     assert "captured" in skipped(report, "points")
+
+
+def nonzero(x: Tensor) -> Tensor:
+    return torch.where(x == 0, 1.0, x)
+
+
+BRANCHES = {
+    "a constant at zero": (lambda x: torch.where(x == 0, 1.0, torch.expm1(nonzero(x)) / nonzero(x)), "at zeros"),
+    "a detached branch": (lambda x: torch.where(x == 0, x.detach(), x.tanh()), "at zeros"),
+    "an even function": (lambda x: torch.where(x == 0, 1.0, torch.sin(nonzero(x)) / nonzero(x)), ""),
+    "a series": (lambda x: torch.where(x.abs() < 1e-3, 1 + x / 2 + x**2 / 6, torch.expm1(nonzero(x)) / nonzero(x)), ""),
+    "a kink": (lambda x: torch.where(x > 0, x, 0.1 * x), ""),
+    "a jump": (lambda x: torch.where(x >= 0, x + 1.0, x), ""),
+    "a kink of torch's": (lambda x: torch.relu(x) - torch.relu(-x) + torch.where(x > 0, x, -x), ""),
+}
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_branch_that_has_the_value_and_not_the_slope_fails_at_its_point(name: str) -> None:
+    """The choice between smooth formulas is the user's; what torch's own kinks give is torch's convention."""
+    function, where = BRANCHES[name]
+    report = gradvet.check(function, torch.linspace(-2.0, 2.3, 10, dtype=torch.float64), seed=0)
+    assert [finding.check for finding in report.failures] == (["points"] if where else [])
+    assert all(where in finding.headline for finding in report.failures)

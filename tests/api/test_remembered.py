@@ -99,3 +99,10 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for function in (torch.sin, torch.cos, torch.tanh, torch.exp):
         gradvet.check(function, inputs(3), seed=0)
     assert len(remembered._SEEN) == 3
+
+
+@pytest.mark.parametrize("function", [lambda x: x.sin() * x, torch.relu, lambda x: x.exp().cumsum(0)])
+def test_report_does_not_depend_on_what_was_seen_before(function: Any) -> None:
+    first, second = (gradvet.check(function, inputs(5), seed=3) for _ in range(2))
+    assert (first.resolution, first.miss, first.notes) == (second.resolution, second.miss, second.notes)
+    assert [str(finding.facts) for finding in first.findings] == [str(finding.facts) for finding in second.findings]

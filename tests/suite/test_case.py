@@ -76,11 +76,10 @@ def test_seed_settles_what_other_generators_draw() -> None:
     def mixed() -> Tensor:
         return torch.tensor([random.random(), numpy.random.rand()], dtype=torch.float64)
 
-    drawn: list[Tensor] = []
-    for _ in range(2):
-        Case("square", lambda x: drawn.append(x.detach().clone()) or x.square(), mixed).run(seed=3)
-    half = len(drawn) // 2
-    assert torch.equal(drawn[0], drawn[half])
+    first, second = list[Tensor](), list[Tensor]()
+    for drawn in (first, second):
+        Case("square", lambda x, drawn=drawn: drawn.append(x.detach().clone()) or x.square(), mixed).run(seed=3)
+    assert torch.equal(first[0], second[0])
 
 
 def test_running_a_case_leaves_the_random_state_alone() -> None:

@@ -82,8 +82,13 @@ class Elsewhere:
             return
         near = Neighbourhood.of(trial.subject.binding, request.func, self.domain, trial.options.seed)
         thorough = self.extent == THOROUGH
-        brief = not thorough and trial.subject.circumstances.is_stock()
-        points = special_points(near, thorough) if kind == "points" else special_shapes(near, thorough, empty=not brief)
+        circumstances = trial.subject.circumstances
+        brief = not thorough and circumstances.is_stock() and not circumstances.branches_smoothly()
+        points = (
+            special_points(near, thorough)
+            if kind == "points"
+            else special_shapes(near, thorough, empty=thorough or not circumstances.is_stock())
+        )
         for point in points:
             yield replace(point, brief=brief)
 

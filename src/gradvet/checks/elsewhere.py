@@ -80,7 +80,7 @@ def _excuse(trial: Trial, outcome: Outcome) -> str:
         if circumstances.decomposes():
             return "equal eigenvalues or singular values"
         return "the framework's own operator has no finite derivative" if circumstances.calls_one_operator() else ""
-    if not circumstances.is_stock() or outcome.entry is None:
+    if not circumstances.is_stock() or circumstances.branches_smoothly() or outcome.entry is None:
         return ""
     entry = outcome.entry
     return (

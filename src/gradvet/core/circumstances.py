@@ -64,6 +64,10 @@ class Circumstances(Protocol):
         """Whether nothing in the derivative is the function's own: no rule, and no hook that changes a gradient."""
         ...
 
+    def branches_smoothly(self) -> bool:
+        """Whether the function chooses between formulas without kinks: then no convention explains a wrong slope."""
+        ...
+
     def operators(self) -> Hashable:
         """Which of the framework's operators the derivative is made of, and for which kinds of values."""
         ...

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint as decorated_checkpoint
 
 from gradvet.core.circumstances import Afresh
 from gradvet.errors import DerivativeError
-from gradvet.frontends.torch.makeup import Calls, has_decomposition
+from gradvet.frontends.torch.makeup import Calls, branches_smoothly, has_decomposition
 from gradvet.frontends.torch.passes import accountable, gradients, has_own_rules, nodes_behind
 from gradvet.frontends.torch.problem import tensors_in
 from gradvet.frontends.torch.rearrangements import LAYOUTS, differ
@@ -172,6 +172,9 @@ class TorchCircumstances:
 
     def is_stock(self) -> bool:
         return not self.subject.has_hooks and not self.has_own_rules()
+
+    def branches_smoothly(self) -> bool:
+        return branches_smoothly(self.subject.live)
 
     def operators(self) -> Hashable:
         subject = self.subject

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from types import FrameType
@@ -15,6 +16,36 @@ from gradvet.frontends.torch.passes import nodes_behind, nodes_from
 
 DECOMPOSITIONS = ("LinalgEig", "LinalgSvd", "LinalgQr")
 """Beginnings of the names of operators whose derivatives divide by differences of eigenvalues or by pivots."""
+
+
+SMOOTH = re.compile(
+    r"""
+    AccumulateGrad | Add | Addbmm | Addcdiv | Addcmul | Addmm | Addmv | AsStrided | Atan | Atanh | Asinh | Baddbmm |
+    Bmm | Cat | Clone | Complex | Conj | ConjPhysical | Convolution | CopySlices | Cos | Cosh | Cumsum | Diagonal |
+    Digamma | Div | Dot | Erf | Erfc | Erfcx | Exp | Exp2 | Expand | Expm1 | Flip | Imag | IndexSelect | Index |
+    Lgamma | Log | Log10 | Log1P | Log2 | LogSigmoid | LogSoftmax | Logaddexp | Logcumsumexp | Logsumexp | Mean |
+    Mm | Mul | Mv | Neg | Permute | Polygamma | Pow | Real | Reciprocal | Repeat | Reshape | ReshapeAlias | Roll |
+    Rsqrt | Rsub | Select | Sigmoid | Silu | Sin | Sinc | Sinh | Slice | Softmax | Softplus | Split |
+    SplitWithSizes | Sqrt | Square | Squeeze | Stack | Sub | Sum | T | Tan | Tanh | ToCopy | Trace | Transpose |
+    Tril | Triu | Unbind | UnsafeView | Unsqueeze | Var | View | ViewAsComplex | ViewAsReal | Where
+    """,
+    re.VERBOSE,
+)
+"""Operators without kinks: what is wrong with a graph of these is not their convention."""
+
+
+def branches_smoothly(live: Sequence[Any]) -> bool:
+    """Whether somebody chose between formulas (`torch.where`) that are smooth themselves.
+
+    The choice is the function's own, and a constant that is right at one value has no slope there.
+    """
+    names = {node.name() for node in nodes_behind(live)}
+    return "WhereBackward0" in names and all(SMOOTH.fullmatch(_kind(name)) for name in names)
+
+
+def _kind(name: str) -> str:
+    """What a node is a derivative of: `Exp` of `ExpBackward0`."""
+    return name.removeprefix("torch::autograd::").rstrip("0123456789").removesuffix("Backward")
 
 
 def has_decomposition(live: Sequence[Any]) -> bool:
