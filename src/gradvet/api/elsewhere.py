@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from gradvet.api.catalogue import Selection
@@ -32,6 +33,9 @@ EMPTY = "empty inputs: all rules are torch's own, and some of its kernels crash 
 DOUBTS = 3
 """So many points that a short look does not settle are looked into, unless the search is thorough."""
 
+
+TOGETHER = 10_000
+"""Up to so many inputs, the graphs of several points are held at a time."""
 
 PROPORTION = 1e10
 """Values that are so much larger than at the user's point have lost the digits that a derivative needs."""
@@ -150,7 +154,7 @@ def _of_kind(
 ) -> Iterator[Finding]:
     tally = _Tally()
     glance = _glance(trial)
-    for point in points:
+    for point in _unsettled(points, trial, tally, glance):
         if trial.late:
             tally.skipped.append(f"{point.name} and the following (the time that was given is spent)")
             break
@@ -171,6 +175,20 @@ def _of_kind(
     yield from tally.findings(kind)
 
 
+def _unsettled(points: Iterable[Point], trial: Trial, tally: _Tally, glance: Glance) -> Iterator[Point]:
+    """The points that a glance at all of them together does not settle."""
+    if not trial.reversible or trial.subject.domain.size > TOGETHER:
+        yield from points
+        return
+    gathered = [(point, form) for point in points for form in (next(point.forms, None),)]
+    brief = [form for point, form in gathered if point.brief and form is not None]
+    if len(brief) == len(gathered) > 1 and glance.are_finite(*brief):
+        tally.brief = True
+        tally.exercised += [point.name for point, _ in gathered]
+        return
+    yield from (replace(point, forms=chain([form] if form else [], point.forms)) for point, form in gathered)
+
+
 def _named(kind: str, point: str, found: Finding) -> Finding:
     facts = {**found.facts, "point": point}
     return replace(found, check=kind, headline=f"at {point}: {found.headline}", facts=facts)
@@ -184,7 +202,7 @@ def _glance(trial: Trial) -> Glance:
 def _answer(point: Point, trial: Trial, modes: list[str], glance: Glance) -> Finding:
     """What the first form of the point at which the function is at home shows; the worst of the modes."""
     answer = Finding("", Verdict.SKIPPED, "nothing to change")
-    quick = glance.is_finite if point.brief else glance.agrees
+    quick = glance.are_finite if point.brief else glance.agrees
     settled = trial.reversible and (point.brief or (trial.is_steady and not point.given and modes == ["reverse"]))
     for form in point.forms:
         if settled and quick(form):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gradvet.core.provenance import title_of
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.randomness import RandomState
-from gradvet.frontends.torch.trees import Tree, filled
+from gradvet.frontends.torch.trees import Slot, Tree, filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,12 @@ def bind(request: Request, *, widened: bool = False) -> Binding:
     own = list(dict(func.named_parameters()).values()) if isinstance(func, nn.Module) else []
     own = [parameter for parameter in own if parameter.requires_grad]
     count = len(tensors)
+    in_order = [template.index if isinstance(template, Slot) else None for template in templates] == list(range(count))
+    as_given = in_order and not keywords and all(expand is _itself for _, expand in tensors)
 
     def arranged(target: Any, values: Sequence[Any]) -> Any:
+        if as_given and len(values) == count:
+            return (call if target is func else target)(*values)
         shown = [expand(value) for value, (_, expand) in zip(values[:count], tensors, strict=True)]
         args, words = [filled(t, shown) for t in templates], {name: filled(t, shown) for name, t in keywords.items()}
         given = values[count:]

@@ -34,14 +34,18 @@ class Glance:
         self.most, self.immaterial, self.cost = most, immaterial, cost
         self._generator = torch.Generator().manual_seed(seed)
 
-    def is_finite(self, binding: Binding) -> bool:
-        """Whether no value and no entry of a gradient is infinite, not a number or, of values, out of proportion."""
-        self.cost.forwards, self.cost.pulls = self.cost.forwards + 1, self.cost.pulls + 1
+    def are_finite(self, *bindings: Binding) -> bool:
+        """Whether nowhere a value or an entry of a gradient is infinite, not a number or, of values, out of proportion.
+
+        All points in one backward pass.
+        """
+        self.cost.forwards, self.cost.pulls = self.cost.forwards + len(bindings), self.cost.pulls + 1
         try:
-            live = _live(binding, binding.arguments)
+            live = [output for binding in bindings for output in _live(binding, binding.arguments)]
             if not live or not all(0.0 <= _size(output) <= self.most for output in live):
                 return False
-            found = swift_gradients(tuple(live), _sources(binding), tuple([torch.ones_like(y) for y in live]))
+            sources = tuple([source for binding in bindings for source in _sources(binding)])
+            found = swift_gradients(tuple(live), sources, tuple([torch.ones_like(y) for y in live]))
             return all(_size(gradient) < torch.inf for gradient in found if gradient is not None)
         except Exception:
             return False
