@@ -28,7 +28,9 @@ SMALL, THOROUGH = "small", "thorough"
 EXAMPLES = 8
 """So many examples of a strategy of inputs are tried."""
 
-EMPTY = "empty inputs: all rules are torch's own, and some of its kernels crash at length 0"
+EMPTY = (
+    "empty inputs: all rules are torch's own, and some of its kernels crash at length 0; points='thorough' tries them"
+)
 
 DOUBTS = 3
 """So many points that a short look does not settle are looked into, unless the search is thorough."""
@@ -131,22 +133,24 @@ def _findings(trial: Trial, request: Request, wanted: Elsewhere, selection: Sele
     for kind in ("points", "shapes"):
         if kind not in selection or not modes:
             continue
-        reason = "" if kind == "points" or wanted.extent == THOROUGH or wanted.own is not None else _hazard(trial)
-        if not reason or reason is EMPTY:
-            yield from _of_kind(kind, trial, wanted.of_kind(kind, request, trial), modes, wanted)
-        if reason:
-            yield Finding(kind, Verdict.SKIPPED, f"{reason}; points='thorough' tries them")
+        unasked = kind == "shapes" and wanted.extent != THOROUGH and wanted.own is None
+        if unasked and _is_fragile(trial):
+            yield Finding(kind, Verdict.SKIPPED, "kernels of your own on a device; points='thorough' tries them")
+            continue
+        yield from _of_kind(kind, trial, wanted.of_kind(kind, request, trial), modes, wanted)
+        if unasked and trial.subject.circumstances.is_stock() and _has_lengths(trial):
+            yield Finding(kind, Verdict.SKIPPED, EMPTY)
 
 
-def _hazard(trial: Trial) -> str:
-    """Why other lengths, or none, are left alone unless somebody asks: kernels may end the process at them."""
+def _is_fragile(trial: Trial) -> bool:
+    """Whether other lengths may do harm: a read beyond the end is an error that a device does not recover from."""
     assert isinstance(trial.subject, TorchSubject)
-    if trial.subject.circumstances.is_stock():
-        return EMPTY
-    if trial.subject.home.type != "cpu":
-        # A read beyond the end is an error that a device does not recover from.
-        return "kernels of your own on a device"
-    return ""
+    return trial.subject.home.type != "cpu" and not trial.subject.circumstances.is_stock()
+
+
+def _has_lengths(trial: Trial) -> bool:
+    assert isinstance(trial.subject, TorchSubject)
+    return any(tensor.dim() for tensor in trial.subject.inputs)
 
 
 def _of_kind(
@@ -202,11 +206,11 @@ def _glance(trial: Trial) -> Glance:
 def _answer(point: Point, trial: Trial, modes: list[str], glance: Glance) -> Finding:
     """What the first form of the point at which the function is at home shows; the worst of the modes."""
     answer = Finding("", Verdict.SKIPPED, "nothing to change")
-    quick = glance.are_finite if point.brief else glance.agrees
-    settled = trial.reversible and (point.brief or (trial.is_steady and not point.given and modes == ["reverse"]))
     for form in point.forms:
-        if settled and quick(form):
-            return Finding("", Verdict.PASS, "finite" if point.brief else "agrees")
+        if point.brief and trial.reversible and glance.are_finite(form):
+            return Finding("", Verdict.PASS, "finite")
+        if _may_be_glanced_at(point, form, trial, modes) and glance.agrees(form):
+            return Finding("", Verdict.PASS, "agrees")
         try:
             there = _trial_at(form, trial)
         except InvalidProblemError:
@@ -224,6 +228,12 @@ def _answer(point: Point, trial: Trial, modes: list[str], glance: Glance) -> Fin
         if answer.verdict is not Verdict.SKIPPED:
             return answer
     return answer
+
+
+def _may_be_glanced_at(point: Point, form: Binding, trial: Trial, modes: list[str]) -> bool:
+    """Whether the function's own values along one line are all that is asked for, and tell the same each time."""
+    asked = not point.brief and not point.given and modes == ["reverse"] and form.surrogate is None
+    return asked and trial.reversible and trial.is_steady
 
 
 def _looked(there: Trial, mode: str, look: Callable[[Trial, str], Finding]) -> Finding:

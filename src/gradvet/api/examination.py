@@ -96,7 +96,7 @@ def _examined(request: Request, binding: Binding, wanted: Wanted, options: Optio
             *_something(_slopes(sharp, wanted)),
             *_precision(trial, shadow, wanted),
             *_second_order(sharp, wanted),
-            *_transformed(trial, wanted),
+            *_transformed(trial, request, wanted),
         )
         findings = (
             *findings,
@@ -174,12 +174,12 @@ def _exact(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
     yield from survey(trial, {n: check for n, check in checks.items() if n not in TRANSFORMS}, lambda error: True)
 
 
-def _transformed(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
+def _transformed(trial: Trial, request: Request, wanted: Wanted) -> Iterator[Finding]:
     """After everything that is decided by random numbers: whether these draw any depends on what was seen before."""
     checks = _fitting(trial, wanted.selection.of_these({name: EXACT[name] for name in EXACT if name in TRANSFORMS}))
     for name in set(checks) - wanted.selection.named:
         if _is_stock(trial):
-            checks[name] = once_for_its_operators(name, checks[name])
+            checks[name] = once_for_its_operators(name, checks[name], request.func)
     yield from survey(trial, checks, lambda error: True)
 
 

@@ -1,14 +1,18 @@
-"""What torch makes of its own derivatives, asked once for each combination of its operators.
+"""What torch makes of its own derivatives, asked once for each function and combination of operators.
 
-Under vmap or recomputation a graph of torch's own nodes shows nothing of the user's: whether its rules can be trusted
-there is a matter of the operators, not of the numbers. The first function of each kind answers for the next ones.
+Under vmap or recomputation a graph of torch's own nodes shows nothing of the user's rules: whether torch can be trusted
+there is a matter of the operators and of the code that calls them, not of the numbers. The first check of a function
+answers for the next ones in the process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+import functools
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
 
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.survey import TrialCheck
@@ -20,9 +24,10 @@ MOST = 4096
 _SEEN: dict[Hashable, tuple[Finding, ...]] = {}
 
 
-def once_for_its_operators(name: str, check: TrialCheck) -> TrialCheck:
-    """The check, or what it found when it first met these operators."""
-    return partial(_recalled, name, check)
+def once_for_its_operators(name: str, check: TrialCheck, function: Callable[..., Any]) -> TrialCheck:
+    """The check, or what it found when this function was first seen with these operators."""
+    code = _code_of(function)
+    return check if code is None else partial(_recalled, (name, code), check)
 
 
 def forget() -> None:
@@ -30,22 +35,28 @@ def forget() -> None:
     _SEEN.clear()
 
 
-def _recalled(name: str, check: TrialCheck, trial: Trial) -> Iterator[Finding]:
-    kind = (name, trial.subject.circumstances.operators(), trial.reversible)
-    if kind in _SEEN:
-        yield from map(_as_before, _SEEN[kind])
+def _recalled(question: Hashable, check: TrialCheck, trial: Trial) -> Iterator[Finding]:
+    kind = (question, trial.subject.circumstances.operators(), trial.reversible)
+    known = _SEEN.get(kind)
+    if known is not None:
+        yield from (replace(finding, headline=f"{finding.headline} (seen before)") for finding in known)
         return
     before = len(trial.record.notes)
     findings = tuple(check(trial))
-    # What calls for a word names entries of this function, and is to be seen in the next one too.
+    # What calls for a word names numbers, and is to be seen at the next ones too.
     if len(trial.record.notes) == before and all(f.verdict in (Verdict.PASS, Verdict.SKIPPED) for f in findings):
-        if len(_SEEN) >= MOST:
-            del _SEEN[next(iter(_SEEN))]
+        while len(_SEEN) >= MOST:
+            _SEEN.pop(next(iter(_SEEN)), None)
         _SEEN[kind] = findings
     yield from findings
 
 
-def _as_before(finding: Finding) -> Finding:
-    if finding.verdict is not Verdict.PASS:
-        return finding
-    return replace(finding, headline=f"{finding.headline} (seen before for the same operators of torch's)")
+def _code_of(function: Callable[..., Any]) -> Hashable | None:
+    """What stays the same when a function is defined again; None where that cannot be told."""
+    if isinstance(function, functools.partial):
+        return _code_of(function.func)
+    if isinstance(function, MethodType):
+        return type(function.__self__), _code_of(function.__func__)
+    if isinstance(function, FunctionType):
+        return function.__code__
+    return function if isinstance(function, BuiltinFunctionType) else None

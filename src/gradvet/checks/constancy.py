@@ -52,7 +52,7 @@ def _varying(experiment: Experiment, directions: int, limit: float) -> list[str]
     if not problem.silent.size or not problem.domain.size:
         return []
     try:
-        slopes = [w.silent / w.step for w in experiment.directions(directions) if w.silent is not None]
+        slopes = [walked.silent / walked.step for walked in experiment.directions(directions)]
         varying = _names(experiment, slopes, limit)
     except OutOfReachError:
         varying = [leaf.name for leaf in problem.silent.leaves]

@@ -15,7 +15,7 @@ def metadata(experiment: Experiment) -> Iterator[Finding]:
     problem = experiment.problem
     if not problem.codomain.leaves:
         return
-    yield from _findings("metadata", experiment.misfits, problem.domain)
+    yield from _findings("metadata", experiment.at_zero.misfits, problem.domain)
 
 
 def tangent_types(experiment: Experiment) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gradvet.core.arithmetic import namespace
 from gradvet.core.experiment import Experiment
@@ -21,11 +21,11 @@ def undefined_cotangents(experiment: Experiment) -> Iterator[Finding]:
         yield _without(experiment, missing)
 
 
-def _without(experiment: Experiment, missing: tuple[int, ...]) -> Finding:
+def _without(experiment: Experiment, missing: Sequence[int]) -> Finding:
     problem = experiment.problem
     names = ", ".join(problem.codomain.leaves[output].name for output in missing)
     try:
-        gradient = experiment.without(missing)
+        gradient = problem.reverse.pull_undefined(missing)
     except RuntimeError as error:
         return Finding(
             "undefined cotangents",

@@ -18,9 +18,6 @@ def zero_cotangent(experiment: Experiment) -> Iterator[Finding]:
     """A backward that forgets to multiply by its cotangent shows itself here, however small the gradient."""
     if not experiment.problem.codomain.leaves:
         return
-    if _implied(experiment):
-        yield PROPORTIONAL
-        return
     gradient = experiment.at_zero.gradient
     if gradient is None or experiment.problem.vanishes(gradient):
         yield PROPORTIONAL
@@ -37,17 +34,3 @@ def zero_cotangent(experiment: Experiment) -> Iterator[Finding]:
         )
     else:
         yield PROPORTIONAL
-
-
-def _implied(experiment: Experiment) -> bool:
-    """Whether two passes that are made anyway leave nothing to ask.
-
-    Whatever is added to a gradient breaks its proportion to the cotangent; what goes wrong at zero alone (a division by
-    the cotangent's length) shows where there is none, because a derivative rule is given zeros then.
-    """
-    if not experiment.proportion.kept:
-        return False
-    try:
-        return experiment.without(tuple(range(len(experiment.problem.codomain.leaves)))) is None
-    except RuntimeError:  # it is another check's to say
-        return False

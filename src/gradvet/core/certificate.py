@@ -225,7 +225,8 @@ class _Attempt:
         """What roundoff will leave at most of a walk as long as the entrywise step, as a part of what is to be seen."""
         problem = self.experiment.problem
         value = problem.value[: problem.codomain.size] if problem.silent.size else problem.value
-        return NOISY * ROUNDOFF * math.sqrt(float(value @ value)) / (self.experiment.options.step * self.detectable)
+        resolved = self.experiment.options.step * self.detectable
+        return NOISY * ROUNDOFF * math.sqrt(float(value @ value)) / resolved if resolved else math.inf
 
     def _stages(self, share: float) -> tuple[Stage, ...]:
         if self.columns_seen and self.rows_seen:

@@ -28,7 +28,19 @@ STRIDES = (
 function bends within reach, and at last no further than the entrywise step itself. More evaluations leave less
 truncation."""
 
-SHORT, LONG, LONGER, FAR, NEAR, NEAREST, NARROW, WITHIN = 0, 1, 2, 4, 6, 7, 8, 10
+SHORT, LONG, LONGER, FAR, NEAR, NEAREST, NARROW, WITHIN = map(
+    STRIDES.index,
+    (
+        (CENTRAL, 4.0),
+        (SKEWED, 16.0),
+        (SKEWED, 32.0),
+        (SKEWED, 64.0),
+        (SKEWED, 6.0),
+        (EXTRAPOLATED, 8.0),
+        (SKEWED, 2.5),
+        (CENTRAL, 2.0 / 3.0),
+    ),
+)
 """The ways to begin with."""
 
 
@@ -55,7 +67,7 @@ class Direction(NamedTuple):
 
     displacement: Array
     difference: Array
-    silent: Array | None
+    silent: Array
     """None where there are no silent outputs."""
     step: float
 
@@ -72,7 +84,7 @@ class AtZero:
 class Proportion:
     """Whether a multiple of a codirection gives that multiple of its gradient, bit for bit, and what does not fit.
 
-    If it does, the backward pass is reproducible and adds nothing of its own: one pass answers both.
+    If it does, the backward pass is reproducible, and adds nothing to that gradient that rounding would show.
     """
 
     kept: bool
@@ -100,7 +112,6 @@ class Experiment:
         self._rows: dict[int, Array] = {}
         self._pushes: list[Array] = []
         self._gaps: dict[tuple[int, int], float] = {}
-        self._without: dict[tuple[int, ...], Array | None] = {}
         few = FEW if options.miss <= STRICT else 1
         self.sees_all_columns = problem.domain.size <= few
         """Whether the inputs are so few that the directions are simply the basis."""
@@ -170,20 +181,16 @@ class Experiment:
 
     @cached_property
     def at_zero(self) -> AtZero:
-        """The backward pass of a zero cotangent."""
-        gradient = self.problem.reverse.pull_undefined(())
-        return AtZero(gradient, self.problem.reverse.misfits())
+        """The backward pass of a zero cotangent.
 
-    @property
-    def misfits(self) -> list[Misfit]:
-        """Where the attributes of gradients do not fit."""
-        return self.proportion.misfits if self.proportion.kept else self.at_zero.misfits
-
-    def without(self, outputs: tuple[int, ...]) -> Array | None:
-        """The backward pass without a cotangent for these outputs and with zeros for the others; None for zeros."""
-        if outputs not in self._without:
-            self._without[outputs] = self.problem.reverse.pull_undefined(outputs)
-        return self._without[outputs]
+        Rules of the framework's own that keep proportion give nothing for nothing: where passes are expensive it is
+        not asked for again.
+        """
+        problem = self.problem
+        if "proportion" in self.__dict__ and self.proportion.kept and problem.is_known_to_be_stock:
+            return AtZero(None, self.proportion.misfits)
+        gradient = problem.reverse.pull_undefined(())
+        return AtZero(gradient, problem.reverse.misfits())
 
     def walk_as(self, stride: int) -> None:
         """From now on walk the directions in this of the ways; other directions are drawn for it."""

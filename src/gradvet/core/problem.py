@@ -110,6 +110,11 @@ class Problem(Protocol):
         ...
 
     @property
+    def is_known_to_be_stock(self) -> bool:
+        """Whether somebody looked, and nothing in the derivative of the only output is the function's own."""
+        ...
+
+    @property
     def independent(self) -> bool:
         """Whether each coordinate can be moved without moving another one."""
         ...

@@ -15,7 +15,6 @@ from gradvet.core.experiment import Experiment
 from gradvet.core.judgement import FINE
 from gradvet.core.ladder import Rungs
 from gradvet.core.lines import NEAR, Claim, Near, climb, few_steps_for, near, steps_for
-from gradvet.core.problem import Misfit
 from gradvet.core.spaces import Array
 from gradvet.core.subject import Subject
 from gradvet.options import Options
@@ -94,11 +93,6 @@ class Trial(Experiment):
     def afresh(self) -> Afresh:
         """The gradient for the first of them through a fresh call."""
         return self.subject.circumstances.afresh(self.pulled[0][0])
-
-    @property
-    def misfits(self) -> list[Misfit]:
-        """Those of a gradient that is asked for in any case."""
-        return self.at_zero.misfits
 
     def pushed(self, u: Array) -> Array:
         """J u by forward mode, once for each of the directions that all checks share."""

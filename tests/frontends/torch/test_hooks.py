@@ -71,3 +71,17 @@ def test_hook_that_only_looks_passes_even_if_it_expects_a_gradient() -> None:
     report = gradvet.check(lambda x: hooked(x, lambda g: norms.append(float(g.norm()))), inputs(6), seed=0)
     assert report.verdict is Verdict.PASS
     assert norms
+
+
+def test_method_that_somebody_else_put_there_is_called_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, calls = Tensor.register_hook, list[object]()
+
+    def mine(self: Tensor, change: object) -> object:
+        calls.append(change)
+        return original(self, change)  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(Tensor, "register_hook", mine)
+    with noticed_hooks() as seen:
+        hooked(inputs(3).requires_grad_())
+    assert Tensor.register_hook is mine
+    assert calls == seen == [hook]

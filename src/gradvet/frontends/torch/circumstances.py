@@ -178,8 +178,10 @@ class TorchCircumstances:
 
     def operators(self) -> Hashable:
         subject = self.subject
-        kinds = tuple([(t.dtype, t.layout, t.device.type, t.dim()) for t in (*subject.inputs, *subject.live)])
-        return frozenset(node.name() for node in nodes_behind(subject.live)), kinds
+        kinds = [
+            tuple([(t.dtype, t.layout, t.device.type, t.dim()) for t in ts]) for ts in (subject.inputs, subject.live)
+        ]
+        return frozenset(node.name() for node in nodes_behind(subject.live)), *kinds
 
     def reads_captured(self) -> bool:
         subject = self.subject
@@ -201,7 +203,7 @@ class TorchCircumstances:
     def calls_one_operator(self) -> bool:
         with Calls() as calls:
             self.subject.live_at(self.subject.arguments)
-        return calls.count <= 1 and not self.has_own_rules()
+        return calls.count <= 1 and self.is_stock()
 
     def without_grad_mode(self) -> Tensor:
         subject = self.subject

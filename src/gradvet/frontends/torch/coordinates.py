@@ -18,17 +18,17 @@ class Dense:
     `home` is the device on which the vectors live, so that leaves on several devices can stand in one vector.
     """
 
-    __slots__ = ("_flat", "_plain", "device", "dtype", "home", "parts", "shape", "size")
+    __slots__ = ("_flat", "device", "dtype", "home", "is_plain", "parts", "shape", "size")
 
     def __init__(self, shape: torch.Size, dtype: torch.dtype, device: torch.device, home: torch.device) -> None:
         self.shape, self.dtype, self.device, self.home = shape, dtype, device, home
         self.parts = 2 if dtype.is_complex else 1
         self.size = math.prod(shape) * self.parts
-        self._plain = dtype is WORK and device == home
-        self._flat = self._plain and len(shape) == 1
+        self.is_plain = dtype is WORK and device == home
+        self._flat = self.is_plain and len(shape) == 1
 
     def flatten(self, value: Any) -> Tensor:
-        if self._plain and type(value) is Tensor and value.dtype is WORK and value.layout is torch.strided:
+        if self.is_plain and type(value) is Tensor and value.dtype is WORK and value.layout is torch.strided:
             return value.detach() if self._flat else value.detach().flatten()
         tensor = _tensor(value)
         if tensor.layout is not torch.strided:
@@ -41,7 +41,7 @@ class Dense:
 
     def unflatten(self, vector: Tensor) -> Tensor:
         # A copy in storage of its own: a misaligned complex view crashes forward AD.
-        if self._plain:
+        if self.is_plain:
             return vector.clone() if self._flat else vector.clone().view(self.shape)
         vector = vector.clone().to(self.device)
         if self.parts == 2:
@@ -52,7 +52,7 @@ class Dense:
         """The same to be read at once and not to be handed out: without a copy, where none is needed."""
         if self._flat:
             return vector
-        return vector.view(self.shape) if self._plain else self.unflatten(vector)
+        return vector.view(self.shape) if self.is_plain else self.unflatten(vector)
 
     def unflatten_rows(self, matrix: Tensor) -> Tensor:
         """A value for each row, side by side along a first axis, in storage of their own."""

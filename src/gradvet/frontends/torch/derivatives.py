@@ -74,13 +74,7 @@ class TorchReverse(Derivative):
         codomain = self.problem.codomain
         if len(codomain.leaves) == 1:
             return self.pull(v)
-        total: Tensor = torch.zeros(())
-        seen: Sequence[Any] = [None] * len(self.problem.inputs)
-        for i in range(len(codomain.leaves)):
-            total = total + self.pull_from(i, v[codomain.slice(i)])
-            seen = [new if old is None else old for old, new in zip(seen, self._last, strict=True)]
-        self._last = seen
-        return total
+        return sum((self.pull_from(i, v[codomain.slice(i)]) for i in range(len(codomain.leaves))), torch.zeros(()))
 
     def pull_undefined(self, outputs: Sequence[int]) -> Tensor | None:
         live = [_undefined(y) if i in outputs else y for i, y in enumerate(self.problem.live)]
@@ -116,7 +110,7 @@ class TorchReverse(Derivative):
     def _gradients(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
         problem = self.problem
         problem.cost.pulls += 1
-        self._last = swift_gradients(tuple(live), problem.inputs, tuple(cotangents))
+        self._last = swift_gradients(tuple(live), problem.inputs, tuple(cotangents), ordinary=problem.ordinary)
         return self._last
 
     def _vector(self, gradients: Sequence[Any]) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-_register_hook = Tensor.register_hook
+_found: Callable[..., Any] = Tensor.register_hook
 _watching: ContextVar[list[Callable[..., Any]] | None] = ContextVar("hooks that were registered", default=None)
 _lock = threading.Lock()
 _watchers = 0
@@ -19,19 +19,21 @@ _watchers = 0
 @contextmanager
 def noticed_hooks() -> Iterator[list[Callable[..., Any]]]:
     """The hooks that are registered inside, by this thread."""
-    global _watchers
+    global _watchers, _found
     seen: list[Callable[..., Any]] = []
     before = _watching.set(seen)
     with _lock:
+        if not _watchers:
+            _found = Tensor.register_hook
+            Tensor.register_hook = _noticing  # type: ignore[method-assign]
         _watchers += 1
-        Tensor.register_hook = _noticing  # type: ignore[method-assign]
     try:
         yield seen
     finally:
         with _lock:
             _watchers -= 1
             if not _watchers:
-                Tensor.register_hook = _register_hook  # type: ignore[method-assign]
+                Tensor.register_hook = _found  # type: ignore[method-assign]
         _watching.reset(before)
 
 
@@ -39,4 +41,4 @@ def _noticing(self: Tensor, hook: Callable[..., Any]) -> Any:
     seen = _watching.get()
     if seen is not None:
         seen.append(hook)
-    return _register_hook(self, hook)  # type: ignore[no-untyped-call]
+    return _found(self, hook)

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gradvet.frontends.torch.passes import nodes_behind, nodes_from
+from gradvet.frontends.torch.passes import nodes_behind
 
 DECOMPOSITIONS = ("LinalgEig", "LinalgSvd", "LinalgQr")
 """Beginnings of the names of operators whose derivatives divide by differences of eigenvalues or by pivots."""
@@ -22,16 +21,20 @@ SMOOTH = re.compile(
     r"""
     AccumulateGrad | Add | Addbmm | Addcdiv | Addcmul | Addmm | Addmv | AsStrided | Atan | Atanh | Asinh | Baddbmm |
     Bmm | Cat | Clone | Complex | Conj | ConjPhysical | Convolution | CopySlices | Cos | Cosh | Cumsum | Diagonal |
-    Digamma | Div | Dot | Erf | Erfc | Erfcx | Exp | Exp2 | Expand | Expm1 | Flip | Imag | IndexSelect | Index |
+    Digamma | Div | Dot | Erf | Erfc | Exp | Exp2 | Expand | Expm1 | Flip | Imag | IndexSelect | Index |
     Lgamma | Log | Log10 | Log1P | Log2 | LogSigmoid | LogSoftmax | Logaddexp | Logcumsumexp | Logsumexp | Mean |
-    Mm | Mul | Mv | Neg | Permute | Polygamma | Pow | Real | Reciprocal | Repeat | Reshape | ReshapeAlias | Roll |
-    Rsqrt | Rsub | Select | Sigmoid | Silu | Sin | Sinc | Sinh | Slice | Softmax | Softplus | Split |
-    SplitWithSizes | Sqrt | Square | Squeeze | Stack | Sub | Sum | T | Tan | Tanh | ToCopy | Trace | Transpose |
+    Mm | Mul | Mv | Neg | Permute | Polygamma | Pow | Real | Reciprocal | Repeat | ReshapeAlias | Roll |
+    Rsqrt | Rsub | Select | Sigmoid | Silu | Sin | Sinc | Sinh | Slice | Softmax | Softplus | SpecialErfcx | Split |
+    SplitWithSizes | Sqrt | Squeeze | Stack | Sub | Sum | T | Tan | Tanh | ToCopy | Trace | Transpose |
     Tril | Triu | Unbind | UnsafeView | Unsqueeze | Var | View | ViewAsComplex | ViewAsReal | Where
     """,
     re.VERBOSE,
 )
 """Operators without kinks: what is wrong with a graph of these is not their convention."""
+
+
+ROUNDING = frozenset({"DivBackward2", "DivBackward3"})
+"""Division with a `rounding_mode`."""
 
 
 def branches_smoothly(live: Sequence[Any]) -> bool:
@@ -40,7 +43,7 @@ def branches_smoothly(live: Sequence[Any]) -> bool:
     The choice is the function's own, and a constant that is right at one value has no slope there.
     """
     names = {node.name() for node in nodes_behind(live)}
-    return "WhereBackward0" in names and all(SMOOTH.fullmatch(_kind(name)) for name in names)
+    return "WhereBackward0" in names and all(SMOOTH.fullmatch(_kind(name)) for name in names) and not names & ROUNDING
 
 
 def _kind(name: str) -> str:
@@ -51,23 +54,6 @@ def _kind(name: str) -> str:
 def has_decomposition(live: Sequence[Any]) -> bool:
     """Whether a matrix is decomposed: torch documents that there is no derivative at equal eigenvalues."""
     return any(node.name().startswith(DECOMPOSITIONS) for node in nodes_behind(live))
-
-
-def without_forward_rule(live: Sequence[Any], sources: Sequence[Any]) -> str:
-    """The name of an `autograd.Function` without a `jvp` between the sources and these outputs, if there is one.
-
-    torch says so too, but needs longer to say it than everything else takes together.
-    """
-    lacking = [node for node in nodes_behind(live) if _has_no_jvp(getattr(type(node), "_forward_cls", None))]
-    if not lacking:
-        return ""
-    ends = {torch.autograd.graph.get_gradient_edge(source).node for source in sources}
-    reaching = (node for node in lacking if any(end in ends for end in nodes_from([node])))
-    return next((type(node)._forward_cls.__name__ for node in reaching), "")
-
-
-def _has_no_jvp(function: Any) -> bool:
-    return function is not None and function.jvp is torch.autograd.Function.jvp
 
 
 class Calls(TorchFunctionMode):

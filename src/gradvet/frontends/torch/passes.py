@@ -53,12 +53,8 @@ def has_own_rules(live: Sequence[Any]) -> bool:
 
 def nodes_behind(live: Sequence[Any]) -> Iterator[Any]:
     """Every node of the graph of these outputs, once."""
-    return nodes_from([output.grad_fn for output in live])
-
-
-def nodes_from(waiting: list[Any]) -> Iterator[Any]:
-    """These nodes and every one that they lead to, once."""
     seen: set[Any] = set()
+    waiting = [output.grad_fn for output in live]
     while waiting:
         node = waiting.pop()
         if node is not None and node not in seen:
@@ -73,9 +69,14 @@ def gradients(live: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[
         return swift_gradients(tuple(live), tuple(sources), tuple(cotangents))
 
 
-def swift_gradients(live: tuple[Any, ...], sources: tuple[Any, ...], cotangents: tuple[Tensor, ...]) -> Sequence[Any]:
-    """`torch.autograd.grad`, where possible without its checks of arguments that are right by construction."""
-    if has_torch_function(live) or has_torch_function(sources):
+def swift_gradients(
+    live: tuple[Any, ...], sources: tuple[Any, ...], cotangents: tuple[Tensor, ...], *, ordinary: bool = False
+) -> Sequence[Any]:
+    """`torch.autograd.grad`, where possible without its checks of arguments that are right by construction.
+
+    `ordinary` says that all are known to be tensors of torch's own kind.
+    """
+    if not ordinary and (has_torch_function(live) or has_torch_function(sources)):
         return torch.autograd.grad(live, sources, cotangents, retain_graph=True, allow_unused=True)
     found: Sequence[Any] = _ENGINE.run_backward(live, cotangents, True, False, sources, True, accumulate_grad=False)
     return found

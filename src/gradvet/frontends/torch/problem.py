@@ -18,7 +18,9 @@ from gradvet.errors import InvalidProblemError, OutputsChangedError
 from gradvet.frontends.torch.batching import evaluate_together
 from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
+from gradvet.frontends.torch.hooks import noticed_hooks
 from gradvet.frontends.torch.layouts import Layout, coordinates_of, layouts_of, moving
+from gradvet.frontends.torch.passes import has_own_rules
 from gradvet.frontends.torch.replay import Replay, evaluate_replayed
 
 Read = TypeVar("Read")
@@ -29,6 +31,9 @@ _QUARTER = torch.tensor(0.25, dtype=WORK)
 
 FEW = 512
 """So few random numbers are drawn eight times over at once: they are the next ones."""
+
+LARGE = 10_000
+"""From so many inputs on passes are more expensive than to find out which of them can be spared."""
 
 MODERATE = 4096
 """So many are drawn twice over."""
@@ -61,6 +66,9 @@ def differentiable(tensor: Any) -> bool:
 class TorchProblem:
     """Calls the function with the caller's own tensors, moved in place and always put back."""
 
+    watchful = False
+    """Whether hooks are looked for however small the problem is."""
+
     def __init__(self, function: Callable[..., Any], arguments: Sequence[Any], seed: int, masked: bool = False) -> None:
         self.function = function
         self.arguments = tuple(arguments)
@@ -82,7 +90,14 @@ class TorchProblem:
         )
         self.generator = torch.Generator(self.home).manual_seed(seed)
         self._reservoir, self._unused = _QUARTER.expand(0), 0
-        self.outputs = self._call(self.arguments)
+        self.has_hooks = True
+        """As far as is known: whether the function changes gradients by hooks on its tensors."""
+        if self.domain.size < LARGE and not self.watchful:
+            self.outputs = self._call(self.arguments)
+        else:
+            with noticed_hooks() as hooks:
+                self.outputs = self._call(self.arguments)
+            self.has_hooks = bool(hooks) or any(getattr(tensor, "_backward_hooks", None) for tensor in self.inputs)
         self._signature = _signature(self.outputs)
         live: list[int] = []
         silent: list[int] = []
@@ -96,6 +111,10 @@ class TorchProblem:
         self.ordinary = not has_torch_function(self.live + self.inputs)
         self.replay: Replay | None = None
         self.reverse = TorchReverse(self)
+
+    @cached_property
+    def is_known_to_be_stock(self) -> bool:
+        return len(self.live) == 1 and self.ordinary and not self.has_hooks and not has_own_rules(self.live)
 
     @cached_property
     def forward(self) -> TorchForward:

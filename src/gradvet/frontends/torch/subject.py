@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,11 +17,10 @@ from gradvet.frontends.torch.circumstances import TorchCircumstances
 from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse, load_forward_mode
 from gradvet.frontends.torch.formats import coarsest_within
-from gradvet.frontends.torch.hooks import noticed_hooks
-from gradvet.frontends.torch.makeup import without_forward_rule
 from gradvet.frontends.torch.passes import accountable, gradients
 from gradvet.frontends.torch.problem import TorchProblem, tensors_in
 from gradvet.frontends.torch.randomness import TorchRandomState
+from gradvet.frontends.torch.support import unsupported
 
 
 class SteadyReverse(TorchReverse):
@@ -50,14 +48,23 @@ class SteadyReverse(TorchReverse):
 class RecordedForward(TorchForward):
     """Duals that require grad as the inputs do, for functions that take gradients inside."""
 
-    @cached_property
-    def _lacking(self) -> str:
-        return without_forward_rule(self.problem.live, self.problem.inputs)
+    def __init__(self, problem: TorchSubject) -> None:
+        super().__init__(problem)
+        self._refusal: Exception | None = None
 
     def _push(self, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+        # What torch does not offer it need not be asked for again: its refusals take long.
+        if self._refusal is not None:
+            raise self._refusal
+        try:
+            return self._pushed(tangents)
+        except Exception as error:
+            if unsupported(error):
+                self._refusal = type(error)(str(error))
+            raise
+
+    def _pushed(self, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
         problem = self.problem
-        if self._lacking:
-            raise NotImplementedError(f"{self._lacking}, an autograd.Function, has no jvp")
         if any(tensor.layout is not torch.strided for tensor in problem.inputs):
             return super()._push(tangents)
         problem.cost.pushes += 1
@@ -79,11 +86,11 @@ class RecordedForward(TorchForward):
 class TorchSubject(TorchProblem):
     """A bound function. With a surrogate, the values are the surrogate's and the derivatives the function's own."""
 
+    watchful = True
+
     def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
         load_forward_mode()
-        with noticed_hooks() as hooks:
-            super().__init__(binding.function, binding.arguments, seed, masked)
-        self.has_hooks = bool(hooks) or any(getattr(tensor, "_backward_hooks", None) for tensor in self.inputs)
+        super().__init__(binding.function, binding.arguments, seed, masked)
         self.reverse = SteadyReverse(self)
         self.forward = RecordedForward(self)
         self.binding = binding

@@ -35,6 +35,8 @@ class Strided:
         # Infinite elements cannot be moved: inf - inf is no displacement.
         if not self.is_finite:
             rounded = torch.nan_to_num(rounded, 0.0, 0.0, 0.0)
+        if self.coordinates.is_plain:
+            return rounded, rounded.flatten()
         return rounded, self.coordinates.flatten(rounded)
 
     def place(self, displacement: Tensor, scale: float) -> Any:

@@ -31,6 +31,7 @@ class Alone:
 
     def __init__(self, layout: Movable) -> None:
         self._layout = layout
+        self._is_real = isinstance(layout, Strided) and layout.coordinates.is_plain
 
     def move(self, displacement: Tensor) -> Move:
         part, vector = self._layout.rounded(displacement)
@@ -42,8 +43,13 @@ class Alone:
     def restore(self) -> None:
         self._layout.restore()
 
-    def gathered(self, gradients: Sequence[Any]) -> None:
-        """Gradients side by side, if they can be put so at once."""
+    def gathered(self, gradients: Sequence[Any]) -> Tensor | None:
+        """Gradients side by side in memory of their own, if they can be put so at once."""
+        (gradient,) = gradients
+        if not self._is_real or not _is_real(gradient):
+            return None
+        vector: Tensor = gradient.clone() if gradient.dim() == 1 else gradient.flatten().clone()
+        return vector
 
 
 class OneByOne:
@@ -94,10 +100,14 @@ class InUnison:
             self._moved = False
 
     def gathered(self, gradients: Sequence[Any]) -> Tensor | None:
-        if all(type(g) is Tensor and g.dtype is WORK and g.layout is torch.strided for g in gradients):
+        if all(map(_is_real, gradients)):
             together: Tensor = side_by_side(list(gradients))
             return together
         return None
+
+
+def _is_real(gradient: Any) -> bool:
+    return type(gradient) is Tensor and gradient.dtype is WORK and gradient.layout is torch.strided
 
 
 def moving(layouts: Sequence[Movable]) -> Alone | OneByOne | InUnison:
