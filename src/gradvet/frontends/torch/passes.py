@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -48,7 +49,12 @@ def accountable(live: Sequence[Any], *, spoilable: bool = True) -> Iterator[None
 
 def has_own_rules(live: Sequence[Any]) -> bool:
     """Whether the graph of these outputs holds derivatives that are not torch's."""
-    return any(not STOCK.fullmatch(node.name()) or type(node).__module__ != "builtins" for node in nodes_behind(live))
+    return any(not _is_stock(node.name()) or type(node).__module__ != "builtins" for node in nodes_behind(live))
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_stock(name: str) -> bool:
+    return STOCK.fullmatch(name) is not None
 
 
 def nodes_behind(live: Sequence[Any]) -> Iterator[Any]:

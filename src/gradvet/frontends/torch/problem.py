@@ -32,9 +32,6 @@ _QUARTER = torch.tensor(0.25, dtype=WORK)
 FEW = 512
 """So few random numbers are drawn eight times over at once: they are the next ones."""
 
-LARGE = 10_000
-"""From so many inputs on passes are more expensive than to find out which of them can be spared."""
-
 MODERATE = 4096
 """So many are drawn twice over."""
 
@@ -66,9 +63,6 @@ def differentiable(tensor: Any) -> bool:
 class TorchProblem:
     """Calls the function with the caller's own tensors, moved in place and always put back."""
 
-    watchful = False
-    """Whether hooks are looked for however small the problem is."""
-
     def __init__(self, function: Callable[..., Any], arguments: Sequence[Any], seed: int, masked: bool = False) -> None:
         self.function = function
         self.arguments = tuple(arguments)
@@ -90,14 +84,9 @@ class TorchProblem:
         )
         self.generator = torch.Generator(self.home).manual_seed(seed)
         self._reservoir, self._unused = _QUARTER.expand(0), 0
-        self.has_hooks = True
-        """As far as is known: whether the function changes gradients by hooks on its tensors."""
-        if self.domain.size < LARGE and not self.watchful:
+        with noticed_hooks() as hooks:
             self.outputs = self._call(self.arguments)
-        else:
-            with noticed_hooks() as hooks:
-                self.outputs = self._call(self.arguments)
-            self.has_hooks = bool(hooks) or any(getattr(tensor, "_backward_hooks", None) for tensor in self.inputs)
+        self.has_hooks = bool(hooks) or any(isinstance(t, Tensor) and t._backward_hooks for t in self.inputs)
         self._signature = _signature(self.outputs)
         live: list[int] = []
         silent: list[int] = []
@@ -113,7 +102,7 @@ class TorchProblem:
         self.reverse = TorchReverse(self)
 
     @cached_property
-    def is_known_to_be_stock(self) -> bool:
+    def is_stock(self) -> bool:
         return len(self.live) == 1 and self.ordinary and not self.has_hooks and not has_own_rules(self.live)
 
     @cached_property

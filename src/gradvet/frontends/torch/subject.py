@@ -86,8 +86,6 @@ class RecordedForward(TorchForward):
 class TorchSubject(TorchProblem):
     """A bound function. With a surrogate, the values are the surrogate's and the derivatives the function's own."""
 
-    watchful = True
-
     def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
         load_forward_mode()
         super().__init__(binding.function, binding.arguments, seed, masked)
