@@ -110,8 +110,8 @@ class Problem(Protocol):
         ...
 
     @property
-    def is_stock(self) -> bool:
-        """Whether there is one output, and nothing in its derivative is the function's own."""
+    def is_known_to_be_stock(self) -> bool:
+        """Whether somebody looked, and nothing in the derivative of the only output is the function's own."""
         ...
 
     @property

@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.utils.checkpoint import checkpoint as decorated_checkpoint
 
 from gradvet.core.circumstances import Afresh
 from gradvet.errors import DerivativeError
+from gradvet.frontends.torch.hooks import HookWatch, have_hooks
 from gradvet.frontends.torch.makeup import Calls, branches_smoothly, has_decomposition
 from gradvet.frontends.torch.passes import accountable, gradients, has_own_rules, nodes_behind
 from gradvet.frontends.torch.problem import tensors_in
@@ -171,7 +173,13 @@ class TorchCircumstances:
         return self._own_rules
 
     def is_stock(self) -> bool:
-        return not self.subject.has_hooks and not self.has_own_rules()
+        return not self.has_own_rules() and not self._has_hooks
+
+    @cached_property
+    def _has_hooks(self) -> bool:
+        with HookWatch() as watch:
+            self.subject.live_at(self.subject.arguments)
+        return bool(watch.noticed) or have_hooks(self.subject.inputs)
 
     def branches_smoothly(self) -> bool:
         return branches_smoothly(self.subject.live)

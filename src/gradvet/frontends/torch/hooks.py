@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 from torch import Tensor
-
-_found: Callable[..., Any] = Tensor.register_hook
-_watching: ContextVar[list[Callable[..., Any]] | None] = ContextVar("hooks that were registered", default=None)
-_lock = threading.Lock()
-_watchers = 0
+from torch.overrides import TorchFunctionMode
 
 
-@contextmanager
-def noticed_hooks() -> Iterator[list[Callable[..., Any]]]:
-    """The hooks that are registered inside, by this thread."""
-    global _watchers, _found
-    seen: list[Callable[..., Any]] = []
-    before = _watching.set(seen)
-    with _lock:
-        if not _watchers:
-            _found = Tensor.register_hook
-            Tensor.register_hook = _noticing  # type: ignore[method-assign]
-        _watchers += 1
-    try:
-        yield seen
-    finally:
-        with _lock:
-            _watchers -= 1
-            if not _watchers:
-                Tensor.register_hook = _found  # type: ignore[method-assign]
-        _watching.reset(before)
+class HookWatch(TorchFunctionMode):
+    """Notices hooks that are registered on tensors, as every call of torch, inside of it and by its own thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noticed = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.noticed += func is Tensor.register_hook
+        return func(*args, **(kwargs or {}))
 
 
-def _noticing(self: Tensor, hook: Callable[..., Any]) -> Any:
-    seen = _watching.get()
-    if seen is not None:
-        seen.append(hook)
-    return _found(self, hook)
+def have_hooks(tensors: Any) -> bool:
+    """Whether somebody put hooks on any of these himself."""
+    return any(isinstance(tensor, Tensor) and tensor._backward_hooks for tensor in tensors)
