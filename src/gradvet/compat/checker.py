@@ -227,9 +227,9 @@ def _catalogue(
 def _examine(
     func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: Sequence[Check]
 ) -> Report:
-    with undisturbed(func, arguments):
+    with undisturbed(func, arguments) as contents:
         try:
-            problem = TorchProblem(func, arguments, options.seed, options.masked)
+            problem = TorchProblem(func, arguments, options.seed, options.masked, hookless=contents.hookless)
             _check_outputs(problem.live)
             return run("", Experiment(problem, options), catalogue)
         except (RuntimeError, OutputsChangedError) as error:

@@ -111,7 +111,7 @@ class Problem(Protocol):
 
     @property
     def is_known_to_be_stock(self) -> bool:
-        """Whether somebody looked, and nothing in the derivative of the only output is the function's own."""
+        """Whether nothing in the derivative of the only output is the function's own, as far as its code shows."""
         ...
 
     @property

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gradvet import GradcheckError, gradcheck, gradgradcheck
-from gradvet.frontends.torch.preservation import REACH, modules_in, undisturbed
+from gradvet.frontends.torch.preservation import REACH, Contents, undisturbed
 from tests.core.planted import numbers
 
 EVERYTHING = {
@@ -192,8 +192,8 @@ def test_search_for_modules_ends_in_large_or_cyclic_surroundings() -> None:
     cycle: list[Any] = list(range(10 * REACH))
     cycle.append(cycle)
     module = nn.Tanh()
-    assert modules_in(functools.partial(torch.sin, cycle)) == []
-    assert modules_in(functools.partial(module, cycle, cycle), [cycle, module]) == [module]
+    assert Contents.of(functools.partial(torch.sin, cycle)).modules == []
+    assert Contents.of(functools.partial(module, cycle, cycle), [cycle, module]).modules == [module]
 
 
 # Gradients that the caller has accumulated
@@ -363,3 +363,46 @@ def test_undisturbed_passes_exceptions_on() -> None:
     with pytest.raises(InterruptionError):
         interrupted()
     assert float(count) == 0.0
+
+
+def hooking(x: Tensor) -> Tensor:
+    x.register_hook(lambda gradient: gradient)  # type: ignore[no-untyped-call]
+    return x
+
+
+def calling(x: Tensor) -> Tensor:
+    return hooking(x * 1.0)
+
+
+def nesting(x: Tensor) -> Tensor:
+    def inner(y: Tensor) -> Tensor:
+        y.register_hook(lambda gradient: gradient)  # type: ignore[no-untyped-call]
+        return y
+
+    return inner(x * 1.0)
+
+
+class Holder:
+    def __call__(self, x: Tensor) -> Tensor:
+        return hooking(x * 1.0)
+
+    def method(self, x: Tensor) -> Tensor:
+        return hooking(x * 1.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "hookless"),
+    [
+        (torch.sin, True),
+        (lambda x: x.sin() * 2.0, True),
+        (hooking, False),
+        (calling, False),
+        (nesting, False),
+        (lambda x: calling(x), False),
+        (Holder(), False),
+        (Holder().method, False),
+        (torch.nn.Tanh(), False),
+    ],
+)
+def test_code_that_puts_hooks_on_tensors_is_seen_as_far_as_it_can_be_read(function: object, hookless: bool) -> None:
+    assert Contents.of(function, torch.ones(1)).hookless is hookless

@@ -6,8 +6,9 @@ import functools
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
-from types import FunctionType, MethodType, ModuleType, NoneType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 
 import torch
@@ -24,12 +25,43 @@ WITHIN = 32
 PLAIN = (Tensor, type, ModuleType, str, int, float, complex, NoneType)
 """What has no modules in it."""
 
+LEGIBLE = (FunctionType, MethodType, BuiltinFunctionType)
+"""Callables whose code can be read, or that have none of their own."""
+
 OPAQUE = (nn.Module, *PLAIN)
 """What is not looked into."""
 
 
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What functions and arguments lead to, as far as one can see."""
+
+    modules: list[nn.Module]
+    hookless: bool
+    """Whether no code there puts hooks on tensors."""
+
+    @classmethod
+    def of(cls, *things: Any) -> Contents:
+        """Modules that callables are, are bound to, close over, have as defaults, or read from their globals."""
+        found: dict[int, nn.Module] = {}
+        hookless = True
+        for thing in reachable(*things):
+            if isinstance(thing, nn.Module):
+                found[id(thing)] = thing
+            elif isinstance(thing, FunctionType):
+                hookless = hookless and not _registers_hooks(thing.__code__)
+        # The code of a module, or of another object that can be called, is not looked into.
+        return cls(list(found.values()), hookless and not found and isinstance(things[0], LEGIBLE))
+
+
+@functools.lru_cache(maxsize=1024)
+def _registers_hooks(code: CodeType) -> bool:
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return "register_hook" in code.co_names or any(map(_registers_hooks, inner))
+
+
 @contextmanager
-def undisturbed(function: Any, arguments: Sequence[Any]) -> Iterator[None]:
+def undisturbed(function: Any, arguments: Sequence[Any]) -> Iterator[Contents]:
     """Whatever the calls inside do to these things is undone at the end, also when they raise."""
     generators, cpu = Generators(), torch.get_rng_state()
     cuda: dict[torch.device, Tensor] = {}
@@ -43,14 +75,15 @@ def undisturbed(function: Any, arguments: Sequence[Any]) -> Iterator[None]:
                 tensors.append(_Kept(argument))
             elif argument.is_leaf:
                 gradients.append((argument, _Kept.of(argument.grad)))
+    contents = Contents.of(function, *arguments)
     buffers = [
         (module, {name: _Kept.of(buffer) for name, buffer in module._buffers.items()})
-        for root in modules_in(function, *arguments)
+        for root in contents.modules
         for module in root.modules()
         if module._buffers
     ]
     try:
-        yield
+        yield contents
     finally:
         torch.set_rng_state(cpu)
         generators.restore()
@@ -61,8 +94,8 @@ def undisturbed(function: Any, arguments: Sequence[Any]) -> Iterator[None]:
         for tensor, gradient in gradients:
             if tensor.grad is not None or gradient is not None:
                 tensor.grad = gradient.restored() if gradient else None
-        for module, contents in buffers:
-            for name, buffer in contents.items():
+        for module, kept_buffers in buffers:
+            for name, buffer in kept_buffers.items():
                 module._buffers[name] = buffer.restored() if buffer else None
 
 
@@ -90,15 +123,6 @@ class _Kept:
 
     def _is_alike(self, copy: Tensor) -> bool:
         return self.tensor.layout is not torch.strided or torch.equal(self.tensor, copy)
-
-
-def modules_in(*things: Any) -> list[nn.Module]:
-    """Modules that callables are, are bound to, close over, have as defaults, or read from their globals."""
-    found: dict[int, nn.Module] = {}
-    for thing in reachable(*things):
-        if isinstance(thing, nn.Module):
-            found[id(thing)] = thing
-    return list(found.values())
 
 
 def reachable(*things: Any, reach: int = REACH) -> Iterator[Any]:

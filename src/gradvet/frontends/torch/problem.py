@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -19,7 +18,7 @@ from gradvet.errors import InvalidProblemError, OutputsChangedError
 from gradvet.frontends.torch.batching import evaluate_together
 from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
-from gradvet.frontends.torch.hooks import HookWatch, have_hooks
+from gradvet.frontends.torch.hooks import have_hooks
 from gradvet.frontends.torch.layouts import Layout, coordinates_of, layouts_of, moving
 from gradvet.frontends.torch.passes import has_own_rules
 from gradvet.frontends.torch.replay import Replay, evaluate_replayed
@@ -32,9 +31,6 @@ _QUARTER = torch.tensor(0.25, dtype=WORK)
 
 FEW = 512
 """So few random numbers are drawn eight times over at once: they are the next ones."""
-
-LARGE = 10_000
-"""From so many inputs on it takes less time to find out which passes can be spared than to make them."""
 
 MODERATE = 4096
 """So many are drawn twice over."""
@@ -65,9 +61,20 @@ def differentiable(tensor: Any) -> bool:
 
 
 class TorchProblem:
-    """Calls the function with the caller's own tensors, moved in place and always put back."""
+    """Calls the function with the caller's own tensors, moved in place and always put back.
 
-    def __init__(self, function: Callable[..., Any], arguments: Sequence[Any], seed: int, masked: bool = False) -> None:
+    `hookless` says that the function's code shows no hooks on tensors.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[Any],
+        seed: int,
+        masked: bool = False,
+        *,
+        hookless: bool = False,
+    ) -> None:
         self.function = function
         self.arguments = tuple(arguments)
         self.cost = Cost()
@@ -88,9 +95,8 @@ class TorchProblem:
         )
         self.generator = torch.Generator(self.home).manual_seed(seed)
         self._reservoir, self._unused = _QUARTER.expand(0), 0
-        self._watch = HookWatch() if self.domain.size >= LARGE and all(type(t) is Tensor for t in self.inputs) else None
-        with self._watch or nullcontext():
-            self.outputs = self._call(self.arguments)
+        self._hookless = hookless
+        self.outputs = self._call(self.arguments)
         self._signature = _signature(self.outputs)
         live: list[int] = []
         silent: list[int] = []
@@ -107,9 +113,8 @@ class TorchProblem:
 
     @cached_property
     def is_known_to_be_stock(self) -> bool:
-        if self._watch is None or self._watch.noticed or have_hooks(self.inputs):
-            return False
-        return len(self.live) == 1 and self.ordinary and not has_own_rules(self.live)
+        unhooked = self._hookless and not have_hooks(self.inputs)
+        return unhooked and len(self.live) == 1 and self.ordinary and not has_own_rules(self.live)
 
     @cached_property
     def forward(self) -> TorchForward:
