@@ -68,3 +68,9 @@ def test_hook_that_only_looks_passes_even_if_it_expects_a_gradient() -> None:
     report = gradvet.check(lambda x: hooked(x, lambda g: norms.append(float(g.norm()))), inputs(6), seed=0)
     assert report.verdict is Verdict.PASS
     assert norms
+
+
+def test_hook_that_cannot_be_carried_out_fails() -> None:
+    report = gradvet.check(lambda x: hooked(x, lambda g: g.no_such_thing()), inputs(6), seed=0)
+    assert [finding.check for finding in report.failures] == ["reverse"]
+    assert "no_such_thing" in report.failures[0].headline

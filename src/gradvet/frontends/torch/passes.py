@@ -22,6 +22,10 @@ MISUSE = ("inplace operation", "second time")
 """What torch's own nodes say of a graph that the function spoiled."""
 
 
+PYTHONS = (AttributeError, NameError, ZeroDivisionError)
+"""What torch's own nodes never raise, but hooks do."""
+
+
 _ENGINE = torch.autograd.Variable._execution_engine
 """What `torch.autograd.grad` calls in the end."""
 
@@ -41,7 +45,7 @@ def accountable(live: Sequence[Any], *, spoilable: bool = True) -> Iterator[None
             raise
         words = str(error).strip().splitlines() or [""]
         spoiled = spoilable and any(saying in str(error) for saying in MISUSE)
-        if not spoiled and not has_own_rules(live):
+        if not spoiled and not isinstance(error, PYTHONS) and not has_own_rules(live):
             raise RefusalError(f"{type(error).__name__}: {words[0]}") from error
         text = f"the backward pass raises {type(error).__name__}: {words[0][:300]}"
         raise DerivativeError(text) from error
