@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from gradvet import GradcheckError, gradcheck, gradgradcheck
-from gradvet.frontends.torch.preservation import REACH, Contents, undisturbed
+from gradvet.frontends.torch.contents import REACH, Contents
+from gradvet.frontends.torch.preservation import undisturbed
 from tests.core.planted import numbers
 
 EVERYTHING = {
@@ -363,46 +364,3 @@ def test_undisturbed_passes_exceptions_on() -> None:
     with pytest.raises(InterruptionError):
         interrupted()
     assert float(count) == 0.0
-
-
-def hooking(x: Tensor) -> Tensor:
-    x.register_hook(lambda gradient: gradient)  # type: ignore[no-untyped-call]
-    return x
-
-
-def calling(x: Tensor) -> Tensor:
-    return hooking(x * 1.0)
-
-
-def nesting(x: Tensor) -> Tensor:
-    def inner(y: Tensor) -> Tensor:
-        y.register_hook(lambda gradient: gradient)  # type: ignore[no-untyped-call]
-        return y
-
-    return inner(x * 1.0)
-
-
-class Holder:
-    def __call__(self, x: Tensor) -> Tensor:
-        return hooking(x * 1.0)
-
-    def method(self, x: Tensor) -> Tensor:
-        return hooking(x * 1.0)
-
-
-@pytest.mark.parametrize(
-    ("function", "hookless"),
-    [
-        (torch.sin, True),
-        (lambda x: x.sin() * 2.0, True),
-        (hooking, False),
-        (calling, False),
-        (nesting, False),
-        (lambda x: calling(x), False),
-        (Holder(), False),
-        (Holder().method, False),
-        (torch.nn.Tanh(), False),
-    ],
-)
-def test_code_that_puts_hooks_on_tensors_is_seen_as_far_as_it_can_be_read(function: object, hookless: bool) -> None:
-    assert Contents.of(function, torch.ones(1)).hookless is hookless

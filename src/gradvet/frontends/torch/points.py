@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from gradvet.frontends.torch.binding import Binding
+from gradvet.frontends.torch.contents import reachable
 from gradvet.frontends.torch.domains import Domain
-from gradvet.frontends.torch.preservation import reachable
 
 FAR_REACH = 256
 """So many things that a function holds are looked at in search of integers."""

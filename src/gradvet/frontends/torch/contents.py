@@ -1,0 +1,98 @@
+"""What do a function and its arguments lead to? Modules, other functions, containers: as far as one can see."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, NoneType
+from typing import Any
+
+from torch import Tensor, nn
+
+REACH = 24
+"""How many callables, containers and objects are looked into in search of modules, the nearest first."""
+
+WITHIN = 32
+"""How much of what one of them holds is looked at."""
+
+PLAIN = (Tensor, type, ModuleType, str, int, float, complex, NoneType)
+"""What has no modules in it."""
+
+LEGIBLE = (FunctionType, MethodType, BuiltinFunctionType)
+"""Callables whose code can be read, or that have none of their own."""
+
+OPAQUE = (nn.Module, *PLAIN)
+"""What is not looked into."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What functions and arguments lead to, as far as one can see."""
+
+    modules: list[nn.Module]
+    hookless: bool
+    """Whether no code there puts hooks on tensors."""
+
+    @classmethod
+    def of(cls, *things: Any) -> Contents:
+        """Modules that callables are, are bound to, close over, have as defaults, or read from their globals."""
+        found: dict[int, nn.Module] = {}
+        hookless, opened = isinstance(things[0], LEGIBLE), 0
+        for thing in reachable(*things):
+            opened += not isinstance(thing, OPAQUE)
+            if isinstance(thing, nn.Module):
+                found[id(thing)] = thing
+            elif isinstance(thing, FunctionType):
+                hookless = hookless and not _registers_hooks(thing.__code__)
+        # The code of a module is not looked into, nor what is too far to be reached.
+        return cls(list(found.values()), hookless and not found and opened < REACH)
+
+
+@functools.lru_cache(maxsize=1024)
+def _registers_hooks(code: CodeType) -> bool:
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return "register_hook" in code.co_names or any(map(_registers_hooks, inner))
+
+
+def reachable(*things: Any, reach: int = REACH) -> Iterator[Any]:
+    """What callables, containers and objects lead to, the nearest first; modules and tensors are not looked into."""
+    seen: set[int] = set()
+    ahead = deque(things)
+    while ahead and len(seen) < reach:
+        thing = ahead.popleft()
+        yield thing
+        if not isinstance(thing, OPAQUE) and id(thing) not in seen:
+            seen.add(id(thing))
+            ahead.extend(_inside(thing))
+
+
+def _inside(thing: Any) -> Iterator[Any]:
+    """What a callable, a container or an object can reach at once."""
+    if isinstance(thing, functools.partial):
+        yield from (thing.func, *thing.args, *thing.keywords.values())
+    elif isinstance(thing, (tuple, list, dict)):
+        items = list(thing.values() if isinstance(thing, dict) else thing)
+        yield from (item for item in items if isinstance(item, nn.Module))
+        yield from items[:WITHIN]
+    elif isinstance(thing, MethodType):
+        yield from (thing.__self__, thing.__func__)
+        if isinstance(thing.__self__, type):  # an autograd.Function, whose passes are methods of the class
+            yield from (getattr(thing.__self__, name, None) for name in ("forward", "backward"))
+    elif isinstance(thing, FunctionType):
+        yield from thing.__defaults__ or ()
+        yield from (thing.__kwdefaults__ or {}).values()
+        for cell in thing.__closure__ or ():
+            try:
+                yield cell.cell_contents
+            except ValueError:  # the cell is still empty
+                continue
+        # Of what stands beside the function in its file: modules, what may hold one, and other functions.
+        for name in thing.__code__.co_names:
+            value = thing.__globals__.get(name)
+            if not isinstance(value, FunctionType) or value.__globals__ is thing.__globals__:
+                yield value
+    else:
+        yield from islice(getattr(thing, "__dict__", {}).values(), WITHIN)
