@@ -31,10 +31,10 @@ EXAMPLES = 8
 EMPTY = (
     "empty inputs: all rules are torch's own, and some of its kernels crash at length 0; points='thorough' tries them"
 )
+"""Why they are left out unless somebody asks."""
 
 DOUBTS = 3
 """So many points that a short look does not settle are looked into, unless the search is thorough."""
-
 
 TOGETHER = 10_000
 """Up to so many inputs, the graphs of several points are held at a time."""
@@ -184,7 +184,7 @@ def _unsettled(points: Iterable[Point], trial: Trial, tally: _Tally, glance: Gla
     if not trial.reversible or trial.subject.domain.size > TOGETHER:
         yield from points
         return
-    gathered = [(point, form) for point in points for form in (next(point.forms, None),)]
+    gathered = [(point, next(point.forms, None)) for point in points]
     brief = [form for point, form in gathered if point.brief and form is not None]
     if len(brief) == len(gathered) > 1 and glance.are_finite(*brief):
         tally.brief = True

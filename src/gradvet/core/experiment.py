@@ -183,7 +183,8 @@ class Experiment:
     def at_zero(self) -> AtZero:
         """The backward pass of a zero cotangent.
 
-        Rules of the framework's own that keep proportion give nothing for nothing: they are not asked.
+        Rules of the framework's own that keep proportion give nothing for nothing: where that was asked already, as the
+        classical call does first, they are not asked again.
         """
         problem = self.problem
         if "proportion" in self.__dict__ and self.proportion.kept and problem.is_known_to_be_stock:

@@ -56,6 +56,13 @@ class Record:
         self.resolution[name] = min(resolution, self.resolution.get(name, math.inf))
 
 
+LEAST_SIZE = 0.25
+"""A coordinate moves by at least this part of what is usual in its tensor."""
+
+DROWNING = 1e4
+"""An output whose slope is not so many roundoffs over a near step is looked at less closely."""
+
+
 class Trial(Experiment):
     """A subject with the probes that all its checks share."""
 
@@ -129,7 +136,7 @@ class Trial(Experiment):
             size = xp.abs(x) if leaf.coordinates.parts == 1 else xp.sqrt(xp.sum(numbers * numbers, axis=-1))
             top, found = peak(size), finite_part(size)
             rms = top * math.sqrt(float(xp.mean((found / top) ** 2))) if top else 4.0
-            moved = xp.maximum(found, xp.full_like(found, 0.25 * rms))
+            moved = xp.maximum(found, xp.full_like(found, LEAST_SIZE * rms))
             # What is infinite or not a number cannot be moved.
             size = moved if found is size else xp.where(xp.isfinite(size), moved, xp.zeros_like(moved))
             parts.append(xp.repeat(size, leaf.coordinates.parts) if leaf.coordinates.parts > 1 else size)
@@ -275,7 +282,7 @@ class Trial(Experiment):
         size, noise = of_those(xp.abs(slope)), of_those(self.noise)
         top = peak(size)
         # An output whose slope drowns in its roundoff is looked at less closely, lest it drown the others.
-        weight = size + noise * (1e4 / NEAR if self.is_fine else 1.0) + (self.coarse * top or 1.0)
+        weight = size + noise * (DROWNING / NEAR if self.is_fine else 1.0) + (self.coarse * top or 1.0)
         found = []
         for _ in range(min(number, max(1, slope.shape[0]))):
             v = subject.signed(slope.shape[0]) * (float(xp.min(weight)) / weight)

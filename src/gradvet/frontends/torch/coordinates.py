@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
 WORK = torch.float64
 """The precision of every vector that the engine sees."""
+
+
+def is_plain(value: Any) -> TypeGuard[Tensor]:
+    """Whether it is an ordinary tensor of the working precision."""
+    return type(value) is Tensor and value.dtype is WORK and value.layout is torch.strided
 
 
 class Dense:
@@ -28,7 +33,7 @@ class Dense:
         self._flat = self.is_plain and len(shape) == 1
 
     def flatten(self, value: Any) -> Tensor:
-        if self.is_plain and type(value) is Tensor and value.dtype is WORK and value.layout is torch.strided:
+        if self.is_plain and is_plain(value):
             return value.detach() if self._flat else value.detach().flatten()
         tensor = _tensor(value)
         if tensor.layout is not torch.strided:

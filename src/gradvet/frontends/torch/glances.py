@@ -16,10 +16,12 @@ from gradvet.core.lines import NEAR
 from gradvet.core.problem import Cost
 from gradvet.core.screening import AGREEMENT, COARSE
 from gradvet.core.scrutiny import ROUNDOFFS
+from gradvet.core.trial import DROWNING, LEAST_SIZE
 from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.passes import swift_gradients
 from gradvet.frontends.torch.problem import differentiable, tensors_in
+from gradvet.frontends.torch.subject import signed_numbers
 
 EPSILON = torch.finfo(WORK).eps
 
@@ -67,22 +69,19 @@ class Glance:
         f0, x = _vector(live).clone(), _vector(sources)
         if not f0.numel() or not _size(f0) <= self.most:
             return False
-        ahead = x + NEAR * torch.cat([_sizes(source) for source in sources]) * self._signed(x.numel())
+        sizes = torch.cat([_sizes(source) for source in sources])
+        ahead = x + NEAR * sizes * signed_numbers(x.numel(), self._generator)
         moved, slope = (ahead - x) / NEAR, (_vector(_live(binding, _at(binding, ahead))) - f0) / NEAR
         noise, size = EPSILON * f0.abs(), slope.abs()
         if not (top := float(size.max())) < torch.inf:
             return False
         # Every output counts about the same, unless its slope drowns in its roundoff.
-        weight = size + noise * (1e4 / NEAR) + (COARSE * top or 1.0)
-        v = self._signed(f0.numel()) * (weight.min() / weight)
+        weight = size + noise * (DROWNING / NEAR) + (COARSE * top or 1.0)
+        v = signed_numbers(f0.numel(), self._generator) * (weight.min() / weight)
         w = _gradient(live, sources, v)
         allowed = AGREEMENT * max(_norm(w * moved), _norm(v * slope))
         allowed += ROUNDOFFS * _norm(v * noise) / NEAR + self.immaterial * _norm(v)
         return abs(float(v @ slope) - float(w @ moved)) <= allowed < torch.inf
-
-    def _signed(self, size: int) -> Tensor:
-        numbers = torch.empty(size, dtype=WORK).uniform_(-1.0, 1.0, generator=self._generator)
-        return numbers.add_(numbers.sign(), alpha=0.5)
 
 
 def _sources(binding: Binding) -> tuple[Any, ...]:
@@ -126,7 +125,7 @@ def _sizes(source: Tensor) -> Tensor:
     """By how much to move each number: by its own size, or a quarter of what is usual in its tensor."""
     size = source.detach().reshape(-1).abs()
     usual = math.sqrt(float(size @ size) / max(size.numel(), 1))
-    return size.clamp_(min=0.25 * (usual or 4.0))
+    return size.clamp_(min=LEAST_SIZE * (usual or 1.0 / LEAST_SIZE))
 
 
 def _norm(vector: Tensor) -> float:

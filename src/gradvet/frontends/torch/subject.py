@@ -60,7 +60,9 @@ class RecordedForward(TorchForward):
             return self._pushed(tangents)
         except Exception as error:
             if unsupported(error):
-                self._refusal = type(error)(str(error))
+                # A fresh one: what was raised holds on to everything that was going on.
+                kind = NotImplementedError if isinstance(error, NotImplementedError) else RuntimeError
+                self._refusal = kind(str(error))
             raise
 
     def _pushed(self, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -122,9 +124,7 @@ class TorchSubject(TorchProblem):
         )
 
     def signed(self, size: int, scale: float = 1.0) -> Tensor:
-        """Magnitudes in [½, 1½) · scale: an entry is to be seen against error bars, so none should count for little."""
-        numbers = torch.empty(size, dtype=WORK, device=self.home).uniform_(-scale, scale, generator=self.generator)
-        return numbers.add_(numbers.sign(), alpha=0.5 * scale)
+        return signed_numbers(size, self.generator, scale)
 
     def displaced(self, displacement: Tensor) -> Displaced:
         move = self.move(displacement)
@@ -179,6 +179,12 @@ class TorchSubject(TorchProblem):
 
     def _vector_of(self, outputs: Sequence[Any]) -> Tensor:
         return self.vector(self._everything, [outputs[i] for i in self._numeric])
+
+
+def signed_numbers(size: int, generator: torch.Generator, scale: float = 1.0) -> Tensor:
+    """Magnitudes in [½, 1½) · scale: an entry is to be seen against error bars, so none should count for little."""
+    numbers = torch.empty(size, dtype=WORK, device=generator.device).uniform_(-scale, scale, generator=generator)
+    return numbers.add_(numbers.sign(), alpha=0.5 * scale)
 
 
 def _epsilon(dtype: torch.dtype) -> float:

@@ -12,7 +12,7 @@ from torch._C._nn import unflatten_dense_tensors as apart
 
 from gradvet.core.problem import Move
 from gradvet.core.spaces import Coordinates
-from gradvet.frontends.torch.coordinates import WORK
+from gradvet.frontends.torch.coordinates import is_plain
 from gradvet.frontends.torch.layouts.strided import Strided
 
 
@@ -31,7 +31,7 @@ class Alone:
 
     def __init__(self, layout: Movable) -> None:
         self._layout = layout
-        self._is_real = isinstance(layout, Strided) and layout.coordinates.is_plain
+        self._is_plain = isinstance(layout, Strided) and layout.coordinates.is_plain
 
     def move(self, displacement: Tensor) -> Move:
         part, vector = self._layout.rounded(displacement)
@@ -46,7 +46,7 @@ class Alone:
     def gathered(self, gradients: Sequence[Any]) -> Tensor | None:
         """Gradients side by side in memory of their own, if they can be put so at once."""
         (gradient,) = gradients
-        if not self._is_real or not _is_real(gradient):
+        if not self._is_plain or not is_plain(gradient):
             return None
         vector: Tensor = gradient.clone() if gradient.dim() == 1 else gradient.flatten().clone()
         return vector
@@ -100,14 +100,10 @@ class InUnison:
             self._moved = False
 
     def gathered(self, gradients: Sequence[Any]) -> Tensor | None:
-        if all(map(_is_real, gradients)):
+        if all(map(is_plain, gradients)):
             together: Tensor = side_by_side(list(gradients))
             return together
         return None
-
-
-def _is_real(gradient: Any) -> bool:
-    return type(gradient) is Tensor and gradient.dtype is WORK and gradient.layout is torch.strided
 
 
 def moving(layouts: Sequence[Movable]) -> Alone | OneByOne | InUnison:
@@ -121,6 +117,4 @@ def moving(layouts: Sequence[Movable]) -> Alone | OneByOne | InUnison:
 def _is_ordinary(layout: Strided) -> bool:
     # Elsewhere than on a CPU the additions may overlap; infinite numbers and lazy signs need care.
     base = layout.base
-    return (
-        type(base) is Tensor and base.dtype is WORK and base.is_cpu and layout.is_finite and not layout.tensor.is_neg()
-    )
+    return is_plain(base) and bool(base.is_cpu) and layout.is_finite and not layout.tensor.is_neg()
