@@ -128,7 +128,8 @@ def test_more_probes_resolve_more(columns_seen: bool, rows_seen: bool) -> None:
 @pytest.mark.parametrize(("columns_seen", "rows_seen"), [(True, False), (False, True), (False, False)])
 def test_all_stages_together_miss_no_more_than_asked_for(columns_seen: bool, rows_seen: bool, miss: float) -> None:
     found = stages(miss, columns_seen=columns_seen, rows_seen=rows_seen)
-    assert tuple(stage.plan for stage in found) == plans(columns_seen=columns_seen, rows_seen=rows_seen)
+    ladder = plans(columns_seen=columns_seen, rows_seen=rows_seen)
+    assert tuple(stage.plan for stage in found if stage.plan in ladder) == ladder
     assert sum(miss_probability(stage.ratio, stage.plan) for stage in found) <= miss
     assert [stage.ratio for stage in found] == sorted(stage.ratio for stage in found)
 
@@ -137,6 +138,15 @@ def test_stage_that_exact_numbers_could_not_pass_is_never_enough() -> None:
     first, second, *_ = stages(1e-9, columns_seen=False, rows_seen=False)
     assert (first.plan, first.ratio) == (Plan(1, 1), 0.0)
     assert second.ratio >= FINEST
+
+
+@pytest.mark.parametrize("miss", SMALL_MISSES)
+def test_another_codirection_is_tried_before_another_direction(miss: float) -> None:
+    able = [stage for stage in stages(miss, columns_seen=False, rows_seen=False) if stage.ratio]
+    fewest = able[0].plan.directions
+    assert fewest is not None
+    numbers = [(fewest, fewest), (fewest, fewest + 1), (fewest + 1, fewest + 1)]
+    assert [(stage.plan.directions, stage.plan.codirections) for stage in able[:3]] == numbers
 
 
 def test_miss_probability_is_a_probability_at_the_ends() -> None:

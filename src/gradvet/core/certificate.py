@@ -28,6 +28,7 @@ from gradvet.core.experiment import (
     OutOfReachError,
 )
 from gradvet.core.probes import MOST, Plan, Stage, stages
+from gradvet.core.problem import Trait
 
 PREMISE = 0.1
 """A certificate speaks about what the entrywise comparison would say. That comparison divides by the nominal step, so
@@ -45,9 +46,9 @@ GROWTH = 2.0
 PATIENCE = 2
 """If more directions than so many beyond the fewest are called for, another way to walk is tried first."""
 
-PLAIN = ((SHORT, 1.8), (LONGER, 1.0), (FAR, 1.0))
+PLAIN = ((SHORT, 3.0), (LONGER, 1.0), (FAR, 1.0))
 """How to walk first, the cheapest way that roundoff will not spoil for the fewest probes; it may exceed what they can
-bear so many times, where another direction costs little."""
+bear so many times, where another codirection makes up for it."""
 
 TINY = 16
 """With so few inputs to ask how best to walk takes as long as to walk."""
@@ -194,11 +195,11 @@ class _Attempt:
                 return way
         return SHORT if not math.isfinite(self._noise) or self._is_above_noise(SHORT, self._aim(1)) else FAR
 
-    def _aim(self, number: int = 0) -> float:
-        """How little the first of the plans that can succeed may leave, or the second one."""
-        aims = (stage.ratio for stage in self._stages(FIRST) if stage.ratio)
-        first = next(aims)
-        return next(aims, first) if number else first
+    def _aim(self, more: int = 0) -> float:
+        """How little the first of the plans that can succeed may leave, or the first with more directions."""
+        able = [stage for stage in self._stages(FIRST) if stage.ratio]
+        fewest = (able[0].plan.directions or 0) + more
+        return next((stage.ratio for stage in able if (stage.plan.directions or fewest) >= fewest), able[0].ratio)
 
     def _is_above_noise(self, way: int, aim: float) -> bool:
         return self._noise <= aim * STRIDES[way][1]
@@ -235,10 +236,13 @@ class _Attempt:
 
     def _rows_agree(self) -> bool:
         """Whether a row that is pulled alone agrees too, as it must if the derivative is linear; asked if strict."""
-        if self.residual is not reverse_residual or self.experiment.options.miss > STRICT:
-            return True
-        self.experiment.linear = row_residual(self.experiment) <= SEEN * self.detectable
-        return self.experiment.linear
+        experiment = self.experiment
+        strict = self.residual is reverse_residual and experiment.options.miss <= STRICT
+        if strict and not experiment.problem.is_known(Trait.LINEAR):
+            experiment.linear = row_residual(experiment) <= SEEN * self.detectable
+            if experiment.linear:
+                experiment.problem.remember(Trait.LINEAR)
+        return experiment.linear
 
 
 def _true_to_step(experiment: Experiment) -> bool:

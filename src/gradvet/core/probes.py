@@ -32,8 +32,8 @@ FINEST = 1e-8
 """The part of a usual tolerance, 1e-5, that the arithmetic itself leaves of numbers that agree."""
 
 FIRST = 0.8
-"""The part of the probability that the first plan gets that can be satisfied at all; of the rest the next, and so on:
-most checks end with it, and a plan of k directions resolves the k-th root of its part."""
+"""The part of the probability that the fewest directions get that can satisfy anyone; of the rest one more, and so on:
+most checks end with them, and a plan of k directions resolves the k-th root of its part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +97,22 @@ def stages(miss: float, *, columns_seen: bool, rows_seen: bool) -> tuple[Stage, 
     """Plans from the cheapest up, which together miss an error with probability `miss` at most.
 
     Each has a part of the probability, so that the sum is within the limit whichever of them are looked at. A plan that
-    even exact numbers could not satisfy gets nothing: what it leaves only tells which plan to try next.
+    even exact numbers could not satisfy gets nothing: what it leaves only tells which plan to try next. The first that
+    can be satisfied is tried with a codirection more before another direction is walked: that is a backward pass, and
+    a direction is several evaluations.
     """
     found: list[Stage] = []
     share = FIRST * miss
     for plan in plans(columns_seen=columns_seen, rows_seen=rows_seen):
-        ratio = resolving_ratio(share, plan)
-        if ratio < FINEST:
+        if resolving_ratio(share, plan) < FINEST:
             found.append(Stage(plan, 0.0))
-        else:
-            found.append(Stage(plan, ratio))
-            share *= 1.0 - FIRST
+            continue
+        is_first = not found or not found[-1].ratio
+        tried = [plan, _with_one_more(plan)] if is_first and plan.directions and plan.codirections else [plan]
+        found += [Stage(each, resolving_ratio(share / len(tried), each)) for each in tried]
+        share *= 1.0 - FIRST
     return tuple(found)
+
+
+def _with_one_more(plan: Plan) -> Plan:
+    return Plan(plan.directions, (plan.codirections or 0) + 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol
 
 from gradvet.core.spaces import Array, Space
@@ -32,6 +33,15 @@ class Misfit:
     expected: str
     kind: str = ""
     """What kind of array the derivative is, for attributes that only some kinds have."""
+
+
+class Trait(Enum):
+    """What can be said of a derivative's rules whatever the numbers are."""
+
+    LINEAR = auto()
+    """A row that is pulled alone is the one that random combinations are made of."""
+    QUIET = auto()
+    """Without any cotangent there is no gradient."""
 
 
 class Reverse(Protocol):
@@ -112,6 +122,14 @@ class Problem(Protocol):
     @property
     def is_known_to_be_stock(self) -> bool:
         """Whether nothing in the derivative of the only output is the function's own, as far as its code shows."""
+        ...
+
+    def is_known(self, trait: Trait) -> bool:
+        """Whether all the rules of this derivative are the framework's own and were seen to have the trait before."""
+        ...
+
+    def remember(self, trait: Trait) -> None:
+        """It was seen here."""
         ...
 
     @property

@@ -53,7 +53,18 @@ def accountable(live: Sequence[Any], *, spoilable: bool = True) -> Iterator[None
 
 def has_own_rules(live: Sequence[Any]) -> bool:
     """Whether the graph of these outputs holds derivatives that are not torch's."""
-    return any(not _is_stock(node.name()) or type(node).__module__ != "builtins" for node in nodes_behind(live))
+    return stock_kinds(live) is None
+
+
+def stock_kinds(live: Sequence[Any]) -> set[str] | None:
+    """The kinds of nodes in the graph of these outputs; None if it holds derivatives that are not torch's."""
+    kinds: set[str] = set()
+    for node in nodes_behind(live):
+        kind = node.name()
+        if type(node).__module__ != "builtins" or not (kind in kinds or _is_stock(kind)):
+            return None
+        kinds.add(kind)
+    return kinds
 
 
 @functools.lru_cache(maxsize=1024)
@@ -70,7 +81,8 @@ def nodes_behind(live: Sequence[Any]) -> Iterator[Any]:
         if node is not None and node not in seen:
             seen.add(node)
             yield node
-            waiting += [following for following, _ in node.next_functions]
+            for following, _ in node.next_functions:
+                waiting.append(following)
 
 
 def gradients(live: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:

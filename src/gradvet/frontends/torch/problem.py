@@ -5,25 +5,24 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import optree
 import torch
 from torch import Tensor
 from torch.overrides import has_torch_function, is_tensor_like
 
-from gradvet.core.problem import Cost, Move
+from gradvet.core.problem import Cost, Move, Trait
 from gradvet.core.spaces import Leaf, Space
 from gradvet.errors import InvalidProblemError, OutputsChangedError
+from gradvet.frontends.torch import acquaintance
 from gradvet.frontends.torch.batching import evaluate_together
 from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
 from gradvet.frontends.torch.hooks import have_hooks
 from gradvet.frontends.torch.layouts import Layout, coordinates_of, layouts_of, moving
-from gradvet.frontends.torch.passes import has_own_rules
+from gradvet.frontends.torch.passes import stock_kinds
 from gradvet.frontends.torch.replay import Replay, evaluate_replayed
-
-Read = TypeVar("Read")
 
 NOTHING = Space([])
 
@@ -94,7 +93,7 @@ class TorchProblem:
             ]
         )
         self.generator = torch.Generator(self.home).manual_seed(seed)
-        self._reservoir, self._unused = _QUARTER.expand(0), 0
+        self._reservoir, self._unused = _QUARTER, 0
         self._hookless = hookless
         self.outputs = self._call(self.arguments)
         self._signature = _signature(self.outputs)
@@ -111,10 +110,23 @@ class TorchProblem:
         self.replay: Replay | None = None
         self.reverse = TorchReverse(self)
 
-    @cached_property
+    @property
     def is_known_to_be_stock(self) -> bool:
-        unhooked = self._hookless and not have_hooks(self.inputs)
-        return unhooked and len(self.live) == 1 and self.ordinary and not has_own_rules(self.live)
+        return self._kinds is not None and len(self.live) == 1
+
+    def is_known(self, trait: Trait) -> bool:
+        return self._kinds is not None and acquaintance.are_known(self._kinds, trait)
+
+    def remember(self, trait: Trait) -> None:
+        if self._kinds is not None:
+            acquaintance.remember(self._kinds, trait)
+
+    @cached_property
+    def _kinds(self) -> set[str] | None:
+        """The kinds of nodes in the graph, if they are all torch's own, as far as the function's code shows."""
+        if not self._hookless or not self.ordinary or have_hooks(self.inputs):
+            return None
+        return stock_kinds(self.live)
 
     @cached_property
     def forward(self) -> TorchForward:
@@ -165,35 +177,22 @@ class TorchProblem:
         return self._moving.move(displacement)
 
     def evaluate(self, move: Move, scales: Sequence[float]) -> list[Tensor]:
-        return self._visit(move, scales, functools.partial(self.vector, self._everything))
+        return [self._visit(move, scale, torch.clone) for scale in scales]
 
     def weighted(self, move: Move, scales: Sequence[float], weights: Sequence[float]) -> Tensor:
-        sums: list[Tensor] = []
-        ahead = iter(weights)
+        total = self._visit(move, scales[0], functools.partial(torch.mul, other=weights[0]))
+        for scale, weight in zip(scales[1:], weights[1:], strict=True):
+            self._visit(move, scale, functools.partial(total.add_, alpha=weight))
+        return total
 
-        def add(outputs: Sequence[Any]) -> None:
-            # Before the inputs are back in place: an output may be a view of them.
-            vector, weight = self._side_by_side(self._everything, outputs), next(ahead)
-            if sums:
-                sums[0].add_(vector, alpha=weight)
-            else:
-                sums.append(vector * weight)
-
-        self._visit(move, scales, add)
-        return sums[0]
-
-    def _visit(self, move: Move, scales: Sequence[float], read: Callable[[list[Any]], Read]) -> list[Read]:
-        """What is read from the outputs at each point; after each the inputs are back in place."""
-        found = []
-        for scale in scales:
-            if not scale:
-                found.append(read([self.outputs[i] for i in self._numeric]))
-                continue
-            try:
-                found.append(read(self.call(self._placed(move, scale))))
-            finally:
-                self._moving.restore()
-        return found
+    def _visit(self, move: Move, scale: float, read: Callable[[Tensor], Tensor]) -> Tensor:
+        """What is read from the outputs at a point before the inputs are back in place: they may share memory."""
+        if not scale:
+            return read(self.value)
+        try:
+            return read(self._side_by_side(self._everything, self.call(self._placed(move, scale))))
+        finally:
+            self._moving.restore()
 
     def _placed(self, move: Move, scale: float) -> list[Any]:
         """The arguments, moved; to be restored by all means."""
