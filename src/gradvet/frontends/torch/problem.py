@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -177,22 +176,26 @@ class TorchProblem:
         return self._moving.move(displacement)
 
     def evaluate(self, move: Move, scales: Sequence[float]) -> list[Tensor]:
-        return [self._visit(move, scale, torch.clone) for scale in scales]
-
-    def weighted(self, move: Move, scales: Sequence[float], weights: Sequence[float]) -> Tensor:
-        total = self._visit(move, scales[0], functools.partial(torch.mul, other=weights[0]))
-        for scale, weight in zip(scales[1:], weights[1:], strict=True):
-            self._visit(move, scale, functools.partial(total.add_, alpha=weight))
-        return total
-
-    def _visit(self, move: Move, scale: float, read: Callable[[Tensor], Tensor]) -> Tensor:
-        """What is read from the outputs at a point before the inputs are back in place: they may share memory."""
-        if not scale:
-            return read(self.value)
         try:
-            return read(self._side_by_side(self._everything, self.call(self._placed(move, scale))))
+            return [self._at(move, scale).clone() for scale in scales]
         finally:
             self._moving.restore()
+
+    def weighted(self, move: Move, scales: Sequence[float], weights: Sequence[float]) -> Tensor:
+        try:
+            total = self._at(move, scales[0]) * weights[0]
+            for scale, weight in zip(scales[1:], weights[1:], strict=True):
+                total.add_(self._at(move, scale), alpha=weight)
+            return total
+        finally:
+            self._moving.restore()
+
+    def _at(self, move: Move, scale: float) -> Tensor:
+        """The outputs at a point, to be read while the inputs are there: they may share memory."""
+        if not scale:
+            self._moving.restore()
+            return self.value
+        return self._side_by_side(self._everything, self.call(self._placed(move, scale)))
 
     def _placed(self, move: Move, scale: float) -> list[Any]:
         """The arguments, moved; to be restored by all means."""

@@ -27,33 +27,38 @@ class Movable(Protocol):
 
 
 class Alone:
-    """A single argument."""
+    """A single ordinary tensor of the working precision."""
 
-    def __init__(self, layout: Movable) -> None:
-        self._layout = layout
-        self._is_plain = isinstance(layout, Strided) and layout.coordinates.is_plain
+    def __init__(self, layout: Strided) -> None:
+        self._tensor, self._base = layout.tensor, layout.base
+        self._shaped = layout.coordinates.shaped
+        self._moved = False
 
     def move(self, displacement: Tensor) -> Move:
-        part, vector = self._layout.rounded(displacement)
-        return Move([part], vector)
+        part = (self._base + self._shaped(displacement)).sub_(self._base)
+        return Move([part], part.flatten())
 
     def place(self, move: Move, scale: float) -> Sequence[Any]:
-        return (self._layout.place(move.parts[0], scale),)
+        self._moved = True
+        torch.add(self._base, move.parts[0], alpha=scale, out=self._tensor.data)
+        return (self._tensor,)
 
     def restore(self) -> None:
-        self._layout.restore()
+        if self._moved:
+            self._tensor.data.copy_(self._base)
+            self._moved = False
 
     def gathered(self, gradients: Sequence[Any]) -> Tensor | None:
         """Gradients side by side in memory of their own, if they can be put so at once."""
         (gradient,) = gradients
-        if not self._is_plain or not is_plain(gradient):
+        if not is_plain(gradient):
             return None
         vector: Tensor = gradient.clone() if gradient.dim() == 1 else gradient.flatten().clone()
         return vector
 
 
 class OneByOne:
-    """Several arguments of any kind."""
+    """Arguments of any kind."""
 
     def __init__(self, layouts: Sequence[Movable]) -> None:
         self._layouts = layouts
@@ -65,6 +70,7 @@ class OneByOne:
         return Move([part for part, _ in rounded], torch.cat([vector for _, vector in rounded]))
 
     def place(self, move: Move, scale: float) -> Sequence[Any]:
+        self.restore()
         return [layout.place(part, scale) for layout, part in zip(self._layouts, move.parts, strict=True)]
 
     def restore(self) -> None:
@@ -89,6 +95,7 @@ class InUnison:
         return Move(apart(vector, self._bases), vector)
 
     def place(self, move: Move, scale: float) -> Sequence[Any]:
+        self.restore()
         self._moved = True
         # In turn, so that where the same tensor is given twice both displacements count.
         torch._foreach_add_([tensor.data for tensor in self._tensors], list(move.parts), alpha=scale)
@@ -107,14 +114,16 @@ class InUnison:
 
 
 def moving(layouts: Sequence[Movable]) -> Alone | OneByOne | InUnison:
-    """The quickest way to move these."""
-    if len(layouts) == 1:
-        return Alone(layouts[0])
-    strided = [layout for layout in layouts if isinstance(layout, Strided) and _is_ordinary(layout)]
-    return InUnison(strided) if len(strided) == len(layouts) else OneByOne(layouts)
+    """The quickest way to move these: always from where they were found, wherever they are."""
+    ordinary = [layout for layout in layouts if isinstance(layout, Strided) and _is_ordinary(layout)]
+    if len(ordinary) < len(layouts):
+        return OneByOne(layouts)
+    if len(ordinary) == 1:
+        return Alone(ordinary[0])
+    # Elsewhere than on a CPU the additions may overlap.
+    return InUnison(ordinary) if all(layout.base.is_cpu for layout in ordinary) else OneByOne(layouts)
 
 
 def _is_ordinary(layout: Strided) -> bool:
-    # Elsewhere than on a CPU the additions may overlap; infinite numbers and lazy signs need care.
-    base = layout.base
-    return is_plain(base) and bool(base.is_cpu) and layout.is_finite and not layout.tensor.is_neg()
+    # Infinite numbers and lazy signs need care.
+    return is_plain(layout.base) and layout.is_finite and not layout.tensor.is_neg()
