@@ -27,7 +27,7 @@ from gradvet.core.experiment import (
     Experiment,
     OutOfReachError,
 )
-from gradvet.core.probes import MOST, Plan, Stage, stages
+from gradvet.core.probes import FINEST, MOST, Plan, Stage, stages
 from gradvet.core.problem import Trait
 
 PREMISE = 0.1
@@ -89,13 +89,7 @@ Residual = Callable[[Experiment, Plan], float]
 def reverse_residual(experiment: Experiment, plan: Plan) -> float:
     """|v·D - (Jᵀv)·u| over all pairs of directions and codirections."""
     directions = experiment.directions(plan.directions)
-    codirections = experiment.codirections(plan.codirections)
-    worst = 0.0
-    # Pair by pair: few numbers are sooner multiplied than put together, and many need not be copied.
-    for left in range(len(codirections)):
-        for right in range(len(directions)):
-            worst = larger(worst, abs(experiment.gap(left, right)))
-    return worst / directions[0].step
+    return experiment.widest_gap(experiment.codirections(plan.codirections), directions) / directions[0].step
 
 
 def row_residual(experiment: Experiment) -> float:
@@ -159,25 +153,26 @@ class _Attempt:
     @property
     def patience(self) -> int:
         """How many directions are worth walking before another way is tried."""
-        fewest = next(stage.plan.directions or 1 for stage in self._stages(FIRST) if stage.ratio)
-        return fewest + PATIENCE
+        stages = self._stages(FIRST)
+        return (stages[_first_able(stages, 0, FINEST)].plan.directions or 1) + PATIENCE
 
     def walking(self, way: int, limit: int) -> int:
         """Zero if the directions walked in this way show it; else how many seemed to be needed."""
         self.experiment.walk_as(way)
         share = (FIRST if self._unspent == 1.0 else REST) * self._unspent
         self._unspent -= share
-        ahead = self._stages(share)
+        stages, number = self._stages(share), 0
         while True:
             try:
-                left = self._left = self.residual(self.experiment, ahead[0].plan) / self.detectable
+                left = self._left = self.residual(self.experiment, stages[number].plan) / self.detectable
             except OutOfReachError:
                 self._left = math.inf
                 return MOST + 1
-            if left <= ahead[0].ratio:
+            if left <= stages[number].ratio:
                 return 0 if self._rows_agree() else MOST + 1
-            ahead = tuple([stage for stage in ahead[1:] if left <= stage.ratio])
-            needed = next((stage.plan.directions or 0 for stage in ahead if GROWTH * left <= stage.ratio), MOST + 1)
+            number = _first_able(stages, number + 1, left)
+            likely = _first_able(stages, number, GROWTH * left)
+            needed = stages[likely].plan.directions or 0 if likely < len(stages) else MOST + 1
             if needed > limit:
                 return needed
 
@@ -243,6 +238,13 @@ class _Attempt:
             if experiment.linear:
                 experiment.problem.remember(Trait.LINEAR)
         return experiment.linear
+
+
+def _first_able(stages: Sequence[Stage], start: int, left: float) -> int:
+    """The number of the first stage from there on that can bear what is left; one past the last if there is none."""
+    while start < len(stages) and not left <= stages[start].ratio:
+        start += 1
+    return start
 
 
 def _true_to_step(experiment: Experiment) -> bool:

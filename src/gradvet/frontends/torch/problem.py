@@ -197,10 +197,13 @@ class TorchProblem:
             return self.value
         return self._side_by_side(self._everything, self.call(self._placed(move, scale)))
 
-    def _placed(self, move: Move, scale: float) -> list[Any]:
+    def _placed(self, move: Move, scale: float) -> Sequence[Any]:
         """The arguments, moved; to be restored by all means."""
+        others = self._moving.place(move, scale)
+        if others is None:
+            return self.arguments
         arguments = list(self.arguments)
-        for position, argument in zip(self._positions, self._moving.place(move, scale), strict=True):
+        for position, argument in zip(self._positions, others, strict=True):
             arguments[position] = argument
         return arguments
 

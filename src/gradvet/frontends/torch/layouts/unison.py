@@ -38,10 +38,10 @@ class Alone:
         part = (self._base + self._shaped(displacement)).sub_(self._base)
         return Move([part], part.flatten())
 
-    def place(self, move: Move, scale: float) -> Sequence[Any]:
+    def place(self, move: Move, scale: float) -> None:
+        """The function is called with the tensor itself."""
         self._moved = True
         torch.add(self._base, move.parts[0], alpha=scale, out=self._tensor.data)
-        return (self._tensor,)
 
     def restore(self) -> None:
         if self._moved:
@@ -70,6 +70,7 @@ class OneByOne:
         return Move([part for part, _ in rounded], torch.cat([vector for _, vector in rounded]))
 
     def place(self, move: Move, scale: float) -> Sequence[Any]:
+        """What the function is called with."""
         self.restore()
         return [layout.place(part, scale) for layout, part in zip(self._layouts, move.parts, strict=True)]
 
@@ -94,12 +95,12 @@ class InUnison:
         vector = (self._base + displacement).sub_(self._base)
         return Move(apart(vector, self._bases), vector)
 
-    def place(self, move: Move, scale: float) -> Sequence[Any]:
+    def place(self, move: Move, scale: float) -> None:
+        """The function is called with the tensors themselves."""
         self.restore()
         self._moved = True
         # In turn, so that where the same tensor is given twice both displacements count.
         torch._foreach_add_([tensor.data for tensor in self._tensors], list(move.parts), alpha=scale)
-        return self._tensors
 
     def restore(self) -> None:
         if self._moved:
