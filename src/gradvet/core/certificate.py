@@ -250,7 +250,7 @@ def _first_able(stages: Sequence[Stage], start: int, left: float) -> int:
 def _true_to_step(experiment: Experiment) -> bool:
     options = experiment.options
     # NaN (an input that is not a number) is not true to anything.
-    return experiment.problem.coarseness(options.step) <= max(PREMISE * options.tolerance.relative, EXACT)
+    return experiment.problem.keeps(options.step, max(PREMISE * options.tolerance.relative, EXACT))
 
 
 def larger(a: float, b: float) -> float:

@@ -53,7 +53,7 @@ STRICT = 1e-6
 """From this limit on the miss probability down, several random combinations are needed whatever the function."""
 
 FEW = 2
-"""So few inputs or outputs are then looked at one by one rather than through as many combinations."""
+"""So few inputs are then moved one by one rather than in as many combinations."""
 
 
 FACTOR = -2.0
@@ -121,8 +121,8 @@ class Experiment:
         few = FEW if options.miss <= STRICT else 1
         self.sees_all_columns = problem.domain.size <= few
         """Whether the inputs are so few that the directions are simply the basis."""
-        self.sees_all_rows = problem.codomain.size <= few
-        """Whether the outputs are so few that the codirections are simply the basis."""
+        self.sees_all_rows = problem.codomain.size <= 1
+        """Whether there is one output at most, so that the codirection is simply the basis."""
 
     def directions(self, number: int | None) -> list[Direction]:
         """So many directions, walked when they are first asked for; the whole basis if the inputs are few."""

@@ -167,6 +167,10 @@ class Problem(Protocol):
         """By how much of itself rounding may change a step of this size in any coordinate."""
         ...
 
+    def keeps(self, step: float, within: float) -> bool:
+        """Whether rounding changes a step of this size by no more than such a part of it, in any coordinate."""
+        ...
+
     def equal(self, one: Array, other: Array) -> bool:
         """Whether two vectors hold the same numbers; what is not a number equals nothing."""
         ...

@@ -25,6 +25,8 @@ from gradvet.frontends.torch.replay import Replay, evaluate_replayed
 
 NOTHING = Space([])
 
+_HALF_A_UNIT = torch.finfo(WORK).eps / 2.0
+
 _QUARTER = torch.tensor(0.25, dtype=WORK)
 
 FEW = 512
@@ -167,6 +169,10 @@ class TorchProblem:
 
     def coarseness(self, step: float) -> float:
         return max([layout.coarseness(step) for layout in self.layouts])
+
+    def keeps(self, step: float, within: float) -> bool:
+        # One product for all of them shows it as a rule.
+        return self._moving.extent * _HALF_A_UNIT <= within * step or self.coarseness(step) <= within
 
     @cached_property
     def value(self) -> Tensor:

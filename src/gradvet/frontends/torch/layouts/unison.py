@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -33,6 +34,7 @@ class Alone:
         self._tensor, self._base = layout.tensor, layout.base
         self._shaped = layout.coordinates.shaped
         self._moved = False
+        self.extent = _length(self._base.flatten())
 
     def move(self, displacement: Tensor) -> Move:
         part = (self._base + self._shaped(displacement)).sub_(self._base)
@@ -59,6 +61,8 @@ class Alone:
 
 class OneByOne:
     """Arguments of any kind."""
+
+    extent = math.inf
 
     def __init__(self, layouts: Sequence[Movable]) -> None:
         self._layouts = layouts
@@ -90,6 +94,7 @@ class InUnison:
         self._bases = [layout.base for layout in layouts]
         self._base: Tensor = side_by_side(self._bases)
         self._moved = False
+        self.extent = _length(self._base)
 
     def move(self, displacement: Tensor) -> Move:
         vector = (self._base + displacement).sub_(self._base)
@@ -115,16 +120,22 @@ class InUnison:
 
 
 def moving(layouts: Sequence[Movable]) -> Alone | OneByOne | InUnison:
-    """The quickest way to move these: always from where they were found, wherever they are."""
+    """The quickest way to move these: always from where they were found, wherever they are.
+
+    Its `extent` is a number that none of theirs exceeds.
+    """
     ordinary = [layout for layout in layouts if isinstance(layout, Strided) and _is_ordinary(layout)]
-    if len(ordinary) < len(layouts):
-        return OneByOne(layouts)
-    if len(ordinary) == 1:
-        return Alone(ordinary[0])
-    # Elsewhere than on a CPU the additions may overlap.
-    return InUnison(ordinary) if all(layout.base.is_cpu for layout in ordinary) else OneByOne(layouts)
+    # Several additions may overlap elsewhere than on a CPU, and infinite numbers need care.
+    if len(ordinary) == len(layouts) and (len(ordinary) == 1 or all(layout.base.is_cpu for layout in ordinary)):
+        way = Alone(ordinary[0]) if len(ordinary) == 1 else InUnison(ordinary)
+        if way.extent < math.inf:
+            return way
+    return OneByOne(layouts)
 
 
 def _is_ordinary(layout: Strided) -> bool:
-    # Infinite numbers and lazy signs need care.
-    return is_plain(layout.base) and layout.is_finite and not layout.tensor.is_neg()
+    return is_plain(layout.base) and not layout.tensor.is_neg()
+
+
+def _length(vector: Tensor) -> float:
+    return math.sqrt(float(vector @ vector))
