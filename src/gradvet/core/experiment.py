@@ -118,7 +118,9 @@ class Experiment:
         self._gaps = _NONE_YET
         """The widest gap, and between how many codirections and directions."""
         self._proportion: Proportion | None = None
-        few = FEW if options.miss <= STRICT else 1
+        strict = options.miss <= STRICT
+        few = FEW if strict else 1
+        self._draw = problem.uniform if strict else problem.signed
         self.sees_all_columns = problem.domain.size <= few
         """Whether the inputs are so few that the directions are simply the basis."""
         self.sees_all_rows = problem.codomain.size <= 1
@@ -148,7 +150,7 @@ class Experiment:
                 v[index] = 1.0
                 self._codirections.append(Codirection(v, self.row(index)))
             else:
-                v = self.problem.signed(rows)
+                v = self._draw(rows)
                 # The first looks at each output alone: a derivative may depend on which cotangents there are.
                 pull = self.problem.reverse.pull if index else self.problem.reverse.pull_apart
                 self._codirections.append(Codirection(v, pull(v)))
@@ -246,7 +248,7 @@ class Experiment:
 
     def _displacement(self, number: int, step: float) -> Array:
         if not self.sees_all_columns:
-            return self.problem.signed(self.problem.domain.size, step)
+            return self._draw(self.problem.domain.size, step)
         displacement = self.problem.zeros(self.problem.domain.size)
         displacement[number] = step
         return displacement

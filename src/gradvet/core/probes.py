@@ -1,8 +1,9 @@
 """Random directions, and how sure a few of them make us.
 
-A direction u has independent entries of random sign and of magnitude between ¼ and 1¾. Single wrong entries cannot hide
-from it, and no two errors of equal size cancel, as they do with ±1. What it proves is a matter of arithmetic. Let Δ be
-the difference of two Jacobians with |Δ_ij| = δ somewhere. The density of an entry is 1/2L with L = 1½, so for any a, b
+A direction u has independent entries, spread evenly over [-1½, 1½): no two errors of equal size cancel, as they do with
+±1, and nothing of that density adds less noise. Where one or two directions are to do, the entries keep a distance of ¼
+from zero: single wrong entries cannot hide then at all. What it proves is a matter of arithmetic. Let Δ be the
+difference of two Jacobians with |Δ_ij| = δ somewhere. The density of an entry is 1/2L with L = 1½, so for any a, b
 
     P(|u_j a + b| ≤ t) ≤ t / L|a|.
 
@@ -26,7 +27,7 @@ MOST = 12
 """More directions than this are not drawn: a ratio that these cannot resolve is compared entry by entry."""
 
 SPREAD = 1.5
-"""The length L of the interval over which the magnitudes of a direction are spread."""
+"""The length L of the interval over which the magnitudes of a direction's entries are spread."""
 
 FINEST = 1e-8
 """The part of a usual tolerance, 1e-5, that the arithmetic itself leaves of numbers that agree."""

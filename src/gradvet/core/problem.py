@@ -183,3 +183,7 @@ class Problem(Protocol):
     def signed(self, size: int, scale: float = 1.0) -> Array:
         """Fresh random numbers of either sign with magnitudes in [¼, 1¾) · scale, from the check's own generator."""
         ...
+
+    def uniform(self, size: int, scale: float = 1.0) -> Array:
+        """Fresh random numbers in [-1½, 1½) · scale."""
+        ...

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.overrides import has_torch_function, is_tensor_like
 
+from gradvet.core.probes import SPREAD
 from gradvet.core.problem import Cost, Move, Trait
 from gradvet.core.spaces import Leaf, Space
 from gradvet.errors import InvalidProblemError, OutputsChangedError
@@ -95,6 +96,7 @@ class TorchProblem:
         )
         self.generator = torch.Generator(self.home).manual_seed(seed)
         self._reservoir, self._unused = _QUARTER, 0
+        self._gap: Tensor | None = None
         self._hookless = hookless
         self.outputs = self._call(self.arguments)
         self._signature = _signature(self.outputs)
@@ -143,28 +145,39 @@ class TorchProblem:
         return torch.zeros(size, dtype=WORK, device=self.home)
 
     def signed(self, size: int, scale: float = 1.0) -> Tensor:
+        return self._drawn(size, scale, _QUARTER)
+
+    def uniform(self, size: int, scale: float = 1.0) -> Tensor:
+        return self._drawn(size, scale, None)
+
+    def _drawn(self, size: int, scale: float, gap: Tensor | None) -> Tensor:
+        """Numbers that are uniform but for a gap around zero."""
         if size > MODERATE:
-            return self._many(size, scale)
-        if self._unused < size:
-            self._unused = (8 if size <= FEW else 2) * size
+            return self._many(size, scale, gap)
+        if self._unused < size or self._gap is not gap:
+            self._unused, self._gap = (8 if size <= FEW else 2) * size, gap
             numbers = torch.empty(self._unused, dtype=WORK, device=self.home)
-            numbers.uniform_(-1.5, 1.5, generator=self.generator)
-            self._reservoir = numbers.add_(torch.copysign(_QUARTER, numbers))
+            numbers.uniform_(-SPREAD, SPREAD, generator=self.generator)
+            self._reservoir = numbers if gap is None else numbers.add_(torch.copysign(gap, numbers))
         self._unused -= size
         taken = self._reservoir[self._unused : self._unused + size]
         return taken if scale == 1.0 else taken * scale
 
-    def _many(self, size: int, scale: float) -> Tensor:
+    def _many(self, size: int, scale: float, gap: Tensor | None) -> Tensor:
         # Two numbers from each word of the generator: drawing takes more time than anything that is done with them.
         numbers = torch.empty(size, dtype=WORK, device=self.home)
         length = min(size, BLOCK) if self.home.type == "cpu" else size
         words = torch.empty(length // 2 + 1, dtype=torch.int64, device=self.home)
-        halves, quarters = words.view(torch.int32), torch.empty(length, dtype=WORK, device=self.home)
+        halves, gaps = (
+            words.view(torch.int32),
+            torch.empty(length if gap is not None else 0, dtype=WORK, device=self.home),
+        )
         for block in numbers.split(length):
             taken = block.shape[0]
             words.random_(-(2**63), None, generator=self.generator)
-            block.copy_(halves[:taken]).mul_(1.5 * scale / 2**31)
-            block.add_(torch.copysign(_QUARTER, block, out=quarters[:taken]), alpha=scale)
+            block.copy_(halves[:taken]).mul_(SPREAD * scale / 2**31)
+            if gap is not None:
+                block.add_(torch.copysign(gap, block, out=gaps[:taken]), alpha=scale)
         return numbers
 
     def coarseness(self, step: float) -> float:
