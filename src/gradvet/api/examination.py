@@ -212,7 +212,7 @@ def _reads_captured(trial: Trial) -> bool:
     if trial.captured is None:
         try:
             trial.captured = bool(trial.subject.codomain.size) and trial.subject.circumstances.reads_captured()
-        except (ArithmeticError, RuntimeError, ValueError, IndexError):
+        except Exception:  # the function refuses to be moved that far
             trial.captured = False
     return trial.captured
 

@@ -10,13 +10,13 @@ from gradvet.core.trial import Trial
 
 
 def linearity(trial: Trial) -> Iterator[Finding]:
-    """Jᵀ(a/2 - b/4) against Jᵀa/2 - Jᵀb/4, and Jᵀ0."""
+    """Jᵀ(-a/2 - b/4) against -Jᵀa/2 - Jᵀb/4, and Jᵀ0. What is even in the cotangent shows at a negative multiple."""
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return
     (a, of_a), (b, of_b) = trial.pulled
-    v = subject.representable(0.5 * a - 0.25 * b)
-    parts = 0.5 * of_a - 0.25 * of_b
+    v = subject.representable(-0.5 * a - 0.25 * b)
+    parts = -0.5 * of_a - 0.25 * of_b
     at_zero = trial.at_zero.gradient
     if at_zero is None:
         at_zero = subject.zeros(subject.domain.size)
