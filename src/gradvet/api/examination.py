@@ -24,6 +24,7 @@ from gradvet.api.replay import replay
 from gradvet.api.toolchain import toolchain
 from gradvet.checks.precision import precision_against
 from gradvet.checks.second_order import composition, symmetry
+from gradvet.core.arithmetic import all_finite
 from gradvet.core.provenance import environment, source_of
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.core.survey import TrialCheck, report_of, survey
@@ -110,8 +111,8 @@ def _examined(request: Request, binding: Binding, wanted: Wanted, options: Optio
 
 def _undefined_values(subject: TorchSubject) -> Iterator[str]:
     rows = subject.codomain.size
-    lost = rows - int(subject.value[:rows].isfinite().sum())
-    if lost:
+    if not all_finite(values := subject.value[:rows]):
+        lost = rows - int(values.isfinite().sum())
         yield f"{lost} of {rows} numbers that the function returns are not finite: their derivatives were not compared"
 
 

@@ -39,7 +39,7 @@ def _recalled(question: Hashable, check: TrialCheck, trial: Trial) -> Iterator[F
     kind = (question, trial.subject.circumstances.operators(), trial.reversible)
     known = _SEEN.get(kind)
     if known is not None:
-        yield from (replace(finding, headline=f"{finding.headline} (seen before)") for finding in known)
+        yield from known
         return
     before = len(trial.record.notes)
     findings = tuple(check(trial))
@@ -47,7 +47,7 @@ def _recalled(question: Hashable, check: TrialCheck, trial: Trial) -> Iterator[F
     if len(trial.record.notes) == before and all(f.verdict in (Verdict.PASS, Verdict.SKIPPED) for f in findings):
         while len(_SEEN) >= MOST:
             _SEEN.pop(next(iter(_SEEN)), None)
-        _SEEN[kind] = findings
+        _SEEN[kind] = tuple(replace(finding, headline=f"{finding.headline} (seen before)") for finding in findings)
     yield from findings
 
 

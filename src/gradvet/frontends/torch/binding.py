@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,11 +40,14 @@ class Binding:
 
     def restricted(self, places: Sequence[int]) -> Binding:
         """Only some of the arguments are checked; the others are constants."""
-        arguments = tuple(
+        return self.at(
             argument.detach() if i not in places and isinstance(argument, Tensor) and _live(argument) else argument
             for i, argument in enumerate(self.arguments)
         )
-        return replace(self, arguments=arguments)
+
+    def at(self, arguments: Iterable[Any]) -> Binding:
+        """The same with other arguments."""
+        return replace(self, arguments=tuple(arguments))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from gradvet.core.circumstances import Afresh
 from gradvet.errors import DerivativeError
 from gradvet.frontends.torch.hooks import HookWatch, have_hooks
 from gradvet.frontends.torch.makeup import Calls, branches_smoothly, has_decomposition
-from gradvet.frontends.torch.passes import accountable, gradients, has_own_rules, nodes_behind
+from gradvet.frontends.torch.passes import gradients, has_own_rules, hold_to_account, nodes_behind
 from gradvet.frontends.torch.problem import tensors_in
 from gradvet.frontends.torch.rearrangements import LAYOUTS, differ
 
@@ -243,8 +243,11 @@ class TorchCircumstances:
             for tensor in subject.inputs:
                 tensor.grad = torch.full_like(tensor, 2.0)
             subject.cost.pulls += 1
-            with accountable(live):
+            try:
                 torch.autograd.backward(live, subject.codomain.unflatten(v), retain_graph=True)
+            except Exception as error:
+                hold_to_account(live, error)
+                raise
             return subject.vector(subject.domain, [tensor.grad - 2.0 for tensor in subject.inputs])
         finally:
             for tensor, gradient in zip(subject.inputs, held, strict=True):

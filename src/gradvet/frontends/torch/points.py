@@ -7,7 +7,7 @@ A point may have milder forms, for functions that are not defined at the first o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ FAR_REACH = 256
 Change = Callable[[Tensor, torch.Generator], Tensor]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Point:
     """A place to look at, in one or several forms, each made when it is asked for."""
 
@@ -54,13 +54,13 @@ def _zeros(x: Tensor, generator: torch.Generator) -> Tensor:
 
 def _signs(x: Tensor) -> Tensor:
     real = x.real if x.is_complex() else x
-    return torch.where(real < 0, -1.0, 1.0).to(x.dtype)
+    return torch.copysign(torch.ones_like(real), real).to(x.dtype)
 
 
 def _ties(x: Tensor, generator: torch.Generator) -> Tensor:
     """Every second entry is a copy of the one before it."""
     flat = x.reshape(-1)
-    return flat[torch.arange(len(flat), device=x.device) // 2 * 2].reshape(x.shape)
+    return flat[::2].repeat_interleave(2)[: len(flat)].reshape(x.shape)
 
 
 def _integers(x: Tensor, generator: torch.Generator) -> Tensor:
@@ -157,7 +157,7 @@ class Neighbourhood:
                 return None
             fresh = fresh or not torch.equal(value, own)
             arguments[place] = value.clone().requires_grad_()
-        return replace(self.binding, arguments=tuple(arguments)) if fresh else None
+        return self.binding.at(arguments) if fresh else None
 
     def example(self) -> Binding:
         """The binding with an example in place of every argument that has a strategy."""
@@ -166,7 +166,7 @@ class Neighbourhood:
             seed = int(torch.randint(2**31, (), generator=self.generator))
             drawn = self.domain.example(place, arguments[place].detach(), seed)
             arguments[place] = drawn.requires_grad_(arguments[place].requires_grad)
-        return replace(self.binding, arguments=tuple(arguments))
+        return self.binding.at(arguments)
 
 
 def _kind(thing: Any) -> str:

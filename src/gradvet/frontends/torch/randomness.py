@@ -21,7 +21,7 @@ class TorchRandomState:
 
     def restore_torch(self) -> None:
         """The generators of torch alone: a hundred times cheaper than the others."""
-        torch.set_rng_state(self._torch)
+        torch.default_generator.set_state(self._torch)
         if self._cuda:
             torch.cuda.set_rng_state_all(self._cuda)
 

@@ -14,13 +14,16 @@ from gradvet.core.subject import Displaced
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.circumstances import TorchCircumstances
-from gradvet.frontends.torch.coordinates import WORK
+from gradvet.frontends.torch.coordinates import WORK, is_plain
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse, load_forward_mode
 from gradvet.frontends.torch.formats import coarsest_within
-from gradvet.frontends.torch.passes import accountable, gradients
-from gradvet.frontends.torch.problem import TorchProblem, tensors_in
+from gradvet.frontends.torch.passes import gradients, hold_to_account
+from gradvet.frontends.torch.problem import FEW, TorchProblem, tensors_in
 from gradvet.frontends.torch.randomness import TorchRandomState
 from gradvet.frontends.torch.support import unsupported
+
+TIMES = 16
+"""So often few random numbers are drawn at once: they are the next ones."""
 
 
 class SteadyReverse(TorchReverse):
@@ -41,8 +44,11 @@ class SteadyReverse(TorchReverse):
         return super()._pull(live, cotangents)
 
     def _gradients(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
-        with accountable(live, spoilable=not self.problem.binding.derived):
+        try:
             return super()._gradients(live, cotangents)
+        except Exception as error:
+            hold_to_account(live, error, spoilable=not self.problem.binding.derived)
+            raise
 
 
 class RecordedForward(TorchForward):
@@ -103,6 +109,8 @@ class TorchSubject(TorchProblem):
         self.refusals: list[str] = []
         """What the function raised next to the point."""
         self.point = self.vector(self.domain, self.inputs)
+        self._holds_any = all(map(is_plain, self.live))
+        """Whether the outputs can hold any number of the working precision."""
         self._exact = all(tensor.dtype in (torch.float64, torch.complex128) for tensor in self.inputs)
         self.value = self._values(self.arguments) if binding.surrogate else self._vector_of(self.outputs)
         self.epsilon = max((_epsilon(t.dtype) for t in (*self.inputs, *self.live)), default=2.0**-52)
@@ -124,7 +132,14 @@ class TorchSubject(TorchProblem):
         )
 
     def signed(self, size: int, scale: float = 1.0) -> Tensor:
-        return signed_numbers(size, self.generator, scale)
+        if size > FEW:
+            return signed_numbers(size, self.generator, scale)
+        if self._unused < size:
+            self._unused = TIMES * size
+            self._reservoir = signed_numbers(self._unused, self.generator)
+        self._unused -= size
+        taken = self._reservoir[self._unused : self._unused + size]
+        return taken if scale == 1.0 else taken * scale
 
     def displaced(self, displacement: Tensor) -> Displaced:
         move = self.move(displacement)
@@ -163,6 +178,8 @@ class TorchSubject(TorchProblem):
         self.epsilon = epsilon
 
     def representable(self, v: Tensor) -> Tensor:
+        if self._holds_any:
+            return v
         return self.vector(self.codomain, self.codomain.unflatten(v))
 
     def _position(self, arguments: Sequence[Any]) -> Tensor:
