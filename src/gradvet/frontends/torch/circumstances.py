@@ -16,7 +16,7 @@ from gradvet.core.circumstances import Afresh
 from gradvet.errors import DerivativeError
 from gradvet.frontends.torch.hooks import HookWatch, have_hooks
 from gradvet.frontends.torch.makeup import Calls, branches_smoothly, has_decomposition
-from gradvet.frontends.torch.passes import gradients, has_own_rules, hold_to_account, nodes_behind
+from gradvet.frontends.torch.passes import accumulate, gradients, has_own_rules, nodes_behind
 from gradvet.frontends.torch.problem import tensors_in
 from gradvet.frontends.torch.rearrangements import LAYOUTS, differ
 
@@ -243,11 +243,7 @@ class TorchCircumstances:
             for tensor in subject.inputs:
                 tensor.grad = torch.full_like(tensor, 2.0)
             subject.cost.pulls += 1
-            try:
-                torch.autograd.backward(live, subject.codomain.unflatten(v), retain_graph=True)
-            except Exception as error:
-                hold_to_account(live, error)
-                raise
+            accumulate(live, subject.codomain.unflatten(v))
             return subject.vector(subject.domain, [tensor.grad - 2.0 for tensor in subject.inputs])
         finally:
             for tensor, gradient in zip(subject.inputs, held, strict=True):
@@ -261,11 +257,11 @@ class TorchCircumstances:
         return self._gradient(live, subject.codomain.unflatten(v))
 
     def _same_values(self, live: Sequence[Any]) -> bool:
-        values = self.subject.vector(self.subject.codomain, live)
-        expected = self.subject.vector(self.subject.codomain, self.subject.live)
-        return torch.equal(values, expected) or bool(
-            torch.allclose(values, expected, rtol=self.subject.epsilon**0.5, equal_nan=True)
-        )
+        subject = self.subject
+        if all(_plain(one) and torch.equal(one, other) for one, other in zip(live, subject.live, strict=True)):
+            return True
+        values, expected = (subject.vector(subject.codomain, outputs) for outputs in (live, subject.live))
+        return torch.allclose(values, expected, rtol=subject.epsilon**0.5, equal_nan=True)
 
     def _pull(self, cotangents: Sequence[Tensor]) -> Tensor:
         """Through the graph that was recorded at the point."""
@@ -274,7 +270,7 @@ class TorchCircumstances:
     def _gradient(self, live: Sequence[Any], cotangents: Sequence[Tensor], sources: Sequence[Any] = ()) -> Tensor:
         subject = self.subject
         subject.cost.pulls += 1
-        return subject.vector(subject.domain, gradients(live, sources or subject.inputs, cotangents))
+        return subject.gathered(gradients(live, sources or subject.inputs, cotangents))
 
 
 @contextmanager

@@ -76,6 +76,15 @@ def gradients(live: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[
         raise
 
 
+def accumulate(live: Sequence[Any], cotangents: Sequence[Tensor]) -> None:
+    """Add the gradients to the `.grad` of the leaves; the graph stays."""
+    try:
+        torch.autograd.backward(live, cotangents, retain_graph=True)
+    except Exception as error:
+        hold_to_account(live, error)
+        raise
+
+
 def swift_gradients(
     live: tuple[Any, ...], sources: tuple[Any, ...], cotangents: tuple[Tensor, ...], *, ordinary: bool = False
 ) -> Sequence[Any]:

@@ -37,10 +37,12 @@ class Point:
 
 def _half(x: Tensor, generator: torch.Generator) -> Tensor:
     """About half of the entries at random: the first always, and of several never the last."""
-    chosen = torch.randint(2, (x.numel(),), generator=generator, dtype=torch.bool)
-    chosen[-1:] = False
-    chosen[:1] = True
-    return chosen.reshape(x.shape).to(x.device)
+    chosen = torch.randint(2, x.shape, generator=generator, dtype=torch.bool)
+    if x.numel():
+        entries = chosen.view(-1)
+        entries[-1].fill_(False)
+        entries[0].fill_(True)
+    return chosen if x.is_cpu else chosen.to(x.device)
 
 
 def _zeros(x: Tensor, generator: torch.Generator) -> Tensor:
@@ -49,7 +51,7 @@ def _zeros(x: Tensor, generator: torch.Generator) -> Tensor:
     if x.dim() > 1 and len(x) > 1:
         chosen = chosen & _half(x, generator)
         chosen[0] = True
-    return torch.where(chosen, torch.zeros_like(x), x)
+    return x.masked_fill(chosen, 0.0)
 
 
 def _signs(x: Tensor) -> Tensor:
