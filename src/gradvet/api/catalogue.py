@@ -55,6 +55,9 @@ VALUES = frozenset({"constancy", "detached", "values"})
 TRANSFORMS = frozenset({"batched", "checkpoint"})
 """Checks of what torch makes of a derivative; where all rules are torch's own, there is nothing of the user's in it."""
 
+ABOUT_RULES = TRANSFORMS | {"undefined", "cotangents", "accumulation"}
+"""These, and checks of how rules treat what they are handed: there is nothing of the user's in that either."""
+
 FORWARD = frozenset({"batched", "reverse", "forward"})
 """Checks that have something to say where there is no reverse mode: that there is none, or about forward mode."""
 

@@ -35,6 +35,7 @@ class TorchCircumstances:
         self._subject = weakref.ref(subject)
         self._own_rules: bool | None = None
         self._puts_hooks: bool | None = None
+        self._operators: Hashable | None = None
 
     @property
     def subject(self) -> TorchSubject:
@@ -198,11 +199,11 @@ class TorchCircumstances:
         return branches_smoothly(self.subject.live)
 
     def operators(self) -> Hashable:
-        subject = self.subject
-        kinds = [
-            tuple([(t.dtype, t.layout, t.device.type, t.dim()) for t in ts]) for ts in (subject.inputs, subject.live)
-        ]
-        return frozenset(node.name() for node in nodes_behind(subject.live)), *kinds
+        if self._operators is None:
+            tensors = (self.subject.inputs, self.subject.live)
+            kinds = [tuple([(t.dtype, t.layout, t.device.type, t.dim()) for t in ts]) for ts in tensors]
+            self._operators = frozenset(node.name() for node in nodes_behind(self.subject.live)), *kinds
+        return self._operators
 
     def reads_captured(self) -> bool:
         subject = self.subject

@@ -97,6 +97,7 @@ class TorchSubject(TorchProblem):
     def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
         load_forward_mode()
         super().__init__(binding.function, binding.arguments, seed, masked)
+        self.drawn = 0
         self.reverse = SteadyReverse(self)
         self.forward = RecordedForward(self)
         self.binding = binding
@@ -132,6 +133,7 @@ class TorchSubject(TorchProblem):
         )
 
     def signed(self, size: int, scale: float = 1.0) -> Tensor:
+        self.drawn += size
         if size > FEW:
             return signed_numbers(size, self.generator, scale)
         if self._unused < size:
