@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import torch
 
-from gradvet.core.experiment import FEW, STRIDES
+from gradvet.core.experiment import FEW, STRIDES, Experiment
 
 from .planted import experiment, numbers
 
@@ -44,14 +45,15 @@ def test_few_inputs_are_the_basis() -> None:
     assert not experiment(torch.sin, numbers((FEW + 1,), 0)).sees_all_columns
 
 
-def test_few_outputs_are_the_basis() -> None:
-    trial = experiment(lambda x: x[:FEW].sin(), numbers((5,), 0))
+def test_single_output_is_the_basis() -> None:
+    trial = experiment(lambda x: x[:1].sin(), numbers((5,), 0))
     assert trial.sees_all_rows
-    v = torch.stack([probe.v for probe in trial.codirections(1)])
-    assert torch.equal(v, torch.eye(FEW, dtype=torch.float64))
+    assert torch.equal(trial.codirections(3)[0].v, torch.ones(1, dtype=torch.float64))
+    assert len(trial.codirections(3)) == 1
+    assert not experiment(lambda x: x[:2].sin(), numbers((5,), 0)).sees_all_rows
 
 
-def test_where_one_direction_may_do_two_inputs_or_outputs_are_not_looked_at_one_by_one() -> None:
+def test_where_one_direction_may_do_two_inputs_are_not_looked_at_one_by_one() -> None:
     trial = experiment(torch.sin, numbers((2,), 0), miss=1e-2)
     assert (trial.sees_all_columns, trial.sees_all_rows) == (False, False)
     assert (len(trial.directions(1)), len(trial.codirections(1))) == (1, 1)
@@ -92,3 +94,26 @@ def test_seed_decides_the_directions() -> None:
 
     assert torch.equal(drawn(3), drawn(3))
     assert not torch.equal(drawn(3), drawn(4))
+
+
+def test_widest_gap_is_that_of_all_pairs_however_it_was_asked_for() -> None:
+    def gaps(trial: Experiment, rows: int, columns: int) -> float:
+        return trial.widest_gap(trial.codirections(rows), trial.directions(columns))
+
+    asked = [(1, 1), (2, 2), (3, 2), (2, 3), (1, 3), (3, 3), (2, 1)]
+    piecemeal = experiment(lambda x: (3.0 * x).sin(), numbers((7,), 0))
+    widest = []
+    for rows, columns in asked:
+        left, right = piecemeal.codirections(rows), piecemeal.directions(columns)
+        exact = max(abs(float(v @ d) - float(p @ u)) for v, p in left for u, d, _, _ in right)
+        widest.append(exact)
+        assert gaps(piecemeal, rows, columns) >= exact
+    assert gaps(piecemeal, 3, 3) == max(widest)
+
+
+def test_gap_that_is_not_a_number_is_never_forgotten() -> None:
+    trial = experiment(lambda x: x.sin(), numbers((7,), 0))
+    left, right = list(trial.codirections(2)), list(trial.directions(2))
+    left[0] = left[0]._replace(pulled=left[0].pulled * torch.nan)
+    assert math.isnan(trial.widest_gap(left, right))
+    assert math.isnan(trial.widest_gap(trial.codirections(3), trial.directions(3)))

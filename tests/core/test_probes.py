@@ -29,26 +29,29 @@ ERRORS = {
 }
 
 
-def drawn(*shape: int) -> Tensor:
+DRAWS = {"with a gap": TorchProblem.signed, "even": TorchProblem.uniform}
+
+
+def drawn(*shape: int, draw: str = "with a gap") -> Tensor:
     """Directions as a problem draws them."""
     problem = TorchProblem(torch.sin, [numbers((2,), 0).requires_grad_()], seed=sum(shape))
-    return problem.signed(math.prod(shape)).reshape(shape)
+    return DRAWS[draw](problem, math.prod(shape)).reshape(shape)
 
 
-def products(error: Tensor, plan: Plan) -> Tensor:
+def products(error: Tensor, plan: Plan, draw: str = "with a gap") -> Tensor:
     """The largest |v·Δu| of each sample; a side that is seen whole stands for itself."""
     seen = error.double()
     if plan.directions is not None:
-        seen = torch.einsum("mn,skn->smk", seen, drawn(SAMPLES, plan.directions, error.shape[1]))
+        seen = torch.einsum("mn,skn->smk", seen, drawn(SAMPLES, plan.directions, error.shape[1], draw=draw))
         if plan.codirections is not None:
-            seen = torch.einsum("smk,scm->sck", seen, drawn(SAMPLES, plan.codirections, error.shape[0]))
+            seen = torch.einsum("smk,scm->sck", seen, drawn(SAMPLES, plan.codirections, error.shape[0], draw=draw))
     elif plan.codirections is not None:
-        seen = torch.einsum("mn,scm->scn", seen, drawn(SAMPLES, plan.codirections, error.shape[0]))
+        seen = torch.einsum("mn,scm->scn", seen, drawn(SAMPLES, plan.codirections, error.shape[0], draw=draw))
     return seen.abs().flatten(1).max(1).values
 
 
-def miss_rate(error: Tensor, plan: Plan, ratio: float) -> float:
-    return float((products(error, plan) <= ratio).double().mean())
+def miss_rate(error: Tensor, plan: Plan, ratio: float, draw: str = "with a gap") -> float:
+    return float((products(error, plan, draw) <= ratio).double().mean())
 
 
 def test_direction_has_magnitudes_between_a_quarter_and_one_and_three_quarters_and_either_sign() -> None:
@@ -61,13 +64,31 @@ def test_direction_has_magnitudes_between_a_quarter_and_one_and_three_quarters_a
     assert torch.histc(u.abs(), 10, 0.25, 0.25 + SPREAD).min() > SAMPLES / 10 * 0.95
 
 
+@pytest.mark.parametrize("size", [5, 5_000])
+def test_even_direction_is_spread_over_the_same_length_without_a_gap(size: int) -> None:
+    problem = TorchProblem(torch.sin, [numbers((2,), 0).requires_grad_()], seed=size)
+    u = torch.cat([problem.uniform(size, 0.5) for _ in range(SAMPLES // size)]) / 0.5
+    assert float(u.abs().max()) <= SPREAD
+    assert torch.histc(u, 10, -SPREAD, SPREAD).min() > SAMPLES / 10 * 0.95
+    # The least that a density of 1/2L allows.
+    assert float(u.square().mean()) == pytest.approx(SPREAD**2 / 3.0, rel=0.02)
+
+
+def test_numbers_with_a_gap_and_without_do_not_mix() -> None:
+    problem = TorchProblem(torch.sin, [numbers((2,), 0).requires_grad_()], seed=1)
+    for _ in range(SAMPLES // 1000):
+        assert float(problem.signed(100).abs().min()) >= 0.25
+        problem.uniform(100)
+
+
+@pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("plan", SAMPLED + SEEN_HALF, ids=str)
-def test_error_is_missed_at_most_as_often_as_the_bound_says(plan: Plan, error: str) -> None:
+def test_error_is_missed_at_most_as_often_as_the_bound_says(plan: Plan, error: str, draw: str) -> None:
     for ratio in (0.5, 0.2, 0.05, 0.01):
         bound = miss_probability(ratio, plan)
         slack = 4.0 * math.sqrt(bound * max(0.0, 1.0 - bound) / SAMPLES)
-        assert miss_rate(ERRORS[error], plan, ratio) <= bound + slack
+        assert miss_rate(ERRORS[error], plan, ratio, draw) <= bound + slack
 
 
 @pytest.mark.parametrize(("plan", "error"), [(Plan(1, None), "pair in a row"), (Plan(None, 1), "pair in a column")])
@@ -128,7 +149,8 @@ def test_more_probes_resolve_more(columns_seen: bool, rows_seen: bool) -> None:
 @pytest.mark.parametrize(("columns_seen", "rows_seen"), [(True, False), (False, True), (False, False)])
 def test_all_stages_together_miss_no_more_than_asked_for(columns_seen: bool, rows_seen: bool, miss: float) -> None:
     found = stages(miss, columns_seen=columns_seen, rows_seen=rows_seen)
-    assert tuple(stage.plan for stage in found) == plans(columns_seen=columns_seen, rows_seen=rows_seen)
+    ladder = plans(columns_seen=columns_seen, rows_seen=rows_seen)
+    assert tuple(stage.plan for stage in found if stage.plan in ladder) == ladder
     assert sum(miss_probability(stage.ratio, stage.plan) for stage in found) <= miss
     assert [stage.ratio for stage in found] == sorted(stage.ratio for stage in found)
 
@@ -137,6 +159,15 @@ def test_stage_that_exact_numbers_could_not_pass_is_never_enough() -> None:
     first, second, *_ = stages(1e-9, columns_seen=False, rows_seen=False)
     assert (first.plan, first.ratio) == (Plan(1, 1), 0.0)
     assert second.ratio >= FINEST
+
+
+@pytest.mark.parametrize("miss", SMALL_MISSES)
+def test_another_codirection_is_tried_before_another_direction(miss: float) -> None:
+    able = [stage for stage in stages(miss, columns_seen=False, rows_seen=False) if stage.ratio]
+    fewest = able[0].plan.directions
+    assert fewest is not None
+    numbers = [(fewest, fewest), (fewest, fewest + 1), (fewest + 1, fewest + 1)]
+    assert [(stage.plan.directions, stage.plan.codirections) for stage in able[:3]] == numbers
 
 
 def test_miss_probability_is_a_probability_at_the_ends() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 
@@ -45,12 +46,14 @@ def _agreement(
         return Finding(mode, Verdict.PASS, "there is no entry to compare")
     miss = certify(experiment, residual)
     if miss is not None:
-        return Finding(mode, Verdict.PASS, f"{mode} mode agrees with finite differences", facts={"miss": miss})
+        return _agreeing(mode, miss)
     comparison = compare(experiment)
-    if not comparison.disagrees:
-        facts = {"miss": comparison.miss}
-        return Finding(mode, Verdict.PASS, f"{mode} mode agrees with finite differences", facts=facts)
-    return _disagreement(experiment, mode, comparison)
+    return _disagreement(experiment, mode, comparison) if comparison.disagrees else _agreeing(mode, comparison.miss)
+
+
+@functools.lru_cache(maxsize=64)
+def _agreeing(mode: str, miss: float) -> Finding:
+    return Finding(mode, Verdict.PASS, f"{mode} mode agrees with finite differences", facts={"miss": miss})
 
 
 def _disagreement(experiment: Experiment, mode: str, comparison: Comparison) -> Finding:

@@ -12,6 +12,9 @@ from gradvet.core.spaces import Array
 ROWS = 1024
 """Single rows that are run twice to compare their jitter with the tolerance, if one was given."""
 
+LIGHT = 1.0 / 64.0
+"""A random codirection rarely weighs an entry with less."""
+
 REPRODUCIBLE = Finding("determinism", Verdict.PASS, "the derivative is reproducible")
 
 
@@ -29,8 +32,7 @@ def determinism(experiment: Experiment) -> Iterator[Finding]:
     tolerance = experiment.options.nondeterminism
     probes = experiment.codirections(1)
     spread = max(_unsteadiness(experiment, probe) for probe in probes)
-    # A random codirection weighs an entry with at least a quarter.
-    if tolerance and spread > tolerance / 4.0:
+    if tolerance and spread > LIGHT * tolerance:
         spread = max(_row_spread(experiment, row) for row in range(min(problem.codomain.size, ROWS)))
     if spread > tolerance:
         yield Finding(

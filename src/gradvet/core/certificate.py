@@ -27,7 +27,8 @@ from gradvet.core.experiment import (
     Experiment,
     OutOfReachError,
 )
-from gradvet.core.probes import MOST, Plan, Stage, stages
+from gradvet.core.probes import FINEST, MOST, Plan, Stage, stages
+from gradvet.core.problem import Trait
 
 PREMISE = 0.1
 """A certificate speaks about what the entrywise comparison would say. That comparison divides by the nominal step, so
@@ -45,9 +46,9 @@ GROWTH = 2.0
 PATIENCE = 2
 """If more directions than so many beyond the fewest are called for, another way to walk is tried first."""
 
-PLAIN = ((SHORT, 1.8), (LONGER, 1.0), (FAR, 1.0))
+PLAIN = ((SHORT, 3.0), (LONGER, 1.0), (FAR, 1.0))
 """How to walk first, the cheapest way that roundoff will not spoil for the fewest probes; it may exceed what they can
-bear so many times, where another direction costs little."""
+bear so many times, where another codirection makes up for it."""
 
 TINY = 16
 """With so few inputs to ask how best to walk takes as long as to walk."""
@@ -88,13 +89,7 @@ Residual = Callable[[Experiment, Plan], float]
 def reverse_residual(experiment: Experiment, plan: Plan) -> float:
     """|v·D - (Jᵀv)·u| over all pairs of directions and codirections."""
     directions = experiment.directions(plan.directions)
-    codirections = experiment.codirections(plan.codirections)
-    worst = 0.0
-    # Pair by pair: few numbers are sooner multiplied than put together, and many need not be copied.
-    for left in range(len(codirections)):
-        for right in range(len(directions)):
-            worst = larger(worst, abs(experiment.gap(left, right)))
-    return worst / directions[0].step
+    return experiment.widest_gap(experiment.codirections(plan.codirections), directions) / directions[0].step
 
 
 def row_residual(experiment: Experiment) -> float:
@@ -158,25 +153,26 @@ class _Attempt:
     @property
     def patience(self) -> int:
         """How many directions are worth walking before another way is tried."""
-        fewest = next(stage.plan.directions or 1 for stage in self._stages(FIRST) if stage.ratio)
-        return fewest + PATIENCE
+        stages = self._stages(FIRST)
+        return (stages[_first_able(stages, 0, FINEST)].plan.directions or 1) + PATIENCE
 
     def walking(self, way: int, limit: int) -> int:
         """Zero if the directions walked in this way show it; else how many seemed to be needed."""
         self.experiment.walk_as(way)
         share = (FIRST if self._unspent == 1.0 else REST) * self._unspent
         self._unspent -= share
-        ahead = self._stages(share)
+        stages, number = self._stages(share), 0
         while True:
             try:
-                left = self._left = self.residual(self.experiment, ahead[0].plan) / self.detectable
+                left = self._left = self.residual(self.experiment, stages[number].plan) / self.detectable
             except OutOfReachError:
                 self._left = math.inf
                 return MOST + 1
-            if left <= ahead[0].ratio:
+            if left <= stages[number].ratio:
                 return 0 if self._rows_agree() else MOST + 1
-            ahead = tuple([stage for stage in ahead[1:] if left <= stage.ratio])
-            needed = next((stage.plan.directions or 0 for stage in ahead if GROWTH * left <= stage.ratio), MOST + 1)
+            number = _first_able(stages, number + 1, left)
+            likely = _first_able(stages, number, GROWTH * left)
+            needed = stages[likely].plan.directions or 0 if likely < len(stages) else MOST + 1
             if needed > limit:
                 return needed
 
@@ -194,11 +190,11 @@ class _Attempt:
                 return way
         return SHORT if not math.isfinite(self._noise) or self._is_above_noise(SHORT, self._aim(1)) else FAR
 
-    def _aim(self, number: int = 0) -> float:
-        """How little the first of the plans that can succeed may leave, or the second one."""
-        aims = (stage.ratio for stage in self._stages(FIRST) if stage.ratio)
-        first = next(aims)
-        return next(aims, first) if number else first
+    def _aim(self, more: int = 0) -> float:
+        """How little the first of the plans that can succeed may leave, or the first with more directions."""
+        able = [stage for stage in self._stages(FIRST) if stage.ratio]
+        fewest = (able[0].plan.directions or 0) + more
+        return next((stage.ratio for stage in able if (stage.plan.directions or fewest) >= fewest), able[0].ratio)
 
     def _is_above_noise(self, way: int, aim: float) -> bool:
         return self._noise <= aim * STRIDES[way][1]
@@ -235,16 +231,26 @@ class _Attempt:
 
     def _rows_agree(self) -> bool:
         """Whether a row that is pulled alone agrees too, as it must if the derivative is linear; asked if strict."""
-        if self.residual is not reverse_residual or self.experiment.options.miss > STRICT:
-            return True
-        self.experiment.linear = row_residual(self.experiment) <= SEEN * self.detectable
-        return self.experiment.linear
+        experiment = self.experiment
+        strict = self.residual is reverse_residual and experiment.options.miss <= STRICT
+        if strict and not experiment.problem.is_known(Trait.LINEAR):
+            experiment.linear = row_residual(experiment) <= SEEN * self.detectable
+            if experiment.linear:
+                experiment.problem.remember(Trait.LINEAR)
+        return experiment.linear
+
+
+def _first_able(stages: Sequence[Stage], start: int, left: float) -> int:
+    """The number of the first stage from there on that can bear what is left; one past the last if there is none."""
+    while start < len(stages) and not left <= stages[start].ratio:
+        start += 1
+    return start
 
 
 def _true_to_step(experiment: Experiment) -> bool:
     options = experiment.options
     # NaN (an input that is not a number) is not true to anything.
-    return experiment.problem.coarseness(options.step) <= max(PREMISE * options.tolerance.relative, EXACT)
+    return experiment.problem.keeps(options.step, max(PREMISE * options.tolerance.relative, EXACT))
 
 
 def larger(a: float, b: float) -> float:

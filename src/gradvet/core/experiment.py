@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -52,11 +53,14 @@ STRICT = 1e-6
 """From this limit on the miss probability down, several random combinations are needed whatever the function."""
 
 FEW = 2
-"""So few inputs or outputs are then looked at one by one rather than through as many combinations."""
+"""So few inputs are then moved one by one rather than in as many combinations."""
 
 
 FACTOR = -2.0
 """A product with it is exact, and so is everything linear that follows: rounding knows neither signs nor binades."""
+
+
+_NONE_YET = (0.0, 0, 0)
 
 
 class Direction(NamedTuple):
@@ -111,12 +115,16 @@ class Experiment:
         self._codirections: list[Codirection] = []
         self._rows: dict[int, Array] = {}
         self._pushes: list[Array] = []
-        self._gaps: dict[tuple[int, int], float] = {}
-        few = FEW if options.miss <= STRICT else 1
+        self._gaps = _NONE_YET
+        """The widest gap, and between how many codirections and directions."""
+        self._proportion: Proportion | None = None
+        strict = options.miss <= STRICT
+        few = FEW if strict else 1
+        self._draw = problem.uniform if strict else problem.signed
         self.sees_all_columns = problem.domain.size <= few
         """Whether the inputs are so few that the directions are simply the basis."""
-        self.sees_all_rows = problem.codomain.size <= few
-        """Whether the outputs are so few that the codirections are simply the basis."""
+        self.sees_all_rows = problem.codomain.size <= 1
+        """Whether there is one output at most, so that the codirection is simply the basis."""
 
     def directions(self, number: int | None) -> list[Direction]:
         """So many directions, walked when they are first asked for; the whole basis if the inputs are few."""
@@ -142,19 +150,24 @@ class Experiment:
                 v[index] = 1.0
                 self._codirections.append(Codirection(v, self.row(index)))
             else:
-                v = self.problem.signed(rows)
+                v = self._draw(rows)
                 # The first looks at each output alone: a derivative may depend on which cotangents there are.
                 pull = self.problem.reverse.pull if index else self.problem.reverse.pull_apart
                 self._codirections.append(Codirection(v, pull(v)))
         return self._codirections[:number]
 
-    def gap(self, codirection: int, direction: int) -> float:
-        """v·D - (Jᵀv)·u for one pair of those that were asked for."""
-        if (codirection, direction) not in self._gaps:
-            left, right = self._codirections[codirection], self._directions[direction]
-            found = float(left.v @ right.difference) - float(left.pulled @ right.displacement)
-            self._gaps[codirection, direction] = found
-        return self._gaps[codirection, direction]
+    def widest_gap(self, codirections: Sequence[Codirection], directions: Sequence[Direction]) -> float:
+        """The largest |v·D - (Jᵀv)·u| among these, the first of those that were drawn; NaN if one of them is."""
+        worst, rows, columns = self._gaps
+        # Pair by pair: few numbers are sooner multiplied than put together, and many need not be copied.
+        for number, (v, pulled) in enumerate(codirections):
+            for u, difference, _, _ in directions[columns if number < rows else 0 :]:
+                gap = abs(float(v @ difference) - float(pulled @ u))
+                if not gap <= worst:
+                    worst = gap if worst == worst else worst
+        if len(codirections) >= rows and len(directions) >= columns:
+            self._gaps = worst, len(codirections), len(directions)
+        return worst
 
     def row(self, index: int, *, keep: bool = True) -> Array:
         """One row of J by a backward pass that starts at its output alone."""
@@ -169,15 +182,22 @@ class Experiment:
             self._rows[index] = row
         return row
 
-    @cached_property
+    @property
     def proportion(self) -> Proportion:
         """The first codirections again, times a number by which a product rounds no differently."""
+        if self._proportion is None:
+            self._proportion = self._in_proportion()
+        return self._proportion
+
+    def _in_proportion(self) -> Proportion:
         probes, problem = self.codirections(1), self.problem
         if not probes or not problem.domain.size or not problem.ordinary:
             return Proportion(False, [])
         pull = problem.reverse.pull_apart
-        kept = all(problem.equal(pull(probe.v * FACTOR), probe.pulled * FACTOR) for probe in probes)
-        return Proportion(kept, problem.reverse.misfits())
+        for v, pulled in probes:
+            if not problem.equal(pull(v * FACTOR), pulled * FACTOR):
+                return Proportion(False, problem.reverse.misfits())
+        return Proportion(True, problem.reverse.misfits())
 
     @cached_property
     def at_zero(self) -> AtZero:
@@ -187,8 +207,8 @@ class Experiment:
         classical call does first, they are not asked again.
         """
         problem = self.problem
-        if "proportion" in self.__dict__ and self.proportion.kept and problem.is_known_to_be_stock:
-            return AtZero(None, self.proportion.misfits)
+        if self._proportion is not None and self._proportion.kept and problem.is_known_to_be_stock:
+            return AtZero(None, self._proportion.misfits)
         gradient = problem.reverse.pull_undefined(())
         return AtZero(gradient, problem.reverse.misfits())
 
@@ -196,7 +216,7 @@ class Experiment:
         """From now on walk the directions in this of the ways; other directions are drawn for it."""
         if stride != self._stride:
             self._stride = stride
-            self._directions, self._pushes, self._gaps = [], [], {}
+            self._directions, self._pushes, self._gaps = [], [], _NONE_YET
 
     def _walk(self, number: int) -> Direction:
         stencil, widening = STRIDES[self._stride]
@@ -228,7 +248,7 @@ class Experiment:
 
     def _displacement(self, number: int, step: float) -> Array:
         if not self.sees_all_columns:
-            return self.problem.signed(self.problem.domain.size, step)
+            return self._draw(self.problem.domain.size, step)
         displacement = self.problem.zeros(self.problem.domain.size)
         displacement[number] = step
         return displacement

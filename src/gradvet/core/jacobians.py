@@ -115,7 +115,7 @@ class Numerical:
     def __init__(self, experiment: Experiment) -> None:
         self.problem, self.step = experiment.problem, experiment.options.step
         self._together = Together(experiment)
-        self._fine = self.problem.coarseness(self.step) <= FINE
+        self._fine = self.problem.keeps(self.step, FINE)
 
     def columns(self, start: int, stop: int) -> Array:
         """The codomain's rows of some columns."""

@@ -5,7 +5,7 @@ The drop-in functions return True or raise, and tests call checks in many ways: 
 
 from __future__ import annotations
 
-import os
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,6 +15,7 @@ Listener = Callable[[Report], object]
 
 _listeners: list[Listener] = []
 _seeds: list[int] = []
+_CHANCE = random.Random()
 
 
 @contextmanager
@@ -44,7 +45,7 @@ def observed(listen: Listener, seed: int | None = None) -> Iterator[None]:
 
 def drawn_seed() -> int:
     """The seed that was asked for last, or a fresh one."""
-    return _seeds[-1] if _seeds else int.from_bytes(os.urandom(4), "little")
+    return _seeds[-1] if _seeds else _CHANCE.getrandbits(32)
 
 
 def is_observed() -> bool:

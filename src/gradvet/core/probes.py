@@ -1,8 +1,9 @@
 """Random directions, and how sure a few of them make us.
 
-A direction u has independent entries of random sign and of magnitude between ¼ and 1¾. Single wrong entries cannot hide
-from it, and no two errors of equal size cancel, as they do with ±1. What it proves is a matter of arithmetic. Let Δ be
-the difference of two Jacobians with |Δ_ij| = δ somewhere. The density of an entry is 1/2L with L = 1½, so for any a, b
+A direction u has independent entries, spread evenly over [-1½, 1½): no two errors of equal size cancel, as they do with
+±1, and nothing of that density adds less noise. Where one or two directions are to do, the entries keep a distance of ¼
+from zero: single wrong entries cannot hide then at all. What it proves is a matter of arithmetic. Let Δ be the
+difference of two Jacobians with |Δ_ij| = δ somewhere. The density of an entry is 1/2L with L = 1½, so for any a, b
 
     P(|u_j a + b| ≤ t) ≤ t / L|a|.
 
@@ -26,14 +27,14 @@ MOST = 12
 """More directions than this are not drawn: a ratio that these cannot resolve is compared entry by entry."""
 
 SPREAD = 1.5
-"""The length L of the interval over which the magnitudes of a direction are spread."""
+"""The length L of the interval over which the magnitudes of a direction's entries are spread."""
 
 FINEST = 1e-8
 """The part of a usual tolerance, 1e-5, that the arithmetic itself leaves of numbers that agree."""
 
 FIRST = 0.8
-"""The part of the probability that the first plan gets that can be satisfied at all; of the rest the next, and so on:
-most checks end with it, and a plan of k directions resolves the k-th root of its part."""
+"""The part of the probability that the fewest directions get that can satisfy anyone; of the rest one more, and so on:
+most checks end with them, and a plan of k directions resolves the k-th root of its part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +98,22 @@ def stages(miss: float, *, columns_seen: bool, rows_seen: bool) -> tuple[Stage, 
     """Plans from the cheapest up, which together miss an error with probability `miss` at most.
 
     Each has a part of the probability, so that the sum is within the limit whichever of them are looked at. A plan that
-    even exact numbers could not satisfy gets nothing: what it leaves only tells which plan to try next.
+    even exact numbers could not satisfy gets nothing: what it leaves only tells which plan to try next. The first that
+    can be satisfied is tried with a codirection more before another direction is walked: that is a backward pass, and
+    a direction is several evaluations.
     """
     found: list[Stage] = []
     share = FIRST * miss
     for plan in plans(columns_seen=columns_seen, rows_seen=rows_seen):
-        ratio = resolving_ratio(share, plan)
-        if ratio < FINEST:
+        if resolving_ratio(share, plan) < FINEST:
             found.append(Stage(plan, 0.0))
-        else:
-            found.append(Stage(plan, ratio))
-            share *= 1.0 - FIRST
+            continue
+        is_first = not found or not found[-1].ratio
+        tried = [plan, _with_one_more(plan)] if is_first and plan.directions and plan.codirections else [plan]
+        found += [Stage(each, resolving_ratio(share / len(tried), each)) for each in tried]
+        share *= 1.0 - FIRST
     return tuple(found)
+
+
+def _with_one_more(plan: Plan) -> Plan:
+    return Plan(plan.directions, (plan.codirections or 0) + 1)

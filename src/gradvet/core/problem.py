@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol
 
 from gradvet.core.spaces import Array, Space
@@ -32,6 +33,15 @@ class Misfit:
     expected: str
     kind: str = ""
     """What kind of array the derivative is, for attributes that only some kinds have."""
+
+
+class Trait(Enum):
+    """What can be said of a derivative's rules whatever the numbers are."""
+
+    LINEAR = auto()
+    """A row that is pulled alone is the one that random combinations are made of."""
+    QUIET = auto()
+    """Without any cotangent there is no gradient."""
 
 
 class Reverse(Protocol):
@@ -114,6 +124,14 @@ class Problem(Protocol):
         """Whether nothing in the derivative of the only output is the function's own, as far as its code shows."""
         ...
 
+    def is_known(self, trait: Trait) -> bool:
+        """Whether all the rules of this derivative are the framework's own and were seen to have the trait before."""
+        ...
+
+    def remember(self, trait: Trait) -> None:
+        """It was seen here."""
+        ...
+
     @property
     def independent(self) -> bool:
         """Whether each coordinate can be moved without moving another one."""
@@ -149,6 +167,10 @@ class Problem(Protocol):
         """By how much of itself rounding may change a step of this size in any coordinate."""
         ...
 
+    def keeps(self, step: float, within: float) -> bool:
+        """Whether rounding changes a step of this size by no more than such a part of it, in any coordinate."""
+        ...
+
     def equal(self, one: Array, other: Array) -> bool:
         """Whether two vectors hold the same numbers; what is not a number equals nothing."""
         ...
@@ -160,4 +182,8 @@ class Problem(Protocol):
     def zeros(self, size: int | tuple[int, ...]) -> Array: ...
     def signed(self, size: int, scale: float = 1.0) -> Array:
         """Fresh random numbers of either sign with magnitudes in [¼, 1¾) · scale, from the check's own generator."""
+        ...
+
+    def uniform(self, size: int, scale: float = 1.0) -> Array:
+        """Fresh random numbers in [-1½, 1½) · scale."""
         ...

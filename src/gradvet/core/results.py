@@ -102,7 +102,7 @@ class Report:
 
     @property
     def failures(self) -> tuple[Finding, ...]:
-        return tuple(finding for finding in self.findings if finding.verdict is Verdict.FAIL)
+        return tuple([finding for finding in self.findings if finding.verdict is Verdict.FAIL])
 
     def __bool__(self) -> bool:
         raise TypeError("a report is neither true nor false: look at report.verdict, or use gradvet.assert_gradients")

@@ -52,10 +52,29 @@ def test_moving_together_is_moving_one_by_one(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "way"),
-    [("one", Alone), ("ordinary", InUnison), ("strides", InUnison), ("complex", OneByOne), ("negated", OneByOne)],
+    [
+        ("one", Alone),
+        ("ordinary", InUnison),
+        ("strides", InUnison),
+        ("single precision", OneByOne),
+        ("complex", OneByOne),
+        ("negated", OneByOne),
+    ],
 )
 def test_way_to_move_depends_on_the_arguments(kind: str, way: type) -> None:
     assert type(moving(layouts_of(KINDS[kind](), False, CPU))) is way
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_place_does_not_depend_on_where_the_last_one_was(kind: str) -> None:
+    once, twice = ([tensor.clone() if kind != "negated" else tensor for tensor in KINDS[kind]()] for _ in range(2))
+    ways = [moving(layouts_of(tensors, False, CPU)) for tensors in (once, twice)]
+    vector = 1e-3 * numbers(sum(layout.coordinates.size for layout in layouts_of(once, False, CPU)))
+    moves = [way.move(vector) for way in ways]
+    ways[1].place(moves[1], 3.0)
+    for way, move in zip(ways, moves, strict=True):
+        way.place(move, -1.0)
+    assert all(torch.equal(a, b) for a, b in zip(once, twice, strict=True))
 
 
 def test_tensor_that_is_given_twice_is_moved_by_both() -> None:

@@ -42,11 +42,14 @@ class Contents:
         found: dict[int, nn.Module] = {}
         hookless, opened = isinstance(things[0], LEGIBLE), 0
         for thing in reachable(*things):
-            opened += not isinstance(thing, OPAQUE)
+            if isinstance(thing, PLAIN):
+                continue
             if isinstance(thing, nn.Module):
                 found[id(thing)] = thing
-            elif isinstance(thing, FunctionType):
-                hookless = hookless and not _registers_hooks(thing.__code__)
+                continue
+            opened += 1
+            if hookless and isinstance(thing, FunctionType):
+                hookless = not _registers_hooks(thing.__code__)
         # The code of a module is not looked into, nor what is too far to be reached.
         return cls(list(found.values()), hookless and not found and opened < REACH)
 
@@ -71,19 +74,9 @@ def reachable(*things: Any, reach: int = REACH) -> Iterator[Any]:
 
 def _inside(thing: Any) -> Iterator[Any]:
     """What a callable, a container or an object can reach at once."""
-    if isinstance(thing, functools.partial):
-        yield from (thing.func, *thing.args, *thing.keywords.values())
-    elif isinstance(thing, (tuple, list, dict)):
-        items = list(thing.values() if isinstance(thing, dict) else thing)
-        yield from (item for item in items if isinstance(item, nn.Module))
-        yield from items[:WITHIN]
-    elif isinstance(thing, MethodType):
-        yield from (thing.__self__, thing.__func__)
-        if isinstance(thing.__self__, type):  # an autograd.Function, whose passes are methods of the class
-            yield from (getattr(thing.__self__, name, None) for name in ("forward", "backward"))
-    elif isinstance(thing, FunctionType):
-        yield from thing.__defaults__ or ()
-        yield from (thing.__kwdefaults__ or {}).values()
+    if isinstance(thing, FunctionType):
+        if thing.__defaults__ or thing.__kwdefaults__:
+            yield from (*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values())
         for cell in thing.__closure__ or ():
             try:
                 yield cell.cell_contents
@@ -94,5 +87,15 @@ def _inside(thing: Any) -> Iterator[Any]:
             value = thing.__globals__.get(name)
             if value is not None and (not isinstance(value, FunctionType) or value.__globals__ is thing.__globals__):
                 yield value
+    elif isinstance(thing, functools.partial):
+        yield from (thing.func, *thing.args, *thing.keywords.values())
+    elif isinstance(thing, (tuple, list, dict)):
+        items = list(thing.values() if isinstance(thing, dict) else thing)
+        yield from (item for item in items if isinstance(item, nn.Module))
+        yield from items[:WITHIN]
+    elif isinstance(thing, MethodType):
+        yield from (thing.__self__, thing.__func__)
+        if isinstance(thing.__self__, type):  # an autograd.Function, whose passes are methods of the class
+            yield from (getattr(thing.__self__, name, None) for name in ("forward", "backward"))
     else:
         yield from islice(getattr(thing, "__dict__", {}).values(), WITHIN)

@@ -64,11 +64,12 @@ class TorchReverse(Derivative):
 
     def pull(self, v: Tensor) -> Tensor:
         problem = self.problem
-        return self._pull(problem.live, problem.codomain.unflatten(v))
+        return problem.gathered(self._gradients(problem, problem.live, problem.codomain.unflatten(v)))
 
     def pull_from(self, output: int, v: Tensor) -> Tensor:
-        cotangent = self.problem.codomain.leaves[output].coordinates.unflatten(v)
-        return self._pull((self.problem.live[output],), (cotangent,))
+        problem = self.problem
+        cotangent = problem.codomain.leaves[output].coordinates.unflatten(v)
+        return problem.gathered(self._gradients(problem, (problem.live[output],), (cotangent,)))
 
     def pull_apart(self, v: Tensor) -> Tensor:
         codomain = self.problem.codomain
@@ -77,9 +78,10 @@ class TorchReverse(Derivative):
         return sum((self.pull_from(i, v[codomain.slice(i)]) for i in range(len(codomain.leaves))), torch.zeros(()))
 
     def pull_undefined(self, outputs: Sequence[int]) -> Tensor | None:
-        live = [_undefined(y) if i in outputs else y for i, y in enumerate(self.problem.live)]
-        gradients = self._gradients(live, [torch.zeros_like(y) for y in live])
-        return None if all(map(_is_nothing, gradients)) else self._vector(gradients)
+        problem = self.problem
+        live = [_undefined(y) if i in outputs else y for i, y in enumerate(problem.live)]
+        gradients = self._gradients(problem, live, [torch.zeros_like(y) for y in live])
+        return None if all(map(_is_nothing, gradients)) else problem.gathered(gradients)
 
     def pull_together(self, V: Sequence[Tensor]) -> list[Tensor]:
         problem = self.problem
@@ -91,7 +93,7 @@ class TorchReverse(Derivative):
             gradients = torch.autograd.grad(
                 problem.live, problem.inputs, cotangents, retain_graph=True, allow_unused=True, is_grads_batched=True
             )
-        return [self._vector([g if g is None else g[k] for g in gradients]) for k in range(len(V))]
+        return [problem.gathered([g if g is None else g[k] for g in gradients]) for k in range(len(V))]
 
     def pull_rows(self, output: int, start: int, stop: int) -> Tensor | None:
         return pull_rows(self.problem, output, range(start, stop))
@@ -104,17 +106,10 @@ class TorchReverse(Derivative):
             for misfit in layout.misfits(gradient)
         ]
 
-    def _pull(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Tensor:
-        return self._vector(self._gradients(live, cotangents))
-
-    def _gradients(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
-        problem = self.problem
+    def _gradients(self, problem: TorchProblem, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
         problem.cost.pulls += 1
         self._last = swift_gradients(tuple(live), problem.inputs, tuple(cotangents), ordinary=problem.ordinary)
         return self._last
-
-    def _vector(self, gradients: Sequence[Any]) -> Tensor:
-        return self.problem.gathered(gradients)
 
 
 class TorchForward(Derivative):

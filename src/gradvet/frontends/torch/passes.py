@@ -47,7 +47,19 @@ def hold_to_account(live: Sequence[Any], error: Exception, *, spoilable: bool = 
 
 def has_own_rules(live: Sequence[Any]) -> bool:
     """Whether the graph of these outputs holds derivatives that are not torch's."""
-    return any(not _is_stock(node.name()) or type(node).__module__ != "builtins" for node in nodes_behind(live))
+    return stock_kinds(live) is None
+
+
+def stock_kinds(live: Sequence[Any]) -> set[str] | None:
+    """The kinds of nodes in the graph of these outputs; None if it holds derivatives that are not torch's."""
+    kinds: set[str] = set()
+    for node in nodes_behind(live):
+        if (kind := node.name()) not in kinds:
+            # A Python Function's node is called after its class, and ends in Backward without a number.
+            if not _is_stock(kind):
+                return None
+            kinds.add(kind)
+    return kinds
 
 
 @functools.lru_cache(maxsize=1024)
@@ -57,14 +69,16 @@ def _is_stock(name: str) -> bool:
 
 def nodes_behind(live: Sequence[Any]) -> Iterator[Any]:
     """Every node of the graph of these outputs, once."""
-    seen: set[Any] = set()
-    waiting = [output.grad_fn for output in live]
+    seen = {output.grad_fn for output in live} - {None}
+    waiting = list(seen)
+    seen.add(None)
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            yield node
-            waiting += [following for following, _ in node.next_functions]
+        yield node
+        for following, _ in node.next_functions:
+            if following not in seen:
+                seen.add(following)
+                waiting.append(following)
 
 
 def gradients(live: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import optree
 import torch
 from torch import Tensor
 from torch.overrides import has_torch_function, is_tensor_like
 
-from gradvet.core.problem import Cost, Move
+from gradvet.core.probes import SPREAD
+from gradvet.core.problem import Cost, Move, Trait
 from gradvet.core.spaces import Leaf, Space
 from gradvet.errors import InvalidProblemError, OutputsChangedError
+from gradvet.frontends.torch import acquaintance
 from gradvet.frontends.torch.batching import evaluate_together
 from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
 from gradvet.frontends.torch.hooks import have_hooks
 from gradvet.frontends.torch.layouts import Layout, coordinates_of, layouts_of, moving
-from gradvet.frontends.torch.passes import has_own_rules
+from gradvet.frontends.torch.passes import stock_kinds
 from gradvet.frontends.torch.replay import Replay, evaluate_replayed
 
-Read = TypeVar("Read")
-
 NOTHING = Space([])
+
+_HALF_A_UNIT = torch.finfo(WORK).eps / 2.0
 
 _QUARTER = torch.tensor(0.25, dtype=WORK)
 
@@ -94,7 +95,8 @@ class TorchProblem:
             ]
         )
         self.generator = torch.Generator(self.home).manual_seed(seed)
-        self._reservoir, self._unused = _QUARTER.expand(0), 0
+        self._reservoir, self._unused = _QUARTER, 0
+        self._gap: Tensor | None = None
         self._hookless = hookless
         self.outputs = self._call(self.arguments)
         self._signature = _signature(self.outputs)
@@ -111,10 +113,23 @@ class TorchProblem:
         self.replay: Replay | None = None
         self.reverse = TorchReverse(self)
 
-    @cached_property
+    @property
     def is_known_to_be_stock(self) -> bool:
-        unhooked = self._hookless and not have_hooks(self.inputs)
-        return unhooked and len(self.live) == 1 and self.ordinary and not has_own_rules(self.live)
+        return self._kinds is not None and len(self.live) == 1
+
+    def is_known(self, trait: Trait) -> bool:
+        return self._kinds is not None and acquaintance.are_known(self._kinds, trait)
+
+    def remember(self, trait: Trait) -> None:
+        if self._kinds is not None:
+            acquaintance.remember(self._kinds, trait)
+
+    @cached_property
+    def _kinds(self) -> set[str] | None:
+        """The kinds of nodes in the graph, if they are all torch's own, as far as the function's code shows."""
+        if not self._hookless or not self.ordinary or have_hooks(self.inputs):
+            return None
+        return stock_kinds(self.live)
 
     @cached_property
     def forward(self) -> TorchForward:
@@ -130,32 +145,47 @@ class TorchProblem:
         return torch.zeros(size, dtype=WORK, device=self.home)
 
     def signed(self, size: int, scale: float = 1.0) -> Tensor:
+        return self._drawn(size, scale, _QUARTER)
+
+    def uniform(self, size: int, scale: float = 1.0) -> Tensor:
+        return self._drawn(size, scale, None)
+
+    def _drawn(self, size: int, scale: float, gap: Tensor | None) -> Tensor:
+        """Numbers that are uniform but for a gap around zero."""
         if size > MODERATE:
-            return self._many(size, scale)
-        if self._unused < size:
-            self._unused = (8 if size <= FEW else 2) * size
+            return self._many(size, scale, gap)
+        if self._unused < size or self._gap is not gap:
+            self._unused, self._gap = (8 if size <= FEW else 2) * size, gap
             numbers = torch.empty(self._unused, dtype=WORK, device=self.home)
-            numbers.uniform_(-1.5, 1.5, generator=self.generator)
-            self._reservoir = numbers.add_(torch.copysign(_QUARTER, numbers))
+            numbers.uniform_(-SPREAD, SPREAD, generator=self.generator)
+            self._reservoir = numbers if gap is None else numbers.add_(torch.copysign(gap, numbers))
         self._unused -= size
         taken = self._reservoir[self._unused : self._unused + size]
         return taken if scale == 1.0 else taken * scale
 
-    def _many(self, size: int, scale: float) -> Tensor:
+    def _many(self, size: int, scale: float, gap: Tensor | None) -> Tensor:
         # Two numbers from each word of the generator: drawing takes more time than anything that is done with them.
         numbers = torch.empty(size, dtype=WORK, device=self.home)
         length = min(size, BLOCK) if self.home.type == "cpu" else size
         words = torch.empty(length // 2 + 1, dtype=torch.int64, device=self.home)
-        halves, quarters = words.view(torch.int32), torch.empty(length, dtype=WORK, device=self.home)
+        halves, gaps = (
+            words.view(torch.int32),
+            torch.empty(length if gap is not None else 0, dtype=WORK, device=self.home),
+        )
         for block in numbers.split(length):
             taken = block.shape[0]
             words.random_(-(2**63), None, generator=self.generator)
-            block.copy_(halves[:taken]).mul_(1.5 * scale / 2**31)
-            block.add_(torch.copysign(_QUARTER, block, out=quarters[:taken]), alpha=scale)
+            block.copy_(halves[:taken]).mul_(SPREAD * scale / 2**31)
+            if gap is not None:
+                block.add_(torch.copysign(gap, block, out=gaps[:taken]), alpha=scale)
         return numbers
 
     def coarseness(self, step: float) -> float:
         return max([layout.coarseness(step) for layout in self.layouts])
+
+    def keeps(self, step: float, within: float) -> bool:
+        # One product for all of them shows it as a rule.
+        return self._moving.extent * _HALF_A_UNIT <= within * step or self.coarseness(step) <= within
 
     @cached_property
     def value(self) -> Tensor:
@@ -165,40 +195,34 @@ class TorchProblem:
         return self._moving.move(displacement)
 
     def evaluate(self, move: Move, scales: Sequence[float]) -> list[Tensor]:
-        return self._visit(move, scales, functools.partial(self.vector, self._everything))
+        try:
+            return [self._at(move, scale).clone() for scale in scales]
+        finally:
+            self._moving.restore()
 
     def weighted(self, move: Move, scales: Sequence[float], weights: Sequence[float]) -> Tensor:
-        sums: list[Tensor] = []
-        ahead = iter(weights)
+        try:
+            total = self._at(move, scales[0]) * weights[0]
+            for scale, weight in zip(scales[1:], weights[1:], strict=True):
+                total.add_(self._at(move, scale), alpha=weight)
+            return total
+        finally:
+            self._moving.restore()
 
-        def add(outputs: Sequence[Any]) -> None:
-            # Before the inputs are back in place: an output may be a view of them.
-            vector, weight = self._side_by_side(self._everything, outputs), next(ahead)
-            if sums:
-                sums[0].add_(vector, alpha=weight)
-            else:
-                sums.append(vector * weight)
+    def _at(self, move: Move, scale: float) -> Tensor:
+        """The outputs at a point, to be read while the inputs are there: they may share memory."""
+        if not scale:
+            self._moving.restore()
+            return self.value
+        return self._side_by_side(self._everything, self.call(self._placed(move, scale)))
 
-        self._visit(move, scales, add)
-        return sums[0]
-
-    def _visit(self, move: Move, scales: Sequence[float], read: Callable[[list[Any]], Read]) -> list[Read]:
-        """What is read from the outputs at each point; after each the inputs are back in place."""
-        found = []
-        for scale in scales:
-            if not scale:
-                found.append(read([self.outputs[i] for i in self._numeric]))
-                continue
-            try:
-                found.append(read(self.call(self._placed(move, scale))))
-            finally:
-                self._moving.restore()
-        return found
-
-    def _placed(self, move: Move, scale: float) -> list[Any]:
+    def _placed(self, move: Move, scale: float) -> Sequence[Any]:
         """The arguments, moved; to be restored by all means."""
+        others = self._moving.place(move, scale)
+        if others is None:
+            return self.arguments
         arguments = list(self.arguments)
-        for position, argument in zip(self._positions, self._moving.place(move, scale), strict=True):
+        for position, argument in zip(self._positions, others, strict=True):
             arguments[position] = argument
         return arguments
 

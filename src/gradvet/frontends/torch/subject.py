@@ -39,13 +39,10 @@ class SteadyReverse(TorchReverse):
         super().__init__(problem)
         self._after_forward = TorchRandomState()
 
-    def _pull(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Tensor:
+    def _gradients(self, problem: TorchProblem, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
         self._after_forward.restore_torch()
-        return super()._pull(live, cotangents)
-
-    def _gradients(self, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
         try:
-            return super()._gradients(live, cotangents)
+            return super()._gradients(problem, live, cotangents)
         except Exception as error:
             hold_to_account(live, error, spoilable=not self.problem.binding.derived)
             raise

@@ -14,14 +14,13 @@ from gradvet.frontends.torch.coordinates import Dense
 class Strided:
     """Moves the caller's own tensor through `.data`: no version is counted, and everyone who holds it sees it move."""
 
-    __slots__ = ("_moved", "_rounding", "base", "coordinates", "independent", "is_finite", "tensor")
+    __slots__ = ("_moved", "_rounding", "base", "coordinates", "independent", "tensor")
 
     def __init__(self, tensor: Any, home: torch.device) -> None:
         self.tensor = tensor
         self.base = tensor.data.clone()
         self._moved = False
-        self._rounding = coarseness(self.base, 1.0)
-        self.is_finite = self._rounding < torch.inf
+        self._rounding: float | None = None
         size = tensor.size()
         if isinstance(tensor, Tensor):
             self.coordinates = Dense(size, tensor.dtype, tensor.device, home)
@@ -33,7 +32,7 @@ class Strided:
     def rounded(self, displacement: Tensor) -> tuple[Tensor, Tensor]:
         rounded: Tensor = (self.base + self.coordinates.shaped(displacement)).sub_(self.base)
         # Infinite elements cannot be moved: inf - inf is no displacement.
-        if not self.is_finite:
+        if not self.coarseness(1.0) < torch.inf:
             rounded = torch.nan_to_num(rounded, 0.0, 0.0, 0.0)
         if self.coordinates.is_plain:
             return rounded, rounded.flatten()
@@ -60,6 +59,8 @@ class Strided:
             self._moved = False
 
     def coarseness(self, step: float) -> float:
+        if self._rounding is None:
+            self._rounding = coarseness(self.base, 1.0)
         return self._rounding / step
 
     def dual(self, tangent: Tensor | None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -27,33 +28,41 @@ class Movable(Protocol):
 
 
 class Alone:
-    """A single argument."""
+    """A single ordinary tensor of the working precision."""
 
-    def __init__(self, layout: Movable) -> None:
-        self._layout = layout
-        self._is_plain = isinstance(layout, Strided) and layout.coordinates.is_plain
+    def __init__(self, layout: Strided) -> None:
+        self._tensor, self._base = layout.tensor, layout.base
+        self._shaped = layout.coordinates.shaped
+        self._moved = False
+        self.extent = _length(self._base.flatten())
 
     def move(self, displacement: Tensor) -> Move:
-        part, vector = self._layout.rounded(displacement)
-        return Move([part], vector)
+        part = (self._base + self._shaped(displacement)).sub_(self._base)
+        return Move([part], part.flatten())
 
-    def place(self, move: Move, scale: float) -> Sequence[Any]:
-        return (self._layout.place(move.parts[0], scale),)
+    def place(self, move: Move, scale: float) -> None:
+        """The function is called with the tensor itself."""
+        self._moved = True
+        torch.add(self._base, move.parts[0], alpha=scale, out=self._tensor.data)
 
     def restore(self) -> None:
-        self._layout.restore()
+        if self._moved:
+            self._tensor.data.copy_(self._base)
+            self._moved = False
 
     def gathered(self, gradients: Sequence[Any]) -> Tensor | None:
         """Gradients side by side in memory of their own, if they can be put so at once."""
         (gradient,) = gradients
-        if not self._is_plain or not is_plain(gradient):
+        if not is_plain(gradient):
             return None
         vector: Tensor = gradient.clone() if gradient.dim() == 1 else gradient.flatten().clone()
         return vector
 
 
 class OneByOne:
-    """Several arguments of any kind."""
+    """Arguments of any kind."""
+
+    extent = math.inf
 
     def __init__(self, layouts: Sequence[Movable]) -> None:
         self._layouts = layouts
@@ -65,6 +74,8 @@ class OneByOne:
         return Move([part for part, _ in rounded], torch.cat([vector for _, vector in rounded]))
 
     def place(self, move: Move, scale: float) -> Sequence[Any]:
+        """What the function is called with."""
+        self.restore()
         return [layout.place(part, scale) for layout, part in zip(self._layouts, move.parts, strict=True)]
 
     def restore(self) -> None:
@@ -83,16 +94,18 @@ class InUnison:
         self._bases = [layout.base for layout in layouts]
         self._base: Tensor = side_by_side(self._bases)
         self._moved = False
+        self.extent = _length(self._base)
 
     def move(self, displacement: Tensor) -> Move:
         vector = (self._base + displacement).sub_(self._base)
         return Move(apart(vector, self._bases), vector)
 
-    def place(self, move: Move, scale: float) -> Sequence[Any]:
+    def place(self, move: Move, scale: float) -> None:
+        """The function is called with the tensors themselves."""
+        self.restore()
         self._moved = True
         # In turn, so that where the same tensor is given twice both displacements count.
         torch._foreach_add_([tensor.data for tensor in self._tensors], list(move.parts), alpha=scale)
-        return self._tensors
 
     def restore(self) -> None:
         if self._moved:
@@ -107,14 +120,22 @@ class InUnison:
 
 
 def moving(layouts: Sequence[Movable]) -> Alone | OneByOne | InUnison:
-    """The quickest way to move these."""
-    if len(layouts) == 1:
-        return Alone(layouts[0])
-    strided = [layout for layout in layouts if isinstance(layout, Strided) and _is_ordinary(layout)]
-    return InUnison(strided) if len(strided) == len(layouts) else OneByOne(layouts)
+    """The quickest way to move these: always from where they were found, wherever they are.
+
+    Its `extent` is a number that none of theirs exceeds.
+    """
+    ordinary = [layout for layout in layouts if isinstance(layout, Strided) and _is_ordinary(layout)]
+    # Several additions may overlap elsewhere than on a CPU, and infinite numbers need care.
+    if len(ordinary) == len(layouts) and (len(ordinary) == 1 or all(layout.base.is_cpu for layout in ordinary)):
+        way = Alone(ordinary[0]) if len(ordinary) == 1 else InUnison(ordinary)
+        if way.extent < math.inf:
+            return way
+    return OneByOne(layouts)
 
 
 def _is_ordinary(layout: Strided) -> bool:
-    # Elsewhere than on a CPU the additions may overlap; infinite numbers and lazy signs need care.
-    base = layout.base
-    return is_plain(base) and bool(base.is_cpu) and layout.is_finite and not layout.tensor.is_neg()
+    return is_plain(layout.base) and not layout.tensor.is_neg()
+
+
+def _length(vector: Tensor) -> float:
+    return math.sqrt(float(vector @ vector))
