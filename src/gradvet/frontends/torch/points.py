@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -121,21 +122,24 @@ MORE: Mapping[str, Sequence[Change]] = {
 """What a thorough search adds."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Neighbourhood:
-    """The user's point and what may be made of it."""
+    """The user's point and what may be made of it: the same points for the same seed."""
 
     binding: Binding
     domain: Domain
-    generator: torch.Generator
+    seed: int
     function: Any = None
     """What the user passed, to look into."""
 
     @classmethod
     def of(cls, binding: Binding, function: Any, domain: Any, seed: int) -> Neighbourhood:
-        """The same points for the same seed."""
-        generator = torch.Generator().manual_seed(seed)
-        return cls(binding, Domain.of(domain, binding.names), generator, function)
+        """With the domain as the user gave it."""
+        return cls(binding, Domain.of(domain, binding.names), seed, function)
+
+    @cached_property
+    def generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed)
 
     @property
     def reaches_integers(self) -> bool:

@@ -94,7 +94,7 @@ class TorchSubject(TorchProblem):
     def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
         load_forward_mode()
         super().__init__(binding.function, binding.arguments, seed, masked)
-        self.drawn = 0
+        self.drawn = self._left = 0
         self.reverse = SteadyReverse(self)
         self.forward = RecordedForward(self)
         self.binding = binding
@@ -133,11 +133,11 @@ class TorchSubject(TorchProblem):
         self.drawn += size
         if size > FEW:
             return signed_numbers(size, self.generator, scale)
-        if self._unused < size:
-            self._unused = TIMES * size
-            self._reservoir = signed_numbers(self._unused, self.generator)
-        self._unused -= size
-        taken = self._reservoir[self._unused : self._unused + size]
+        if self._left < size:
+            self._left = TIMES * size
+            self._numbers = signed_numbers(self._left, self.generator)
+        self._left -= size
+        taken = self._numbers[self._left : self._left + size]
         return taken if scale == 1.0 else taken * scale
 
     def displaced(self, displacement: Tensor) -> Displaced:
