@@ -11,6 +11,7 @@ from torch import Tensor
 
 import gradvet
 from gradvet.api import remembered
+from gradvet.api.catalogue import ABOUT_RULES
 from gradvet.core.results import Report, Verdict
 
 
@@ -45,7 +46,7 @@ def calls(function: Any, *arguments: Tensor, **settings: Any) -> int:
     return report.cost.forwards + report.cost.pulls
 
 
-@pytest.mark.parametrize("name", ["batched", "checkpoint"])
+@pytest.mark.parametrize("name", ["batched", "checkpoint", "undefined", "cotangents", "accumulation"])
 def test_same_operators_are_asked_once(name: str) -> None:
     first, second = (gradvet.check(lambda x: x.sin() * x, inputs(length), seed=0) for length in (5, 7))
     assert about(first, name)
@@ -68,8 +69,61 @@ def test_second_look_costs_less() -> None:
     assert calls(torch.sin, inputs(5)) > calls(torch.sin, inputs(5))
 
 
+class Expanding(torch.autograd.Function):
+    """Takes an expanded cotangent for a single number."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2.0 * x
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
+        (v,) = cotangents
+        return 2.0 * (v if any(v.stride()) else torch.ones_like(v))
+
+
+def by_stride(gradient: Tensor) -> Tensor:
+    return gradient if any(gradient.stride()) else torch.ones_like(gradient)
+
+
+def test_wrong_function_is_found_after_a_right_one_of_the_same_code_and_operators() -> None:
+    def function(change: Any, hook: Any) -> Any:
+        def changed(x: Tensor) -> Tensor:
+            y: Tensor = change(x * 1.0)
+            if hook is not None:
+                y.register_hook(hook)  # type: ignore[no-untyped-call]
+            return y
+
+        return changed
+
+    def itself(x: Tensor) -> Tensor:
+        return x
+
+    def failures(change: Any, hook: Any) -> list[str]:
+        report = gradvet.check(function(change, hook), inputs(5), seed=0)
+        return [finding.check for finding in report.failures]
+
+    for _ in range(2):
+        assert failures(itself, None) == []
+    assert "cotangents" in failures(Expanding.apply, None)
+    assert "cotangents" in failures(itself, by_stride)
+
+
+def test_gradient_that_is_not_added_up_is_found_after_one_that_is() -> None:
+    def cleared(tensor: Tensor) -> None:
+        assert tensor.grad is not None
+        tensor.grad.zero_()
+
+    for hooked in (False, False, True):
+        x = inputs(5).requires_grad_()
+        if hooked:
+            x.register_post_accumulate_grad_hook(cleared)
+        report = gradvet.check(torch.sin, x, seed=0)
+        assert [finding.check for finding in report.failures] == ["accumulation"] * hooked
+
+
 def test_check_that_is_named_is_carried_out_every_time() -> None:
-    checks = {"batched": True, "checkpoint": True}
+    checks = dict.fromkeys(ABOUT_RULES, True)
     assert calls(torch.sin, inputs(5), checks=checks) == calls(torch.sin, inputs(5), checks=checks)
 
 

@@ -14,7 +14,7 @@ def found(monkeypatch: pytest.MonkeyPatch, factor: float, added: float, slope: f
     """The finding where `.grad` gains this factor of the gradient, and something more."""
     trial = trial_of(lambda x: slope * x, point(1.0, 1.0))
     gained = factor * trial.pulled[0][1] + added
-    monkeypatch.setattr(trial.subject.circumstances, "accumulated", lambda v: gained)
+    monkeypatch.setattr(trial.subject.circumstances, "accumulated", lambda v: iter([gained, gained]))
     (finding,) = accumulation(trial)
     return finding
 
@@ -27,6 +27,16 @@ def test_gradient_that_is_added_passes() -> None:
 @pytest.mark.parametrize("factor", [0.0, 2.0, -1.0, 1.01])
 def test_anything_else_than_the_gradient_fails(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
     assert found(monkeypatch, factor, 0.0).verdict is Verdict.FAIL
+
+
+def test_graph_that_later_calls_spoiled_is_not_held_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = trial_of(torch.sin, point(1.0, 2.0))
+    through_fresh_call = trial.pulled[0][1]
+    monkeypatch.setattr(
+        trial.subject.circumstances, "accumulated", lambda v: iter([0.0 * through_fresh_call, through_fresh_call])
+    )
+    (finding,) = accumulation(trial)
+    assert finding.verdict is Verdict.PASS
 
 
 def test_roundoff_of_what_was_there_before_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:

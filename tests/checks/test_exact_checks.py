@@ -138,3 +138,23 @@ def test_wrong_function_is_reported_by_that_check(check: str, sound: Any, faulty
     report = report_on(faulty, check, count)
     assert [finding.check for finding in report.failures] == [check]
     assert report.failures[0].headline
+
+
+def sizes_alone(ctx: Any, v: Tensor) -> Tensor:
+    return right(ctx, v.abs())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_derivative_that_ignores_the_sign_of_a_single_cotangent_is_never_taken_for_linear(seed: int) -> None:
+    x = torch.tensor(1.5, dtype=torch.float64)
+    report = gradvet.check(rule(sizes_alone), x, checks=["linearity"], seed=seed)
+    assert [finding.check for finding in report.failures] == ["linearity"]
+
+
+def test_graph_that_an_earlier_backward_pass_used_up_is_not_blamed_on_another_forward_pass() -> None:
+    def spent(ctx: Any, v: Tensor) -> Tensor:
+        ctx.times = getattr(ctx, "times", 0) + 1
+        return right(ctx, v) / ctx.times
+
+    report = gradvet.check(rule(spent), torch.ones(3, dtype=torch.float64), checks=["determinism", "interleaving"])
+    assert [finding.check for finding in report.failures] == ["determinism"]

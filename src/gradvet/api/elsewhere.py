@@ -96,7 +96,8 @@ class Elsewhere:
             else special_shapes(near, thorough, empty=thorough or not circumstances.is_stock())
         )
         for point in points:
-            yield replace(point, brief=brief)
+            point.brief = brief
+            yield point
 
 
 @dataclass
@@ -190,7 +191,9 @@ def _unsettled(points: Iterable[Point], trial: Trial, tally: _Tally, glance: Gla
         tally.brief = True
         tally.exercised += [point.name for point, _ in gathered]
         return
-    yield from (replace(point, forms=chain([form] if form else [], point.forms)) for point, form in gathered)
+    for point, form in gathered:
+        point.forms = chain([form] if form else [], point.forms)
+        yield point
 
 
 def _named(kind: str, point: str, found: Finding) -> Finding:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gradvet.api.catalogue import (
+    ABOUT_RULES,
     ELSEWHERE,
     EXACT,
     FORWARD,
@@ -24,6 +25,7 @@ from gradvet.api.replay import replay
 from gradvet.api.toolchain import toolchain
 from gradvet.checks.precision import precision_against
 from gradvet.checks.second_order import composition, symmetry
+from gradvet.core.arithmetic import all_finite
 from gradvet.core.provenance import environment, source_of
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.core.survey import TrialCheck, report_of, survey
@@ -92,7 +94,7 @@ def _examined(request: Request, binding: Binding, wanted: Wanted, options: Optio
         shadow = _shadow(trial, subject, request, options)
         sharp = shadow or trial
         findings = (
-            *_exact(trial, wanted),
+            *_exact(trial, request, wanted),
             *_something(_slopes(sharp, wanted)),
             *_precision(trial, shadow, wanted),
             *_second_order(sharp, wanted),
@@ -110,8 +112,8 @@ def _examined(request: Request, binding: Binding, wanted: Wanted, options: Optio
 
 def _undefined_values(subject: TorchSubject) -> Iterator[str]:
     rows = subject.codomain.size
-    lost = rows - int(subject.value[:rows].isfinite().sum())
-    if lost:
+    if not all_finite(values := subject.value[:rows]):
+        lost = rows - int(values.isfinite().sum())
         yield f"{lost} of {rows} numbers that the function returns are not finite: their derivatives were not compared"
 
 
@@ -168,19 +170,28 @@ def _within(binding: Binding, limit: int | None) -> tuple[Binding, list[str]]:
     return binding.restricted(kept), [line]
 
 
-def _exact(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
+def _exact(trial: Trial, request: Request, wanted: Wanted) -> Iterator[Finding]:
     checks = _fitting(trial, wanted.selection.of_these(EXACT))
+    checks = {name: check for name, check in checks.items() if name not in TRANSFORMS}
     # A circumstance that the function refuses is not a mistake in its derivative.
-    yield from survey(trial, {n: check for n, check in checks.items() if n not in TRANSFORMS}, lambda error: True)
+    yield from survey(trial, _asked_once(trial, request, wanted, checks), lambda error: True)
 
 
 def _transformed(trial: Trial, request: Request, wanted: Wanted) -> Iterator[Finding]:
     """After everything that is decided by random numbers: whether these draw any depends on what was seen before."""
     checks = _fitting(trial, wanted.selection.of_these({name: EXACT[name] for name in EXACT if name in TRANSFORMS}))
-    for name in set(checks) - wanted.selection.named:
-        if _is_stock(trial):
-            checks[name] = once_for_its_operators(name, checks[name], request.func)
-    yield from survey(trial, checks, lambda error: True)
+    yield from survey(trial, _asked_once(trial, request, wanted, checks), lambda error: True)
+
+
+def _asked_once(trial: Trial, request: Request, wanted: Wanted, checks: dict[str, TrialCheck]) -> dict[str, TrialCheck]:
+    """The checks; those of torch's own rules that nobody named are recalled where there are no others."""
+    names = (ABOUT_RULES & checks.keys()) - wanted.selection.named
+    if not names or not _is_stock(trial):
+        return checks
+    return {
+        name: once_for_its_operators(name, check, request.func) if name in names else check
+        for name, check in checks.items()
+    }
 
 
 def _is_stock(trial: Trial) -> bool:
@@ -188,7 +199,7 @@ def _is_stock(trial: Trial) -> bool:
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return True
-    return subject.circumstances.is_stock() and not bool(trial.wobble.any())
+    return trial.is_steady and subject.circumstances.is_stock()
 
 
 def _slopes(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
@@ -212,7 +223,7 @@ def _reads_captured(trial: Trial) -> bool:
     if trial.captured is None:
         try:
             trial.captured = bool(trial.subject.codomain.size) and trial.subject.circumstances.reads_captured()
-        except (ArithmeticError, RuntimeError, ValueError, IndexError):
+        except Exception:  # the function refuses to be moved that far
             trial.captured = False
     return trial.captured
 

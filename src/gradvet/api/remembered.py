@@ -1,8 +1,8 @@
 """What torch makes of its own derivatives, asked once for each function and combination of operators.
 
-Under vmap or recomputation a graph of torch's own nodes shows nothing of the user's rules: whether torch can be trusted
-there is a matter of the operators and of the code that calls them, not of the numbers. The first check of a function
-answers for the next ones in the process.
+Under vmap or recomputation a graph of torch's own nodes shows nothing of the user's rules, nor does it where cotangents
+are missing or lie otherwise in memory: whether torch can be trusted there is a matter of the operators and of the code
+that calls them, not of the numbers. The first check of a function answers for the next ones in the process.
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ def _recalled(question: Hashable, check: TrialCheck, trial: Trial) -> Iterator[F
     kind = (question, trial.subject.circumstances.operators(), trial.reversible)
     known = _SEEN.get(kind)
     if known is not None:
-        yield from (replace(finding, headline=f"{finding.headline} (seen before)") for finding in known)
+        yield from known
         return
-    before = len(trial.record.notes)
+    before = len(trial.record.notes), trial.subject.drawn
     findings = tuple(check(trial))
-    # What calls for a word names numbers, and is to be seen at the next ones too.
-    if len(trial.record.notes) == before and all(f.verdict in (Verdict.PASS, Verdict.SKIPPED) for f in findings):
+    # What calls for a word names numbers, and is to be seen at the next ones too; what draws random numbers is asked
+    # again, so that the numbers which follow do not depend on what was seen before.
+    alike = (len(trial.record.notes), trial.subject.drawn) == before
+    if alike and all(f.verdict in (Verdict.PASS, Verdict.SKIPPED) for f in findings):
         while len(_SEEN) >= MOST:
             _SEEN.pop(next(iter(_SEEN)), None)
-        _SEEN[kind] = findings
+        _SEEN[kind] = tuple(replace(finding, headline=f"{finding.headline} (seen before)") for finding in findings)
     yield from findings
 
 

@@ -18,9 +18,10 @@ def cotangents(trial: Trial) -> Iterator[Finding]:
         return
     v, expected = trial.pulled[0]
     looks = {name: (found, expected) for name, found in subject.circumstances.cotangent_layouts(v).items()}
-    expanded = subject.circumstances.expanded_cotangent()
+    constant, of_constant = trial.pulled[1]
+    expanded = subject.circumstances.expanded_cotangent(constant)
     if expanded is not None:
-        looks["expanded"] = expanded
+        looks["expanded"] = expanded, of_constant
     for name, (found, reference) in looks.items():
         gap = gap_between(trial, v, found, reference)
         if gap is not None:

@@ -16,7 +16,7 @@ def interleaving(trial: Trial) -> Iterator[Finding]:
         return
     v, _ = trial.pulled[0]
     # Not the graph of the point: later calls may have spoiled it already.
-    gap = gap_between(trial, v, subject.circumstances.after_another_forward(v), trial.afresh.gradient)
+    gap = gap_between(trial, v, trial.interleaved.gradient, trial.afresh.gradient)
     if gap is not None:
         yield Finding(
             "interleaving",

@@ -27,11 +27,13 @@ def determinism(trial: Trial) -> Iterator[Finding]:
     v, first = trial.pulled[0]
     # Twice in a row: what goes wrong every other time shows itself then.
     second, third = (subject.circumstances.again(v) for _ in range(2))
-    gap = xp.maximum(xp.abs(second - first), xp.abs(third - second))
-    gap = xp.where(gap > 0.0, gap, xp.zeros_like(gap))
-    spread, top = float(xp.max(gap)), peak(first)
+    gap, spread = trial.nothing, 0.0
+    if not subject.equal(first, second) or not subject.equal(second, third):
+        gap = xp.maximum(xp.abs(second - first), xp.abs(third - second))
+        gap = xp.where(gap > 0.0, gap, xp.zeros_like(gap))
+        spread = float(xp.max(gap))
     facts = {"forward": wobble, "backward": spread}
-    if spread > NOISE * subject.epsilon * top:
+    if spread and spread > NOISE * subject.epsilon * peak(first):
         place = subject.domain.locate(int(xp.argmax(gap)))
         yield Finding(
             "determinism",

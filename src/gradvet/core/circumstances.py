@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,16 +24,16 @@ class Circumstances(Protocol):
         """The cotangents with the same values laid out in memory in other ways."""
         ...
 
-    def expanded_cotangent(self) -> tuple[Array, Array] | None:
-        """Jᵀv with a constant cotangent that is expanded from a single number, and with a plain one."""
+    def expanded_cotangent(self, v: Array) -> Array | None:
+        """The cotangents expanded from a single number each, for a v that is constant."""
         ...
 
     def afresh(self, v: Array) -> Afresh:
         """Through a graph of a call of its own."""
         ...
 
-    def after_another_forward(self, v: Array) -> Array:
-        """A forward at other inputs of the same shapes comes between forward and backward."""
+    def after_another_forward(self, v: Array) -> Afresh:
+        """The same, with a forward at other inputs of the same shapes between forward and backward."""
         ...
 
     def again(self, v: Array) -> Array:
@@ -88,8 +88,13 @@ class Circumstances(Protocol):
         """The values of the codomain where nothing is recorded."""
         ...
 
-    def accumulated(self, v: Array) -> Array | None:
-        """What `.grad` gains when it held something before; None where inputs cannot hold a gradient."""
+    def values_again(self) -> Array:
+        """The outputs (codomain, then silent) of one more evaluation at the point."""
+        ...
+
+    def accumulated(self, v: Array) -> Iterator[Array]:
+        """What `.grad` gains when it held something before, through the graph of the point and through that of a fresh
+        call; nothing where inputs cannot hold a gradient."""
         ...
 
     def checkpointed(self, v: Array) -> Array:

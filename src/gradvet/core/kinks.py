@@ -33,9 +33,11 @@ def bent_rows(trial: Trial, walk: Near) -> Array | None:
     if not trial.is_fine:
         return None
     xp = namespace(walk.even)
-    even, far = xp.abs(walk.even), 2.0 * xp.abs(walk.even_far)
-    bent = (even > CLEAR_OF_NOISE * trial.coarse_noise / NEAR) & (far < SMOOTH * even)
-    bent = bent & (even > 1e-5 * xp.abs(walk.odd)) & xp.isfinite(even)
+    even = xp.abs(walk.even)
+    bent = even > xp.maximum(1e-5 * xp.abs(walk.odd), (CLEAR_OF_NOISE / NEAR) * trial.coarse_noise)
+    if not bool(xp.any(bent)):
+        return None
+    bent = bent & (2.0 * xp.abs(walk.even_far) < SMOOTH * even) & xp.isfinite(even)
     return bent if bool(xp.any(bent)) else None
 
 

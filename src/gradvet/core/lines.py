@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
 from gradvet.core.arithmetic import dot, namespace, norm
 from gradvet.core.ladder import Rungs
 from gradvet.core.spaces import Array, Space
 from gradvet.core.subject import Displaced, Subject
+
+Found = TypeVar("Found")
 
 NEAR = 6e-6
 """The step of the near walk, relative to the size of the inputs: right for float64."""
@@ -27,11 +29,19 @@ class Near:
     displacement: Array
     """What was really walked, per unit of the step."""
     odd: Array
-    far: Array
     even: Array
     even_far: Array
     slope: Array
     """Richardson's extrapolation of the two."""
+    answers: dict[Hashable, Any] = field(default_factory=dict)
+    """What was found out about it, for the mode that asks next."""
+
+    def once(self, question: Hashable, answer: Callable[[], Found]) -> Found:
+        """The answer to a question that has one answer for this walk."""
+        if question not in self.answers:
+            self.answers[question] = answer()
+        found: Found = self.answers[question]
+        return found
 
 
 def near(subject: Subject, u: Array, step: float = NEAR) -> Near:
@@ -42,7 +52,7 @@ def near(subject: Subject, u: Array, step: float = NEAR) -> Near:
     a, b, c, d = (walk.values[:rows] - f0 for walk in (plus, minus, plus2, minus2))
     displacement = (plus.displacement - minus.displacement) / (2.0 * step)
     odd, far = (a - b) / (2.0 * step), (c - d) / (4.0 * step)
-    return Near(u, displacement, odd, far, (a + b) / (2.0 * step), (c + d) / (4.0 * step), (4.0 * odd - far) / 3.0)
+    return Near(u, displacement, odd, (a + b) / (2.0 * step), (c + d) / (4.0 * step), (4.0 * odd - far) / 3.0)
 
 
 @dataclass(frozen=True, slots=True)

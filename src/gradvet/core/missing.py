@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gradvet.core.arithmetic import namespace
+from gradvet.core.arithmetic import all_finite, namespace
 from gradvet.core.judgement import Reason
 from gradvet.core.modes import Mode
 from gradvet.core.outcome import Outcome
@@ -19,19 +19,18 @@ BROKEN = 4
 
 def without_tangent(trial: Trial, mode: Mode) -> Outcome | None:
     """Forward mode gives something that is not finite for an output that has a finite slope."""
-    ones = trial.first.slope * 0.0 + 1.0
-    gap = mode.column_gap(trial, ones, trial.first.slope, trial.first.displacement)
-    if gap is None:
+    xp, slope = namespace(trial.first.slope), trial.first.slope
+    gap = mode.column_gap(trial, xp.ones_like(slope), slope, trial.first.displacement)
+    if gap is None or all_finite(gap):
         return None
-    xp = namespace(gap)
-    bad = xp.isfinite(trial.first.slope) & ~xp.isfinite(gap)
+    bad = xp.isfinite(slope) & ~xp.isfinite(gap)
     if not bool(xp.any(bad)):
         return None
     row = int(xp.argmax(xp.astype(bad, xp.int64)))
     if bool(xp.any(trial.set_aside)):
         return Outcome(Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
     place = Location(0, "the direction", "")
-    numerical = float(trial.first.slope[row])
+    numerical = float(slope[row])
     entry = Entry(trial.subject.codomain.locate(row), place, math.nan, numerical, math.nan)
     return Outcome(Verdict.FAIL, Reason.NOT_FINITE, entry)
 

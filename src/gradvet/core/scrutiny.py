@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
-from gradvet.core.arithmetic import dot, namespace, norm
+from gradvet.core.arithmetic import all_finite, dot, namespace, norm, peak
 from gradvet.core.coarse import fails_again, in_few_steps
 from gradvet.core.judgement import Judgement, Reason, Standard, judge
 from gradvet.core.kinks import bent_rows, set_kinks_aside
@@ -36,6 +37,17 @@ FAINT = 0.75
 
 SLACK = 64.0
 """So many times that may be left of a sum that should be nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outlook:
+    """What a walk shows through one codirection, whichever mode is held to it."""
+
+    slope: float
+    allowed: float
+    """By how much a prediction of the slope may differ from it."""
+    shares: Mapping[str, float]
+    """What a typical entry of each input that moves adds to it."""
 
 
 class Scrutiny:
@@ -90,6 +102,8 @@ class Scrutiny:
         """
         trial, value = self.trial, self.trial.subject.value[: self.trial.subject.codomain.size]
         xp = namespace(value)
+        if trial.first.once("finite", lambda: all_finite(trial.first.slope)):
+            return
         lost = xp.isfinite(value) & ~xp.isfinite(trial.first.slope)
         if not bool(xp.any(lost)) or not bool(xp.any(trial.first.u != 0.0)):
             return
@@ -133,10 +147,9 @@ class Scrutiny:
     def along(self, walk: Near, looks: Sequence[Look]) -> Outcome:
         """One line: near the point first, the ladder if that leaves doubt, and again without kinks."""
         trial = self.trial
-        xp = namespace(walk.u)
-        if not bool(xp.any(walk.u != 0.0)):
+        if not walk.once("length", lambda: peak(walk.u)):
             return Outcome(Verdict.PASS, Reason.NO_SIGNAL)
-        bent = bent_rows(trial, walk)
+        bent = walk.once("bent", lambda: bent_rows(trial, walk))
         sharp = trial.is_fine and bent is None and self._agrees(walk, looks)
         if sharp and all(not r > trial.options.power for r in self._resolutions(walk, looks)):
             return Outcome(Verdict.PASS, Reason.AGREES)
@@ -149,28 +162,27 @@ class Scrutiny:
     def _agrees(self, walk: Near, looks: Sequence[Look]) -> bool:
         agree = True
         for look, claim in zip(looks, self.mode.claims(self.trial, walk.displacement, looks), strict=True):
-            error = dot(look.v, walk.slope) - claim.predicted(walk.displacement, 1.0)
-            allowed = self._allowed(walk, look)
-            if abs(error) <= allowed:
-                self._note_resolution(walk.displacement, look, allowed)
+            seen = walk.once(look, partial(self._outlook, walk, look))
+            if abs(seen.slope - claim.predicted(walk.displacement, 1.0)) <= seen.allowed:
+                self._note_resolution(seen.shares, seen.allowed)
             else:
                 agree = False
         return agree
 
-    def _allowed(self, walk: Near, look: Look) -> float:
-        noise = self.trial.noise / NEAR
+    def _outlook(self, walk: Near, look: Look) -> _Outlook:
         scale = max(norm(look.w, walk.displacement), norm(look.v, walk.slope))
-        return AGREEMENT * scale + ROUNDOFFS * norm(look.v, noise)
+        allowed = AGREEMENT * scale + ROUNDOFFS / NEAR * norm(look.v, self.trial.noise)
+        return _Outlook(dot(look.v, walk.slope), allowed, dict(shares(self.trial, look.w, walk.displacement)))
 
     def _resolutions(self, walk: Near, looks: Sequence[Look]) -> list[float]:
         """How sharp this walk was for the only input that it moves; nothing if it moves several."""
-        names = [name for name, _ in shares(self.trial, looks[0].w, walk.displacement, moved_only=True)]
+        names = walk.once(looks[0], partial(self._outlook, walk, looks[0])).shares
         return [self.trial.record.resolution.get(name, 0.0) for name in names] if len(names) == 1 else []
 
-    def _note_resolution(self, displacement: Array, look: Look, bar: float) -> None:
-        for name, typical in shares(self.trial, look.w, displacement):
-            if typical:
-                self.trial.record.sharpen(name, bar / typical)
+    def _note_resolution(self, typical: Mapping[str, float], bar: float) -> None:
+        for name, share in typical.items():
+            if share:
+                self.trial.record.sharpen(name, bar / share)
 
     def climb(self, u: Array, looks: Sequence[Look]) -> Outcome:
         trial = self.trial
@@ -197,7 +209,7 @@ class Scrutiny:
             standard = replace(standard, epsilon=epsilon, unsure=standard.unsure + 2.0 * unsure)
             found = judge(reading, standard, trial.options.power)
         if found.verdict is Verdict.PASS and found.reason is Reason.AGREES:
-            self._note_resolution(u, look, max(found.bar, abs(found.error)))
+            self._note_resolution(dict(shares(trial, look.w, u)), max(found.bar, abs(found.error)))
         if found.verdict is Verdict.FAIL:
             return self._confirmed(u, look, found, reading)
         if found.reason is Reason.KINK:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.core.trial import Trial
@@ -25,17 +26,13 @@ def survey(trial: Trial, checks: Mapping[str, TrialCheck], unsupported: Unsuppor
             continue
         try:
             for finding in check(trial):
-                yield _named(name, finding)
+                yield finding if finding.check == name else replace(finding, check=name)
         except (InvalidProblemError, NameError):
             raise
         except DerivativeError as error:
             yield Finding(name, Verdict.FAIL, str(error), facts={"raised": str(error)})
         except Exception as error:
             yield _trouble(name, error, unsupported)
-
-
-def _named(name: str, finding: Finding) -> Finding:
-    return Finding(name, finding.verdict, finding.headline, finding.mismatches, finding.facts, finding.advice)
 
 
 def _trouble(name: str, error: Exception, unsupported: Unsupported) -> Finding:

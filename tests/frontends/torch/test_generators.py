@@ -38,6 +38,17 @@ def test_normal_number_that_waits_to_be_used_is_kept() -> None:
     assert random.gauss(0.0, 1.0) == waiting
 
 
+def test_normal_number_that_numpy_keeps_is_kept() -> None:
+    numpy.random.seed(1)
+    for _ in range(2):  # none waits, then one does
+        kept = Generators()
+        first = numpy.random.randn()
+        assert not kept.are_untouched()
+        kept.restore()
+        assert kept.are_untouched()
+        assert numpy.random.randn() == first
+
+
 @pytest.mark.usefixtures("way")
 def test_generator_that_nobody_drew_from_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Generators()

@@ -10,6 +10,7 @@ from torch import Tensor
 import gradvet
 from gradvet.core.results import Verdict
 from gradvet.frontends.torch.hooks import HookWatch, have_hooks
+from tests.core.trials import trial_of
 
 
 def hook(gradient: Tensor) -> Tensor:
@@ -74,3 +75,12 @@ def test_hook_that_cannot_be_carried_out_fails() -> None:
     report = gradvet.check(lambda x: hooked(x, lambda g: g.no_such_thing()), inputs(6), seed=0)
     assert [finding.check for finding in report.failures] == ["reverse"]
     assert "no_such_thing" in report.failures[0].headline
+
+
+def test_evaluation_that_is_repeated_anyway_shows_hooks() -> None:
+    for function, stock in ((hooked, False), (torch.sin, True)):
+        trial = trial_of(function, inputs(3).requires_grad_())
+        assert trial.is_steady
+        before = trial.subject.cost.forwards
+        assert trial.subject.circumstances.is_stock() is stock
+        assert trial.subject.cost.forwards == before

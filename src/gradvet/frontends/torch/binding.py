@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,11 +40,15 @@ class Binding:
 
     def restricted(self, places: Sequence[int]) -> Binding:
         """Only some of the arguments are checked; the others are constants."""
-        arguments = tuple(
+        return self.at(
             argument.detach() if i not in places and isinstance(argument, Tensor) and _live(argument) else argument
             for i, argument in enumerate(self.arguments)
         )
-        return replace(self, arguments=arguments)
+
+    def at(self, arguments: Iterable[Any]) -> Binding:
+        """The same with other arguments."""
+        unchanged = (self.names, self.title, self.notes, self.surrogate, self.output, self.derived)
+        return Binding(self.function, tuple(arguments), *unchanged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +79,9 @@ def bind(request: Request, *, widened: bool = False) -> Binding:
     own = [parameter for parameter in own if parameter.requires_grad]
     count = len(tensors)
     in_order = [template.index if isinstance(template, Slot) else None for template in templates] == list(range(count))
-    as_given = in_order and not keywords and all(expand is _itself for _, expand in tensors)
+    as_given = in_order and not keywords and not parameters and all(expand is _itself for _, expand in tensors)
 
     def arranged(target: Any, values: Sequence[Any]) -> Any:
-        if as_given and len(values) == count:
-            return (call if target is func else target)(*values)
         shown = [expand(value) for value, (_, expand) in zip(values[:count], tensors, strict=True)]
         args, words = [filled(t, shown) for t in templates], {name: filled(t, shown) for name, t in keywords.items()}
         given = values[count:]
@@ -90,7 +92,7 @@ def bind(request: Request, *, widened: bool = False) -> Binding:
 
     steady = _Steady(func)
     bound = Binding(
-        steady.around(lambda *values: arranged(func, values)),
+        steady.around(call if as_given else lambda *values: arranged(func, values)),
         (*(tensor for tensor, _ in tensors), *parameters.values()),
         (*tree.names, *parameters),
         title_of(func),

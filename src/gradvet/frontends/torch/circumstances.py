@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +16,7 @@ from gradvet.core.circumstances import Afresh
 from gradvet.errors import DerivativeError
 from gradvet.frontends.torch.hooks import HookWatch, have_hooks
 from gradvet.frontends.torch.makeup import Calls, branches_smoothly, has_decomposition
-from gradvet.frontends.torch.passes import accountable, gradients, has_own_rules, nodes_behind
+from gradvet.frontends.torch.passes import accumulate, gradients, has_own_rules, nodes_behind
 from gradvet.frontends.torch.problem import tensors_in
 from gradvet.frontends.torch.rearrangements import LAYOUTS, differ
 
@@ -35,6 +34,8 @@ class TorchCircumstances:
     def __init__(self, subject: TorchSubject) -> None:
         self._subject = weakref.ref(subject)
         self._own_rules: bool | None = None
+        self._puts_hooks: bool | None = None
+        self._operators: Hashable | None = None
 
     @property
     def subject(self) -> TorchSubject:
@@ -52,16 +53,22 @@ class TorchCircumstances:
                     found[name] = self._pull(laid_out)
         return found
 
-    def expanded_cotangent(self) -> tuple[Tensor, Tensor] | None:
-        live = self.subject.live
-        if any(y.layout is not torch.strided for y in live):
+    def expanded_cotangent(self, v: Tensor) -> Tensor | None:
+        plain = self.subject.codomain.unflatten(v)
+        if any(t.layout is not torch.strided for t in plain):
             return None
-        expanded = [torch.full((), 0.75, dtype=y.dtype, device=y.device).expand(y.shape) for y in live]
-        plain = self._pull([torch.full_like(y, 0.75) for y in live])
         with _named("for a cotangent that is expanded in memory"):
-            return self._pull(expanded), plain
+            return self._pull([t.reshape(-1)[0].expand(t.shape) if t.numel() else t for t in plain])
 
     def afresh(self, v: Tensor) -> Afresh:
+        return self._watched(v, lambda: None)
+
+    def after_another_forward(self, v: Tensor) -> Afresh:
+        with _named("after a forward pass at other inputs"):
+            return self._watched(v, self._call_elsewhere)
+
+    def _watched(self, v: Tensor, between: Callable[[], None]) -> Afresh:
+        """A forward and a backward pass, with an eye on arguments and cotangents."""
         subject = self.subject
         cotangents = subject.codomain.unflatten(v)
         names = [f"the cotangent of {leaf.name}" for leaf in subject.codomain.leaves]
@@ -69,12 +76,13 @@ class TorchCircumstances:
         watched = [*zip(names, cotangents, strict=True), *arguments]
         before = [(name, tensor, tensor.detach().clone()) for name, tensor in watched]
         outputs = subject.live_at(subject.arguments)
+        between()
         gradient = self._gradient(outputs, cotangents)
         return Afresh(gradient, [name for name, tensor, copy in before if not _same(tensor.detach(), copy)])
 
-    def after_another_forward(self, v: Tensor) -> Tensor:
-        subject, cotangents = self.subject, self.subject.codomain.unflatten(v)
-        live = subject.live_at(subject.arguments)
+    def _call_elsewhere(self) -> None:
+        """The function at other inputs of the same shapes."""
+        subject = self.subject
         with torch.no_grad():
             others = [
                 (0.5 * a.detach() + 0.25).to(a.dtype).requires_grad_() if _floating(a) and a.requires_grad else a
@@ -85,8 +93,6 @@ class TorchCircumstances:
         except (ArithmeticError, RuntimeError, ValueError, IndexError):
             subject.function(*[a.detach().clone().requires_grad_() if _floating(a) else a for a in subject.arguments])
         subject.cost.forwards += 1
-        with _named("after a forward pass at other inputs"):
-            return self._gradient(live, cotangents)
 
     def again(self, v: Tensor) -> Tensor:
         torch.rand((), device=self.subject.home)
@@ -173,37 +179,43 @@ class TorchCircumstances:
         return self._own_rules
 
     def is_stock(self) -> bool:
-        return not self.has_own_rules() and not self._has_hooks
+        if self.has_own_rules() or have_hooks(self.subject.inputs):
+            return False
+        if self._puts_hooks is None:
+            with HookWatch() as watch:
+                self.subject.live_at(self.subject.arguments)
+            self._puts_hooks = bool(watch.noticed)
+        return not self._puts_hooks
 
-    @cached_property
-    def _has_hooks(self) -> bool:
+    def values_again(self) -> Tensor:
+        subject = self.subject
         with HookWatch() as watch:
-            self.subject.live_at(self.subject.arguments)
-        return bool(watch.noticed) or have_hooks(self.subject.inputs)
+            again: Tensor = subject.displaced(subject.zeros(subject.domain.size)).values
+        if subject.binding.surrogate is None and not subject.refusals:
+            self._puts_hooks = bool(watch.noticed)
+        return again
 
     def branches_smoothly(self) -> bool:
         return branches_smoothly(self.subject.live)
 
     def operators(self) -> Hashable:
-        subject = self.subject
-        kinds = [
-            tuple([(t.dtype, t.layout, t.device.type, t.dim()) for t in ts]) for ts in (subject.inputs, subject.live)
-        ]
-        return frozenset(node.name() for node in nodes_behind(subject.live)), *kinds
+        if self._operators is None:
+            tensors = (self.subject.inputs, self.subject.live)
+            kinds = [tuple([(t.dtype, t.layout, t.device.type, t.dim()) for t in ts]) for ts in tensors]
+            self._operators = frozenset(node.name() for node in nodes_behind(self.subject.live)), *kinds
+        return self._operators
 
     def reads_captured(self) -> bool:
         subject = self.subject
         step = 1e-2 * subject.point + 1e-3
-        moved = subject.displaced(step)
-        if not bool(moved.displacement.any()):
-            return False  # the function refuses to be moved that far
         arguments = list(subject.arguments)
-        target = subject.domain.unflatten(subject.point + moved.displacement)
-        for leaf, value in zip(subject.domain.leaves, target, strict=True):
+        for leaf, value in zip(subject.domain.leaves, subject.domain.unflatten(subject.point + step), strict=True):
             arguments[leaf.position] = value.requires_grad_()
         copied = subject.vector(subject.codomain, subject.live_at(arguments))
-        there, here = moved.values[: copied.shape[0]], subject.value[: copied.shape[0]]
-        return bool(torch.equal(copied, here)) and not bool(torch.equal(there, here))
+        if not torch.equal(copied, here := subject.value[: copied.shape[0]]):
+            return False  # it sees what it is given
+        moved = subject.displaced(step)
+        return bool(moved.displacement.any()) and not torch.equal(moved.values[: copied.shape[0]], here)
 
     def decomposes(self) -> bool:
         return has_decomposition(self.subject.live)
@@ -219,18 +231,20 @@ class TorchCircumstances:
             outputs = subject.live_at(subject.arguments)
         return subject.vector(subject.codomain, outputs)
 
-    def accumulated(self, v: Tensor) -> Tensor | None:
+    def accumulated(self, v: Tensor) -> Iterator[Tensor]:
         subject = self.subject
-        if any(not _plain(t) or not t.is_leaf for t in subject.inputs):
-            return None
+        if all(_plain(t) and t.is_leaf for t in subject.inputs):
+            yield self._accumulated(subject.live, v)
+            yield self._accumulated(subject.live_at(subject.arguments), v)
+
+    def _accumulated(self, live: Sequence[Any], v: Tensor) -> Tensor:
+        subject = self.subject
         held = [tensor.grad for tensor in subject.inputs]
         try:
             for tensor in subject.inputs:
                 tensor.grad = torch.full_like(tensor, 2.0)
-            live = subject.live_at(subject.arguments)
             subject.cost.pulls += 1
-            with accountable(live):
-                torch.autograd.backward(live, subject.codomain.unflatten(v))
+            accumulate(live, subject.codomain.unflatten(v))
             return subject.vector(subject.domain, [tensor.grad - 2.0 for tensor in subject.inputs])
         finally:
             for tensor, gradient in zip(subject.inputs, held, strict=True):
@@ -244,11 +258,11 @@ class TorchCircumstances:
         return self._gradient(live, subject.codomain.unflatten(v))
 
     def _same_values(self, live: Sequence[Any]) -> bool:
-        values = self.subject.vector(self.subject.codomain, live)
-        expected = self.subject.vector(self.subject.codomain, self.subject.live)
-        return torch.equal(values, expected) or bool(
-            torch.allclose(values, expected, rtol=self.subject.epsilon**0.5, equal_nan=True)
-        )
+        subject = self.subject
+        if all(_plain(one) and torch.equal(one, other) for one, other in zip(live, subject.live, strict=True)):
+            return True
+        values, expected = (subject.vector(subject.codomain, outputs) for outputs in (live, subject.live))
+        return torch.allclose(values, expected, rtol=subject.epsilon**0.5, equal_nan=True)
 
     def _pull(self, cotangents: Sequence[Tensor]) -> Tensor:
         """Through the graph that was recorded at the point."""
@@ -257,7 +271,7 @@ class TorchCircumstances:
     def _gradient(self, live: Sequence[Any], cotangents: Sequence[Tensor], sources: Sequence[Any] = ()) -> Tensor:
         subject = self.subject
         subject.cost.pulls += 1
-        return subject.vector(subject.domain, gradients(live, sources or subject.inputs, cotangents))
+        return subject.gathered(gradients(live, sources or subject.inputs, cotangents))
 
 
 @contextmanager

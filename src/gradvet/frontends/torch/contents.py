@@ -85,7 +85,7 @@ def _inside(thing: Any) -> Iterator[Any]:
         # Of what stands beside the function in its file: modules, what may hold one, and other functions.
         for name in thing.__code__.co_names:
             value = thing.__globals__.get(name)
-            if not isinstance(value, FunctionType) or value.__globals__ is thing.__globals__:
+            if value is not None and (not isinstance(value, FunctionType) or value.__globals__ is thing.__globals__):
                 yield value
     elif isinstance(thing, functools.partial):
         yield from (thing.func, *thing.args, *thing.keywords.values())

@@ -20,6 +20,9 @@ WORDS = struct.Struct("=i624I")
 NUMPY_STATE = 2500
 """Bytes of NumPy's own twister: 624 words and a position."""
 
+PENDING = struct.Struct("=i4xd")
+"""Beside it, the second of a pair of normal numbers, behind a mark that it waits to be used."""
+
 
 class Generators:
     """The states of both generators at one moment."""
@@ -30,12 +33,19 @@ class Generators:
         self._python = _python_state()
         self._numpy = _numpy_state()
 
+    def are_untouched(self) -> bool:
+        """Whether nothing was drawn since."""
+        return self._python == _python_state() and self._numpy == _numpy_state()
+
     def restore(self) -> None:
         """Back to that moment, if anything was drawn since."""
         if self._python != _python_state():
             random.setstate(_official(*self._python))
-        if self._numpy is not None and self._numpy != (now := _numpy_state()) and now and now[0] == self._numpy[0]:
-            ctypes.memmove(*self._numpy, NUMPY_STATE)
+        if self._numpy is None or self._numpy == (now := _numpy_state()) or now is None:
+            return
+        for (address, state), (still, _) in zip(self._numpy, now, strict=True):
+            if address == still:
+                ctypes.memmove(address, state, len(state))
 
 
 def _place(generator: random.Random) -> tuple[int, int]:
@@ -78,7 +88,7 @@ class _Memory:
         return state
 
 
-_PYTHON, _NUMPY = _Memory(), _Memory()
+_PYTHON, _NUMPY, _PENDING = _Memory(), _Memory(), _Memory()
 
 
 def _python_state() -> tuple[Any, float | None]:
@@ -92,17 +102,26 @@ def _official(words: Any, waiting: float | None) -> tuple[Any, ...]:
     return random.Random.VERSION, _decoded(words) if LIES_THERE else words, waiting
 
 
-def _numpy_state() -> tuple[int, bytes] | None:
-    """Where NumPy keeps the state of its global generator, and the state; None if it has not its usual one."""
-    numpy = sys.modules.get("numpy")
+def _numpy_state() -> tuple[tuple[int, bytes], tuple[int, bytes]] | None:
+    """Where NumPy keeps the words of its global generator and a waiting number, and both; None for an unusual one."""
+    numpy: Any = sys.modules.get("numpy")
     if numpy is None or not hasattr(numpy, "random"):
         return None
     generator: Any = numpy.random.get_bit_generator()
     if type(generator).__name__ != "MT19937":
         return None
-    state = _NUMPY.of(generator, _numpy_place)
-    return _NUMPY.address, state
+    words, waiting = _NUMPY.of(generator, _numpy_place), _PENDING.of(numpy.random.mtrand._rand, _pending_place)
+    return (_NUMPY.address, words), (_PENDING.address, waiting)
 
 
 def _numpy_place(generator: Any) -> tuple[int, int]:
     return int(generator.ctypes.state_address), NUMPY_STATE
+
+
+def _pending_place(source: Any) -> tuple[int, int]:
+    """Where an example of its kind has the number that it is known to keep; nothing if it has it nowhere."""
+    example = type(source)(1)
+    example.standard_normal()
+    expected = PENDING.pack(*example.get_state()[3:])
+    place = ctypes.string_at(id(example), type(example).__basicsize__).find(expected)
+    return (id(source) + place, PENDING.size) if place >= 0 else (id(source), 0)

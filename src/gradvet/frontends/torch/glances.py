@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -34,7 +35,11 @@ class Glance:
 
     def __init__(self, most: float, immaterial: float, seed: int, cost: Cost) -> None:
         self.most, self.immaterial, self.cost = most, immaterial, cost
-        self._generator = torch.Generator().manual_seed(seed)
+        self._seed = seed
+
+    @cached_property
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self._seed)
 
     def are_finite(self, *bindings: Binding) -> bool:
         """Whether nowhere a value or an entry of a gradient is infinite, not a number or, of values, out of proportion.
@@ -44,11 +49,12 @@ class Glance:
         self.cost.forwards, self.cost.pulls = self.cost.forwards + len(bindings), self.cost.pulls + 1
         try:
             live = [output for binding in bindings for output in _live(binding, binding.arguments)]
-            if not live or not all(0.0 <= _size(output) <= self.most for output in live):
+            if not live or not _size(live) <= self.most:
                 return False
             sources = tuple([source for binding in bindings for source in _sources(binding)])
             found = swift_gradients(tuple(live), sources, tuple([torch.ones_like(y) for y in live]))
-            return all(_size(gradient) < torch.inf for gradient in found if gradient is not None)
+            gradients = [gradient for gradient in found if gradient is not None]
+            return not gradients or _size(gradients) < torch.inf
         except Exception:
             return False
 
@@ -67,7 +73,7 @@ class Glance:
             return False
         # A copy: an output may be a view of an input.
         f0, x = _vector(live).clone(), _vector(sources)
-        if not f0.numel() or not _size(f0) <= self.most:
+        if not f0.numel() or not _size([f0]) <= self.most:
             return False
         sizes = torch.cat([_sizes(source) for source in sources])
         ahead = x + NEAR * sizes * signed_numbers(x.numel(), self._generator)
@@ -132,8 +138,8 @@ def _norm(vector: Tensor) -> float:
     return math.sqrt(float(vector @ vector))
 
 
-def _size(tensor: Tensor) -> float:
-    """The largest size of a number; not a number where one of them is not; infinite where there are none."""
-    if tensor.layout is not torch.strided or not tensor.numel():
+def _size(tensors: Sequence[Tensor]) -> float:
+    """The largest size of a number; not a number where one of them is not; infinite where a tensor has none."""
+    if not all(tensor.layout is torch.strided and tensor.numel() for tensor in tensors):
         return torch.inf
-    return float(tensor.detach().abs().max())
+    return float(torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).abs().max())

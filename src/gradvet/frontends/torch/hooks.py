@@ -24,4 +24,7 @@ class HookWatch(TorchFunctionMode):
 
 def have_hooks(tensors: Any) -> bool:
     """Whether somebody put hooks on any of these himself."""
-    return any(isinstance(tensor, Tensor) and tensor._backward_hooks for tensor in tensors)
+    return any(
+        isinstance(tensor, Tensor) and (tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
+        for tensor in tensors
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,25 +29,20 @@ _ENGINE = torch.autograd.Variable._execution_engine
 """What `torch.autograd.grad` calls in the end."""
 
 
-@contextmanager
-def accountable(live: Sequence[Any], *, spoilable: bool = True) -> Iterator[None]:
-    """What is raised inside is the derivative's doing, unless torch says, or its operators show, that there is none.
+def hold_to_account(live: Sequence[Any], error: Exception, *, spoilable: bool = True) -> None:
+    """What a pass raises is the derivative's doing, unless torch says, or its operators show, that there is none.
 
-    `spoilable` says whether the graph was recorded by the user's code, which may have spoiled it.
+    `spoilable` says whether the graph was recorded by the user's code, which may have spoiled it. Where nobody is to
+    blame, nothing is raised.
     """
-    try:
-        yield
-    except (torch.OutOfMemoryError, DerivativeError, RefusalError):
-        raise
-    except Exception as error:
-        if unsupported(error):
-            raise
-        words = str(error).strip().splitlines() or [""]
-        spoiled = spoilable and any(saying in str(error) for saying in MISUSE)
-        if not spoiled and not isinstance(error, PYTHONS) and not has_own_rules(live):
-            raise RefusalError(f"{type(error).__name__}: {words[0]}") from error
-        text = f"the backward pass raises {type(error).__name__}: {words[0][:300]}"
-        raise DerivativeError(text) from error
+    if isinstance(error, (torch.OutOfMemoryError, DerivativeError, RefusalError)) or unsupported(error):
+        return
+    words = str(error).strip().splitlines() or [""]
+    spoiled = spoilable and any(saying in str(error) for saying in MISUSE)
+    if not spoiled and not isinstance(error, PYTHONS) and not has_own_rules(live):
+        raise RefusalError(f"{type(error).__name__}: {words[0]}") from error
+    text = f"the backward pass raises {type(error).__name__}: {words[0][:300]}"
+    raise DerivativeError(text) from error
 
 
 def has_own_rules(live: Sequence[Any]) -> bool:
@@ -89,8 +83,20 @@ def nodes_behind(live: Sequence[Any]) -> Iterator[Any]:
 
 def gradients(live: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
     """The gradient of every source, None where there is none; the graph stays."""
-    with accountable(live):
+    try:
         return swift_gradients(tuple(live), tuple(sources), tuple(cotangents))
+    except Exception as error:
+        hold_to_account(live, error)
+        raise
+
+
+def accumulate(live: Sequence[Any], cotangents: Sequence[Tensor]) -> None:
+    """Add the gradients to the `.grad` of the leaves; the graph stays."""
+    try:
+        torch.autograd.backward(live, cotangents, retain_graph=True)
+    except Exception as error:
+        hold_to_account(live, error)
+        raise
 
 
 def swift_gradients(

@@ -7,7 +7,8 @@ A point may have milder forms, for functions that are not defined at the first o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ FAR_REACH = 256
 Change = Callable[[Tensor, torch.Generator], Tensor]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Point:
     """A place to look at, in one or several forms, each made when it is asked for."""
 
@@ -37,10 +38,12 @@ class Point:
 
 def _half(x: Tensor, generator: torch.Generator) -> Tensor:
     """About half of the entries at random: the first always, and of several never the last."""
-    chosen = torch.randint(2, (x.numel(),), generator=generator, dtype=torch.bool)
-    chosen[-1:] = False
-    chosen[:1] = True
-    return chosen.reshape(x.shape).to(x.device)
+    chosen = torch.randint(2, x.shape, generator=generator, dtype=torch.bool)
+    if x.numel():
+        entries = chosen.view(-1)
+        entries[-1].fill_(False)
+        entries[0].fill_(True)
+    return chosen if x.is_cpu else chosen.to(x.device)
 
 
 def _zeros(x: Tensor, generator: torch.Generator) -> Tensor:
@@ -49,18 +52,18 @@ def _zeros(x: Tensor, generator: torch.Generator) -> Tensor:
     if x.dim() > 1 and len(x) > 1:
         chosen = chosen & _half(x, generator)
         chosen[0] = True
-    return torch.where(chosen, torch.zeros_like(x), x)
+    return x.masked_fill(chosen, 0.0)
 
 
 def _signs(x: Tensor) -> Tensor:
     real = x.real if x.is_complex() else x
-    return torch.where(real < 0, -1.0, 1.0).to(x.dtype)
+    return torch.copysign(torch.ones_like(real), real).to(x.dtype)
 
 
 def _ties(x: Tensor, generator: torch.Generator) -> Tensor:
     """Every second entry is a copy of the one before it."""
     flat = x.reshape(-1)
-    return flat[torch.arange(len(flat), device=x.device) // 2 * 2].reshape(x.shape)
+    return flat[::2].repeat_interleave(2)[: len(flat)].reshape(x.shape)
 
 
 def _integers(x: Tensor, generator: torch.Generator) -> Tensor:
@@ -119,21 +122,24 @@ MORE: Mapping[str, Sequence[Change]] = {
 """What a thorough search adds."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Neighbourhood:
-    """The user's point and what may be made of it."""
+    """The user's point and what may be made of it: the same points for the same seed."""
 
     binding: Binding
     domain: Domain
-    generator: torch.Generator
+    seed: int
     function: Any = None
     """What the user passed, to look into."""
 
     @classmethod
     def of(cls, binding: Binding, function: Any, domain: Any, seed: int) -> Neighbourhood:
-        """The same points for the same seed."""
-        generator = torch.Generator().manual_seed(seed)
-        return cls(binding, Domain.of(domain, binding.names), generator, function)
+        """With the domain as the user gave it."""
+        return cls(binding, Domain.of(domain, binding.names), seed, function)
+
+    @cached_property
+    def generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed)
 
     @property
     def reaches_integers(self) -> bool:
@@ -157,7 +163,7 @@ class Neighbourhood:
                 return None
             fresh = fresh or not torch.equal(value, own)
             arguments[place] = value.clone().requires_grad_()
-        return replace(self.binding, arguments=tuple(arguments)) if fresh else None
+        return self.binding.at(arguments) if fresh else None
 
     def example(self) -> Binding:
         """The binding with an example in place of every argument that has a strategy."""
@@ -166,7 +172,7 @@ class Neighbourhood:
             seed = int(torch.randint(2**31, (), generator=self.generator))
             drawn = self.domain.example(place, arguments[place].detach(), seed)
             arguments[place] = drawn.requires_grad_(arguments[place].requires_grad)
-        return replace(self.binding, arguments=tuple(arguments))
+        return self.binding.at(arguments)
 
 
 def _kind(thing: Any) -> str:

@@ -16,13 +16,13 @@ def _transposed(t: Tensor) -> Tensor:
 
 
 def _sliced(t: Tensor) -> Tensor:
-    return torch.stack([t, t + 1], -1)[..., 0]
+    return torch.stack([t, t + 1], -1).select(-1, 0)
 
 
 def _offset(t: Tensor) -> Tensor:
     # A GPU kernel that reads past its alignment takes the whole process down: there the start stays aligned.
     ahead = 1 if t.device.type == "cpu" else ALIGNED
-    return torch.cat([t.new_ones(ahead), t.reshape(-1)])[ahead:].view(t.shape)
+    return t.new_ones(ahead + t.numel())[ahead:].view(t.shape).copy_(t)
 
 
 def _channels_last(t: Tensor) -> Tensor:

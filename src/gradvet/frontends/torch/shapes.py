@@ -7,7 +7,6 @@ accept that, those of one length at one place alone. A module's parameters keep 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -90,7 +89,7 @@ def _resized(near: Neighbourhood, choices: Sequence[Dimensions], other: int) -> 
         changed = {place for place, _ in dimensions}
         inside = all(near.domain.inside(place, arguments[place], arguments[place]) is not None for place in changed)
         if inside:
-            yield replace(near.binding, arguments=tuple(arguments))
+            yield near.binding.at(arguments)
 
 
 def _is_free(value: Any) -> bool:

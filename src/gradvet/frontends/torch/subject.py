@@ -14,13 +14,16 @@ from gradvet.core.subject import Displaced
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.circumstances import TorchCircumstances
-from gradvet.frontends.torch.coordinates import WORK
+from gradvet.frontends.torch.coordinates import WORK, is_plain
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse, load_forward_mode
 from gradvet.frontends.torch.formats import coarsest_within
-from gradvet.frontends.torch.passes import accountable, gradients
-from gradvet.frontends.torch.problem import TorchProblem, tensors_in
+from gradvet.frontends.torch.passes import gradients, hold_to_account
+from gradvet.frontends.torch.problem import FEW, TorchProblem, tensors_in
 from gradvet.frontends.torch.randomness import TorchRandomState
 from gradvet.frontends.torch.support import unsupported
+
+TIMES = 16
+"""So often few random numbers are drawn at once: they are the next ones."""
 
 
 class SteadyReverse(TorchReverse):
@@ -38,8 +41,11 @@ class SteadyReverse(TorchReverse):
 
     def _gradients(self, problem: TorchProblem, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
         self._after_forward.restore_torch()
-        with accountable(live, spoilable=not self.problem.binding.derived):
+        try:
             return super()._gradients(problem, live, cotangents)
+        except Exception as error:
+            hold_to_account(live, error, spoilable=not self.problem.binding.derived)
+            raise
 
 
 class RecordedForward(TorchForward):
@@ -88,6 +94,7 @@ class TorchSubject(TorchProblem):
     def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
         load_forward_mode()
         super().__init__(binding.function, binding.arguments, seed, masked)
+        self.drawn = self._left = 0
         self.reverse = SteadyReverse(self)
         self.forward = RecordedForward(self)
         self.binding = binding
@@ -100,6 +107,8 @@ class TorchSubject(TorchProblem):
         self.refusals: list[str] = []
         """What the function raised next to the point."""
         self.point = self.vector(self.domain, self.inputs)
+        self._holds_any = all(map(is_plain, self.live))
+        """Whether the outputs can hold any number of the working precision."""
         self._exact = all(tensor.dtype in (torch.float64, torch.complex128) for tensor in self.inputs)
         self.value = self._values(self.arguments) if binding.surrogate else self._vector_of(self.outputs)
         self.epsilon = max((_epsilon(t.dtype) for t in (*self.inputs, *self.live)), default=2.0**-52)
@@ -121,7 +130,15 @@ class TorchSubject(TorchProblem):
         )
 
     def signed(self, size: int, scale: float = 1.0) -> Tensor:
-        return signed_numbers(size, self.generator, scale)
+        self.drawn += size
+        if size > FEW:
+            return signed_numbers(size, self.generator, scale)
+        if self._left < size:
+            self._left = TIMES * size
+            self._numbers = signed_numbers(self._left, self.generator)
+        self._left -= size
+        taken = self._numbers[self._left : self._left + size]
+        return taken if scale == 1.0 else taken * scale
 
     def displaced(self, displacement: Tensor) -> Displaced:
         move = self.move(displacement)
@@ -160,6 +177,8 @@ class TorchSubject(TorchProblem):
         self.epsilon = epsilon
 
     def representable(self, v: Tensor) -> Tensor:
+        if self._holds_any:
+            return v
         return self.vector(self.codomain, self.codomain.unflatten(v))
 
     def _position(self, arguments: Sequence[Any]) -> Tensor:
