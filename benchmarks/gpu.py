@@ -78,9 +78,9 @@ def main(arguments: list[str] | None = None) -> int:
             function, inputs = problem = on_device(make(wanted.size), "cuda")
             torch_check = partial(torch.autograd.gradcheck, nondet_tol=NONDETERMINISM, **theirs)
             gradvet_check = partial(gradvet.gradcheck, nondet_tol=NONDETERMINISM, **ours)
+            seconds = in_turn([partial(check, function, inputs) for check in (torch_check, gradvet_check)])
             counts = [counted(check, problem) for check in (torch_check, gradvet_check)]
             evaluations = [f"{count.calls:,} + {count.backward_passes:,}" for count in counts]
-            seconds = in_turn([partial(check, function, inputs) for check in (torch_check, gradvet_check)])
             ratios.append(seconds[0] / seconds[1])
             table.add_row(name, duration(seconds[0]), duration(seconds[1]), f"{ratios[-1]:.2f}", *evaluations)
             rows.append({"mode": mode, "function": name, "seconds": seconds, "evaluations": evaluations})

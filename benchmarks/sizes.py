@@ -125,8 +125,8 @@ def row_of(name: str, size: int, mode: str, given: Problem) -> Row:
     }
     if mode == "wrong":
         checkers = {entrant: partial(refused, checker) for entrant, checker in checkers.items()}
-    counts = {entrant: counted(checker, problem) for entrant, checker in checkers.items()}
     seconds = interleaved({entrant: partial(checker, function, inputs) for entrant, checker in checkers.items()})
+    counts = {entrant: counted(checker, problem) for entrant, checker in checkers.items()}
     return Row(
         name,
         size,
