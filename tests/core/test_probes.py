@@ -171,6 +171,11 @@ def test_another_codirection_is_tried_before_another_direction(miss: float) -> N
     assert [(stage.plan.directions, stage.plan.codirections) for stage in able[:3]] == numbers
 
 
+def test_where_much_may_be_missed_another_codirection_is_not_worth_its_part() -> None:
+    able = [stage for stage in stages(5e-2, columns_seen=False, rows_seen=False) if stage.ratio]
+    assert [(stage.plan.directions, stage.plan.codirections) for stage in able[:2]] == [(1, 1), (2, 2)]
+
+
 def test_miss_probability_is_a_probability_at_the_ends() -> None:
     for plan in SAMPLED + SEEN_HALF:
         assert miss_probability(0.0, plan) == 0.0

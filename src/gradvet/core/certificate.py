@@ -46,9 +46,8 @@ GROWTH = 2.0
 PATIENCE = 2
 """If more directions than so many beyond the fewest are called for, another way to walk is tried first."""
 
-PLAIN = ((SHORT, 3.0), (LONGER, 1.0), (FAR, 1.0))
-"""How to walk first, the cheapest way that roundoff will not spoil for the fewest probes; it may exceed what they can
-bear so many times, where another codirection makes up for it."""
+FURTHER = (LONGER, FAR)
+"""How to walk where roundoff would spoil a short walk."""
 
 TINY = 16
 """With so few inputs to ask how best to walk takes as long as to walk."""
@@ -182,19 +181,23 @@ class _Attempt:
         at_ease = self.experiment.options.miss > STRICT
         if columns > COUPLED * rows:
             way = next(way for most, way in (BENDING_AT_EASE if at_ease else BENDING) if columns <= most)
-            return way if way != WITHIN or self._is_above_noise(way, self._aim()) else NEAR
+            return way if way != WITHIN or self._is_above_noise(way, self._aims()[0]) else NEAR
         if columns <= TINY or (at_ease and rows < MANY):
             return SHORT
-        for way, ease in PLAIN:
-            if self._is_above_noise(way, ease * self._aim()):
+        aims = self._aims()
+        # A codirection more makes up for some noise, and takes less than the longer walks.
+        if self._is_above_noise(SHORT, aims[-1]) or not math.isfinite(self._noise):
+            return SHORT
+        for way in FURTHER:
+            if self._is_above_noise(way, aims[0]):
                 return way
-        return SHORT if not math.isfinite(self._noise) or self._is_above_noise(SHORT, self._aim(1)) else FAR
+        return SHORT if self._is_above_noise(SHORT, self._aims(1)[0]) else FAR
 
-    def _aim(self, more: int = 0) -> float:
-        """How little the first of the plans that can succeed may leave, or the first with more directions."""
+    def _aims(self, more: int = 0) -> list[float]:
+        """How little the plans with the fewest directions that can succeed may leave, or those with more directions."""
         able = [stage for stage in self._stages(FIRST) if stage.ratio]
         fewest = (able[0].plan.directions or 0) + more
-        return next((stage.ratio for stage in able if (stage.plan.directions or fewest) >= fewest), able[0].ratio)
+        return [stage.ratio for stage in able if (stage.plan.directions or fewest) == fewest]
 
     def _is_above_noise(self, way: int, aim: float) -> bool:
         return self._noise <= aim * STRIDES[way][1]

@@ -37,6 +37,10 @@ FIRST = 0.8
 most checks end with them, and a plan of k directions resolves the k-th root of its part."""
 
 
+WORTH = 1.75
+"""How many times as much a codirection more must bear to be worth its part of the probability."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How many directions and codirections to look along; None on a side whose coordinates are all seen one by one."""
@@ -99,8 +103,8 @@ def stages(miss: float, *, columns_seen: bool, rows_seen: bool) -> tuple[Stage, 
 
     Each has a part of the probability, so that the sum is within the limit whichever of them are looked at. A plan that
     even exact numbers could not satisfy gets nothing: what it leaves only tells which plan to try next. The first that
-    can be satisfied is tried with a codirection more before another direction is walked: that is a backward pass, and
-    a direction is several evaluations.
+    can be satisfied is tried with a codirection more, if that is worth half of its part, before another direction is
+    walked: a backward pass instead of several evaluations.
     """
     found: list[Stage] = []
     share = FIRST * miss
@@ -108,12 +112,16 @@ def stages(miss: float, *, columns_seen: bool, rows_seen: bool) -> tuple[Stage, 
         if resolving_ratio(share, plan) < FINEST:
             found.append(Stage(plan, 0.0))
             continue
+        alone = Stage(plan, resolving_ratio(share, plan))
+        pair = [Stage(each, resolving_ratio(share / 2.0, each)) for each in (plan, _with_one_more(plan))]
         is_first = not found or not found[-1].ratio
-        tried = [plan, _with_one_more(plan)] if is_first and plan.directions and plan.codirections else [plan]
-        found += [Stage(each, resolving_ratio(share / len(tried), each)) for each in tried]
+        found += pair if is_first and pair[1].ratio >= WORTH * alone.ratio else [alone]
         share *= 1.0 - FIRST
     return tuple(found)
 
 
 def _with_one_more(plan: Plan) -> Plan:
-    return Plan(plan.directions, (plan.codirections or 0) + 1)
+    """A codirection more, where they are drawn and not all seen."""
+    if plan.directions is None or plan.codirections is None:
+        return plan
+    return Plan(plan.directions, plan.codirections + 1)
