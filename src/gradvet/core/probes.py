@@ -32,13 +32,13 @@ SPREAD = 1.5
 FINEST = 1e-8
 """The part of a usual tolerance, 1e-5, that the arithmetic itself leaves of numbers that agree."""
 
-FIRST = 0.8
+FIRST = 0.9
 """The part of the probability that the fewest directions get that can satisfy anyone; of the rest one more, and so on:
 most checks end with them, and a plan of k directions resolves the k-th root of its part."""
 
 
-WORTH = 1.75
-"""How many times as much a codirection more must bear to be worth its part of the probability."""
+EARLY = 0.55
+"""The part of that which the first of two such plans gets, if there is one with a codirection more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ def stages(miss: float, *, columns_seen: bool, rows_seen: bool) -> tuple[Stage, 
 
     Each has a part of the probability, so that the sum is within the limit whichever of them are looked at. A plan that
     even exact numbers could not satisfy gets nothing: what it leaves only tells which plan to try next. The first that
-    can be satisfied is tried with a codirection more, if that is worth half of its part, before another direction is
-    walked: a backward pass instead of several evaluations.
+    can be satisfied is tried with a codirection more before another direction is walked: a backward pass instead of
+    several evaluations.
     """
     found: list[Stage] = []
     share = FIRST * miss
@@ -112,16 +112,12 @@ def stages(miss: float, *, columns_seen: bool, rows_seen: bool) -> tuple[Stage, 
         if resolving_ratio(share, plan) < FINEST:
             found.append(Stage(plan, 0.0))
             continue
-        alone = Stage(plan, resolving_ratio(share, plan))
-        pair = [Stage(each, resolving_ratio(share / 2.0, each)) for each in (plan, _with_one_more(plan))]
         is_first = not found or not found[-1].ratio
-        found += pair if is_first and pair[1].ratio >= WORTH * alone.ratio else [alone]
+        if is_first and plan.directions is not None and plan.codirections is not None:
+            more = Plan(plan.directions, plan.codirections + 1)
+            tried = {plan: EARLY * share, more: (1.0 - EARLY) * share}
+        else:
+            tried = {plan: share}
+        found += [Stage(each, resolving_ratio(part, each)) for each, part in tried.items()]
         share *= 1.0 - FIRST
     return tuple(found)
-
-
-def _with_one_more(plan: Plan) -> Plan:
-    """A codirection more, where they are drawn and not all seen."""
-    if plan.directions is None or plan.codirections is None:
-        return plan
-    return Plan(plan.directions, plan.codirections + 1)
