@@ -176,3 +176,19 @@ def test_one_function_does_not_answer_for_another() -> None:
 def test_anything_that_can_be_called_can_be_checked_twice(function: Any) -> None:
     for _ in range(2):
         assert gradvet.check(function, inputs(5), seed=0).verdict is Verdict.PASS
+
+
+def test_closure_that_puts_hooks_on_nodes_is_asked_again() -> None:
+    def made(wrong: bool) -> Any:
+        def function(x: Tensor) -> Tensor:
+            y = x.sin()
+            if y.grad_fn is not None:
+                y.grad_fn.register_prehook(lambda gs: (1.5 * gs[0],) if wrong and not gs[0].is_contiguous() else gs)
+            return y
+
+        return function
+
+    x = torch.linspace(0.1, 1.2, 12, dtype=torch.float64).reshape(3, 4)
+    assert gradvet.check(made(False), x, seed=1).verdict is Verdict.PASS
+    report = gradvet.check(made(True), x, seed=1)
+    assert "cotangents" in {finding.check for finding in report.failures}

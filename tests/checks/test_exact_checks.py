@@ -158,3 +158,15 @@ def test_graph_that_an_earlier_backward_pass_used_up_is_not_blamed_on_another_fo
 
     report = gradvet.check(rule(spent), torch.ones(3, dtype=torch.float64), checks=["determinism", "interleaving"])
     assert [finding.check for finding in report.failures] == ["determinism"]
+
+
+def test_backward_that_writes_to_its_input_is_blamed_for_that_and_not_for_what_it_remembers() -> None:
+    def writing(ctx: Any, v: Tensor) -> Tensor:
+        gradient = right(ctx, v)
+        ctx.saved_tensors[0].data.mul_(1.001)
+        return gradient
+
+    x = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = {f.check: f.verdict for f in gradvet.check(rule(writing), x, seed=0).findings}
+    assert found["mutation"] is Verdict.FAIL
+    assert found["interleaving"] is Verdict.PASS

@@ -66,10 +66,12 @@ def experiment(
     seed: int = 0,
     miss: float = 1e-9,
     tolerance: tuple[float, float] = (TOLERANCE.absolute, TOLERANCE.relative),
+    nondeterminism: float = 0.0,
 ) -> Experiment:
     """A function at points that require grad, ready to be checked."""
     problem = TorchProblem(function, [point.requires_grad_() for point in points], seed)
-    return Experiment(problem, Options(seed=seed, miss=miss, tolerance=Tolerance(*tolerance)))
+    held_to = Tolerance(*tolerance)
+    return Experiment(problem, Options(seed=seed, miss=miss, tolerance=held_to, nondeterminism=nondeterminism))
 
 
 def allowed(J: Tensor) -> Tensor:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from gradvet.checks import forward, reverse
-from gradvet.compat.checker import FAST_MISS, SLOW_MISS
+from gradvet.compat.checker import FAST_MISS, SLOW_MISS, gradcheck
 from gradvet.core.certificate import _Attempt, _true_to_step, certify, forward_residual, reverse_residual
 from gradvet.core.experiment import FAR, LONG, LONGER, SHORT, WITHIN, Experiment
+from gradvet.core.observation import observed
+from gradvet.core.probes import stages
 from gradvet.core.results import Verdict
 from gradvet.core.runner import Check
 
@@ -208,3 +211,33 @@ def test_function_of_many_inputs_and_few_outputs_is_walked_as_one_that_bends(mis
 def test_values_that_are_not_finite_do_not_choose_the_walk(number: int) -> None:
     broken = experiment(lambda x: x / 0.0, numbers((number,), 0))
     assert _Attempt(broken, reverse_residual).first_way() == SHORT
+
+
+class FlippedButOne(torch.autograd.Function):
+    """x backwards; its backward drops the first entry."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.flip(0)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return torch.cat([torch.zeros(1, dtype=g.dtype), g.flip(0)[1:]])
+
+
+@pytest.mark.parametrize("seed", [2189, 5289, 14086, 14447, 14999, 15852, 18022, 20786])
+def test_inputs_so_large_that_a_displacement_is_rounded_away_hide_nothing(seed: int) -> None:
+    # With these seeds the first entry is not moved along the first direction: an exact function leaves exactly nothing.
+    x = torch.linspace(6.0e7, 7.0e7, 10, dtype=torch.float64).requires_grad_()
+    with observed(lambda report: None, seed=seed):
+        assert not gradcheck(FlippedButOne.apply, x, rtol=0.1, raise_exception=False)
+
+
+@pytest.mark.parametrize(("size", "fine"), [(1e3, True), (1e5, False)])
+def test_direction_must_be_finer_than_what_it_is_to_resolve(size: float, fine: bool) -> None:
+    right = experiment(torch.sin, size * numbers((20,), 0))
+    (ratio, *_) = [stage.ratio for stage in stages(SLOW_MISS, columns_seen=False, rows_seen=False) if stage.ratio]
+    attempt = _Attempt(right, reverse_residual)
+    assert attempt._is_fine(SHORT, ratio) is fine
+    assert not attempt._is_fine(SHORT, 0.0)
+    assert attempt._is_fine(SHORT, 0.1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import pytest
 import torch
 
 from gradvet.core.experiment import FEW, STRIDES, Experiment
@@ -117,3 +118,11 @@ def test_gap_that_is_not_a_number_is_never_forgotten() -> None:
     left[0] = left[0]._replace(pulled=left[0].pulled * torch.nan)
     assert math.isnan(trial.widest_gap(left, right))
     assert math.isnan(trial.widest_gap(trial.codirections(3), trial.directions(3)))
+
+
+@pytest.mark.parametrize(("settings", "least"), [({}, 0.0), ({"nondeterminism": 1e-3}, 0.25), ({"miss": 5e-2}, 0.25)])
+def test_directions_keep_away_from_zero_unless_several_are_needed(settings: dict[str, float], least: float) -> None:
+    trial = experiment(torch.sin, numbers((4_000,), 0), **settings)  # type: ignore[arg-type]
+    smallest = float(trial.codirections(1)[0].v.abs().min())
+    assert smallest >= least
+    assert (smallest < 0.05) is (least == 0.0)

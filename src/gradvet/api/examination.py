@@ -33,6 +33,7 @@ from gradvet.core.trial import Trial
 from gradvet.errors import DerivativeError, InvalidProblemError, OutputsChangedError
 from gradvet.frontends.torch.binding import Binding, Request, bind
 from gradvet.frontends.torch.compositions import second_order_subject
+from gradvet.frontends.torch.contents import Contents
 from gradvet.frontends.torch.preservation import undisturbed
 from gradvet.frontends.torch.randomness import forked
 from gradvet.frontends.torch.semantics import explain, remarks, told_apart
@@ -186,7 +187,7 @@ def _transformed(trial: Trial, request: Request, wanted: Wanted) -> Iterator[Fin
 def _asked_once(trial: Trial, request: Request, wanted: Wanted, checks: dict[str, TrialCheck]) -> dict[str, TrialCheck]:
     """The checks; those of torch's own rules that nobody named are recalled where there are no others."""
     names = (ABOUT_RULES & checks.keys()) - wanted.selection.named
-    if not names or not _is_stock(trial):
+    if not names or not _is_stock(trial) or not Contents.of(request.func, request.inputs, request.kwargs).hookless:
         return checks
     return {
         name: once_for_its_operators(name, check, request.func) if name in names else check

@@ -12,9 +12,6 @@ from gradvet.core.spaces import Array
 ROWS = 1024
 """Single rows that are run twice to compare their jitter with the tolerance, if one was given."""
 
-LIGHT = 1.0 / 64.0
-"""A random codirection rarely weighs an entry with less."""
-
 REPRODUCIBLE = Finding("determinism", Verdict.PASS, "the derivative is reproducible")
 
 
@@ -32,7 +29,8 @@ def determinism(experiment: Experiment) -> Iterator[Finding]:
     tolerance = experiment.options.nondeterminism
     probes = experiment.codirections(1)
     spread = max(_unsteadiness(experiment, probe) for probe in probes)
-    if tolerance and spread > LIGHT * tolerance:
+    # A codirection weighs an entry with at least a quarter then.
+    if tolerance and spread > tolerance / 4.0:
         spread = max(_row_spread(experiment, row) for row in range(min(problem.codomain.size, ROWS)))
     if spread > tolerance:
         yield Finding(

@@ -34,6 +34,10 @@ PREMISE = 0.1
 """A certificate speaks about what the entrywise comparison would say. That comparison divides by the nominal step, so
 the step must survive rounding to within this part of the relative tolerance; otherwise the entries are compared."""
 
+GRAIN = 0.1
+"""A number that is moved comes to lie on a grid of its precision. Where that is no finer than such a part of what the
+projections are to resolve, they would leave nothing more often than numbers without a grid."""
+
 EXACT = 1e-9
 """A step that is this true is good enough under any relative tolerance."""
 
@@ -167,13 +171,20 @@ class _Attempt:
             except OutOfReachError:
                 self._left = math.inf
                 return MOST + 1
-            if left <= stages[number].ratio:
+            if left <= stages[number].ratio and self._is_fine(way, stages[number].ratio):
                 return 0 if self._rows_agree() else MOST + 1
             number = _first_able(stages, number + 1, left)
             likely = _first_able(stages, number, GROWTH * left)
             needed = stages[likely].plan.directions or 0 if likely < len(stages) else MOST + 1
             if needed > limit:
                 return needed
+
+    def _is_fine(self, way: int, ratio: float) -> bool:
+        """Whether rounding leaves directions as random as it takes to leave so little by chance."""
+        if self.columns_seen:
+            return True
+        experiment = self.experiment
+        return ratio > 0.0 and experiment.problem.keeps(STRIDES[way][1] * experiment.options.step, GRAIN * ratio)
 
     def first_way(self) -> int:
         """How to walk first: further than usual where roundoff or curvature will ask for it."""

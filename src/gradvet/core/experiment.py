@@ -120,7 +120,8 @@ class Experiment:
         self._proportion: Proportion | None = None
         strict = options.miss <= STRICT
         few = FEW if strict else 1
-        self._draw = problem.uniform if strict else problem.signed
+        # Jitter that is held to a tolerance is to be seen in every row.
+        self._draw = problem.uniform if strict and not options.nondeterminism else problem.signed
         self.sees_all_columns = problem.domain.size <= few
         """Whether the inputs are so few that the directions are simply the basis."""
         self.sees_all_rows = problem.codomain.size <= 1

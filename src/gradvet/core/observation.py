@@ -5,6 +5,7 @@ The drop-in functions return True or raise, and tests call checks in many ways: 
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ Listener = Callable[[Report], object]
 _listeners: list[Listener] = []
 _seeds: list[int] = []
 _CHANCE = random.Random()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_CHANCE.seed)
 
 
 @contextmanager

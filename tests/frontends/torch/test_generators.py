@@ -54,3 +54,18 @@ def test_generator_that_nobody_drew_from_is_left_alone(monkeypatch: pytest.Monke
     kept = Generators()
     monkeypatch.setattr(random, "setstate", lambda state: pytest.fail("the state was written"))
     kept.restore()
+
+
+@pytest.mark.parametrize("kind", [numpy.random.PCG64, numpy.random.SFC64, type("Mine", (numpy.random.MT19937,), {})])
+def test_generator_that_somebody_put_in_place_of_numpys_is_kept_too(kind: type) -> None:
+    own = numpy.random.get_bit_generator()
+    try:
+        numpy.random.set_bit_generator(kind(5))
+        kept, before = Generators(), repr(numpy.random.get_state(legacy=False))
+        assert kept.are_untouched()
+        numpy.random.standard_normal(3)
+        assert not kept.are_untouched()
+        kept.restore()
+        assert repr(numpy.random.get_state(legacy=False)) == before
+    finally:
+        numpy.random.set_bit_generator(own)

@@ -78,7 +78,11 @@ class TorchCircumstances:
         outputs = subject.live_at(subject.arguments)
         between()
         gradient = self._gradient(outputs, cotangents)
-        return Afresh(gradient, [name for name, tensor, copy in before if not _same(tensor.detach(), copy)])
+        changed = [(name, tensor, copy) for name, tensor, copy in before if not _same(tensor.detach(), copy)]
+        for _, tensor, copy in changed:
+            # Whoever asks next is to find it as it was.
+            tensor.data.copy_(copy)
+        return Afresh(gradient, [name for name, _, _ in changed])
 
     def _call_elsewhere(self) -> None:
         """The function at other inputs of the same shapes."""

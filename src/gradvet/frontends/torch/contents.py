@@ -7,10 +7,12 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, NoneType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 
 from torch import Tensor, nn
+
+from gradvet.frontends.torch.legibility import is_harmless, writing_of
 
 REACH = 24
 """How many callables, containers and objects are looked into in search of modules, the nearest first."""
@@ -34,7 +36,7 @@ class Contents:
 
     modules: list[nn.Module]
     hookless: bool
-    """Whether no code there puts hooks on tensors."""
+    """Whether nothing there puts hooks on tensors or nodes, as far as the code can be read."""
 
     @classmethod
     def of(cls, *things: Any) -> Contents:
@@ -42,22 +44,13 @@ class Contents:
         found: dict[int, nn.Module] = {}
         hookless, opened = isinstance(things[0], LEGIBLE), 0
         for thing in reachable(*things):
-            if isinstance(thing, PLAIN):
-                continue
             if isinstance(thing, nn.Module):
                 found[id(thing)] = thing
                 continue
-            opened += 1
-            if hookless and isinstance(thing, FunctionType):
-                hookless = not _registers_hooks(thing.__code__)
+            hookless = hookless and is_harmless(thing)
+            opened += not isinstance(thing, PLAIN)
         # The code of a module is not looked into, nor what is too far to be reached.
         return cls(list(found.values()), hookless and not found and opened < REACH)
-
-
-@functools.lru_cache(maxsize=1024)
-def _registers_hooks(code: CodeType) -> bool:
-    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return "register_hook" in code.co_names or any(map(_registers_hooks, inner))
 
 
 def reachable(*things: Any, reach: int = REACH) -> Iterator[Any]:
@@ -83,7 +76,7 @@ def _inside(thing: Any) -> Iterator[Any]:
             except ValueError:  # the cell is still empty
                 continue
         # Of what stands beside the function in its file: modules, what may hold one, and other functions.
-        for name in thing.__code__.co_names:
+        for name in writing_of(thing.__code__).names:
             value = thing.__globals__.get(name)
             if value is not None and (not isinstance(value, FunctionType) or value.__globals__ is thing.__globals__):
                 yield value

@@ -27,20 +27,24 @@ PENDING = struct.Struct("=i4xd")
 class Generators:
     """The states of both generators at one moment."""
 
-    __slots__ = ("_numpy", "_python")
+    __slots__ = ("_numpy", "_python", "_unusual")
 
     def __init__(self) -> None:
         self._python = _python_state()
         self._numpy = _numpy_state()
+        self._unusual = _unusual_state() if self._numpy is None else None
 
     def are_untouched(self) -> bool:
         """Whether nothing was drawn since."""
-        return self._python == _python_state() and self._numpy == _numpy_state()
+        asked = self._unusual is None or repr(self._unusual) == repr(_unusual_state())
+        return asked and self._python == _python_state() and self._numpy == _numpy_state()
 
     def restore(self) -> None:
         """Back to that moment, if anything was drawn since."""
         if self._python != _python_state():
             random.setstate(_official(*self._python))
+        if self._unusual is not None:
+            _ask_back(self._unusual)
         if self._numpy is None or self._numpy == (now := _numpy_state()) or now is None:
             return
         for (address, state), (still, _) in zip(self._numpy, now, strict=True):
@@ -105,13 +109,25 @@ def _official(words: Any, waiting: float | None) -> tuple[Any, ...]:
 def _numpy_state() -> tuple[tuple[int, bytes], tuple[int, bytes]] | None:
     """Where NumPy keeps the words of its global generator and a waiting number, and both; None for an unusual one."""
     numpy: Any = sys.modules.get("numpy")
-    if numpy is None or not hasattr(numpy, "random"):
-        return None
-    generator: Any = numpy.random.get_bit_generator()
+    current = getattr(getattr(numpy, "random", None), "get_bit_generator", None)
+    generator = None if current is None else current()
     if type(generator).__name__ != "MT19937":
         return None
     words, waiting = _NUMPY.of(generator, _numpy_place), _PENDING.of(numpy.random.mtrand._rand, _pending_place)
     return (_NUMPY.address, words), (_PENDING.address, waiting)
+
+
+def _unusual_state() -> dict[str, Any] | None:
+    """What NumPy says of a global generator that somebody put in place of its own, or in a version of other ways."""
+    source: Any = getattr(sys.modules.get("numpy"), "random", None)
+    return None if source is None else dict(source.get_state(legacy=False))
+
+
+def _ask_back(state: dict[str, Any]) -> None:
+    """The state for a generator of its kind, if there is still one and somebody drew from it."""
+    now = _unusual_state()
+    if now is not None and now["bit_generator"] == state["bit_generator"] and repr(now) != repr(state):
+        sys.modules["numpy"].random.set_state(state)
 
 
 def _numpy_place(generator: Any) -> tuple[int, int]:
