@@ -9,7 +9,7 @@ from __future__ import annotations
 import dis
 import functools
 import sys
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType, NoneType
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -24,6 +24,9 @@ HOOK = "hook"
 
 WRITTEN = frozenset({"exec", "eval", "compile", "__import__", "import_module"})
 """Ways to run code that is not there to be read."""
+
+
+NUMBERS = frozenset({NoneType, bool, int, float, complex})
 
 
 class Writing(NamedTuple):
@@ -53,6 +56,8 @@ def writing_of(code: CodeType) -> Writing:
 
 def is_harmless(thing: Any) -> bool:
     """Whether something that a function can reach puts no hooks anywhere, as far as one can see."""
+    if type(thing) in NUMBERS:
+        return True
     if isinstance(thing, FunctionType):
         return _is_trusted(thing.__module__) or (writing_of(thing.__code__).is_plain and not _calls_strangers(thing))
     if isinstance(thing, Tensor):
@@ -67,11 +72,11 @@ def is_harmless(thing: Any) -> bool:
 def _calls_strangers(function: FunctionType) -> bool:
     """Whether it names functions of other files, which are not read."""
     around = function.__globals__
-    strangers = [around.get(name) for name in writing_of(function.__code__).names]
-    return any(
-        isinstance(value, FunctionType) and value.__globals__ is not around and not _is_trusted(value.__module__)
-        for value in strangers
-    )
+    for name in writing_of(function.__code__).names:
+        value = around.get(name)
+        if isinstance(value, FunctionType) and value.__globals__ is not around and not _is_trusted(value.__module__):
+            return True
+    return False
 
 
 def _is_trusted(module: str | None) -> bool:
