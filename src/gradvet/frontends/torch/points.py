@@ -34,6 +34,8 @@ class Point:
     """Whether the user asked for it."""
     brief: bool = False
     """Whether finite gradients are all that is asked for."""
+    agrees: bool | None = None
+    """Whether a glance at the first form showed the gradient to be the slope; None where there was none."""
 
 
 def _half(x: Tensor, generator: torch.Generator) -> Tensor:
