@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -213,6 +214,9 @@ def _fitting(trial: Trial, checks: dict[str, TrialCheck]) -> dict[str, TrialChec
         checks = {name: check for name, check in checks.items() if name in VALUES | FORWARD}
     if isinstance(trial.subject, TorchSubject) and trial.subject.binding.surrogate is not None:
         checks = {name: check for name, check in checks.items() if name not in VALUES}
+    if "interleaving" in checks:
+        with suppress(Exception):
+            _ = trial.interleaved  # what is called in between shows as a rule that the function reads its arguments
     if not SUBSTITUTING.intersection(checks) or not _reads_captured(trial):
         return checks
     trial.record.note("the function reads tensors that it captured instead of its arguments: they were moved in place")

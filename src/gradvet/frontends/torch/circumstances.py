@@ -36,6 +36,8 @@ class TorchCircumstances:
         self._own_rules: bool | None = None
         self._puts_hooks: bool | None = None
         self._operators: Hashable | None = None
+        self._reads_arguments = False
+        """Whether other arguments were seen to give other values."""
 
     @property
     def subject(self) -> TorchSubject:
@@ -89,7 +91,10 @@ class TorchCircumstances:
                 for a in subject.arguments
             ]
         try:
-            subject.function(*others)
+            found = tensors_in(subject.function(*others))
+            if len(found) == len(subject.outputs):
+                there = [found[leaf.position] for leaf in subject.codomain.leaves]
+                self._reads_arguments = any(map(_differ, there, subject.live))
         except (ArithmeticError, RuntimeError, ValueError, IndexError):
             subject.function(*[a.detach().clone().requires_grad_() if _floating(a) else a for a in subject.arguments])
         subject.cost.forwards += 1
@@ -206,6 +211,8 @@ class TorchCircumstances:
         return self._operators
 
     def reads_captured(self) -> bool:
+        if self._reads_arguments:
+            return False
         subject = self.subject
         step = 1e-2 * subject.point + 1e-3
         arguments = list(subject.arguments)
@@ -289,6 +296,10 @@ def _plain(value: Any) -> bool:
 
 def _floating(value: Any) -> bool:
     return _plain(value) and bool(value.is_floating_point() or value.is_complex())
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return _plain(one) and _plain(other) and not torch.equal(one, other)
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
