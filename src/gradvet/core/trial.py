@@ -12,7 +12,7 @@ from functools import cached_property
 
 from gradvet.core.arithmetic import all_finite, finite_part, namespace, peak
 from gradvet.core.circumstances import Afresh
-from gradvet.core.experiment import Experiment
+from gradvet.core.experiment import AtZero, Experiment
 from gradvet.core.judgement import FINE
 from gradvet.core.ladder import Rungs
 from gradvet.core.lines import NEAR, Claim, Near, climb, few_steps_for, near, steps_for
@@ -99,6 +99,13 @@ class Trial(Experiment):
         subject, rows = self.subject, self.subject.codomain.size
         first, second = (subject.representable(v) for v in (subject.signed(rows), subject.zeros(rows) + CONSTANT))
         return (first, subject.reverse.pull(first)), (second, subject.reverse.pull(second))
+
+    @cached_property
+    def at_zero(self) -> AtZero:
+        """Rules of the framework's own give nothing for nothing, and gradients of the same kinds for any cotangent."""
+        if self.subject.circumstances.is_stock() and self.pulled:
+            return AtZero(None, self.subject.reverse.misfits())
+        return super().at_zero
 
     @cached_property
     def interleaved(self) -> Afresh:

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint as decorated_checkpoint
 
 from gradvet.core.circumstances import Afresh
 from gradvet.errors import DerivativeError
-from gradvet.frontends.torch.hooks import HookWatch, have_hooks
+from gradvet.frontends.torch.hooks import have_hooks, hooks_so_far
 from gradvet.frontends.torch.makeup import Calls, branches_smoothly, has_decomposition
 from gradvet.frontends.torch.passes import accumulate, gradients, has_own_rules, nodes_behind
 from gradvet.frontends.torch.problem import tensors_in
@@ -187,17 +187,18 @@ class TorchCircumstances:
         if self.has_own_rules() or have_hooks(self.subject.inputs):
             return False
         if self._puts_hooks is None:
-            with HookWatch() as watch:
-                self.subject.live_at(self.subject.arguments)
-            self._puts_hooks = bool(watch.noticed)
+            before = hooks_so_far()
+            self.subject.live_at(self.subject.arguments)
+            self._puts_hooks = hooks_so_far() > before
         return not self._puts_hooks
 
     def values_again(self) -> Tensor:
         subject = self.subject
-        with HookWatch() as watch:
-            again: Tensor = subject.displaced(subject.zeros(subject.domain.size)).values
-        if subject.binding.surrogate is None and not subject.refusals:
-            self._puts_hooks = bool(watch.noticed)
+        before = hooks_so_far()
+        again: Tensor = subject.displaced(subject.zeros(subject.domain.size)).values
+        # A hook may be another thread's: it is the function's own if there is one at the next call too.
+        if subject.binding.surrogate is None and not subject.refusals and hooks_so_far() == before:
+            self._puts_hooks = False
         return again
 
     def branches_smoothly(self) -> bool:
