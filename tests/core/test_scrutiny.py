@@ -30,6 +30,21 @@ def test_smooth_function_is_judged_by_near_walks_alone(mode: Mode, monkeypatch: 
 
 
 @MODES
+def test_function_that_curves_within_the_step_is_extrapolated_before_any_ladder(
+    mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def climb(*_: Any, **__: Any) -> None:
+        raise AssertionError("no ladder was needed")
+
+    monkeypatch.setattr(Trial, "climb", climb)
+    # The truncation of a central difference is (h ω)² / 6 of the slope: 2e-5 here, and 1e-9 once extrapolated.
+    trial = trial_of(lambda x: torch.sin(2e3 * x), point(0.3, 1.0, 2.0))
+    outcome = Scrutiny(trial, mode).outcome()
+    assert (outcome.verdict, outcome.reason) == (Verdict.PASS, Reason.AGREES)
+    assert "far" in trial.first.answers
+
+
+@MODES
 @pytest.mark.parametrize("size", [1.0, 1e-6, 1e-9])
 def test_error_of_an_input_of_small_influence_is_found(mode: Mode, size: float) -> None:
     inner = written(lambda y: size * y, lambda y: torch.full_like(y, 1.1 * size))

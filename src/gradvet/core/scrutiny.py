@@ -169,7 +169,8 @@ class Scrutiny:
         if not walk.once("length", lambda: peak(walk.u)):
             return Outcome(Verdict.PASS, Reason.NO_SIGNAL)
         bent = walk.once("bent", lambda: bent_rows(trial, walk))
-        sharp = trial.is_fine and bent is None and self._agrees(walk, looks)
+        sharp = trial.is_fine and bent is None
+        sharp = sharp and (self._agrees(walk, looks) or self._agrees(walk.once("wider", walk.extrapolated), looks))
         if sharp and all(not r > trial.options.power for r in self._resolutions(walk, looks)):
             walk.answers[self.mode.name] = True
             return Outcome(Verdict.PASS, Reason.AGREES)

@@ -259,7 +259,9 @@ class Trial(Experiment):
 
     def near(self, u: Array) -> Near:
         """The walk next to the point, at the step that suits the format."""
-        return near(self.subject, u, NEAR if self.is_fine else self.subject.epsilon ** (1.0 / 3.0))
+        if self.is_fine:
+            return near(self.subject, u)
+        return near(self.subject, u, self.subject.epsilon ** (1.0 / 3.0)).extrapolated()
 
     def climb(self, u: Array, claims: Sequence[Claim], *, few: bool = False) -> list[Rungs]:
         """The ladder along u, all of it or only its middle."""
