@@ -63,9 +63,24 @@ def test_backward_pass_that_raises_is_asked_for_each_point_alone() -> None:
     assert glance().agree([at(1.0, 2.0), at(3.0, 7.0), at(4.0, 5.0)]) == [True, False, True]
 
 
-def test_no_point_and_no_number_agree_with_nothing() -> None:
+def test_no_point_agrees_with_nothing() -> None:
     assert glance().agree([]) == []
-    assert glance().agree([at()]) == [False]
+
+
+def test_where_there_is_no_number_a_backward_pass_must_run() -> None:
+    class Unready(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return 2.0 * x
+
+        @staticmethod
+        def backward(ctx: Any, *v: Tensor) -> Tensor:
+            return 2.0 * v[0] / v[0].max()
+
+    empty = torch.zeros(0, dtype=torch.float64, requires_grad=True)
+    unready = bind(Request(lambda x: Unready.apply(x), (empty,)))  # type: ignore[no-untyped-call]
+    assert glance().agree([at()]) == [True]
+    assert glance().agree([unready]) == [False]
 
 
 def test_points_of_very_different_size_are_held_to_bars_of_their_own() -> None:

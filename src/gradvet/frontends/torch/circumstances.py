@@ -16,7 +16,7 @@ from gradvet.core.circumstances import Afresh
 from gradvet.errors import DerivativeError
 from gradvet.frontends.torch.hooks import have_hooks, hooks_so_far
 from gradvet.frontends.torch.makeup import Calls, branches_smoothly, has_decomposition
-from gradvet.frontends.torch.passes import accumulate, gradients, has_own_rules, nodes_behind
+from gradvet.frontends.torch.passes import accumulate, gradients, is_stock, nodes_behind
 from gradvet.frontends.torch.problem import tensors_in
 from gradvet.frontends.torch.rearrangements import LAYOUTS, differ
 
@@ -33,7 +33,7 @@ class TorchCircumstances:
 
     def __init__(self, subject: TorchSubject) -> None:
         self._subject = weakref.ref(subject)
-        self._own_rules: bool | None = None
+        self._names: frozenset[str] | None = None
         self._puts_hooks: bool | None = None
         self._operators: Hashable | None = None
         self._reads_arguments = False
@@ -44,6 +44,13 @@ class TorchCircumstances:
         subject = self._subject()
         assert subject is not None
         return subject
+
+    @property
+    def _nodes(self) -> frozenset[str]:
+        """The names of all nodes in the graph of the point."""
+        if self._names is None:
+            self._names = frozenset([node.name() for node in nodes_behind(self.subject.live)])
+        return self._names
 
     def cotangent_layouts(self, v: Tensor) -> Mapping[str, Tensor]:
         plain = self.subject.codomain.unflatten(v)
@@ -179,9 +186,7 @@ class TorchCircumstances:
         )
 
     def has_own_rules(self) -> bool:
-        if self._own_rules is None:
-            self._own_rules = has_own_rules(self.subject.live)
-        return self._own_rules
+        return not all(map(is_stock, self._nodes))
 
     def is_stock(self) -> bool:
         if self.has_own_rules() or have_hooks(self.subject.inputs):
@@ -202,13 +207,13 @@ class TorchCircumstances:
         return again
 
     def branches_smoothly(self) -> bool:
-        return branches_smoothly(self.subject.live)
+        return branches_smoothly(self._nodes)
 
     def operators(self) -> Hashable:
         if self._operators is None:
             tensors = (self.subject.inputs, self.subject.live)
             kinds = [tuple([(t.dtype, t.layout, t.device.type, t.dim()) for t in ts]) for ts in tensors]
-            self._operators = frozenset(node.name() for node in nodes_behind(self.subject.live)), *kinds
+            self._operators = self._nodes, *kinds
         return self._operators
 
     def reads_captured(self) -> bool:
@@ -226,7 +231,7 @@ class TorchCircumstances:
         return bool(moved.displacement.any()) and not torch.equal(moved.values[: copied.shape[0]], here)
 
     def decomposes(self) -> bool:
-        return has_decomposition(self.subject.live)
+        return has_decomposition(self._nodes)
 
     def calls_one_operator(self) -> bool:
         with Calls() as calls:

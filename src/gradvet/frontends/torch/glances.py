@@ -88,7 +88,8 @@ class Glance:
         starts = [self._start(binding) for binding in bindings]
         started = [start for start in starts if start is not None]
         try:
-            answers = iter(self._hold(started) if started else [])
+            compared = bool(started) and started[0].value.numel() > 0
+            answers = iter(self._hold(started) if compared else [self._runs(start) for start in started])
         except Exception:
             if len(started) > 1:
                 return [start is not None and self._agree([start.binding])[0] for start in starts]
@@ -109,7 +110,12 @@ class Glance:
             return None
         # A copy: an output may be a view of an input.
         value = _vector(live).clone()
-        return _Start(binding, sources, live, value) if value.numel() and _size([value]) <= self.most else None
+        return None if value.numel() and not _size([value]) <= self.most else _Start(binding, sources, live, value)
+
+    def _runs(self, start: _Start) -> bool:
+        """Whether there is a backward pass where there is no number to compare."""
+        self.cost.pulls += 1
+        return len(swift_gradients(tuple(start.live), start.sources, tuple(map(torch.zeros_like, start.live)))) > 0
 
     def _hold(self, starts: Sequence[_Start]) -> list[bool]:
         """Each gradient held to a slope: a row for every point, which all have as many inputs and outputs."""
