@@ -122,9 +122,8 @@ class Glance:
         self.cost.forwards, self.cost.pulls = self.cost.forwards + len(starts), self.cost.pulls + 1
         x = torch.stack([_vector(start.sources) for start in starts])
         f0 = torch.stack([start.value for start in starts])
-        parts = x.split([source.numel() for source in starts[0].sources], 1)
-        sizes = _sizes(parts[0]) if len(parts) == 1 else torch.cat([_sizes(part) for part in parts], 1)
-        ahead = (sizes * signed_numbers(x.numel(), self._generator).view(x.shape)).mul_(NEAR).add_(x)
+        u, v = signed_numbers(x.numel() + f0.numel(), self._generator).split([x.numel(), f0.numel()])
+        ahead = (_sizes(x, starts[0].sources) * u.view(x.shape)).mul_(NEAR).add_(x)
         there = [
             _vector(_live(start.binding, _at(start.binding, row))) for start, row in zip(starts, ahead, strict=True)
         ]
@@ -133,11 +132,12 @@ class Glance:
         # Every output counts about the same, unless its slope drowns in its roundoff.
         top = size.amax(1, keepdim=True).mul_(COARSE)
         weight = (noise * DROWNING).add_(size).add_(top.masked_fill_(top == 0.0, 1.0))
-        v = signed_numbers(f0.numel(), self._generator).view(f0.shape) * (weight.amin(1, keepdim=True) / weight)
+        v = v.view(f0.shape) * (weight.amin(1, keepdim=True) / weight)
         w = _gradients(starts, v)
         predicted, seen = w * moved, v * slope
         slopes = zip(predicted.sum(1).tolist(), seen.sum(1).tolist(), strict=True)
-        norms = zip(*[rows.norm(dim=1).tolist() for rows in (predicted, seen, v * noise, v)], strict=True)
+        outputs = torch.linalg.vector_norm(torch.stack((seen, v * noise, v)), dim=2).tolist()
+        norms = zip(torch.linalg.vector_norm(predicted, dim=1).tolist(), *outputs, strict=True)
         return [
             abs(one - other) <= AGREEMENT * max(p, s) + ROUNDOFFS * n + self.immaterial * c < torch.inf
             for (one, other), (p, s, n, c) in zip(slopes, norms, strict=True)
@@ -184,10 +184,13 @@ def _gradients(starts: Sequence[_Start], v: Tensor) -> Tensor:
     )
 
 
-def _sizes(rows: Tensor) -> Tensor:
-    """By how much to move each number: by its own size, or a quarter of what is usual in its tensor."""
-    sizes = rows.abs()
-    usual = sizes.norm(dim=1, keepdim=True).mul_(LEAST_SIZE / math.sqrt(max(rows.shape[1], 1)))
+def _sizes(x: Tensor, sources: Sequence[Tensor]) -> Tensor:
+    """By how much to move each number of a row: by its own size, or a quarter of what is usual in its tensor."""
+    if len(sources) > 1:
+        parts = x.split([source.numel() for source in sources], 1)
+        return torch.cat([_sizes(part, sources[:1]) for part in parts], 1)
+    sizes = x.abs()
+    usual = torch.linalg.vector_norm(sizes, dim=1, keepdim=True).mul_(LEAST_SIZE / math.sqrt(max(x.shape[1], 1)))
     return torch.maximum(sizes, usual.masked_fill_(usual == 0.0, 1.0))
 
 
@@ -195,4 +198,4 @@ def _size(tensors: Sequence[Tensor]) -> float:
     """The largest size of a number; not a number where one of them is not; infinite where a tensor has none."""
     if not all(tensor.layout is torch.strided and tensor.numel() for tensor in tensors):
         return torch.inf
-    return float(torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).abs().max())
+    return float(_vector(tensors).abs().max())
