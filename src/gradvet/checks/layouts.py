@@ -15,7 +15,8 @@ def layouts(trial: Trial) -> Iterator[Finding]:
     if not subject.codomain.size or not subject.domain.size:
         return
     v, expected = trial.pulled[0]
-    found = subject.circumstances.input_layouts(v)
+    known = {} if trial.shifted is None else {"offset": trial.shifted.gradient}
+    found = subject.circumstances.input_layouts(v, known)
     for name, gradient in found.items():
         gap = gap_between(trial, v, gradient, expected)
         if gap is not None:

@@ -18,7 +18,7 @@ from gradvet.frontends.torch.hooks import have_hooks, hooks_so_far
 from gradvet.frontends.torch.makeup import Calls, branches_smoothly, has_decomposition
 from gradvet.frontends.torch.passes import accumulate, gradients, is_stock, nodes_behind
 from gradvet.frontends.torch.problem import tensors_in
-from gradvet.frontends.torch.rearrangements import LAYOUTS, differ
+from gradvet.frontends.torch.rearrangements import LAYOUTS, OFFSET, differ
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.subject import TorchSubject
@@ -76,17 +76,22 @@ class TorchCircumstances:
         with _named("after a forward pass at other inputs"):
             return self._watched(v, self._call_elsewhere)
 
-    def _watched(self, v: Tensor, between: Callable[[], None]) -> Afresh:
+    def shifted_after_another_forward(self, v: Tensor) -> Afresh | None:
+        arguments = self._laid_out(LAYOUTS[OFFSET])
+        return None if arguments is None else self._watched(v, self._call_elsewhere, arguments)
+
+    def _watched(self, v: Tensor, between: Callable[[], None], given: Sequence[Any] = ()) -> Afresh:
         """A forward and a backward pass, with an eye on arguments and cotangents."""
         subject = self.subject
+        given = given or subject.arguments
         cotangents = subject.codomain.unflatten(v)
         names = [f"the cotangent of {leaf.name}" for leaf in subject.codomain.leaves]
-        arguments = [(n, a) for n, a in zip(subject.binding.names, subject.arguments, strict=True) if _plain(a)]
+        arguments = [(n, a) for n, a in zip(subject.binding.names, given, strict=True) if _plain(a)]
         watched = [*zip(names, cotangents, strict=True), *arguments]
         before = [(name, tensor, tensor.detach().clone()) for name, tensor in watched]
-        outputs = subject.live_at(subject.arguments)
+        outputs = subject.live_at(given)
         between()
-        gradient = self._gradient(outputs, cotangents)
+        gradient = self._gradient(outputs, cotangents, [given[leaf.position] for leaf in subject.domain.leaves])
         return Afresh(gradient, [name for name, tensor, copy in before if not _same(tensor.detach(), copy)])
 
     def _call_elsewhere(self) -> None:
@@ -128,21 +133,12 @@ class TorchCircumstances:
         found: Tensor = subject.zeros(coordinates.size) if gradient is None else coordinates.flatten(gradient)
         return found
 
-    def input_layouts(self, v: Tensor) -> Mapping[str, Tensor]:
+    def input_layouts(self, v: Tensor, known: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         subject, found = self.subject, {}
-        if any(not _plain(tensor) for tensor in subject.inputs):
-            return {}
-        # Parameters belong to their module, which keeps them contiguous.
-        places = {
-            leaf.position
-            for leaf in subject.domain.leaves
-            if not isinstance(subject.arguments[leaf.position], torch.nn.Parameter)
-        }
         for name, change in LAYOUTS.items():
-            arguments = [
-                change(a.detach()).requires_grad_() if i in places else a for i, a in enumerate(subject.arguments)
-            ]
-            if any(differ(arguments[i], subject.arguments[i]) for i in places):
+            if name in known:
+                found[name] = known[name]
+            elif (arguments := self._laid_out(change)) is not None:
                 live = None
                 with suppress(ArithmeticError, RuntimeError, ValueError, IndexError):
                     live = subject.live_at(arguments)
@@ -152,6 +148,20 @@ class TorchCircumstances:
                 with _named(f"for inputs that are {name} in memory"):
                     found[name] = self._gradient(live, subject.codomain.unflatten(v), sources)
         return found
+
+    def _laid_out(self, change: Callable[[Tensor], Tensor]) -> list[Any] | None:
+        """Copies of the arguments that lie otherwise in memory; None where they would not."""
+        subject = self.subject
+        if not all(map(_plain, subject.inputs)):
+            return None
+        arguments, differs = list(subject.arguments), False
+        for leaf in subject.domain.leaves:
+            own = arguments[leaf.position]
+            # Parameters belong to their module, which keeps them contiguous.
+            if not isinstance(own, torch.nn.Parameter):
+                arguments[leaf.position] = copy = change(own.detach()).requires_grad_()
+                differs = differs or differ(copy, own)
+        return arguments if differs else None
 
     def mapped(self, V: Sequence[Tensor]) -> list[Tensor]:
         subject = self.subject
