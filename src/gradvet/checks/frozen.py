@@ -20,7 +20,7 @@ def frozen(trial: Trial) -> Iterator[Finding]:
     domain = subject.domain
     if len(domain.leaves) < 2 or not subject.codomain.size:
         return
-    v, expected = trial.pulled[0]
+    v, expected = trial.pulled
     xp = namespace(expected)
     for number, leaf in enumerate(domain.leaves[:MOST]):
         part = domain.slice(number)

@@ -14,7 +14,7 @@ def layouts(trial: Trial) -> Iterator[Finding]:
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return
-    v, expected = trial.pulled[0]
+    v, expected = trial.pulled
     known = {} if trial.shifted is None else {"offset": trial.shifted.gradient}
     found = subject.circumstances.input_layouts(v, known)
     for name, gradient in found.items():

@@ -24,7 +24,7 @@ def determinism(trial: Trial) -> Iterator[Finding]:
             f"two evaluations at the same point and random state differ by {wobble:.2g}: the function draws on "
             "something beyond torch's, Python's and NumPy's generators, or its sums have no fixed order"
         )
-    v, first = trial.pulled[0]
+    v, first = trial.pulled
     second = third = subject.circumstances.again(v)
     if not subject.circumstances.is_stock():
         # Twice in a row: what goes wrong every other time shows itself then. The framework's own rules keep no count.

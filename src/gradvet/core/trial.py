@@ -94,11 +94,18 @@ class Trial(Experiment):
         self.deadline = math.inf if options.seconds is None else time.monotonic() + options.seconds
 
     @cached_property
-    def pulled(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """A random codirection and a constant one with their gradients, which the exact checks share."""
-        subject, rows = self.subject, self.subject.codomain.size
-        first, second = (subject.representable(v) for v in (subject.signed(rows), subject.zeros(rows) + CONSTANT))
-        return (first, subject.reverse.pull(first)), (second, subject.reverse.pull(second))
+    def pulled(self) -> tuple[Array, Array]:
+        """A random codirection with its gradient, which the exact checks share."""
+        return self._pulled(self.subject.signed(self.subject.codomain.size))
+
+    @cached_property
+    def pulled_evenly(self) -> tuple[Array, Array]:
+        """A constant one with its gradient."""
+        return self._pulled(self.subject.zeros(self.subject.codomain.size) + CONSTANT)
+
+    def _pulled(self, v: Array) -> tuple[Array, Array]:
+        v = self.subject.representable(v)
+        return v, self.subject.reverse.pull(v)
 
     @cached_property
     def at_zero(self) -> AtZero:
@@ -109,9 +116,9 @@ class Trial(Experiment):
 
     @cached_property
     def shifted(self) -> Afresh | None:
-        """The gradient for the first of them through a fresh call, with inputs that begin elsewhere in memory and
-        another forward pass in between; None unless both change nothing."""
-        v, expected = self.pulled[0]
+        """The gradient for the random one through a fresh call, with inputs that begin elsewhere in memory and another
+        forward pass in between; None unless both change nothing."""
+        v, expected = self.pulled
         with suppress(Exception):
             found = self.subject.circumstances.shifted_after_another_forward(v)
             if found is not None and not found.changed and self.subject.equal(found.gradient, expected):
@@ -121,12 +128,12 @@ class Trial(Experiment):
     @cached_property
     def interleaved(self) -> Afresh:
         """The same with the inputs where they are; where that changes nothing, they need not be."""
-        return self.shifted or self.subject.circumstances.after_another_forward(self.pulled[0][0])
+        return self.shifted or self.subject.circumstances.after_another_forward(self.pulled[0])
 
     @cached_property
     def afresh(self) -> Afresh:
         """The same without another forward pass; where that changes nothing, it need not be left out."""
-        v, expected = self.pulled[0]
+        v, expected = self.pulled
         with suppress(Exception):
             if not self.interleaved.changed and self.subject.equal(self.interleaved.gradient, expected):
                 return self.interleaved
