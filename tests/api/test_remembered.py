@@ -46,7 +46,7 @@ def calls(function: Any, *arguments: Tensor, **settings: Any) -> int:
     return report.cost.forwards + report.cost.pulls
 
 
-@pytest.mark.parametrize("name", ["batched", "checkpoint", "undefined", "cotangents", "accumulation"])
+@pytest.mark.parametrize("name", ["batched", "checkpoint", "linearity", "undefined", "cotangents", "accumulation"])
 def test_same_operators_are_asked_once(name: str) -> None:
     first, second = (gradvet.check(lambda x: x.sin() * x, inputs(length), seed=0) for length in (5, 7))
     assert about(first, name)

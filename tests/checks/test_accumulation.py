@@ -13,7 +13,7 @@ from tests.core.trials import point, trial_of
 def found(monkeypatch: pytest.MonkeyPatch, factor: float, added: float, slope: float = 3.0) -> Finding:
     """The finding where `.grad` gains this factor of the gradient, and something more."""
     trial = trial_of(lambda x: slope * x, point(1.0, 1.0))
-    gained = factor * trial.pulled[0][1] + added
+    gained = factor * trial.pulled[1] + added
     monkeypatch.setattr(trial.subject.circumstances, "accumulated", lambda v: iter([gained, gained]))
     (finding,) = accumulation(trial)
     return finding
@@ -31,7 +31,7 @@ def test_anything_else_than_the_gradient_fails(monkeypatch: pytest.MonkeyPatch, 
 
 def test_graph_that_later_calls_spoiled_is_not_held_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
     trial = trial_of(torch.sin, point(1.0, 2.0))
-    through_fresh_call = trial.pulled[0][1]
+    through_fresh_call = trial.pulled[1]
     monkeypatch.setattr(
         trial.subject.circumstances, "accumulated", lambda v: iter([0.0 * through_fresh_call, through_fresh_call])
     )

@@ -169,4 +169,4 @@ def test_backward_that_writes_to_its_input_is_blamed_for_that_and_not_for_what_i
     x = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     found = {f.check: f.verdict for f in gradvet.check(rule(writing), x, seed=0).findings}
     assert found["mutation"] is Verdict.FAIL
-    assert found["interleaving"] is Verdict.PASS
+    assert "interleaving" not in found

@@ -15,7 +15,7 @@ from tests.core.trials import point, trial_of
 
 def gap(trial: Trial, *factors: float) -> Gap | None:
     """Between the gradient and itself times these factors."""
-    v, expected = trial.pulled[0]
+    v, expected = trial.pulled
     return gap_between(trial, v, expected * torch.tensor(factors, dtype=torch.float64), expected)
 
 
@@ -34,7 +34,7 @@ def test_entry_that_differs_more_is_named_with_both_values(factor: float) -> Non
     found = gap(trial, 1.0, factor, 1.0)
     assert found is not None
     assert str(found.place) == "input 0 [1]"
-    assert found.expected == float(trial.pulled[0][1][1])
+    assert found.expected == float(trial.pulled[1][1])
     assert found.found == pytest.approx(factor * found.expected, nan_ok=True)
 
 
@@ -46,7 +46,7 @@ def test_worst_of_several_entries_is_named() -> None:
 
 def test_where_the_reference_is_not_finite_nothing_is_held_to_it() -> None:
     trial = straight()
-    v, expected = trial.pulled[0]
+    v, expected = trial.pulled
     lost = torch.tensor([math.nan, math.inf, float(expected[2])], dtype=torch.float64)
     assert gap_between(trial, v, expected, lost) is None
 
@@ -77,7 +77,7 @@ def test_gradient_that_changes_with_the_last_digit_of_the_inputs_may_differ_by_w
 @pytest.mark.parametrize("factor", [1.5, 0.5])
 def test_entry_that_differs_is_found_beside_one_that_is_not_finite(factor: float) -> None:
     trial = straight()
-    v, expected = trial.pulled[0]
+    v, expected = trial.pulled
     lost = expected * torch.tensor([math.inf, 1.0, 1.0], dtype=torch.float64)
     found = gap_between(trial, v, expected * torch.tensor([1.0, 1.0, factor], dtype=torch.float64), lost)
     assert found is not None

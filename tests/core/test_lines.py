@@ -44,9 +44,21 @@ def test_near_walk_of_a_cubic_gives_its_slopes_and_bends_at_both_steps() -> None
     h = step * 0.5
     assert float(walk.odd[0]) == pytest.approx((3 * x**2 * h + h**3) / step)
     assert float(walk.even[0]) == pytest.approx(3 * x * h**2 / step)
-    assert float(walk.even_far[0]) == pytest.approx(3 * x * (2 * h) ** 2 / (2 * step))
-    assert float(walk.slope[0]) == pytest.approx(3 * x**2 * 0.5)
+    assert float(walk.far[1][0]) == pytest.approx(3 * x * (2 * h) ** 2 / (2 * step))
+    assert float(walk.slope[0]) == float(walk.odd[0])
+    assert float(walk.extrapolated().slope[0]) == pytest.approx(3 * x**2 * 0.5, rel=1e-12)
     assert float(walk.displacement[0]) == 0.5
+
+
+def test_near_walk_goes_twice_as_far_only_when_asked_and_once() -> None:
+    subject = trial_of(torch.sin, point(1.0, 2.0)).subject
+    before = subject.cost.forwards
+    walk = near(subject, torch.tensor([0.5, 0.5], dtype=torch.float64))
+    assert subject.cost.forwards == before + 2
+    walk.extrapolated()
+    assert subject.cost.forwards == before + 4
+    assert walk.extrapolated().far is walk.far
+    assert subject.cost.forwards == before + 4
 
 
 def test_near_walk_is_as_near_as_float64_allows() -> None:

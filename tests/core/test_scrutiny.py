@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,6 +27,21 @@ def test_smooth_function_is_judged_by_near_walks_alone(mode: Mode, monkeypatch: 
     monkeypatch.setattr(Trial, "climb", climb)
     outcome = Scrutiny(trial_of(torch.sin, point(0.3, 1.0, 2.0)), mode).outcome()
     assert (outcome.verdict, outcome.reason) == (Verdict.PASS, Reason.AGREES)
+
+
+@MODES
+def test_function_that_curves_within_the_step_is_extrapolated_before_any_ladder(
+    mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def climb(*_: Any, **__: Any) -> None:
+        raise AssertionError("no ladder was needed")
+
+    monkeypatch.setattr(Trial, "climb", climb)
+    # The truncation of a central difference is (h ω)² / 6 of the slope: 2e-5 here, and 1e-9 once extrapolated.
+    trial = trial_of(lambda x: torch.sin(2e3 * x), point(0.3, 1.0, 2.0))
+    outcome = Scrutiny(trial, mode).outcome()
+    assert (outcome.verdict, outcome.reason) == (Verdict.PASS, Reason.AGREES)
+    assert "far" in trial.first.answers
 
 
 @MODES
@@ -128,3 +144,45 @@ def test_what_is_beside_a_kink_is_judged_whichever_way_it_is_walked(
     trial = trial_of(lambda x: x[:1].abs() + straight(x[1:]), point(0.0, 1.0))
     outcome = Scrutiny(trial, mode)._beside_kinks(sign * trial.first.u.abs(), trial.looks[0])
     assert outcome.verdict is verdict
+
+
+def tilted(size: float, factor: float) -> Callable[[Tensor], Tensor]:
+    """`size` times the sine, with a right backward pass and a tangent that is off by a factor in one entry."""
+
+    class Tilted(torch.autograd.Function):
+        @staticmethod
+        def forward(y: Tensor) -> Tensor:
+            return size * torch.sin(y)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, *v: Tensor) -> Tensor:
+            return v[0] * size * torch.cos(ctx.saved_tensors[0])
+
+        @staticmethod
+        def jvp(ctx: Any, *u: Tensor) -> Tensor:
+            tangent = u[0] * size * torch.cos(ctx.saved_tensors[0])
+            return torch.cat([factor * tangent[:1], tangent[1:]])
+
+    return lambda y: Tilted.apply(y)  # type: ignore[no-untyped-call,no-any-return]
+
+
+@pytest.mark.parametrize(("factor", "pushes"), [(1.0, 1), (1.0 + 1e-8, 2)])
+def test_forward_mode_is_walked_once_where_it_is_reverse_mode_to_roundoff(factor: float, pushes: int) -> None:
+    trial = trial_of(tilted(1.0, factor), point(0.3, 1.0, 2.0))
+    assert [Scrutiny(trial, mode).outcome().verdict for mode in (REVERSE, FORWARD)] == [Verdict.PASS] * 2
+    assert trial.subject.cost.pushes == pushes
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("size", [1.0, 1e-3, 1e-6])
+def test_tangent_that_is_wrong_in_an_input_of_small_influence_is_found_beside_a_right_gradient(
+    size: float, seed: int
+) -> None:
+    inner = tilted(size, 1.1)
+    trial = trial_of(lambda x, y: x + inner(y), point(0.3, 1.0), point(0.7, 0.2), seed=seed)
+    assert [Scrutiny(trial, mode).outcome().verdict for mode in (REVERSE, FORWARD)] == [Verdict.PASS, Verdict.FAIL]

@@ -159,7 +159,7 @@ def _of_kind(
 ) -> Iterator[Finding]:
     tally = _Tally()
     glance = _glance(trial)
-    for point in _unsettled(points, trial, tally, glance):
+    for point in _unsettled(points, trial, modes, tally, glance):
         if trial.late:
             tally.skipped.append(f"{point.name} and the following (the time that was given is spent)")
             break
@@ -180,8 +180,10 @@ def _of_kind(
     yield from tally.findings(kind)
 
 
-def _unsettled(points: Iterable[Point], trial: Trial, tally: _Tally, glance: Glance) -> Iterator[Point]:
-    """The points that a glance at all of them together does not settle."""
+def _unsettled(
+    points: Iterable[Point], trial: Trial, modes: list[str], tally: _Tally, glance: Glance
+) -> Iterator[Point]:
+    """The points, after a glance at all of them together; none where that settles them."""
     if not trial.reversible or trial.subject.domain.size > TOGETHER:
         yield from points
         return
@@ -191,6 +193,9 @@ def _unsettled(points: Iterable[Point], trial: Trial, tally: _Tally, glance: Gla
         tally.brief = True
         tally.exercised += [point.name for point, _ in gathered]
         return
+    seen = [(point, form) for point, form in gathered if form and _may_be_glanced_at(point, form, trial, modes)]
+    for (point, _), answer in zip(seen, glance.agree([form for _, form in seen]), strict=True):
+        point.agrees = answer
     for point, form in gathered:
         point.forms = chain([form] if form else [], point.forms)
         yield point
@@ -212,7 +217,10 @@ def _answer(point: Point, trial: Trial, modes: list[str], glance: Glance) -> Fin
     for form in point.forms:
         if point.brief and trial.reversible and glance.are_finite(form):
             return Finding("", Verdict.PASS, "finite")
-        if _may_be_glanced_at(point, form, trial, modes) and glance.agrees(form):
+        agrees, point.agrees = point.agrees, None
+        if agrees is None and _may_be_glanced_at(point, form, trial, modes):
+            agrees = glance.agree([form])[0]
+        if agrees:
             return Finding("", Verdict.PASS, "agrees")
         try:
             there = _trial_at(form, trial)

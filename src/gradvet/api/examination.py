@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -33,7 +34,6 @@ from gradvet.core.trial import Trial
 from gradvet.errors import DerivativeError, InvalidProblemError, OutputsChangedError
 from gradvet.frontends.torch.binding import Binding, Request, bind
 from gradvet.frontends.torch.compositions import second_order_subject
-from gradvet.frontends.torch.contents import Contents
 from gradvet.frontends.torch.preservation import undisturbed
 from gradvet.frontends.torch.randomness import forked
 from gradvet.frontends.torch.semantics import explain, remarks, told_apart
@@ -187,7 +187,7 @@ def _transformed(trial: Trial, request: Request, wanted: Wanted) -> Iterator[Fin
 def _asked_once(trial: Trial, request: Request, wanted: Wanted, checks: dict[str, TrialCheck]) -> dict[str, TrialCheck]:
     """The checks; those of torch's own rules that nobody named are recalled where there are no others."""
     names = (ABOUT_RULES & checks.keys()) - wanted.selection.named
-    if not names or not _is_stock(trial) or not Contents.of(request.func, request.inputs, request.kwargs).hookless:
+    if not names or not _is_stock(trial):
         return checks
     return {
         name: once_for_its_operators(name, check, request.func) if name in names else check
@@ -214,6 +214,9 @@ def _fitting(trial: Trial, checks: dict[str, TrialCheck]) -> dict[str, TrialChec
         checks = {name: check for name, check in checks.items() if name in VALUES | FORWARD}
     if isinstance(trial.subject, TorchSubject) and trial.subject.binding.surrogate is not None:
         checks = {name: check for name, check in checks.items() if name not in VALUES}
+    if "interleaving" in checks:
+        with suppress(Exception):
+            _ = trial.interleaved  # what is called in between shows as a rule that the function reads its arguments
     if not SUBSTITUTING.intersection(checks) or not _reads_captured(trial):
         return checks
     trial.record.note("the function reads tensors that it captured instead of its arguments: they were moved in place")

@@ -14,7 +14,7 @@ def accumulation(trial: Trial) -> Iterator[Finding]:
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return
-    v, expected = trial.pulled[0]
+    v, expected = trial.pulled
     gap = None
     # Where the graph of the point does not show it, later calls may have spoiled that: then a fresh one.
     for found in subject.circumstances.accumulated(v):

@@ -35,7 +35,7 @@ def _mapped_cotangents(trial: Trial) -> Finding:
 
 
 def _gradients(trial: Trial, together: Callable[[Sequence[Array]], list[Array]]) -> Finding:
-    alone = trial.pulled
+    alone = trial.pulled, trial.pulled_evenly
     for (v, expected), found in zip(alone, together([v for v, _ in alone]), strict=True):
         gap = gap_between(trial, v, found, expected)
         if gap is not None:

@@ -15,7 +15,7 @@ def checkpoint(trial: Trial) -> Iterator[Finding]:
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return
-    v, expected = trial.pulled[0]
+    v, expected = trial.pulled
     gap = gap_between(trial, v, subject.circumstances.checkpointed(v), expected)
     if gap is not None and not _is_stateful(trial, v, expected):
         words = f"torch's own operators are not to be trusted under torch.utils.checkpoint here, {gap}"

@@ -16,9 +16,9 @@ def cotangents(trial: Trial) -> Iterator[Finding]:
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return
-    v, expected = trial.pulled[0]
+    v, expected = trial.pulled
     looks = {name: (found, expected) for name, found in subject.circumstances.cotangent_layouts(v).items()}
-    constant, of_constant = trial.pulled[1]
+    constant, of_constant = trial.pulled_evenly
     expanded = subject.circumstances.expanded_cotangent(constant)
     if expanded is not None:
         looks["expanded"] = expanded, of_constant

@@ -14,7 +14,9 @@ def interleaving(trial: Trial) -> Iterator[Finding]:
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return
-    v, _ = trial.pulled[0]
+    if trial.interleaved.changed:
+        return  # passes that write to their inputs disagree anyway, and the mutation is named
+    v, _ = trial.pulled
     # Not the graph of the point: later calls may have spoiled it already.
     gap = gap_between(trial, v, trial.interleaved.gradient, trial.afresh.gradient)
     if gap is not None:

@@ -14,8 +14,9 @@ def layouts(trial: Trial) -> Iterator[Finding]:
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return
-    v, expected = trial.pulled[0]
-    found = subject.circumstances.input_layouts(v)
+    v, expected = trial.pulled
+    known = {} if trial.shifted is None else {"offset": trial.shifted.gradient}
+    found = subject.circumstances.input_layouts(v, known)
     for name, gradient in found.items():
         gap = gap_between(trial, v, gradient, expected)
         if gap is not None:

@@ -14,7 +14,7 @@ def linearity(trial: Trial) -> Iterator[Finding]:
     subject = trial.subject
     if not subject.codomain.size or not subject.domain.size:
         return
-    (a, of_a), (b, of_b) = trial.pulled
+    (a, of_a), (b, of_b) = trial.pulled, trial.pulled_evenly
     v = subject.representable(-0.5 * a - 0.25 * b)
     parts = -0.5 * of_a - 0.25 * of_b
     at_zero = trial.at_zero.gradient

@@ -227,9 +227,9 @@ def _catalogue(
 def _examine(
     func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: Sequence[Check]
 ) -> Report:
-    with undisturbed(func, arguments) as contents:
+    with undisturbed(func, arguments):
         try:
-            problem = TorchProblem(func, arguments, options.seed, options.masked, hookless=contents.hookless)
+            problem = TorchProblem(func, arguments, options.seed, options.masked)
             _check_outputs(problem.live)
             return run("", Experiment(problem, options), catalogue)
         except (RuntimeError, OutputsChangedError) as error:

@@ -36,6 +36,10 @@ class Circumstances(Protocol):
         """The same, with a forward at other inputs of the same shapes between forward and backward."""
         ...
 
+    def shifted_after_another_forward(self, v: Array) -> Afresh | None:
+        """The same, with copies of the inputs that begin elsewhere in memory."""
+        ...
+
     def again(self, v: Array) -> Array:
         """Once more through the graph of the point, from another random state."""
         ...
@@ -44,8 +48,8 @@ class Circumstances(Protocol):
         """Only one input requires grad; None where the outputs then have no derivative."""
         ...
 
-    def input_layouts(self, v: Array) -> Mapping[str, Array]:
-        """The inputs with the same values laid out in memory in other ways."""
+    def input_layouts(self, v: Array, known: Mapping[str, Array]) -> Mapping[str, Array]:
+        """The inputs with the same values laid out in memory in other ways, of which some are known already."""
         ...
 
     def mapped(self, V: Sequence[Array]) -> list[Array]:

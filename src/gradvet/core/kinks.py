@@ -37,7 +37,7 @@ def bent_rows(trial: Trial, walk: Near) -> Array | None:
     bent = even > xp.maximum(1e-5 * xp.abs(walk.odd), (CLEAR_OF_NOISE / NEAR) * trial.coarse_noise)
     if not bool(xp.any(bent)):
         return None
-    bent = bent & (2.0 * xp.abs(walk.even_far) < SMOOTH * even) & xp.isfinite(even)
+    bent = bent & (2.0 * xp.abs(walk.far[1]) < SMOOTH * even) & xp.isfinite(even)
     return bent if bool(xp.any(bent)) else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from gradvet.core.arithmetic import dot, namespace, norm
@@ -23,16 +23,17 @@ LADDERS = ((2.0**-40, -4, 24), (2.0**-20, -3, 18), (2.0**-9, -2, 12), (1.0, -1, 
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """Slopes by differences at a step and at twice the step, for every output of the codomain."""
+    """Slopes by differences for every output of the codomain, and on demand the same at twice the step."""
 
     u: Array
     displacement: Array
     """What was really walked, per unit of the step."""
     odd: Array
     even: Array
-    even_far: Array
     slope: Array
-    """Richardson's extrapolation of the two."""
+    """The odd part, or Richardson's extrapolation of it."""
+    beyond: Callable[[], tuple[Array, Array]]
+    """Walks twice the step, for the odd and the even part there."""
     answers: dict[Hashable, Any] = field(default_factory=dict)
     """What was found out about it, for the mode that asks next."""
 
@@ -43,16 +44,26 @@ class Near:
         found: Found = self.answers[question]
         return found
 
+    @property
+    def far(self) -> tuple[Array, Array]:
+        return self.once("far", self.beyond)
+
+    def extrapolated(self) -> Near:
+        """The same with less truncation in its slope."""
+        return replace(self, slope=(4.0 * self.odd - self.far[0]) / 3.0, answers={"far": self.far})
+
 
 def near(subject: Subject, u: Array, step: float = NEAR) -> Near:
-    """Four evaluations next to the point."""
-    rows, value = subject.codomain.size, subject.value
-    plus, minus, plus2, minus2 = (subject.displaced(t * u) for t in (step, -step, 2.0 * step, -2.0 * step))
-    f0 = value[:rows]
-    a, b, c, d = (walk.values[:rows] - f0 for walk in (plus, minus, plus2, minus2))
-    displacement = (plus.displacement - minus.displacement) / (2.0 * step)
-    odd, far = (a - b) / (2.0 * step), (c - d) / (4.0 * step)
-    return Near(u, displacement, odd, (a + b) / (2.0 * step), (c + d) / (4.0 * step), (4.0 * odd - far) / 3.0)
+    """Two evaluations next to the point; the next two where those leave doubt."""
+    f0 = subject.value[: subject.codomain.size]
+
+    def parts(step: float) -> tuple[Array, Array, Array]:
+        plus, minus = subject.displaced(step * u), subject.displaced(-step * u)
+        a, b = plus.values[: f0.shape[0]] - f0, minus.values[: f0.shape[0]] - f0
+        return plus.displacement - minus.displacement, (a - b) / (2.0 * step), (a + b) / (2.0 * step)
+
+    displacement, odd, even = parts(step)
+    return Near(u, displacement / (2.0 * step), odd, even, odd, lambda: parts(2.0 * step)[1:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class Problem(Protocol):
 
     @property
     def is_known_to_be_stock(self) -> bool:
-        """Whether nothing in the derivative of the only output is the function's own, as far as its code shows."""
+        """Whether nothing in the derivative of the only output is the function's own."""
         ...
 
     def is_known(self, trait: Trait) -> bool:

@@ -14,7 +14,7 @@ from gradvet.core.kinks import bent_rows, set_kinks_aside
 from gradvet.core.ladder import Reading, read
 from gradvet.core.lines import NEAR, Near
 from gradvet.core.missing import without_derivative, without_tangent
-from gradvet.core.modes import Mode
+from gradvet.core.modes import REVERSE, Mode
 from gradvet.core.noise import inherited, jitter
 from gradvet.core.outcome import Outcome
 from gradvet.core.pinpoint import pinpoint
@@ -34,6 +34,10 @@ ALONE = 64
 
 FAINT = 0.75
 """What changes the outputs by less than roundoff to this power, over a step of the inputs' own size, is no slope."""
+
+FINER = 3.0 * 128.0
+"""No input moves along the second walk by more than three times what it moves along the first; and what is held to a
+bar 100 times as fine along one direction is missed no more often than what is held to it along two."""
 
 SLACK = 64.0
 """So many times that may be left of a sum that should be nothing."""
@@ -90,10 +94,25 @@ class Scrutiny:
             yield undefined
             return
         yield self._jointly() if trial.is_fine else in_few_steps(self)
-        if trial.is_fine and not trial.late:
+        if trial.is_fine and not trial.late and not self._follows():
             yield self.along(trial.second, trial.looks)
         yield from self._each_alone(trial.looks)
         yield from self._at_the_edge()
+
+    def _follows(self) -> bool:
+        """Whether what this mode says of the second walk follows from what reverse mode says there.
+
+        Where the two differ so little along the first walk that one direction misses no more of a difference than two
+        would that are held to differences.
+        """
+        trial = self.trial
+        if self.mode is REVERSE or not trial.second.answers.get(REVERSE.name, False):
+            return False
+        u = trial.first.displacement
+        claims = self.mode.claims(trial, u, trial.looks)
+        gaps = [abs(claim.predicted(u, 1.0) - dot(look.w, u)) for look, claim in zip(trial.looks, claims, strict=True)]
+        bars = [self._seen(trial.second, look).allowed for look in trial.looks]
+        return all(FINER * gap <= bar for gap, bar in zip(gaps, bars, strict=True))
 
     def _at_the_edge(self) -> Iterator[Outcome]:
         """Outputs that exist at the point but not on both sides of it: by lines that stay inside on one side.
@@ -150,8 +169,10 @@ class Scrutiny:
         if not walk.once("length", lambda: peak(walk.u)):
             return Outcome(Verdict.PASS, Reason.NO_SIGNAL)
         bent = walk.once("bent", lambda: bent_rows(trial, walk))
-        sharp = trial.is_fine and bent is None and self._agrees(walk, looks)
+        sharp = trial.is_fine and bent is None
+        sharp = sharp and (self._agrees(walk, looks) or self._agrees(walk.once("wider", walk.extrapolated), looks))
         if sharp and all(not r > trial.options.power for r in self._resolutions(walk, looks)):
+            walk.answers[self.mode.name] = True
             return Outcome(Verdict.PASS, Reason.AGREES)
         if trial.late:
             return Outcome(Verdict.INCONCLUSIVE, Reason.BUDGET)
@@ -162,12 +183,15 @@ class Scrutiny:
     def _agrees(self, walk: Near, looks: Sequence[Look]) -> bool:
         agree = True
         for look, claim in zip(looks, self.mode.claims(self.trial, walk.displacement, looks), strict=True):
-            seen = walk.once(look, partial(self._outlook, walk, look))
+            seen = self._seen(walk, look)
             if abs(seen.slope - claim.predicted(walk.displacement, 1.0)) <= seen.allowed:
                 self._note_resolution(seen.shares, seen.allowed)
             else:
                 agree = False
         return agree
+
+    def _seen(self, walk: Near, look: Look) -> _Outlook:
+        return walk.once(look, partial(self._outlook, walk, look))
 
     def _outlook(self, walk: Near, look: Look) -> _Outlook:
         scale = max(norm(look.w, walk.displacement), norm(look.v, walk.slope))
@@ -176,7 +200,7 @@ class Scrutiny:
 
     def _resolutions(self, walk: Near, looks: Sequence[Look]) -> list[float]:
         """How sharp this walk was for the only input that it moves; nothing if it moves several."""
-        names = walk.once(looks[0], partial(self._outlook, walk, looks[0])).shares
+        names = self._seen(walk, looks[0]).shares
         return [self.trial.record.resolution.get(name, 0.0) for name in names] if len(names) == 1 else []
 
     def _note_resolution(self, typical: Mapping[str, float], bar: float) -> None:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from gradvet.core.arithmetic import all_finite, finite_part, namespace, peak
 from gradvet.core.circumstances import Afresh
-from gradvet.core.experiment import Experiment
+from gradvet.core.experiment import AtZero, Experiment
 from gradvet.core.judgement import FINE
 from gradvet.core.ladder import Rungs
 from gradvet.core.lines import NEAR, Claim, Near, climb, few_steps_for, near, steps_for
@@ -94,21 +94,46 @@ class Trial(Experiment):
         self.deadline = math.inf if options.seconds is None else time.monotonic() + options.seconds
 
     @cached_property
-    def pulled(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """A random codirection and a constant one with their gradients, which the exact checks share."""
-        subject, rows = self.subject, self.subject.codomain.size
-        first, second = (subject.representable(v) for v in (subject.signed(rows), subject.zeros(rows) + CONSTANT))
-        return (first, subject.reverse.pull(first)), (second, subject.reverse.pull(second))
+    def pulled(self) -> tuple[Array, Array]:
+        """A random codirection with its gradient, which the exact checks share."""
+        return self._pulled(self.subject.signed(self.subject.codomain.size))
+
+    @cached_property
+    def pulled_evenly(self) -> tuple[Array, Array]:
+        """A constant one with its gradient."""
+        return self._pulled(self.subject.zeros(self.subject.codomain.size) + CONSTANT)
+
+    def _pulled(self, v: Array) -> tuple[Array, Array]:
+        v = self.subject.representable(v)
+        return v, self.subject.reverse.pull(v)
+
+    @cached_property
+    def at_zero(self) -> AtZero:
+        """Rules of the framework's own give nothing for nothing, and gradients of the same kinds for any cotangent."""
+        if self.subject.circumstances.is_stock() and self.pulled:
+            return AtZero(None, self.subject.reverse.misfits())
+        return super().at_zero
+
+    @cached_property
+    def shifted(self) -> Afresh | None:
+        """The gradient for the random one through a fresh call, with inputs that begin elsewhere in memory and another
+        forward pass in between; None unless both change nothing."""
+        v, expected = self.pulled
+        with suppress(Exception):
+            found = self.subject.circumstances.shifted_after_another_forward(v)
+            if found is not None and not found.changed and self.subject.equal(found.gradient, expected):
+                return found
+        return None
 
     @cached_property
     def interleaved(self) -> Afresh:
-        """The gradient for the first of them through a fresh call, another forward pass in between."""
-        return self.subject.circumstances.after_another_forward(self.pulled[0][0])
+        """The same with the inputs where they are; where that changes nothing, they need not be."""
+        return self.shifted or self.subject.circumstances.after_another_forward(self.pulled[0])
 
     @cached_property
     def afresh(self) -> Afresh:
         """The same without another forward pass; where that changes nothing, it need not be left out."""
-        v, expected = self.pulled[0]
+        v, expected = self.pulled
         with suppress(Exception):
             if not self.interleaved.changed and self.subject.equal(self.interleaved.gradient, expected):
                 return self.interleaved
@@ -252,7 +277,9 @@ class Trial(Experiment):
 
     def near(self, u: Array) -> Near:
         """The walk next to the point, at the step that suits the format."""
-        return near(self.subject, u, NEAR if self.is_fine else self.subject.epsilon ** (1.0 / 3.0))
+        if self.is_fine:
+            return near(self.subject, u)
+        return near(self.subject, u, self.subject.epsilon ** (1.0 / 3.0)).extrapolated()
 
     def climb(self, u: Array, claims: Sequence[Claim], *, few: bool = False) -> list[Rungs]:
         """The ladder along u, all of it or only its middle."""

@@ -14,7 +14,6 @@ from gradvet.core.observation import observed
 from gradvet.core.problem import Cost, Trait
 from gradvet.core.results import Report
 from gradvet.frontends.torch import acquaintance
-from gradvet.frontends.torch.contents import Contents
 from gradvet.frontends.torch.problem import TorchProblem
 
 
@@ -30,7 +29,7 @@ def point() -> Tensor:
 
 
 def problem(function: Callable[..., Any], *inputs: Tensor) -> TorchProblem:
-    return TorchProblem(function, inputs, seed=1, hookless=Contents.of(function, *inputs).hookless)
+    return TorchProblem(function, inputs, seed=1)
 
 
 def cost_of(function: Callable[..., Any], **settings: bool) -> Cost:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 import gradvet
 from gradvet.core.results import Verdict
-from gradvet.frontends.torch.hooks import HookWatch, have_hooks
+from gradvet.frontends.torch import acquaintance
+from gradvet.frontends.torch.hooks import have_hooks, hooks_so_far
 from tests.core.trials import trial_of
 
 
@@ -27,25 +30,21 @@ def inputs(*shape: int) -> Tensor:
     return torch.linspace(0.5, 2.0, torch.Size(shape).numel(), dtype=torch.float64).reshape(shape)
 
 
-def test_hooks_are_noticed_inside_alone() -> None:
-    x = inputs(3).requires_grad_()
-    hooked(x)
-    with HookWatch() as outer:
-        hooked(x)
-        with HookWatch() as inner:
-            hooked(x)
-        x.sin()
-    hooked(x)
-    assert (outer.noticed, inner.noticed) == (2, 1)
+def test_hooks_of_another_thread_at_one_call_are_not_taken_for_ones_own() -> None:
+    others = [threading.Thread(target=hooked, args=(inputs(3).requires_grad_(),))]
 
+    def beside(x: Tensor) -> Tensor:
+        if len(calls) == 1:
+            others[0].start()
+            others[0].join()
+        calls.append(x)
+        return x.sin()
 
-def test_hooks_of_another_thread_are_not_taken_for_ones_own() -> None:
-    x = inputs(3).requires_grad_()
-    with HookWatch() as watch:
-        other = threading.Thread(target=hooked, args=(x,))
-        other.start()
-        other.join()
-    assert not watch.noticed
+    calls: list[Tensor] = []
+    trial = trial_of(beside, inputs(3).requires_grad_())
+    assert trial.is_steady
+    assert not others[0].is_alive()
+    assert trial.subject.circumstances.is_stock()
 
 
 def test_hooks_on_inputs_are_seen_on_them() -> None:
@@ -77,10 +76,54 @@ def test_hook_that_cannot_be_carried_out_fails() -> None:
     assert "no_such_thing" in report.failures[0].headline
 
 
-def test_evaluation_that_is_repeated_anyway_shows_hooks() -> None:
-    for function, stock in ((hooked, False), (torch.sin, True)):
+def test_every_kind_of_hook_is_counted() -> None:
+    x = inputs(3).requires_grad_()
+    y = x * 1.0
+    assert y.grad_fn is not None
+    for register in (x.register_hook, y.register_hook, y.grad_fn.register_hook, x.register_post_accumulate_grad_hook):
+        before = hooks_so_far()
+        register(lambda *_: None)  # type: ignore[no-untyped-call]
+        assert hooks_so_far() > before
+
+
+def test_evaluation_that_is_repeated_anyway_shows_that_there_are_no_hooks() -> None:
+    for function, calls in ((hooked, 1), (torch.sin, 0)):
         trial = trial_of(function, inputs(3).requires_grad_())
         assert trial.is_steady
         before = trial.subject.cost.forwards
-        assert trial.subject.circumstances.is_stock() is stock
-        assert trial.subject.cost.forwards == before
+        assert trial.subject.circumstances.is_stock() is (function is torch.sin)
+        assert trial.subject.cost.forwards == before + calls
+
+
+class Helper:
+    """Puts hooks on what it is given, where no reader of the function's own code would see it."""
+
+    @staticmethod
+    def on_node(y: Tensor, change: Any) -> None:
+        assert y.grad_fn is not None
+        y.grad_fn.register_prehook(lambda gradients: (change(gradients[0]),))
+
+    @staticmethod
+    def by_name(y: Tensor, change: Any) -> None:
+        getattr(y, "register_" + "hook")(change)
+
+
+def refusing(gradient: Tensor | None) -> Tensor:
+    if gradient is None:
+        raise RuntimeError("nothing came")
+    return gradient
+
+
+@pytest.mark.parametrize("seen", [False, True])
+@pytest.mark.parametrize("put", [Helper.on_node, Helper.by_name])
+def test_hook_is_found_out_however_it_was_put_and_whatever_was_seen_before(put: Any, seen: bool) -> None:
+    def function(x: Tensor) -> Tensor:
+        y = x.sin()
+        put(y, refusing)
+        return y
+
+    acquaintance.forget()
+    if seen:
+        assert gradvet.gradcheck(torch.sin, inputs(5).requires_grad_())
+    with pytest.warns(UserWarning, match="undefined"), pytest.raises(gradvet.GradcheckError, match="undefined output"):
+        gradvet.gradcheck(function, inputs(5).requires_grad_())

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gradvet import GradcheckError, gradcheck, gradgradcheck
-from gradvet.frontends.torch.contents import REACH, Contents
+from gradvet.frontends.torch.contents import REACH, modules_in
 from gradvet.frontends.torch.preservation import undisturbed
 from tests.core.planted import numbers
 
@@ -193,8 +193,8 @@ def test_search_for_modules_ends_in_large_or_cyclic_surroundings() -> None:
     cycle: list[Any] = list(range(10 * REACH))
     cycle.append(cycle)
     module = nn.Tanh()
-    assert Contents.of(functools.partial(torch.sin, cycle)).modules == []
-    assert Contents.of(functools.partial(module, cycle, cycle), [cycle, module]).modules == [module]
+    assert modules_in(functools.partial(torch.sin, cycle)) == []
+    assert modules_in(functools.partial(module, cycle, cycle), [cycle, module]) == [module]
 
 
 # Gradients that the caller has accumulated

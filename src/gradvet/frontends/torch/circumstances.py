@@ -14,11 +14,11 @@ from torch.utils.checkpoint import checkpoint as decorated_checkpoint
 
 from gradvet.core.circumstances import Afresh
 from gradvet.errors import DerivativeError
-from gradvet.frontends.torch.hooks import HookWatch, have_hooks
+from gradvet.frontends.torch.hooks import have_hooks, hooks_so_far
 from gradvet.frontends.torch.makeup import Calls, branches_smoothly, has_decomposition
-from gradvet.frontends.torch.passes import accumulate, gradients, has_own_rules, nodes_behind
+from gradvet.frontends.torch.passes import accumulate, gradients, is_stock, nodes_behind
 from gradvet.frontends.torch.problem import tensors_in
-from gradvet.frontends.torch.rearrangements import LAYOUTS, differ
+from gradvet.frontends.torch.rearrangements import LAYOUTS, OFFSET, differ
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.subject import TorchSubject
@@ -33,15 +33,24 @@ class TorchCircumstances:
 
     def __init__(self, subject: TorchSubject) -> None:
         self._subject = weakref.ref(subject)
-        self._own_rules: bool | None = None
+        self._names: frozenset[str] | None = None
         self._puts_hooks: bool | None = None
         self._operators: Hashable | None = None
+        self._reads_arguments = False
+        """Whether other arguments were seen to give other values."""
 
     @property
     def subject(self) -> TorchSubject:
         subject = self._subject()
         assert subject is not None
         return subject
+
+    @property
+    def _nodes(self) -> frozenset[str]:
+        """The names of all nodes in the graph of the point."""
+        if self._names is None:
+            self._names = frozenset([node.name() for node in nodes_behind(self.subject.live)])
+        return self._names
 
     def cotangent_layouts(self, v: Tensor) -> Mapping[str, Tensor]:
         plain = self.subject.codomain.unflatten(v)
@@ -67,17 +76,22 @@ class TorchCircumstances:
         with _named("after a forward pass at other inputs"):
             return self._watched(v, self._call_elsewhere)
 
-    def _watched(self, v: Tensor, between: Callable[[], None]) -> Afresh:
+    def shifted_after_another_forward(self, v: Tensor) -> Afresh | None:
+        arguments = self._laid_out(LAYOUTS[OFFSET])
+        return None if arguments is None else self._watched(v, self._call_elsewhere, arguments)
+
+    def _watched(self, v: Tensor, between: Callable[[], None], given: Sequence[Any] = ()) -> Afresh:
         """A forward and a backward pass, with an eye on arguments and cotangents."""
         subject = self.subject
+        given = given or subject.arguments
         cotangents = subject.codomain.unflatten(v)
         names = [f"the cotangent of {leaf.name}" for leaf in subject.codomain.leaves]
-        arguments = [(n, a) for n, a in zip(subject.binding.names, subject.arguments, strict=True) if _plain(a)]
+        arguments = [(n, a) for n, a in zip(subject.binding.names, given, strict=True) if _plain(a)]
         watched = [*zip(names, cotangents, strict=True), *arguments]
         before = [(name, tensor, tensor.detach().clone()) for name, tensor in watched]
-        outputs = subject.live_at(subject.arguments)
+        outputs = subject.live_at(given)
         between()
-        gradient = self._gradient(outputs, cotangents)
+        gradient = self._gradient(outputs, cotangents, [given[leaf.position] for leaf in subject.domain.leaves])
         changed = [(name, tensor, copy) for name, tensor, copy in before if not _same(tensor.detach(), copy)]
         for _, tensor, copy in changed:
             # Whoever asks next is to find it as it was.
@@ -93,7 +107,10 @@ class TorchCircumstances:
                 for a in subject.arguments
             ]
         try:
-            subject.function(*others)
+            found = tensors_in(subject.function(*others))
+            if len(found) == len(subject.outputs):
+                there = [found[leaf.position] for leaf in subject.codomain.leaves]
+                self._reads_arguments = any(map(_differ, there, subject.live))
         except (ArithmeticError, RuntimeError, ValueError, IndexError):
             subject.function(*[a.detach().clone().requires_grad_() if _floating(a) else a for a in subject.arguments])
         subject.cost.forwards += 1
@@ -120,21 +137,12 @@ class TorchCircumstances:
         found: Tensor = subject.zeros(coordinates.size) if gradient is None else coordinates.flatten(gradient)
         return found
 
-    def input_layouts(self, v: Tensor) -> Mapping[str, Tensor]:
+    def input_layouts(self, v: Tensor, known: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         subject, found = self.subject, {}
-        if any(not _plain(tensor) for tensor in subject.inputs):
-            return {}
-        # Parameters belong to their module, which keeps them contiguous.
-        places = {
-            leaf.position
-            for leaf in subject.domain.leaves
-            if not isinstance(subject.arguments[leaf.position], torch.nn.Parameter)
-        }
         for name, change in LAYOUTS.items():
-            arguments = [
-                change(a.detach()).requires_grad_() if i in places else a for i, a in enumerate(subject.arguments)
-            ]
-            if any(differ(arguments[i], subject.arguments[i]) for i in places):
+            if name in known:
+                found[name] = known[name]
+            elif (arguments := self._laid_out(change)) is not None:
                 live = None
                 with suppress(ArithmeticError, RuntimeError, ValueError, IndexError):
                     live = subject.live_at(arguments)
@@ -144,6 +152,20 @@ class TorchCircumstances:
                 with _named(f"for inputs that are {name} in memory"):
                     found[name] = self._gradient(live, subject.codomain.unflatten(v), sources)
         return found
+
+    def _laid_out(self, change: Callable[[Tensor], Tensor]) -> list[Any] | None:
+        """Copies of the arguments that lie otherwise in memory; None where they would not."""
+        subject = self.subject
+        if not all(map(_plain, subject.inputs)):
+            return None
+        arguments, differs = list(subject.arguments), False
+        for leaf in subject.domain.leaves:
+            own = arguments[leaf.position]
+            # Parameters belong to their module, which keeps them contiguous.
+            if not isinstance(own, torch.nn.Parameter):
+                arguments[leaf.position] = copy = change(own.detach()).requires_grad_()
+                differs = differs or differ(copy, own)
+        return arguments if differs else None
 
     def mapped(self, V: Sequence[Tensor]) -> list[Tensor]:
         subject = self.subject
@@ -178,38 +200,39 @@ class TorchCircumstances:
         )
 
     def has_own_rules(self) -> bool:
-        if self._own_rules is None:
-            self._own_rules = has_own_rules(self.subject.live)
-        return self._own_rules
+        return not all(map(is_stock, self._nodes))
 
     def is_stock(self) -> bool:
         if self.has_own_rules() or have_hooks(self.subject.inputs):
             return False
         if self._puts_hooks is None:
-            with HookWatch() as watch:
-                self.subject.live_at(self.subject.arguments)
-            self._puts_hooks = bool(watch.noticed)
+            before = hooks_so_far()
+            self.subject.live_at(self.subject.arguments)
+            self._puts_hooks = hooks_so_far() > before
         return not self._puts_hooks
 
     def values_again(self) -> Tensor:
         subject = self.subject
-        with HookWatch() as watch:
-            again: Tensor = subject.displaced(subject.zeros(subject.domain.size)).values
-        if subject.binding.surrogate is None and not subject.refusals:
-            self._puts_hooks = bool(watch.noticed)
+        before = hooks_so_far()
+        again: Tensor = subject.displaced(subject.zeros(subject.domain.size)).values
+        # A hook may be another thread's: it is the function's own if there is one at the next call too.
+        if subject.binding.surrogate is None and not subject.refusals and hooks_so_far() == before:
+            self._puts_hooks = False
         return again
 
     def branches_smoothly(self) -> bool:
-        return branches_smoothly(self.subject.live)
+        return branches_smoothly(self._nodes)
 
     def operators(self) -> Hashable:
         if self._operators is None:
             tensors = (self.subject.inputs, self.subject.live)
             kinds = [tuple([(t.dtype, t.layout, t.device.type, t.dim()) for t in ts]) for ts in tensors]
-            self._operators = frozenset(node.name() for node in nodes_behind(self.subject.live)), *kinds
+            self._operators = self._nodes, *kinds
         return self._operators
 
     def reads_captured(self) -> bool:
+        if self._reads_arguments:
+            return False
         subject = self.subject
         step = 1e-2 * subject.point + 1e-3
         arguments = list(subject.arguments)
@@ -222,7 +245,7 @@ class TorchCircumstances:
         return bool(moved.displacement.any()) and not torch.equal(moved.values[: copied.shape[0]], here)
 
     def decomposes(self) -> bool:
-        return has_decomposition(self.subject.live)
+        return has_decomposition(self._nodes)
 
     def calls_one_operator(self) -> bool:
         with Calls() as calls:
@@ -293,6 +316,10 @@ def _plain(value: Any) -> bool:
 
 def _floating(value: Any) -> bool:
     return _plain(value) and bool(value.is_floating_point() or value.is_complex())
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return _plain(one) and _plain(other) and not torch.equal(one, other)
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

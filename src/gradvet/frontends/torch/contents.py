@@ -5,14 +5,11 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, NoneType
+from types import FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 
 from torch import Tensor, nn
-
-from gradvet.frontends.torch.legibility import is_harmless, writing_of
 
 REACH = 24
 """How many callables, containers and objects are looked into in search of modules, the nearest first."""
@@ -23,34 +20,13 @@ WITHIN = 32
 PLAIN = (Tensor, type, ModuleType, str, int, float, complex, NoneType)
 """What has no modules in it."""
 
-LEGIBLE = (FunctionType, MethodType, BuiltinFunctionType)
-"""Callables whose code can be read, or that have none of their own."""
-
 OPAQUE = (nn.Module, *PLAIN)
 """What is not looked into."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """What functions and arguments lead to, as far as one can see."""
-
-    modules: list[nn.Module]
-    hookless: bool
-    """Whether nothing there puts hooks on tensors or nodes, as far as the code can be read."""
-
-    @classmethod
-    def of(cls, *things: Any) -> Contents:
-        """Modules that callables are, are bound to, close over, have as defaults, or read from their globals."""
-        found: dict[int, nn.Module] = {}
-        hookless, opened = isinstance(things[0], LEGIBLE), 0
-        for thing in reachable(*things):
-            if isinstance(thing, nn.Module):
-                found[id(thing)] = thing
-                continue
-            hookless = hookless and is_harmless(thing)
-            opened += not isinstance(thing, PLAIN)
-        # The code of a module is not looked into, nor what is too far to be reached.
-        return cls(list(found.values()), hookless and not found and opened < REACH)
+def modules_in(*things: Any) -> list[nn.Module]:
+    """Modules that callables are, are bound to, close over, have as defaults, or read from their globals."""
+    return list({id(thing): thing for thing in reachable(*things) if isinstance(thing, nn.Module)}.values())
 
 
 def reachable(*things: Any, reach: int = REACH) -> Iterator[Any]:
@@ -76,7 +52,7 @@ def _inside(thing: Any) -> Iterator[Any]:
             except ValueError:  # the cell is still empty
                 continue
         # Of what stands beside the function in its file: modules, what may hold one, and other functions.
-        for name in writing_of(thing.__code__).names:
+        for name in thing.__code__.co_names:
             value = thing.__globals__.get(name)
             if value is not None and (not isinstance(value, FunctionType) or value.__globals__ is thing.__globals__):
                 yield value

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +26,16 @@ from gradvet.frontends.torch.problem import differentiable, tensors_in
 from gradvet.frontends.torch.subject import signed_numbers
 
 EPSILON = torch.finfo(WORK).eps
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Start:
+    """A call of the function at a point."""
+
+    binding: Binding
+    sources: tuple[Tensor, ...]
+    live: list[Tensor]
+    value: Tensor
 
 
 class Glance:
@@ -58,36 +69,79 @@ class Glance:
         except Exception:
             return False
 
-    def agrees(self, binding: Binding) -> bool:
-        """Whether the gradient is the slope along all inputs at once, towards one side; for ordinary tensors alone."""
-        self.cost.forwards, self.cost.pulls = self.cost.forwards + 2, self.cost.pulls + 1
-        try:
-            return all(map(_is_ordinary, _sources(binding))) and self._agrees(binding)
-        except Exception:
-            return False
+    def agree(self, bindings: Sequence[Binding]) -> list[bool]:
+        """Whether at each of some points the gradient is the slope along all inputs at once, towards one side.
 
-    def _agrees(self, binding: Binding) -> bool:
+        For ordinary tensors alone. Points with tensors of the same shapes share one backward pass; where that fails,
+        each is looked at by itself.
+        """
+        alike: dict[object, list[int]] = {}
+        for number, binding in enumerate(bindings):
+            alike.setdefault(tuple([source.shape for source in _sources(binding)]), []).append(number)
+        found = [False] * len(bindings)
+        for numbers in alike.values():
+            for number, answer in zip(numbers, self._agree([bindings[i] for i in numbers]), strict=True):
+                found[number] = answer
+        return found
+
+    def _agree(self, bindings: Sequence[Binding]) -> list[bool]:
+        starts = [self._start(binding) for binding in bindings]
+        started = [start for start in starts if start is not None]
+        try:
+            compared = bool(started) and started[0].value.numel() > 0
+            answers = iter(self._hold(started) if compared else [self._runs(start) for start in started])
+        except Exception:
+            if len(started) > 1:
+                return [start is not None and self._agree([start.binding])[0] for start in starts]
+            return [False] * len(bindings)
+        return [start is not None and next(answers) for start in starts]
+
+    def _start(self, binding: Binding) -> _Start | None:
+        """A call at the point itself; None where there is nothing to hold a gradient to."""
         sources = _sources(binding)
-        live = _live(binding, binding.arguments)
+        if not all(map(_is_ordinary, sources)):
+            return None
+        self.cost.forwards += 1
+        try:
+            live = _live(binding, binding.arguments)
+        except Exception:
+            return None
         if not live or not all(map(_is_ordinary, live)):
-            return False
+            return None
         # A copy: an output may be a view of an input.
-        f0, x = _vector(live).clone(), _vector(sources)
-        if not f0.numel() or not _size([f0]) <= self.most:
-            return False
-        sizes = torch.cat([_sizes(source) for source in sources])
-        ahead = x + NEAR * sizes * signed_numbers(x.numel(), self._generator)
-        moved, slope = (ahead - x) / NEAR, (_vector(_live(binding, _at(binding, ahead))) - f0) / NEAR
-        noise, size = EPSILON * f0.abs(), slope.abs()
-        if not (top := float(size.max())) < torch.inf:
-            return False
+        value = _vector(live).clone()
+        return None if value.numel() and not _size([value]) <= self.most else _Start(binding, sources, live, value)
+
+    def _runs(self, start: _Start) -> bool:
+        """Whether there is a backward pass where there is no number to compare."""
+        self.cost.pulls += 1
+        return len(swift_gradients(tuple(start.live), start.sources, tuple(map(torch.zeros_like, start.live)))) > 0
+
+    def _hold(self, starts: Sequence[_Start]) -> list[bool]:
+        """Each gradient held to a slope: a row for every point, which all have as many inputs and outputs."""
+        self.cost.forwards, self.cost.pulls = self.cost.forwards + len(starts), self.cost.pulls + 1
+        x = torch.stack([_vector(start.sources) for start in starts])
+        f0 = torch.stack([start.value for start in starts])
+        u, v = signed_numbers(x.numel() + f0.numel(), self._generator).split([x.numel(), f0.numel()])
+        ahead = (_sizes(x, starts[0].sources) * u.view(x.shape)).mul_(NEAR).add_(x)
+        there = [
+            _vector(_live(start.binding, _at(start.binding, row))) for start, row in zip(starts, ahead, strict=True)
+        ]
+        moved, slope = (ahead - x).div_(NEAR), torch.stack(there).sub_(f0).div_(NEAR)
+        noise, size = f0.abs().mul_(EPSILON / NEAR), slope.abs()
         # Every output counts about the same, unless its slope drowns in its roundoff.
-        weight = size + noise * (DROWNING / NEAR) + (COARSE * top or 1.0)
-        v = signed_numbers(f0.numel(), self._generator) * (weight.min() / weight)
-        w = _gradient(live, sources, v)
-        allowed = AGREEMENT * max(_norm(w * moved), _norm(v * slope))
-        allowed += ROUNDOFFS * _norm(v * noise) / NEAR + self.immaterial * _norm(v)
-        return abs(float(v @ slope) - float(w @ moved)) <= allowed < torch.inf
+        top = size.amax(1, keepdim=True).mul_(COARSE)
+        weight = (noise * DROWNING).add_(size).add_(top.masked_fill_(top == 0.0, 1.0))
+        v = v.view(f0.shape) * (weight.amin(1, keepdim=True) / weight)
+        w = _gradients(starts, v)
+        predicted, seen = w * moved, v * slope
+        slopes = zip(predicted.sum(1).tolist(), seen.sum(1).tolist(), strict=True)
+        outputs = torch.linalg.vector_norm(torch.stack((seen, v * noise, v)), dim=2).tolist()
+        norms = zip(torch.linalg.vector_norm(predicted, dim=1).tolist(), *outputs, strict=True)
+        return [
+            abs(one - other) <= AGREEMENT * max(p, s) + ROUNDOFFS * n + self.immaterial * c < torch.inf
+            for (one, other), (p, s, n, c) in zip(slopes, norms, strict=True)
+        ]
 
 
 def _sources(binding: Binding) -> tuple[Any, ...]:
@@ -118,28 +172,30 @@ def _at(binding: Binding, vector: Tensor) -> list[Any]:
     return arguments
 
 
-def _gradient(live: Sequence[Tensor], sources: Sequence[Tensor], v: Tensor) -> Tensor:
-    cotangents = [
-        part.view(output.shape).clone()
-        for part, output in zip(v.split([output.numel() for output in live]), live, strict=True)
-    ]
+def _gradients(starts: Sequence[_Start], v: Tensor) -> Tensor:
+    """The gradient at each point for its row of codirections, as a row."""
+    live = [output for start in starts for output in start.live]
+    sources = [source for start in starts for source in start.sources]
+    numbers = v.flatten().split([output.numel() for output in live])
+    cotangents = [part.view(output.shape).clone() for part, output in zip(numbers, live, strict=True)]
     found = swift_gradients(tuple(live), tuple(sources), tuple(cotangents))
-    return _vector([torch.zeros_like(s) if g is None else g for g, s in zip(found, sources, strict=True)])
+    return _vector([torch.zeros_like(s) if g is None else g for g, s in zip(found, sources, strict=True)]).view(
+        len(starts), -1
+    )
 
 
-def _sizes(source: Tensor) -> Tensor:
-    """By how much to move each number: by its own size, or a quarter of what is usual in its tensor."""
-    size = source.detach().reshape(-1).abs()
-    usual = math.sqrt(float(size @ size) / max(size.numel(), 1))
-    return size.clamp_(min=LEAST_SIZE * (usual or 1.0 / LEAST_SIZE))
-
-
-def _norm(vector: Tensor) -> float:
-    return math.sqrt(float(vector @ vector))
+def _sizes(x: Tensor, sources: Sequence[Tensor]) -> Tensor:
+    """By how much to move each number of a row: by its own size, or a quarter of what is usual in its tensor."""
+    if len(sources) > 1:
+        parts = x.split([source.numel() for source in sources], 1)
+        return torch.cat([_sizes(part, sources[:1]) for part in parts], 1)
+    sizes = x.abs()
+    usual = torch.linalg.vector_norm(sizes, dim=1, keepdim=True).mul_(LEAST_SIZE / math.sqrt(max(x.shape[1], 1)))
+    return torch.maximum(sizes, usual.masked_fill_(usual == 0.0, 1.0))
 
 
 def _size(tensors: Sequence[Tensor]) -> float:
     """The largest size of a number; not a number where one of them is not; infinite where a tensor has none."""
     if not all(tensor.layout is torch.strided and tensor.numel() for tensor in tensors):
         return torch.inf
-    return float(torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).abs().max())
+    return float(_vector(tensors).abs().max())

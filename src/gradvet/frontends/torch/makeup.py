@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Set
 from types import FrameType
 from typing import Any
 
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-
-from gradvet.frontends.torch.passes import nodes_behind
 
 DECOMPOSITIONS = ("LinalgEig", "LinalgSvd", "LinalgQr")
 """Beginnings of the names of operators whose derivatives divide by differences of eigenvalues or by pivots."""
@@ -37,12 +35,11 @@ ROUNDING = frozenset({"DivBackward2", "DivBackward3"})
 """Division with a `rounding_mode`."""
 
 
-def branches_smoothly(live: Sequence[Any]) -> bool:
-    """Whether somebody chose between formulas (`torch.where`) that are smooth themselves.
+def branches_smoothly(names: Set[str]) -> bool:
+    """Whether somebody chose between formulas (`torch.where`) that are smooth themselves, by the names of all nodes.
 
     The choice is the function's own, and a constant that is right at one value has no slope there.
     """
-    names = {node.name() for node in nodes_behind(live)}
     return "WhereBackward0" in names and all(SMOOTH.fullmatch(_kind(name)) for name in names) and not names & ROUNDING
 
 
@@ -51,9 +48,9 @@ def _kind(name: str) -> str:
     return name.removeprefix("torch::autograd::").rstrip("0123456789").removesuffix("Backward")
 
 
-def has_decomposition(live: Sequence[Any]) -> bool:
+def has_decomposition(names: Set[str]) -> bool:
     """Whether a matrix is decomposed: torch documents that there is no derivative at equal eigenvalues."""
-    return any(node.name().startswith(DECOMPOSITIONS) for node in nodes_behind(live))
+    return any(name.startswith(DECOMPOSITIONS) for name in names)
 
 
 class Calls(TorchFunctionMode):

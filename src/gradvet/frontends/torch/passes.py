@@ -56,14 +56,15 @@ def stock_kinds(live: Sequence[Any]) -> set[str] | None:
     for node in nodes_behind(live):
         if (kind := node.name()) not in kinds:
             # A Python Function's node is called after its class, and ends in Backward without a number.
-            if not _is_stock(kind):
+            if not is_stock(kind):
                 return None
             kinds.add(kind)
     return kinds
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_stock(name: str) -> bool:
+def is_stock(name: str) -> bool:
+    """Whether a node of this name is torch's own."""
     return STOCK.fullmatch(name) is not None
 
 

@@ -34,6 +34,8 @@ class Point:
     """Whether the user asked for it."""
     brief: bool = False
     """Whether finite gradients are all that is asked for."""
+    agrees: bool | None = None
+    """Whether a glance at the first form showed the gradient to be the slope; None where there was none."""
 
 
 def _half(x: Tensor, generator: torch.Generator) -> Tensor:
@@ -57,13 +59,13 @@ def _zeros(x: Tensor, generator: torch.Generator) -> Tensor:
 
 def _signs(x: Tensor) -> Tensor:
     real = x.real if x.is_complex() else x
-    return torch.copysign(torch.ones_like(real), real).to(x.dtype)
+    return torch.copysign(real.new_ones(()), real).to(x.dtype)
 
 
 def _ties(x: Tensor, generator: torch.Generator) -> Tensor:
     """Every second entry is a copy of the one before it."""
-    flat = x.reshape(-1)
-    return flat[::2].repeat_interleave(2)[: len(flat)].reshape(x.shape)
+    every_second = x.reshape(-1)[::2]
+    return torch.stack((every_second, every_second), 1).view(-1)[: x.numel()].view(x.shape)
 
 
 def _integers(x: Tensor, generator: torch.Generator) -> Tensor:
@@ -96,8 +98,8 @@ def _ones_and_ties(x: Tensor, generator: torch.Generator) -> Tensor:
 def _far(x: Tensor, generator: torch.Generator) -> Tensor:
     """Eight times as large; with the other sign where there are both signs, so that neither is out of place."""
     real = x.real if x.is_complex() else x
-    both = bool((real > 0).any()) and bool((real < 0).any())
-    return (-8.0 if both else 8.0) * x
+    low, high = torch.aminmax(real) if real.numel() else (0.0, 0.0)
+    return (-8.0 if float(low) < 0.0 < float(high) else 8.0) * x
 
 
 SMALL: Mapping[str, Sequence[Change]] = {

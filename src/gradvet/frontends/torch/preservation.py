@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradvet.frontends.torch.contents import Contents
+from gradvet.frontends.torch.contents import modules_in
 from gradvet.frontends.torch.generators import Generators
 
 
 @contextmanager
-def undisturbed(function: Any, arguments: Sequence[Any]) -> Iterator[Contents]:
+def undisturbed(function: Any, arguments: Sequence[Any]) -> Iterator[None]:
     """Whatever the calls inside do to these things is undone at the end, also when they raise."""
     generators, cpu = Generators(), torch.get_rng_state()
     cuda: dict[torch.device, Tensor] = {}
@@ -28,15 +28,14 @@ def undisturbed(function: Any, arguments: Sequence[Any]) -> Iterator[Contents]:
                 tensors.append(_Kept(argument))
             elif argument.is_leaf:
                 gradients.append((argument, _Kept.of(argument.grad)))
-    contents = Contents.of(function, *arguments)
     buffers = [
         (module, {name: _Kept.of(buffer) for name, buffer in module._buffers.items()})
-        for root in contents.modules
+        for root in modules_in(function, *arguments)
         for module in root.modules()
         if module._buffers
     ]
     try:
-        yield contents
+        yield
     finally:
         torch.set_rng_state(cpu)
         generators.restore()

@@ -19,7 +19,7 @@ from gradvet.frontends.torch import acquaintance
 from gradvet.frontends.torch.batching import evaluate_together
 from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
-from gradvet.frontends.torch.hooks import have_hooks
+from gradvet.frontends.torch.hooks import have_hooks, hooks_so_far
 from gradvet.frontends.torch.layouts import Layout, coordinates_of, layouts_of, moving
 from gradvet.frontends.torch.passes import stock_kinds
 from gradvet.frontends.torch.replay import Replay, evaluate_replayed
@@ -62,10 +62,7 @@ def differentiable(tensor: Any) -> bool:
 
 
 class TorchProblem:
-    """Calls the function with the caller's own tensors, moved in place and always put back.
-
-    `hookless` says that the function's code shows no hooks on tensors.
-    """
+    """Calls the function with the caller's own tensors, moved in place and always put back."""
 
     def __init__(
         self,
@@ -73,8 +70,6 @@ class TorchProblem:
         arguments: Sequence[Any],
         seed: int,
         masked: bool = False,
-        *,
-        hookless: bool = False,
     ) -> None:
         self.function = function
         self.arguments = tuple(arguments)
@@ -97,8 +92,9 @@ class TorchProblem:
         self.generator = torch.Generator(self.home).manual_seed(seed)
         self._reservoir, self._unused = _QUARTER, 0
         self._gap: Tensor | None = None
-        self._hookless = hookless
+        before = hooks_so_far()
         self.outputs = self._call(self.arguments)
+        self._puts_hooks = hooks_so_far() > before
         self._signature = _signature(self.outputs)
         live: list[int] = []
         silent: list[int] = []
@@ -126,8 +122,8 @@ class TorchProblem:
 
     @cached_property
     def _kinds(self) -> set[str] | None:
-        """The kinds of nodes in the graph, if they are all torch's own, as far as the function's code shows."""
-        if not self._hookless or not self.ordinary or have_hooks(self.inputs):
+        """The kinds of nodes in the graph, if they are all torch's own and nobody put hooks on anything."""
+        if self._puts_hooks or not self.ordinary or have_hooks(self.inputs):
             return None
         return stock_kinds(self.live)
 

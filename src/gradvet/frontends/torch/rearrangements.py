@@ -34,10 +34,13 @@ def _conjugated(t: Tensor) -> Tensor:
     return t.conj().resolve_conj().conj() if t.is_complex() else t
 
 
+OFFSET = "offset"
+"""The layout that differs in nothing but where it begins."""
+
 LAYOUTS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "transposed": _transposed,
     "sliced": _sliced,
-    "offset": _offset,
+    OFFSET: _offset,
     "channels last": _channels_last,
     "conjugated": _conjugated,
 }
