@@ -192,3 +192,41 @@ def test_closure_that_puts_hooks_on_nodes_is_asked_again() -> None:
     assert gradvet.check(made(False), x, seed=1).verdict is Verdict.PASS
     report = gradvet.check(made(True), x, seed=1)
     assert "cotangents" in {finding.check for finding in report.failures}
+
+
+def test_functions_of_one_code_that_were_made_otherwise_do_not_answer_for_each_other() -> None:
+    def made(skips: bool) -> Any:
+        def function(x: Tensor, w: Tensor) -> Tensor:
+            # Without a gradient for w that of x is lost, if it is made so.
+            return (x.detach() + 0.0 * x if skips and not w.requires_grad else x) * w
+
+        return function
+
+    tensors = inputs(4), 0.5 + inputs(4)
+    for _ in range(2):
+        assert gradvet.check(made(False), tensors, seed=0).verdict is Verdict.PASS
+    report = gradvet.check(made(True), tensors, seed=0)
+    assert [finding.check for finding in report.failures] == ["frozen"]
+
+
+@pytest.mark.parametrize("held", [1, 1.0, True, "one", None, torch.sin, lambda x: x])
+def test_settings_and_functions_that_a_function_holds_belong_to_what_is_asked(held: object) -> None:
+    def made(setting: object, default: object = None) -> Any:
+        return lambda x, other=default: (x, setting, other)
+
+    kind = remembered._code_of
+    assert kind(made(held)) == kind(made(held))
+    assert kind(made(held)) != kind(made(2))
+    assert kind(made(held)) != kind(made(held, 2))
+    assert kind(made(inputs(3))) == kind(made(inputs(4)))
+
+
+def test_function_that_calls_itself_is_remembered_too() -> None:
+    def made() -> Any:
+        def halved(x: Tensor, times: int = 2) -> Tensor:
+            return halved(0.5 * x, times - 1) if times else x.sin()
+
+        return halved
+
+    assert remembered._code_of(made()) == remembered._code_of(made())
+    assert gradvet.check(made(), inputs(4), seed=0).verdict is Verdict.PASS

@@ -55,7 +55,7 @@ VALUES = frozenset({"constancy", "detached", "values"})
 TRANSFORMS = frozenset({"batched", "checkpoint"})
 """Checks of what torch makes of a derivative; where all rules are torch's own, there is nothing of the user's in it."""
 
-ABOUT_RULES = TRANSFORMS | {"linearity", "undefined", "cotangents", "accumulation"}
+ABOUT_RULES = TRANSFORMS | {"linearity", "undefined", "cotangents", "frozen", "accumulation"}
 """These, and checks of how rules treat what they are handed: there is nothing of the user's in that either."""
 
 FORWARD = frozenset({"batched", "reverse", "forward"})

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, NoneType
 from typing import Any
 
 from gradvet.core.results import Finding, Verdict
@@ -20,6 +20,9 @@ from gradvet.core.trial import Trial
 
 MOST = 4096
 """So many combinations are kept in mind; then the oldest are forgotten."""
+
+SETTINGS = (NoneType, bool, int, float, complex, str)
+"""What a function may be made with to behave in one way or another."""
 
 _SEEN: dict[Hashable, tuple[Finding, ...]] = {}
 
@@ -60,5 +63,20 @@ def _code_of(function: Callable[..., Any]) -> Hashable | None:
     if isinstance(function, MethodType):
         return type(function.__self__), _code_of(function.__func__)
     if isinstance(function, FunctionType):
-        return function.__code__
+        held = (*(function.__closure__ or ()), *(function.__defaults__ or ()))
+        return function.__code__, tuple([_kind_of(thing) for thing in held])
     return function if isinstance(function, BuiltinFunctionType) else None
+
+
+def _kind_of(thing: Any) -> Hashable:
+    """What stays the same of something that a function holds: settings as they are, functions by their code."""
+    if isinstance(thing, CellType):
+        try:
+            thing = thing.cell_contents
+        except ValueError:  # the cell is still empty
+            return None
+    if isinstance(thing, SETTINGS):
+        return type(thing), thing
+    if isinstance(thing, FunctionType):
+        return thing.__code__  # not what it holds in turn: that may be the function itself
+    return thing if isinstance(thing, BuiltinFunctionType) else (type(thing),)
