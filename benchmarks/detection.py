@@ -27,8 +27,9 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import gradvet
 from benchmarks import functions
+from benchmarks.forgetting import HELP, forgetting
 from benchmarks.planted import Fault, planted
-from benchmarks.report import save, wide_console
+from benchmarks.report import geometric_mean, save, wide_console
 from benchmarks.timing import interleaved
 from gradvet.frontends.torch.opdb.database import dtype_name, operators
 from gradvet.frontends.torch.opdb.samples import Sample, draw, small
@@ -85,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
         gallery = list(gallery_rows(wanted))
         console.print(*gallery_tables(gallery))
         rows += gallery
-    costs = {} if wanted.no_cost else cost_rows()
+    costs = {} if wanted.no_cost else cost_rows(forgets=wanted.forget)
     if costs:
         console.print(cost_table(costs))
     path = save("detection", vars(wanted), [vars(row) for row in rows], {"costs": costs})
@@ -267,15 +268,16 @@ def gallery_tables(rows: Sequence[Row]) -> list[Table]:
     return [first, second]
 
 
-def cost_rows() -> dict[str, dict[str, float]]:
+def cost_rows(*, forgets: bool) -> dict[str, dict[str, float]]:
     """Seconds of `check` and of torch's slow mode at several sizes."""
+    check = forgetting(gradvet.check) if forgets else gradvet.check
     found: dict[str, dict[str, float]] = {}
     for n in (10, 100, 1000):
         for name, problem in functions.FUNCTIONS.items():
             function, inputs = problem(n)
             contestants = {
                 "torch slow": partial(gradcheck, function, inputs),
-                "gradvet.check": partial(gradvet.check, function, inputs, seed=0),
+                "gradvet.check": partial(check, function, inputs, seed=0),
             }
             for call in contestants.values():
                 call()  # what an operator loads when it is first called is not the checker's cost
@@ -290,6 +292,9 @@ def cost_table(costs: dict[str, dict[str, float]]) -> Table:
     for name, seconds in costs.items():
         slow, mine = seconds["torch slow"], seconds["gradvet.check"]
         table.add_row(name, f"{slow:.4f}", f"{mine:.4f}", f"{mine / slow:.2f}")
+    for size in sorted({int(name.split()[-1]) for name in costs}):
+        ratios = [s["gradvet.check"] / s["torch slow"] for name, s in costs.items() if name.endswith(f" {size}")]
+        table.add_row(f"geometric mean, {size}", "", "", f"{geometric_mean(ratios):.2f}")
     return table
 
 
@@ -304,6 +309,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-database", action="store_true")
     parser.add_argument("--no-gallery", action="store_true")
     parser.add_argument("--no-cost", action="store_true")
+    parser.add_argument("--forget", action="store_true", help=HELP)
     return parser.parse_args(arguments)
 
 
