@@ -63,8 +63,8 @@ def _code_of(function: Callable[..., Any]) -> Hashable | None:
     if isinstance(function, MethodType):
         return type(function.__self__), _code_of(function.__func__)
     if isinstance(function, FunctionType):
-        held = (*(function.__closure__ or ()), *(function.__defaults__ or ()))
-        return function.__code__, tuple([_kind_of(thing) for thing in held])
+        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        return function.__code__, tuple([_kind_of(thing) for thing in (*(function.__closure__ or ()), *defaults)])
     return function if isinstance(function, BuiltinFunctionType) else None
 
 

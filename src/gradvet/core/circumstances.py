@@ -92,10 +92,6 @@ class Circumstances(Protocol):
         """The values of the codomain where nothing is recorded."""
         ...
 
-    def values_again(self) -> Array:
-        """The outputs (codomain, then silent) of one more evaluation at the point."""
-        ...
-
     def accumulated(self, v: Array) -> Iterator[Array]:
         """What `.grad` gains when it held something before, through the graph of the point and through that of a fresh
         call; nothing where inputs cannot hold a gradient."""

@@ -142,7 +142,7 @@ class Experiment:
         return self._pushes[: len(directions)]
 
     def codirections(self, number: int | None) -> list[Codirection]:
-        """So many codirections; the whole basis instead if the outputs are few."""
+        """So many codirections; a single output is its own."""
         rows = self.problem.codomain.size
         number = rows if self.sees_all_rows or number is None else number
         for index in range(len(self._codirections), number):

@@ -14,7 +14,6 @@ from torch.utils.checkpoint import checkpoint as decorated_checkpoint
 
 from gradvet.core.circumstances import Afresh
 from gradvet.errors import DerivativeError
-from gradvet.frontends.torch.hooks import have_hooks, hooks_so_far
 from gradvet.frontends.torch.makeup import Calls, branches_smoothly, has_decomposition
 from gradvet.frontends.torch.passes import accumulate, gradients, is_stock, nodes_behind
 from gradvet.frontends.torch.problem import tensors_in
@@ -34,7 +33,6 @@ class TorchCircumstances:
     def __init__(self, subject: TorchSubject) -> None:
         self._subject = weakref.ref(subject)
         self._names: frozenset[str] | None = None
-        self._puts_hooks: bool | None = None
         self._operators: Hashable | None = None
         self._reads_arguments = False
         """Whether other arguments were seen to give other values."""
@@ -203,22 +201,7 @@ class TorchCircumstances:
         return not all(map(is_stock, self._nodes))
 
     def is_stock(self) -> bool:
-        if self.has_own_rules() or have_hooks(self.subject.inputs):
-            return False
-        if self._puts_hooks is None:
-            before = hooks_so_far()
-            self.subject.live_at(self.subject.arguments)
-            self._puts_hooks = hooks_so_far() > before
-        return not self._puts_hooks
-
-    def values_again(self) -> Tensor:
-        subject = self.subject
-        before = hooks_so_far()
-        again: Tensor = subject.displaced(subject.zeros(subject.domain.size)).values
-        # A hook may be another thread's: it is the function's own if there is one at the next call too.
-        if subject.binding.surrogate is None and not subject.refusals and hooks_so_far() == before:
-            self._puts_hooks = False
-        return again
+        return not self.has_own_rules() and not self.subject.is_hooked
 
     def branches_smoothly(self) -> bool:
         return branches_smoothly(self._nodes)

@@ -21,9 +21,9 @@ from gradvet.core.scrutiny import ROUNDOFFS
 from gradvet.core.trial import DROWNING, LEAST_SIZE
 from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.coordinates import WORK
+from gradvet.frontends.torch.draws import SHARP, fresh
 from gradvet.frontends.torch.passes import swift_gradients
 from gradvet.frontends.torch.problem import differentiable, tensors_in
-from gradvet.frontends.torch.subject import signed_numbers
 
 EPSILON = torch.finfo(WORK).eps
 
@@ -122,7 +122,7 @@ class Glance:
         self.cost.forwards, self.cost.pulls = self.cost.forwards + len(starts), self.cost.pulls + 1
         x = torch.stack([_vector(start.sources) for start in starts])
         f0 = torch.stack([start.value for start in starts])
-        u, v = signed_numbers(x.numel() + f0.numel(), self._generator).split([x.numel(), f0.numel()])
+        u, v = fresh(SHARP, x.numel() + f0.numel(), self._generator).split([x.numel(), f0.numel()])
         ahead = (_sizes(x, starts[0].sources) * u.view(x.shape)).mul_(NEAR).add_(x)
         there = [
             _vector(_live(start.binding, _at(start.binding, row))) for start, row in zip(starts, ahead, strict=True)

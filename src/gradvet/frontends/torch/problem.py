@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.overrides import has_torch_function, is_tensor_like
 
-from gradvet.core.probes import SPREAD
 from gradvet.core.problem import Cost, Move, Trait
 from gradvet.core.spaces import Leaf, Space
 from gradvet.errors import InvalidProblemError, OutputsChangedError
@@ -19,6 +18,7 @@ from gradvet.frontends.torch import acquaintance
 from gradvet.frontends.torch.batching import evaluate_together
 from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
+from gradvet.frontends.torch.draws import APART, EVEN, Draws
 from gradvet.frontends.torch.hooks import have_hooks, hooks_so_far
 from gradvet.frontends.torch.layouts import Layout, coordinates_of, layouts_of, moving
 from gradvet.frontends.torch.passes import stock_kinds
@@ -27,17 +27,6 @@ from gradvet.frontends.torch.replay import Replay, evaluate_replayed
 NOTHING = Space([])
 
 _HALF_A_UNIT = torch.finfo(WORK).eps / 2.0
-
-_QUARTER = torch.tensor(0.25, dtype=WORK)
-
-FEW = 512
-"""So few random numbers are drawn eight times over at once: they are the next ones."""
-
-MODERATE = 4096
-"""So many are drawn twice over."""
-
-BLOCK = 32_768
-"""More are made block by block, so that no pass over them leaves the caches."""
 
 
 def tensors_in(result: Any) -> list[Any]:
@@ -89,12 +78,11 @@ class TorchProblem:
                 for number, (position, layout) in enumerate(zip(positions, self.layouts, strict=True))
             ]
         )
-        self.generator = torch.Generator(self.home).manual_seed(seed)
-        self._reservoir, self._unused = _QUARTER, 0
-        self._gap: Tensor | None = None
+        self.draws = Draws(self.home, seed)
         before = hooks_so_far()
         self.outputs = self._call(self.arguments)
-        self._puts_hooks = hooks_so_far() > before
+        self.is_hooked = hooks_so_far() > before or have_hooks(self.inputs)
+        """Whether somebody put hooks on the inputs, or the function on whatever it made."""
         self._signature = _signature(self.outputs)
         live: list[int] = []
         silent: list[int] = []
@@ -123,9 +111,7 @@ class TorchProblem:
     @cached_property
     def _kinds(self) -> set[str] | None:
         """The kinds of nodes in the graph, if they are all torch's own and nobody put hooks on anything."""
-        if self._puts_hooks or not self.ordinary or have_hooks(self.inputs):
-            return None
-        return stock_kinds(self.live)
+        return stock_kinds(self.live) if self.ordinary and not self.is_hooked else None
 
     @cached_property
     def forward(self) -> TorchForward:
@@ -141,40 +127,10 @@ class TorchProblem:
         return torch.zeros(size, dtype=WORK, device=self.home)
 
     def signed(self, size: int, scale: float = 1.0) -> Tensor:
-        return self._drawn(size, scale, _QUARTER)
+        return self.draws.take(APART, size, scale)
 
     def uniform(self, size: int, scale: float = 1.0) -> Tensor:
-        return self._drawn(size, scale, None)
-
-    def _drawn(self, size: int, scale: float, gap: Tensor | None) -> Tensor:
-        """Numbers that are uniform but for a gap around zero."""
-        if size > MODERATE:
-            return self._many(size, scale, gap)
-        if self._unused < size or self._gap is not gap:
-            self._unused, self._gap = (8 if size <= FEW else 2) * size, gap
-            numbers = torch.empty(self._unused, dtype=WORK, device=self.home)
-            numbers.uniform_(-SPREAD, SPREAD, generator=self.generator)
-            self._reservoir = numbers if gap is None else numbers.add_(torch.copysign(gap, numbers))
-        self._unused -= size
-        taken = self._reservoir[self._unused : self._unused + size]
-        return taken if scale == 1.0 else taken * scale
-
-    def _many(self, size: int, scale: float, gap: Tensor | None) -> Tensor:
-        # Two numbers from each word of the generator: drawing takes more time than anything that is done with them.
-        numbers = torch.empty(size, dtype=WORK, device=self.home)
-        length = min(size, BLOCK) if self.home.type == "cpu" else size
-        words = torch.empty(length // 2 + 1, dtype=torch.int64, device=self.home)
-        halves, gaps = (
-            words.view(torch.int32),
-            torch.empty(length if gap is not None else 0, dtype=WORK, device=self.home),
-        )
-        for block in numbers.split(length):
-            taken = block.shape[0]
-            words.random_(-(2**63), None, generator=self.generator)
-            block.copy_(halves[:taken]).mul_(SPREAD * scale / 2**31)
-            if gap is not None:
-                block.add_(torch.copysign(gap, block, out=gaps[:taken]), alpha=scale)
-        return numbers
+        return self.draws.take(EVEN, size, scale)
 
     def coarseness(self, step: float) -> float:
         return max([layout.coarseness(step) for layout in self.layouts])

@@ -14,16 +14,14 @@ from gradvet.core.subject import Displaced
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.circumstances import TorchCircumstances
-from gradvet.frontends.torch.coordinates import WORK, is_plain
+from gradvet.frontends.torch.coordinates import is_plain
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse, load_forward_mode
+from gradvet.frontends.torch.draws import SHARP
 from gradvet.frontends.torch.formats import coarsest_within
 from gradvet.frontends.torch.passes import gradients, hold_to_account
-from gradvet.frontends.torch.problem import FEW, TorchProblem, tensors_in
+from gradvet.frontends.torch.problem import TorchProblem, tensors_in
 from gradvet.frontends.torch.randomness import TorchRandomState
 from gradvet.frontends.torch.support import unsupported
-
-TIMES = 16
-"""So often few random numbers are drawn at once: they are the next ones."""
 
 
 class SteadyReverse(TorchReverse):
@@ -94,7 +92,6 @@ class TorchSubject(TorchProblem):
     def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
         load_forward_mode()
         super().__init__(binding.function, binding.arguments, seed, masked)
-        self.drawn = self._left = 0
         self.reverse = SteadyReverse(self)
         self.forward = RecordedForward(self)
         self.binding = binding
@@ -129,16 +126,12 @@ class TorchSubject(TorchProblem):
             ]
         )
 
+    @property
+    def drawn(self) -> int:
+        return self.draws.count
+
     def signed(self, size: int, scale: float = 1.0) -> Tensor:
-        self.drawn += size
-        if size > FEW:
-            return signed_numbers(size, self.generator, scale)
-        if self._left < size:
-            self._left = TIMES * size
-            self._numbers = signed_numbers(self._left, self.generator)
-        self._left -= size
-        taken = self._numbers[self._left : self._left + size]
-        return taken if scale == 1.0 else taken * scale
+        return self.draws.take(SHARP, size, scale)
 
     def displaced(self, displacement: Tensor) -> Displaced:
         move = self.move(displacement)
@@ -195,12 +188,6 @@ class TorchSubject(TorchProblem):
 
     def _vector_of(self, outputs: Sequence[Any]) -> Tensor:
         return self.vector(self._everything, [outputs[i] for i in self._numeric])
-
-
-def signed_numbers(size: int, generator: torch.Generator, scale: float = 1.0) -> Tensor:
-    """Magnitudes in [½, 1½) · scale: an entry is to be seen against error bars, so none should count for little."""
-    numbers = torch.empty(size, dtype=WORK, device=generator.device).uniform_(-scale, scale, generator=generator)
-    return numbers.add_(numbers.sign(), alpha=0.5 * scale)
 
 
 def _epsilon(dtype: torch.dtype) -> float:
