@@ -27,7 +27,6 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import gradvet
 from benchmarks import functions
-from benchmarks.forgetting import HELP, forgetting
 from benchmarks.planted import Fault, planted
 from benchmarks.report import geometric_mean, save, wide_console
 from benchmarks.timing import interleaved
@@ -86,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
         gallery = list(gallery_rows(wanted))
         console.print(*gallery_tables(gallery))
         rows += gallery
-    costs = {} if wanted.no_cost else cost_rows(forgets=wanted.forget)
+    costs = {} if wanted.no_cost else cost_rows()
     if costs:
         console.print(cost_table(costs))
     path = save("detection", vars(wanted), [vars(row) for row in rows], {"costs": costs})
@@ -268,9 +267,9 @@ def gallery_tables(rows: Sequence[Row]) -> list[Table]:
     return [first, second]
 
 
-def cost_rows(*, forgets: bool) -> dict[str, dict[str, float]]:
+def cost_rows() -> dict[str, dict[str, float]]:
     """Seconds of `check` and of torch's slow mode at several sizes."""
-    check = forgetting(gradvet.check) if forgets else gradvet.check
+    check = gradvet.check
     found: dict[str, dict[str, float]] = {}
     for n in (10, 100, 1000):
         for name, problem in functions.FUNCTIONS.items():
@@ -309,7 +308,6 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-database", action="store_true")
     parser.add_argument("--no-gallery", action="store_true")
     parser.add_argument("--no-cost", action="store_true")
-    parser.add_argument("--forget", action="store_true", help=HELP)
     return parser.parse_args(arguments)
 
 

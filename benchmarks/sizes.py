@@ -22,7 +22,6 @@ from rich.table import Table
 
 import gradvet
 from benchmarks.counting import counted
-from benchmarks.forgetting import HELP, forgetting
 from benchmarks.functions import FUNCTIONS, Problem, spoiled
 from benchmarks.memory import peak_of_a_check
 from benchmarks.report import Pair, duration, geometric_mean, save, wide_console
@@ -90,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
             if needed > wanted.memory * 2**30:
                 progress.console.print(f"left out: {name}, n = {size}, {mode}: more than {wanted.memory} GiB")
                 continue
-            rows.append(row_of(name, size, mode, problem, forgets=wanted.forget))
+            rows.append(row_of(name, size, mode, problem))
     for mode in wanted.modes:
         console.print(table_of([row for row in rows if row.mode == mode], mode))
     means = summarised(rows)
@@ -117,15 +116,13 @@ def jacobian_bytes(problem: Problem) -> int:
     return 8 * coordinates(inputs) * function(*inputs).numel()
 
 
-def row_of(name: str, size: int, mode: str, given: Problem, *, forgets: bool) -> Row:
+def row_of(name: str, size: int, mode: str, given: Problem) -> Row:
     asked = MODES[mode]
     function, inputs = problem = asked.problem(given)
     checkers = {
         "torch": partial(torch.autograd.gradcheck, raise_exception=False, **asked.torch),
         "gradvet": partial(gradvet.gradcheck, **asked.gradvet),
     }
-    if forgets:
-        checkers["gradvet"] = forgetting(checkers["gradvet"])
     if mode == "wrong":
         checkers = {entrant: partial(refused, checker) for entrant, checker in checkers.items()}
     seconds = interleaved({entrant: partial(checker, function, inputs) for entrant, checker in checkers.items()})
@@ -212,7 +209,6 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--functions", default="*", metavar="GLOB", help=", ".join(FUNCTIONS))
     parser.add_argument("--modes", nargs="+", default=every, choices=every, metavar="MODE", help=", ".join(every))
     parser.add_argument("--largest", default=1_000_000, type=int, metavar="N", help="leave out larger sizes")
-    parser.add_argument("--forget", action="store_true", help=HELP)
     parser.add_argument("--memory", default=8.0, type=float, metavar="GIB", help="limit on torch's Jacobians")
     return parser.parse_args(arguments)
 

@@ -52,12 +52,6 @@ SUBSTITUTING = frozenset({"interleaving", "frozen", "layouts", "batched", "duali
 VALUES = frozenset({"constancy", "detached", "values"})
 """Checks of the function's own values, which are not compared where a surrogate stands in for them."""
 
-TRANSFORMS = frozenset({"batched", "checkpoint"})
-"""Checks of what torch makes of a derivative; where all rules are torch's own, there is nothing of the user's in it."""
-
-ABOUT_RULES = TRANSFORMS | {"linearity", "undefined", "cotangents", "frozen", "accumulation"}
-"""These, and checks of how rules treat what they are handed: there is nothing of the user's in that either."""
-
 FORWARD = frozenset({"batched", "reverse", "forward"})
 """Checks that have something to say where there is no reverse mode: that there is none, or about forward mode."""
 

@@ -9,19 +9,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gradvet.api.catalogue import (
-    ABOUT_RULES,
     ELSEWHERE,
     EXACT,
     FORWARD,
     SECOND_ORDER,
     SLOPES,
     SUBSTITUTING,
-    TRANSFORMS,
     VALUES,
     Selection,
 )
 from gradvet.api.elsewhere import Elsewhere, elsewhere
-from gradvet.api.remembered import once_for_its_operators
 from gradvet.api.replay import replay
 from gradvet.api.toolchain import toolchain
 from gradvet.checks.precision import precision_against
@@ -95,11 +92,10 @@ def _examined(request: Request, binding: Binding, wanted: Wanted, options: Optio
         shadow = _shadow(trial, subject, request, options)
         sharp = shadow or trial
         findings = (
-            *_exact(trial, request, wanted),
+            *_exact(trial, wanted),
             *_something(_slopes(sharp, wanted)),
             *_precision(trial, shadow, wanted),
             *_second_order(sharp, wanted),
-            *_transformed(trial, request, wanted),
         )
         findings = (
             *findings,
@@ -171,36 +167,9 @@ def _within(binding: Binding, limit: int | None) -> tuple[Binding, list[str]]:
     return binding.restricted(kept), [line]
 
 
-def _exact(trial: Trial, request: Request, wanted: Wanted) -> Iterator[Finding]:
-    checks = _fitting(trial, wanted.selection.of_these(EXACT))
-    checks = {name: check for name, check in checks.items() if name not in TRANSFORMS}
+def _exact(trial: Trial, wanted: Wanted) -> Iterator[Finding]:
     # A circumstance that the function refuses is not a mistake in its derivative.
-    yield from survey(trial, _asked_once(trial, request, wanted, checks), lambda error: True)
-
-
-def _transformed(trial: Trial, request: Request, wanted: Wanted) -> Iterator[Finding]:
-    """After everything that is decided by random numbers: whether these draw any depends on what was seen before."""
-    checks = _fitting(trial, wanted.selection.of_these({name: EXACT[name] for name in EXACT if name in TRANSFORMS}))
-    yield from survey(trial, _asked_once(trial, request, wanted, checks), lambda error: True)
-
-
-def _asked_once(trial: Trial, request: Request, wanted: Wanted, checks: dict[str, TrialCheck]) -> dict[str, TrialCheck]:
-    """The checks; those of torch's own rules that nobody named are recalled where there are no others."""
-    names = (ABOUT_RULES & checks.keys()) - wanted.selection.named
-    if not names or not _is_stock(trial):
-        return checks
-    return {
-        name: once_for_its_operators(name, check, request.func) if name in names else check
-        for name, check in checks.items()
-    }
-
-
-def _is_stock(trial: Trial) -> bool:
-    """Whether the function has no derivative rules of its own, and no memory."""
-    subject = trial.subject
-    if not subject.codomain.size or not subject.domain.size:
-        return True
-    return trial.is_steady and subject.circumstances.is_stock()
+    yield from survey(trial, _fitting(trial, wanted.selection.of_these(EXACT)), lambda error: True)
 
 
 def _slopes(trial: Trial, wanted: Wanted) -> Iterator[Finding]:

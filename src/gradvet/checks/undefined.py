@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from gradvet.core.arithmetic import namespace
 from gradvet.core.experiment import Experiment
-from gradvet.core.problem import Trait
 from gradvet.core.results import Finding, Verdict
 
 ABSOLUTE, RELATIVE = 1e-8, 1e-5
@@ -26,9 +25,6 @@ def undefined_cotangents(experiment: Experiment) -> Iterator[Finding]:
 def _without(experiment: Experiment, missing: Sequence[int]) -> Finding:
     problem = experiment.problem
     names = ", ".join([problem.codomain.leaves[output].name for output in missing])
-    whole = len(missing) == len(problem.codomain.leaves)
-    if whole and problem.is_known(Trait.QUIET):
-        return _counting_as_zero(names)
     try:
         gradient = problem.reverse.pull_undefined(missing)
     except RuntimeError as error:
@@ -46,8 +42,6 @@ def _without(experiment: Experiment, missing: Sequence[int]) -> Finding:
             f"the gradient is not zero although there is no cotangent for {names} and zeros for the rest",
             advice="A missing cotangent counts as zero.",
         )
-    if whole:
-        problem.remember(Trait.QUIET)
     return _counting_as_zero(names)
 
 

@@ -28,7 +28,6 @@ from gradvet.core.experiment import (
     OutOfReachError,
 )
 from gradvet.core.probes import FINEST, MOST, Plan, Stage, stages
-from gradvet.core.problem import Trait
 
 PREMISE = 0.1
 """A certificate speaks about what the entrywise comparison would say. That comparison divides by the nominal step, so
@@ -247,10 +246,8 @@ class _Attempt:
         """Whether a row that is pulled alone agrees too, as it must if the derivative is linear; asked if strict."""
         experiment = self.experiment
         strict = self.residual is reverse_residual and experiment.options.miss <= STRICT
-        if strict and not experiment.problem.is_known(Trait.LINEAR):
+        if strict:
             experiment.linear = row_residual(experiment) <= SEEN * self.detectable
-            if experiment.linear:
-                experiment.problem.remember(Trait.LINEAR)
         return experiment.linear
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,10 +70,6 @@ class Circumstances(Protocol):
 
     def branches_smoothly(self) -> bool:
         """Whether the function chooses between formulas without kinks: then no convention explains a wrong slope."""
-        ...
-
-    def operators(self) -> Hashable:
-        """Which of the framework's operators the derivative is made of, and for which kinds of values."""
         ...
 
     def reads_captured(self) -> bool:

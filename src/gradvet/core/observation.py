@@ -6,7 +6,6 @@ The drop-in functions return True or raise, and tests call checks in many ways: 
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -16,9 +15,6 @@ Listener = Callable[[Report], object]
 
 _listeners: list[Listener] = []
 _seeds: list[int] = []
-_CHANCE = random.Random()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_CHANCE.seed)
 
 
 @contextmanager
@@ -47,8 +43,8 @@ def observed(listen: Listener, seed: int | None = None) -> Iterator[None]:
 
 
 def drawn_seed() -> int:
-    """The seed that was asked for last, or a fresh one."""
-    return _seeds[-1] if _seeds else _CHANCE.getrandbits(32)
+    """The seed that was asked for last, or a fresh one from the system's source of randomness."""
+    return _seeds[-1] if _seeds else int.from_bytes(os.urandom(4), "little")
 
 
 def is_observed() -> bool:

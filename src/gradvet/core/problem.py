@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol
 
 from gradvet.core.spaces import Array, Space
@@ -33,15 +32,6 @@ class Misfit:
     expected: str
     kind: str = ""
     """What kind of array the derivative is, for attributes that only some kinds have."""
-
-
-class Trait(Enum):
-    """What can be said of a derivative's rules whatever the numbers are."""
-
-    LINEAR = auto()
-    """A row that is pulled alone is the one that random combinations are made of."""
-    QUIET = auto()
-    """Without any cotangent there is no gradient."""
 
 
 class Reverse(Protocol):
@@ -122,14 +112,6 @@ class Problem(Protocol):
     @property
     def is_known_to_be_stock(self) -> bool:
         """Whether nothing in the derivative of the only output is the function's own."""
-        ...
-
-    def is_known(self, trait: Trait) -> bool:
-        """Whether all the rules of this derivative are the framework's own and were seen to have the trait before."""
-        ...
-
-    def remember(self, trait: Trait) -> None:
-        """It was seen here."""
         ...
 
     @property

@@ -36,11 +36,6 @@ class Subject(Problem, Protocol):
         """The relative spacing of the coarsest floating-point format among inputs and outputs."""
         ...
 
-    @property
-    def drawn(self) -> int:
-        """How many random numbers were handed out."""
-        ...
-
     def roughness(self) -> float:
         """The relative spacing of the coarsest format that numbers pass inside the function, as far as can be seen."""
         ...

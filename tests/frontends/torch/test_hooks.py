@@ -11,7 +11,6 @@ from torch import Tensor
 
 import gradvet
 from gradvet.core.results import Verdict
-from gradvet.frontends.torch import acquaintance
 from gradvet.frontends.torch.hooks import have_hooks, hooks_so_far
 from tests.core.trials import trial_of
 
@@ -121,7 +120,6 @@ def test_hook_is_found_out_however_it_was_put_and_whatever_was_seen_before(put: 
         put(y, refusing)
         return y
 
-    acquaintance.forget()
     if seen:
         assert gradvet.gradcheck(torch.sin, inputs(5).requires_grad_())
     with pytest.warns(UserWarning, match="undefined"), pytest.raises(gradvet.GradcheckError, match="undefined output"):

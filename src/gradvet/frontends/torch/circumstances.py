@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,6 @@ class TorchCircumstances:
     def __init__(self, subject: TorchSubject) -> None:
         self._subject = weakref.ref(subject)
         self._names: frozenset[str] | None = None
-        self._operators: Hashable | None = None
         self._reads_arguments = False
         """Whether other arguments were seen to give other values."""
 
@@ -205,13 +204,6 @@ class TorchCircumstances:
 
     def branches_smoothly(self) -> bool:
         return branches_smoothly(self._nodes)
-
-    def operators(self) -> Hashable:
-        if self._operators is None:
-            tensors = (self.subject.inputs, self.subject.live)
-            kinds = [tuple([(t.dtype, t.layout, t.device.type, t.dim()) for t in ts]) for ts in tensors]
-            self._operators = self._nodes, *kinds
-        return self._operators
 
     def reads_captured(self) -> bool:
         if self._reads_arguments:

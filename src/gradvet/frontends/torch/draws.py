@@ -53,12 +53,9 @@ class Draws:
         self._generator = torch.Generator(home).manual_seed(seed)
         self._reservoir, self._unused = torch.empty(0), 0
         self._law = EVEN
-        self.count = 0
-        """How many were handed out."""
 
     def take(self, law: Law, size: int, scale: float = 1.0) -> Tensor:
         """Fresh numbers, each times the scale."""
-        self.count += size
         if size > MODERATE:
             return self._many(law, size, scale)
         if self._unused < size or self._law is not law:

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch.overrides import has_torch_function, is_tensor_like
 
-from gradvet.core.problem import Cost, Move, Trait
+from gradvet.core.problem import Cost, Move
 from gradvet.core.spaces import Leaf, Space
 from gradvet.errors import InvalidProblemError, OutputsChangedError
-from gradvet.frontends.torch import acquaintance
 from gradvet.frontends.torch.batching import evaluate_together
 from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
@@ -100,13 +99,6 @@ class TorchProblem:
     @property
     def is_known_to_be_stock(self) -> bool:
         return self._kinds is not None and len(self.live) == 1
-
-    def is_known(self, trait: Trait) -> bool:
-        return self._kinds is not None and acquaintance.are_known(self._kinds, trait)
-
-    def remember(self, trait: Trait) -> None:
-        if self._kinds is not None:
-            acquaintance.remember(self._kinds, trait)
 
     @cached_property
     def _kinds(self) -> set[str] | None:

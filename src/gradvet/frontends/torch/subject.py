@@ -126,10 +126,6 @@ class TorchSubject(TorchProblem):
             ]
         )
 
-    @property
-    def drawn(self) -> int:
-        return self.draws.count
-
     def signed(self, size: int, scale: float = 1.0) -> Tensor:
         return self.draws.take(SHARP, size, scale)
 
