@@ -25,9 +25,9 @@ import torch
 import gradvet
 from benchmarks.detection import in_half
 from gradvet.core.results import Report
+from gradvet.frontends.torch.inputs import seeded
 from gradvet.frontends.torch.opdb.database import dtype_name, operators
 from gradvet.frontends.torch.opdb.samples import Sample, draw, small
-from gradvet.frontends.torch.specimens import seeded
 from tests.gallery import RIGHT, WRONG, Case
 
 LAYERS = ("verdict", "findings", "numbers", "cost", "text")
@@ -97,10 +97,10 @@ def drop_in_report(case: Case, *, fast: bool) -> Report:
 
 def drop_in(checker: Callable[..., bool], *arguments: Any, **options: Any) -> Report:
     """The last report that a drop-in function announces."""
-    from gradvet.core.observation import observed
+    from gradvet.core.events import listening
 
     reports: list[Report] = []
-    with observed(reports.append, seed=SEED):
+    with listening(reports.append, seed=SEED):
         checker(*arguments, raise_exception=False, **options)
     return reports[-1]
 

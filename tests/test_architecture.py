@@ -57,7 +57,7 @@ def module_name(path: str) -> str:
 
 
 def part(module: str) -> str:
-    """`core` for gradvet.core.probes, `gradvet` for gradvet itself."""
+    """`core` for gradvet.core.miss_probability, `gradvet` for gradvet itself."""
     return module.split(".")[1] if "." in module else module
 
 
@@ -309,7 +309,7 @@ def test_errors_see_results_alone() -> None:
         ("reports/terminal.py", "gradvet.core.spaces", REPORTS_SEE),
         ("reports/terminal.py", "gradvet.core.results_of_others", REPORTS_SEE),
         ("reports/terminal.py", "gradvet.options", REPORTS_SEE),
-        ("options.py", "gradvet.core.probes", OPTIONS_SEE),
+        ("options.py", "gradvet.core.miss_probability", OPTIONS_SEE),
         ("errors.py", "gradvet.options", ERRORS_SEE),
     ],
 )
@@ -322,7 +322,7 @@ def test_import_beyond_what_a_part_may_see_is_found(path: str, target: str, allo
     ("path", "target", "allowed"),
     [
         ("checks/linearity.py", "gradvet.checks.metadata", CHECKS_SEE),
-        ("checks/linearity.py", "gradvet.core.probes", CHECKS_SEE),
+        ("checks/linearity.py", "gradvet.core.miss_probability", CHECKS_SEE),
         ("frontends/torch/problem.py", "torch", FRONTENDS_SEE),
         ("reports/terminal.py", "gradvet.core.results", REPORTS_SEE),
         ("reports/terminal.py", "gradvet.reports.words", REPORTS_SEE),
@@ -389,7 +389,7 @@ def test_cycle_is_found_through_a_lazy_import() -> None:
         "core/problem.py": "from .probes import Probes",
         "core/probes.py": "def lazy():\n    from gradvet.core import spaces",
     }
-    assert set(cycle(sources)) == {"gradvet.core.spaces", "gradvet.core.problem", "gradvet.core.probes"}
+    assert set(cycle(sources)) == {"gradvet.core.spaces", "gradvet.core.problem", "gradvet.core.miss_probability"}
 
 
 def test_import_for_types_alone_closes_no_cycle() -> None:

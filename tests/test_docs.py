@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import gradvet
-from gradvet.api.catalogue import NAMES
+from gradvet.checks.catalogue import NAMES
 from gradvet.cli import main
 
 ROOT = Path(__file__).parent.parent

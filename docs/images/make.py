@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parents[1] / "examples"))
 
 from gradvet import gradcheck  # noqa: E402
-from gradvet.core.observation import observed  # noqa: E402
+from gradvet.core.events import listening  # noqa: E402
 from gradvet.core.results import Report  # noqa: E402
 from gradvet.reports.html import write  # noqa: E402
 from gradvet.suite.case import Case  # noqa: E402
@@ -36,7 +36,7 @@ def page(path: Path) -> None:
     torch.manual_seed(SEED)
     inputs = [point().requires_grad_(), torch.randn(3, dtype=torch.float64)]
     reports: list[Report] = []
-    with observed(reports.append):
+    with listening(reports.append):
         gradcheck(HastyRMSNorm.apply, inputs, raise_exception=False)
     reports[0] = replace(reports[0], title="test_norm.py::test_hasty_rms_norm")
     cases = [

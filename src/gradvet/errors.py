@@ -20,7 +20,7 @@ class DerivativeError(RuntimeError):
     """The user's derivative raised, where the function itself did not; the cause is the exception itself."""
 
 
-class RefusalError(NotImplementedError):
+class UnsupportedError(NotImplementedError):
     """An operator of the framework's own has no derivative for what it was given."""
 
 

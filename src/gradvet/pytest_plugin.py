@@ -20,7 +20,7 @@ import pytest
 from _pytest._code.code import ExceptionChainRepr, ReprEntryNative, ReprFileLocation, ReprTraceback, TracebackEntry
 from _pytest._io import TerminalWriter
 
-from gradvet.core.observation import observed
+from gradvet.core.events import listening
 from gradvet.core.results import Report, Verdict
 from gradvet.errors import GradientError, InvalidProblemError
 from gradvet.reports import documents, html, terminal, words
@@ -78,7 +78,7 @@ class Run:
     def begin(self) -> None:
         """Listen, if anybody wants to know; put gradvet where torch's functions are, if asked."""
         if self.files or self.replaces or self.seed is not None:
-            self.undo.enter_context(observed(self.add, self.seed))
+            self.undo.enter_context(listening(self.add, self.seed))
         if self.replaces:
             from gradvet.compat import replace_torch_gradcheck
 

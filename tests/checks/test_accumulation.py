@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradvet.checks.accumulation import accumulation
+from gradvet.checks.state import accumulation
 from gradvet.core.results import Finding, Verdict
 from tests.core.trials import point, trial_of
 
 
 def found(monkeypatch: pytest.MonkeyPatch, factor: float, added: float, slope: float = 3.0) -> Finding:
     """The finding where `.grad` gains this factor of the gradient, and something more."""
-    trial = trial_of(lambda x: slope * x, point(1.0, 1.0))
-    gained = factor * trial.pulled[1] + added
-    monkeypatch.setattr(trial.subject.circumstances, "accumulated", lambda v: iter([gained, gained]))
-    (finding,) = accumulation(trial)
+    context = trial_of(lambda x: slope * x, point(1.0, 1.0))
+    gained = factor * context.random_vjp[1] + added
+    monkeypatch.setattr(context.problem.variants, "accumulated", lambda v: iter([gained, gained]))
+    (finding,) = accumulation(context)
     return finding
 
 
@@ -30,12 +30,12 @@ def test_anything_else_than_the_gradient_fails(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_graph_that_later_calls_spoiled_is_not_held_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    trial = trial_of(torch.sin, point(1.0, 2.0))
-    through_fresh_call = trial.pulled[1]
+    context = trial_of(torch.sin, point(1.0, 2.0))
+    through_fresh_call = context.random_vjp[1]
     monkeypatch.setattr(
-        trial.subject.circumstances, "accumulated", lambda v: iter([0.0 * through_fresh_call, through_fresh_call])
+        context.problem.variants, "accumulated", lambda v: iter([0.0 * through_fresh_call, through_fresh_call])
     )
-    (finding,) = accumulation(trial)
+    (finding,) = accumulation(context)
     assert finding.verdict is Verdict.PASS
 
 

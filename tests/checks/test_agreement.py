@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from gradvet.checks import forward, reverse
-from gradvet.checks.agreement import COARSE, PRINTED
-from gradvet.core.observation import observed
+from gradvet.checks.jacobian import COARSE, PRINTED
+from gradvet.core.events import listening
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import Check
-from tests.core.planted import Matrix, curved, experiment, linear, numbers
+from tests.core.planted import Matrix, context, curved, linear, numbers
 
 MODES = {"reverse": reverse, "forward": forward}
 
 
 def only(check: Check, *arguments: Any, **options: Any) -> Finding:
-    (finding,) = check(experiment(*arguments, **options))
+    (finding,) = check(context(*arguments, **options))
     return finding
 
 
@@ -146,7 +146,7 @@ def test_derivative_that_depends_on_which_outputs_have_cotangents_is_found() -> 
 @pytest.mark.parametrize("factor", [1.5, -2.0])
 def test_figure_of_the_steps_is_held_against_the_disagreement_of_the_worst_entry(factor: float) -> None:
     A = numbers((3, 4), 0)
-    with observed(lambda report: None):
-        (finding,) = reverse(experiment(linear(A, factor * A), numbers((4,), 1)))
+    with listening(lambda report: None):
+        (finding,) = reverse(context(linear(A, factor * A), numbers((4,), 1)))
     (worst,) = finding.mismatches
     assert finding.facts["sweep"]["gap"] == abs(worst.derivative - worst.numerical)

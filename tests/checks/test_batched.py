@@ -12,7 +12,7 @@ from torch._C._functorch import is_legacy_batchedtensor
 from gradvet.checks import batched_forward, batched_reverse
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import Check
-from tests.core.planted import experiment, numbers
+from tests.core.planted import context, numbers
 
 NAMES: dict[str, Check] = {"batched reverse": batched_reverse, "batched forward": batched_forward}
 
@@ -52,7 +52,7 @@ class Unmappable(torch.autograd.Function):
 
 
 def found(name: str, function: Any, *points: Tensor) -> list[Finding]:
-    return list(NAMES[name](experiment(function, *points)))
+    return list(NAMES[name](context(function, *points)))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -101,8 +101,8 @@ def test_wrong_pair_of_output_and_input_is_named(name: str, monkeypatch: pytest.
     def function(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         return x * y, y * z
 
-    trial = experiment(function, numbers((2,), 0), numbers((2,), 1), numbers((2,), 2))
-    problem = trial.problem
+    context = context(function, numbers((2,), 0), numbers((2,), 1), numbers((2,), 2))
+    problem = context.problem
     output, input = problem.codomain.slice(1), problem.domain.slice(2)
     source, target = (output, input) if name == "batched reverse" else (input, output)
     side = problem.reverse if name == "batched reverse" else problem.forward
@@ -115,6 +115,6 @@ def test_wrong_pair_of_output_and_input_is_named(name: str, monkeypatch: pytest.
         return results
 
     monkeypatch.setattr(side, method, spoiled)
-    (finding,) = NAMES[name](trial)
+    (finding,) = NAMES[name](context)
     assert finding.verdict is Verdict.FAIL
     assert (finding.facts["output"], finding.facts["input"]) == (1, 2)

@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradvet.checks import constancy, detached
-from gradvet.core.experiment import Experiment
+from gradvet.checks import detached
+from gradvet.core.context import Context
 from gradvet.core.results import Finding, Verdict
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.options import Options
-from tests.core.planted import experiment, numbers
+from tests.core.planted import context, numbers
 
 
 def found(check: Any, function: Any) -> list[Finding]:
-    return list(check(experiment(function, numbers((4,), 0))))
+    return list(check(context(function, numbers((4,), 0))))
 
 
 def test_constant_function_passes() -> None:
@@ -45,7 +45,7 @@ def test_variation_within_what_is_allowed_passes() -> None:
     def verdict(allowed: float) -> Verdict:
         x = numbers((4,), 0).requires_grad_()
         problem = TorchProblem(lambda x: 1e-4 * x.detach(), [x], seed=0)
-        (finding,) = constancy(Experiment(problem, Options(seed=0, constant_within=allowed)))
+        (finding,) = constancy(Context(problem, Options(seed=0, constant_within=allowed)))
         return finding.verdict
 
     assert verdict(1e-3) is Verdict.PASS

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradvet.checks import determinism
-from gradvet.core.experiment import Experiment
+from gradvet.core.context import Context
 from gradvet.core.results import Finding, Verdict
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.options import Options
@@ -38,7 +38,7 @@ class Jitter(torch.autograd.Function):
 
 def found(function: Any, tolerance: float = 0.0, size: int = 4) -> list[Finding]:
     problem = TorchProblem(function, [numbers((size,), 0).requires_grad_()], seed=0)
-    return list(determinism(Experiment(problem, Options(seed=0, nondeterminism=tolerance))))
+    return list(determinism(Context(problem, Options(seed=0, nondeterminism=tolerance))))
 
 
 def test_reproducible_derivative_passes() -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.checks.elsewhere import look_at, raising
+from gradvet.checks.points import raising, test_point
 from gradvet.core.results import Verdict
-from gradvet.errors import DerivativeError, RefusalError
+from gradvet.errors import DerivativeError, UnsupportedError
 from tests.core.trials import point, trial_of, written
 
 
@@ -20,7 +20,7 @@ def no(error: BaseException) -> bool:
     ("error", "verdict", "words"),
     [
         (DerivativeError("it broke\nhere"), Verdict.FAIL, "it broke, though the forward pass accepts these inputs"),
-        (RefusalError("none"), Verdict.SKIPPED, "the operators have no derivative there"),
+        (UnsupportedError("none"), Verdict.SKIPPED, "the operators have no derivative there"),
         (KeyError("why"), Verdict.INCONCLUSIVE, "could not be carried out: KeyError: 'why'"),
         (ValueError(), Verdict.INCONCLUSIVE, "could not be carried out: ValueError: "),
     ],
@@ -51,7 +51,7 @@ def test_error_of_an_output_of_small_slope_is_found_beside_large_ones(mode: str,
         def both(x: Tensor) -> Tensor:
             return torch.cat([torch.sin(x[:3]), inner(x[3:])])
 
-        return look_at(trial_of(both, point(0.3, 0.7, 1.1, 0.5, 0.6)), mode).verdict
+        return test_point(trial_of(both, point(0.3, 0.7, 1.1, 0.5, 0.6)), mode).verdict
 
     assert found(1.0) is Verdict.PASS
     assert found(1.5) is Verdict.FAIL

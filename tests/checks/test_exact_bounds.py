@@ -9,16 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.api.catalogue import EXACT
-from gradvet.checks.batches import batched
-from gradvet.checks.compiled import compiled_against
-from gradvet.checks.disconnected import detached
-from gradvet.checks.duality import duality
-from gradvet.checks.frozen import frozen
-from gradvet.checks.values import values
+from gradvet.checks.adjoint import duality
+from gradvet.checks.batching import batched
+from gradvet.checks.catalogue import EXACT
+from gradvet.checks.outputs import detached, values
+from gradvet.checks.state import frozen
+from gradvet.checks.toolchain import compiled_against
+from gradvet.core.context import Context
 from gradvet.core.results import Finding, Verdict
-from gradvet.core.survey import TrialCheck
-from gradvet.core.trial import Trial
+from gradvet.core.runner import CheckFunction
 from tests.core.trials import point, trial_of, written
 
 FAIL, PASS = Verdict.FAIL, Verdict.PASS
@@ -28,7 +27,7 @@ def vector(*numbers: float) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64)
 
 
-def tripled(slope: float = 3.0) -> Trial:
+def tripled(slope: float = 3.0) -> Context:
     """3x at (1, 2, 4) with this as its derivative."""
     return trial_of(written(lambda x: 3.0 * x, lambda x: torch.full_like(x, slope)), point(1.0, 2.0, 4.0))
 
@@ -45,9 +44,9 @@ def only(findings: Any) -> Finding:
 def test_value_without_grad_mode_may_differ_by_roundoff(
     value: float, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial = tripled()
-    monkeypatch.setattr(trial.subject.circumstances, "without_grad_mode", lambda: vector(3.0, value, 12.0))
-    finding = only(values(trial))
+    context = tripled()
+    monkeypatch.setattr(context.problem.variants, "without_grad_mode", lambda: vector(3.0, value, 12.0))
+    finding = only(values(context))
     assert finding.verdict is verdict
     if verdict is FAIL:
         assert finding.headline.startswith("output [1] is ")
@@ -55,24 +54,24 @@ def test_value_without_grad_mode_may_differ_by_roundoff(
 
 
 def test_value_of_a_random_function_may_differ_by_what_it_wobbles(monkeypatch: pytest.MonkeyPatch) -> None:
-    trial = tripled()
-    trial.wobble = vector(0.0, 0.0, 1e-3)
-    monkeypatch.setattr(trial.subject.circumstances, "without_grad_mode", lambda: vector(3.0, 6.01, 12.0))
-    assert only(values(trial)).verdict is PASS
-    monkeypatch.setattr(trial.subject.circumstances, "without_grad_mode", lambda: vector(3.0, 6.1, 12.0))
-    assert only(values(trial)).verdict is FAIL
+    context = tripled()
+    context.repeat_noise = vector(0.0, 0.0, 1e-3)
+    monkeypatch.setattr(context.problem.variants, "without_grad_mode", lambda: vector(3.0, 6.01, 12.0))
+    assert only(values(context)).verdict is PASS
+    monkeypatch.setattr(context.problem.variants, "without_grad_mode", lambda: vector(3.0, 6.1, 12.0))
+    assert only(values(context)).verdict is FAIL
 
 
 @pytest.mark.parametrize(("error", "verdict"), [(0.0, PASS), (1e-8, PASS), (1e-5, FAIL), (float("nan"), FAIL)])
 def test_value_in_a_batch_may_differ_by_half_its_digits(
     error: float, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial = tripled()
+    context = tripled()
     alone = vector(3.0, 6.0, 12.0, 3.0, 6.0, 12.0)
     together = alone.clone()
     together[4] += error
-    monkeypatch.setattr(trial.subject.circumstances, "values_mapped", lambda: (together, alone))
-    found = [finding for finding in batched(trial) if "value" in finding.headline]
+    monkeypatch.setattr(context.problem.variants, "values_mapped", lambda: (together, alone))
+    found = [finding for finding in batched(context) if "value" in finding.headline]
     assert only(found).verdict is verdict
     if verdict is FAIL:
         assert "at output [1]: " in found[0].headline
@@ -82,9 +81,9 @@ def test_what_cannot_be_batched_is_said_in_one_line(monkeypatch: pytest.MonkeyPa
     def refuse() -> None:
         raise RuntimeError("the first line\nthe second line")
 
-    trial = tripled()
-    monkeypatch.setattr(trial.subject.circumstances, "values_mapped", refuse)
-    words = [finding.headline for finding in batched(trial) if finding.verdict is Verdict.SKIPPED]
+    context = tripled()
+    monkeypatch.setattr(context.problem.variants, "values_mapped", refuse)
+    words = [finding.headline for finding in batched(context) if finding.verdict is Verdict.SKIPPED]
     assert words == ["values cannot be batched here: the first line"]
 
 
@@ -93,7 +92,7 @@ def test_what_cannot_be_batched_is_said_in_one_line(monkeypatch: pytest.MonkeyPa
 )
 def test_compiled_function_may_differ_by_half_the_digits(factor: float, verdict: Verdict) -> None:
     twin = trial_of(written(lambda x: 3.0 * factor * x, lambda x: torch.full_like(x, 3.0)), point(1.0, 2.0, 4.0))
-    finding = only(compiled_against(twin.subject)(tripled()))
+    finding = only(compiled_against(twin.problem)(tripled()))
     assert finding.verdict is verdict
     if verdict is FAIL:
         assert finding.headline.startswith("the compiled function differs at output [")
@@ -101,7 +100,7 @@ def test_compiled_function_may_differ_by_half_the_digits(factor: float, verdict:
 
 @pytest.mark.parametrize(("slope", "verdict"), [(3.0, PASS), (3.0 + 1e-9, PASS), (3.001, FAIL), (float("nan"), FAIL)])
 def test_gradient_of_a_compiled_function_is_that_of_the_plain_one(slope: float, verdict: Verdict) -> None:
-    assert only(compiled_against(tripled(slope).subject)(tripled())).verdict is verdict
+    assert only(compiled_against(tripled(slope).problem)(tripled())).verdict is verdict
 
 
 def with_slopes(forward: float, reverse: float) -> Callable[[Tensor], Tensor]:
@@ -144,8 +143,8 @@ def test_forward_and_reverse_mode_may_differ_by_half_the_digits_of_a_coarser_for
 
 @pytest.mark.parametrize(("slope", "verdict"), [(0.0, PASS), (1e-14, PASS), (1e-6, Verdict.SKIPPED)])
 def test_output_without_derivative_that_varies_is_told_from_roundoff(slope: float, verdict: Verdict) -> None:
-    trial = trial_of(lambda x: (2.0 * x, 1.0 + slope * x.detach()), point(1.0, 2.0))
-    finding = only(detached(trial))
+    context = trial_of(lambda x: (2.0 * x, 1.0 + slope * x.detach()), point(1.0, 2.0))
+    finding = only(detached(context))
     assert finding.verdict is verdict
     assert finding.facts.get("outputs", []) == ([] if verdict is PASS else ["output 1"])
 
@@ -174,7 +173,7 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize("check", [EXACT[name] for name in (*NUMBERS, "duality", "layouts")])
-def test_function_of_no_numbers_or_with_no_numbers_is_not_asked(check: TrialCheck) -> None:
+def test_function_of_no_numbers_or_with_no_numbers_is_not_asked(check: CheckFunction) -> None:
     nothing, some = point(), point(1.0, 2.0)
     assert list(check(trial_of(torch.sin, nothing))) == []
     assert list(check(trial_of(lambda x: x[:0], some))) == []
@@ -184,7 +183,7 @@ def test_function_of_no_numbers_or_with_no_numbers_is_not_asked(check: TrialChec
 @pytest.mark.parametrize(
     "check", [EXACT[name] for name in (*NUMBERS, "values", "metadata", "undefined", "duality", "layouts")]
 )
-def test_right_function_gets_an_answer(check: TrialCheck) -> None:
+def test_right_function_gets_an_answer(check: CheckFunction) -> None:
     findings = list(check(trial_of(torch.sin, torch.linspace(0.1, 1.1, 6, dtype=torch.float64).reshape(2, 3))))
     assert findings or check is EXACT["metadata"]
     assert {finding.verdict for finding in findings} <= {PASS}

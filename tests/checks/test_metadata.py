@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradvet.checks import metadata, tangent_types
-from gradvet.core.experiment import Experiment
+from gradvet.core.context import Context
 from gradvet.core.problem import Misfit
 from gradvet.core.results import Finding, Verdict
 from gradvet.frontends.torch.layouts import layouts_of
@@ -20,7 +20,7 @@ from tests.core.planted import numbers
 
 def found(check: Any, function: Any, *points: Tensor, exact: bool = True) -> list[Finding]:
     problem = TorchProblem(function, [point.requires_grad_() for point in points], seed=0)
-    return list(check(Experiment(problem, Options(seed=0, exact_types=exact))))
+    return list(check(Context(problem, Options(seed=0, exact_types=exact))))
 
 
 class Sparse(torch.autograd.Function):
@@ -111,5 +111,5 @@ def test_tangents_like_their_values_pass_in_silence() -> None:
 
 def test_misfits_of_the_last_pass_are_data() -> None:
     problem = TorchProblem(sparse_gradient, [numbers((3,), 0).requires_grad_(), numbers((3,), 1).requires_grad_()], 0)
-    problem.reverse.pull(torch.ones(3, dtype=torch.float64))
-    assert problem.reverse.misfits() == [Misfit(1, "layout", "torch.sparse_coo", "torch.strided", "sparse")]
+    problem.vjp(torch.ones(3, dtype=torch.float64))
+    assert problem.gradient_misfits() == [Misfit(1, "layout", "torch.sparse_coo", "torch.strided", "sparse")]

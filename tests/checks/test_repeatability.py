@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.checks.repeatability import determinism
+from gradvet.checks.determinism import determinism
 from gradvet.core.results import Finding, Verdict
 from tests.core.trials import point, trial_of
 
@@ -54,8 +54,8 @@ def test_entry_that_differs_is_named_with_its_difference() -> None:
 
 def test_function_that_wobbles_is_told_from_one_that_does_not() -> None:
     calls = count()
-    trial = trial_of(lambda x: x * (1.0 + 1e-9 * next(calls)), point(1.0, 1.0))
-    (finding,) = determinism(trial)
+    context = trial_of(lambda x: x * (1.0 + 1e-9 * next(calls)), point(1.0, 1.0))
+    (finding,) = determinism(context)
     assert (finding.verdict, finding.headline) == (Verdict.PASS, "the function is random in itself")
     assert finding.facts["forward"] > 0.0
     assert found(0.0).headline == "forward and backward passes are reproducible"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradvet.checks.slopes import MARGIN, forward, reverse
-from gradvet.core.probes import Plan, miss_probability
+from gradvet.checks.jacobian import MARGIN, forward, reverse
+from gradvet.core.miss_probability import Plan, miss_probability
 from gradvet.core.results import Verdict
 from tests.core.trials import point, trial_of, written
 
@@ -23,10 +23,10 @@ def test_headline_counts_entries_where_there_are_several(check: object, mode: st
 
 
 @pytest.mark.parametrize(("outputs", "codirections"), [(1, None), (2, 2), (3, 2)])
-def test_miss_probability_is_that_of_the_probes(outputs: int, codirections: int | None) -> None:
+def test_miss_probability_is_that_of_the_probes(outputs: int, cotangents: int | None) -> None:
     (finding,) = reverse(trial_of(torch.sin, point(*range(1, outputs + 1))))
     assert finding.verdict is Verdict.PASS
-    assert finding.facts["miss"] == miss_probability(MARGIN, Plan(2, codirections), spread=1.0)
+    assert finding.facts["miss"] == miss_probability(MARGIN, Plan(2, cotangents), spread=1.0)
 
 
 def test_mismatch_has_an_allowance_of_one_and_a_half_error_bars() -> None:

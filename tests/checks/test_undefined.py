@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradvet.checks import undefined_cotangents, undefined_tangents
 from gradvet.core.results import Finding, Verdict
-from tests.core.planted import experiment, numbers
+from tests.core.planted import context, numbers
 
 
 class Pair(torch.autograd.Function):
@@ -33,7 +33,7 @@ class Pair(torch.autograd.Function):
 
 
 def reverse_findings(function: Any) -> list[Finding]:
-    return list(undefined_cotangents(experiment(function, numbers((4,), 0))))
+    return list(undefined_cotangents(context(function, numbers((4,), 0))))
 
 
 def test_missing_cotangents_that_count_as_zero_pass_all_together_and_one_by_one() -> None:
@@ -108,8 +108,8 @@ def test_missing_tangent_must_count_as_zero(careless: bool) -> None:
     def function(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return x.sin(), Product.apply(x, y, careless)
 
-    trial = experiment(function, numbers((3,), 0), numbers((3,), 1))
-    findings = list(undefined_tangents(trial))
+    context = context(function, numbers((3,), 0), numbers((3,), 1))
+    findings = list(undefined_tangents(context))
     if not careless:
         assert findings == []
         return
@@ -134,5 +134,5 @@ def test_tangent_without_another_must_be_what_it_is_beside_zeros(factor: float, 
             tangent: Tensor = first + second  # type: ignore[assignment]
             return tangent
 
-    findings = list(undefined_tangents(experiment(Scaled.apply, numbers((3,), 0), numbers((3,), 1))))
+    findings = list(undefined_tangents(context(Scaled.apply, numbers((3,), 0), numbers((3,), 1))))
     assert bool(findings) is fails

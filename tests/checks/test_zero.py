@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradvet import gradcheck
 from gradvet.checks import zero_cotangent
-from gradvet.core.experiment import Experiment
+from gradvet.core.context import Context
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import Check
 from gradvet.frontends.torch.problem import TorchProblem
@@ -48,7 +48,7 @@ class Normalised(torch.autograd.Function):
 
 def found(function: Any, *, masked: bool = False, check: Check = zero_cotangent) -> list[Finding]:
     problem = TorchProblem(function, [numbers((4,), 0).requires_grad_()], seed=0)
-    return list(check(Experiment(problem, Options(seed=0, masked=masked))))
+    return list(check(Context(problem, Options(seed=0, masked=masked))))
 
 
 @BOTH

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError as TorchGradcheckError
 
 from gradvet import GradcheckError, gradcheck, gradgradcheck
-from gradvet.compat.checker import as_tuple, chosen_semantics
+from gradvet.compat.gradcheck import as_tuple, chosen_semantics
 from gradvet.core.results import Verdict
 from tests.core.planted import linear, numbers
 
@@ -22,17 +22,17 @@ class Twice(torch.autograd.Function):
     """x · 2, whose derivative is `pulled` in reverse and `pushed` in forward mode."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, pulled: float, pushed: float) -> Tensor:
-        ctx.pulled, ctx.pushed = pulled, pushed
+    def forward(ctx: Any, x: Tensor, vjp: float, jvp: float) -> Tensor:
+        ctx.vjp, ctx.jvp = vjp, jvp
         return x * 2.0
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor, None, None]:
-        return v * ctx.pulled, None, None
+        return v * ctx.vjp, None, None
 
     @staticmethod
     def jvp(ctx: Any, u: Tensor, *_: None) -> Tensor:
-        return u * ctx.pushed
+        return u * ctx.jvp
 
 
 def x() -> Tensor:

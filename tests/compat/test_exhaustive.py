@@ -63,11 +63,11 @@ def test_all_wrong_entries_are_counted_where_a_search_would_stop_at_the_first_on
 
 
 def test_no_projection_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    def judged(*_: object, **__: object) -> float:
+    def decided(*_: object, **__: object) -> float:
         raise AssertionError("a projection was judged")
 
     for module, name in ((certificate, "stages"), (exhaustive, "resolving_ratio"), (exhaustive, "locate")):
-        monkeypatch.setattr(module, name, judged)
+        monkeypatch.setattr(module, name, decided)
     A = numbers((ROWS, COLUMNS), 1)
     right = linear(A, torch.zeros_like(A))
     assert gradvet.gradcheck(right, leaf(COLUMNS), exhaustive=True)

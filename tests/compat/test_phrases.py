@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradvet import GradcheckError, gradcheck
-from gradvet.compat.phrases import PHRASES, message
+from gradvet.compat.messages import PHRASES, message
 from gradvet.core.results import Finding, Mismatch, Verdict
 from gradvet.core.spaces import Location
 from tests.core.planted import linear, numbers

@@ -124,12 +124,12 @@ def test_replacements_may_end_in_any_order(user: Any) -> None:
 
 def test_module_that_was_loaded_between_two_replacements_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     with replace_torch_gradcheck():
-        late: Any = ModuleType("loaded_late")
-        late.gradcheck = TORCH[0]
-        monkeypatch.setitem(sys.modules, "loaded_late", late)
+        out_of_time: Any = ModuleType("loaded_late")
+        out_of_time.gradcheck = TORCH[0]
+        monkeypatch.setitem(sys.modules, "loaded_late", out_of_time)
         with replace_torch_gradcheck():
-            assert late.gradcheck is GRADVET[0]
-    assert late.gradcheck is TORCH[0]
+            assert out_of_time.gradcheck is GRADVET[0]
+    assert out_of_time.gradcheck is TORCH[0]
 
 
 def test_own_modules_keep_what_they_have() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradvet.core.experiment import Experiment
+from gradvet.core.context import Context
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.options import Options, Tolerance
 
@@ -60,18 +60,18 @@ def numbers(shape: Sequence[int], seed: int, dtype: torch.dtype = torch.float64)
     return torch.randn(tuple(shape), dtype=dtype, generator=torch.Generator().manual_seed(seed))
 
 
-def experiment(
+def context(
     function: Callable[..., Any],
     *points: Tensor,
     seed: int = 0,
     miss: float = 1e-9,
     tolerance: tuple[float, float] = (TOLERANCE.absolute, TOLERANCE.relative),
     nondeterminism: float = 0.0,
-) -> Experiment:
+) -> Context:
     """A function at points that require grad, ready to be checked."""
     problem = TorchProblem(function, [point.requires_grad_() for point in points], seed)
     held_to = Tolerance(*tolerance)
-    return Experiment(problem, Options(seed=seed, miss=miss, tolerance=held_to, nondeterminism=nondeterminism))
+    return Context(problem, Options(seed=seed, miss=miss, tolerance=held_to, nondeterminism=nondeterminism))
 
 
 def allowed(J: Tensor) -> Tensor:

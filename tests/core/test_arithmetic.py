@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradvet.core.arithmetic import all_finite, dot, finite_part, norm, peak
+from gradvet.core.vectors import all_finite, dot, finite_part, norm, peak
 
 KINDS = [lambda numbers: torch.tensor(numbers, dtype=torch.float64), np.array]
 kinds = pytest.mark.parametrize("array", KINDS, ids=["torch", "numpy"])

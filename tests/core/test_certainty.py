@@ -8,29 +8,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.core.certainty import is_certain, obstacle
-from gradvet.core.judgement import Judgement, Reason
-from gradvet.core.outcome import Outcome
-from gradvet.core.pinpoint import Entry
+from gradvet.core.confirmation import blocking_reason, is_confirmed
+from gradvet.core.context import Context
+from gradvet.core.decision import Decision, Reason, SlopeDecision
+from gradvet.core.localise import Entry
 from gradvet.core.results import Verdict
-from gradvet.core.trial import Trial
 from tests.core.trials import Elementwise, point, trial_of, written
 
 UPWARDS = 6
 """A seed whose first direction leads up, to the side on which some functions jump."""
 
 
-def failure(trial: Trial, reason: Reason, row: int = 0, column: int = 0) -> Outcome:
-    subject = trial.subject
-    judgement = Judgement(Verdict.FAIL, reason)
-    output, source = subject.codomain.locate(max(row, 0)), subject.domain.locate(column)
-    entry = Entry(output, source, math.nan, math.nan, math.nan, judgement, row, column)
-    return Outcome(Verdict.FAIL, reason, entry)
+def failure(context: Context, reason: Reason, row: int = 0, column: int = 0) -> Decision:
+    problem = context.problem
+    decision = SlopeDecision(Verdict.FAIL, reason)
+    output, source = problem.codomain.locate(max(row, 0)), problem.domain.locate(column)
+    entry = Entry(output, source, math.nan, math.nan, math.nan, decision, row, column)
+    return Decision(Verdict.FAIL, reason, entry)
 
 
 def certain(function: Elementwise, slope: float, reason: Reason, at: float = 0.0) -> bool:
-    trial = trial_of(written(function, lambda x: torch.full_like(x, slope)), point(at))
-    return is_certain(trial, failure(trial, reason))
+    context = trial_of(written(function, lambda x: torch.full_like(x, slope)), point(at))
+    return is_confirmed(context, failure(context, reason))
 
 
 def steep_kink(x: Tensor) -> Tensor:
@@ -71,11 +70,11 @@ def test_slope_between_those_of_a_kink_is_never_certainly_wrong() -> None:
 
 
 def test_failure_without_a_place_is_never_certain() -> None:
-    trial = trial_of(written(torch.sin, torch.zeros_like), point(0.5))
-    assert is_certain(trial, failure(trial, Reason.DISAGREES))
-    assert not is_certain(trial, failure(trial, Reason.DISAGREES, row=-1))
-    assert not is_certain(trial, failure(trial, Reason.OUTSIDE, row=-1))
-    assert not is_certain(trial, Outcome(Verdict.FAIL, Reason.DISAGREES))
+    context = trial_of(written(torch.sin, torch.zeros_like), point(0.5))
+    assert is_confirmed(context, failure(context, Reason.DISAGREES))
+    assert not is_confirmed(context, failure(context, Reason.DISAGREES, row=-1))
+    assert not is_confirmed(context, failure(context, Reason.OUTSIDE, row=-1))
+    assert not is_confirmed(context, Decision(Verdict.FAIL, Reason.DISAGREES))
 
 
 def test_missing_derivative_is_certainly_wrong_where_slopes_come_together() -> None:
@@ -85,10 +84,10 @@ def test_missing_derivative_is_certainly_wrong_where_slopes_come_together() -> N
     smooth = trial_of(written(lambda x: 1.0 + torch.sin(x), nowhere), point(0.0))
     bent = trial_of(written(lambda x: 1.0 + x.abs(), nowhere), point(0.0))
     steep = trial_of(written(lambda x: 1.0 + x.abs().sqrt(), nowhere), point(0.0))
-    assert is_certain(smooth, failure(smooth, Reason.NOT_FINITE, row=-1))
-    assert not is_certain(smooth, failure(smooth, Reason.NOT_FINITE, row=0))
-    assert not is_certain(bent, failure(bent, Reason.NOT_FINITE, row=-1))
-    assert not is_certain(steep, failure(steep, Reason.NOT_FINITE, row=-1))
+    assert is_confirmed(smooth, failure(smooth, Reason.NOT_FINITE, row=-1))
+    assert not is_confirmed(smooth, failure(smooth, Reason.NOT_FINITE, row=0))
+    assert not is_confirmed(bent, failure(bent, Reason.NOT_FINITE, row=-1))
+    assert not is_confirmed(steep, failure(steep, Reason.NOT_FINITE, row=-1))
 
 
 def test_error_of_one_among_equals_counts_only_if_all_of_them_together_are_wrong() -> None:
@@ -108,8 +107,8 @@ def test_error_of_one_among_equals_counts_only_if_all_of_them_together_are_wrong
             return v * torch.tensor([ctx.factor, 0.0], dtype=v.dtype), None  # type: ignore[attr-defined]
 
     def found(factor: float) -> bool:
-        trial = trial_of(lambda x: Chosen.apply(x, factor), point(1.0, 1.0))  # type: ignore[no-untyped-call]
-        return is_certain(trial, failure(trial, Reason.OUTSIDE, 0, 0))
+        context = trial_of(lambda x: Chosen.apply(x, factor), point(1.0, 1.0))  # type: ignore[no-untyped-call]
+        return is_confirmed(context, failure(context, Reason.OUTSIDE, 0, 0))
 
     assert not found(1.0)
     assert found(2.0)
@@ -126,13 +125,13 @@ def test_error_of_one_among_equals_counts_only_if_all_of_them_together_are_wrong
     ],
 )
 def test_jump_makes_a_scrutiny_vain_and_a_kink_does_not(function: Elementwise, reason: Reason | None) -> None:
-    trial = trial_of(written(function, torch.ones_like), point(0.0), seed=UPWARDS)
-    assert obstacle(trial) is reason
+    context = trial_of(written(function, torch.ones_like), point(0.0), seed=UPWARDS)
+    assert blocking_reason(context) is reason
 
 
 def test_derivative_that_is_not_finite_makes_a_scrutiny_vain_only_where_the_slopes_are_not_either() -> None:
     def nowhere(x: Tensor) -> Tensor:
         return torch.full_like(x, math.nan)
 
-    assert obstacle(trial_of(written(lambda x: 1.0 + x.abs(), nowhere), point(0.0))) is Reason.NOT_FINITE
-    assert obstacle(trial_of(written(lambda x: 1.0 + torch.sin(x), nowhere), point(0.0))) is None
+    assert blocking_reason(trial_of(written(lambda x: 1.0 + x.abs(), nowhere), point(0.0))) is Reason.NOT_FINITE
+    assert blocking_reason(trial_of(written(lambda x: 1.0 + torch.sin(x), nowhere), point(0.0))) is None

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.core.compare import SHOWN, Axis, Comparison, Pair
+from gradvet.core.entrywise import SHOWN, Axis, Comparison, Pair
 from gradvet.core.spaces import Leaf, Space
 from gradvet.options import Tolerance
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.core.diagnose import diagnose
+from gradvet.core.diagnosis import diagnose
 
 from .planted import numbers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradvet.core.exhaustive import _blocks
+from gradvet.core.entrywise import _blocks
 from gradvet.core.jacobians import BLOCK
 from gradvet.core.spaces import Leaf, Space
 from gradvet.frontends.torch.coordinates import Dense
@@ -13,8 +13,8 @@ from gradvet.frontends.torch.coordinates import Dense
 HOME = torch.device("cpu")
 
 
-def space(*sizes: int) -> Space:
-    return Space([Leaf("leaf", Dense(torch.Size([size]), torch.float64, HOME, HOME), 0) for size in sizes])
+def space(*lengths: int) -> Space:
+    return Space([Leaf("leaf", Dense(torch.Size([size]), torch.float64, HOME, HOME), 0) for size in lengths])
 
 
 @pytest.mark.parametrize(

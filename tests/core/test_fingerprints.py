@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.core.fingerprints import ALIKE, VECTORS, bearer
+from gradvet.core.localise import ALIKE, VECTORS, match_single_entry
 
 from .planted import numbers
 
@@ -22,7 +22,7 @@ def test_column_in_whose_proportion_the_products_are_is_named(size: int, share: 
     U, column = weights(size, size), int(share * size)
     products = numbers((VECTORS,), 1)[:, None] * U[:, column]
     noisy = products * (1.0 + 1e-5 * numbers((VECTORS, VECTORS), 2))
-    assert bearer(list(U), products) == bearer(list(U), noisy) == column
+    assert match_single_entry(list(U), products) == match_single_entry(list(U), noisy) == column
 
 
 def test_two_columns_that_are_wrong_are_not_taken_for_one() -> None:
@@ -30,16 +30,16 @@ def test_two_columns_that_are_wrong_are_not_taken_for_one() -> None:
     for seed in range(50):
         one, other = torch.randperm(1_000, generator=torch.Generator().manual_seed(seed))[:2].tolist()
         left = numbers((2, VECTORS), seed)
-        assert bearer(list(U), left[0][:, None] * U[:, one] + left[1][:, None] * U[:, other]) is None
+        assert match_single_entry(list(U), left[0][:, None] * U[:, one] + left[1][:, None] * U[:, other]) is None
 
 
 def test_products_in_no_columns_proportion_name_none() -> None:
     U = weights(100, 0)
-    found = [bearer(list(U), numbers((VECTORS,), seed)[None, :]) for seed in range(100)]
+    found = [match_single_entry(list(U), numbers((VECTORS,), seed)[None, :]) for seed in range(100)]
     # A hundred columns cover this little of all directions.
     assert sum(column is not None for column in found) <= 100 * 100 * ALIKE + 3
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0])
 def test_products_that_say_nothing_name_none(value: float) -> None:
-    assert bearer(list(weights(10, 0)), torch.full((VECTORS, VECTORS), value, dtype=torch.float64)) is None
+    assert match_single_entry(list(weights(10, 0)), torch.full((VECTORS, VECTORS), value, dtype=torch.float64)) is None

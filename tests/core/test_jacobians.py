@@ -12,11 +12,11 @@ from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
 
 from gradvet.core import jacobians
-from gradvet.core.experiment import Experiment
-from gradvet.core.jacobians import Jacobian, Numerical, Pulled, Pushed
+from gradvet.core.context import Context
+from gradvet.core.jacobians import ForwardJacobian, Jacobian, Numerical, ReverseJacobian
 from gradvet.frontends.torch.problem import TorchProblem
 
-from .planted import experiment, numbers
+from .planted import context, numbers
 
 LOSSY = 1e-8
 
@@ -65,10 +65,10 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-MATRICES: dict[str, Callable[[Experiment], Jacobian]] = {
+MATRICES: dict[str, Callable[[Context], Jacobian]] = {
     "numerical": Numerical,
-    "pulled": Pulled,
-    "pushed": lambda trial: Pushed(trial.problem),
+    "pulled": ReverseJacobian,
+    "pushed": lambda context: ForwardJacobian(context.problem),
 }
 
 
@@ -76,7 +76,7 @@ MATRICES: dict[str, Callable[[Experiment], Jacobian]] = {
 def test_blocks_of_columns_are_those_of_the_jacobian(name: str) -> None:
     x = numbers((30,), 0)
     J = exact(coupled, x)
-    matrix = MATRICES[name](experiment(coupled, x))
+    matrix = MATRICES[name](context(coupled, x))
     for start, stop in ((0, 30), (0, 1), (7, 9), (11, 29)):
         assert torch.allclose(matrix.columns(start, stop), J[:, start:stop], rtol=0.0, atol=1e-8)
 
@@ -89,22 +89,22 @@ def test_vectorised_jacobian_equals_the_loop(name: str, dtype: torch.dtype, monk
     def function(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         return (x @ w).tanh(), (x * x.conj()).real.sum(0).expand(17, 5) * w.abs().sum()
 
-    together = experiment(hurried(function), x, w)
+    together = context(hurried(function), x, w)
     size = together.problem.domain.size
     fast = MATRICES[name](together).columns(0, size)
     plain_only(monkeypatch)
-    slow = MATRICES[name](experiment(function, x, w)).columns(0, size)
+    slow = MATRICES[name](context(function, x, w)).columns(0, size)
     assert fast.shape == slow.shape
     assert torch.allclose(fast, slow, rtol=0.0, atol=1e-8)
 
 
 def test_differences_are_vectorised_where_that_is_right_and_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = spy(monkeypatch)
-    trial = experiment(hurried(coupled), numbers((30,), 3))
-    before = trial.problem.cost.forwards
-    Numerical(trial).columns(0, 30)
+    context = context(hurried(coupled), numbers((30,), 3))
+    before = context.problem.cost.forwards
+    Numerical(context).columns(0, 30)
     assert 60 in asked
-    assert trial.problem.cost.forwards - before < 20
+    assert context.problem.cost.forwards - before < 20
 
 
 class OddUnderVmap(torch.autograd.Function):
@@ -133,24 +133,24 @@ class OddUnderVmap(torch.autograd.Function):
 def test_differences_of_a_wrong_vmap_rule_are_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = spy(monkeypatch)
     x = numbers((30,), 4)
-    J = Numerical(experiment(hurried(OddUnderVmap.apply), x)).columns(0, 30)
+    J = Numerical(context(hurried(OddUnderVmap.apply), x)).columns(0, 30)
     assert torch.allclose(J, x.detach().cos().diag(), rtol=0.0, atol=LOSSY)
     assert len(asked) == 1
 
 
 def test_rows_that_are_wrong_when_batched_are_not_trusted() -> None:
     x = numbers((30,), 5)
-    trial = experiment(OddUnderVmap.apply, x)
-    batched = trial.problem.reverse.pull_rows(0, 0, 30)
+    context = context(OddUnderVmap.apply, x)
+    batched = context.problem.vjp_rows(0, 0, 30)
     assert batched is not None
     assert not torch.allclose(batched, x.detach().cos().diag(), rtol=0.0, atol=1e-6)
-    J = Pulled(trial).columns(0, 30)
+    J = ReverseJacobian(context).columns(0, 30)
     assert torch.allclose(J, x.detach().cos().diag(), rtol=0.0, atol=1e-14)
 
 
 def test_function_that_reads_a_captured_tensor_is_moved_in_place() -> None:
     x = numbers((30,), 6).requires_grad_()
-    J = Numerical(experiment(hurried(lambda _: x.sin()), x)).columns(0, 30)
+    J = Numerical(context(hurried(lambda _: x.sin()), x)).columns(0, 30)
     assert torch.allclose(J, x.detach().cos().diag(), rtol=0.0, atol=LOSSY)
 
 
@@ -160,18 +160,18 @@ def test_function_that_cannot_be_mapped_is_called_point_by_point() -> None:
     def function(x: Tensor) -> Tensor:
         return x.sin() * 2.0 if x.sum().item() > -1e9 else x
 
-    J = Numerical(experiment(hurried(function), x)).columns(0, 30)
+    J = Numerical(context(hurried(function), x)).columns(0, 30)
     assert torch.allclose(J, 2.0 * x.detach().cos().diag(), rtol=0.0, atol=LOSSY)
 
 
 def test_memory_of_a_vectorised_block_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jacobians, "BLOCK", 2_000)
     asked = spy(monkeypatch)
-    trial = experiment(hurried(coupled), numbers((30,), 8))
-    J = Numerical(trial).columns(0, 30)
-    assert torch.allclose(J, exact(coupled, trial.problem.inputs[0]), rtol=0.0, atol=LOSSY)
+    context = context(hurried(coupled), numbers((30,), 8))
+    J = Numerical(context).columns(0, 30)
+    assert torch.allclose(J, exact(coupled, context.problem.inputs[0]), rtol=0.0, atol=LOSSY)
     probes = 2 * jacobians.WORTHWHILE
-    entries = trial.problem.domain.size + trial.problem.codomain.size
+    entries = context.problem.domain.size + context.problem.codomain.size
     assert len(asked) > 2
     assert all(points * entries <= 2_000 for points in asked if points != probes)
 
@@ -180,29 +180,29 @@ def test_rows_of_a_large_jacobian_are_not_kept(monkeypatch: pytest.MonkeyPatch) 
     x = numbers((30,), 9)
     J = exact(coupled, x)
     monkeypatch.setattr(jacobians, "BLOCK", 100)
-    trial = experiment(coupled, x)
-    matrix = Pulled(trial)
+    context = context(coupled, x)
+    matrix = ReverseJacobian(context)
     assert not matrix.fits
     assert torch.allclose(matrix.columns(3, 5), J[:, 3:5])
-    pulls = trial.problem.cost.pulls
+    pulls = context.problem.cost.pulls
     assert torch.allclose(matrix.columns(8, 9), J[:, 8:9])
-    assert trial.problem.cost.pulls == pulls + 40
+    assert context.problem.cost.pulls == pulls + 40
 
 
 def test_rows_of_a_small_jacobian_are_pulled_once() -> None:
-    trial = experiment(coupled, numbers((30,), 10))
-    matrix = Pulled(trial)
+    context = context(coupled, numbers((30,), 10))
+    matrix = ReverseJacobian(context)
     matrix.columns(3, 5)
-    pulls = trial.problem.cost.pulls
+    pulls = context.problem.cost.pulls
     matrix.columns(8, 30)
-    assert trial.problem.cost.pulls == pulls
+    assert context.problem.cost.pulls == pulls
 
 
 def test_columns_by_differences_divide_by_the_nominal_step() -> None:
     # Next to 10, float32 can be moved by 9.5e-7 but not by 1e-6: the classical quotient is off by that much.
-    trial = experiment(lambda x: x.double() * 2.0, torch.full((1,), 10.0))
-    step = trial.options.step
+    context = context(lambda x: x.double() * 2.0, torch.full((1,), 10.0))
+    step = context.options.step
     moved = float((torch.tensor(10.0) + step) - 10.0)
     assert moved == pytest.approx(step, rel=0.1)
     assert moved != pytest.approx(step, rel=0.01)
-    assert float(Numerical(trial).columns(0, 1)) == pytest.approx(2.0 * moved / step)
+    assert float(Numerical(context).columns(0, 1)) == pytest.approx(2.0 * moved / step)

@@ -7,34 +7,34 @@ from typing import Any
 
 import pytest
 
-from gradvet.core.judgement import Judgement, Reason, Standard, judge
-from gradvet.core.ladder import Estimate, Reading
+from gradvet.core.decision import ErrorScale, Reason, SlopeDecision, decide
+from gradvet.core.extrapolation import Estimate, SlopeFit
 from gradvet.core.results import Verdict
 
-EPSILON = 2.0**-52
+EPS = 2.0**-52
 BFLOAT16 = 2.0**-7
 FAIL, PASS, INCONCLUSIVE = Verdict.FAIL, Verdict.PASS, Verdict.INCONCLUSIVE
 
 
-def judged(
+def decided(
     e: float,
     bar: float,
     *,
     kink: tuple[float, float] = (0.0, 1e-12),
     scale: float = 1.0,
     typical: float | None = None,
-    epsilon: float = EPSILON,
+    eps: float = EPS,
     unsure: float = 0.0,
     power: float = 0.01,
     **seen: Any,
-) -> Judgement:
+) -> SlopeDecision:
     """An error e ± bar of a slope of this scale, constant over several steps unless said otherwise."""
-    reading = Reading(Estimate(e, bar), Estimate(*kink), **({"plateau": True} | seen))
-    return judge(reading, Standard(scale, scale if typical is None else typical, epsilon, unsure), power)
+    fit = SlopeFit(Estimate(e, bar), Estimate(*kink), **({"plateau": True} | seen))
+    return decide(fit, ErrorScale(scale, scale if typical is None else typical, eps, unsure), power)
 
 
 def verdict(e: float, bar: float, **seen: Any) -> tuple[Verdict, Reason]:
-    found = judged(e, bar, **seen)
+    found = decided(e, bar, **seen)
     return found.verdict, found.reason
 
 
@@ -67,20 +67,20 @@ def test_error_that_is_not_constant_is_not_failed() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 8.0])
 @pytest.mark.parametrize(("epsilon", "least"), [(2.0**-52, 1e-9), (2.0**-23, 64.0 * 2.0**-23), (2.0**-7, 0.05)])
-def test_error_below_a_small_part_of_the_scale_is_roundoff(scale: float, epsilon: float, least: float) -> None:
-    assert verdict(1.02 * least * scale, 1e-18, scale=scale, epsilon=epsilon) == (FAIL, Reason.DISAGREES)
-    assert judged(0.98 * least * scale, 1e-18, scale=scale, epsilon=epsilon).verdict is not FAIL
+def test_error_below_a_small_part_of_the_scale_is_roundoff(scale: float, eps: float, least: float) -> None:
+    assert verdict(1.02 * least * scale, 1e-18, scale=scale, eps=eps) == (FAIL, Reason.DISAGREES)
+    assert decided(0.98 * least * scale, 1e-18, scale=scale, eps=eps).verdict is not FAIL
 
 
 def test_error_below_a_quarter_of_that_does_not_widen_the_bar() -> None:
-    assert judged(2.4e-10, 1e-18).bar == 1e-18
-    assert judged(2.6e-10, 1e-18).bar == pytest.approx(2.6e-10 + 1e-18, rel=1e-6, abs=0.0)
+    assert decided(2.4e-10, 1e-18).bar == 1e-18
+    assert decided(2.6e-10, 1e-18).bar == pytest.approx(2.6e-10 + 1e-18, rel=1e-6, abs=0.0)
 
 
 def test_error_that_other_steps_deny_or_that_uneven_values_show_leaves_doubt() -> None:
     assert verdict(0.5, 1e-6, denied=True) == (INCONCLUSIVE, Reason.PRECISION)
-    assert verdict(0.5, 1e-6, epsilon=BFLOAT16, unevenness=17.0) == (INCONCLUSIVE, Reason.PRECISION)
-    assert verdict(0.5, 1e-6, epsilon=BFLOAT16, unevenness=15.0) == (FAIL, Reason.DISAGREES)
+    assert verdict(0.5, 1e-6, eps=BFLOAT16, unevenness=17.0) == (INCONCLUSIVE, Reason.PRECISION)
+    assert verdict(0.5, 1e-6, eps=BFLOAT16, unevenness=15.0) == (FAIL, Reason.DISAGREES)
     assert verdict(0.5, 1e-6, unevenness=17.0) == (FAIL, Reason.DISAGREES)
 
 
@@ -91,15 +91,15 @@ def test_error_that_is_not_clear_agrees_only_if_it_is_far_below_what_must_be_see
 
 
 def test_coarse_formats_forgive_a_twentieth_of_the_scale() -> None:
-    assert verdict(0.06, 0.01, epsilon=BFLOAT16) == (FAIL, Reason.DISAGREES)
-    assert verdict(0.04, 0.01, epsilon=BFLOAT16) == (INCONCLUSIVE, Reason.PRECISION)
-    assert verdict(0.04, 0.01, epsilon=BFLOAT16, power=0.06) == (PASS, Reason.AGREES)
+    assert verdict(0.06, 0.01, eps=BFLOAT16) == (FAIL, Reason.DISAGREES)
+    assert verdict(0.04, 0.01, eps=BFLOAT16) == (INCONCLUSIVE, Reason.PRECISION)
+    assert verdict(0.04, 0.01, eps=BFLOAT16, power=0.06) == (PASS, Reason.AGREES)
 
 
 def test_in_coarse_formats_a_bend_as_large_as_the_error_leaves_doubt() -> None:
-    assert verdict(0.5, 0.01, epsilon=BFLOAT16, kink=(0.3, 0.1)) == (FAIL, Reason.DISAGREES)
-    assert verdict(0.5, 0.01, epsilon=BFLOAT16, kink=(0.3, 0.3)) == (INCONCLUSIVE, Reason.PRECISION)
-    assert verdict(0.5, 0.01, epsilon=BFLOAT16, kink=(-0.3, 0.3)) == (INCONCLUSIVE, Reason.PRECISION)
+    assert verdict(0.5, 0.01, eps=BFLOAT16, kink=(0.3, 0.1)) == (FAIL, Reason.DISAGREES)
+    assert verdict(0.5, 0.01, eps=BFLOAT16, kink=(0.3, 0.3)) == (INCONCLUSIVE, Reason.PRECISION)
+    assert verdict(0.5, 0.01, eps=BFLOAT16, kink=(-0.3, 0.3)) == (INCONCLUSIVE, Reason.PRECISION)
     assert verdict(0.5, 0.01, kink=(0.3, 0.3)) == (FAIL, Reason.DISAGREES)
 
 
@@ -171,6 +171,6 @@ def test_narrow_steps_that_show_no_error_speak_against_wide_ones_that_do() -> No
 
 
 def test_uneven_values_of_a_rough_format_do_not_fail() -> None:
-    assert verdict(0.5, 1e-3, epsilon=BFLOAT16, unevenness=17.0) == (INCONCLUSIVE, Reason.PRECISION)
-    assert verdict(0.5, 1e-3, epsilon=BFLOAT16, unevenness=15.0) == (FAIL, Reason.DISAGREES)
+    assert verdict(0.5, 1e-3, eps=BFLOAT16, unevenness=17.0) == (INCONCLUSIVE, Reason.PRECISION)
+    assert verdict(0.5, 1e-3, eps=BFLOAT16, unevenness=15.0) == (FAIL, Reason.DISAGREES)
     assert verdict(0.5, 1e-3, unevenness=17.0) == (FAIL, Reason.DISAGREES)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gradvet.core.judgement import Judgement, Reason, Standard, judge
-from gradvet.core.ladder import (
+from gradvet.core.decision import ErrorScale, Reason, SlopeDecision, decide
+from gradvet.core.extrapolation import (
     EVEN_FILTER,
     EVEN_ORDERS,
     ODD_FILTER,
@@ -16,17 +16,17 @@ from gradvet.core.ladder import (
     SIDE_FILTER,
     SIDE_ORDERS,
     Estimate,
-    Reading,
-    Rungs,
+    SlopeFit,
+    StepSweep,
     _constant,
     _noise,
     _plateau,
     _steep,
-    read,
+    fit_slope,
 )
 from gradvet.core.results import Verdict
 
-EPSILON = 2.0**-52
+EPS = 2.0**-52
 
 
 def outside(function: Callable[[float], float], x: float) -> float:
@@ -36,18 +36,18 @@ def outside(function: Callable[[float], float], x: float) -> float:
         return math.nan
 
 
-def rungs(function: Callable[[float], float], x: float, slope: float) -> Rungs:
+def step_sweep(function: Callable[[float], float], x: float, slope: float) -> StepSweep:
     steps = [2.0 ** (-4 - level) for level in range(24)]
     at = function(x)
     plus = [outside(function, x + t) - at - slope * ((x + t) - x) for t in steps]
     minus = [outside(function, x - t) - at - slope * ((x - t) - x) for t in steps]
     moved = [int(outside(function, x + t) != at) + int(outside(function, x - t) != at) for t in steps]
-    return Rungs(steps, plus, minus, moved, 0.2 * EPSILON * abs(at))
+    return StepSweep(steps, plus, minus, moved, 0.2 * EPS * abs(at))
 
 
-def judged(function: Callable[[float], float], x: float, slope: float) -> tuple[Judgement, Reading]:
-    reading = read(rungs(function, x, slope))
-    return judge(reading, Standard(abs(slope), abs(slope), EPSILON), 0.01), reading
+def decided(function: Callable[[float], float], x: float, slope: float) -> tuple[SlopeDecision, SlopeFit]:
+    fit = fit_slope(step_sweep(function, x, slope))
+    return decide(fit, ErrorScale(abs(slope), abs(slope), EPS), 0.01), fit
 
 
 def shifted(x: float) -> float:
@@ -67,68 +67,68 @@ SMOOTH = {
 @pytest.mark.parametrize("name", SMOOTH)
 def test_right_slope_is_not_failed(name: str) -> None:
     function, x, slope = SMOOTH[name]
-    judgement, reading = judged(function, x, slope)
-    assert judgement.verdict is Verdict.PASS
-    assert abs(reading.error.value) <= reading.error.error + 64 * EPSILON * abs(slope)
+    decision, fit = decided(function, x, slope)
+    assert decision.verdict is Verdict.PASS
+    assert abs(fit.error.value) <= fit.error.error + 64 * EPS * abs(slope)
 
 
 @pytest.mark.parametrize("name", SMOOTH)
 def test_slope_off_by_a_percent_is_failed(name: str) -> None:
     function, x, slope = SMOOTH[name]
     wrong = 1.01 * slope if slope else 0.01
-    judgement, reading = judged(function, x, wrong)
-    assert judgement.verdict is Verdict.FAIL
-    assert judgement.reason is Reason.DISAGREES
-    assert reading.error.value == pytest.approx(slope - wrong, rel=1e-2)
+    decision, fit = decided(function, x, wrong)
+    assert decision.verdict is Verdict.FAIL
+    assert decision.reason is Reason.DISAGREES
+    assert fit.error.value == pytest.approx(slope - wrong, rel=1e-2)
 
 
 def test_error_bar_is_near_roundoff_for_a_smooth_function() -> None:
-    assert judged(math.sin, 0.7, math.cos(0.7))[1].error.error < 1e-12
+    assert decided(math.sin, 0.7, math.cos(0.7))[1].error.error < 1e-12
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.5, 1.0])
 def test_value_between_the_slopes_of_a_kink_passes(slope: float) -> None:
-    judgement, reading = judged(lambda x: max(x, 0.0), 0.0, slope)
-    assert (judgement.verdict, judgement.reason) == (Verdict.PASS, Reason.KINK)
-    assert reading.kink.value == pytest.approx(0.5)
+    decision, fit = decided(lambda x: max(x, 0.0), 0.0, slope)
+    assert (decision.verdict, decision.reason) == (Verdict.PASS, Reason.KINK)
+    assert fit.kink.value == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("slope", [-0.1, 1.1, 5.0])
 def test_value_outside_the_slopes_of_a_kink_fails(slope: float) -> None:
-    judgement, _ = judged(lambda x: max(x, 0.0), 0.0, slope)
-    assert (judgement.verdict, judgement.reason) == (Verdict.FAIL, Reason.OUTSIDE)
+    decision, _ = decided(lambda x: max(x, 0.0), 0.0, slope)
+    assert (decision.verdict, decision.reason) == (Verdict.FAIL, Reason.OUTSIDE)
 
 
 def test_jump_is_named_and_not_failed() -> None:
-    judgement, _ = judged(lambda x: float(x >= 0.0), 0.0, 0.0)
-    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.JUMP)
+    decision, _ = decided(lambda x: float(x >= 0.0), 0.0, 0.0)
+    assert (decision.verdict, decision.reason) == (Verdict.INCONCLUSIVE, Reason.JUMP)
 
 
 def test_vertical_tangent_is_named_and_not_failed() -> None:
-    judgement, reading = judged(math.sqrt, 0.0, 1.0)
-    assert reading.one_sided
-    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.STEEP)
+    decision, fit = decided(math.sqrt, 0.0, 1.0)
+    assert fit.one_sided
+    assert (decision.verdict, decision.reason) == (Verdict.INCONCLUSIVE, Reason.STEEP)
 
 
 def test_edge_of_the_domain_is_judged_from_one_side() -> None:
-    right, reading = judged(lambda x: math.sqrt(x) ** 4 + 3.0 * x, 0.0, 3.0)
-    assert reading.one_sided
+    right, fit = decided(lambda x: math.sqrt(x) ** 4 + 3.0 * x, 0.0, 3.0)
+    assert fit.one_sided
     assert right.verdict is Verdict.PASS
-    assert judged(lambda x: math.sqrt(x) ** 4 + 3.0 * x, 0.0, 3.1)[0].verdict is Verdict.FAIL
+    assert decided(lambda x: math.sqrt(x) ** 4 + 3.0 * x, 0.0, 3.1)[0].verdict is Verdict.FAIL
 
 
 def test_function_without_any_finite_neighbour_says_so() -> None:
-    judgement, _ = judged(lambda x: 1.0 if x == 0.0 else math.nan, 0.0, 0.0)
-    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
+    decision, _ = decided(lambda x: 1.0 if x == 0.0 else math.nan, 0.0, 0.0)
+    assert (decision.verdict, decision.reason) == (Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
 
 
 def test_derivative_that_is_not_a_number_never_passes() -> None:
-    assert judged(math.sin, 0.7, math.nan)[0].verdict is not Verdict.PASS
+    assert decided(math.sin, 0.7, math.nan)[0].verdict is not Verdict.PASS
 
 
 def test_wide_stairs_are_flat() -> None:
-    assert judged(lambda x: float(round(4.0 * x)) / 4.0, 0.3, 0.0)[0].verdict is Verdict.PASS
-    assert judged(lambda x: float(round(4.0 * x)) / 4.0, 0.3, 1.0)[0].verdict is Verdict.FAIL
+    assert decided(lambda x: float(round(4.0 * x)) / 4.0, 0.3, 0.0)[0].verdict is Verdict.PASS
+    assert decided(lambda x: float(round(4.0 * x)) / 4.0, 0.3, 1.0)[0].verdict is Verdict.FAIL
 
 
 def test_error_that_only_two_of_the_widest_steps_show_is_no_plateau() -> None:
@@ -180,11 +180,11 @@ def test_jump_shows_at_the_smallest_steps_whatever_the_wide_ones_do() -> None:
 
 def test_plateau_counts_anew_after_a_step_that_differs() -> None:
     steps = [2.0**-level for level in range(4, 16)]
-    late = [t if number in (4, 5, 6) else 0.0 for number, t in enumerate(steps)]
+    out_of_time = [t if number in (4, 5, 6) else 0.0 for number, t in enumerate(steps)]
     broken = [t if number in (4, 5, 7, 8) else 0.0 for number, t in enumerate(steps)]
-    assert _plateau(steps, late, 1e-12, Estimate(1.0, 1e-6))
+    assert _plateau(steps, out_of_time, 1e-12, Estimate(1.0, 1e-6))
     assert not _plateau(steps, broken, 1e-12, Estimate(1.0, 1e-6))
-    assert not _plateau(steps, late, 1.0, Estimate(1.0, 1e-6))
+    assert not _plateau(steps, out_of_time, 1.0, Estimate(1.0, 1e-6))
 
 
 def stairs(width: float, height: float = 1.0) -> bool:
@@ -193,7 +193,7 @@ def stairs(width: float, height: float = 1.0) -> bool:
     plus = [height * round(t / width) for t in steps]
     still = [(not rise, not rise) for rise in plus]
     moved = [2 * int(rise != 0.0) for rise in plus]
-    return read(Rungs(steps, plus, [-rise for rise in plus], moved, 1e-16, still=still)).stairs
+    return fit_slope(StepSweep(steps, plus, [-rise for rise in plus], moved, 1e-16, still=still)).stairs
 
 
 def test_stairs_are_wide_and_those_of_roundoff_are_not() -> None:
@@ -217,8 +217,8 @@ def test_teeth_that_the_wide_steps_miss_do_not_speak_against_the_slope_of_a_toot
     # As a saw in half precision: over the widest steps it hardly rises, over the narrowest it does as predicted.
     errors = [-13.4, -14.6, -12.7, -10.8, -11.4, -22.2, 0.0, 0.0, 0.0]
     odd = [error * step for error, step in zip(errors, steps, strict=True)]
-    seen = Rungs(steps, odd, [-value for value in odd], [2] * 9, 2e-4)
-    assert abs(read(seen).error.value) > 10.0
-    assert read(seen).denied
+    seen = StepSweep(steps, odd, [-value for value in odd], [2] * 9, 2e-4)
+    assert abs(fit_slope(seen).error.value) > 10.0
+    assert fit_slope(seen).denied
     constant = [-13.0 * step for step in steps]
-    assert not read(Rungs(steps, constant, [-value for value in constant], [2] * 9, 2e-4)).denied
+    assert not fit_slope(StepSweep(steps, constant, [-value for value in constant], [2] * 9, 2e-4)).denied

@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.core.likeness import Gap, gap_between
-from gradvet.core.trial import Trial
+from gradvet.core.context import Context
+from gradvet.core.gradient_match import GradientMismatch, gradient_mismatch
 from tests.core.trials import point, trial_of
 
 
-def gap(trial: Trial, *factors: float) -> Gap | None:
+def gap(context: Context, *factors: float) -> GradientMismatch | None:
     """Between the gradient and itself times these factors."""
-    v, expected = trial.pulled
-    return gap_between(trial, v, expected * torch.tensor(factors, dtype=torch.float64), expected)
+    v, expected = context.random_vjp
+    return gradient_mismatch(context, v, expected * torch.tensor(factors, dtype=torch.float64), expected)
 
 
-def straight() -> Trial:
+def straight() -> Context:
     return trial_of(lambda x: 3.0 * x, point(1.0, 1.0, 1.0))
 
 
@@ -30,11 +30,11 @@ def test_gradients_may_differ_by_a_millionth_of_the_largest_entry(factor: float)
 
 @pytest.mark.parametrize("factor", [1.0 + 1e-5, 1.0 - 1e-5, 0.0, -1.0, math.nan, math.inf])
 def test_entry_that_differs_more_is_named_with_both_values(factor: float) -> None:
-    trial = straight()
-    found = gap(trial, 1.0, factor, 1.0)
+    context = straight()
+    found = gap(context, 1.0, factor, 1.0)
     assert found is not None
     assert str(found.place) == "input 0 [1]"
-    assert found.expected == float(trial.pulled[1][1])
+    assert found.expected == float(context.random_vjp[1][1])
     assert found.found == pytest.approx(factor * found.expected, nan_ok=True)
 
 
@@ -45,16 +45,16 @@ def test_worst_of_several_entries_is_named() -> None:
 
 
 def test_where_the_reference_is_not_finite_nothing_is_held_to_it() -> None:
-    trial = straight()
-    v, expected = trial.pulled
+    context = straight()
+    v, expected = context.random_vjp
     lost = torch.tensor([math.nan, math.inf, float(expected[2])], dtype=torch.float64)
-    assert gap_between(trial, v, expected, lost) is None
+    assert gradient_mismatch(context, v, expected, lost) is None
 
 
 def test_every_input_is_held_to_its_own_size() -> None:
-    trial = trial_of(lambda x, y: x + 1e-6 * y, point(1.0), point(1.0))
-    assert gap(trial, 1.0, 1.0 + 1e-7) is None
-    found = gap(trial, 1.0, 1.001)
+    context = trial_of(lambda x, y: x + 1e-6 * y, point(1.0), point(1.0))
+    assert gap(context, 1.0, 1.0 + 1e-7) is None
+    found = gap(context, 1.0, 1.001)
     assert found is not None
     assert str(found.place) == "input 1 [0]"
 
@@ -69,16 +69,16 @@ def test_gradient_that_changes_with_the_last_digit_of_the_inputs_may_differ_by_w
     def fast(x: Tensor) -> Tensor:
         return torch.sin(1e9 * x)
 
-    trial = trial_of(fast, point(1.0, 1.0, 1.0))
-    assert gap(trial, 1.0 + 3e-6, 1.0, 1.0) is None
-    assert gap(trial, 1.0 + 1e-2, 1.0, 1.0) is not None
+    context = trial_of(fast, point(1.0, 1.0, 1.0))
+    assert gap(context, 1.0 + 3e-6, 1.0, 1.0) is None
+    assert gap(context, 1.0 + 1e-2, 1.0, 1.0) is not None
 
 
 @pytest.mark.parametrize("factor", [1.5, 0.5])
 def test_entry_that_differs_is_found_beside_one_that_is_not_finite(factor: float) -> None:
-    trial = straight()
-    v, expected = trial.pulled
+    context = straight()
+    v, expected = context.random_vjp
     lost = expected * torch.tensor([math.inf, 1.0, 1.0], dtype=torch.float64)
-    found = gap_between(trial, v, expected * torch.tensor([1.0, 1.0, factor], dtype=torch.float64), lost)
+    found = gradient_mismatch(context, v, expected * torch.tensor([1.0, 1.0, factor], dtype=torch.float64), lost)
     assert found is not None
     assert str(found.place) == "input 0 [2]"

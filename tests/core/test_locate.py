@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from gradvet.checks import forward, reverse
-from gradvet.core.exhaustive import compare_forward, compare_reverse
-from gradvet.core.experiment import Experiment
-from gradvet.core.locate import ByColumns, ByRows, locate
+from gradvet.core.context import Context
+from gradvet.core.entrywise import compare_forward, compare_reverse
+from gradvet.core.localise import ByColumns, ByRows, locate
 from gradvet.core.results import Verdict
 
-from .planted import experiment, linear, numbers
+from .planted import context, linear, numbers
 
 
 class Product(torch.autograd.Function):
@@ -45,12 +45,12 @@ class Product(torch.autograd.Function):
         return terms[: len(first)] + terms[len(first) :]
 
 
-def product(size: int, errors: dict[int, float], diffuse: float = 0.0) -> Experiment:
+def product(size: int, errors: dict[int, float], diffuse: float = 0.0) -> Context:
     """The product of the halves of `size` numbers; `errors` by column, `diffuse` an error in all of them."""
     error = torch.full((size,), diffuse, dtype=torch.float64)
     for column, amount in errors.items():
         error[column] += amount
-    return experiment(lambda x: Product.apply(x, error), numbers((size,), size), seed=size)
+    return context(lambda x: Product.apply(x, error), numbers((size,), size), seed=size)
 
 
 def entry(size: int, column: int) -> tuple[int, int]:
@@ -65,53 +65,53 @@ SIZES = (10, 100, 2_000, 100_000)
 @pytest.mark.parametrize("place", [0.0, 0.37, 0.99999])
 def test_single_wrong_entry_is_found_in_reverse_mode(size: int, place: float) -> None:
     column = int(place * size)
-    trial = product(size, {column: 0.5})
-    assert locate(trial, ByRows(trial)) == [entry(size, column)]
-    assert trial.problem.cost.forwards < 200
-    assert trial.problem.cost.pulls < 100
+    context = product(size, {column: 0.5})
+    assert locate(context, ByRows(context)) == [entry(size, column)]
+    assert context.problem.cost.forwards < 200
+    assert context.problem.cost.pulls < 100
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("place", [0.0, 0.37, 0.99999])
 def test_single_wrong_entry_is_found_in_forward_mode(size: int, place: float) -> None:
     column = int(place * size)
-    trial = product(size, {column: 0.5})
-    assert locate(trial, ByColumns(trial)) == [entry(size, column)]
+    context = product(size, {column: 0.5})
+    assert locate(context, ByColumns(context)) == [entry(size, column)]
     # A forward-mode evaluation is a call of the function as well.
-    assert trial.problem.cost.forwards - trial.problem.cost.pushes < 200
-    assert trial.problem.cost.pushes < 100
-    assert trial.problem.cost.pulls == 0
+    assert context.problem.cost.forwards - context.problem.cost.pushes < 200
+    assert context.problem.cost.pushes < 100
+    assert context.problem.cost.pulls == 0
 
 
 @pytest.mark.parametrize("size", [2_000, 100_000])
 def test_comparison_of_a_large_jacobian_shows_the_wrong_entry_alone(size: int) -> None:
     column = size // 3
     for compare in (compare_reverse, compare_forward):
-        trial = product(size, {column: 0.5})
-        found = compare(trial)
+        context = product(size, {column: 0.5})
+        found = compare(context)
         assert found.disagrees
         assert not found.complete
         (pair,) = found.pairs.values()
         assert pair.worst is not None
         assert (pair.worst.row, pair.worst.column) == entry(size, column)
         assert pair.worst.derivative - pair.worst.numerical == pytest.approx(0.5, abs=1e-6)
-        assert trial.problem.cost.forwards < 300
-        assert trial.problem.cost.pulls < 100
+        assert context.problem.cost.forwards < 300
+        assert context.problem.cost.pulls < 100
 
 
 @pytest.mark.parametrize("mode", [ByRows, ByColumns])
 def test_several_wrong_entries_are_all_found_to_be_wrong(mode: Any) -> None:
     size, errors = 20_000, {17: 0.4, 9_999: -0.6, 15_000: 0.5}
-    trial = product(size, errors)
-    found = locate(trial, mode(trial))
+    context = product(size, errors)
+    found = locate(context, mode(context))
     assert set(found) <= {entry(size, column) for column in errors}
     assert len(found) >= 2
 
 
 @pytest.mark.parametrize("check", [reverse, forward])
 def test_error_below_the_tolerance_everywhere_is_accepted_by_the_sweep(check: Any) -> None:
-    trial = product(1_400, {}, diffuse=0.5e-5)
-    (finding,) = check(trial)
+    context = product(1_400, {}, diffuse=0.5e-5)
+    (finding,) = check(context)
     assert finding.verdict is Verdict.PASS
     assert finding.facts["miss"] == 0.0  # every entry was compared
 
@@ -122,8 +122,8 @@ def test_entry_just_above_the_tolerance_is_found_among_errors_below_it(check: An
     for column in (3, 700, 1_399):
         x = numbers((size,), size)
         slope = abs(float(x[(column + size // 2) % size]))
-        trial = product(size, {column: 0.1e-5 + 1.05e-3 * slope}, diffuse=0.95e-5)
-        (finding,) = check(trial)
+        context = product(size, {column: 0.1e-5 + 1.05e-3 * slope}, diffuse=0.95e-5)
+        (finding,) = check(context)
         assert finding.verdict is Verdict.FAIL
         (mismatch,) = finding.mismatches
         assert str(mismatch.input) == f"input 0 [{column}]"
@@ -132,14 +132,14 @@ def test_entry_just_above_the_tolerance_is_found_among_errors_below_it(check: An
 @pytest.mark.parametrize("check", [reverse, forward])
 @pytest.mark.parametrize("amount", [torch.nan, torch.inf])
 def test_derivative_that_is_not_finite_is_found_without_a_sweep(check: Any, amount: float) -> None:
-    trial = product(100_000, {1_234: amount})
-    (finding,) = check(trial)
+    context = product(100_000, {1_234: amount})
+    (finding,) = check(context)
     assert finding.verdict is Verdict.FAIL
     (mismatch,) = finding.mismatches
     assert not math.isfinite(mismatch.derivative)
     assert str(mismatch.input if check is reverse else mismatch.output).endswith("[1234]")
-    assert trial.problem.cost.forwards < 200
-    assert trial.problem.cost.pulls < 100
+    assert context.problem.cost.forwards < 200
+    assert context.problem.cost.pulls < 100
 
 
 @pytest.mark.parametrize("check", [reverse, forward])
@@ -147,20 +147,20 @@ def test_function_that_is_not_finite_is_found_without_a_sweep(check: Any) -> Non
     def function(x: Tensor) -> Tensor:
         return torch.where(torch.arange(len(x)) == 1_234, x / 0.0, x.sin())
 
-    trial = experiment(function, numbers((50_000,), 0))
-    (finding,) = check(trial)
+    context = context(function, numbers((50_000,), 0))
+    (finding,) = check(context)
     assert finding.verdict is Verdict.FAIL
     (mismatch,) = finding.mismatches
     assert not math.isfinite(mismatch.numerical)
     assert str(mismatch.output) == "output 0 [1234]"
-    assert trial.problem.cost.forwards < 300
+    assert context.problem.cost.forwards < 300
 
 
 @pytest.mark.parametrize("column", [0, 17, 39])
 def test_column_with_several_wrong_entries_is_named_with_one_of_them(column: int) -> None:
     A, error = numbers((30, 40), 0), torch.zeros(30, 40, dtype=torch.float64)
     error[4, column], error[21, column] = 5.0, -3.0
-    found = ByRows(experiment(linear(A, error), numbers((40,), 1))).alone()
+    found = ByRows(context(linear(A, error), numbers((40,), 1))).alone()
     assert found in {(4, column), (21, column)}
 
 
@@ -168,7 +168,7 @@ def test_large_jacobian_that_is_wrong_is_not_pulled_to_its_end(monkeypatch: pyte
     for module in ("exhaustive", "jacobians"):
         monkeypatch.setattr(f"gradvet.core.{module}.BLOCK", 200)
     A = numbers((30, 40), 0)
-    found = compare_reverse(experiment(linear(A, 0.1 * A), numbers((40,), 1)))
+    found = compare_reverse(context(linear(A, 0.1 * A), numbers((40,), 1)))
     assert found.disagrees
     assert not found.complete
-    assert compare_reverse(experiment(linear(A, 0.0 * A), numbers((40,), 1))).complete
+    assert compare_reverse(context(linear(A, 0.0 * A), numbers((40,), 1))).complete

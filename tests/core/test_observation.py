@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gradvet
-from gradvet.core.observation import observed
+from gradvet.core.events import listening
 from gradvet.core.results import Report, Verdict
 
 
@@ -16,7 +16,7 @@ def point() -> torch.Tensor:
 
 def test_every_kind_of_check_is_heard() -> None:
     reports: list[Report] = []
-    with observed(reports.append):
+    with listening(reports.append):
         gradvet.gradcheck(torch.sin, point())
         gradvet.gradgradcheck(torch.cos, point())
         gradvet.check(torch.tan, point(), checks=["reverse"])
@@ -25,7 +25,7 @@ def test_every_kind_of_check_is_heard() -> None:
 
 def test_refusal_without_an_exception_is_heard_with_the_code() -> None:
     reports: list[Report] = []
-    with observed(reports.append), torch.no_grad():
+    with listening(reports.append), torch.no_grad():
         gradvet.gradcheck(lambda x: x.detach() * 2.0, point(), raise_exception=False)
     assert reports[0].verdict is Verdict.FAIL
     assert reports[0].source is not None
@@ -34,7 +34,7 @@ def test_refusal_without_an_exception_is_heard_with_the_code() -> None:
 
 def test_nothing_is_heard_afterwards_even_if_a_check_raised() -> None:
     reports: list[Report] = []
-    with pytest.raises(gradvet.GradcheckError), observed(reports.append):
+    with pytest.raises(gradvet.GradcheckError), listening(reports.append):
         gradvet.gradcheck(lambda x: x.detach() * 2.0, point())
     gradvet.gradcheck(torch.sin, point())
     assert len(reports) == 1
@@ -42,9 +42,9 @@ def test_nothing_is_heard_afterwards_even_if_a_check_raised() -> None:
 
 def test_innermost_seed_holds_where_none_is_named() -> None:
     reports: list[Report] = []
-    with observed(reports.append, seed=3):
+    with listening(reports.append, seed=3):
         gradvet.gradcheck(torch.sin, point())
-        with observed(lambda report: None, seed=4):
+        with listening(lambda report: None, seed=4):
             gradvet.check(torch.sin, point(), checks=["reverse"])
         gradvet.check(torch.sin, point(), checks=["reverse"], seed=5)
     assert [report.seed for report in reports] == [3, 4, 5]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradvet.core.portrait import around, block, classical_sweep, neighbourhood
+from gradvet.core.neighbourhood import around, block, classical_sweep, neighbourhood
 from tests.core.trials import Elementwise, point, trial_of, written
 
 
@@ -14,29 +14,29 @@ from tests.core.trials import Elementwise, point, trial_of, written
     [(0, range(0, 6)), (2, range(0, 6)), (3, range(0, 6)), (4, range(1, 7)), (10, range(7, 13)), (19, range(14, 20))],
 )
 def test_window_has_the_entry_in_its_middle_where_the_ends_allow(index: int, shown: range) -> None:
-    domain = trial_of(torch.sin, torch.zeros(20, dtype=torch.float64)).subject.domain
+    domain = trial_of(torch.sin, torch.zeros(20, dtype=torch.float64)).problem.domain
     assert around(domain, index, 6) == shown
 
 
 def test_window_of_a_small_space_is_all_of_it_and_stays_within_its_leaf() -> None:
     first, second = torch.zeros(3, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
-    domain = trial_of(lambda x, y: x.sum() + y.sum(), first, second).subject.domain
+    domain = trial_of(lambda x, y: x.sum() + y.sum(), first, second).problem.domain
     assert around(domain, 1, 6) == range(0, 3)
     assert around(domain, 4, 6) == range(3, 7)
 
 
 def test_neighbourhood_shows_both_versions_of_the_block_around_an_entry() -> None:
     function = written(lambda x: x**2, lambda x: 3.0 * x)
-    subject = trial_of(function, point(1.0, 2.0, 3.0)).subject
+    problem = trial_of(function, point(1.0, 2.0, 3.0)).problem
     for mode in ("reverse", "forward"):
-        block = neighbourhood(subject, mode, (1, 1), 1e-6)
+        block = neighbourhood(problem, mode, (1, 1), 1e-6)
         assert block["derivative"] == [[3.0, 0.0, 0.0], [0.0, 6.0, 0.0], [0.0, 0.0, 9.0]]
         assert [row[i] for i, row in enumerate(block["numerical"])] == pytest.approx([2.0, 4.0, 6.0])
 
 
 def test_sweep_of_a_cubic_has_the_error_of_its_truncation_at_wide_steps() -> None:
-    subject = trial_of(lambda x: x**3, point(1.0)).subject
-    shown = classical_sweep(subject, (0, 0), 1e-3, 0.25)
+    problem = trial_of(lambda x: x**3, point(1.0)).problem
+    shown = classical_sweep(problem, (0, 0), 1e-3, 0.25)
     assert (shown["chosen"], shown["gap"]) == (1e-3, 0.25)
     assert shown["steps"] == pytest.approx([1e-3 * 4.0**power for power in range(-8, 9)])
     assert shown["errors"][8:] == pytest.approx([step**2 for step in shown["steps"][8:]], rel=1e-3)
@@ -52,12 +52,12 @@ def test_sweep_ends_where_the_function_raises_and_says_nothing_if_that_is_at_onc
 
         return function
 
-    near, far = (trial_of(within(reach), point(1.0)).subject for reach in (1e-6, 1.0))
+    near, far = (trial_of(within(reach), point(1.0)).problem for reach in (1e-6, 1.0))
     assert classical_sweep(near, (0, 0), 1e-3, 0.0)["steps"] == pytest.approx(
         [1e-3 * 4.0**-power for power in (8, 7, 6, 5)]
     )
     assert max(classical_sweep(far, (0, 0), 1e-3, 0.0)["steps"]) == pytest.approx(1e-3 * 4.0**4)
-    nearest = trial_of(within(1e-3 * 4.0**-7.5), point(1.0)).subject
+    nearest = trial_of(within(1e-3 * 4.0**-7.5), point(1.0)).problem
     assert classical_sweep(nearest, (0, 0), 1e-3, 0.0) == {}
 
 

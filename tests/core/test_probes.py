@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.core.probes import FINEST, MOST, SPREAD, Plan, miss_probability, plans, resolving_ratio, stages
+from gradvet.core.miss_probability import FINEST, MOST, SPREAD, Plan, miss_probability, plans, resolving_ratio, stages
 from gradvet.frontends.torch.problem import TorchProblem
 
 from .planted import numbers
@@ -44,10 +44,10 @@ def products(error: Tensor, plan: Plan, draw: str = "with a gap") -> Tensor:
     seen = error.double()
     if plan.directions is not None:
         seen = torch.einsum("mn,skn->smk", seen, drawn(SAMPLES, plan.directions, error.shape[1], draw=draw))
-        if plan.codirections is not None:
-            seen = torch.einsum("smk,scm->sck", seen, drawn(SAMPLES, plan.codirections, error.shape[0], draw=draw))
-    elif plan.codirections is not None:
-        seen = torch.einsum("mn,scm->scn", seen, drawn(SAMPLES, plan.codirections, error.shape[0], draw=draw))
+        if plan.cotangents is not None:
+            seen = torch.einsum("smk,scm->sck", seen, drawn(SAMPLES, plan.cotangents, error.shape[0], draw=draw))
+    elif plan.cotangents is not None:
+        seen = torch.einsum("mn,scm->scn", seen, drawn(SAMPLES, plan.cotangents, error.shape[0], draw=draw))
     return seen.abs().flatten(1).max(1).values
 
 
@@ -142,7 +142,7 @@ def test_more_probes_resolve_more(columns_seen: bool, rows_seen: bool) -> None:
         ratios = [resolving_ratio(miss, plan) for plan in ladder]
         assert ratios == sorted(ratios)
     assert all((plan.directions is None) == columns_seen for plan in ladder)
-    assert all((plan.codirections is None) == rows_seen for plan in ladder)
+    assert all((plan.cotangents is None) == rows_seen for plan in ladder)
     assert max(plan.directions or 0 for plan in ladder) <= MOST
 
 
@@ -168,7 +168,7 @@ def test_another_codirection_is_tried_before_another_direction(miss: float) -> N
     fewest = able[0].plan.directions
     assert fewest is not None
     numbers = [(fewest, fewest), (fewest, fewest + 1), (fewest + 1, fewest + 1)]
-    assert [(stage.plan.directions, stage.plan.codirections) for stage in able[:3]] == numbers
+    assert [(stage.plan.directions, stage.plan.cotangents) for stage in able[:3]] == numbers
 
 
 def test_miss_probability_is_a_probability_at_the_ends() -> None:

@@ -8,16 +8,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gradvet.core.experiment import Experiment
+from gradvet.core.context import Context
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.core.runner import Check, run
 from gradvet.errors import GradientError
 
-from .planted import experiment, numbers
+from .planted import context, numbers
 
 
 def check(name: str, *verdicts: Verdict, miss: float | None = None) -> Check:
-    def found(trial: Experiment) -> Iterator[Finding]:
+    def found(context: Context) -> Iterator[Finding]:
         for verdict in verdicts:
             yield Finding(name, verdict, name, facts={} if miss is None else {"miss": miss})
 
@@ -25,7 +25,7 @@ def check(name: str, *verdicts: Verdict, miss: float | None = None) -> Check:
 
 
 def report(*checks: Check) -> Report:
-    return run("title", experiment(torch.sin, numbers((3,), 0), seed=7), checks)
+    return run("title", context(torch.sin, numbers((3,), 0), seed=7), checks)
 
 
 def test_findings_come_in_the_order_of_the_checks() -> None:

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from gradvet.core.line_test import screen_point
 from gradvet.core.modes import FORWARD, REVERSE, Mode
-from gradvet.core.screening import is_quiet
 from tests.core.trials import Elementwise, point, trial_of, written
 
 MODES = pytest.mark.parametrize("mode", [REVERSE, FORWARD], ids=lambda mode: mode.name)
 
 
 def quiet(function: Elementwise, slope: float, mode: Mode, at: float = 0.0) -> bool:
-    return is_quiet(trial_of(written(function, lambda x: torch.full_like(x, slope)), point(at)), mode)
+    return screen_point(trial_of(written(function, lambda x: torch.full_like(x, slope)), point(at)), mode)
 
 
 @MODES
@@ -52,7 +52,7 @@ def beside_a_kink(slopes: tuple[float, float, float]) -> bool:
         return torch.stack([x[0].abs(), (2.0 * x[1]).abs(), torch.sin(x[2])])
 
     claimed = torch.tensor(slopes, dtype=torch.float64)
-    return is_quiet(trial_of(written(function, lambda x: claimed), point(0.0, 0.0, 0.0)), REVERSE)
+    return screen_point(trial_of(written(function, lambda x: claimed), point(0.0, 0.0, 0.0)), REVERSE)
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ def test_outputs_with_a_kink_and_without_are_each_held_to_their_slopes(
 
 
 def test_slopes_that_are_nothing_beside_those_elsewhere_are_not_held_to_anything() -> None:
-    trial = trial_of(written(torch.sin, torch.zeros_like), point(0.0))
-    assert not is_quiet(trial, REVERSE)
-    trial.immaterial = 10.0
-    assert is_quiet(trial, REVERSE)
+    context = trial_of(written(torch.sin, torch.zeros_like), point(0.0))
+    assert not screen_point(context, REVERSE)
+    context.immaterial = 10.0
+    assert screen_point(context, REVERSE)
 
 
 def test_roundoff_of_a_large_value_is_allowed_for() -> None:

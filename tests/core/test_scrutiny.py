@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.core.judgement import Reason
+from gradvet.core.context import Context
+from gradvet.core.decision import Reason
 from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.results import Verdict
-from gradvet.core.scrutiny import Scrutiny, _split
-from gradvet.core.trial import Trial
+from gradvet.core.slope_test import SlopeTest, _split
 from tests.core.trials import point, trial_of, written
 
 MODES = pytest.mark.parametrize("mode", [REVERSE, FORWARD], ids=lambda mode: mode.name)
@@ -21,45 +21,45 @@ MODES = pytest.mark.parametrize("mode", [REVERSE, FORWARD], ids=lambda mode: mod
 
 @MODES
 def test_smooth_function_is_judged_by_near_walks_alone(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
-    def climb(*_: Any, **__: Any) -> None:
+    def sweep_steps(*_: Any, **__: Any) -> None:
         raise AssertionError("no ladder was needed")
 
-    monkeypatch.setattr(Trial, "climb", climb)
-    outcome = Scrutiny(trial_of(torch.sin, point(0.3, 1.0, 2.0)), mode).outcome()
-    assert (outcome.verdict, outcome.reason) == (Verdict.PASS, Reason.AGREES)
+    monkeypatch.setattr(Context, "sweep_steps", sweep_steps)
+    decision = SlopeTest(trial_of(torch.sin, point(0.3, 1.0, 2.0)), mode).decision()
+    assert (decision.verdict, decision.reason) == (Verdict.PASS, Reason.AGREES)
 
 
 @MODES
 def test_function_that_curves_within_the_step_is_extrapolated_before_any_ladder(
     mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def climb(*_: Any, **__: Any) -> None:
+    def sweep_steps(*_: Any, **__: Any) -> None:
         raise AssertionError("no ladder was needed")
 
-    monkeypatch.setattr(Trial, "climb", climb)
+    monkeypatch.setattr(Context, "sweep_steps", sweep_steps)
     # The truncation of a central difference is (h ω)² / 6 of the slope: 2e-5 here, and 1e-9 once extrapolated.
-    trial = trial_of(lambda x: torch.sin(2e3 * x), point(0.3, 1.0, 2.0))
-    outcome = Scrutiny(trial, mode).outcome()
-    assert (outcome.verdict, outcome.reason) == (Verdict.PASS, Reason.AGREES)
-    assert "far" in trial.first.answers
+    context = trial_of(lambda x: torch.sin(2e3 * x), point(0.3, 1.0, 2.0))
+    decision = SlopeTest(context, mode).decision()
+    assert (decision.verdict, decision.reason) == (Verdict.PASS, Reason.AGREES)
+    assert "far" in context.first.answers
 
 
 @MODES
 @pytest.mark.parametrize("size", [1.0, 1e-6, 1e-9])
 def test_error_of_an_input_of_small_influence_is_found(mode: Mode, size: float) -> None:
     inner = written(lambda y: size * y, lambda y: torch.full_like(y, 1.1 * size))
-    outcome = Scrutiny(trial_of(lambda x, y: x + inner(y), point(0.3, 1.0), point(0.7, 0.2)), mode).outcome()
-    assert outcome.verdict is Verdict.FAIL
-    assert outcome.entry is not None
-    assert outcome.entry.input.name == "input 1"
+    decision = SlopeTest(trial_of(lambda x, y: x + inner(y), point(0.3, 1.0), point(0.7, 0.2)), mode).decision()
+    assert decision.verdict is Verdict.FAIL
+    assert decision.entry is not None
+    assert decision.entry.input.name == "input 1"
 
 
 def test_input_whose_influence_is_below_roundoff_is_said_to_be() -> None:
     inner = written(lambda y: 1e-17 * y, lambda y: torch.full_like(y, 1e-17))
-    trial = trial_of(lambda x, y: x + inner(y), point(1.0), point(1.0))
-    assert Scrutiny(trial, REVERSE).outcome().verdict is Verdict.PASS
-    assert trial.record.faint == {"input 1"}
-    assert trial.record.notes == ["what input 1 does to the outputs is below the outputs' roundoff"]
+    context = trial_of(lambda x, y: x + inner(y), point(1.0), point(1.0))
+    assert SlopeTest(context, REVERSE).decision().verdict is Verdict.PASS
+    assert context.record.faint == {"input 1"}
+    assert context.record.notes == ["what input 1 does to the outputs is below the outputs' roundoff"]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -68,8 +68,8 @@ def test_edge_of_the_domain_is_judged_from_inside(slope: float, verdict: Verdict
     def inside(x: Tensor) -> Tensor:
         return torch.where(x < 0.0, torch.full_like(x, float("nan")), 2.0 * x + x**2)
 
-    trial = trial_of(written(inside, lambda x: torch.full_like(x, slope)), point(0.0), seed=seed)
-    assert Scrutiny(trial, REVERSE).outcome().verdict is verdict
+    context = trial_of(written(inside, lambda x: torch.full_like(x, slope)), point(0.0), seed=seed)
+    assert SlopeTest(context, REVERSE).decision().verdict is verdict
 
 
 def test_only_at_an_edge_of_the_domain_differences_are_said_to_be_one_sided() -> None:
@@ -77,8 +77,8 @@ def test_only_at_an_edge_of_the_domain_differences_are_said_to_be_one_sided() ->
     inside, edge = point(0.3, dtype=torch.float32), point(0.0)
     middle = trial_of(function, inside, power=0.2)
     end = trial_of(lambda x: torch.where(x < 0.0, torch.full_like(x, float("nan")), function(x)), edge)
-    for trial in (middle, end):
-        assert Scrutiny(trial, REVERSE).outcome().verdict is Verdict.PASS
+    for context in (middle, end):
+        assert SlopeTest(context, REVERSE).decision().verdict is Verdict.PASS
     assert middle.record.notes == []
     assert end.record.notes == ["only one side of the point is inside the function's domain: one-sided differences"]
 
@@ -87,8 +87,8 @@ def test_function_that_is_defined_nowhere_around_leaves_doubt() -> None:
     def alone(x: Tensor) -> Tensor:
         return torch.where(x == 1.0, x, torch.full_like(x, float("nan")))
 
-    outcome = Scrutiny(trial_of(written(alone, torch.ones_like), point(1.0)), REVERSE).outcome()
-    assert (outcome.verdict, outcome.reason) == (Verdict.INCONCLUSIVE, Reason.DOMAIN)
+    decision = SlopeTest(trial_of(written(alone, torch.ones_like), point(1.0)), REVERSE).decision()
+    assert (decision.verdict, decision.reason) == (Verdict.INCONCLUSIVE, Reason.DOMAIN)
 
 
 @MODES
@@ -98,28 +98,28 @@ def test_coarse_formats_are_judged_by_the_ladder(
     mode: Mode, dtype: torch.dtype, factor: float, verdict: Verdict
 ) -> None:
     function = written(torch.sin, lambda x: factor * torch.cos(x))
-    trial = trial_of(function, point(0.3, 0.5, 0.7, dtype=dtype), power=0.2)
-    assert Scrutiny(trial, mode).outcome().verdict is verdict
+    context = trial_of(function, point(0.3, 0.5, 0.7, dtype=dtype), power=0.2)
+    assert SlopeTest(context, mode).decision().verdict is verdict
 
 
 def test_rows_with_a_kink_are_looked_at_so_that_their_kinks_add_up() -> None:
     def function(x: Tensor) -> Tensor:
         return torch.stack([x[0].abs(), -3.0 * x[0].abs(), torch.sin(x[1])])
 
-    trial = trial_of(function, point(0.0, 1.0))
-    look, walk = trial.looks[0], trial.first
-    bent, rest = _split(trial, look, walk, torch.tensor([True, True, False]))
-    first, second, third = look.v.abs().tolist()
+    context = trial_of(function, point(0.0, 1.0))
+    cotangent, difference = context.cotangents[0], context.first
+    bent, rest = _split(context, cotangent, difference, torch.tensor([True, True, False]))
+    first, second, third = cotangent.v.abs().tolist()
     assert bent.v.tolist() == pytest.approx([first, -second, 0.0])
-    assert rest.v.tolist() == [0.0, 0.0, float(look.v[2])]
+    assert rest.v.tolist() == [0.0, 0.0, float(cotangent.v[2])]
     assert third > 0.0
 
 
 def test_trial_whose_time_is_spent_leaves_doubt() -> None:
-    trial = trial_of(lambda x: (x - 2.0).abs(), point(1.0, 2.0))
-    trial.deadline = 0.0
-    outcome = Scrutiny(trial, REVERSE).outcome()
-    assert (outcome.verdict, outcome.reason) == (Verdict.INCONCLUSIVE, Reason.BUDGET)
+    context = trial_of(lambda x: (x - 2.0).abs(), point(1.0, 2.0))
+    context.deadline = 0.0
+    decision = SlopeTest(context, REVERSE).decision()
+    assert (decision.verdict, decision.reason) == (Verdict.INCONCLUSIVE, Reason.BUDGET)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -127,11 +127,11 @@ def test_error_beside_a_kink_is_found_whichever_way_the_line_leads(seed: int) ->
     def claimed(x: Tensor) -> Tensor:
         return torch.tensor([0.0, 1.1], dtype=x.dtype)
 
-    trial = trial_of(written(torch.abs, claimed), point(0.0, 1.0), seed=seed)
-    outcome = Scrutiny(trial, REVERSE).outcome()
-    assert outcome.verdict is Verdict.FAIL
-    assert outcome.entry is not None
-    assert outcome.entry.column == 1
+    context = trial_of(written(torch.abs, claimed), point(0.0, 1.0), seed=seed)
+    decision = SlopeTest(context, REVERSE).decision()
+    assert decision.verdict is Verdict.FAIL
+    assert decision.entry is not None
+    assert decision.entry.column == 1
 
 
 @MODES
@@ -141,9 +141,9 @@ def test_what_is_beside_a_kink_is_judged_whichever_way_it_is_walked(
     mode: Mode, sign: float, slope: float, verdict: Verdict
 ) -> None:
     straight = written(lambda x: 2.0 * x, lambda x: torch.full_like(x, slope))
-    trial = trial_of(lambda x: x[:1].abs() + straight(x[1:]), point(0.0, 1.0))
-    outcome = Scrutiny(trial, mode)._beside_kinks(sign * trial.first.u.abs(), trial.looks[0])
-    assert outcome.verdict is verdict
+    context = trial_of(lambda x: x[:1].abs() + straight(x[1:]), point(0.0, 1.0))
+    decision = SlopeTest(context, mode)._beside_kinks(sign * context.first.u.abs(), context.cotangents[0])
+    assert decision.verdict is verdict
 
 
 def tilted(size: float, factor: float) -> Callable[[Tensor], Tensor]:
@@ -173,9 +173,9 @@ def tilted(size: float, factor: float) -> Callable[[Tensor], Tensor]:
 
 @pytest.mark.parametrize(("factor", "pushes"), [(1.0, 1), (1.0 + 1e-8, 2)])
 def test_forward_mode_is_walked_once_where_it_is_reverse_mode_to_roundoff(factor: float, pushes: int) -> None:
-    trial = trial_of(tilted(1.0, factor), point(0.3, 1.0, 2.0))
-    assert [Scrutiny(trial, mode).outcome().verdict for mode in (REVERSE, FORWARD)] == [Verdict.PASS] * 2
-    assert trial.subject.cost.pushes == pushes
+    context = trial_of(tilted(1.0, factor), point(0.3, 1.0, 2.0))
+    assert [SlopeTest(context, mode).decision().verdict for mode in (REVERSE, FORWARD)] == [Verdict.PASS] * 2
+    assert context.problem.cost.pushes == probe_jvps
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -184,5 +184,5 @@ def test_tangent_that_is_wrong_in_an_input_of_small_influence_is_found_beside_a_
     size: float, seed: int
 ) -> None:
     inner = tilted(size, 1.1)
-    trial = trial_of(lambda x, y: x + inner(y), point(0.3, 1.0), point(0.7, 0.2), seed=seed)
-    assert [Scrutiny(trial, mode).outcome().verdict for mode in (REVERSE, FORWARD)] == [Verdict.PASS, Verdict.FAIL]
+    context = trial_of(lambda x, y: x + inner(y), point(0.3, 1.0), point(0.7, 0.2), seed=seed)
+    assert [SlopeTest(context, mode).decision().verdict for mode in (REVERSE, FORWARD)] == [Verdict.PASS, Verdict.FAIL]

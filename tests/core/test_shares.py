@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from gradvet.core.arithmetic import norm
-from gradvet.core.shares import only, shares
+from gradvet.core.line_test import only, typical_contributions
+from gradvet.core.vectors import norm
 from tests.core.trials import point, trial_of
 
 
@@ -17,11 +17,11 @@ def vector(*numbers: float) -> torch.Tensor:
 
 
 def test_share_is_what_a_typical_entry_adds_and_unmoved_inputs_have_none() -> None:
-    trial = trial_of(lambda x, y, z: x.sum() + y + z, point(1.0, 1.0, 1.0), point(1.0), point(1.0))
+    context = trial_of(lambda x, y, z: x.sum() + y + z, point(1.0, 1.0, 1.0), point(1.0), point(1.0))
     w, u = vector(3.0, 4.0, 9.0, 2.0, 5.0), vector(1.0, 1.0, 0.0, 0.0, -2.0)
     expected = {"input 0": pytest.approx(math.sqrt(25.0 / 2.0)), "input 2": 10.0}
-    assert dict(shares(trial, w, u)) == expected
-    assert dict(shares(trial, w, u, moved_only=True)) == {"input 0": 0.0, "input 2": 0.0}
+    assert dict(typical_contributions(context, w, u)) == expected
+    assert dict(typical_contributions(context, w, u, moved_only=True)) == {"input 0": 0.0, "input 2": 0.0}
 
 
 def test_norm_looks_only_where_the_codirection_does() -> None:

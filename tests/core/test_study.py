@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from gradvet.core.localise import test_entry
 from gradvet.core.modes import FORWARD, REVERSE, Mode
-from gradvet.core.pinpoint import judged_entry
-from gradvet.core.study import study
+from gradvet.core.neighbourhood import study
 from tests.core.trials import point, trial_of, written
 
 
@@ -20,8 +20,8 @@ def spoiled(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("mode", [REVERSE, FORWARD], ids=lambda mode: mode.name)
 def test_other_wrong_entries_are_measured_with_an_error_bar_that_holds(mode: Mode) -> None:
     numbers = (0.5, 1.0, 1.5, 2.0)
-    trial = trial_of(written(torch.exp, spoiled), point(*numbers))
-    found = study(trial, mode, judged_entry(trial, mode, 1, 1))
+    context = trial_of(written(torch.exp, spoiled), point(*numbers))
+    found = study(context, mode, test_entry(context, mode, 1, 1))
     assert (found.wrong, found.entries) == (2, 16)
     (other,) = found.others
     truth = float(torch.exp(torch.tensor(numbers[3], dtype=torch.float64)))
@@ -37,5 +37,5 @@ def test_entry_whose_difference_is_within_its_own_error_bar_is_not_listed() -> N
     def nearly(x: Tensor) -> Tensor:
         return torch.exp(x) * torch.tensor([1.1, 1.0 + 1e-9], dtype=x.dtype)
 
-    trial = trial_of(written(torch.exp, nearly), point(1.0, 1.0))
-    assert study(trial, REVERSE, judged_entry(trial, REVERSE, 0, 0)).others == ()
+    context = trial_of(written(torch.exp, nearly), point(1.0, 1.0))
+    assert study(context, REVERSE, test_entry(context, REVERSE, 0, 0)).others == ()

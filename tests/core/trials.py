@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradvet.core.trial import Trial
+from gradvet.core.context import Context
 from gradvet.frontends.torch.binding import Request, bind
-from gradvet.frontends.torch.subject import TorchSubject
+from gradvet.frontends.torch.bound_problem import BoundProblem
 from gradvet.options import Options
 
 Elementwise = Callable[[Tensor], Tensor]
@@ -40,10 +40,10 @@ def written(function: Elementwise, derivative: Elementwise) -> Elementwise:
     return Written.apply
 
 
-def trial_of(function: Callable[..., Any], *inputs: Tensor, seed: int = 0, **settings: Any) -> Trial:
+def trial_of(function: Callable[..., Any], *inputs: Tensor, seed: int = 0, **settings: Any) -> Context:
     """The function at these inputs."""
-    subject = TorchSubject(bind(Request(function, inputs)), seed)
-    return Trial(subject, Options(seed=seed, **settings))
+    problem = BoundProblem(bind(Request(function, inputs)), seed)
+    return Context(problem, Options(seed=seed, **settings))
 
 
 def point(*numbers: float, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.core.experiment import Experiment
-from gradvet.core.jacobians import Numerical, Together
+from gradvet.core.context import Context
+from gradvet.core.jacobians import BatchedEvaluation, Numerical
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.replay import BLOCK
 from gradvet.options import Options
@@ -77,12 +77,12 @@ def test_function_that_waits_for_the_device_is_refused_and_does_no_harm() -> Non
 
 
 def test_opaque_function_is_replayed_after_it_was_verified() -> None:
-    experiment = Experiment(problem(Opaque.apply, (200,)), Options(seed=0))
-    assert experiment.problem.evaluate_together(experiment.problem.zeros((2, 200))) is None
-    trusted = Together(experiment).trusted
-    assert trusted == experiment.problem.evaluate_replayed
-    x = experiment.problem.inputs[0].detach()
-    J = Numerical(experiment).columns(0, 200)
+    context = Context(problem(Opaque.apply, (200,)), Options(seed=0))
+    assert context.problem.evaluate_together(context.problem.zeros((2, 200))) is None
+    trusted = BatchedEvaluation(context).trusted
+    assert trusted == context.problem.evaluate_replayed
+    x = context.problem.inputs[0].detach()
+    J = Numerical(context).columns(0, 200)
     assert torch.allclose(J, (x.cos() * x + x.sin()).diag(), rtol=0.0, atol=1e-8)
 
 
@@ -94,6 +94,6 @@ def test_replay_that_differs_from_plain_calls_is_not_trusted() -> None:
         calls += 1
         return Opaque.apply(x) * (2.0 if torch.cuda.is_current_stream_capturing() else 1.0)
 
-    experiment = Experiment(problem(counting, (200,)), Options(seed=0))
-    assert Together(experiment).trusted is None
+    context = Context(problem(counting, (200,)), Options(seed=0))
+    assert BatchedEvaluation(context).trusted is None
     assert calls > BLOCK

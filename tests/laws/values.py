@@ -31,13 +31,13 @@ class Pattern:
 
 dtypes = st.sampled_from(DTYPES)
 seeds = st.integers(0, 2**16)
-sizes = st.integers(1, 3)
+lengths = st.integers(1, 3)
 
 
 @st.composite
 def coo(draw: st.DrawFn) -> Pattern:
     """Coalesced or not, in any order, with up to two dense dimensions, possibly without entries or of size zero."""
-    outer = tuple(draw(st.lists(sizes, min_size=1, max_size=3)))
+    outer = tuple(draw(st.lists(lengths, min_size=1, max_size=3)))
     inner = tuple(draw(st.lists(st.integers(0, 2), max_size=2)))
     places = draw(st.lists(st.tuples(*(st.integers(0, n - 1) for n in outer)), max_size=6))
     indices = torch.tensor(places, dtype=torch.int64).reshape(-1, len(outer)).t()
@@ -53,9 +53,9 @@ def coo(draw: st.DrawFn) -> Pattern:
 def compressed(draw: st.DrawFn) -> Pattern:
     """By rows or columns, in blocks or not, with or without batch and dense dimensions, with either type of indices."""
     layout = draw(st.sampled_from(COMPRESSED))
-    block = (draw(sizes), draw(sizes)) if layout in (torch.sparse_bsr, torch.sparse_bsc) else (1, 1)
-    batch, inner = tuple(draw(st.lists(sizes, max_size=1))), tuple(draw(st.lists(sizes, max_size=1)))
-    rows, columns = draw(sizes), draw(st.integers(1, 4))
+    block = (draw(lengths), draw(lengths)) if layout in (torch.sparse_bsr, torch.sparse_bsc) else (1, 1)
+    batch, inner = tuple(draw(st.lists(lengths, max_size=1))), tuple(draw(st.lists(lengths, max_size=1)))
+    rows, columns = draw(lengths), draw(st.integers(1, 4))
     pattern = torch.tensor(
         draw(st.lists(st.lists(st.booleans(), min_size=columns, max_size=columns), min_size=rows, max_size=rows))
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gradvet.core.problem import Cost
-from gradvet.core.results import Finding, Mismatch, Report, Source, Verdict
+from gradvet.core.results import Finding, Mismatch, Report, SourceCode, Verdict
 from gradvet.core.spaces import Location
 
 ROWS, COLUMNS, WRONG = 3, 4, (1, 2)
@@ -49,7 +49,7 @@ def report(title: str, *findings: Finding, notes: tuple[str, ...] = ()) -> Repor
         coverage=("exercised: reverse", "not exercised: forward: no formula"),
         notes=notes,
         replay=f"gradvet.check({title}, inputs, seed=7)",
-        source=Source("def f(x):\n    return x < 0\n", "ops.py", 17),
+        source=SourceCode("def f(x):\n    return x < 0\n", "ops.py", 17),
         environment={"python": "3.12", "torch": "2.9"},
     )
 

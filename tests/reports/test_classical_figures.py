@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import gradvet
-from gradvet.core.observation import observed
+from gradvet.core.events import listening
 from gradvet.core.results import Finding, Report
 from gradvet.reports.figures import figures
 
@@ -44,7 +44,7 @@ def _spoiled(values: Tensor) -> Tensor:
 def finding_of(size: int, *, forward: bool = False) -> Finding:
     reports: list[Report] = []
     point = torch.linspace(0.5, 2.0, size, dtype=torch.float64).requires_grad_()
-    with observed(reports.append):
+    with listening(reports.append):
         gradvet.gradcheck(
             Cubed.apply, point, raise_exception=False, check_forward_ad=forward, check_backward_ad=not forward
         )
@@ -96,7 +96,7 @@ def test_function_that_ends_nearby_has_a_shorter_sweep() -> None:
         return Cubed.apply(x)  # type: ignore[no-any-return, no-untyped-call]
 
     reports: list[Report] = []
-    with observed(reports.append):
+    with listening(reports.append):
         gradvet.gradcheck(
             rooted, torch.full((6,), 1e-2, dtype=torch.float64).requires_grad_(), atol=0.0, raise_exception=False
         )

@@ -124,7 +124,7 @@ def stored_numbers(x: Tensor) -> Tensor:
     return (x.coalesce() if x.layout is torch.sparse_coo else x).values()
 
 
-def outcome(check: Callable[..., bool], function: Function, *inputs: Tensor, **options: Any) -> str:
+def decision(check: Callable[..., bool], function: Function, *inputs: Tensor, **options: Any) -> str:
     """`pass`, `fail`, or the class of another exception."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradvet import checks
-from gradvet.core.experiment import Experiment
+from gradvet.core.context import Context
 from gradvet.core.results import Report
 from gradvet.core.runner import run
 from gradvet.frontends.torch.problem import TorchProblem
@@ -24,7 +24,7 @@ CATALOGUE = (
 )
 
 
-def examine(function: Callable[..., Any], *inputs: Any, masked: bool, miss: float = 1e-9) -> Report:
+def run_pipeline(function: Callable[..., Any], *inputs: Any, masked: bool, miss: float = 1e-9) -> Report:
     """What the checks of a backward pass find."""
     problem = TorchProblem(function, inputs, seed=1, masked=masked)
-    return run("native", Experiment(problem, Options(seed=1, masked=masked, miss=miss)), CATALOGUE)
+    return run("native", Context(problem, Options(seed=1, masked=masked, miss=miss)), CATALOGUE)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import gradvet
-from tests.sparse.functions import outcome, sine, twice
+from tests.sparse.functions import decision, sine, twice
 from tests.sparse.tensors import KINDS, LAYOUTS, holed, numbers, specified
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
@@ -88,5 +88,5 @@ def test_old_name_of_masked_chooses_the_semantics() -> None:
 def test_planted_fault_is_found_behind_the_adapter_of_torch_too(layout: str, masked: bool) -> None:
     check = torch.sparse.as_sparse_gradcheck(gradvet.gradcheck)
     x = holed(layout).requires_grad_()
-    assert outcome(check, sine(masked), x, masked=masked) == "pass"
-    assert outcome(check, sine(masked, 1.01), x, masked=masked) == "fail"
+    assert decision(check, sine(masked), x, masked=masked) == "pass"
+    assert decision(check, sine(masked, 1.01), x, masked=masked) == "fail"

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import gradvet
-from tests.sparse.functions import outcome, sine, with_doubled_gradient
-from tests.sparse.native import examine
+from tests.sparse.functions import decision, sine, with_doubled_gradient
+from tests.sparse.native import run_pipeline
 from tests.sparse.tensors import KINDS, full, specified
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
@@ -23,16 +23,16 @@ def test_right_gradient_passes_and_one_per_cent_too_much_fails(kind: str, masked
     x = KINDS[kind]().requires_grad_()
     options = {"masked": masked, "fast_mode": mode == "fast"}
     counted = int(specified(x.detach()).sum()) if masked else x.numel()
-    assert outcome(gradvet.gradcheck, sine(masked), x, **options) == "pass"
-    assert outcome(gradvet.gradcheck, sine(masked, 1.01), x, **options) == ("fail" if counted else "pass")
+    assert decision(gradvet.gradcheck, sine(masked), x, **options) == "pass"
+    assert decision(gradvet.gradcheck, sine(masked, 1.01), x, **options) == ("fail" if counted else "pass")
 
 
 @every_kind
 def test_gradient_of_the_other_semantics_fails_where_there_are_holes(kind: str) -> None:
     x = KINDS[kind]().requires_grad_()
     expected = "pass" if specified(x.detach()).all() else "fail"
-    assert outcome(gradvet.gradcheck, sine(masked=False), x, masked=True) == expected
-    assert outcome(gradvet.gradcheck, sine(masked=True), x, masked=False) == expected
+    assert decision(gradvet.gradcheck, sine(masked=False), x, masked=True) == expected
+    assert decision(gradvet.gradcheck, sine(masked=True), x, masked=False) == expected
 
 
 @every_kind
@@ -40,7 +40,9 @@ def test_gradient_of_the_other_semantics_fails_where_there_are_holes(kind: str) 
 def test_report_counts_the_coordinates_of_the_semantics(kind: str, masked: bool) -> None:
     x = KINDS[kind]()
     inside, total = int(specified(x).sum()), x.numel()
-    (remark,) = [f for f in examine(sine(masked), x.requires_grad_(), masked=masked).findings if f.check == "semantics"]
+    (remark,) = [
+        f for f in run_pipeline(sine(masked), x.requires_grad_(), masked=masked).findings if f.check == "semantics"
+    ]
     layout = str(x.layout).removeprefix("torch.")
     if inside == total:
         assert remark.headline == f"input 0 is {layout} with all of its {total} elements specified"
@@ -57,6 +59,6 @@ def test_float32_is_too_coarse_for_the_default_tolerance_and_warned_about(layout
         for tolerance, right in ((1e-5, "fail"), (1e-1, "pass")):
             expected = right if function is torch.Tensor.to_dense else "fail"
             options = {"atol": tolerance, "fast_mode": mode == "fast"}
-            assert outcome(gradvet.gradcheck, function, x, **options) == expected
+            assert decision(gradvet.gradcheck, function, x, **options) == expected
     with pytest.warns(UserWarning, match="is not a double precision"):
         gradvet.gradcheck(torch.sum, x, atol=1e-1, raise_exception=False)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import gradvet
 from gradvet.frontends.torch.layouts import layouts_of
-from tests.sparse.functions import outcome, sine
+from tests.sparse.functions import decision, sine
 from tests.sparse.tensors import KINDS, LAYOUTS, coo, full, holed, numbers, specified
 
 HOME = torch.device("cpu")
@@ -32,14 +32,14 @@ def test_placing_moves_exactly_the_coordinates_and_restoring_puts_every_bit_back
     before, dense = bits(x), x.detach().to_dense()
     (layout,) = layouts_of([x], masked, HOME)
     u = torch.randn(layout.coordinates.size, dtype=torch.float64)
-    part, walked = layout.rounded(u)
+    part, difference_along = layout.rounded(u)
     moved = layout.place(part, 0.5)
     assert moved.layout is x.layout
     assert moved.requires_grad
     displacement = (moved.detach().to_dense() - dense)[specified(x.detach()) if masked else ...].reshape(-1)
     found = torch.view_as_real(displacement).reshape(-1) if x.is_complex() else displacement
     assert torch.allclose(found, 0.5 * u[: len(found)])
-    assert torch.allclose(walked, u)
+    assert torch.allclose(difference_along, u)
     layout.restore()
     assert bits(x) == before
     assert torch.equal(layout.place(part, 0.0).detach().to_dense(), dense)
@@ -55,7 +55,7 @@ def test_captured_reference_sees_the_moves(
     x = point(layout).requires_grad_()
     options = {"masked": masked, "fast_mode": mode == "fast"}
     assert gradvet.gradcheck(lambda _: sine(masked)(x), x, **options)
-    assert outcome(gradvet.gradcheck, lambda _: sine(masked, 1.01)(x), x, **options) == "fail"
+    assert decision(gradvet.gradcheck, lambda _: sine(masked, 1.01)(x), x, **options) == "fail"
 
 
 @every_kind
@@ -95,7 +95,7 @@ def test_tensor_that_is_given_twice_moves_in_both_places(layout: str, masked: bo
     def function(first: Tensor, second: Tensor) -> Tensor:
         return sine(masked)(first) + 3.0 * sine(masked)(second)
 
-    assert outcome(gradvet.gradcheck, function, x, x, masked=masked) == "pass"
+    assert decision(gradvet.gradcheck, function, x, x, masked=masked) == "pass"
 
 
 def test_only_the_first_of_several_entries_at_one_place_moves() -> None:

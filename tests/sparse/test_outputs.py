@@ -10,7 +10,7 @@ import gradvet
 from gradvet.core.results import Verdict
 from gradvet.frontends.torch.layouts import coordinates_of
 from tests.sparse.functions import twice
-from tests.sparse.native import examine
+from tests.sparse.native import run_pipeline
 from tests.sparse.tensors import KINDS, LAYOUTS, SHAPE, holed, mask, numbers, specified, stored
 
 HOME = torch.device("cpu")
@@ -23,8 +23,8 @@ both_semantics = pytest.mark.parametrize("masked", [True, False], ids=["masked",
 def test_sparse_function_of_every_kind_passes_if_right_and_fails_if_wrong(kind: str, masked: bool) -> None:
     x = KINDS[kind]().requires_grad_()
     counted = int(specified(x.detach()).sum()) if masked else x.numel()
-    assert examine(twice(), x, masked=masked).verdict is Verdict.PASS
-    wrong = examine(twice(1.0), x, masked=masked)
+    assert run_pipeline(twice(), x, masked=masked).verdict is Verdict.PASS
+    wrong = run_pipeline(twice(1.0), x, masked=masked)
     assert [finding.check for finding in wrong.failures] == (["reverse"] if counted else [])
 
 
@@ -44,15 +44,15 @@ def test_cotangent_has_the_layout_of_the_output_and_the_pattern_of_the_semantics
 def test_dense_input_and_sparse_output_are_compared(layout: str, masked: bool) -> None:
     # Conversion drops zeros, so there are none here: next to the point the pattern must be what it is at the point.
     x = numbers(*SHAPE).requires_grad_()
-    assert examine(lambda x: stored(x, layout), x, masked=masked).verdict is Verdict.PASS
-    wrong = examine(lambda x: twice(1.0)(stored(x, layout)), x, masked=masked)
+    assert run_pipeline(lambda x: stored(x, layout), x, masked=masked).verdict is Verdict.PASS
+    wrong = run_pipeline(lambda x: twice(1.0)(stored(x, layout)), x, masked=masked)
     assert [finding.check for finding in wrong.failures] == ["reverse"]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @both_semantics
 def test_transposed_gradient_of_a_transposed_output_passes(layout: str, masked: bool) -> None:
-    assert examine(Tensor.t, holed(layout).requires_grad_(), masked=masked).verdict is Verdict.PASS
+    assert run_pipeline(Tensor.t, holed(layout).requires_grad_(), masked=masked).verdict is Verdict.PASS
 
 
 @both_semantics
@@ -68,7 +68,7 @@ def test_mismatch_in_a_sparse_output_names_the_element(masked: bool) -> None:
             wrong[3, 4] = 1.0
             return (gradient.to_dense() * (1.0 + wrong)).sparse_mask(gradient)
 
-    (failure,) = examine(OneWrong.apply, holed("sparse_csr").requires_grad_(), masked=masked).failures
+    (failure,) = run_pipeline(OneWrong.apply, holed("sparse_csr").requires_grad_(), masked=masked).failures
     assert str(failure.mismatches[0]) == "d output 0 [3, 4] / d input 0 [3, 4]"
     assert failure.mismatches[0].derivative == pytest.approx(2.0)
 

@@ -12,7 +12,7 @@ from gradvet.core.results import Report, Verdict
 from gradvet.frontends.torch.higher_order import gradient_of
 from gradvet.frontends.torch.layouts import coordinates_of
 from tests.sparse.functions import Function
-from tests.sparse.native import examine
+from tests.sparse.native import run_pipeline
 from tests.sparse.tensors import LAYOUTS, holed, mask
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
@@ -24,7 +24,7 @@ def examine_gradient(function: Function, x: Tensor, masked: bool) -> Report:
     coordinates = coordinates_of(function(x), masked, torch.device("cpu"))
     vector = torch.randn(coordinates.size, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     cotangent = coordinates.unflatten(vector).requires_grad_()
-    return examine(gradient_of(function, (x,), (cotangent,)), x, cotangent, masked=masked)
+    return run_pipeline(gradient_of(function, (x,), (cotangent,)), x, cotangent, masked=masked)
 
 
 class _Cube(torch.autograd.Function):

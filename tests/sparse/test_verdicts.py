@@ -18,7 +18,7 @@ import gradvet
 from tests.sparse.functions import (
     RIGHT_HAND,
     Function,
-    outcome,
+    decision,
     stored_numbers,
     weighted_sine,
     with_doubled_gradient,
@@ -30,7 +30,7 @@ MODES = ("slow", "fast")
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class Problem:
     """A function, the semantics of its gradient, and the layouts that torch has no operator for."""
 
     function: Function
@@ -39,13 +39,13 @@ class Subject:
 
 
 DENSE_OUTPUT = {
-    "sum": Subject(torch.sum, masked=False),
-    "to_dense-masked": Subject(lambda x: x.to_dense(masked_grad=True), masked=True),
-    "to_dense-unmasked": Subject(lambda x: x.to_dense(masked_grad=False), masked=False),
-    "sparse.mm": Subject(
+    "sum": Problem(torch.sum, masked=False),
+    "to_dense-masked": Problem(lambda x: x.to_dense(masked_grad=True), masked=True),
+    "to_dense-unmasked": Problem(lambda x: x.to_dense(masked_grad=False), masked=False),
+    "sparse.mm": Problem(
         lambda x: torch.sparse.mm(x, RIGHT_HAND), masked=True, missing=("sparse_csc", "sparse_bsr", "sparse_bsc")
     ),
-    "mm": Subject(lambda x: torch.mm(x, RIGHT_HAND), masked=False, missing=("sparse_bsr", "sparse_bsc")),
+    "mm": Problem(lambda x: torch.mm(x, RIGHT_HAND), masked=False, missing=("sparse_bsr", "sparse_bsc")),
 }
 ANY_OUTPUT = {
     "identity": lambda x: x,
@@ -74,16 +74,16 @@ def differs(expected: str, mode: str, holes: bool) -> str:
 def test_function_passes_under_its_own_semantics_alone(
     layout: str, masked: bool, mode: str, name: str, point: Callable[[str], Tensor]
 ) -> None:
-    subject, x = DENSE_OUTPUT[name], point(layout).requires_grad_()
+    problem, x = DENSE_OUTPUT[name], point(layout).requires_grad_()
     holes = point is holed
     options = {"masked": masked, "fast_mode": mode == "fast"}
-    if layout in subject.missing:
+    if layout in problem.missing:
         expected = upstream = "RuntimeError"
     else:
-        expected = "pass" if subject.masked == masked or not holes else "fail"
+        expected = "pass" if problem.masked == masked or not holes else "fail"
         upstream = differs(expected, mode, holes)
-    assert outcome(gradvet.gradcheck, subject.function, x, **options) == expected
-    assert outcome(TORCH.gradcheck, subject.function, x, **options) == upstream
+    assert decision(gradvet.gradcheck, problem.function, x, **options) == expected
+    assert decision(TORCH.gradcheck, problem.function, x, **options) == upstream
 
 
 @every_layout
@@ -91,11 +91,11 @@ def test_function_passes_under_its_own_semantics_alone(
 @both_modes
 @pytest.mark.parametrize("name", DENSE_OUTPUT)
 def test_doubled_gradient_is_found_under_either_semantics(layout: str, masked: bool, mode: str, name: str) -> None:
-    subject = DENSE_OUTPUT[name]
-    expected = "RuntimeError" if layout in subject.missing else "fail"
-    wrong, options = with_doubled_gradient(subject.function), {"masked": masked, "fast_mode": mode == "fast"}
+    problem = DENSE_OUTPUT[name]
+    expected = "RuntimeError" if layout in problem.missing else "fail"
+    wrong, options = with_doubled_gradient(problem.function), {"masked": masked, "fast_mode": mode == "fast"}
     for library in (gradvet, TORCH):
-        assert outcome(library.gradcheck, wrong, holed(layout).requires_grad_(), **options) == expected
+        assert decision(library.gradcheck, wrong, holed(layout).requires_grad_(), **options) == expected
 
 
 @every_layout
@@ -109,11 +109,11 @@ def test_single_wrong_entry_is_found_inside_and_outside_the_pattern(
     for fault in ("right", "wrong-inside", "wrong-outside"):
         function, x = weighted_sine(own, fault), holed(layout).requires_grad_()
         expected = "pass" if fault == "right" and own == masked else "fail"
-        assert outcome(gradvet.gradcheck, function, x, **options) == expected, fault
+        assert decision(gradvet.gradcheck, function, x, **options) == expected, fault
         # One wrong entry inside is visible to torch's fast mode as well; what is outside never is. Its check of
         # undefined cotangents breaks on any sparse gradient of a Function, so it is left out there.
         upstream = expected if fault == "wrong-inside" else differs(expected, mode, holes=True)
-        assert outcome(TORCH.gradcheck, function, x, check_undefined_grad=False, **options) == upstream, fault
+        assert decision(TORCH.gradcheck, function, x, check_undefined_grad=False, **options) == upstream, fault
 
 
 ADAPTERS = {"gradvet": gradvet.as_sparse_gradcheck, "torch": torch.sparse.as_sparse_gradcheck}
@@ -130,6 +130,6 @@ def test_adapters_accept_right_and_reject_wrong_functions_over_either_checker(
     function, options = ANY_OUTPUT[name], {"masked": masked, "fast_mode": mode == "fast"}
     for library in (gradvet, TORCH):
         check = ADAPTERS[adapter](library.gradcheck)
-        assert outcome(check, function, holed(layout).requires_grad_(), **options) == "pass"
+        assert decision(check, function, holed(layout).requires_grad_(), **options) == "pass"
         wrong = with_doubled_gradient(function)
-        assert outcome(check, wrong, holed(layout).requires_grad_(), **options) == "fail"
+        assert decision(check, wrong, holed(layout).requires_grad_(), **options) == "fail"

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradvet.api.catalogue import Selection
-from gradvet.api.elsewhere import Elsewhere
-from gradvet.api.examination import Wanted, examine
-from gradvet.core.observation import announce, drawn_seed
+from gradvet.api.pipeline import PipelineSettings, run_pipeline
+from gradvet.api.points import PointSettings
+from gradvet.checks.catalogue import Selection
+from gradvet.core.events import fresh_seed, publish
 from gradvet.core.provenance import title_of
 from gradvet.core.results import Report
 from gradvet.frontends.torch.binding import Request
@@ -67,19 +67,19 @@ def check(
     extent = THOROUGH if thorough else USUAL
     spending = Budget.of(budget)
     options = Options(
-        seed=drawn_seed() if seed is None else seed,
+        seed=fresh_seed() if seed is None else seed,
         masked=masked,
         power=extent.power if power is None else power,
         seconds=spending.seconds,
     )
-    other = Elsewhere.of(
+    other = PointSettings.of(
         extent.points if isinstance(points, str) and points == USUAL.points else points, domain, options.seed
     )
     selection = Selection.of(modes, checks).adding(*["compile"] if compile else [])
-    wanted = Wanted(extent.order if order is None else order, selection, other, spending.bytes)
+    wanted = PipelineSettings(extent.order if order is None else order, selection, other, spending.bytes)
     with waiting(title_of(func)):
-        report = examine(Request(func, inputs, kwargs, surrogate), wanted, options)
-    return announce(report)
+        report = run_pipeline(Request(func, inputs, kwargs, surrogate), wanted, options)
+    return publish(report)
 
 
 def assert_gradients(func: Callable[..., Any], inputs: Any, **settings: Any) -> Report:

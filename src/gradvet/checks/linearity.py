@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from gradvet.core.likeness import gap_between
+from gradvet.core.context import Context
+from gradvet.core.gradient_match import gradient_mismatch
 from gradvet.core.results import Finding, Verdict
-from gradvet.core.trial import Trial
+from gradvet.core.vectors import namespace
 
 
-def linearity(trial: Trial) -> Iterator[Finding]:
+def linearity(context: Context) -> Iterator[Finding]:
     """Jᵀ(-a/2 - b/4) against -Jᵀa/2 - Jᵀb/4, and Jᵀ0. What is even in the cotangent shows at a negative multiple."""
-    subject = trial.subject
-    if not subject.codomain.size or not subject.domain.size:
+    problem = context.problem
+    if not problem.codomain.size or not problem.domain.size:
         return
-    (a, of_a), (b, of_b) = trial.pulled, trial.pulled_evenly
-    v = subject.representable(-0.5 * a - 0.25 * b)
+    (a, of_a), (b, of_b) = context.random_vjp, context.constant_vjp
+    v = problem.representable(-0.5 * a - 0.25 * b)
     parts = -0.5 * of_a - 0.25 * of_b
-    at_zero = trial.at_zero.gradient
+    at_zero = context.at_zero.gradient
     for name, found, expected in (
-        ("a sum of cotangents does not give the sum of their gradients", subject.reverse.pull(v), parts),
+        ("a sum of cotangents does not give the sum of their gradients", problem.vjp(v), parts),
         ("a zero cotangent does not give a zero gradient", at_zero, 0.0 * parts),
     ):
-        gap = None if found is None else gap_between(trial, v, found, expected)
+        gap = None if found is None else gradient_mismatch(context, v, found, expected)
         if gap is not None:
             yield Finding(
                 "linearity",
@@ -32,3 +35,108 @@ def linearity(trial: Trial) -> Iterator[Finding]:
             )
             return
     yield Finding("linearity", Verdict.PASS, "the gradient is linear in the cotangent")
+
+
+def missing_cotangents(context: Context) -> Iterator[Finding]:
+    """As the classical check, except that what torch's own rules do is told and not blamed on the function."""
+    for finding in undefined_cotangents(context):
+        if finding.verdict is Verdict.FAIL and not context.problem.variants.has_custom_rules():
+            words = f"torch's own rules for these operators: {finding.headline}"
+            context.record.note(words)
+            yield replace(finding, verdict=Verdict.SKIPPED, headline=words)
+        else:
+            yield finding
+
+
+TANGENT_ATOL, TANGENT_RTOL = 1e-8, 1e-5
+
+
+def undefined_cotangents(context: Context) -> Iterator[Finding]:
+    """All outputs without a cotangent, then each alone while the others get zeros: the gradient must be zero."""
+    outputs = len(context.problem.codomain.leaves)
+    if not outputs:
+        return
+    everything = tuple(range(outputs))
+    for missing in [everything] + ([(one,) for one in everything] if outputs > 1 else []):
+        yield _without(context, missing)
+
+
+def _without(context: Context, missing: Sequence[int]) -> Finding:
+    problem = context.problem
+    names = ", ".join([problem.codomain.leaves[output].name for output in missing])
+    try:
+        gradient = problem.vjp_undefined(missing)
+    except RuntimeError as error:
+        return Finding(
+            "undefined cotangents",
+            Verdict.FAIL,
+            f"the derivative fails when there is no cotangent for {names}: {error}",
+            facts={"raised": str(error)},
+            advice="A missing cotangent arrives as None (or an undefined tensor) and counts as zero.",
+        )
+    if gradient is not None and not problem.vanishes(gradient):
+        return Finding(
+            "undefined cotangents",
+            Verdict.FAIL,
+            f"the gradient is not zero although there is no cotangent for {names} and zeros for the rest",
+            advice="A missing cotangent counts as zero.",
+        )
+    return _counting_as_zero(names)
+
+
+@functools.lru_cache(maxsize=64)
+def _counting_as_zero(names: str) -> Finding:
+    return Finding("undefined cotangents", Verdict.PASS, f"no cotangent for {names} counts as zero")
+
+
+def undefined_tangents(context: Context) -> Iterator[Finding]:
+    """One input without a tangent must do what a tangent of zeros does."""
+    problem = context.problem
+    if not problem.codomain.size:
+        return
+    u = problem.signed(problem.domain.size)
+    xp = namespace(u)
+    for leaf, values in enumerate(problem.domain.leaves):
+        part = problem.domain.slice(leaf)
+        silenced = xp.concat([u[: part.start], xp.zeros_like(u[part]), u[part.stop :]])
+        expected = problem.jvp(silenced)
+        found = problem.jvp_undefined(silenced, leaf)
+        wrong = ~(xp.abs(found - expected) <= TANGENT_ATOL + TANGENT_RTOL * xp.abs(expected))
+        wrong = wrong & (found == found) & (expected == expected)
+        if bool(xp.any(wrong)):
+            output = problem.codomain.locate(int(xp.argmax(xp.astype(wrong, xp.int64))))
+            yield Finding(
+                "undefined tangents",
+                Verdict.FAIL,
+                f"{output.name} differs between a missing tangent and a zero tangent of {values.name}",
+                facts={"output": output.leaf, "input": leaf, "found": str(found), "expected": str(expected)},
+                advice="A missing tangent counts as zero.",
+            )
+
+
+NEARLY = 1e-8
+"""What counts as zero under masked semantics."""
+
+PROPORTIONAL = Finding("zero cotangent", Verdict.PASS, "a zero cotangent gives a zero gradient")
+
+
+def zero_cotangent(context: Context) -> Iterator[Finding]:
+    """A backward that forgets to multiply by its cotangent shows itself here, however small the gradient."""
+    if not context.problem.codomain.leaves:
+        return
+    gradient = context.at_zero.gradient
+    if gradient is None or context.problem.vanishes(gradient):
+        yield PROPORTIONAL
+        return
+    xp = namespace(gradient)
+    limit = NEARLY if context.options.masked else 0.0
+    if not (largest := float(xp.max(xp.abs(gradient)))) <= limit:
+        yield Finding(
+            "zero cotangent",
+            Verdict.FAIL,
+            f"a zero cotangent gives a gradient of size {largest:.3g}",
+            facts={"largest": largest},
+            advice="The derivative must be multiplied by the incoming cotangent, and nothing may be added to it.",
+        )
+    else:
+        yield PROPORTIONAL

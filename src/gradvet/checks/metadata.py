@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradvet.core.experiment import Experiment
+from gradvet.core.context import Context
 from gradvet.core.problem import Misfit
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Space
 
 
-def metadata(experiment: Experiment) -> Iterator[Finding]:
+def metadata(context: Context) -> Iterator[Finding]:
     """The gradients that a backward pass returns."""
-    problem = experiment.problem
+    problem = context.problem
     if not problem.codomain.leaves:
         return
-    yield from _findings("metadata", experiment.at_zero.misfits, problem.domain)
+    yield from _findings("metadata", context.at_zero.misfits, problem.domain)
 
 
-def tangent_types(experiment: Experiment) -> Iterator[Finding]:
+def tangent_types(context: Context) -> Iterator[Finding]:
     """The tangents of the outputs, where the dtypes were asked to be exact."""
-    problem = experiment.problem
-    if not experiment.options.exact_types or not problem.domain.size:
+    problem = context.problem
+    if not context.options.exact_types or not problem.domain.size:
         return
-    problem.forward.push(experiment.directions(1)[0].displacement)
-    yield from _findings("tangent types", problem.forward.misfits(), problem.codomain)
+    problem.jvp(context.projections.probe_directions(1)[0].displacement)
+    yield from _findings("tangent types", problem.tangent_misfits(), problem.codomain)
 
 
 def _findings(check: str, misfits: list[Misfit], space: Space) -> Iterator[Finding]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gradvet.checks import slopes
-from gradvet.core.arithmetic import dot, namespace
+from gradvet.checks import jacobian
+from gradvet.core.context import Context
 from gradvet.core.results import Finding, Verdict
+from gradvet.core.runner import CheckFunction
 from gradvet.core.spaces import Array
-from gradvet.core.survey import TrialCheck
-from gradvet.core.trial import Trial
+from gradvet.core.vectors import dot, namespace
 
 STILL = 1e-6
 """A derivative without a derivative of its own may vary by this part of its size: that is roundoff."""
@@ -20,38 +20,38 @@ FORGIVEN = 1e5
 OF_OUTPUTS = 100.0
 """Roundoffs of the outputs by which they may differ as well."""
 
-Derive = Callable[[], Trial]
+Derive = Callable[[], Context]
 
 
-def composition(mode: str, derive: Derive) -> TrialCheck:
+def composition(mode: str, derive: Derive) -> CheckFunction:
     """The check of one composition; `derive` gives the first derivative on trial."""
 
-    def second_order(trial: Trial) -> Iterator[Finding]:
+    def second_order(context: Context) -> Iterator[Finding]:
         derived = derive()
         missing = _missing(derived)
         if missing is not None:
             yield missing
             return
-        yield from (slopes.reverse if mode == "reverse" else slopes.forward)(derived)
+        yield from (jacobian.reverse if mode == "reverse" else jacobian.forward)(derived)
 
     return second_order
 
 
-def _missing(derived: Trial) -> Finding | None:
+def _missing(derived: Context) -> Finding | None:
     """A first derivative that varies although it says that it has no derivative."""
-    subject = derived.subject
-    silent = subject.silent
-    if not silent.size:
+    problem = derived.problem
+    nondifferentiable = problem.nondifferentiable
+    if not nondifferentiable.size:
         return None
-    xp = namespace(subject.value)
-    rows = subject.codomain.size
-    step = 1e-3 * derived.direction_of_all()
-    change = xp.abs(subject.displaced(step).values - subject.value)[rows:]
-    size = xp.abs(subject.value[rows:])
+    xp = namespace(problem.value)
+    rows = problem.codomain.size
+    step = 1e-3 * derived.joint_direction()
+    change = xp.abs(problem.evaluate_at(step).values - problem.value)[rows:]
+    size = xp.abs(problem.value[rows:])
     moved = (change > STILL * size) & (change > STILL * float(xp.max(size))) & xp.isfinite(change)
     if not bool(xp.any(moved)):
         return None
-    place = silent.locate(int(xp.argmax(xp.astype(moved, xp.int64))))
+    place = nondifferentiable.locate(int(xp.argmax(xp.astype(moved, xp.int64))))
     return Finding(
         "second order",
         Verdict.FAIL,
@@ -60,21 +60,21 @@ def _missing(derived: Trial) -> Finding | None:
     )
 
 
-def symmetry(derive: Derive, inputs: int) -> TrialCheck:
+def symmetry(derive: Derive, inputs: int) -> CheckFunction:
     """u₁·(H u₂) against u₂·(H u₁), by reverse over reverse; the first `inputs` leaves are the function's own."""
 
-    def symmetric(trial: Trial) -> Iterator[Finding]:
+    def symmetric(context: Context) -> Iterator[Finding]:
         derived = derive()
-        subject = derived.subject
-        if not subject.codomain.size:
+        problem = derived.problem
+        if not problem.codomain.size:
             return
         first, second = _hessian_form(derived, inputs), _hessian_form(derived, inputs)
         left, right = dot(first[0], second[1]), dot(second[0], first[1])
-        xp = namespace(subject.point)
+        xp = namespace(problem.point)
         scale = float(xp.sum(xp.abs(first[0] * second[1])) + xp.sum(xp.abs(second[0] * first[1])))
         # Both sides are changes of a combination of outputs: where they cancel, the roundoff of the outputs remains.
-        outputs = float(xp.sum(xp.abs(trial.subject.value)))
-        allowed = subject.epsilon * (FORGIVEN * scale + OF_OUTPUTS * outputs)
+        outputs = float(xp.sum(xp.abs(context.problem.value)))
+        allowed = problem.eps * (FORGIVEN * scale + OF_OUTPUTS * outputs)
         if not scale < float("inf") or abs(left - right) <= allowed:
             yield Finding("symmetry", Verdict.PASS, "the second derivative is symmetric")
             return
@@ -89,18 +89,18 @@ def symmetry(derive: Derive, inputs: int) -> TrialCheck:
     return symmetric
 
 
-def _hessian_form(derived: Trial, inputs: int) -> tuple[Array, Array]:
+def _hessian_form(derived: Context, inputs: int) -> tuple[Array, Array]:
     """A direction u of the inputs, and H u, both as vectors of the derived domain."""
-    subject = derived.subject
-    domain, codomain = subject.domain, subject.codomain
-    u = subject.zeros(domain.size)
-    direction = derived.direction_of_all()
-    codirection = subject.zeros(codomain.size)
+    problem = derived.problem
+    domain, codomain = problem.domain, problem.codomain
+    u = problem.zeros(domain.size)
+    direction = derived.joint_direction()
+    cotangent = problem.zeros(codomain.size)
     for number in range(inputs):
         u[domain.slice(number)] = direction[domain.slice(number)]
     for number, leaf in enumerate(codomain.leaves):
-        codirection[codomain.slice(number)] = u[domain.slice(leaf.position)]
-    product = subject.reverse.pull(codirection)
+        cotangent[codomain.slice(number)] = u[domain.slice(leaf.position)]
+    product = problem.vjp(cotangent)
     for number in range(inputs, len(domain.leaves)):
         product[domain.slice(number)] = 0.0
     return u, product

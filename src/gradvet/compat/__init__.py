@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gradvet.compat.checker import GradcheckError, gradcheck, gradgradcheck
-from gradvet.compat.jacobians import (
+from gradvet.compat.gradcheck import GradcheckError, gradcheck, gradgradcheck
+from gradvet.compat.jacobian_helpers import (
     get_analytical_jacobian,
     get_numerical_jacobian,
     get_numerical_jacobian_wrt_specific_input,
 )
-from gradvet.compat.replacement import replace_torch_gradcheck
+from gradvet.compat.patching import replace_torch_gradcheck
 from gradvet.compat.sparse import as_sparse_gradcheck
 
 __all__ = [

@@ -12,7 +12,8 @@ from typing import Any
 import optree
 from torch import Tensor
 
-from gradvet.compat import checker
+from gradvet.compat.gradcheck import as_tuple, chosen_semantics
+from gradvet.compat.gradcheck import gradcheck as own_gradcheck
 from gradvet.frontends.torch.layouts import is_sparse, materialised, storage_of
 
 Checker = Callable[..., bool]
@@ -28,7 +29,7 @@ def as_sparse_gradcheck(gradcheck: Checker | None = None) -> Checker:
     >>> as_sparse_gradcheck()(lambda x: x * x, x, masked=True)
     True
     """
-    check = checker.gradcheck if gradcheck is None else gradcheck
+    check = own_gradcheck if gradcheck is None else gradcheck
 
     def sparse_gradcheck(
         func: Callable[..., Any],
@@ -38,8 +39,8 @@ def as_sparse_gradcheck(gradcheck: Checker | None = None) -> Checker:
         check_sparse_nnz: bool | None = None,
         **options: Any,
     ) -> bool:
-        semantics = bool(checker.chosen_semantics(masked, check_sparse_nnz))
-        arguments = [_Argument(argument, semantics) for argument in checker.as_tuple(inputs)]
+        semantics = bool(chosen_semantics(masked, check_sparse_nnz))
+        arguments = [_Argument(argument, semantics) for argument in as_tuple(inputs)]
 
         def dense_func(*values: Any) -> Any:
             outputs = func(*(argument.rebuilt(value) for argument, value in zip(arguments, values, strict=True)))

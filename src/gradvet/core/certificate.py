@@ -12,22 +12,22 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from gradvet.core.arithmetic import namespace
-from gradvet.core.experiment import (
-    FAR,
+from gradvet.core.miss_probability import FINEST, MOST, Plan, Stage, stages
+from gradvet.core.projections import (
+    FAR_SCHEME,
     LONG,
     LONGER,
     NARROW,
-    NEAR,
+    NEAR_SCHEME,
     NEAREST,
+    SCHEMES,
     SHORT,
     STRICT,
-    STRIDES,
     WITHIN,
-    Experiment,
     OutOfReachError,
+    Projections,
 )
-from gradvet.core.probes import FINEST, MOST, Plan, Stage, stages
+from gradvet.core.vectors import namespace
 
 PREMISE = 0.1
 """A certificate speaks about what the entrywise comparison would say. That comparison divides by the nominal step, so
@@ -49,7 +49,7 @@ GROWTH = 2.0
 PATIENCE = 2
 """If more directions than so many beyond the fewest are called for, another way to walk is tried first."""
 
-FURTHER = (LONGER, FAR)
+FURTHER = (LONGER, FAR_SCHEME)
 """How to walk where roundoff would spoil a short walk."""
 
 TINY = 16
@@ -70,10 +70,10 @@ HOPE = 30.0
 COUPLED = 8
 """If there are so many inputs to an output, it will depend on many of them, and bend when all move together."""
 
-BENDING = ((20_000, LONG), (200_000, NEAR), (math.inf, NEAREST))
+BENDING = ((20_000, LONG), (200_000, NEAR_SCHEME), (math.inf, NEAREST))
 """How to walk first then, with up to so many inputs: the more there are the sooner it bends."""
 
-BENDING_AT_EASE = ((20_000, WITHIN), (200_000, NEAR), (math.inf, NARROW))
+BENDING_AT_EASE = ((20_000, WITHIN), (200_000, NEAR_SCHEME), (math.inf, NARROW))
 """The same where the limit on the miss probability is not strict: fewer evaluations do."""
 
 WALKS = 8
@@ -84,72 +84,72 @@ SEEN = 0.5
 
 SEEN_WHOLE = (Stage(Plan(None, None), SEEN),)
 
-Residual = Callable[[Experiment, Plan], float]
+Residual = Callable[[Projections, Plan], float]
 """The largest disagreement that the probes of a plan show."""
 
 
-def reverse_residual(experiment: Experiment, plan: Plan) -> float:
+def reverse_residual(projections: Projections, plan: Plan) -> float:
     """|v·D - (Jᵀv)·u| over all pairs of directions and codirections."""
-    directions = experiment.directions(plan.directions)
-    return experiment.widest_gap(experiment.codirections(plan.codirections), directions) / directions[0].step
+    directions = projections.probe_directions(plan.directions)
+    return projections.largest_residual(projections.probe_cotangents(plan.cotangents), directions) / directions[0].step
 
 
-def row_residual(experiment: Experiment) -> float:
+def row_residual(projections: Projections) -> float:
     """The same for a single row, pulled alone: a derivative need not be linear in its codirection if it is wrong."""
-    index = experiment.options.seed % experiment.problem.codomain.size
-    direction = experiment.directions(1)[0]
-    gap = float(direction.difference[index]) - float(experiment.row(index) @ direction.displacement)
+    index = projections.options.seed % projections.problem.codomain.size
+    direction = projections.probe_directions(1)[0]
+    gap = float(direction.difference[index]) - float(projections.row(index) @ direction.displacement)
     return abs(gap) / direction.step
 
 
-def forward_residual(experiment: Experiment, plan: Plan) -> float:
+def forward_residual(projections: Projections, plan: Plan) -> float:
     """|D - Ju| in its worst entry: forward mode shows every row, so no codirection is needed."""
     worst = 0.0
-    directions = experiment.directions(plan.directions)
-    for direction, pushed in zip(directions, experiment.pushes(plan.directions), strict=True):
+    directions = projections.probe_directions(plan.directions)
+    for direction, jvp in zip(directions, projections.probe_jvps(plan.directions), strict=True):
         xp = namespace(direction.difference)
-        worst = larger(worst, float(xp.max(xp.abs(direction.difference - pushed))) / direction.step)
+        worst = larger(worst, float(xp.max(xp.abs(direction.difference - jvp))) / direction.step)
     return worst
 
 
-def certify(experiment: Experiment, residual: Residual) -> float | None:
+def certify(projections: Projections, residual: Residual) -> float | None:
     """The miss probability of the certificate, or None if the projections cannot show that all entries agree."""
-    problem, options = experiment.problem, experiment.options
+    problem, options = projections.problem, projections.options
     if options.exhaustive or not options.tolerance.absolute:
         return None
-    if not problem.independent or not _true_to_step(experiment):
+    if not problem.independent or not _true_to_step(projections):
         return None
-    attempt = _Attempt(experiment, residual)
-    way = attempt.first_way()
+    search = CertificateSearch(projections, residual)
+    scheme = search.first_scheme()
     # Another walk costs up to four evaluations a direction; few columns are sooner compared one by one.
-    ahead = [way, *range(len(STRIDES))] if problem.domain.size > WALKS else [way]
+    ahead = [scheme, *range(len(SCHEMES))] if problem.domain.size > WALKS else [scheme]
     needs = []
     while ahead:
-        way = ahead[0]
-        needs.append((attempt.walking(way, attempt.patience), way))
+        scheme = ahead[0]
+        needs.append((search.try_scheme(scheme, search.patience), scheme))
         if not needs[-1][0]:
-            return attempt.miss
-        ahead = attempt.narrowed(way, ahead)
+            return search.miss
+        ahead = search.narrowed(scheme, ahead)
     # No way was good enough for a few directions: those that may be for more get as many as there are, the best first.
     most = min(MOST, max(WALKS, problem.domain.size))
-    for need, way in sorted(needs):
-        if need <= most and not attempt.walking(way, most):
-            return attempt.miss
+    for need, scheme in sorted(needs):
+        if need <= most and not search.try_scheme(scheme, most):
+            return search.miss
     return None
 
 
-class _Attempt:
+class CertificateSearch:
     """One search for a plan that resolves what its own probes leave."""
 
-    def __init__(self, experiment: Experiment, residual: Residual) -> None:
-        problem, options = experiment.problem, experiment.options
-        self.experiment, self.residual = experiment, residual
+    def __init__(self, projections: Projections, residual: Residual) -> None:
+        problem, options = projections.problem, projections.options
+        self.projections, self.residual = projections, residual
         self._unspent = 1.0
         self._left = math.inf
         # A number is off by more than δ only if one of its coordinates is off by more than δ/√parts.
         self.detectable = options.tolerance.absolute / math.sqrt(max(problem.domain.parts, problem.codomain.parts))
-        self.columns_seen = experiment.sees_all_columns
-        self.rows_seen = residual is forward_residual or experiment.sees_all_rows
+        self.columns_seen = projections.sees_all_columns
+        self.rows_seen = residual is forward_residual or projections.sees_all_rows
         self.miss = 0.0 if self.columns_seen and self.rows_seen else options.miss
 
     @property
@@ -158,19 +158,19 @@ class _Attempt:
         stages = self._stages(FIRST)
         return (stages[_first_able(stages, 0, FINEST)].plan.directions or 1) + PATIENCE
 
-    def walking(self, way: int, limit: int) -> int:
+    def try_scheme(self, scheme: int, limit: int) -> int:
         """Zero if the directions walked in this way show it; else how many seemed to be needed."""
-        self.experiment.walk_as(way)
+        self.projections.use_scheme(scheme)
         share = (FIRST if self._unspent == 1.0 else REST) * self._unspent
         self._unspent -= share
         stages, number = self._stages(share), 0
         while True:
             try:
-                left = self._left = self.residual(self.experiment, stages[number].plan) / self.detectable
+                left = self._left = self.residual(self.projections, stages[number].plan) / self.detectable
             except OutOfReachError:
                 self._left = math.inf
                 return MOST + 1
-            if left <= stages[number].ratio and self._is_fine(way, stages[number].ratio):
+            if left <= stages[number].ratio and self._is_fine(scheme, stages[number].ratio):
                 return 0 if self._rows_agree() else MOST + 1
             number = _first_able(stages, number + 1, left)
             likely = _first_able(stages, number, GROWTH * left)
@@ -178,30 +178,30 @@ class _Attempt:
             if needed > limit:
                 return needed
 
-    def _is_fine(self, way: int, ratio: float) -> bool:
+    def _is_fine(self, scheme: int, ratio: float) -> bool:
         """Whether rounding leaves directions as random as it takes to leave so little by chance."""
         if self.columns_seen:
             return True
-        experiment = self.experiment
-        return ratio > 0.0 and experiment.problem.keeps(STRIDES[way][1] * experiment.options.step, GRAIN * ratio)
+        projections = self.projections
+        return ratio > 0.0 and projections.problem.keeps(SCHEMES[scheme][1] * projections.options.step, GRAIN * ratio)
 
-    def first_way(self) -> int:
+    def first_scheme(self) -> int:
         """How to walk first: further than usual where roundoff or curvature will ask for it."""
-        rows, columns = self.experiment.problem.codomain.size, self.experiment.problem.domain.size
-        at_ease = self.experiment.options.miss > STRICT
+        rows, columns = self.projections.problem.codomain.size, self.projections.problem.domain.size
+        at_ease = self.projections.options.miss > STRICT
         if columns > COUPLED * rows:
-            way = next(way for most, way in (BENDING_AT_EASE if at_ease else BENDING) if columns <= most)
-            return way if way != WITHIN or self._is_above_noise(way, self._aims()[0]) else NEAR
+            scheme = next(scheme for most, scheme in (BENDING_AT_EASE if at_ease else BENDING) if columns <= most)
+            return scheme if scheme != WITHIN or self._is_above_noise(scheme, self._aims()[0]) else NEAR_SCHEME
         if columns <= TINY or (at_ease and rows < MANY):
             return SHORT
         aims = self._aims()
         # A codirection more makes up for some noise, and takes less than the longer walks.
         if self._is_above_noise(SHORT, aims[-1]) or not math.isfinite(self._noise):
             return SHORT
-        for way in FURTHER:
-            if self._is_above_noise(way, aims[0]):
-                return way
-        return SHORT if self._is_above_noise(SHORT, self._aims(1)[0]) else FAR
+        for scheme in FURTHER:
+            if self._is_above_noise(scheme, aims[0]):
+                return scheme
+        return SHORT if self._is_above_noise(SHORT, self._aims(1)[0]) else FAR_SCHEME
 
     def _aims(self, more: int = 0) -> list[float]:
         """How little the plans with the fewest directions that can succeed may leave, or those with more directions."""
@@ -209,32 +209,32 @@ class _Attempt:
         fewest = (able[0].plan.directions or 0) + more
         return [stage.ratio for stage in able if (stage.plan.directions or fewest) == fewest]
 
-    def _is_above_noise(self, way: int, aim: float) -> bool:
-        return self._noise <= aim * STRIDES[way][1]
+    def _is_above_noise(self, scheme: int, aim: float) -> bool:
+        return self._noise <= aim * SCHEMES[scheme][1]
 
-    def narrowed(self, way: int, ahead: Sequence[int]) -> list[int]:
+    def narrowed(self, scheme: int, ahead: Sequence[int]) -> list[int]:
         """Of the ways ahead those that do not make worse what made this one fail.
 
         Where the function bent that is no longer one, where there was nothing but roundoff no shorter one.
         """
-        length = STRIDES[way][1]
+        length = SCHEMES[scheme][1]
         bent = not self._left * length <= self._noise
         shortest = self._noise / (HOPE * self._stages(FIRST)[-1].ratio)
         promising = [
             other
             for other in ahead
-            if other != way
-            and (STRIDES[other][1] <= 2.0 * length if bent else STRIDES[other][1] >= length)
-            and STRIDES[other][1] >= shortest
+            if other != scheme
+            and (SCHEMES[other][1] <= 2.0 * length if bent else SCHEMES[other][1] >= length)
+            and SCHEMES[other][1] >= shortest
         ]
-        return sorted(promising, key=lambda other: (other < way, other))
+        return sorted(promising, key=lambda other: (other < scheme, other))
 
     @cached_property
     def _noise(self) -> float:
         """What roundoff will leave at most of a walk as long as the entrywise step, as a part of what is to be seen."""
-        problem = self.experiment.problem
-        value = problem.value[: problem.codomain.size] if problem.silent.size else problem.value
-        resolved = self.experiment.options.step * self.detectable
+        problem = self.projections.problem
+        value = problem.value[: problem.codomain.size] if problem.nondifferentiable.size else problem.value
+        resolved = self.projections.options.step * self.detectable
         return NOISY * ROUNDOFF * math.sqrt(float(value @ value)) / resolved if resolved else math.inf
 
     def _stages(self, share: float) -> tuple[Stage, ...]:
@@ -244,11 +244,11 @@ class _Attempt:
 
     def _rows_agree(self) -> bool:
         """Whether a row that is pulled alone agrees too, as it must if the derivative is linear; asked if strict."""
-        experiment = self.experiment
-        strict = self.residual is reverse_residual and experiment.options.miss <= STRICT
+        projections = self.projections
+        strict = self.residual is reverse_residual and projections.options.miss <= STRICT
         if strict:
-            experiment.linear = row_residual(experiment) <= SEEN * self.detectable
-        return experiment.linear
+            projections.linear = row_residual(projections) <= SEEN * self.detectable
+        return projections.linear
 
 
 def _first_able(stages: Sequence[Stage], start: int, left: float) -> int:
@@ -258,10 +258,10 @@ def _first_able(stages: Sequence[Stage], start: int, left: float) -> int:
     return start
 
 
-def _true_to_step(experiment: Experiment) -> bool:
-    options = experiment.options
+def _true_to_step(projections: Projections) -> bool:
+    options = projections.options
     # NaN (an input that is not a number) is not true to anything.
-    return experiment.problem.keeps(options.step, max(PREMISE * options.tolerance.relative, EXACT))
+    return projections.problem.keeps(options.step, max(PREMISE * options.tolerance.relative, EXACT))
 
 
 def larger(a: float, b: float) -> float:

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Protocol
 
-from gradvet.core.arithmetic import namespace
-from gradvet.core.differences import CENTRAL
-from gradvet.core.experiment import Direction, Experiment, OutOfReachError
+from gradvet.core.finite_differences import CENTRAL
 from gradvet.core.problem import Problem
+from gradvet.core.projections import OutOfReachError, ProbeDirection, Projections
 from gradvet.core.spaces import Array
+from gradvet.core.vectors import namespace
 
 BLOCK = 2_000_000
 """Entries of a Jacobian that are held at a time: 16 MB of float64."""
@@ -47,26 +47,26 @@ def agree(batched: Array, plain: Array, tolerance: float) -> bool:
     return bool(xp.all(xp.abs(batched - plain) <= TRUSTED * tolerance + 1e-9 * xp.abs(plain)))
 
 
-Evaluation = Callable[[Array], Array | None]
+BatchEvaluator = Callable[[Array], Array | None]
 """The outputs at several displaced points, a row for each; None where that is impossible."""
 
 
-class Together:
+class BatchedEvaluation:
     """Columns of differences from vectorised calls: only where they give what plain calls give, and give it sooner."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        self.experiment = experiment
+    def __init__(self, projections: Projections) -> None:
+        self.projections = projections
 
     @cached_property
-    def trusted(self) -> Evaluation | None:
+    def trusted(self) -> BatchEvaluator | None:
         """The first way in which a random direction, many times over, agrees with a plain walk and takes less time."""
-        experiment, problem = self.experiment, self.experiment.problem
+        projections, problem = self.projections, self.projections.problem
         if not problem.independent:
             return None
         try:
-            direction = experiment.directions(1)[0]
+            direction = projections.probe_directions(1)[0]
             started = time.thread_time()
-            plain = experiment.walked(direction.displacement)[: problem.codomain.size]
+            plain = projections.difference_along(direction.displacement)[: problem.codomain.size]
         except OutOfReachError:
             return None
         alone = time.thread_time() - started
@@ -77,29 +77,29 @@ class Together:
                     return evaluate
         return None
 
-    def _is_right(self, evaluate: Evaluation, direction: Direction, plain: Array) -> bool:
+    def _is_right(self, evaluate: BatchEvaluator, direction: ProbeDirection, plain: Array) -> bool:
         d = direction.displacement[None, :]
         values = evaluate(_concat([d, -d] * WORTHWHILE))
         if values is None:
             return False
         found = (values[-2, :] - values[-1, :])[: plain.shape[0]] / 2.0
-        return agree(found / direction.step, plain / direction.step, self.experiment.options.tolerance.absolute)
+        return agree(found / direction.step, plain / direction.step, self.projections.options.tolerance.absolute)
 
     def differences(self, start: int, stop: int) -> Array | None:
         """[f(x + h e_j) - f(x - h e_j)] / 2 for the columns asked for, one row each; None if they do not batch."""
-        problem = self.experiment.problem
+        problem = self.projections.problem
         if stop - start < WORTHWHILE or self.trusted is None:
             return None
-        numbers = problem.domain.size + problem.codomain.size + problem.silent.size
+        numbers = problem.domain.size + problem.codomain.size + problem.nondifferentiable.size
         width = max(1, min(BLOCK // (2 * numbers), max(WORTHWHILE, CACHED // (2 * numbers))))
         found = [self._block(first, min(first + width, stop)) for first in range(start, stop, width)]
         return None if any(block is None for block in found) else _concat(found)
 
     def _block(self, start: int, stop: int) -> Array | None:
-        problem, number = self.experiment.problem, stop - start
+        problem, number = self.projections.problem, stop - start
         xp = namespace(problem.zeros(1))
         ahead = problem.zeros((number, problem.domain.size))
-        ahead[:, start:stop] += self.experiment.options.step * xp.eye(number, dtype=ahead.dtype, device=ahead.device)
+        ahead[:, start:stop] += self.projections.options.step * xp.eye(number, dtype=ahead.dtype, device=ahead.device)
         assert self.trusted is not None
         values = self.trusted(xp.concat([ahead, -ahead]))
         return None if values is None else (values[:number, :] - values[number:, :]) / 2.0
@@ -112,9 +112,9 @@ def _concat(blocks: list[Array | None]) -> Array:
 class Numerical:
     """By central differences, one coordinate at a time, divided by the nominal step as the classical check does."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        self.problem, self.step = experiment.problem, experiment.options.step
-        self._together = Together(experiment)
+    def __init__(self, projections: Projections) -> None:
+        self.problem, self.step = projections.problem, projections.options.step
+        self._together = BatchedEvaluation(projections)
         self._fine = self.problem.keeps(self.step, FINE)
 
     def columns(self, start: int, stop: int) -> Array:
@@ -142,7 +142,7 @@ class Numerical:
         return (ahead - behind) / 2.0
 
 
-class Pushed:
+class ForwardJacobian:
     """By forward mode, one column a call."""
 
     def __init__(self, problem: Problem) -> None:
@@ -153,17 +153,17 @@ class Pushed:
         found = []
         for index in range(start, stop):
             tangent[index] = 1.0
-            found.append(self.problem.forward.push(tangent))
+            found.append(self.problem.jvp(tangent))
             tangent[index] = 0.0
         return namespace(tangent).stack(found, axis=1)
 
 
-class Pulled:
+class ReverseJacobian:
     """By reverse mode, one row a call. A small Jacobian is kept; the rows of a large one are pulled for each block."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        self.experiment = experiment
-        self.rows, self.width = experiment.problem.codomain.size, experiment.problem.domain.size
+    def __init__(self, projections: Projections) -> None:
+        self.projections = projections
+        self.rows, self.width = projections.problem.codomain.size, projections.problem.domain.size
         self._kept: Array | None = None
 
     @property
@@ -183,31 +183,31 @@ class Pulled:
             return batch
         keep = self.fits
         # Copies: a slice would keep its whole row alive.
-        found = [self.experiment.row(index, keep=keep)[start:stop] + 0.0 for index in range(self.rows)]
+        found = [self.projections.row(index, keep=keep)[start:stop] + 0.0 for index in range(self.rows)]
         return namespace(found[0]).stack(found, axis=0)
 
     def _batch(self) -> Array | None:
         """All rows by batched backward passes, if a plain pass with a random codirection gives the same."""
-        problem = self.experiment.problem
+        problem = self.projections.problem
         blocks: list[Array | None] = []
         for output, leaf in enumerate(problem.codomain.leaves):
             rows = leaf.coordinates.size
             if rows < WORTHWHILE or not self._sooner(output):
                 return None
             chunk = max(WORTHWHILE, CACHED // (rows + self.width))
-            blocks += [problem.reverse.pull_rows(output, at, min(at + chunk, rows)) for at in range(0, rows, chunk)]
+            blocks += [problem.vjp_rows(output, at, min(at + chunk, rows)) for at in range(0, rows, chunk)]
         if not blocks or any(block is None for block in blocks):
             return None
-        matrix, probe = _concat(blocks), self.experiment.codirections(1)[0]
-        return matrix if agree(probe.v @ matrix, probe.pulled, self.experiment.options.tolerance.absolute) else None
+        matrix, probe = _concat(blocks), self.projections.probe_cotangents(1)[0]
+        return matrix if agree(probe.v @ matrix, probe.vjp, self.projections.options.tolerance.absolute) else None
 
     def _sooner(self, output: int) -> bool:
         """Whether a few rows together take less time than one by one."""
-        reverse, experiment = self.experiment.problem.reverse, self.experiment
-        first = experiment.problem.codomain.offsets[output]
+        projections = self.projections
+        first = projections.problem.codomain.offsets[output]
         started = time.thread_time()
-        experiment.row(first, keep=False)
+        projections.row(first, keep=False)
         alone = time.thread_time() - started
         started = time.thread_time()
-        found = reverse.pull_rows(output, 0, WORTHWHILE)
+        found = projections.problem.vjp_rows(output, 0, WORTHWHILE)
         return found is not None and time.thread_time() - started < alone * WORTHWHILE

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from gradvet.core.arithmetic import all_finite, dot
-from gradvet.core.lines import Claim
+from gradvet.core.context import Context, Cotangent
+from gradvet.core.finite_differences import Prediction
 from gradvet.core.spaces import Array
-from gradvet.core.trial import Look, Trial
+from gradvet.core.vectors import all_finite, dot
 
 
 class Mode(Protocol):
@@ -16,15 +16,15 @@ class Mode(Protocol):
 
     @property
     def name(self) -> str: ...
-    def claims(self, trial: Trial, u: Array, looks: Sequence[Look]) -> list[Claim]:
+    def predictions(self, context: Context, u: Array, cotangents: Sequence[Cotangent]) -> list[Prediction]:
         """What this mode predicts along u, seen through each codirection."""
         ...
 
-    def is_finite_at(self, trial: Trial, column: int) -> bool:
+    def is_finite_at(self, context: Context, column: int) -> bool:
         """Whether this mode has a finite derivative by an input for which reverse mode has none."""
         ...
 
-    def column_gap(self, trial: Trial, v: Array, slope: Array, displacement: Array) -> Array | None:
+    def column_gap(self, context: Context, v: Array, slope: Array, displacement: Array) -> Array | None:
         """v ∘ (slope - J·displacement) for every row, where this mode shows all rows at once."""
         ...
 
@@ -34,13 +34,13 @@ class ReverseMode:
 
     name = "reverse"
 
-    def claims(self, trial: Trial, u: Array, looks: Sequence[Look]) -> list[Claim]:
-        return [_pulled(look) for look in looks]
+    def predictions(self, context: Context, u: Array, cotangents: Sequence[Cotangent]) -> list[Prediction]:
+        return [_pulled(cotangent) for cotangent in cotangents]
 
-    def is_finite_at(self, trial: Trial, column: int) -> bool:
+    def is_finite_at(self, context: Context, column: int) -> bool:
         return False
 
-    def column_gap(self, trial: Trial, v: Array, slope: Array, displacement: Array) -> None:
+    def column_gap(self, context: Context, v: Array, slope: Array, displacement: Array) -> None:
         return None
 
 
@@ -49,28 +49,28 @@ class ForwardMode:
 
     name = "forward"
 
-    def claims(self, trial: Trial, u: Array, looks: Sequence[Look]) -> list[Claim]:
-        pushed = trial.pushed(u)
-        return [_pushed(look, pushed, u, exact=trial.is_fine) for look in looks]
+    def predictions(self, context: Context, u: Array, cotangents: Sequence[Cotangent]) -> list[Prediction]:
+        jvp = context.cached_jvp(u)
+        return [_pushed(cotangent, jvp, u, exact=context.is_double) for cotangent in cotangents]
 
-    def is_finite_at(self, trial: Trial, column: int) -> bool:
-        u = trial.subject.zeros(trial.subject.domain.size)
+    def is_finite_at(self, context: Context, column: int) -> bool:
+        u = context.problem.zeros(context.problem.domain.size)
         u[column] = 1.0
-        return all_finite(trial.subject.forward.push(u))
+        return all_finite(context.problem.jvp(u))
 
-    def column_gap(self, trial: Trial, v: Array, slope: Array, displacement: Array) -> Array:
-        return v * (slope - trial.pushed(displacement))
+    def column_gap(self, context: Context, v: Array, slope: Array, displacement: Array) -> Array:
+        return v * (slope - context.cached_jvp(displacement))
 
 
 REVERSE, FORWARD = ReverseMode(), ForwardMode()
 
 
-def _pulled(look: Look) -> Claim:
-    return Claim(look.v, lambda displacement, t: dot(look.w, displacement))
+def _pulled(cotangent: Cotangent) -> Prediction:
+    return Prediction(cotangent.v, lambda displacement, t: dot(cotangent.w, displacement))
 
 
-def _pushed(look: Look, pushed: Array, u: Array, *, exact: bool) -> Claim:
-    slope = dot(look.v, pushed)
+def _pushed(cotangent: Cotangent, jvp: Array, u: Array, *, exact: bool) -> Prediction:
+    slope = dot(cotangent.v, jvp)
     if exact:
-        return Claim(look.v, lambda displacement, t: t * slope)
-    return Claim(look.v, lambda displacement, t: t * slope + dot(look.w, displacement - t * u))
+        return Prediction(cotangent.v, lambda displacement, t: t * slope)
+    return Prediction(cotangent.v, lambda displacement, t: t * slope + dot(cotangent.w, displacement - t * u))

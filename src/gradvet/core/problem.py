@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from gradvet.core.spaces import Array, Space
+from gradvet.core.variants import GradientVariants
 
 
 @dataclass(slots=True)
@@ -34,52 +35,6 @@ class Misfit:
     """What kind of array the derivative is, for attributes that only some kinds have."""
 
 
-class Reverse(Protocol):
-    """J known by rows: codirections in, Jᵀv out."""
-
-    def pull(self, v: Array) -> Array: ...
-    def pull_from(self, output: int, v: Array) -> Array:
-        """Only one output has a cotangent, and the backward pass starts at that one alone."""
-        ...
-
-    def pull_apart(self, v: Array) -> Array:
-        """The sum over the outputs of what each gives alone, the others having no cotangent at all."""
-        ...
-
-    def pull_together(self, V: Sequence[Array]) -> list[Array]:
-        """All rows in one vectorised pass (vmap)."""
-        ...
-
-    def pull_rows(self, output: int, start: int, stop: int) -> Array | None:
-        """Some rows of one output in one vectorised pass, to be verified; None where that is impossible."""
-        ...
-
-    def pull_undefined(self, outputs: Sequence[int]) -> Array | None:
-        """No cotangent at all for the outputs named, zeros for the others; None if the gradient is zero then."""
-        ...
-
-    def misfits(self) -> list[Misfit]:
-        """Attributes (layout, dtype, device, size) in which the last pull's gradients differ from their inputs."""
-        ...
-
-
-class Forward(Protocol):
-    """J known by columns: directions in, Ju out."""
-
-    def push(self, u: Array) -> Array: ...
-    def push_together(self, U: Sequence[Array]) -> list[Array]:
-        """All columns in one vectorised pass (vmap)."""
-        ...
-
-    def push_undefined(self, u: Array, leaf: int) -> Array:
-        """The tangent of one leaf is missing instead of zero."""
-        ...
-
-    def misfits(self) -> list[Misfit]:
-        """Tangents of the last push that are complex where their values are real, or the reverse."""
-        ...
-
-
 class Move(NamedTuple):
     """A displacement that was made ready, to be walked back and forth."""
 
@@ -87,6 +42,14 @@ class Move(NamedTuple):
     """The displacement of each leaf, in the frontend's own terms."""
     vector: Array
     """The displacement as rounding to the inputs' precision left it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The outputs (codomain, then silent) next to the point, and the displacement that rounding really left."""
+
+    values: Array
+    displacement: Array
 
 
 class Problem(Protocol):
@@ -97,20 +60,16 @@ class Problem(Protocol):
     @property
     def codomain(self) -> Space: ...
     @property
-    def silent(self) -> Space: ...
+    def nondifferentiable(self) -> Space: ...
     @property
     def cost(self) -> Cost: ...
-    @property
-    def reverse(self) -> Reverse: ...
-    @property
-    def forward(self) -> Forward: ...
     @property
     def ordinary(self) -> bool:
         """Whether all values are of the framework's own kind, so that its derivatives do nothing but arithmetic."""
         ...
 
     @property
-    def is_known_to_be_stock(self) -> bool:
+    def is_known_builtin(self) -> bool:
         """Whether nothing in the derivative of the only output is the function's own."""
         ...
 
@@ -168,4 +127,71 @@ class Problem(Protocol):
 
     def uniform(self, size: int, scale: float = 1.0) -> Array:
         """Fresh random numbers in [-1½, 1½) · scale."""
+        ...
+
+    def vjp(self, v: Array) -> Array: ...
+    def vjp_of_output(self, output: int, v: Array) -> Array:
+        """Only one output has a cotangent, and the backward pass starts at that one alone."""
+        ...
+
+    def vjp_by_output(self, v: Array) -> Array:
+        """The sum over the outputs of what each gives alone, the others having no cotangent at all."""
+        ...
+
+    def vjp_batched(self, V: Sequence[Array]) -> list[Array]:
+        """All rows in one vectorised pass (vmap)."""
+        ...
+
+    def vjp_rows(self, output: int, start: int, stop: int) -> Array | None:
+        """Some rows of one output in one vectorised pass, to be verified; None where that is impossible."""
+        ...
+
+    def vjp_undefined(self, outputs: Sequence[int]) -> Array | None:
+        """No cotangent at all for the outputs named, zeros for the others; None if the gradient is zero then."""
+        ...
+
+    def gradient_misfits(self) -> list[Misfit]:
+        """Attributes (layout, dtype, device, size) in which the last pull's gradients differ from their inputs."""
+        ...
+
+    def jvp(self, u: Array) -> Array: ...
+    def jvp_batched(self, U: Sequence[Array]) -> list[Array]:
+        """All columns in one vectorised pass (vmap)."""
+        ...
+
+    def jvp_undefined(self, u: Array, leaf: int) -> Array:
+        """The tangent of one leaf is missing instead of zero."""
+        ...
+
+    def tangent_misfits(self) -> list[Misfit]:
+        """Tangents of the last push that are complex where their values are real, or the reverse."""
+        ...
+
+    @property
+    def point(self) -> Array:
+        """The inputs as a vector of the domain."""
+        ...
+
+    @property
+    def eps(self) -> float:
+        """The relative spacing of the coarsest floating-point format among inputs and outputs."""
+        ...
+
+    def internal_eps(self) -> float:
+        """The relative spacing of the coarsest format that numbers pass inside the function, as far as can be seen."""
+        ...
+
+    def settle_for(self, eps: float) -> None:
+        """From now on the format is as coarse as this."""
+        ...
+
+    @property
+    def variants(self) -> GradientVariants: ...
+    def evaluate_at(self, displacement: Array) -> Evaluation: ...
+    def vjp_at(self, displacement: Array, v: Array) -> Array:
+        """Jᵀv next to the point, through a graph of its own."""
+        ...
+
+    def representable(self, v: Array) -> Array:
+        """A codirection as the outputs' formats can hold it."""
         ...

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gradvet.core.results import Source
+from gradvet.core.results import SourceCode
 
 LONGEST = 200
 """So many lines of code are kept."""
@@ -18,7 +18,7 @@ LONGEST = 200
 PACKAGES = ("gradvet", "torch", "numpy")
 
 
-def source_of(func: Callable[..., Any]) -> Source | None:
+def source_of(func: Callable[..., Any]) -> SourceCode | None:
     """The code of a function, a class or an instance's class with its file and line; None where there is none.
 
     gradvet's own code counts as none: what stands between a check and the user's function tells nobody anything.
@@ -33,13 +33,13 @@ def source_of(func: Callable[..., Any]) -> Source | None:
 
 
 @functools.lru_cache(maxsize=256)
-def _read(written: Any) -> Source | None:
+def _read(written: Any) -> SourceCode | None:
     try:
         lines, start = inspect.getsourcelines(written)
         file = inspect.getsourcefile(written) or ""
     except (OSError, TypeError):
         return None
-    return Source("".join(lines[:LONGEST]).rstrip(), _shown(file), max(start, 1))
+    return SourceCode("".join(lines[:LONGEST]).rstrip(), _shown(file), max(start, 1))
 
 
 def is_own(func: Any) -> bool:

@@ -62,7 +62,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceCode:
     """The code of the function that was checked, and where it stands."""
 
     code: str
@@ -88,7 +88,7 @@ class Report:
     notes: tuple[str, ...] = ()
     replay: str = ""
     """The call that gives this report again."""
-    source: Source | None = None
+    source: SourceCode | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     """What the check ran on: versions by name."""
 
@@ -129,7 +129,7 @@ class Report:
                 "resolution": None if resolution is None else float(resolution),
                 "coverage": tuple(given.get("coverage", ())),
                 "notes": tuple(given.get("notes", ())),
-                "source": Source(**source) if source else None,
+                "source": SourceCode(**source) if source else None,
             }
         )
 

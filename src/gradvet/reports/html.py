@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gradvet.core.results import Finding, Report, Source, Verdict
+from gradvet.core.results import Finding, Report, SourceCode, Verdict
 from gradvet.reports import words
 from gradvet.reports.figures import figures
 from gradvet.reports.files import prepared
@@ -85,7 +85,7 @@ def _templates() -> Any:
     return environment
 
 
-def _code(source: Source) -> Any:
+def _code(source: SourceCode) -> Any:
     """Python code with colours and the line numbers of its file."""
     from markupsafe import Markup
     from pygments import highlight

@@ -12,7 +12,7 @@ from gradvet.api import check
 from gradvet.core.provenance import environment, source_of, title_of
 from gradvet.core.results import Report
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.specimens import seeded
+from gradvet.frontends.torch.inputs import seeded
 from gradvet.suite.grid import Grid, combinations, label, require_takers, with_those_it_takes
 
 MARK = "__gradvet_cases__"

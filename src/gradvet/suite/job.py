@@ -16,11 +16,11 @@ from typing import Any, Protocol
 from gradvet.api import check
 from gradvet.core.results import Report
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.specimens import specimens
+from gradvet.frontends.torch.inputs import random_inputs
 from gradvet.suite.case import Case
 
 
-class Source(Protocol):
+class SourceCode(Protocol):
     """Where cases come from: plain data, from which any process can make the same cases."""
 
     def open(self) -> Mapping[str, Case]:
@@ -36,7 +36,7 @@ class Source(Protocol):
 class Job:
     """What is the same for all cases of a run. Copies in other processes are equal to it."""
 
-    source: Source = field(compare=False)
+    source: SourceCode = field(compare=False)
     seed: int
     options: Mapping[str, Any] = field(default_factory=dict, compare=False)
     folder: str = field(default_factory=os.getcwd)
@@ -93,7 +93,7 @@ class Runner:
         cls.job = job
         _opened(job)
         # The first check of a process loads much of torch; that is not its first case's fault.
-        check(operator.neg, specimens([(2,)]), seed=0)
+        check(operator.neg, random_inputs([(2,)]), seed=0)
 
     @classmethod
     def run(cls, name: str) -> Outcome:

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.specimens import converted, seeded, specimens
+from gradvet.frontends.torch.inputs import converted, random_inputs, seeded
 from gradvet.suite.case import Case, cases_in
 
 CALLABLE = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
@@ -148,7 +148,7 @@ def _from_callable(target: str, making: Making) -> Case:
     return Case(
         target,
         func,
-        inputs=lambda: specimens(making.shapes, making.dtype),
+        inputs=lambda: random_inputs(making.shapes, making.dtype),
         options={"kwargs": dict(making.kwargs)},
         replay=making.command(target),
     )

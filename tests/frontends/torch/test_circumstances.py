@@ -13,18 +13,18 @@ from tests.core.trials import point, trial_of
 
 
 def test_function_that_reads_its_arguments_is_not_called_again_to_show_it() -> None:
-    subject = trial_of(torch.sin, point(0.3, 1.0)).subject
-    subject.circumstances.after_another_forward(point(1.0, 1.0).detach())
-    before = subject.cost.forwards
-    assert not subject.circumstances.reads_captured()
-    assert subject.cost.forwards == before
+    problem = trial_of(torch.sin, point(0.3, 1.0)).problem
+    problem.variants.after_other_forward(point(1.0, 1.0).detach())
+    before = problem.cost.forwards
+    assert not problem.variants.reads_captured()
+    assert problem.cost.forwards == before
 
 
 def test_function_that_reads_what_it_captured_is_told_whatever_was_asked_before() -> None:
     x = point(0.3, 1.0)
-    subject = trial_of(lambda y: torch.sin(x), x).subject
-    subject.circumstances.after_another_forward(point(1.0, 1.0).detach())
-    assert subject.circumstances.reads_captured()
+    problem = trial_of(lambda y: torch.sin(x), x).problem
+    problem.variants.after_other_forward(point(1.0, 1.0).detach())
+    assert problem.variants.reads_captured()
 
 
 def test_function_that_is_not_defined_elsewhere_is_asked_next_to_the_point() -> None:
@@ -33,9 +33,9 @@ def test_function_that_is_not_defined_elsewhere_is_asked_next_to_the_point() -> 
             raise ValueError("too far")
         return 2.0 * x
 
-    subject = trial_of(narrow, point(-9.0, 1.0)).subject
-    subject.circumstances.after_another_forward(point(1.0, 1.0).detach())
-    assert not subject.circumstances.reads_captured()
+    problem = trial_of(narrow, point(-9.0, 1.0)).problem
+    problem.variants.after_other_forward(point(1.0, 1.0).detach())
+    assert not problem.variants.reads_captured()
 
 
 class FromTheStart(torch.autograd.Function):

@@ -42,37 +42,37 @@ ROWS, COLUMNS = torch.eye(7, dtype=torch.float64), torch.eye(7, dtype=torch.floa
 def test_pull_gives_the_rows_of_the_jacobian() -> None:
     found, J = problem(), jacobian()
     assert J.shape == (7, 7)
-    assert torch.allclose(torch.stack([found.reverse.pull(v) for v in ROWS]), J)
+    assert torch.allclose(torch.stack([found.vjp(v) for v in ROWS]), J)
     v = numbers((7,), 2)
-    assert torch.allclose(found.reverse.pull(v), v @ J)
+    assert torch.allclose(found.vjp(v), v @ J)
 
 
 def test_push_gives_the_columns_of_the_jacobian() -> None:
     found, J = problem(), jacobian()
-    assert torch.allclose(torch.stack([found.forward.push(u) for u in COLUMNS], 1), J)
+    assert torch.allclose(torch.stack([found.jvp(u) for u in COLUMNS], 1), J)
 
 
 def test_pull_from_one_output_needs_no_cotangent_of_the_others() -> None:
     found, J = problem(), jacobian()
     v = numbers((7,), 2)
-    assert torch.allclose(found.reverse.pull_from(0, v[:4]), v[:4] @ J[:4])
-    assert torch.allclose(found.reverse.pull_from(1, v[4:]), v[4:] @ J[4:])
-    assert torch.allclose(found.reverse.pull_apart(v), v @ J)
+    assert torch.allclose(found.vjp_of_output(0, v[:4]), v[:4] @ J[:4])
+    assert torch.allclose(found.vjp_of_output(1, v[4:]), v[4:] @ J[4:])
+    assert torch.allclose(found.vjp_by_output(v), v @ J)
 
 
 def test_several_directions_together_give_what_each_gives() -> None:
     found, J = problem(), jacobian()
     V, U = [numbers((7,), 3), numbers((7,), 4)], [numbers((7,), 5), numbers((7,), 6)]
-    for v, pulled in zip(V, found.reverse.pull_together(V), strict=True):
-        assert torch.allclose(pulled, v @ J)
-    for u, pushed in zip(U, found.forward.push_together(U), strict=True):
-        assert torch.allclose(pushed, J @ u)
+    for v, vjp in zip(V, found.vjp_batched(V), strict=True):
+        assert torch.allclose(vjp, v @ J)
+    for u, jvp in zip(U, found.jvp_batched(U), strict=True):
+        assert torch.allclose(jvp, J @ u)
 
 
 @pytest.mark.parametrize(("output", "first"), [(0, 0), (1, 4)])
 def test_rows_together_give_what_each_gives(output: int, first: int) -> None:
     found = problem()
-    rows = found.reverse.pull_rows(output, 1, 3)
+    rows = found.vjp_rows(output, 1, 3)
     assert rows is not None
     assert torch.allclose(rows, jacobian()[first + 1 : first + 3])
 
@@ -104,28 +104,28 @@ def test_function_that_cannot_be_mapped_gives_no_points_and_no_rows() -> None:
     x = numbers((3,), 0).requires_grad_()
     assert evaluate_together(TorchProblem(function, [x], 0), torch.ones(4, 3, dtype=torch.float64)) is None
     found = TorchProblem(Single.apply, [x], 0)
-    assert found.reverse.pull_rows(0, 0, 3) is None
+    assert found.vjp_rows(0, 0, 3) is None
 
 
 def test_unused_input_has_a_zero_derivative() -> None:
     x, y = numbers((3,), 0).requires_grad_(), numbers((2,), 1).requires_grad_()
     found = TorchProblem(lambda x, y: x.sin(), (x, y), 0)
     v = torch.ones(3, dtype=torch.float64)
-    assert torch.equal(found.reverse.pull(v)[3:], torch.zeros(2, dtype=torch.float64))
-    (together,) = found.reverse.pull_together([v])
+    assert torch.equal(found.vjp(v)[3:], torch.zeros(2, dtype=torch.float64))
+    (together,) = found.vjp_batched([v])
     assert torch.equal(together[3:], torch.zeros(2, dtype=torch.float64))
-    rows = found.reverse.pull_rows(0, 0, 3)
+    rows = found.vjp_rows(0, 0, 3)
     assert rows is not None
     assert torch.equal(rows[:, 3:], torch.zeros(3, 2, dtype=torch.float64))
     u = torch.tensor([0.0, 0.0, 0.0, 1.0, 1.0], dtype=torch.float64)
-    assert torch.equal(found.forward.push(u), torch.zeros(3, dtype=torch.float64))
+    assert torch.equal(found.jvp(u), torch.zeros(3, dtype=torch.float64))
 
 
 def test_missing_tangent_of_one_input_is_zero() -> None:
     found, J = problem(), jacobian()
     u = numbers((7,), 8)
-    assert torch.allclose(found.forward.push_undefined(u, 1), J[:, :3] @ u[:3])
-    assert torch.allclose(found.forward.push_undefined(u, 0), J[:, 3:] @ u[3:])
+    assert torch.allclose(found.jvp_undefined(u, 1), J[:, :3] @ u[:3])
+    assert torch.allclose(found.jvp_undefined(u, 0), J[:, 3:] @ u[3:])
 
 
 def test_forward_mode_hands_over_tensors_that_do_not_require_grad() -> None:
@@ -136,20 +136,20 @@ def test_forward_mode_hands_over_tensors_that_do_not_require_grad() -> None:
         return x.sin()
 
     found = TorchProblem(function, [numbers((3,), 0).requires_grad_()], 0)
-    found.forward.push(torch.ones(3, dtype=torch.float64))
+    found.jvp(torch.ones(3, dtype=torch.float64))
     assert seen == [True, False]
 
 
 def test_derivatives_do_not_own_their_problem() -> None:
     reverse = problem().reverse
     with pytest.raises(AssertionError):
-        reverse.pull(torch.ones(7, dtype=torch.float64))
+        reverse.vjp(torch.ones(7, dtype=torch.float64))
 
 
 def test_gradients_come_back_in_memory_of_their_own() -> None:
     found = TorchProblem(lambda x: x.view_as(x), [numbers((3,), 0).requires_grad_()], 0)
     v = torch.ones(3, dtype=torch.float64)
-    pulled = found.reverse.pull(v)
-    pulled.zero_()
+    vjp = found.vjp(v)
+    vjp.zero_()
     assert torch.equal(v, torch.ones(3, dtype=torch.float64))
-    assert torch.equal(found.reverse.pull(v), v)
+    assert torch.equal(found.vjp(v), v)

@@ -12,7 +12,7 @@ from gradvet.frontends.torch.generators import Generators
 
 
 @pytest.fixture(params=[True, False], ids=["in memory", "asked for"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def scheme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param:
         assert generators.LIES_THERE
     monkeypatch.setattr(generators, "LIES_THERE", request.param)

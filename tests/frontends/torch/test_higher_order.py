@@ -36,7 +36,7 @@ def test_gradient_can_be_pushed_forward() -> None:
     u[:3] = 1.0
     with torch.no_grad():
         expected = torch.cat([6.0 * x * y * v, 3.0 * x**2 * v])
-    assert torch.allclose(found.forward.push(u), expected)
+    assert torch.allclose(found.jvp(u), expected)
 
 
 def test_frozen_cotangents_stay_frozen() -> None:

@@ -40,10 +40,10 @@ def test_hooks_of_another_thread_at_one_call_are_not_taken_for_ones_own() -> Non
         return x.sin()
 
     calls: list[Tensor] = []
-    trial = trial_of(beside, inputs(3).requires_grad_())
-    assert trial.is_steady
+    context = trial_of(beside, inputs(3).requires_grad_())
+    assert context.is_steady
     assert not others[0].is_alive()
-    assert trial.subject.circumstances.is_stock()
+    assert context.problem.variants.is_builtin()
 
 
 def test_hooks_on_inputs_are_seen_on_them() -> None:
@@ -87,10 +87,10 @@ def test_every_kind_of_hook_is_counted() -> None:
 
 def test_first_call_shows_whether_there_are_hooks() -> None:
     for function in (hooked, torch.sin):
-        trial = trial_of(function, inputs(3).requires_grad_())
-        before = trial.subject.cost.forwards
-        assert trial.subject.circumstances.is_stock() is (function is torch.sin)
-        assert trial.subject.cost.forwards == before
+        context = trial_of(function, inputs(3).requires_grad_())
+        before = context.problem.cost.forwards
+        assert context.problem.variants.is_builtin() is (function is torch.sin)
+        assert context.problem.cost.forwards == before
 
 
 class Helper:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from gradvet import GradcheckError, gradcheck, gradgradcheck
 from gradvet.frontends.torch.contents import REACH, modules_in
-from gradvet.frontends.torch.preservation import undisturbed
+from gradvet.frontends.torch.preservation import preserved_state
 from tests.core.planted import numbers
 
 EVERYTHING = {
@@ -357,7 +357,7 @@ def test_undisturbed_passes_exceptions_on() -> None:
     count = torch.zeros(1)
 
     def interrupted() -> None:
-        with undisturbed(torch.sin, [count]):
+        with preserved_state(torch.sin, [count]):
             count.add_(1)
             raise InterruptionError
 

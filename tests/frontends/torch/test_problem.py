@@ -172,8 +172,8 @@ def test_outputs_are_sorted_into_those_with_a_derivative_and_silent_ones() -> No
         numbers((3,), 0).requires_grad_(),
     )
     assert [leaf.name for leaf in found.codomain.leaves] == ["output 2", "output 3"]
-    assert [leaf.name for leaf in found.silent.leaves] == ["output 1"]
-    assert (found.domain.size, found.codomain.size, found.silent.size) == (3, 4, 3)
+    assert [leaf.name for leaf in found.nondifferentiable.leaves] == ["output 1"]
+    assert (found.domain.size, found.codomain.size, found.nondifferentiable.size) == (3, 4, 3)
 
 
 def test_tensors_of_a_result_are_found_in_any_container() -> None:
@@ -243,8 +243,8 @@ def test_every_call_of_the_function_is_counted() -> None:
 
     found = problem(function, numbers((3,), 0).requires_grad_())
     found.evaluate(found.move(torch.ones(3, dtype=torch.float64)), (1.0, -1.0))
-    found.forward.push(torch.ones(3, dtype=torch.float64))
-    found.reverse.pull(torch.ones(3, dtype=torch.float64))
+    found.jvp(torch.ones(3, dtype=torch.float64))
+    found.vjp(torch.ones(3, dtype=torch.float64))
     assert calls == found.cost.forwards == 4
     assert (found.cost.pushes, found.cost.pulls) == (1, 1)
 

@@ -38,14 +38,14 @@ def test_moving_together_is_moving_one_by_one(kind: str) -> None:
     together, apart = ([tensor.clone() if kind != "negated" else tensor for tensor in KINDS[kind]()] for _ in range(2))
     ways = moving(layouts_of(together, False, CPU)), OneByOne(layouts_of(apart, False, CPU))
     vector = 1e-3 * numbers(sum(layout.coordinates.size for layout in layouts_of(apart, False, CPU)))
-    moves = [way.move(vector) for way in ways]
+    moves = [scheme.move(vector) for scheme in ways]
     assert torch.equal(moves[0].vector, moves[1].vector)
-    for way, move in zip(ways, moves, strict=True):
-        way.place(move, -2.0)
+    for scheme, move in zip(ways, moves, strict=True):
+        scheme.place(move, -2.0)
     assert not all(torch.equal(a, b) for a, b in zip(together, KINDS[kind](), strict=True))
     assert all(torch.equal(a, b) for a, b in zip(together, apart, strict=True))
-    for way in ways:
-        way.restore()
+    for scheme in ways:
+        scheme.restore()
     for tensors in (together, apart):
         assert all(torch.equal(a, b) for a, b in zip(tensors, KINDS[kind](), strict=True))
 
@@ -61,8 +61,8 @@ def test_moving_together_is_moving_one_by_one(kind: str) -> None:
         ("negated", OneByOne),
     ],
 )
-def test_way_to_move_depends_on_the_arguments(kind: str, way: type) -> None:
-    assert type(moving(layouts_of(KINDS[kind](), False, CPU))) is way
+def test_way_to_move_depends_on_the_arguments(kind: str, scheme: type) -> None:
+    assert type(moving(layouts_of(KINDS[kind](), False, CPU))) is scheme
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -70,20 +70,20 @@ def test_place_does_not_depend_on_where_the_last_one_was(kind: str) -> None:
     once, twice = ([tensor.clone() if kind != "negated" else tensor for tensor in KINDS[kind]()] for _ in range(2))
     ways = [moving(layouts_of(tensors, False, CPU)) for tensors in (once, twice)]
     vector = 1e-3 * numbers(sum(layout.coordinates.size for layout in layouts_of(once, False, CPU)))
-    moves = [way.move(vector) for way in ways]
+    moves = [scheme.move(vector) for scheme in ways]
     ways[1].place(moves[1], 3.0)
-    for way, move in zip(ways, moves, strict=True):
-        way.place(move, -1.0)
+    for scheme, move in zip(ways, moves, strict=True):
+        scheme.place(move, -1.0)
     assert all(torch.equal(a, b) for a, b in zip(once, twice, strict=True))
 
 
 def test_tensor_that_is_given_twice_is_moved_by_both() -> None:
     x = numbers(2)
-    way = moving(layouts_of([x, x], False, CPU))
+    scheme = moving(layouts_of([x, x], False, CPU))
     before = x.clone()
-    way.place(way.move(torch.tensor([0.25, 0.0, 0.5, 1.0], dtype=torch.float64)), 1.0)
+    scheme.place(scheme.move(torch.tensor([0.25, 0.0, 0.5, 1.0], dtype=torch.float64)), 1.0)
     assert torch.allclose(x, before + torch.tensor([0.75, 1.0], dtype=torch.float64))
-    way.restore()
+    scheme.restore()
     assert torch.equal(x, before)
 
 

@@ -36,7 +36,7 @@ def evaluate_together(problem: TorchProblem, displacements: Tensor) -> Tensor | 
     return _rows(found, len(displacements), problem.home)
 
 
-def pull_rows(problem: TorchProblem, output: int, rows: range) -> Tensor | None:
+def vjp_rows(problem: TorchProblem, output: int, rows: range) -> Tensor | None:
     """Some rows of one output by one batched backward pass; None if the derivative cannot be mapped."""
     live = problem.live[output]
     if not problem.ordinary or any(tensor.layout is not torch.strided for tensor in (live, *problem.inputs)):

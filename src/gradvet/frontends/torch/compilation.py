@@ -9,16 +9,16 @@ import torch
 from torch import nn
 
 from gradvet.frontends.torch.binding import Request, bind, callable_of
-from gradvet.frontends.torch.subject import TorchSubject
+from gradvet.frontends.torch.bound_problem import BoundProblem
 
 
-def compiled_twin(subject: TorchSubject, request: Request) -> TorchSubject:
+def compiled_twin(problem: BoundProblem, request: Request) -> BoundProblem:
     """The function compiled, at the same point."""
     # What somebody compiled before, perhaps another function by the same name, is forgotten.
     torch.compiler.reset()
     function = request.func if isinstance(request.func, nn.Module) else _plain(callable_of(request.func))
     compiled = torch.compile(function, dynamic=False)
-    return TorchSubject(bind(replace(request, func=compiled)), 0, subject.masked)
+    return BoundProblem(bind(replace(request, func=compiled)), 0, problem.masked)
 
 
 def draws_random_numbers(request: Request) -> bool:

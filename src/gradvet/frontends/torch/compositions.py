@@ -15,20 +15,20 @@ from torch import Tensor
 from gradvet.core.spaces import Space
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.binding import Binding
+from gradvet.frontends.torch.bound_problem import BoundProblem
 from gradvet.frontends.torch.derivatives import TorchForward
 from gradvet.frontends.torch.passes import nodes_behind
 from gradvet.frontends.torch.problem import tensors_in
-from gradvet.frontends.torch.subject import TorchSubject
 
 
-def second_order_subject(subject: TorchSubject, composition: str, seed: int) -> TorchSubject:
+def second_order_problem(problem: BoundProblem, composition: str, seed: int) -> BoundProblem:
     """The subject whose derivative is the second derivative named `outer-over-inner`."""
     inner = composition.split("-over-")[1]
     nested = composition == "forward-over-forward"
-    if nested and has_custom_function(subject.live):
+    if nested and has_custom_function(problem.live):
         raise NotImplementedError("torch does not nest forward mode through an autograd.Function")
-    binding = _gradient(subject) if inner == "reverse" else _pushforward(subject, nested=nested)
-    derived = TorchSubject(binding, seed, subject.masked)
+    binding = _gradient(problem) if inner == "reverse" else _pushforward(problem, nested=nested)
+    derived = BoundProblem(binding, seed, problem.masked)
     if nested:
         derived.forward = NestedForward(derived)
     return derived
@@ -39,10 +39,10 @@ def has_custom_function(outputs: Sequence[Any]) -> bool:
     return any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in nodes_behind(outputs))
 
 
-def _gradient(subject: TorchSubject) -> Binding:
+def _gradient(problem: BoundProblem) -> Binding:
     """(x, v) ↦ Jᵀv."""
-    positions = [leaf.position for leaf in subject.domain.leaves]
-    count = len(subject.arguments)
+    positions = [leaf.position for leaf in problem.domain.leaves]
+    count = len(problem.arguments)
 
     def gradient(*values: Any) -> tuple[Tensor, ...]:
         values = tuple(
@@ -50,25 +50,25 @@ def _gradient(subject: TorchSubject) -> Binding:
             for i, value in enumerate(values)
         )
         sources = [values[i] for i in positions]
-        outputs = _live(subject, subject.function(*values[:count]))
+        outputs = _live(problem, problem.function(*values[:count]))
         found = torch.autograd.grad(outputs, sources, values[count:], create_graph=True, allow_unused=True)
         return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found, sources, strict=True))
 
-    names = [f"the cotangent of {leaf.name}" for leaf in subject.codomain.leaves]
-    return _derived(subject, gradient, _like(subject, subject.codomain, subject.live), names, "gradient")
+    names = [f"the cotangent of {leaf.name}" for leaf in problem.codomain.leaves]
+    return _derived(problem, gradient, _like(problem, problem.codomain, problem.live), names, "gradient")
 
 
-def _pushforward(subject: TorchSubject, *, nested: bool) -> Binding:
+def _pushforward(problem: BoundProblem, *, nested: bool) -> Binding:
     """(x, u) ↦ J u."""
-    positions = [leaf.position for leaf in subject.domain.leaves]
-    count = len(subject.arguments)
+    positions = [leaf.position for leaf in problem.domain.leaves]
+    count = len(problem.arguments)
 
-    def pushed(*values: Any) -> tuple[Tensor, ...]:
+    def jvp(*values: Any) -> tuple[Tensor, ...]:
         with forward_ad.dual_level():
             arguments = list(values[:count])
             for i, tangent in zip(positions, values[count:], strict=True):
                 arguments[i] = forward_ad.make_dual(arguments[i], tangent)
-            outputs = _live(subject, subject.function(*arguments))
+            outputs = _live(problem, problem.function(*arguments))
             duals = [forward_ad.unpack_dual(y) for y in outputs]
             return tuple(torch.zeros_like(value) if tangent is None else tangent.clone() for value, tangent in duals)
 
@@ -77,32 +77,32 @@ def _pushforward(subject: TorchSubject, *, nested: bool) -> Binding:
             arguments = list(values[:count])
             for i, source in zip(positions, sources, strict=True):
                 arguments[i] = source
-            return tuple(_live(subject, subject.function(*arguments)))
+            return tuple(_live(problem, problem.function(*arguments)))
 
         points = tuple(values[i] for i in positions)
         return tuple(torch.func.jvp(inner, points, tuple(values[count:]))[1])
 
-    names = [f"the tangent of {leaf.name}" for leaf in subject.domain.leaves]
-    tangents = _like(subject, subject.domain, subject.inputs)
-    return _derived(subject, pushed_within if nested else pushed, tangents, names, "tangent")
+    names = [f"the tangent of {leaf.name}" for leaf in problem.domain.leaves]
+    tangents = _like(problem, problem.domain, problem.inputs)
+    return _derived(problem, pushed_within if nested else jvp, tangents, names, "tangent")
 
 
-def _live(subject: TorchSubject, result: Any) -> list[Any]:
+def _live(problem: BoundProblem, result: Any) -> list[Any]:
     """The differentiable results, by the places that they had at first."""
     outputs = tensors_in(result)
-    return [outputs[leaf.position] for leaf in subject.codomain.leaves]
+    return [outputs[leaf.position] for leaf in problem.codomain.leaves]
 
 
-def _like(subject: TorchSubject, space: Space, tensors: Sequence[Any]) -> list[Tensor]:
+def _like(problem: BoundProblem, space: Space, tensors: Sequence[Any]) -> list[Tensor]:
     """Random tensors like those of a space, that require grad."""
-    drawn = space.unflatten(subject.signed(space.size))
+    drawn = space.unflatten(problem.signed(space.size))
     return [one.to(other.dtype).requires_grad_() for one, other in zip(drawn, tensors, strict=True)]
 
 
 def _derived(
-    subject: TorchSubject, function: Callable[..., Any], extra: Sequence[Tensor], names: Sequence[str], title: str
+    problem: BoundProblem, function: Callable[..., Any], extra: Sequence[Tensor], names: Sequence[str], title: str
 ) -> Binding:
-    bound = subject.binding
+    bound = problem.binding
     return Binding(
         function,
         (*bound.arguments, *extra),
@@ -116,7 +116,7 @@ def _derived(
 class NestedForward(TorchForward):
     """Forward mode by `torch.func.jvp`, the only one that nests."""
 
-    def _push(self, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+    def _jvp(self, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
         problem = self.problem
         problem.cost.pushes += 1
         positions = [leaf.position for leaf in problem.domain.leaves]

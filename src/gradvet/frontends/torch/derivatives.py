@@ -14,7 +14,7 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
 from gradvet.core.problem import Misfit
-from gradvet.frontends.torch.batching import pull_rows
+from gradvet.frontends.torch.batching import vjp_rows
 from gradvet.frontends.torch.layouts import can_be_cut
 from gradvet.frontends.torch.passes import swift_gradients
 
@@ -62,28 +62,28 @@ class TorchReverse(Derivative):
         super().__init__(problem)
         self._last: Sequence[Any] = ()
 
-    def pull(self, v: Tensor) -> Tensor:
+    def vjp(self, v: Tensor) -> Tensor:
         problem = self.problem
         return problem.gathered(self._gradients(problem, problem.live, problem.codomain.unflatten(v)))
 
-    def pull_from(self, output: int, v: Tensor) -> Tensor:
+    def vjp_of_output(self, output: int, v: Tensor) -> Tensor:
         problem = self.problem
         cotangent = problem.codomain.leaves[output].coordinates.unflatten(v)
         return problem.gathered(self._gradients(problem, (problem.live[output],), (cotangent,)))
 
-    def pull_apart(self, v: Tensor) -> Tensor:
+    def vjp_by_output(self, v: Tensor) -> Tensor:
         codomain = self.problem.codomain
         if len(codomain.leaves) == 1:
-            return self.pull(v)
-        return sum((self.pull_from(i, v[codomain.slice(i)]) for i in range(len(codomain.leaves))), torch.zeros(()))
+            return self.vjp(v)
+        return sum((self.vjp_of_output(i, v[codomain.slice(i)]) for i in range(len(codomain.leaves))), torch.zeros(()))
 
-    def pull_undefined(self, outputs: Sequence[int]) -> Tensor | None:
+    def vjp_undefined(self, outputs: Sequence[int]) -> Tensor | None:
         problem = self.problem
         live = [_undefined(y) if i in outputs else y for i, y in enumerate(problem.live)]
         gradients = self._gradients(problem, live, [torch.zeros_like(y) for y in live])
         return None if all(map(_is_nothing, gradients)) else problem.gathered(gradients)
 
-    def pull_together(self, V: Sequence[Tensor]) -> list[Tensor]:
+    def vjp_batched(self, V: Sequence[Tensor]) -> list[Tensor]:
         problem = self.problem
         each = [problem.codomain.unflatten(v) for v in V]
         cotangents = [torch.stack(column) for column in zip(*each, strict=True)]
@@ -95,8 +95,8 @@ class TorchReverse(Derivative):
             )
         return [problem.gathered([g if g is None else g[k] for g in gradients]) for k in range(len(V))]
 
-    def pull_rows(self, output: int, start: int, stop: int) -> Tensor | None:
-        return pull_rows(self.problem, output, range(start, stop))
+    def vjp_rows(self, output: int, start: int, stop: int) -> Tensor | None:
+        return vjp_rows(self.problem, output, range(start, stop))
 
     def misfits(self) -> list[Misfit]:
         return [
@@ -119,26 +119,26 @@ class TorchForward(Derivative):
         super().__init__(problem)
         self._last: list[tuple[Tensor, Tensor | None]] = []
 
-    def push(self, u: Tensor) -> Tensor:
-        return self._vector(self._push(self.problem.domain.unflatten(u)))
+    def jvp(self, u: Tensor) -> Tensor:
+        return self._vector(self._jvp(self.problem.domain.unflatten(u)))
 
-    def push_undefined(self, u: Tensor, leaf: int) -> Tensor:
+    def jvp_undefined(self, u: Tensor, leaf: int) -> Tensor:
         tangents: list[Tensor | None] = self.problem.domain.unflatten(u)
         tangents[leaf] = None
-        return self._vector(self._push(tangents))
+        return self._vector(self._jvp(tangents))
 
-    def push_together(self, U: Sequence[Tensor]) -> list[Tensor]:
+    def jvp_batched(self, U: Sequence[Tensor]) -> list[Tensor]:
         from torch._vmap_internals import _vmap  # what torch itself batches derivatives with
 
-        def push(*tangents: Tensor) -> tuple[Tensor, ...]:
-            found = self._push(tangents)
+        def jvp(*tangents: Tensor) -> tuple[Tensor, ...]:
+            found = self._jvp(tangents)
             return tuple(
                 torch.zeros_like(y) if tangent is None else tangent
                 for y, tangent in zip(self.problem.live, found, strict=True)
             )
 
         each = [self.problem.domain.unflatten(u) for u in U]
-        found = _vmap(push)(*[torch.stack(column) for column in zip(*each, strict=True)])
+        found = _vmap(jvp)(*[torch.stack(column) for column in zip(*each, strict=True)])
         return [self._vector([tangent[k] for tangent in found]) for k in range(len(U))]
 
     def misfits(self) -> list[Misfit]:
@@ -148,7 +148,7 @@ class TorchForward(Derivative):
             if tangent is not None and tangent.is_complex() != value.is_complex()
         ]
 
-    def _push(self, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+    def _jvp(self, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
         problem = self.problem
         problem.cost.pushes += 1
         load_forward_mode()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gradvet.core.probes import SPREAD
+from gradvet.core.miss_probability import SPREAD
 from gradvet.frontends.torch.coordinates import WORK
 
 FEW = 512

@@ -14,18 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradvet.core.lines import NEAR
+from gradvet.core.context import DROWNING, LEAST_SIZE
+from gradvet.core.finite_differences import NEAR
+from gradvet.core.line_test import COARSE, POINT_AGREEMENT, ROUNDOFFS
 from gradvet.core.problem import Cost
-from gradvet.core.screening import AGREEMENT, COARSE
-from gradvet.core.scrutiny import ROUNDOFFS
-from gradvet.core.trial import DROWNING, LEAST_SIZE
 from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.coordinates import WORK
 from gradvet.frontends.torch.draws import SHARP, fresh
 from gradvet.frontends.torch.passes import swift_gradients
 from gradvet.frontends.torch.problem import differentiable, tensors_in
 
-EPSILON = torch.finfo(WORK).eps
+EPS = torch.finfo(WORK).eps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +127,7 @@ class Glance:
             _vector(_live(start.binding, _at(start.binding, row))) for start, row in zip(starts, ahead, strict=True)
         ]
         moved, slope = (ahead - x).div_(NEAR), torch.stack(there).sub_(f0).div_(NEAR)
-        noise, size = f0.abs().mul_(EPSILON / NEAR), slope.abs()
+        noise, size = f0.abs().mul_(EPS / NEAR), slope.abs()
         # Every output counts about the same, unless its slope drowns in its roundoff.
         top = size.amax(1, keepdim=True).mul_(COARSE)
         weight = (noise * DROWNING).add_(size).add_(top.masked_fill_(top == 0.0, 1.0))
@@ -139,7 +138,7 @@ class Glance:
         outputs = torch.linalg.vector_norm(torch.stack((seen, v * noise, v)), dim=2).tolist()
         norms = zip(torch.linalg.vector_norm(predicted, dim=1).tolist(), *outputs, strict=True)
         return [
-            abs(one - other) <= AGREEMENT * max(p, s) + ROUNDOFFS * n + self.immaterial * c < torch.inf
+            abs(one - other) <= POINT_AGREEMENT * max(p, s) + ROUNDOFFS * n + self.immaterial * c < torch.inf
             for (one, other), (p, s, n, c) in zip(slopes, norms, strict=True)
         ]
 
@@ -189,9 +188,9 @@ def _sizes(x: Tensor, sources: Sequence[Tensor]) -> Tensor:
     if len(sources) > 1:
         parts = x.split([source.numel() for source in sources], 1)
         return torch.cat([_sizes(part, sources[:1]) for part in parts], 1)
-    sizes = x.abs()
-    usual = torch.linalg.vector_norm(sizes, dim=1, keepdim=True).mul_(LEAST_SIZE / math.sqrt(max(x.shape[1], 1)))
-    return torch.maximum(sizes, usual.masked_fill_(usual == 0.0, 1.0))
+    lengths = x.abs()
+    usual = torch.linalg.vector_norm(lengths, dim=1, keepdim=True).mul_(LEAST_SIZE / math.sqrt(max(x.shape[1], 1)))
+    return torch.maximum(lengths, usual.masked_fill_(usual == 0.0, 1.0))
 
 
 def _size(tensors: Sequence[Tensor]) -> float:

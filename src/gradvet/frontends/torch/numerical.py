@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradvet.core.ladder import Reading, read
-from gradvet.core.lines import Claim, climb, steps_for
+from gradvet.core.context import Context
+from gradvet.core.extrapolation import SlopeFit, fit_slope
+from gradvet.core.finite_differences import Prediction, steps_for, sweep_steps
+from gradvet.core.problem import Evaluation
 from gradvet.core.spaces import Space
-from gradvet.core.subject import Displaced
-from gradvet.core.trial import Trial
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.binding import Request, bind
+from gradvet.frontends.torch.bound_problem import BoundProblem, require_output
 from gradvet.frontends.torch.coordinates import Dense
-from gradvet.frontends.torch.preservation import undisturbed
-from gradvet.frontends.torch.randomness import forked
-from gradvet.frontends.torch.subject import TorchSubject, require_output
+from gradvet.frontends.torch.preservation import preserved_state
+from gradvet.frontends.torch.randomness import preserved_rng
 from gradvet.options import Options
 
 
@@ -47,65 +47,69 @@ class NumericalJacobian:
 
 def jacobian_of(request: Request, seed: int = 0) -> NumericalJacobian:
     """Every column by a ladder of its own."""
-    with forked():
+    with preserved_rng():
         binding = bind(request)
-        with undisturbed(request.func, binding.arguments):
-            subject = TorchSubject(binding, seed)
-            require_output(subject)
-            whole = _Whole(subject, Space(subject.codomain.leaves + subject.silent.leaves))
-            return _blocks(subject, whole.codomain, *_measured(Trial(subject, Options(seed=seed)), whole))
+        with preserved_state(request.func, binding.arguments):
+            problem = BoundProblem(binding, seed)
+            require_output(problem)
+            whole = _Whole(problem, Space(problem.codomain.leaves + problem.nondifferentiable.leaves))
+            return _blocks(problem, whole.codomain, *_measured(Context(problem, Options(seed=seed)), whole))
 
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
     """A subject with all its numeric outputs, whether they have a derivative or not."""
 
-    subject: TorchSubject
+    problem: BoundProblem
     codomain: Space
 
     @property
     def value(self) -> Tensor:
-        return self.subject.value
+        return self.problem.value
 
     @property
-    def epsilon(self) -> float:
-        return self.subject.epsilon
+    def eps(self) -> float:
+        return self.problem.eps
 
-    def displaced(self, displacement: Tensor) -> Displaced:
-        return self.subject.displaced(displacement)
+    def evaluate_at(self, displacement: Tensor) -> Evaluation:
+        return self.problem.evaluate_at(displacement)
 
 
-def _measured(trial: Trial, whole: _Whole) -> tuple[Tensor, Tensor]:
-    rows, columns = whole.codomain.size, trial.subject.domain.size
+def _measured(context: Context, whole: _Whole) -> tuple[Tensor, Tensor]:
+    rows, columns = whole.codomain.size, context.problem.domain.size
     values, errors = torch.zeros(rows, columns, dtype=torch.float64), torch.zeros(rows, columns, dtype=torch.float64)
-    wobble = (whole.displaced(trial.subject.zeros(columns)).values - whole.value).abs().nan_to_num()
+    repeat_noise = (whole.evaluate_at(context.problem.zeros(columns)).values - whole.value).abs().nan_to_num()
     for column in range(columns):
-        size, own = float(trial.sizes[column]), abs(float(trial.subject.point[column]))
-        found = _column(trial, whole, column, size, wobble)
+        size, own = float(context.lengths[column]), abs(float(context.problem.point[column]))
+        found = _column(context, whole, column, size, repeat_noise)
         if 0.0 < own < size / 2.0:
             # Next to a small number the function may be another one than a wide step shows.
-            found = [_nearer(*pair) for pair in zip(found, _column(trial, whole, column, own, wobble), strict=True)]
+            found = [
+                _nearer(*pair) for pair in zip(found, _column(context, whole, column, own, repeat_noise), strict=True)
+            ]
         for row, (value, error) in enumerate(found):
             values[row, column], errors[row, column] = value, error
     return values, errors
 
 
-def _column(trial: Trial, whole: _Whole, column: int, size: float, wobble: Tensor) -> list[tuple[float, float]]:
+def _column(
+    context: Context, whole: _Whole, column: int, size: float, repeat_noise: Tensor
+) -> list[tuple[float, float]]:
     """The slope of every output along one coordinate, by steps of this size."""
-    u = trial.subject.zeros(trial.subject.domain.size)
+    u = context.problem.zeros(context.problem.domain.size)
     u[column] = size
     units = torch.eye(whole.codomain.size, dtype=torch.float64)
-    claims = [Claim(unit, lambda displacement, t: 0.0) for unit in units]
-    ladders = climb(whole, u, claims, wobble, steps_for(whole.epsilon))
-    return [_slope(read(rungs), size) for rungs in ladders]
+    predictions = [Prediction(unit, lambda displacement, t: 0.0) for unit in units]
+    ladders = sweep_steps(whole, u, predictions, repeat_noise, steps_for(whole.eps))
+    return [_slope(fit_slope(step_sweep), size) for step_sweep in ladders]
 
 
-def _slope(reading: Reading, size: float) -> tuple[float, float]:
+def _slope(fit: SlopeFit, size: float) -> tuple[float, float]:
     """A value and its error bar: infinite where there is no slope, half the difference of two slopes at a kink."""
-    bar = math.inf if reading.steep or reading.jump else reading.error.error
-    if reading.bent:
-        bar += abs(reading.kink.value) + reading.kink.error
-    return reading.error.value / size, bar / size
+    bar = math.inf if fit.steep or fit.jump else fit.error.error
+    if fit.bent:
+        bar += abs(fit.kink.value) + fit.kink.error
+    return fit.error.value / size, bar / size
 
 
 def _nearer(wide: tuple[float, float], near: tuple[float, float]) -> tuple[float, float]:
@@ -113,19 +117,19 @@ def _nearer(wide: tuple[float, float], near: tuple[float, float]) -> tuple[float
     return near if not abs(wide[0] - near[0]) <= wide[1] + near[1] or near[1] < wide[1] else wide
 
 
-def _blocks(subject: TorchSubject, codomain: Space, values: Tensor, errors: Tensor) -> NumericalJacobian:
+def _blocks(problem: BoundProblem, codomain: Space, values: Tensor, errors: Tensor) -> NumericalJacobian:
     def cut(matrix: Tensor) -> tuple[tuple[Tensor, ...], ...]:
         return tuple(
             tuple(
-                matrix[codomain.slice(i), subject.domain.slice(j)].reshape(
+                matrix[codomain.slice(i), problem.domain.slice(j)].reshape(
                     *_shape(output.coordinates), *_shape(source.coordinates)
                 )
-                for j, source in enumerate(subject.domain.leaves)
+                for j, source in enumerate(problem.domain.leaves)
             )
             for i, output in enumerate(codomain.leaves)
         )
 
-    names = tuple(leaf.name for leaf in codomain.leaves), tuple(leaf.name for leaf in subject.domain.leaves)
+    names = tuple(leaf.name for leaf in codomain.leaves), tuple(leaf.name for leaf in problem.domain.leaves)
     return NumericalJacobian(cut(values), cut(errors), *names)
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.overrides import has_torch_function
 
-from gradvet.errors import DerivativeError, RefusalError
-from gradvet.frontends.torch.support import unsupported
+from gradvet.errors import DerivativeError, UnsupportedError
+from gradvet.frontends.torch.support import is_unsupported_error
 
 STOCK = re.compile(r"\w+Backward\d+|torch::autograd::\w+|CopyBackwards|CopySlices")
 """Names of the nodes that torch itself puts into a graph."""
@@ -29,23 +29,23 @@ _ENGINE = torch.autograd.Variable._execution_engine
 """What `torch.autograd.grad` calls in the end."""
 
 
-def hold_to_account(live: Sequence[Any], error: Exception, *, spoilable: bool = True) -> None:
+def classify_backward_error(live: Sequence[Any], error: Exception, *, spoilable: bool = True) -> None:
     """What a pass raises is the derivative's doing, unless torch says, or its operators show, that there is none.
 
     `spoilable` says whether the graph was recorded by the user's code, which may have spoiled it. Where nobody is to
     blame, nothing is raised.
     """
-    if isinstance(error, (torch.OutOfMemoryError, DerivativeError, RefusalError)) or unsupported(error):
+    if isinstance(error, (torch.OutOfMemoryError, DerivativeError, UnsupportedError)) or is_unsupported_error(error):
         return
     words = str(error).strip().splitlines() or [""]
     spoiled = spoilable and any(saying in str(error) for saying in MISUSE)
-    if not spoiled and not isinstance(error, PYTHONS) and not has_own_rules(live):
-        raise RefusalError(f"{type(error).__name__}: {words[0]}") from error
+    if not spoiled and not isinstance(error, PYTHONS) and not has_custom_rules(live):
+        raise UnsupportedError(f"{type(error).__name__}: {words[0]}") from error
     text = f"the backward pass raises {type(error).__name__}: {words[0][:300]}"
     raise DerivativeError(text) from error
 
 
-def has_own_rules(live: Sequence[Any]) -> bool:
+def has_custom_rules(live: Sequence[Any]) -> bool:
     """Whether the graph of these outputs holds derivatives that are not torch's."""
     return stock_kinds(live) is None
 
@@ -56,14 +56,14 @@ def stock_kinds(live: Sequence[Any]) -> set[str] | None:
     for node in nodes_behind(live):
         if (kind := node.name()) not in kinds:
             # A Python Function's node is called after its class, and ends in Backward without a number.
-            if not is_stock(kind):
+            if not is_builtin(kind):
                 return None
             kinds.add(kind)
     return kinds
 
 
 @functools.lru_cache(maxsize=1024)
-def is_stock(name: str) -> bool:
+def is_builtin(name: str) -> bool:
     """Whether a node of this name is torch's own."""
     return STOCK.fullmatch(name) is not None
 
@@ -87,7 +87,7 @@ def gradients(live: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[
     try:
         return swift_gradients(tuple(live), tuple(sources), tuple(cotangents))
     except Exception as error:
-        hold_to_account(live, error)
+        classify_backward_error(live, error)
         raise
 
 
@@ -96,7 +96,7 @@ def accumulate(live: Sequence[Any], cotangents: Sequence[Tensor]) -> None:
     try:
         torch.autograd.backward(live, cotangents, retain_graph=True)
     except Exception as error:
-        hold_to_account(live, error)
+        classify_backward_error(live, error)
         raise
 
 

@@ -14,7 +14,7 @@ from gradvet.frontends.torch.generators import Generators
 
 
 @contextmanager
-def undisturbed(function: Any, arguments: Sequence[Any]) -> Iterator[None]:
+def preserved_state(function: Any, arguments: Sequence[Any]) -> Iterator[None]:
     """Whatever the calls inside do to these things is undone at the end, also when they raise."""
     generators, cpu = Generators(), torch.get_rng_state()
     cuda: dict[torch.device, Tensor] = {}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.overrides import has_torch_function, is_tensor_like
 
-from gradvet.core.problem import Cost, Move
+from gradvet.core.problem import Cost, Misfit, Move
 from gradvet.core.spaces import Leaf, Space
 from gradvet.errors import InvalidProblemError, OutputsChangedError
 from gradvet.frontends.torch.batching import evaluate_together
@@ -84,20 +84,25 @@ class TorchProblem:
         """Whether somebody put hooks on the inputs, or the function on whatever it made."""
         self._signature = _signature(self.outputs)
         live: list[int] = []
-        silent: list[int] = []
+        nondifferentiable: list[int] = []
         for i, output in enumerate(self.outputs):
             if output.is_floating_point() or output.is_complex():
-                (live if output.requires_grad else silent).append(i)
-        self._numeric = live + silent
-        self.codomain, self.silent = self._space(live), self._space(silent) if silent else NOTHING
-        self._everything = Space(self.codomain.leaves + self.silent.leaves) if silent else self.codomain
+                (live if output.requires_grad else nondifferentiable).append(i)
+        self._numeric = live + nondifferentiable
+        self.codomain, self.nondifferentiable = (
+            self._space(live),
+            self._space(nondifferentiable) if nondifferentiable else NOTHING,
+        )
+        self._everything = (
+            Space(self.codomain.leaves + self.nondifferentiable.leaves) if nondifferentiable else self.codomain
+        )
         self.live = tuple([self.outputs[i] for i in live])
         self.ordinary = not has_torch_function(self.live + self.inputs)
         self.replay: Replay | None = None
         self.reverse = TorchReverse(self)
 
     @property
-    def is_known_to_be_stock(self) -> bool:
+    def is_known_builtin(self) -> bool:
         return self._kinds is not None and len(self.live) == 1
 
     @cached_property
@@ -108,6 +113,39 @@ class TorchProblem:
     @cached_property
     def forward(self) -> TorchForward:
         return TorchForward(self)
+
+    def vjp(self, v: Tensor) -> Tensor:
+        return self.reverse.vjp(v)
+
+    def vjp_of_output(self, output: int, v: Tensor) -> Tensor:
+        return self.reverse.vjp_of_output(output, v)
+
+    def vjp_by_output(self, v: Tensor) -> Tensor:
+        return self.reverse.vjp_by_output(v)
+
+    def vjp_batched(self, V: Sequence[Tensor]) -> list[Tensor]:
+        return self.reverse.vjp_batched(V)
+
+    def vjp_rows(self, output: int, start: int, stop: int) -> Tensor | None:
+        return self.reverse.vjp_rows(output, start, stop)
+
+    def vjp_undefined(self, outputs: Sequence[int]) -> Tensor | None:
+        return self.reverse.vjp_undefined(outputs)
+
+    def jvp(self, u: Tensor) -> Tensor:
+        return self.forward.jvp(u)
+
+    def jvp_batched(self, U: Sequence[Tensor]) -> list[Tensor]:
+        return self.forward.jvp_batched(U)
+
+    def jvp_undefined(self, u: Tensor, leaf: int) -> Tensor:
+        return self.forward.jvp_undefined(u, leaf)
+
+    def gradient_misfits(self) -> list[Misfit]:
+        return self.reverse.misfits()
+
+    def tangent_misfits(self) -> list[Misfit]:
+        return self.forward.misfits()
 
     def equal(self, one: Tensor, other: Tensor) -> bool:
         return torch.equal(one, other)

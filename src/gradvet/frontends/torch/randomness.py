@@ -45,7 +45,7 @@ class RandomState(TorchRandomState):
 
 
 @contextmanager
-def forked() -> Iterator[None]:
+def preserved_rng() -> Iterator[None]:
     """Whatever is drawn inside was never drawn."""
     state = RandomState()
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gradvet.core.experiment import Experiment
+from gradvet.core.context import Context
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import OutputsChangedError
 from gradvet.frontends.torch.layouts import is_sparse, unspecified
@@ -18,9 +18,9 @@ AFFORDABLE = 10_000
 """Unspecified elements up to which a failed check is repeated with the other semantics."""
 
 
-def semantics(experiment: Experiment) -> Iterator[Finding]:
+def semantics(context: Context) -> Iterator[Finding]:
     """A remark on every sparse input and output: what of it was compared."""
-    problem = experiment.problem
+    problem = context.problem
     assert isinstance(problem, TorchProblem)
     for remark in remarks(problem):
         yield Finding("semantics", Verdict.PASS, remark)
@@ -34,7 +34,9 @@ def remarks(problem: TorchProblem) -> Iterator[str]:
             yield f"{leaf.name} is {_remark(tensor, problem.masked)}"
 
 
-def told_apart(report: Report, arguments: Sequence[Any], masked: bool, again: Callable[[bool], Report]) -> Report:
+def with_other_semantics_tried(
+    report: Report, arguments: Sequence[Any], masked: bool, again: Callable[[bool], Report]
+) -> Report:
     """A failed report, with a sentence about the other semantics where it can make a difference."""
     holes = sum(unspecified(a) for a in arguments if isinstance(a, Tensor) and differentiable(a))
     if not 0 < holes <= AFFORDABLE:
@@ -58,7 +60,7 @@ def told_apart(report: Report, arguments: Sequence[Any], masked: bool, again: Ca
     return replace(report, findings=tuple(told if finding is failure else finding for finding in report.findings))
 
 
-def explain(error: Exception, arguments: Sequence[Any], masked: bool) -> None:
+def add_sparse_note(error: Exception, arguments: Sequence[Any], masked: bool) -> None:
     """Errors of the function and of torch leave as they are; with sparse inputs, a note says what that may mean."""
     kinds = sorted({_kind(a) for a in arguments if isinstance(a, Tensor) and is_sparse(a)})
     if kinds and hasattr(error, "add_note"):

@@ -30,7 +30,7 @@ SAYINGS = (
 """Phrases of torch's messages; matched without regard to case."""
 
 
-def unsupported(error: BaseException) -> bool:
+def is_unsupported_error(error: BaseException) -> bool:
     """Whether an exception says that the framework does not offer what was asked."""
     if isinstance(error, NotImplementedError):
         return True

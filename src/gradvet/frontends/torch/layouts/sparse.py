@@ -45,9 +45,9 @@ class Sparse:
         rounded = (self.base + self.coordinates.stored(displacement)) - self.base
         if not self._rounding < torch.inf:
             rounded = torch.nan_to_num(rounded, 0.0, 0.0, 0.0)
-        walked = self.coordinates.read_stored(rounded)
+        difference_along = self.coordinates.read_stored(rounded)
         # What lies outside the pattern moves nothing, and is walked as it is.
-        return rounded, torch.cat([walked, displacement[len(walked) :]])
+        return rounded, torch.cat([difference_along, displacement[len(difference_along) :]])
 
     def place(self, displacement: Tensor, scale: float) -> Any:
         self._moved = True

@@ -91,10 +91,10 @@ def coarseness(base: Any, step: float) -> float:
     return torch.finfo(base.dtype).eps / 2.0 * max(float(most), -float(least)) / step
 
 
-def separate(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+def separate(size: tuple[int, ...], scheme: tuple[int, ...]) -> bool:
     """Whether no two indices share memory, by the usual sufficient test: each stride clears the smaller dimensions."""
     reach = 0
-    for step, length in sorted(zip(stride, size, strict=True)):
+    for step, length in sorted(zip(scheme, size, strict=True)):
         if length > 1:
             if step <= reach:
                 return False

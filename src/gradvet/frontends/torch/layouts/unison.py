@@ -127,9 +127,9 @@ def moving(layouts: Sequence[Movable]) -> Alone | OneByOne | InUnison:
     ordinary = [layout for layout in layouts if isinstance(layout, Strided) and _is_ordinary(layout)]
     # Several additions may overlap elsewhere than on a CPU, and infinite numbers need care.
     if len(ordinary) == len(layouts) and (len(ordinary) == 1 or all(layout.base.is_cpu for layout in ordinary)):
-        way = Alone(ordinary[0]) if len(ordinary) == 1 else InUnison(ordinary)
-        if way.extent < math.inf:
-            return way
+        scheme = Alone(ordinary[0]) if len(ordinary) == 1 else InUnison(ordinary)
+        if scheme.extent < math.inf:
+            return scheme
     return OneByOne(layouts)
 
 

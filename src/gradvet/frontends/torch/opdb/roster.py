@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch.inputs import differentiable
 from gradvet.frontends.torch.opdb.database import (
     Variant,
     dtype_name,
@@ -21,7 +22,6 @@ from gradvet.frontends.torch.opdb.database import (
 )
 from gradvet.frontends.torch.opdb.marks import Mark, marks, settings
 from gradvet.frontends.torch.opdb.samples import Sample, coordinates, draw
-from gradvet.frontends.torch.specimens import differentiable
 
 
 @dataclass(frozen=True, slots=True)

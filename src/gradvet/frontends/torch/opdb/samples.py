@@ -18,8 +18,8 @@ from unittest.mock import patch
 import optree
 import torch
 
+from gradvet.frontends.torch.inputs import seeded
 from gradvet.frontends.torch.opdb.database import Check, Variant, dtype_name, is_differentiable, supports, variants
-from gradvet.frontends.torch.specimens import seeded
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,156 @@
+"""Is the value the same whether or not a derivative is recorded?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gradvet.core.context import Context
+from gradvet.core.jacobians import Numerical
+from gradvet.core.projections import OutOfReachError
+from gradvet.core.results import Finding, Verdict
+from gradvet.core.spaces import Array
+from gradvet.core.vectors import namespace, peak
+
+FORGIVEN = 64.0
+"""Roundoffs, relative to the largest value: with and without recording, other kernels may run."""
+
+UNCHANGED = Finding("values", Verdict.PASS, "the value does not depend on grad mode")
+
+
+def values(context: Context) -> Iterator[Finding]:
+    """The function with and without grad mode."""
+    problem = context.problem
+    if not problem.codomain.size:
+        return
+    expected = problem.value[: problem.codomain.size]
+    found = problem.variants.without_grad_mode()
+    if problem.equal(found, expected):
+        yield UNCHANGED
+        return
+    xp = namespace(found)
+    gap = xp.abs(found - expected)
+    wrong = ~(gap <= FORGIVEN * problem.eps * peak(expected) + 16.0 * float(xp.max(context.repeat_noise))) & ~(
+        (found == expected) | (xp.isnan(found) & xp.isnan(expected))
+    )
+    if bool(xp.any(wrong)):
+        row = int(xp.argmax(xp.astype(wrong, xp.int64)))
+        yield Finding(
+            "values",
+            Verdict.FAIL,
+            f"{problem.codomain.locate(row)} is {float(found[row]):.10g} without grad mode and "
+            f"{float(expected[row]):.10g} with it",
+            facts={"found": float(found[row]), "expected": float(expected[row])},
+            advice="Look for a branch on requires_grad or grad mode, or for two implementations that do not agree.",
+        )
+    else:
+        yield UNCHANGED
+
+
+STEP = 1e-3
+ROUNDOFFS = 64.0
+
+
+def detached(context: Context) -> Iterator[Finding]:
+    """It may be meant so, or a graph may have been lost: nobody but the user can tell."""
+    problem = context.problem
+    rows = problem.codomain.size
+    if not problem.codomain.leaves or not problem.nondifferentiable.size or not problem.domain.size:
+        return
+    xp = namespace(problem.value)
+    before = problem.value[rows:]
+    change = xp.abs(problem.evaluate_at(STEP * context.joint_direction()).values[rows:] - before)
+    moved = change > ROUNDOFFS * problem.eps * xp.abs(before)
+    names = [
+        leaf.name
+        for number, leaf in enumerate(problem.nondifferentiable.leaves)
+        if bool(xp.any(moved[problem.nondifferentiable.slice(number)]))
+    ]
+    if names:
+        context.record.note(f"{', '.join(names)} varies with the inputs but has no derivative: is that meant so?")
+        yield Finding(
+            "detached",
+            Verdict.SKIPPED,
+            f"{', '.join(names)} varies with the inputs but has no derivative, so nothing of it was checked",
+            facts={"outputs": names},
+            advice="If it is meant so, leave it out of the results; if not, look for a detach or a no_grad block.",
+        )
+    else:
+        yield Finding("detached", Verdict.PASS, "outputs without derivative do not vary")
+
+
+DIRECTIONS = 2
+
+
+def constancy(context: Context) -> Iterator[Finding]:
+    """A function without any differentiable output must not vary."""
+    problem = context.problem
+    if problem.codomain.leaves:
+        return
+    varying = _varying(context, DIRECTIONS, context.options.constant_within)
+    if varying:
+        yield Finding(
+            "constancy",
+            Verdict.FAIL,
+            f"no output has a derivative, yet {', '.join(varying)} varies with the inputs",
+            facts={"outputs": varying},
+            advice="Look for a detach, a no_grad block, or a conversion that leaves the graph.",
+        )
+    else:
+        yield Finding("constancy", Verdict.PASS, "no output has a derivative, and none varies")
+
+
+def drop_in_detached(context: Context) -> Iterator[Finding]:
+    """Beside differentiable outputs, one without derivative that varies is worth a word."""
+    problem = context.problem
+    if not problem.codomain.leaves or not problem.nondifferentiable.size or not problem.domain.size:
+        return
+    varying = _varying(context, 1, 0.0)
+    if varying:
+        yield Finding(
+            "detached",
+            Verdict.PASS,
+            f"{', '.join(varying)} varies with the inputs but does not require grad: its derivative is not checked",
+            facts={"outputs": varying},
+        )
+
+
+def _varying(context: Context, directions: int, limit: float) -> list[str]:
+    """Names of the silent outputs that change along random directions, or where those lead too far, along columns."""
+    problem = context.problem
+    if not problem.nondifferentiable.size or not problem.domain.size:
+        return []
+    try:
+        slopes = [
+            difference_along.nondifferentiable / difference_along.step
+            for difference_along in context.projections.probe_directions(directions)
+        ]
+        varying = _names(context, slopes, limit)
+    except OutOfReachError:
+        varying = [leaf.name for leaf in problem.nondifferentiable.leaves]
+    # A direction leads further than the entrywise step: what varies there may still be constant within it.
+    return varying and _names(context, _columns(context), limit)
+
+
+def _columns(context: Context) -> Iterator[Array]:
+    numerical, rows = Numerical(context.projections), context.problem.codomain.size
+    for index in range(context.problem.domain.size):
+        yield numerical.everything(index, index + 1)[rows:, 0]
+
+
+def _names(context: Context, slopes: Iterable[Array], limit: float) -> list[str]:
+    """The silent outputs that move in at least one of these; looks no further than until all do."""
+    nondifferentiable, found = context.problem.nondifferentiable, set[int]()
+    for slope in slopes:
+        found |= {
+            number
+            for number in range(len(nondifferentiable.leaves))
+            if _moves(slope[nondifferentiable.slice(number)], limit)
+        }
+        if len(found) == len(nondifferentiable.leaves):
+            break
+    return [leaf.name for number, leaf in enumerate(nondifferentiable.leaves) if number in found]
+
+
+def _moves(slope: Array, limit: float) -> bool:
+    xp = namespace(slope)
+    return bool(xp.any(~(xp.abs(slope) <= limit)))

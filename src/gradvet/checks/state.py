@@ -1,0 +1,146 @@
+"""Do the passes leave inputs and cotangents as they were?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradvet.core.context import Context
+from gradvet.core.gradient_match import gradient_mismatch
+from gradvet.core.results import Finding, Verdict
+from gradvet.core.spaces import Array
+from gradvet.core.vectors import namespace
+from gradvet.errors import DerivativeError
+
+
+def mutation(context: Context) -> Iterator[Finding]:
+    """Values before and after one forward and one backward pass."""
+    problem = context.problem
+    if not problem.codomain.size or not problem.domain.size:
+        return
+    changed = context.fresh_gradient.changed
+    if changed:
+        yield Finding(
+            "mutation",
+            Verdict.FAIL,
+            f"the passes change {', '.join(changed)} in place",
+            facts={"changed": changed},
+            advice="Write to a copy: torch may share a cotangent with other parts of the graph.",
+        )
+    else:
+        yield Finding("mutation", Verdict.PASS, "inputs and cotangents are left as they were")
+
+
+def interleaving(context: Context) -> Iterator[Finding]:
+    """State that a later call overwrites shows itself here."""
+    problem = context.problem
+    if not problem.codomain.size or not problem.domain.size:
+        return
+    if context.interleaved.changed:
+        return  # passes that write to their inputs disagree anyway, and the mutation is named
+    v, _ = context.random_vjp
+    # Not the graph of the point: later calls may have spoiled it already.
+    gap = gradient_mismatch(context, v, context.interleaved.gradient, context.fresh_gradient.gradient)
+    if gap is not None:
+        yield Finding(
+            "interleaving",
+            Verdict.FAIL,
+            f"a forward pass at other inputs before the backward pass changes the gradient, {gap}",
+            advice="Save what backward needs in its own context, not in a global, a module or a shared workspace.",
+        )
+    else:
+        yield Finding("interleaving", Verdict.PASS, "another forward pass in between changes nothing")
+
+
+MOST = 16
+"""So many inputs are tried alone."""
+
+
+def frozen(context: Context) -> Iterator[Finding]:
+    """Each input alone, the others frozen."""
+    problem = context.problem
+    domain = problem.domain
+    if len(domain.leaves) < 2 or not problem.codomain.size:
+        return
+    v, expected = context.random_vjp
+    xp = namespace(expected)
+    for number, leaf in enumerate(domain.leaves[:MOST]):
+        part = domain.slice(number)
+        try:
+            alone = problem.variants.alone(number, v)
+        except DerivativeError as error:
+            headline = f"{error} (when only {leaf.name} requires grad)"
+            yield Finding("frozen", Verdict.FAIL, headline, facts={"input": leaf.name})
+            return
+        except RuntimeError as error:
+            headline = (
+                f"the function cannot be called when only {leaf.name} requires grad: {str(error).splitlines()[0]}"
+            )
+            yield Finding("frozen", Verdict.SKIPPED, headline[:300], facts={"input": leaf.name})
+            return
+        found = xp.zeros_like(expected[part]) if alone is None else alone
+        if problem.equal(found, expected[part]):
+            continue
+        whole = xp.concat([expected[: part.start], found, expected[part.stop :]])
+        gap = gradient_mismatch(context, v, whole, expected)
+        if gap is not None:
+            yield Finding(
+                "frozen",
+                Verdict.FAIL,
+                f"the gradient of {leaf.name} changes when the other inputs do not require grad, {gap}",
+                facts={"input": leaf.name},
+                advice="Look at how backward uses needs_input_grad, and at what forward saves.",
+            )
+            return
+    yield Finding("frozen", Verdict.PASS, "every input alone gets the gradient that it gets with the others")
+
+
+def accumulation(context: Context) -> Iterator[Finding]:
+    """`backward()` into gradients that are there already."""
+    problem = context.problem
+    if not problem.codomain.size or not problem.domain.size:
+        return
+    v, expected = context.random_vjp
+    gap = None
+    # Where the graph of the point does not show it, later calls may have spoiled that: then a fresh one.
+    for found in problem.variants.accumulated(v):
+        # What is added to 2 is known only to the roundoff of 2.
+        gap = gradient_mismatch(context, v, found, (expected + 2.0) - 2.0)
+        if gap is None or abs(gap.found - gap.expected) <= 64.0 * problem.eps * (2.0 + abs(gap.expected)):
+            yield Finding("accumulation", Verdict.PASS, "gradients add up in `.grad`")
+            return
+    if gap is not None:
+        yield Finding(
+            "accumulation",
+            Verdict.FAIL,
+            f"`.grad` does not gain the gradient when it held something before, {gap}",
+            advice="Backward must return the gradient and leave `.grad` alone.",
+        )
+
+
+def checkpoint(context: Context) -> Iterator[Finding]:
+    """Under recomputation, as memory-saving training does it."""
+    problem = context.problem
+    if not problem.codomain.size or not problem.domain.size:
+        return
+    v, expected = context.random_vjp
+    gap = gradient_mismatch(context, v, problem.variants.checkpointed(v), expected)
+    if gap is not None and not _is_stateful(context, v, expected):
+        words = f"torch's own operators are not to be trusted under torch.utils.checkpoint here, {gap}"
+        context.record.note(words)
+        yield Finding("checkpoint", Verdict.SKIPPED, words)
+    elif gap is not None:
+        yield Finding(
+            "checkpoint",
+            Verdict.FAIL,
+            f"recomputing the forward pass changes the gradient, {gap}",
+            advice="Look for state that a call leaves behind: counters, caches, random numbers of its own.",
+        )
+    else:
+        yield Finding("checkpoint", Verdict.PASS, "recomputation does not change the gradient")
+
+
+def _is_stateful(context: Context, v: Array, expected: Array) -> bool:
+    """Whether the function has a part in it: by rules of its own, or because a second call differs from the first."""
+    problem = context.problem
+    again = problem.vjp_at(problem.zeros(problem.domain.size), v)
+    return problem.variants.has_custom_rules() or gradient_mismatch(context, v, again, expected) is not None

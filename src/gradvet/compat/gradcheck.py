@@ -1,0 +1,278 @@
+"""Drop-in replacements for `torch.autograd.gradcheck` and its neighbours: same calls, same verdicts.
+
+Both modes give the verdict of the entry-by-entry comparison. They differ in how improbable an oversight must be before
+random projections are allowed to stand for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch.autograd.gradcheck import GradcheckError as TorchGradcheckError
+from torch.overrides import is_tensor_like
+
+from gradvet.checks import batching, determinism, jacobian, linearity, metadata, outputs
+from gradvet.compat.messages import message
+from gradvet.core.context import Context
+from gradvet.core.events import fresh_seed, has_listeners, publish
+from gradvet.core.problem import Problem
+from gradvet.core.provenance import environment, source_of, title_of
+from gradvet.core.results import Report
+from gradvet.core.runner import Check, run
+from gradvet.errors import OutputsChangedError
+from gradvet.frontends.torch.higher_order import gradient_of, random_cotangents
+from gradvet.frontends.torch.layouts import numbers_of
+from gradvet.frontends.torch.preservation import preserved_state
+from gradvet.frontends.torch.problem import TorchProblem
+from gradvet.frontends.torch.semantics import add_sparse_note, semantics, with_other_semantics_tried
+from gradvet.options import Options, Tolerance
+
+SLOW_MISS = 1e-9
+FAST_MISS = 5e-2
+"""Probabilities, at most, that an error just outside the tolerance goes unseen. A larger error is missed with a
+probability that is smaller in proportion, in slow mode by its square or more."""
+
+
+class GradcheckError(TorchGradcheckError):
+    """The gradients are wrong; `report` says what was found."""
+
+    def __init__(self, text: str, report: Report | None = None) -> None:
+        super().__init__(text)
+        self.report = report
+
+
+def gradcheck(
+    func: Callable[..., Any],
+    inputs: Any,
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    raise_exception: bool = True,
+    nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    check_batched_forward_grad: bool = False,
+    check_forward_ad: bool = False,
+    check_backward_ad: bool = True,
+    fast_mode: bool = False,
+    masked: bool | None = None,
+    check_sparse_nnz: bool | None = None,
+    exhaustive: bool = False,
+) -> bool:
+    """Check the derivatives of `func` at `inputs`, as `torch.autograd.gradcheck` does.
+
+    With `exhaustive=True` every entry of the Jacobian is compared with its own difference, and no random projection
+    stands for it: the miss probability is zero, and the cost grows with the number of entries.
+
+    >>> import torch
+    >>> x = torch.tensor([0.5, 2.0], dtype=torch.float64, requires_grad=True)
+    >>> gradcheck(torch.sin, x)
+    True
+    """
+    if not (check_forward_ad or check_backward_ad):
+        raise AssertionError("Expected at least one of check_forward_ad or check_backward_ad to be True")
+    if check_batched_grad and not check_backward_ad:
+        raise AssertionError("check_batched_grad=True requires check_backward_ad to be True")
+    if check_batched_forward_grad and not check_forward_ad:
+        raise AssertionError("check_batched_forward_grad=True requires check_forward_ad to be True")
+    if not eps > 0.0:
+        raise ValueError(f"eps, the step of the differences, must be positive, but it is {eps}")
+    options = Options(
+        seed=fresh_seed(),
+        step=eps,
+        tolerance=Tolerance(atol, rtol),
+        miss=FAST_MISS if fast_mode else SLOW_MISS,
+        nondeterminism=nondet_tol,
+        constant_within=nondet_tol if fast_mode else 0.0,
+        masked=bool(chosen_semantics(masked, check_sparse_nnz)),
+        exhaustive=exhaustive,
+        exact_types=check_grad_dtypes,
+    )
+    catalogue = _catalogue(
+        reverse=check_backward_ad,
+        forward=check_forward_ad,
+        undefined=check_undefined_grad,
+        batched=check_batched_grad,
+        batched_forward=check_batched_forward_grad,
+    )
+    arguments = as_tuple(inputs)
+    _check_inputs(arguments)
+    report = _examine(func, arguments, options, catalogue)
+    failed = bool(report.failures)
+    for finding in report.findings:
+        if finding.check == "detached":
+            warnings.warn(finding.headline, stacklevel=2)
+    if failed and report.failures[0].check == "undefined cotangents":
+        warnings.warn(
+            "Backwards compatibility: New undefined gradient support checking found a function that does not treat "
+            "undefined cotangents as zero; check_undefined_grad=False leaves this check out.",
+            stacklevel=2,
+        )
+    if failed and raise_exception:
+        report = with_other_semantics_tried(
+            report,
+            arguments,
+            options.masked,
+            again=lambda masked: _examine(func, arguments, replace(options, masked=masked), catalogue),
+        )
+    if failed or has_listeners():
+        # Of a check that passes unobserved nobody reads these.
+        named = replace(report, title=title_of(func), source=source_of(func), environment=environment())
+        report = publish(named)
+    if not failed:
+        return True
+    if not raise_exception:
+        return False
+    raise GradcheckError(message(report.failures[0]), report)
+
+
+def gradgradcheck(
+    func: Callable[..., Any],
+    inputs: Any,
+    grad_outputs: Any = None,
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    gen_non_contig_grad_outputs: bool = False,
+    raise_exception: bool = True,
+    nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    check_fwd_over_rev: bool = False,
+    check_rev_over_rev: bool = True,
+    fast_mode: bool = False,
+    masked: bool = False,
+    exhaustive: bool = False,
+) -> bool:
+    """Check the derivatives of the gradient of `func`, as `torch.autograd.gradgradcheck` does."""
+    if not (check_fwd_over_rev or check_rev_over_rev):
+        raise AssertionError("Expected at least one of check_fwd_over_rev or check_rev_over_rev to be True")
+    if check_undefined_grad and not check_rev_over_rev:
+        raise AssertionError("check_undefined_grad=True requires check_rev_over_rev to be True")
+    if check_batched_grad and not check_rev_over_rev:
+        raise AssertionError("check_batched_grad=True requires check_rev_over_rev to be True")
+    arguments = as_tuple(inputs)
+    if grad_outputs is None:
+        with preserved_state(func, arguments):
+            cotangents = random_cotangents(func, arguments, noncontiguous=gen_non_contig_grad_outputs)
+    else:
+        cotangents = as_tuple(grad_outputs)
+    return gradcheck(
+        gradient_of(func, arguments, cotangents),
+        arguments + cotangents,
+        eps=eps,
+        atol=atol,
+        rtol=rtol,
+        raise_exception=raise_exception,
+        nondet_tol=nondet_tol,
+        check_undefined_grad=check_undefined_grad,
+        check_grad_dtypes=check_grad_dtypes,
+        check_batched_grad=check_batched_grad,
+        check_forward_ad=check_fwd_over_rev,
+        check_backward_ad=check_rev_over_rev,
+        fast_mode=fast_mode,
+        masked=masked,
+        exhaustive=exhaustive,
+    )
+
+
+def as_tuple(inputs: Any) -> tuple[Any, ...]:
+    """Arguments as the caller may give them: several, or one alone."""
+    if isinstance(inputs, (tuple, list)):
+        return tuple(inputs)
+    return (inputs,)
+
+
+def chosen_semantics(masked: bool | None, check_sparse_nnz: bool | None) -> bool | None:
+    """The semantics of sparse tensors, by its present name or by its old one."""
+    if check_sparse_nnz is None:
+        return masked
+    warnings.warn("check_sparse_nnz is the old name of masked: use masked", FutureWarning, stacklevel=3)
+    if masked is not None and masked != check_sparse_nnz:
+        raise ValueError(f"masked={masked} and check_sparse_nnz={check_sparse_nnz} contradict: give masked alone")
+    return check_sparse_nnz
+
+
+@functools.cache
+def _catalogue(
+    *, reverse: bool, forward: bool, undefined: bool, batched: bool, batched_forward: bool
+) -> tuple[Check, ...]:
+    """The checks of the classical call, in the order in which it reports them."""
+    wanted: list[tuple[bool, Check]] = [
+        (True, semantics),
+        (True, outputs.constancy),
+        (reverse, determinism.drop_in_determinism),
+        (reverse, jacobian.drop_in_reverse),
+        (forward, metadata.tangent_types),
+        (forward, jacobian.drop_in_forward),
+        (forward and undefined, linearity.undefined_tangents),
+        (batched_forward, batching.batched_forward),
+        (batched, batching.batched_reverse),
+        (reverse, metadata.metadata),
+        (reverse, linearity.zero_cotangent),
+        (reverse and undefined, linearity.undefined_cotangents),
+        (True, outputs.drop_in_detached),
+    ]
+    return tuple(check for asked, check in wanted if asked)
+
+
+def _examine(
+    func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: Sequence[Check]
+) -> Report:
+    with preserved_state(func, arguments):
+        try:
+            problem = TorchProblem(func, arguments, options.seed, options.masked)
+            _check_outputs(problem.live)
+            return run("", Context(cast(Problem, problem), options), catalogue)
+        except (RuntimeError, OutputsChangedError) as error:
+            add_sparse_note(error, arguments, options.masked)
+            raise
+
+
+def _check_inputs(arguments: Sequence[Any]) -> None:
+    checked = 0
+    for index, argument in enumerate(arguments):
+        if not is_tensor_like(argument) or not argument.requires_grad:
+            continue
+        checked += 1
+        if argument.dtype not in (torch.float64, torch.complex128):
+            warnings.warn(
+                f"Input #{index} requires gradient and is not a double precision floating point or complex: it has "
+                f"dtype {argument.dtype}, for which the default tolerances are too tight.",
+                stacklevel=3,
+            )
+        numbers = numbers_of(argument)
+        if (
+            numbers is not None
+            and 0 in numbers.stride()
+            and any(step == 0 and length > 1 for step, length in zip(numbers.stride(), numbers.size(), strict=True))
+        ):
+            raise RuntimeError(
+                f"The {index}th input has a dimension with stride 0: several of its elements share memory and cannot "
+                "be moved apart. Pass input.contiguous() instead."
+            )
+    if not checked:
+        raise ValueError(
+            "gradcheck expects at least one input tensor to require gradient, but none of the "
+            f"{len(arguments)} arguments does; tensors inside containers are not looked at."
+        )
+
+
+def _check_outputs(outputs: Sequence[Any]) -> None:
+    for output in outputs:
+        if output.layout is torch._mkldnn:  # type: ignore[attr-defined]
+            raise ValueError("MKLDNN output is not supported at gradcheck yet. Call to_dense() on it in func.")
+        if output.layout is not torch.strided:
+            raise ValueError(
+                "Sparse output is not supported at gradcheck yet. Call to_dense(masked_grad=...) on it in func, or "
+                "use as_sparse_gradcheck."
+            )

@@ -1,0 +1,262 @@
+"""What kind of wrong: a pattern in the entries that disagree, and where to look for the mistake.
+
+A pattern is one small function that gives its sentence, or nothing where the entries do not bear it out. They are asked
+in the order of `PATTERNS`; what explains the entries most closely comes first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import array_api_compat
+
+from gradvet.core.spaces import Array
+from gradvet.core.vectors import namespace
+
+ALIKE = 1e-3
+"""Ratios and entries that differ by less than this, relative to their size, count as equal."""
+
+MATCHED = 100
+"""Up to so many rows or columns, a permutation of them is looked for."""
+
+
+def diagnose(
+    numerical: Array, derivative: Array, tolerance: float, *, parts: tuple[int, int] = (1, 1), alike: float = ALIKE
+) -> str:
+    """One sentence about a block of outputs × inputs whose two versions disagree.
+
+    `parts` is how many coordinates make up one number of the output and of the input: 2 where it is complex. `alike` is
+    how far apart, relative to their size, ratios and entries may be that count as equal.
+    """
+    xp = namespace(numerical)
+    if not bool(xp.all(xp.isfinite(derivative))):
+        if bool(xp.all(xp.isfinite(numerical))):
+            return "The derivative is not finite where the function has a finite slope: look for 0/0 or 0·inf in it."
+        return "Both the derivative and the function's differences are not finite at this point."
+    if not bool(xp.all(xp.isfinite(numerical))):
+        return "The function itself is not finite close to this point: choose inputs inside its domain."
+    case = _Case(numerical, derivative, tolerance, parts, alike)
+    if not bool(xp.any(case.wrong)):
+        return ""
+    return next((sentence for pattern in PATTERNS if (sentence := pattern(case))), "")
+
+
+@dataclass(slots=True)
+class _Case:
+    """Two versions of one matrix, and where they differ."""
+
+    numerical: Array
+    derivative: Array
+    tolerance: float
+    parts: tuple[int, int]
+    alike: float = ALIKE
+
+    @property
+    def xp(self) -> Array:
+        return namespace(self.numerical)
+
+    @property
+    def wrong(self) -> Array:
+        return self.xp.abs(self.derivative - self.numerical) > self.tolerance + self.alike * self.xp.abs(self.numerical)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return int(self.numerical.shape[0]), int(self.numerical.shape[1])
+
+    @property
+    def is_square(self) -> bool:
+        return self.shape[0] == self.shape[1] > 1
+
+    def same(self, found: Array, expected: Array) -> bool:
+        return bool(self.xp.all(self.xp.abs(found - expected) <= self.tolerance + self.alike * self.xp.abs(expected)))
+
+    def is_zero(self, entries: Array) -> bool:
+        return not bool(self.xp.any(self.xp.abs(entries) > self.tolerance))
+
+    def beside_diagonal(self, matrix: Array) -> Array:
+        return matrix - matrix * self.xp.eye(self.shape[0], dtype=matrix.dtype, device=array_api_compat.device(matrix))
+
+
+def _absent(case: _Case) -> str:
+    if not bool(case.xp.any(case.derivative != 0.0)):
+        return (
+            "The derivative is zero everywhere although the function varies: look for a detach, a returned None, "
+            "or an input that the derivative forgets."
+        )
+    if case.is_zero(case.numerical):
+        return "The function does not vary with this input, yet its derivative is not zero."
+    return ""
+
+
+def _indifferent(case: _Case) -> str:
+    for side, found, expected, cause in (
+        ("output", case.derivative, case.numerical, "an incoming cotangent that is ignored or summed up"),
+        ("input", case.derivative.T, case.numerical.T, "a sum, a mean or a broadcast over them"),
+    ):
+        if len(found) > 1 and case.same(found, found[:1, :]) and not case.same(expected, expected[:1, :]):
+            return (
+                f"The derivative is the same for every {side} element, the function's slope is not: look for {cause}."
+            )
+    return ""
+
+
+def _diagonal(case: _Case) -> str:
+    if not case.is_square or max(case.parts) > 1:
+        return ""
+    if case.is_zero(case.beside_diagonal(case.derivative)) and not case.is_zero(case.beside_diagonal(case.numerical)):
+        return (
+            "The derivative is diagonal although the function couples its elements: its off-diagonal terms are missing."
+        )
+    difference = case.derivative - case.numerical
+    beside = case.beside_diagonal(difference)
+    if case.is_zero(beside):
+        return _on_diagonal(case, case.xp.sum(difference - beside, axis=1))
+    if case.is_zero(case.beside_diagonal(case.numerical)) and _order(case)[0] is None:
+        return (
+            "The derivative couples elements that the function treats one by one: look for an extra sum or a broadcast "
+            "in it."
+        )
+    return ""
+
+
+def _on_diagonal(case: _Case, amounts: Array) -> str:
+    """The diagonal alone is wrong, beside entries that are not zero and right."""
+    alone = case.is_zero(case.beside_diagonal(case.numerical))
+    if alone or case.is_zero(amounts[:1]) or not case.same(amounts, amounts[:1]):
+        return ""
+    return (
+        f"The diagonal, and nothing else, is off by {float(amounts[0]):.6g}: look for an identity that is missing or "
+        "too many, such as a residual connection."
+    )
+
+
+def _conjugated(case: _Case) -> str:
+    """Entries between a real and an imaginary part change their sign under conjugation, the others do not."""
+    if max(case.parts) == 1:
+        return ""
+    xp, device = case.xp, array_api_compat.device(case.numerical)
+    rows, columns = (xp.arange(size, device=device) % parts for size, parts in zip(case.shape, case.parts, strict=True))
+    mixed = (rows[:, None] + columns[None, :]) % 2 == 1
+    if case.same(xp.where(mixed, -case.derivative, case.derivative), case.numerical):
+        return "The derivative is the complex conjugate of what it should be: look for a missing or an extra conj."
+    return ""
+
+
+def _factor(case: _Case) -> str:
+    xp, wrong = case.xp, case.wrong
+    a, n = case.derivative[wrong], case.numerical[wrong]
+    weight = float(xp.sum(n * n))
+    if not weight or (a.shape[0] < 2 and math.prod(case.shape) > 1):
+        return ""
+    if case.is_zero(a):
+        return "The wrong entries are zero: look for a term, a row or a branch that the derivative leaves out."
+    ratio = float(xp.sum(a * n)) / weight
+    if float(xp.max(xp.abs(a - ratio * n))) > case.alike * float(xp.max(xp.abs(a))) + 1e-300:
+        return ""
+    where = "everywhere" if case.same(case.derivative, ratio * case.numerical) else "in all the wrong entries"
+    if math.isclose(ratio, -1.0, rel_tol=case.alike):
+        return f"The sign is wrong {where}: the derivative is the negative of the function's slope."
+    return f"The ratio is {ratio:.6g} {where}: look for {_cause(case, ratio)}."
+
+
+def _cause(case: _Case, ratio: float) -> str:
+    """What a factor can come from; one that is a number of elements, or its inverse, suggests a mean or a sum."""
+    cause = "a wrong constant factor"
+    for side, size in zip(("output", "input"), case.shape, strict=True):
+        if size > 1 and math.isclose(ratio, size, rel_tol=case.alike):
+            return f"{cause}, or, as there are {size} {side} elements, a missing mean or a sum too many"
+        if size > 1 and math.isclose(ratio, 1.0 / size, rel_tol=case.alike):
+            return f"{cause}, or, as there are {size} {side} elements, a missing sum or a mean too many"
+    return cause
+
+
+def _offset(case: _Case) -> str:
+    difference = case.derivative - case.numerical
+    amount = float(case.xp.mean(difference))
+    if math.prod(case.shape) < 3 or float(case.xp.max(case.xp.abs(difference - amount))) > case.alike * abs(amount):
+        return ""
+    return (
+        f"Every entry is off by the same amount, {amount:.6g}: look for something that is added without being "
+        "multiplied by the incoming derivative."
+    )
+
+
+def _transposed(case: _Case) -> str:
+    if case.is_square and case.same(case.derivative.T, case.numerical):
+        return "The derivative is the transpose of the function's Jacobian: look for swapped operands or axes."
+    return ""
+
+
+def _permuted(case: _Case) -> str:
+    order, side = _order(case)
+    if order is None:
+        return ""
+    size = len(order)
+    if sum(place != number for number, place in enumerate(order)) == 2:
+        return f"Two {side} elements are exchanged in the derivative: look for swapped operands or indices."
+    shift = (order[0] + size // 2) % size - size // 2
+    if all(place == (number + shift) % size for number, place in enumerate(order)):
+        return f"The derivative is shifted by {abs(shift)} along the {side} elements: look for an index that is off."
+    if order == list(range(size))[::-1]:
+        return f"The derivative has the {side} elements in reverse order: look for a flip that is missing or too many."
+    return f"The derivative has the {side} elements in another order: look for a wrong axis, reshape or index."
+
+
+def _order(case: _Case) -> tuple[list[int] | None, str]:
+    """In which order the derivative has the elements of one side, if that is all that is wrong with it."""
+    inputs = _matching(case, case.derivative.T, case.numerical.T)
+    if inputs is not None:
+        return inputs, "input"
+    return _matching(case, case.derivative, case.numerical), "output"
+
+
+def _matching(case: _Case, found: Array, expected: Array) -> list[int] | None:
+    """For each row of `found` the row of `expected` that it equals, each used once; None if there is no such order."""
+    xp, size = case.xp, int(found.shape[0])
+    if not 2 <= size <= MATCHED:
+        return None
+    allowed = case.tolerance + case.alike * xp.abs(expected)
+    order: list[int] = []
+    for number in range(size):
+        alike = xp.all(xp.abs(found[number, :] - expected) <= allowed, axis=1)
+        # Itself first: a row that is right has not moved.
+        candidates = [number, *range(size)]
+        place = next((place for place in candidates if bool(alike[place]) and place not in order), None)
+        if place is None:
+            return None
+        order.append(place)
+    return order
+
+
+def _place(case: _Case) -> str:
+    xp, wrong = case.xp, case.wrong
+    sides = {"output": xp.any(wrong, axis=1), "input": xp.any(wrong, axis=0)}
+    if int(xp.count_nonzero(wrong)) == 1 and math.prod(case.shape) > 1:
+        return "A single entry is wrong: look at how the derivative treats that element, its boundary or its index."
+    for side, affected in sides.items():
+        if int(xp.count_nonzero(affected)) == 1 and len(affected) > 1:
+            return (
+                f"Only one {side} element is affected: look at how the derivative treats that element or its boundary."
+            )
+    for side, affected in sides.items():
+        number = int(xp.count_nonzero(affected))
+        if number < len(affected) and bool(xp.all(affected[len(affected) - number :])):
+            return f"Only the last {number} {side} elements are affected: look for a tail that is handled apart."
+        if number < len(affected) and bool(xp.all(affected[:number])):
+            return f"Only the first {number} {side} elements are affected: look for a start that is handled apart."
+    return "No simple pattern (factor, sign, order, single row or column) explains the wrong entries."
+
+
+PATTERNS: tuple[Callable[[_Case], str], ...] = (
+    _absent,
+    _indifferent,
+    _diagonal,
+    _conjugated,
+    _factor,
+    _offset,
+    _transposed,
+    _permuted,
+    _place,
+)

@@ -1,0 +1,278 @@
+"""The classical comparison: every entry within atol + rtol · |numerical|.
+
+A complex number is compared as one number: where the derivative under test is known by rows, an entry belongs to one
+real coordinate of an output and to one (real or complex) number of an input; where it is known by columns, the reverse.
+`Axis` says which side is which, so that the comparison itself is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gradvet.core.certificate import larger
+from gradvet.core.jacobians import BLOCK, ForwardJacobian, Jacobian, Numerical, ReverseJacobian
+from gradvet.core.localise import ByColumns, ByRows, locate
+from gradvet.core.miss_probability import Plan, resolving_ratio
+from gradvet.core.problem import Problem
+from gradvet.core.projections import OutOfReachError, Projections
+from gradvet.core.spaces import Array, Space
+from gradvet.core.vectors import namespace
+from gradvet.options import Tolerance
+
+CACHED_ENTRIES = 2**16
+"""Entries that are compared at a time: what is computed about more of them leaves the caches before it is used."""
+
+SHOWN = 10_000
+"""A pair of leaves with at most this many entries keeps its two matrices, for the diagnosis and the message."""
+
+
+class Axis(Enum):
+    """Which side of the Jacobian counts whole numbers; the other side counts real coordinates."""
+
+    INPUTS = "inputs"
+    OUTPUTS = "outputs"
+
+
+@dataclass(slots=True)
+class ComparedEntry:
+    """One entry of the Jacobian in both versions."""
+
+    row: int
+    column: int
+    derivative: float
+    numerical: float
+    difference: float
+    allowed: float
+
+    @property
+    def excess(self) -> float:
+        """How many times the allowed difference; what is not a number is infinitely far off."""
+        return _or_infinite(self.difference / self.allowed) if self.allowed else float("inf")
+
+
+@dataclass(slots=True)
+class Pair:
+    """The block of the Jacobian that belongs to one output leaf and one input leaf."""
+
+    output: int
+    input: int
+    entries: int
+    wrong: dict[str, int] = field(default_factory=dict)
+    """Wrong entries by part of the coordinate side: "real" and "imag", or "" if it is real."""
+    largest: float = 0.0
+    worst: ComparedEntry | None = None
+    numerical: list[Array] = field(default_factory=list)
+    derivative: list[Array] = field(default_factory=list)
+
+    @property
+    def total_wrong(self) -> int:
+        return sum(self.wrong.values())
+
+
+class Comparison:
+    """Blocks of two Jacobians, compared as they come. `complete` says whether every entry was."""
+
+    def __init__(self, problem: Problem, tolerance: Tolerance, axis: Axis) -> None:
+        self.problem, self.tolerance, self.axis = problem, tolerance, axis
+        self.pairs: dict[tuple[int, int], Pair] = {}
+        self.complete = True
+        self.miss = 0.0
+        """How probable it is at most that a wrong entry hid in a block that only random codirections looked at."""
+
+    @property
+    def disagrees(self) -> bool:
+        return any(pair.total_wrong for pair in self.pairs.values())
+
+    def add(self, corner: tuple[int, int], numerical: Array, derivative: Array) -> None:
+        """A block of whole rows of some leaves and whole numbers of one input leaf; `corner` is its first entry."""
+        codomain, domain = self.problem.codomain, self.problem.domain
+        row, column = corner
+        source = domain.locate(column).leaf if numerical.shape[1] else 0
+        for output in range(len(codomain.leaves)):
+            rows = codomain.slice(output)
+            start, stop = max(rows.start, row), min(rows.stop, row + numerical.shape[0])
+            pair = self._pair(output, source) if start < stop and numerical.shape[1] else None
+            while pair and start < stop:
+                # An even number of rows: real and imaginary parts stay together.
+                until = min(stop, start + max(2, CACHED_ENTRIES // numerical.shape[1] // 2 * 2))
+                block = slice(start - row, until - row)
+                self._judge(pair, (start, column), numerical[block, :], derivative[block, :])
+                start = until
+
+    def _pair(self, output: int, source: int) -> Pair:
+        if (output, source) not in self.pairs:
+            rows = self.problem.codomain.leaves[output].coordinates
+            columns = self.problem.domain.leaves[source].coordinates
+            counted = columns if self.axis is Axis.INPUTS else rows
+            self.pairs[output, source] = Pair(output, source, rows.size * columns.size // counted.parts)
+        return self.pairs[output, source]
+
+    def _judge(self, pair: Pair, corner: tuple[int, int], numerical: Array, derivative: Array) -> None:
+        xp = namespace(numerical)
+        output = self.problem.codomain.leaves[pair.output].coordinates
+        source = self.problem.domain.leaves[pair.input].coordinates
+        # Orient so that rows are real coordinates and columns are numbers.
+        by_inputs = self.axis is Axis.INPUTS
+        n, a = (numerical, derivative) if by_inputs else (numerical.T, derivative.T)
+        row_parts, parts = (output.parts, source.parts) if by_inputs else (source.parts, output.parts)
+        difference = _modulus(a - n, parts)
+        allowed = self.tolerance.absolute + self.tolerance.relative * _modulus(n, parts)
+        # Where the differences are infinite the tolerance is too, and would allow anything.
+        wrong = ~((difference <= allowed) & xp.isfinite(difference))
+        rows_before = corner[0] - self.problem.codomain.offsets[pair.output]
+        columns_before = corner[1] - self.problem.domain.offsets[pair.input]
+        first = rows_before if by_inputs else columns_before
+        for number, part in enumerate(("real", "imag") if row_parts == 2 else ("",)):
+            rows = wrong[(number - first) % row_parts :: row_parts, :]
+            pair.wrong[part] = pair.wrong.get(part, 0) + int(xp.count_nonzero(rows))
+        if output.size * source.size <= SHOWN:
+            pair.numerical.append(numerical)
+            pair.derivative.append(derivative)
+        if bool(xp.any(wrong)):
+            pair.largest = max(pair.largest, _or_infinite(float(xp.max(difference))))
+            worst = self._worst(corner, (n, a), xp.where(wrong, difference, xp.zeros_like(difference)), allowed)
+            if pair.worst is None or worst.excess > pair.worst.excess:
+                pair.worst = worst
+
+    def _worst(
+        self, corner: tuple[int, int], both: tuple[Array, Array], difference: Array, allowed: Array
+    ) -> ComparedEntry:
+        n, a = both
+        xp = namespace(n)
+        excess = difference / allowed
+        # 0/0 is an entry that is right; what is not a number otherwise is infinitely far off.
+        excess = xp.where(difference == 0.0, xp.zeros_like(excess), excess)
+        excess = xp.where(xp.isnan(excess), xp.full_like(excess, float("inf")), excess)
+        i, j = divmod(int(xp.argmax(xp.reshape(excess, (-1,)))), excess.shape[1])
+        # Of a complex number, name the coordinate that differs more.
+        parts = n.shape[1] // excess.shape[1]
+        k = max(range(parts * j, parts * (j + 1)), key=lambda k: _or_infinite(abs(float(a[i, k] - n[i, k]))))
+        row, column = (i, k) if self.axis is Axis.INPUTS else (k, i)
+        return ComparedEntry(
+            corner[0] + row,
+            corner[1] + column,
+            float(a[i, k]),
+            float(n[i, k]),
+            float(difference[i, j]),
+            float(allowed[i, j]),
+        )
+
+
+def _modulus(block: Array, parts: int) -> Array:
+    """|number| along the last axis, where one coordinate, or two side by side, make up a number."""
+    xp = namespace(block)
+    if parts == 1:
+        return xp.abs(block)
+    return xp.hypot(block[:, ::2], block[:, 1::2])
+
+
+def _or_infinite(value: float) -> float:
+    return float("inf") if value != value else value
+
+
+SWEPT = 1024
+"""Where all columns and rows together take no more evaluations than this, they are compared at once."""
+
+SMALL = 4
+"""So few rows are compared entry by entry at once, without a look through random codirections first."""
+
+SCREENING = 3
+"""Codirections through which a column is looked at before its entries are."""
+
+
+def compare_reverse(projections: Projections) -> Comparison:
+    """Reverse mode against differences: wrong entries if there are any, else all entries."""
+    problem = projections.problem
+    if 2 * problem.domain.size + problem.codomain.size > SWEPT and _may_search(projections):
+        found = Comparison(problem, projections.options.tolerance, Axis.INPUTS)
+        numerical = Numerical(projections)
+        for row, column in _located(projections, ByRows(projections)):
+            start, stop = _number(problem.domain, column)
+            entries = projections.row(row)[None, start:stop]
+            found.add((row, start), numerical.columns(start, stop)[row : row + 1, :], entries)
+        if found.disagrees:
+            found.complete = False
+            return found
+    return _sweep(projections, ReverseJacobian(projections), Axis.INPUTS)
+
+
+def compare_forward(projections: Projections) -> Comparison:
+    """Forward mode against differences: wrong entries if there are any, else all entries."""
+    problem = projections.problem
+    jvp = ForwardJacobian(problem)
+    if 3 * problem.domain.size > SWEPT and _may_search(projections):
+        found = Comparison(problem, projections.options.tolerance, Axis.OUTPUTS)
+        numerical = Numerical(projections)
+        for _, column in _located(projections, ByColumns(projections)):
+            found.add((0, column), numerical.columns(column, column + 1), jvp.columns(column, column + 1))
+        if found.disagrees:
+            found.complete = False
+            return found
+    return _sweep(projections, jvp, Axis.OUTPUTS)
+
+
+def _may_search(projections: Projections) -> bool:
+    """Whether a search along random directions may name wrong entries before all are compared."""
+    return projections.problem.independent and not projections.options.exhaustive
+
+
+def _located(projections: Projections, search: ByRows | ByColumns) -> list[tuple[int, int]]:
+    """Entries that seem wrong; none where the function cannot be walked far enough to search."""
+    try:
+        return locate(projections, search)
+    except OutOfReachError:
+        return []
+
+
+def _number(domain: Space, column: int) -> tuple[int, int]:
+    """First and last + 1 of the coordinates that make up the number to which a column belongs."""
+    leaf = domain.locate(column).leaf
+    parts = domain.leaves[leaf].coordinates.parts
+    start = column - (column - domain.offsets[leaf]) % parts
+    return start, start + parts
+
+
+def _sweep(projections: Projections, derivative: Jacobian, axis: Axis) -> Comparison:
+    """Every entry, in blocks of columns; a block that random codirections certify is not looked at further."""
+    problem = projections.problem
+    numerical = Numerical(projections)
+    comparison = Comparison(problem, projections.options.tolerance, axis)
+    for start, stop in _blocks(problem.domain, problem.codomain.size):
+        block = numerical.columns(start, stop)
+        if isinstance(derivative, ReverseJacobian):
+            if not _suspicious(projections, block, start, stop):
+                comparison.miss = projections.options.miss
+                continue
+            if comparison.disagrees and not derivative.fits:
+                comparison.complete = False
+                break
+        comparison.add((0, start), block, derivative.columns(start, stop))
+    return comparison
+
+
+def _blocks(domain: Space, rows: int) -> Iterator[tuple[int, int]]:
+    """Start and stop of blocks of columns that fit in memory and split neither a leaf nor a complex number."""
+    width = max(2, BLOCK // max(1, rows) // 2 * 2)
+    for leaf in range(len(domain.leaves)):
+        section = domain.slice(leaf)
+        for start in range(section.start, section.stop, width):
+            yield start, min(start + width, section.stop)
+
+
+def _suspicious(projections: Projections, block: Array, start: int, stop: int) -> bool:
+    """Whether random codirections cannot show that these columns agree. Few rows are always looked at."""
+    if block.shape[0] <= SMALL or not projections.linear or projections.options.exhaustive:
+        return True
+    xp = namespace(block)
+    options = projections.options
+    residual = 0.0
+    for number in range(SCREENING):
+        probe = projections.probe_cotangents(number + 1)[number]
+        found = float(xp.max(xp.abs(probe.v @ block - probe.vjp[start:stop])))
+        residual = larger(residual, found)
+        ratio = resolving_ratio(options.miss / SCREENING, Plan(None, number + 1))
+        if residual <= ratio * options.tolerance.absolute / 2**0.5:
+            return False
+    return True

@@ -1,0 +1,71 @@
+"""Sums and maxima over coordinates of which some may be infinite or not a number.
+
+A result that is finite shows that everything it was made of was: the coordinates are looked at one by one only where it
+is not. Most checks are of a few numbers, and spend their time on calls.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import array_api_compat
+
+from gradvet.core.spaces import Array
+
+_NAMESPACES: dict[type, Any] = {}
+
+
+def namespace(array: Array) -> Any:
+    """The functions of the array API standard for arrays of this kind."""
+    kind = type(array)
+    if kind not in _NAMESPACES:
+        _NAMESPACES[kind] = array_api_compat.array_namespace(array)
+    return _NAMESPACES[kind]
+
+
+def dot(a: Array, b: Array) -> float:
+    """The product over the coordinates that the first one looks at: what it ignores may be infinite."""
+    product = float(a @ b)
+    if math.isfinite(product):
+        return product
+    xp = namespace(a)
+    return float(xp.sum(xp.where(a != 0.0, a * b, xp.zeros_like(a))))
+
+
+def norm(v: Array, values: Array) -> float:
+    """The length of the products of coordinates, over those that v looks at."""
+    product = v * values
+    square = float(product @ product)
+    if not math.isfinite(square):
+        xp = namespace(v)
+        product = xp.where(v != 0.0, product, xp.zeros_like(v))
+        square = float(product @ product)
+    return math.sqrt(square)
+
+
+def peak(values: Array) -> float:
+    """The largest size of a finite number among these; zero where there is none."""
+    xp = namespace(values)
+    if not math.prod(values.shape):
+        return 0.0
+    lengths = xp.abs(values)
+    top = float(xp.max(lengths))
+    return top if math.isfinite(top) else float(xp.max(xp.where(xp.isfinite(lengths), lengths, xp.zeros_like(lengths))))
+
+
+def all_finite(values: Array) -> bool:
+    """Whether every number is finite."""
+    xp = namespace(values)
+    return math.isfinite(float(xp.sum(values))) or bool(xp.all(xp.isfinite(values)))
+
+
+def finite_part(values: Array) -> Array:
+    """The values, with zero in place of what is not finite."""
+    xp = namespace(values)
+    return values if all_finite(values) else xp.where(xp.isfinite(values), values, xp.zeros_like(values))
+
+
+def only(u: Array, part: slice) -> Array:
+    xp = namespace(u)
+    return xp.concat([xp.zeros_like(u[: part.start]), u[part], xp.zeros_like(u[part.stop :])])
