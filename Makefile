@@ -11,7 +11,7 @@ PATHS := src tests examples docs $(wildcard benchmarks)
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types conformance bench detection mutation format clean docs browser audit scale
+.PHONY: help demo test fallbacks gallery slow lint types conformance bench detection mutation format clean docs browser audit scale
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +21,15 @@ demo: $(READY) ## check a right and a wrong gradient (examples/) and show what g
 
 test: $(READY) ## run the tests (WORKERS=2 processes)
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+gallery: $(READY) ## prove without gradvet that the functions of tests/gallery are right or wrong as they say
+	$(BIN)/python -m pytest -n $(WORKERS) -m gallery tests/gallery
+
+slow: $(READY) ## run the tests that measure time or memory of a process: only on a machine without other load
+	$(BIN)/python -m pytest -m slow
+
+fallbacks: $(READY) ## run the tests of the torch frontend without private names of torch, NumPy and Python
+	GRADVET_PUBLIC_ONLY=1 $(BIN)/python -m pytest -n $(WORKERS) tests/frontends tests/compat tests/api/test_check.py
 
 lint: $(READY) ## look for unformatted code and doubtful constructs
 	$(BIN)/ruff format --check $(PATHS)

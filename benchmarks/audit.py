@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.confirmations import CONFIRMED, MEANT, Confirmed, Meant
 from benchmarks.scale import duration, processor
 from gradvet.core.results import Verdict
-from gradvet.suite.job import Outcome
+from gradvet.suite.case import CaseResult
 from gradvet.suite.operators import Operators
 from gradvet.suite.store import Store
 
@@ -53,8 +53,8 @@ class Stage:
         STORES.mkdir(parents=True, exist_ok=True)
         subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
 
-    def outcomes(self) -> list[Outcome]:
-        return list(Store.open(self.store).outcomes())
+    def outcomes(self) -> list[CaseResult]:
+        return list(Store.open(self.store).results())
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if unconfirmed else 0
 
 
-def failed(outcomes: Sequence[Outcome]) -> Iterator[Failure]:
+def failed(outcomes: Sequence[CaseResult]) -> Iterator[Failure]:
     for outcome in outcomes:
         if outcome.report is not None:
             for finding in outcome.report.failures:
@@ -104,7 +104,7 @@ def failed(outcomes: Sequence[Outcome]) -> Iterator[Failure]:
 
 
 def page(
-    found: dict[Stage, list[Outcome]], failures: Sequence[Failure], unconfirmed: Sequence[Failure], jobs: int
+    found: dict[Stage, list[CaseResult]], failures: Sequence[Failure], unconfirmed: Sequence[Failure], jobs: int
 ) -> Iterator[str]:
     yield HEAD
     yield "| run | cases | of | pass | inconclusive | fail | no verdict | time of the cases |"
@@ -146,7 +146,7 @@ def everything() -> tuple[str, ...]:
     return tuple(Operators().open())
 
 
-def stage_row(stage: Stage, outcomes: Sequence[Outcome]) -> str:
+def stage_row(stage: Stage, outcomes: Sequence[CaseResult]) -> str:
     whole = sum(name.split("/")[-2] in stage.dtypes for name in everything())
     count = Counter("no verdict" if one.report is None else one.report.verdict.value for one in outcomes)
     verdicts = [str(count[name]) for name in ("pass", "inconclusive", "fail", "no verdict")]
@@ -201,7 +201,7 @@ def unconfirmed_section(failures: Sequence[Failure]) -> Iterator[str]:
     yield ""
 
 
-def inconclusive_section(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def inconclusive_section(outcomes: Sequence[CaseResult]) -> Iterator[str]:
     seen: dict[str, set[str]] = defaultdict(set)
     count: Counter[str] = Counter()
     for outcome in outcomes:
@@ -217,11 +217,11 @@ def inconclusive_section(outcomes: Sequence[Outcome]) -> Iterator[str]:
     yield ""
 
 
-def trouble_section(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def trouble_section(outcomes: Sequence[CaseResult]) -> Iterator[str]:
     seen: dict[str, list[str]] = defaultdict(list)
     for outcome in outcomes:
         if outcome.report is None:
-            seen[f"{outcome.ending.value}: {outcome.words[:110]}"].append(outcome.name)
+            seen[f"{outcome.status.value}: {outcome.message[:110]}"].append(outcome.name)
     if not seen:
         yield "Nothing.\n"
         return

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.functions import Problem
-from gradvet.frontends.torch import passes
+from gradvet.frontends.torch import private
 
 ENGINE_NAME = "_execution_engine"
 ENGINE = getattr(torch.autograd.Variable, ENGINE_NAME)
@@ -41,7 +41,7 @@ def counted(checker: Callable[..., bool], problem: Problem) -> Count:
         calls.append(None)
         return function(*values)
 
-    with mock.patch.object(passes, "_ENGINE", count), mock.patch.object(torch.autograd.Variable, ENGINE_NAME, count):
+    with mock.patch.object(private, "_ENGINE", count), mock.patch.object(torch.autograd.Variable, ENGINE_NAME, count):
         checker(called, inputs)
     count.calls = len(calls)
     return count

@@ -30,9 +30,9 @@ from benchmarks import functions
 from benchmarks.planted import Fault, planted
 from benchmarks.report import geometric_mean, save, wide_console
 from benchmarks.timing import interleaved
-from gradvet.frontends.torch.inputs import seeded
-from gradvet.frontends.torch.opdb.database import dtype_name, operators
+from gradvet.frontends.torch.opdb.operators import dtype_name, operators
 from gradvet.frontends.torch.opdb.samples import Sample, draw, small
+from gradvet.frontends.torch.random_state import seeded
 from tests.gallery import RIGHT, WRONG, Case
 
 DTYPES = (torch.float64, torch.complex128, torch.float32, torch.bfloat16, torch.float16)

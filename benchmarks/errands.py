@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gradvet.suite.job import Outcome
+from gradvet.suite.case import CaseResult
 from gradvet.suite.operators import Operators
 
 
@@ -14,5 +14,5 @@ def ready() -> float:
     return time.process_time()
 
 
-def answer(outcomes: list[Outcome]) -> list[Outcome]:
+def answer(outcomes: list[CaseResult]) -> list[CaseResult]:
     return outcomes

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from benchmarks.report import Pair, duration, geometric_mean, save, wide_console
 from benchmarks.timing import interleaved
-from gradvet.frontends.torch.opdb.database import DTYPES, Check, dtype_name, operators
+from gradvet.frontends.torch.opdb.operators import DTYPES, Check, dtype_name, operators
 from gradvet.frontends.torch.opdb.samples import Sample, coordinates, draw, small
 from tests.differential.verdicts import Contestant, Kind, Verdict, gradvet_contestant, torch_contestant, verdict_of
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradvet.frontends.torch.inputs import seeded
 from gradvet.frontends.torch.opdb.samples import Sample
+from gradvet.frontends.torch.random_state import seeded
 
 
 class Fault(Enum):

@@ -27,9 +27,9 @@ from distributed import Client
 
 from benchmarks import errands
 from benchmarks.fleet import Costs, Fleet, Result, simulate
-from gradvet.suite.engines import BATCH
-from gradvet.suite.job import Outcome
-from gradvet.suite.processes import Processes
+from gradvet.suite.case import CaseResult
+from gradvet.suite.executors import BATCH_SIZE as BATCH
+from gradvet.suite.processes import ProcessExecutor
 from gradvet.suite.store import Store
 
 AT_A_TIME = 50
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("stores", nargs="+", help="of runs of gradvet ops")
     parser.add_argument("--calls", type=int, default=600, help="calls of the scheduler that are measured")
     wanted = parser.parse_args(arguments)
-    runs = {store: list(Store.open(store).outcomes()) for store in wanted.stores}
+    runs = {store: list(Store.open(store).results()) for store in wanted.stores}
     outcomes = [one for some in runs.values() for one in some if one.report is not None]
     start = started()
     scheduling = scheduled(outcomes[:BATCH], wanted.calls)
@@ -79,13 +79,13 @@ def started() -> float:
     """Seconds of CPU until a new process has the operator database: the median of three."""
 
     def once() -> float:
-        with Processes(1) as processes:
+        with ProcessExecutor(1) as processes:
             return processes.submit(errands.ready).result()
 
     return statistics.median(once() for _ in range(3))
 
 
-def scheduled(outcomes: list[Outcome], calls: int) -> Scheduling:
+def scheduled(outcomes: list[CaseResult], calls: int) -> Scheduling:
     """What a scheduler spends on calls whose answers are as large as real ones."""
     with cluster() as (client, scheduler):
         executor = client.get_executor(pure=False)
@@ -130,7 +130,7 @@ def _dask(folder: str, kind: str, *options: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=folder, stdout=quiet, stderr=quiet, env={**os.environ, "PYTHONPATH": path})
 
 
-def kept(outcomes: list[Outcome]) -> Keeping:
+def kept(outcomes: list[CaseResult]) -> Keeping:
     """What it costs to keep outcomes, each in a transaction of its own, as a run does."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.db"
@@ -143,7 +143,7 @@ def kept(outcomes: list[Outcome]) -> Keeping:
         return Keeping(seconds, path.stat().st_size / len(outcomes))
 
 
-def page(runs: dict[str, list[Outcome]], costs: Costs, scheduling: Scheduling, keeping: Keeping) -> str:
+def page(runs: dict[str, list[CaseResult]], costs: Costs, scheduling: Scheduling, keeping: Keeping) -> str:
     """The page of the documentation."""
     mean = statistics.fmean(costs.cases)
     sizes = [simulate(costs, Fleet(CASES, WORKERS, batch)) for batch in BATCHES]
@@ -172,7 +172,7 @@ def page(runs: dict[str, list[Outcome]], costs: Costs, scheduling: Scheduling, k
     )
 
 
-def run_row(name: str, outcomes: Sequence[Outcome]) -> str:
+def run_row(name: str, outcomes: Sequence[CaseResult]) -> str:
     seconds = sorted(one.seconds for one in outcomes)
     mean = statistics.fmean(seconds)
     shown = [f"{1e3 * value:.0f} ms" for value in (statistics.median(seconds), mean, seconds[int(0.99 * len(seconds))])]

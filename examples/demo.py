@@ -1,4 +1,4 @@
-"""Checks the gradients of right.py and wrong.py and shows what gradvet says of each."""
+"""Checks the gradients of right.py and wrong.py and prints what gradvet says about each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wrong import HastyRMSNorm
 
 
 def accepts(function: type[torch.autograd.Function]) -> bool:
-    """Whether gradvet finds the gradients of `function` right; prints its answer."""
+    """Whether gradvet finds the gradients of `function` right; prints the answer."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 3, dtype=torch.float64, generator=generator).requires_grad_()
     weight = torch.randn(3, dtype=torch.float64, generator=generator).requires_grad_()

@@ -1,4 +1,4 @@
-"""A fused RMS norm whose backward is right: what gradvet accepts."""
+"""A fused RMS norm whose backward is right: gradvet accepts it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class RMSNorm(torch.autograd.Function):
         return x * r * weight
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor]:
         x, weight, r = ctx.saved_tensors
-        scaled = dy * weight
+        scaled = grad_output * weight
         # x acts on y directly and through r, whose derivative is -r³ x / n.
         dx = r * scaled - x * r**3 * (x * scaled).mean(-1, keepdim=True)
-        dweight = (dy * x * r).sum_to_size(weight.shape)
+        dweight = (grad_output * x * r).sum_to_size(weight.shape)
         return dx, dweight

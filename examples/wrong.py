@@ -1,4 +1,4 @@
-"""The same RMS norm with a mistake that is easy to make: backward takes the norm r for a constant."""
+"""The same RMS norm with a common mistake: backward treats the norm r as a constant."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class HastyRMSNorm(RMSNorm):
     """The forward of RMSNorm; the gradient of x lacks the term that goes through r."""
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor]:
         x, weight, r = ctx.saved_tensors
-        dx = r * dy * weight
-        dweight = (dy * x * r).sum_to_size(weight.shape)
+        dx = r * grad_output * weight
+        dweight = (grad_output * x * r).sum_to_size(weight.shape)
         return dx, dweight

@@ -1,4 +1,4 @@
-"""What all tests share: each runs from a random state of its own that is the same every time."""
+"""Fixtures of all tests: each test starts from a fixed random state of its own."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# A loaded machine is slow, not wrong: no deadline per example. The examples are the same every time.
-settings.register_profile("gradvet", deadline=None, derandomize=True)
+# No limit on time, because a loaded machine is slow. The examples are the same in every run.
+settings.register_profile("gradvet", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gradvet")
 
-PROCESSES = {"plugin", "browser", "suite", "test_cli.py", "test_docs.py", "test_examples.py"}
-"""Tests that start processes of their own, whose randomness is not ours to fix."""
+PROCESSES = {"plugin", "browser", "suite", "cli", "test_docs.py", "test_examples.py"}
+"""Tests that start processes of their own, whose random state a fixture cannot set."""
 
 
 @pytest.fixture(autouse=True)
 def fixed_randomness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """gradvet draws a fresh seed for every check; a test that fails must fail again when it is run again."""
+    """Fix the seeds that gradvet draws for its checks, so that a failing test fails again."""
     seed = zlib.crc32(request.node.nodeid.rpartition("/")[2].encode())
     random.seed(seed)
     place = Path(str(request.node.path)).relative_to(Path(__file__).parent).parts[0]

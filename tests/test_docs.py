@@ -1,4 +1,4 @@
-"""Every example of the documentation runs and says what the page says that it says.
+"""Every example of the documentation runs and prints what the page says.
 
 In a page, `pycon` blocks are doctests, `python` blocks are executed, `python` blocks with a title are files, and
 `console` blocks are commands of gradvet with their output. The blocks of a page share one folder and one namespace.
@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ import torch
 import gradvet
 from gradvet.checks.catalogue import NAMES
 from gradvet.cli import main
+from gradvet.core.ledger import LedgerRow
+from gradvet.core.results import Finding, Mismatch, Report
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -32,14 +35,14 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 def run_doctest(text: str, names: dict[str, Any], page: str, line: int) -> None:
     test = doctest.DocTestParser().get_doctest(text, names, page, page, line)
     failures: list[str] = []
-    # The doctest's own copy of the names is what later blocks go on with.
+    # Later blocks continue with the doctest's own copy of the names.
     doctest.DocTestRunner(optionflags=FLAGS).run(test, out=failures.append, clear_globs=False)
     names.update(test.globs)
     assert not failures, "".join(failures)
 
 
 def steady(text: str) -> str:
-    """Without what another machine, or another moment, would print otherwise: error bars, counts of calls, times."""
+    """The text without what varies between machines and runs: error bars, counts of calls, times."""
     for volatile in VOLATILE:
         text = re.sub(volatile, "#", text)
     return text
@@ -60,7 +63,7 @@ def run_commands(text: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_examples_of_a_page_hold(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    torch.manual_seed(0)  # The examples draw inputs; which ones is not what is tested.
+    torch.manual_seed(0)  # The examples draw inputs.
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -83,6 +86,24 @@ def test_examples_of_a_page_hold(
         answer = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
         assert answer.returncode == expected, answer.stdout
         assert ("FAIL Swish" in answer.stdout) == bool(expected)
+
+
+def test_failure_in_the_readme_is_what_gradvet_prints() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"^```python\n(.*?)^```$\s+^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert found
+    code, expected = found.groups()
+    command = [sys.executable, "-c", code]
+    printed = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", cwd=ROOT, check=True).stdout
+    assert doctest.OutputChecker().check_output(steady(expected), steady(printed), FLAGS), printed
+
+
+@pytest.mark.parametrize("kind", [Report, Finding, LedgerRow, Mismatch])
+def test_every_field_of_a_result_is_explained(kind: type) -> None:
+    page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    table = page.partition(f"| `{kind.__name__}` |")[2].partition("\n\n")[0]
+    explained = re.findall(r"`(\w+)`", "\n".join(line.split("|")[1] for line in table.splitlines()[1:]))
+    assert [item.name for item in fields(kind) if item.name not in explained] == []
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -1,4 +1,4 @@
-"""What a newcomer runs first runs: the demonstration, the README's snippets, the examples in the docstrings."""
+"""The demonstration, the snippets of the README and the examples of the docstrings run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODULES = [
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False
     )
 
 

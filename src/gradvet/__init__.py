@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         gradgradcheck,
         replace_torch_gradcheck,
     )
-    from gradvet.core.results import Report, Verdict
+    from gradvet.core.results import InconclusiveWarning, Report, Verdict
     from gradvet.errors import GradientError, InvalidProblemError
     from gradvet.options import Budget
 
@@ -27,6 +27,7 @@ _HOMES = {
     "Budget": "options",
     "GradcheckError": "compat",
     "GradientError": "errors",
+    "InconclusiveWarning": "core.results",
     "InvalidProblemError": "errors",
     "Report": "core.results",
     "Verdict": "core.results",
@@ -47,6 +48,7 @@ __all__ = [
     "Budget",
     "GradcheckError",
     "GradientError",
+    "InconclusiveWarning",
     "InvalidProblemError",
     "Report",
     "Verdict",

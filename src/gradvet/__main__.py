@@ -1,4 +1,4 @@
-"""`python -m gradvet` is the command `gradvet`."""
+"""`python -m gradvet` runs the command `gradvet`."""
 
 from gradvet.cli import main
 

@@ -56,9 +56,17 @@ class Options:
     """Whether a derivative must have its value's dtype even where the framework would cast it."""
     power: float = 0.01
     """The relative error that a check without tolerance must be able to see before it may pass."""
+    accuracy: float = 0.0
+    """Relative error that the derivative under test may have by design, as that of an iterative solver."""
     seconds: float | None = None
     """How long a check without tolerance may go on looking."""
 
     def __post_init__(self) -> None:
         if isinstance(self.power, bool) or not isinstance(self.power, (int, float)) or not 0.0 < self.power <= 1.0:
             raise ValueError(f"power is a relative error between 0 and 1 such as 0.01, found {self.power!r}")
+        if (
+            isinstance(self.accuracy, bool)
+            or not isinstance(self.accuracy, (int, float))
+            or not 0.0 <= self.accuracy < 1.0
+        ):
+            raise ValueError(f"accuracy is a relative error from 0 up to 1 such as 1e-5, found {self.accuracy!r}")

@@ -1,6 +1,6 @@
-"""The pytest plugin: a fixture `gradvet`, failures in gradvet's own words, and one report about the whole run.
+"""The pytest plugin: the fixture `gradvet`, the representation of failures, and output files for all checks of a run.
 
-What gradvet finds travels with the report that pytest makes of a test, so it also arrives from other processes (xdist).
+Reports are attached to pytest's own test reports, so that they also arrive from the worker processes of xdist.
 """
 
 from __future__ import annotations
@@ -9,98 +9,100 @@ import argparse
 import importlib
 import shlex
 import sys
-import warnings
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest._code.code import ExceptionChainRepr, ReprEntryNative, ReprFileLocation, ReprTraceback, TracebackEntry
 from _pytest._io import TerminalWriter
 
 from gradvet.core.events import listening
-from gradvet.core.results import Report, Verdict
+from gradvet.core.results import InconclusiveWarning, Report, Verdict
 from gradvet.errors import GradientError, InvalidProblemError
-from gradvet.reports import documents, html, terminal, words
-from gradvet.reports.files import UnwritableFileError, prepared
+from gradvet.reports import html, json_files, ledger_table, terminal, wording
 
-ATTRIBUTE = "gradvet"
-"""Where the pytest report about a test carries what gradvet found in it."""
+if TYPE_CHECKING:
+    from gradvet.api import assert_gradients
 
-OWN = Path(__file__).parent
+REPORTS_ATTRIBUTE = "gradvet"
+"""Attribute of pytest's test report that holds the reports of gradvet."""
+
+PACKAGE_FOLDER = Path(__file__).parent
 SEEDS = range(2**32)
+"""Seeds that every random generator accepts."""
 
 
-class InconclusiveWarning(UserWarning):
-    """A check could not tell; `-W error::gradvet.pytest_plugin.InconclusiveWarning` makes that a failure."""
+USER_ERRORS = (GradientError, InvalidProblemError, InconclusiveWarning)
+"""Exceptions whose message is complete, so that the frames of gradvet are hidden."""
 
 
-OURS = (GradientError, InvalidProblemError, InconclusiveWarning)
-"""What gradvet raises to be understood without a look at its code."""
+class GradientFailureRepr(ExceptionChainRepr):
+    """A failed check as gradvet's report, in place of a traceback. xdist transfers the plain lines."""
 
-
-class OwnWords(ExceptionChainRepr):
-    """A failure as gradvet tells it, instead of a traceback through gradvet. Other processes send it as plain lines."""
-
-    def __init__(self, statement: str, place: ReprFileLocation, report: Report) -> None:
+    def __init__(self, statement: str, location: ReprFileLocation, report: Report) -> None:
         self.statement, self.report = f">   {statement}", report
-        lines = [self.statement, "", terminal.plain(report), "", f"{place.path}:{place.lineno}"]
+        self.hint = f"  {ledger_table.ACCEPT}\n" if report.verdict is Verdict.INCONCLUSIVE else ""
+        place = f"{location.path}:{location.lineno}"
+        lines = [self.statement, "", terminal.plain(report), self.hint, place]
         super().__init__(
-            [(ReprTraceback([ReprEntryNative([f"{line}\n" for line in lines])], None, "native"), place, None)]
+            [(ReprTraceback([ReprEntryNative([f"{line}\n" for line in lines])], None, "native"), location, None)]
         )
 
     def toterminal(self, tw: TerminalWriter) -> None:
         first, _, rest = terminal.plain(self.report, tw.fullwidth).partition("\n")
         assert self.reprcrash is not None
         tw.line(f"{self.statement}\n", bold=True)
-        tw.line(first, red=True, bold=True)
-        tw.line(f"{rest}\n")
+        tw.line(first, bold=True, **{"yellow" if self.hint else "red": True})
+        tw.line(f"{rest}\n{self.hint}")
         tw.line(f"{self.reprcrash.path}:{self.reprcrash.lineno}")
 
 
-class Run:
-    """One run of pytest. In a distributed run every process has one, and the first gathers what all have found."""
+class PluginSession:
+    """The state of the plugin in one pytest process. With xdist, the controlling process receives all reports."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.seed: int | None = config.getoption("gradvet_seed")
-        self.replaces: bool = config.getoption("gradvet_replace_torch")
+        self.replaces_torch: bool = config.getoption("gradvet_replace_torch")
         self.files: dict[str, str] = {
             kind: path for kind in ("html", "json") if (path := config.getoption(f"gradvet_{kind}"))
         }
-        self.test = ""
-        self.fresh: list[Report] = []
-        self.gathered: list[Report] = []
-        self.undo = ExitStack()
+        self.test_id = ""
+        self.test_reports: list[Report] = []
+        self.reports: list[Report] = []
+        self.cleanup = ExitStack()
 
-    def begin(self) -> None:
-        """Listen, if anybody wants to know; put gradvet where torch's functions are, if asked."""
-        if self.files or self.replaces or self.seed is not None:
-            self.undo.enter_context(listening(self.add, self.seed))
-        if self.replaces:
+    def start(self) -> None:
+        """Listen to reports if an option needs them, and replace torch's functions if requested."""
+        if self.files or self.replaces_torch or self.seed is not None:
+            self.cleanup.enter_context(listening(self.add, self.seed))
+        if self.replaces_torch:
             from gradvet.compat import replace_torch_gradcheck
 
-            self.undo.enter_context(replace_torch_gradcheck())
+            self.cleanup.enter_context(replace_torch_gradcheck())
 
     def add(self, report: Report) -> None:
-        """Note a report about the test that is running."""
-        self.fresh.append(replace(self.placed(report), title=f"{self.test} {report.title}".strip()))
+        """Record a report of the current test."""
+        self.test_reports.append(
+            replace(self.with_test_command(report), title=f"{self.test_id} {report.title}".strip())
+        )
 
-    def placed(self, report: Report) -> Report:
-        """With the command that runs its test again."""
-        options = ["--gradvet-replace-torch"] if self.replaces else []
-        command = ["pytest", self.test, *options, f"--gradvet-seed={report.seed}"]
-        return replace(report, replay=shlex.join(command)) if self.test else report
+    def with_test_command(self, report: Report) -> Report:
+        """The report with the command that repeats its test."""
+        options = ["--gradvet-replace-torch"] if self.replaces_torch else []
+        command = ["pytest", self.test_id, *options, f"--gradvet-seed={report.seed}"]
+        return replace(report, replay=shlex.join(command)) if self.test_id else report
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        self.test = item.nodeid
+        self.test_id = item.nodeid
         try:
             return (yield)
         finally:
-            self.test = ""
+            self.test_id = ""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -109,76 +111,80 @@ class Run:
         concise = self.config.getoption("tbstyle", "auto") != "native" and not self.config.getoption("fulltrace", False)
         if call.excinfo:
             _hide_frames()
-        outcome = yield
-        setattr(outcome, ATTRIBUTE, [report.to_dict() for report in self.fresh])
-        if outcome.failed and concise and call.excinfo:
+        test_report = yield
+        setattr(test_report, REPORTS_ATTRIBUTE, [report.to_dict() for report in self.test_reports])
+        if test_report.failed and concise and call.excinfo:
             found = getattr(call.excinfo.value, "report", None)
             if isinstance(found, Report):
-                outcome.longrepr = self._own_words(call.excinfo, found)
+                test_report.longrepr = self._failure_repr(call.excinfo, found)
             else:
-                outcome.sections += [("gradvet", terminal.plain(report)) for report in self.fresh if report.failures]
-        self.fresh.clear()
-        return outcome
+                test_report.sections += [
+                    ("gradvet", terminal.plain(report)) for report in self.test_reports if report.failures
+                ]
+        self.test_reports.clear()
+        return test_report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.gathered += [Report.from_dict(data) for data in getattr(report, ATTRIBUTE, ())]
+        self.reports += [Report.from_dict(data) for data in getattr(report, REPORTS_ATTRIBUTE, ())]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         if hasattr(self.config, "workerinput"):
             return
-        for kind, write in (("html", html.write), ("json", documents.save)):
+        for kind, write in (("html", html.write), ("json", json_files.save)):
             if kind in self.files:
-                write(self.gathered, self.files[kind])
+                write(self.reports, self.files[kind])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self.gathered and (self.files or self.replaces):
+        if self.reports and (self.files or self.replaces_torch):
             terminalreporter.section("gradvet")
-            terminalreporter.line(words.tally(self.gathered))
+            terminalreporter.line(wording.tally(report.verdict for report in self.reports))
             for path in self.files.values():
                 terminalreporter.line(f"wrote {path}")
 
-    def _own_words(self, raised: pytest.ExceptionInfo[BaseException], report: Report) -> OwnWords:
-        """The line from which gradvet was called, with the worst that it found."""
-        entry = [entry for entry in raised.traceback if not _is_own(entry)][-1]
-        headline = ": ".join([report.title, *[finding.headline for finding in words.telling(report)][:1]])
+    def _failure_repr(self, raised: pytest.ExceptionInfo[BaseException], report: Report) -> GradientFailureRepr:
+        """The report, with the line of the test that called gradvet."""
+        entry = [entry for entry in raised.traceback if not _is_in_gradvet(entry)][-1]
+        headline = ": ".join([report.title, ledger_table.headline(report)])
         path = Path(entry.path)
         folder = self.config.invocation_params.dir
         shown = path.relative_to(folder) if path.is_relative_to(folder) else path
-        place = ReprFileLocation(str(shown), entry.lineno + 1, headline)
-        return OwnWords(str(entry.statement).strip(), place, self.placed(report))
+        location = ReprFileLocation(str(shown), entry.lineno + 1, headline)
+        return GradientFailureRepr(str(entry.statement).strip(), location, self.with_test_command(report))
 
 
-RUN = pytest.StashKey[Run]()
+SESSION_KEY = pytest.StashKey[PluginSession]()
 
 
-class Checker:
-    """What the fixture gives: `check` as in gradvet, failing the test where a gradient is wrong."""
+class GradvetFixture:
+    """The value of the fixture: `check` raises unless the gradients pass; other names are those of the package."""
 
-    def check(self, func: Callable[..., Any], inputs: Any, **options: Any) -> Report:
-        """`gradvet.check`; raises `GradientError` if anything failed and warns if nothing can be said."""
-        from gradvet.api import check
+    if TYPE_CHECKING:
+        check = staticmethod(assert_gradients)
+    else:
 
-        report = check(func, inputs, **options)
-        report.raise_if_failed()
-        if report.verdict is Verdict.INCONCLUSIVE:
-            headline = words.telling(report)[0].headline
-            warnings.warn(f"{report.title}: {headline}", InconclusiveWarning, stacklevel=2)
-        return report
+        @property
+        def check(self) -> Callable[..., Report]:
+            """`gradvet.assert_gradients`: raises `GradientError` unless the check passes.
+
+            With `inconclusive="warn"` or `inconclusive="ignore"` an inconclusive check does not fail the test.
+            """
+            from gradvet.api import assert_gradients
+
+            return assert_gradients
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else of the package: the fixture hides the module in tests that also import it."""
+        """Other names of the package, because the fixture hides the module of the same name."""
         return getattr(importlib.import_module("gradvet"), name)
 
 
 @pytest.fixture
-def gradvet() -> Checker:
-    """Checks gradients: `gradvet.check(func, inputs)` fails the test if they are wrong."""
-    return Checker()
+def gradvet() -> GradvetFixture:
+    """Checks gradients: `gradvet.check(func, inputs)` fails the test if they are wrong or could not be compared."""
+    return GradvetFixture()
 
 
 def seed(text: str) -> int:
-    """A number that every generator takes."""
     if not text.isdecimal() or int(text) not in SEEDS:
         raise argparse.ArgumentTypeError(f"a number from 0 to {SEEDS[-1]} was expected, found {text!r}")
     return int(text)
@@ -186,9 +192,9 @@ def seed(text: str) -> int:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gradvet", "gradients checked by gradvet")
-    group.addoption("--gradvet-html", metavar="FILE", help="write a page about all gradient checks of the run")
+    group.addoption("--gradvet-html", metavar="FILE", help="write an HTML page with all gradient checks of the run")
     group.addoption("--gradvet-json", metavar="FILE", help="write the results of all gradient checks of the run")
-    group.addoption("--gradvet-seed", metavar="N", type=seed, help="draw the same random directions in every check")
+    group.addoption("--gradvet-seed", metavar="N", type=seed, help="seed of the random directions of every check")
     group.addoption(
         "--gradvet-replace-torch",
         action="store_true",
@@ -197,34 +203,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    run = config.stash[RUN] = Run(config)
+    session = config.stash[SESSION_KEY] = PluginSession(config)
     try:
-        for path in run.files.values():
-            prepared(path)
-        if "html" in run.files:
-            html.page([])
-    except (UnwritableFileError, html.MissingLibraryError) as error:
+        html.require_writable(session.files.get("html"), session.files.get("json"))
+    except (json_files.UnwritableFileError, html.MissingLibraryError) as error:
         raise pytest.UsageError(f"gradvet: {error}") from None
-    config.pluginmanager.register(run, "gradvet-run")
-    run.begin()
+    config.pluginmanager.register(session, "gradvet-run")
+    session.start()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if RUN in config.stash:
-        config.stash[RUN].undo.close()
+    if SESSION_KEY in config.stash:
+        config.stash[SESSION_KEY].cleanup.close()
 
 
 def _hide_frames() -> None:
-    """Ask pytest to leave out gradvet's frames, by the name that it looks for in their modules."""
+    """Set `__tracebackhide__` in the modules of gradvet, so that pytest leaves out their frames."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "gradvet":
             vars(module)["__tracebackhide__"] = _is_hidden
 
 
 def _is_hidden(raised: pytest.ExceptionInfo[BaseException] | None) -> bool:
-    """Gradvet's frames tell its user nothing, unless gradvet itself broke."""
-    return raised is None or isinstance(raised.value, OURS) or not _is_own(raised.traceback[-1])
+    """Hide the frames of gradvet, unless the exception comes from inside gradvet and is not meant for users."""
+    return raised is None or isinstance(raised.value, USER_ERRORS) or not _is_in_gradvet(raised.traceback[-1])
 
 
-def _is_own(entry: TracebackEntry) -> bool:
-    return Path(entry.path).is_relative_to(OWN)
+def _is_in_gradvet(entry: TracebackEntry) -> bool:
+    return Path(entry.path).is_relative_to(PACKAGE_FOLDER)

@@ -1,4 +1,9 @@
-"""`check` at its defaults: right functions pass, wrong ones fail with the entry, hard ones are not failed."""
+"""`check` at its defaults: right functions pass, wrong ones fail with the entry, hard ones are not failed.
+
+Also tests `api/__init__.py`, `api/pipeline.py`, `api/selection.py`, `core/frontend.py`, `errors.py`, `options.py`,
+`frontends/torch/__init__.py`, `frontends/torch/binding.py`, `frontends/torch/numerical_jacobian.py` and
+`frontends/torch/reference.py`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,8 @@ from torch import Tensor, nn
 import gradvet
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import GradientError, InvalidProblemError
+from gradvet.frontends.torch import private
+from tests.functions import with_rules, with_vjp
 
 DOUBLE = torch.float64
 Wrong = Callable[[Tensor], Tensor]
@@ -23,19 +30,7 @@ Wrong = Callable[[Tensor], Tensor]
 
 def wrong_in(change: Wrong) -> Callable[[Tensor], Tensor]:
     """sin, with its gradient changed."""
-
-    class Changed(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.save_for_backward(x)
-            return torch.sin(x)
-
-        @staticmethod
-        def backward(ctx: Any, v: Tensor) -> Tensor:
-            (x,) = ctx.saved_tensors
-            return change(v * torch.cos(x))
-
-    return Changed.apply
+    return with_vjp(torch.sin, lambda v, x: change(v * torch.cos(x)))
 
 
 def one_entry(factor: float) -> Wrong:
@@ -75,25 +70,11 @@ def test_one_wrong_entry_is_named_with_value_and_error_bar(factor: float) -> Non
 
 @pytest.mark.parametrize("seed", range(3))
 def test_one_wrong_tangent_is_named(seed: int) -> None:
-    class Sine(torch.autograd.Function):
-        @staticmethod
-        def forward(x: Tensor) -> Tensor:
-            return torch.sin(x)
+    def jvp(u: Tensor, x: Tensor) -> Tensor:
+        return one_entry(0.5)(u * torch.cos(x))
 
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-            ctx.save_for_backward(*inputs)
-            ctx.save_for_forward(*inputs)
-
-        @staticmethod
-        def backward(ctx: Any, v: Tensor) -> Tensor:
-            return v * torch.cos(ctx.saved_tensors[0])
-
-        @staticmethod
-        def jvp(ctx: Any, u: Tensor) -> Tensor:
-            return one_entry(0.5)(u * torch.cos(ctx.saved_tensors[0]))
-
-    report = gradvet.check(Sine, inputs(2, 5), seed=seed, checks=["reverse", "forward"])
+    sine = with_rules(torch.sin, lambda v, x: v * torch.cos(x), jvp)
+    report = gradvet.check(sine, inputs(2, 5), seed=seed, checks=["reverse", "forward"])
     assert failed(report) == {"forward"}
     assert str(finding(report, "forward").mismatches[0]) == "d output [0, 4] / d input 0 [0, 4]"
 
@@ -305,18 +286,8 @@ def test_kink_passes_with_a_note_that_names_the_element(
 
 
 def test_value_outside_the_one_sided_slopes_fails() -> None:
-    class Relu(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.save_for_backward(x)
-            return torch.relu(x)
-
-        @staticmethod
-        def backward(ctx: Any, v: Tensor) -> Tensor:
-            (x,) = ctx.saved_tensors
-            return torch.where(x == 0, 2 * v, v * (x > 0))
-
-    report = gradvet.check(Relu, torch.tensor([1.0, 0.0, -2.0], dtype=DOUBLE))
+    relu = with_vjp(torch.relu, lambda v, x: torch.where(x == 0, 2 * v, v * (x > 0)))
+    report = gradvet.check(relu, torch.tensor([1.0, 0.0, -2.0], dtype=DOUBLE))
     assert finding(report, "reverse").facts["reason"] == "wrong even as a subgradient"
     assert str(finding(report, "reverse").mismatches[0].input) == "input 0 [1]"
 
@@ -424,25 +395,17 @@ def test_noise_of_the_derivative_itself_is_not_called_wrong() -> None:
 
 
 def test_gradient_that_is_wrong_on_purpose_is_held_to_its_surrogate() -> None:
-    class Straight(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return torch.round(x)
-
-        @staticmethod
-        def backward(ctx: Any, v: Tensor) -> Tensor:
-            return v
-
+    straight = with_vjp(torch.round, lambda v, x: v)
     x = inputs(5)
-    assert gradvet.check(Straight, x).verdict is Verdict.FAIL
-    assert gradvet.check(Straight, x, surrogate=lambda x: x.clone()).verdict is Verdict.PASS
-    assert gradvet.check(Straight, x, surrogate=lambda x: 2 * x).verdict is Verdict.FAIL
+    assert gradvet.check(straight, x).verdict is Verdict.FAIL
+    assert gradvet.check(straight, x, surrogate=lambda x: x.clone()).verdict is Verdict.PASS
+    assert gradvet.check(straight, x, surrogate=lambda x: 2 * x).verdict is Verdict.FAIL
 
 
 def test_time_that_is_spent_is_said() -> None:
     report = gradvet.check(torch.sin, inputs(4), budget=1e-9)
     assert report.verdict is not Verdict.FAIL
-    assert any("time that was given is spent" in line for line in report.coverage)
+    assert any("time budget was spent" in line for line in report.coverage)
 
 
 @pytest.mark.parametrize("settings", [{"budget": 0.0}, {"budget": -1.0}, {"modes": ()}, {"checks": ()}])
@@ -514,7 +477,11 @@ def test_numerical_jacobian_of_several_inputs_is_in_blocks_by_name() -> None:
 def test_wrong_second_derivatives_of_stock_torch_are_reported(function: Any, shapes: list[tuple[int, ...]]) -> None:
     arguments = tuple(inputs(*shape, seed=number) for number, shape in enumerate(shapes))
     report = gradvet.check(function, arguments, order=2)
-    assert failed(report) == {"reverse-over-forward", "forward-over-forward"}
+    # Without private names hooks are assumed, and torch's conventions at generated points count as failures.
+    assert failed(report) - ({"points"} if private.PUBLIC_ONLY else set()) == {
+        "reverse-over-forward",
+        "forward-over-forward",
+    }
 
 
 def test_right_second_derivatives_pass() -> None:
@@ -537,16 +504,6 @@ def test_composition_that_is_not_offered_is_skipped_and_said() -> None:
 
 
 def test_detached_term_of_the_gradient_is_found_at_second_order() -> None:
-    class Cube(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.save_for_backward(x)
-            return x**3
-
-        @staticmethod
-        def backward(ctx: Any, v: Tensor) -> Tensor:
-            (x,) = ctx.saved_tensors
-            return 3 * v * x * x.detach()
-
-    assert gradvet.check(Cube, inputs(4)).verdict is Verdict.PASS
-    assert "reverse-over-reverse" in failed(gradvet.check(Cube, inputs(4), order=2))
+    cube = with_vjp(lambda x: x**3, lambda v, x: 3 * v * x * x.detach())
+    assert gradvet.check(cube, inputs(4)).verdict is Verdict.PASS
+    assert "reverse-over-reverse" in failed(gradvet.check(cube, inputs(4), order=2))

@@ -1,4 +1,7 @@
-"""Points and shapes that the user did not give: what is wrong there is found, what is only special is not failed."""
+"""Generated points and shapes: wrong derivatives are found there, right functions at special points are not failed.
+
+Also tests `frontends/torch/domains.py`, `frontends/torch/points.py` and `frontends/torch/shapes.py`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from torch import Tensor, nn
 import gradvet
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import InvalidProblemError
+from tests.functions import Gradients, Inputs, with_gradients_changed, with_vjp
 
 DOUBLE = torch.float64
 Function = Callable[..., Any]
@@ -24,41 +28,17 @@ def inputs(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
 
 
-class Same(torch.autograd.Function):
-    """The identity, with a derivative of its own."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
-        return cotangents[0]
-
-
-def same(x: Tensor) -> Tensor:
-    found: Tensor = Same.apply(x)  # type: ignore[no-untyped-call]
-    return found
+same = with_vjp(torch.clone, lambda v, x: v)
+"""The identity, with a derivative written by hand."""
 
 
 def handwritten(function: Function, change: Callable[..., Tensor] = lambda gradient, x: gradient) -> Function:
-    """The function with its own gradient, changed, as a formula that somebody wrote."""
+    """The function, whose true gradient is changed and cannot be differentiated again."""
 
-    class Written(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.save_for_backward(x)
-            return function(x.detach())
+    def changed(gradients: Gradients, inputs: Inputs) -> Gradients:
+        return [change(gradients[0].detach(), inputs[0].detach())]
 
-        @staticmethod
-        def backward(ctx: Any, v: Tensor) -> Tensor:
-            (x,) = ctx.saved_tensors
-            with torch.enable_grad():
-                x = x.detach().requires_grad_()
-                (gradient,) = torch.autograd.grad(function(x), x, v)
-            return change(gradient, x.detach())
-
-    return Written.apply
+    return with_gradients_changed(function, changed)
 
 
 def wrong_where(function: Function, there: Callable[[Tensor], Tensor], factor: float = 0.0) -> Function:
@@ -368,7 +348,7 @@ def test_parameters_of_a_module_keep_their_values_and_shapes() -> None:
     assert {length for _, length in seen} >= {0, 1, 4, 5}
 
 
-def test_warnings_of_points_that_nobody_asked_for_are_not_passed_on(recwarn: pytest.WarningsRecorder) -> None:
+def test_warnings_at_generated_points_are_not_passed_on(recwarn: pytest.WarningsRecorder) -> None:
     def function(x: Tensor) -> Tensor:
         if len(x) < 5 or bool((x == 0).any()):
             warnings.warn("not here", stacklevel=1)
@@ -428,7 +408,7 @@ BRANCHES = {
 
 @pytest.mark.parametrize("name", BRANCHES)
 def test_branch_that_has_the_value_and_not_the_slope_fails_at_its_point(name: str) -> None:
-    """The choice between smooth formulas is the user's; what torch's own kinks give is torch's convention."""
+    """A branch between smooth formulas is user code; the gradient at a kink of a torch operator is a convention."""
     function, where = BRANCHES[name]
     report = gradvet.check(function, torch.linspace(-2.0, 2.3, 10, dtype=torch.float64), seed=0)
     assert [finding.check for finding in report.failures] == (["points"] if where else [])

@@ -1,4 +1,7 @@
-"""Custom operators and compilation in the same report."""
+"""Custom operators and compilation in the same report.
+
+Also tests `frontends/torch/toolchain.py`.
+"""
 
 from __future__ import annotations
 
@@ -124,6 +127,6 @@ def test_thorough_check_has_second_order_all_points_and_a_finer_resolution() -> 
     report = gradvet.check(torch.sin, inputs(3), thorough=True, seed=1)
     assert {"reverse-over-reverse", "points"} <= {finding.check for finding in report.findings}
     assert "order=2" in report.replay
-    assert "power=0.0001" in report.replay
+    assert "resolution=0.0001" in report.replay
     assert "points='thorough'" in report.replay
     assert "order=2" not in gradvet.check(torch.sin, inputs(3), thorough=True, order=1).replay

@@ -22,6 +22,8 @@ FLAGS = (
     "--disable-sync",
 )
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
+PATIENCE = 600_000
+"""Milliseconds to wait for the browser. A loaded machine is slow."""
 
 
 class Visit:
@@ -43,9 +45,9 @@ def visit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
     wrong = [failed(name) for name in ("scaled", "tilted", "shifted", "last")]
     write([passed("sine"), *wrong, doubtful("jump"), passed("cosine"), passed("tangent")], file)
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=PATIENCE)
         page = browser.new_page(viewport={"width": 1200, "height": 900})
-        page.set_default_timeout(60_000)  # a loaded machine is slow, not wrong
+        page.set_default_timeout(PATIENCE)
         visit = Visit(page)
         page.on("console", lambda message: visit.complaints.append(message.text))
         page.on("pageerror", lambda error: visit.complaints.append(str(error)))

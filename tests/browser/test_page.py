@@ -110,5 +110,5 @@ def test_figures_of_a_closed_check_are_drawn_when_it_opens(page: Any) -> None:
 
 def test_narrow_window_needs_no_sideways_scrolling(page: Any) -> None:
     page.set_viewport_size({"width": 380, "height": 800})
-    page.wait_for_timeout(300)
+    page.wait_for_function("document.documentElement.scrollWidth <= 380")
     assert page.evaluate("document.documentElement.scrollWidth") <= 380

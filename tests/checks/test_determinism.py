@@ -1,7 +1,8 @@
-"""Two backward passes against each other, as findings."""
+"""Two backward passes against each other, of one graph or of two, and two forward passes, as findings."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -9,12 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.checks import determinism
+from gradvet.checks.determinism import determinism, drop_in_determinism
 from gradvet.core.context import Context
 from gradvet.core.results import Finding, Verdict
+from gradvet.frontends.torch.binding import drop_in_binding
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.options import Options
-from tests.core.planted import numbers
+from tests.core.contexts import context_of, point
+from tests.core.wrong_jacobians import numbers
 
 GOLDEN = 0.618034
 """Multiples of it, modulo one, never come close to each other soon."""
@@ -36,21 +39,21 @@ class Jitter(torch.autograd.Function):
         return v * 2.0 + part * ctx.amount * (v if ctx.relative else 1.0), None, None
 
 
-def found(function: Any, tolerance: float = 0.0, size: int = 4) -> list[Finding]:
-    problem = TorchProblem(function, [numbers((size,), 0).requires_grad_()], seed=0)
-    return list(determinism(Context(problem, Options(seed=0, nondeterminism=tolerance))))
+def drop_in_findings(function: Any, tolerance: float = 0.0, size: int = 4) -> list[Finding]:
+    problem = TorchProblem(drop_in_binding(function, [numbers((size,), 0).requires_grad_()]), seed=0)
+    return list(drop_in_determinism(Context(problem, Options(seed=0, nondeterminism=tolerance))))
 
 
 def test_reproducible_derivative_passes() -> None:
     for function in (torch.sin, lambda x: (x.sin(), x.cos() @ x), lambda x: x.cumsum(0) / 3.0):
-        (finding,) = found(function)
+        (finding,) = drop_in_findings(function)
         assert (finding.check, finding.verdict) == ("determinism", Verdict.PASS)
         assert finding.headline == "the derivative is reproducible"
 
 
 @pytest.mark.parametrize("relative", [True, False])
 def test_derivative_that_differs_between_passes_fails(relative: bool) -> None:
-    (finding,) = found(lambda x: Jitter.apply(x, 1e-9, relative))
+    (finding,) = drop_in_findings(lambda x: Jitter.apply(x, 1e-9, relative))
     assert (finding.check, finding.verdict) == ("determinism", Verdict.FAIL)
     assert finding.headline.startswith("two backward passes with the same cotangent differ by ")
     assert 0.05e-9 < finding.facts["spread"] < 3e-9
@@ -73,14 +76,14 @@ def test_derivative_that_differs_in_every_second_pass_fails(outputs: int) -> Non
     def function(x: Tensor) -> tuple[Tensor, ...]:
         return (Alternating.apply(x), x.sin())[:outputs]
 
-    (finding,) = found(function)
+    (finding,) = drop_in_findings(function)
     assert finding.verdict is Verdict.FAIL
 
 
 def test_jitter_is_compared_with_the_tolerance_entry_by_entry() -> None:
     # Along a random codirection the jitter of a row of the Jacobian is up to one and a half times as large.
     for tolerance, verdict in ((1e-6, Verdict.PASS), (0.3e-6, Verdict.FAIL)):
-        (finding,) = found(lambda x: Jitter.apply(x, 1e-6, True), tolerance)
+        (finding,) = drop_in_findings(lambda x: Jitter.apply(x, 1e-6, True), tolerance)
         assert finding.verdict is verdict
 
 
@@ -94,23 +97,23 @@ def test_pass_that_adds_a_constant_is_reproducible() -> None:
         def backward(ctx: Any, v: Tensor) -> Tensor:
             return v * 2.0 + 1.0
 
-    (finding,) = found(Constant.apply)
+    (finding,) = drop_in_findings(Constant.apply)
     assert finding.verdict is Verdict.PASS
 
 
 def test_derivative_that_is_not_finite_is_another_checks_matter() -> None:
-    (finding,) = found(lambda x: torch.where(x > 1e9, x, x * torch.nan))
+    (finding,) = drop_in_findings(lambda x: torch.where(x > 1e9, x, x * torch.nan))
     assert finding.verdict is Verdict.PASS
 
 
 def test_jitter_of_one_output_among_several_is_found() -> None:
-    (finding,) = found(lambda x: (x.sin(), Jitter.apply(x, 1e-9, True)))
+    (finding,) = drop_in_findings(lambda x: (x.sin(), Jitter.apply(x, 1e-9, True)))
     assert finding.verdict is Verdict.FAIL
 
 
 def test_nothing_to_run_gives_no_finding() -> None:
-    assert found(torch.sin, size=0) == []
-    assert found(torch.Tensor.detach) == []
+    assert drop_in_findings(torch.sin, size=0) == []
+    assert drop_in_findings(torch.Tensor.detach) == []
 
 
 def test_tolerance_is_held_by_single_entries_however_many_rows_there_are() -> None:
@@ -128,5 +131,51 @@ def test_tolerance_is_held_by_single_entries_however_many_rows_there_are() -> No
             part = next(Rows.passes) * GOLDEN % 1.0
             return 2.0 * v.sum().reshape(1) + 1e-4 * part * v.abs().sum()
 
-    assert [finding.verdict for finding in found(Rows.apply, 1.1e-4, size=1)] == [Verdict.PASS]
-    assert [finding.verdict for finding in found(Rows.apply, 1e-5, size=1)] == [Verdict.FAIL]
+    assert [finding.verdict for finding in drop_in_findings(Rows.apply, 1.1e-4, size=1)] == [Verdict.PASS]
+    assert [finding.verdict for finding in drop_in_findings(Rows.apply, 1e-5, size=1)] == [Verdict.FAIL]
+
+
+def restless(noise: float, calls: Iterator[int]) -> Any:
+    """3x, whose gradient of the last entry is off by this part of it at every other call."""
+
+    class Restless(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return 3.0 * x
+
+        @staticmethod
+        def backward(ctx: Any, v: Tensor) -> Tensor:
+            factors = torch.full_like(v, 3.0)
+            factors[-1] *= 1.0 + noise * (next(calls) % 2)
+            return v * factors
+
+    return Restless.apply
+
+
+def found(noise: float) -> Finding:
+    (finding,) = determinism(context_of(restless(noise, count()), point(1.0, 1.0, 1.0)))
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("noise", "verdict"), [(0.0, Verdict.PASS), (2e-14, Verdict.PASS), (2e-12, Verdict.FAIL), (0.1, Verdict.FAIL)]
+)
+def test_gradients_may_differ_by_a_thousand_roundoffs(noise: float, verdict: Verdict) -> None:
+    finding = found(noise)
+    assert finding.verdict is verdict
+    assert (finding.facts["backward"] > 0.0) is (noise > 0.0)
+
+
+def test_entry_that_differs_is_named_with_its_difference() -> None:
+    finding = found(0.1)
+    assert finding.headline.endswith("at input 0 [2]")
+    assert 0.05 <= finding.facts["backward"] <= 0.6
+
+
+def test_function_that_wobbles_is_told_from_one_that_does_not() -> None:
+    calls = count()
+    context = context_of(lambda x: x * (1.0 + 1e-9 * next(calls)), point(1.0, 1.0))
+    (finding,) = determinism(context)
+    assert (finding.verdict, finding.headline) == (Verdict.PASS, "the function is random in itself")
+    assert finding.facts["forward"] > 0.0
+    assert found(0.0).headline == "21 equal backward passes give equal gradients"

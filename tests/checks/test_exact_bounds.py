@@ -1,4 +1,7 @@
-"""Checks that need no differences forgive roundoff and nothing more, and have nothing to say about no numbers."""
+"""Checks that need no differences forgive roundoff and nothing more, and have nothing to say about no numbers.
+
+Also tests `checks/adjoint.py` and `checks/toolchain.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from gradvet.checks import catalogue
 from gradvet.checks.adjoint import duality
 from gradvet.checks.batching import batched
-from gradvet.checks.catalogue import EXACT
 from gradvet.checks.outputs import detached, values
 from gradvet.checks.state import frozen
 from gradvet.checks.toolchain import compiled_against
 from gradvet.core.context import Context
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
-from tests.core.trials import point, trial_of, written
+from gradvet.frontends.torch.variants import TorchVariants
+from tests.core.contexts import context_of, point
+from tests.functions import with_derivative, with_rules
 
 FAIL, PASS = Verdict.FAIL, Verdict.PASS
 
@@ -29,7 +34,7 @@ def vector(*numbers: float) -> Tensor:
 
 def tripled(slope: float = 3.0) -> Context:
     """3x at (1, 2, 4) with this as its derivative."""
-    return trial_of(written(lambda x: 3.0 * x, lambda x: torch.full_like(x, slope)), point(1.0, 2.0, 4.0))
+    return context_of(with_derivative(lambda x: 3.0 * x, lambda x: torch.full_like(x, slope)), point(1.0, 2.0, 4.0))
 
 
 def only(findings: Any) -> Finding:
@@ -45,7 +50,7 @@ def test_value_without_grad_mode_may_differ_by_roundoff(
     value: float, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = tripled()
-    monkeypatch.setattr(context.problem.variants, "without_grad_mode", lambda: vector(3.0, value, 12.0))
+    monkeypatch.setattr(TorchVariants, "without_grad_mode", lambda self: vector(3.0, value, 12.0))
     finding = only(values(context))
     assert finding.verdict is verdict
     if verdict is FAIL:
@@ -55,10 +60,10 @@ def test_value_without_grad_mode_may_differ_by_roundoff(
 
 def test_value_of_a_random_function_may_differ_by_what_it_wobbles(monkeypatch: pytest.MonkeyPatch) -> None:
     context = tripled()
-    context.repeat_noise = vector(0.0, 0.0, 1e-3)
-    monkeypatch.setattr(context.problem.variants, "without_grad_mode", lambda: vector(3.0, 6.01, 12.0))
+    monkeypatch.setattr(Context, "repeat_noise", vector(0.0, 0.0, 1e-3))
+    monkeypatch.setattr(TorchVariants, "without_grad_mode", lambda self: vector(3.0, 6.01, 12.0))
     assert only(values(context)).verdict is PASS
-    monkeypatch.setattr(context.problem.variants, "without_grad_mode", lambda: vector(3.0, 6.1, 12.0))
+    monkeypatch.setattr(TorchVariants, "without_grad_mode", lambda self: vector(3.0, 6.1, 12.0))
     assert only(values(context)).verdict is FAIL
 
 
@@ -70,7 +75,7 @@ def test_value_in_a_batch_may_differ_by_half_its_digits(
     alone = vector(3.0, 6.0, 12.0, 3.0, 6.0, 12.0)
     together = alone.clone()
     together[4] += error
-    monkeypatch.setattr(context.problem.variants, "values_mapped", lambda: (together, alone))
+    monkeypatch.setattr(TorchVariants, "values_mapped", lambda self: (together, alone))
     found = [finding for finding in batched(context) if "value" in finding.headline]
     assert only(found).verdict is verdict
     if verdict is FAIL:
@@ -78,11 +83,11 @@ def test_value_in_a_batch_may_differ_by_half_its_digits(
 
 
 def test_what_cannot_be_batched_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
+    def refuse(variants: TorchVariants) -> None:
         raise RuntimeError("the first line\nthe second line")
 
     context = tripled()
-    monkeypatch.setattr(context.problem.variants, "values_mapped", refuse)
+    monkeypatch.setattr(TorchVariants, "values_mapped", refuse)
     words = [finding.headline for finding in batched(context) if finding.verdict is Verdict.SKIPPED]
     assert words == ["values cannot be batched here: the first line"]
 
@@ -91,7 +96,9 @@ def test_what_cannot_be_batched_is_said_in_one_line(monkeypatch: pytest.MonkeyPa
     ("factor", "verdict"), [(1.0, PASS), (1.0 + 1e-10, PASS), (1.0 + 1e-5, FAIL), (0.9, FAIL), (2.0, FAIL)]
 )
 def test_compiled_function_may_differ_by_half_the_digits(factor: float, verdict: Verdict) -> None:
-    twin = trial_of(written(lambda x: 3.0 * factor * x, lambda x: torch.full_like(x, 3.0)), point(1.0, 2.0, 4.0))
+    twin = context_of(
+        with_derivative(lambda x: 3.0 * factor * x, lambda x: torch.full_like(x, 3.0)), point(1.0, 2.0, 4.0)
+    )
     finding = only(compiled_against(twin.problem)(tripled()))
     assert finding.verdict is verdict
     if verdict is FAIL:
@@ -106,30 +113,13 @@ def test_gradient_of_a_compiled_function_is_that_of_the_plain_one(slope: float, 
 def with_slopes(forward: float, reverse: float) -> Callable[[Tensor], Tensor]:
     """3x with one derivative in forward and another in reverse mode."""
 
-    class Modes(torch.autograd.Function):
-        @staticmethod
-        def forward(x: Tensor) -> Tensor:
-            return 3.0 * x
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            pass
-
-        @staticmethod
-        def backward(ctx: Any, v: Tensor) -> Tensor:
-            return reverse * v
-
-        @staticmethod
-        def jvp(ctx: Any, u: Tensor) -> Tensor:
-            return forward * u
-
-    return Modes.apply
+    return with_rules(lambda x: 3.0 * x, lambda v, x: reverse * v, lambda u, x: forward * u)
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, PASS), (1.0 + 1e-7, PASS), (1.001, FAIL), (0.0, FAIL)])
 def test_forward_and_reverse_mode_agree_to_a_hundred_thousandth(factor: float, verdict: Verdict) -> None:
     for modes in (with_slopes(3.0 * factor, 3.0), with_slopes(3.0, 3.0 * factor)):
-        assert only(duality(trial_of(modes, point(1.0, 2.0, 4.0)))).verdict is verdict
+        assert only(duality(context_of(modes, point(1.0, 2.0, 4.0)))).verdict is verdict
 
 
 @pytest.mark.parametrize(("factor", "inside"), [(1.0003, PASS), (1.1, FAIL), (2.0, FAIL)])
@@ -137,13 +127,13 @@ def test_forward_and_reverse_mode_may_differ_by_half_the_digits_of_a_coarser_for
     factor: float, inside: Verdict
 ) -> None:
     modes = with_slopes(3.0 * factor, 3.0)
-    assert only(duality(trial_of(modes, point(0.1, 0.2, 0.4)))).verdict is FAIL
-    assert only(duality(trial_of(lambda x: modes(x.float()).double(), point(0.1, 0.2, 0.4)))).verdict is inside
+    assert only(duality(context_of(modes, point(0.1, 0.2, 0.4)))).verdict is FAIL
+    assert only(duality(context_of(lambda x: modes(x.float()).double(), point(0.1, 0.2, 0.4)))).verdict is inside
 
 
 @pytest.mark.parametrize(("slope", "verdict"), [(0.0, PASS), (1e-14, PASS), (1e-6, Verdict.SKIPPED)])
 def test_output_without_derivative_that_varies_is_told_from_roundoff(slope: float, verdict: Verdict) -> None:
-    context = trial_of(lambda x: (2.0 * x, 1.0 + slope * x.detach()), point(1.0, 2.0))
+    context = context_of(lambda x: (2.0 * x, 1.0 + slope * x.detach()), point(1.0, 2.0))
     finding = only(detached(context))
     assert finding.verdict is verdict
     assert finding.facts.get("outputs", []) == ([] if verdict is PASS else ["output 1"])
@@ -155,10 +145,12 @@ def test_function_that_cannot_be_called_with_one_input_alone_is_not_failed() -> 
             raise RuntimeError("the second must require grad\nor else")
         return x * y
 
-    finding = only(frozen(trial_of(both, point(1.0), point(2.0))))
+    finding = only(frozen(context_of(both, point(1.0), point(2.0))))
     assert finding.verdict is Verdict.SKIPPED
     assert finding.headline.endswith("when only input 0 requires grad: the second must require grad")
 
+
+EXACT = {check.name: check.run for check in catalogue.EXACT}
 
 NUMBERS = [
     "determinism",
@@ -175,15 +167,15 @@ NUMBERS = [
 @pytest.mark.parametrize("check", [EXACT[name] for name in (*NUMBERS, "duality", "layouts")])
 def test_function_of_no_numbers_or_with_no_numbers_is_not_asked(check: CheckFunction) -> None:
     nothing, some = point(), point(1.0, 2.0)
-    assert list(check(trial_of(torch.sin, nothing))) == []
-    assert list(check(trial_of(lambda x: x[:0], some))) == []
-    assert list(check(trial_of(lambda x: x.sum(), nothing))) == []
+    assert list(check(context_of(torch.sin, nothing))) == []
+    assert list(check(context_of(lambda x: x[:0], some))) == []
+    assert list(check(context_of(lambda x: x.sum(), nothing))) == []
 
 
 @pytest.mark.parametrize(
     "check", [EXACT[name] for name in (*NUMBERS, "values", "metadata", "undefined", "duality", "layouts")]
 )
 def test_right_function_gets_an_answer(check: CheckFunction) -> None:
-    findings = list(check(trial_of(torch.sin, torch.linspace(0.1, 1.1, 6, dtype=torch.float64).reshape(2, 3))))
+    findings = list(check(context_of(torch.sin, torch.linspace(0.1, 1.1, 6, dtype=torch.float64).reshape(2, 3))))
     assert findings or check is EXACT["metadata"]
     assert {finding.verdict for finding in findings} <= {PASS}

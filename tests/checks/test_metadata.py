@@ -8,18 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.checks import metadata, tangent_types
+from gradvet.checks.metadata import metadata, tangent_types
 from gradvet.core.context import Context
 from gradvet.core.problem import Misfit
 from gradvet.core.results import Finding, Verdict
+from gradvet.frontends.torch.binding import drop_in_binding
 from gradvet.frontends.torch.layouts import layouts_of
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.options import Options
-from tests.core.planted import numbers
+from tests.core.wrong_jacobians import numbers
 
 
 def found(check: Any, function: Any, *points: Tensor, exact: bool = True) -> list[Finding]:
-    problem = TorchProblem(function, [point.requires_grad_() for point in points], seed=0)
+    problem = TorchProblem(drop_in_binding(function, [point.requires_grad_() for point in points]), seed=0)
     return list(check(Context(problem, Options(seed=0, exact_types=exact))))
 
 
@@ -109,7 +110,9 @@ def test_tangents_like_their_values_pass_in_silence() -> None:
     assert found(tangent_types, torch.abs, numbers((3,), 0, torch.complex128)) == []
 
 
-def test_misfits_of_the_last_pass_are_data() -> None:
-    problem = TorchProblem(sparse_gradient, [numbers((3,), 0).requires_grad_(), numbers((3,), 1).requires_grad_()], 0)
-    problem.vjp(torch.ones(3, dtype=torch.float64))
-    assert problem.gradient_misfits() == [Misfit(1, "layout", "torch.sparse_coo", "torch.strided", "sparse")]
+def test_misfits_of_a_pass_are_data() -> None:
+    problem = TorchProblem(
+        drop_in_binding(sparse_gradient, [numbers((3,), 0).requires_grad_(), numbers((3,), 1).requires_grad_()]), 0
+    )
+    found = problem.gradient(torch.ones(3, dtype=torch.float64))
+    assert found.misfits == [Misfit(1, "layout", "torch.sparse_coo", "torch.strided", "sparse")]

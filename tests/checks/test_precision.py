@@ -1,4 +1,4 @@
-"""The gradient in low precision against the one in double precision, as findings."""
+"""Derivatives in low precision against those of the float64 reference, as findings."""
 
 from __future__ import annotations
 
@@ -8,78 +8,170 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.checks.precision import precision_against
+from gradvet.checks.precision import OVERFLOWS, precision_against
+from gradvet.core import thresholds
+from gradvet.core.context import Context
 from gradvet.core.results import Finding, Verdict
-from tests.core.trials import Elementwise, point, trial_of, written
+from tests.core.contexts import Elementwise, context_of
+from tests.functions import with_derivative, with_rules
 
-NUMBERS = (0.3, 0.7, 1.1)
+LOW = (torch.float32, torch.bfloat16, torch.float16)
+LOW_PRECISIONS = pytest.mark.parametrize("dtype", LOW, ids=str)
+SIZES = pytest.mark.parametrize("shape", [(3,), (8, 16)], ids=["few", "many"])
+SEEDS = pytest.mark.parametrize("seed", range(3))
 
-
-def compared(low: Elementwise, function: Elementwise = torch.sin, derivative: Elementwise = torch.cos) -> Finding:
-    """Where the gradient in float32 has `low` as a factor of its last entry."""
-
-    def gradient(x: Tensor) -> Tensor:
-        right = derivative(x)
-        return torch.cat([right[:-1], low(right[-1:])]) if x.dtype is torch.float32 else right
-
-    single, double = (
-        trial_of(written(function, gradient), point(*NUMBERS, dtype=dtype)) for dtype in (torch.float32, torch.float64)
-    )
-    (finding,) = precision_against(double)(single)
-    return finding
+Shape = tuple[int, ...]
 
 
+def pair(function: Elementwise, dtype: torch.dtype, shape: Shape = (3,), seed: int = 0) -> tuple[Context, Context]:
+    """The function in low precision, and its reference at the same numbers."""
+    given = torch.linspace(0.3, 1.1, math.prod(shape)).reshape(shape).to(dtype)
+    low, high = (context_of(function, x.requires_grad_(), seed=seed) for x in (given, given.double()))
+    return low, high
+
+
+def compared(function: Elementwise, dtype: torch.dtype, shape: Shape = (3,), seed: int = 0) -> tuple[Finding, Finding]:
+    """The findings about reverse and forward mode."""
+    low, high = pair(function, dtype, shape, seed)
+    reverse, forward = precision_against(high)(low)
+    assert (reverse.facts["mode"], forward.facts["mode"]) == ("reverse", "forward")
+    assert reverse.facts["epsilon"] == forward.facts["epsilon"] == torch.finfo(dtype).eps
+    return reverse, forward
+
+
+def changed_below_double(
+    change: Elementwise, f: Elementwise = torch.sin, slope: Elementwise = torch.cos
+) -> Elementwise:
+    """`f` with the derivative `slope` in float64, and with `change(slope)` below it."""
+    return with_derivative(f, lambda x: slope(x) if x.dtype is torch.float64 else change(slope(x)))
+
+
+def scaled(factor: float) -> Elementwise:
+    return changed_below_double(lambda slope: factor * slope)
+
+
+def without_last(slope: Tensor) -> Tensor:
+    """The derivative without its last row."""
+    return torch.cat([slope[:-1], 0.0 * slope[-1:]])
+
+
+def last_scaled(factor: float) -> Elementwise:
+    return changed_below_double(lambda slope: torch.cat([slope[:-1], factor * slope[-1:]]))
+
+
+@SEEDS
+@SIZES
+@LOW_PRECISIONS
+@pytest.mark.parametrize(
+    "function", [torch.sin, torch.exp, scaled(1.0), lambda x: torch.sin(x) - torch.sin(x.detach())]
+)
+def test_right_derivative_passes(function: Elementwise, dtype: torch.dtype, shape: Shape, seed: int) -> None:
+    for finding in compared(function, dtype, shape, seed):
+        assert finding.verdict is Verdict.PASS
+        assert finding.facts["ratio"] <= thresholds.PRECISION_DOUBT
+        assert finding.mismatches == ()
+
+
+@SEEDS
+@SIZES
+@LOW_PRECISIONS
+def test_factor_of_nine_tenths_fails_by_the_common_scale(dtype: torch.dtype, shape: Shape, seed: int) -> None:
+    for finding in compared(scaled(0.9), dtype, shape, seed):
+        assert finding.verdict is Verdict.FAIL
+        assert finding.facts["scale"] == pytest.approx(-0.1, abs=2.0 * torch.finfo(dtype).eps)
+        assert "times the one in float64" in finding.headline
+
+
+@SEEDS
+@SIZES
+@pytest.mark.parametrize("factor", [0.97, 1.03])
+def test_factor_of_a_few_roundoffs_in_bfloat16_never_passes(factor: float, shape: Shape, seed: int) -> None:
+    for finding in compared(scaled(factor), torch.bfloat16, shape, seed):
+        assert finding.verdict is not Verdict.PASS
+        assert abs(finding.facts["scale"]) > thresholds.PRECISION_SCALE_MAX
+
+
+@SEEDS
+@pytest.mark.parametrize("factor", [0.99, 1.01, 0.97])
+def test_factor_of_a_hundredth_in_float32_fails(factor: float, seed: int) -> None:
+    assert [finding.verdict for finding in compared(scaled(factor), torch.float32, (3,), seed)] == [Verdict.FAIL] * 2
+
+
+@SEEDS
+@LOW_PRECISIONS
+def test_lost_row_fails_and_an_entry_of_it_is_named(dtype: torch.dtype, seed: int) -> None:
+    for finding in compared(changed_below_double(without_last), dtype, (8, 16), seed):
+        assert finding.verdict is Verdict.FAIL
+        (mismatch,) = finding.mismatches
+        assert mismatch.derivative == 0.0
+        leaf = "input 0" if finding.facts["mode"] == "reverse" else "output"
+        assert str(mismatch.input).startswith(f"{leaf} [7, ")
+
+
+@SEEDS
 @pytest.mark.parametrize(
     ("factor", "verdict"),
     [
         (1.0, Verdict.PASS),
-        (1.0 + 2e-7, Verdict.PASS),
-        (1.0 + 1e-4, Verdict.INCONCLUSIVE),
-        (1.0 - 1e-4, Verdict.INCONCLUSIVE),
+        (1.0 + 1e-4, Verdict.PASS),
+        (1.0 - 2e-3, Verdict.PASS),
         (1.01, Verdict.FAIL),
         (0.0, Verdict.FAIL),
         (math.nan, Verdict.FAIL),
     ],
 )
-def test_gradient_is_wrong_in_low_precision_if_no_roundoff_explains_it(factor: float, verdict: Verdict) -> None:
-    finding = compared(lambda gradient: factor * gradient)
-    assert finding.verdict is verdict
-    assert (finding.facts["ratio"] > 1.0) is (verdict is not Verdict.PASS)
-    if verdict is Verdict.FAIL:
-        assert str(finding.mismatches[0].input) == "input 0 [2]"
+def test_entry_agrees_up_to_a_quarter_of_the_resolution_asked_for(factor: float, verdict: Verdict, seed: int) -> None:
+    for finding in compared(last_scaled(factor), torch.float32, (3,), seed):
+        assert finding.verdict is verdict
+        assert (finding.facts["ratio"] > thresholds.PRECISION_DOUBT) is (verdict is Verdict.FAIL)
+        if verdict is Verdict.FAIL:
+            assert str(finding.mismatches[0].input).endswith(" [2]")
 
 
-def test_gradient_that_overflows_as_it_must_is_not_wrong() -> None:
+def test_gradient_that_overflows_as_it_must_is_not_wrong_and_not_compared() -> None:
     def steep(x: Tensor) -> Tensor:
-        return torch.full_like(x, 1e300) if x.dtype is torch.float64 else torch.full_like(x, math.inf)
+        return torch.full_like(x, 1e300 if x.dtype is torch.float64 else math.inf)
 
-    assert compared(lambda gradient: gradient, derivative=steep).verdict is Verdict.PASS
-
-
-def test_gradient_that_is_infinite_in_both_precisions_is_not_wrong() -> None:
-    finding = compared(lambda gradient: gradient, derivative=lambda x: torch.full_like(x, math.inf))
-    assert finding.verdict is Verdict.PASS
+    low, high = pair(with_derivative(torch.sin, steep), torch.float32)
+    findings = list(precision_against(high)(low))
+    assert [finding.verdict for finding in findings] == [Verdict.PASS] * 2
+    assert [(row.compared, row.is_complete) for row in low.record.ledger.rows()] == [(0, False)] * 2
 
 
-@pytest.mark.parametrize(("roundoffs", "verdict"), [(2.0, Verdict.PASS), (8.0, Verdict.INCONCLUSIVE)])
-@pytest.mark.parametrize("slope", [3e-3, 3.0, 3e3])
-def test_gradient_that_responds_to_nothing_may_be_off_by_a_few_roundoffs_of_itself(
-    slope: float, roundoffs: float, verdict: Verdict
-) -> None:
-    def vanishing(x: Tensor) -> Tensor:
-        return slope * (x - torch.tensor(NUMBERS, dtype=x.dtype))
-
-    def constant(x: Tensor) -> Tensor:
-        return torch.full_like(x, slope)
-
-    factor = 1.0 + roundoffs * torch.finfo(torch.float32).eps
-    assert compared(lambda gradient: factor * gradient, vanishing, constant).verdict is verdict
+def test_gradient_that_is_infinite_in_both_precisions_is_not_wrong_and_not_compared() -> None:
+    low, high = pair(with_derivative(torch.sin, lambda x: torch.full_like(x, math.inf)), torch.float32)
+    findings = list(precision_against(high)(low))
+    assert [finding.verdict for finding in findings] == [Verdict.PASS] * 2
+    assert [(row.compared, row.is_complete) for row in low.record.ledger.rows()] == [(0, False)] * 2
 
 
-def test_values_that_overflow_leave_doubt() -> None:
-    finding = compared(lambda gradient: gradient, function=lambda x: torch.exp(200.0 * x))
+def test_infinite_gradient_where_the_reference_is_small_fails() -> None:
+    for finding in compared(last_scaled(math.inf), torch.float32):
+        assert finding.verdict is Verdict.FAIL
+
+
+def test_values_that_overflow_are_inconclusive() -> None:
+    low, high = pair(lambda x: torch.exp(200.0 * x), torch.float32)
+    (finding,) = precision_against(high)(low)
+    assert (finding.verdict, finding.headline) == (Verdict.INCONCLUSIVE, OVERFLOWS)
+
+
+def test_function_of_no_numbers_is_inconclusive() -> None:
+    low, high = pair(torch.sin, torch.float32, (0,))
+    (finding,) = precision_against(high)(low)
     assert finding.verdict is Verdict.INCONCLUSIVE
-    assert "overflow" in finding.headline
+
+
+@SEEDS
+@pytest.mark.parametrize("factor", [0.9, 1.1, 0.0, math.nan])
+def test_wrong_jvp_in_float32_fails_beside_a_right_vjp(factor: float, seed: int) -> None:
+    def jvp(u: Tensor, x: Tensor) -> Tensor:
+        return u * torch.cos(x) * (1.0 if x.dtype is torch.float64 else factor)
+
+    function = with_rules(torch.sin, lambda v, x: v * torch.cos(x), jvp)
+    reverse, forward = compared(function, torch.float32, (8, 16), seed)
+    assert (reverse.verdict, forward.verdict) == (Verdict.PASS, Verdict.FAIL)
+    assert "tangent" in forward.headline
 
 
 def test_gradient_that_responds_to_the_last_digit_of_its_inputs_may_be_off_by_its_response() -> None:
@@ -89,5 +181,19 @@ def test_gradient_that_responds_to_the_last_digit_of_its_inputs_may_be_off_by_it
     def slope(x: Tensor) -> Tensor:
         return 1000.0 * torch.cos(1000.0 * x)
 
-    assert compared(lambda gradient: gradient + 0.05, fast, slope).verdict is Verdict.PASS
-    assert compared(lambda gradient: gradient + 100.0, fast, slope).verdict is Verdict.FAIL
+    def reverse(error: float) -> Finding:
+        return compared(changed_below_double(lambda found: found + error, fast, slope), torch.float32)[0]
+
+    assert reverse(0.05).verdict is Verdict.PASS
+    assert reverse(100.0).verdict is Verdict.FAIL
+
+
+@LOW_PRECISIONS
+def test_agreement_is_entered_in_the_ledger_of_the_given_precision(dtype: torch.dtype) -> None:
+    low, high = pair(torch.sin, dtype, (8, 16))
+    list(precision_against(high)(low))
+    rows = list(low.record.ledger.rows())
+    assert [(row.input, row.mode, row.precision, row.compared) for row in rows] == [
+        ("input 0", mode, "given", 128) for mode in ("reverse", "forward")
+    ]
+    assert all(row.is_complete and row.asked == low.asked_resolution for row in rows)

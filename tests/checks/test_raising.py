@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,69 +11,19 @@ from torch import Tensor
 
 import gradvet
 from gradvet import Report, Verdict
+from tests.functions import with_jvp, with_rules, with_vjp
 
 
-class Doubled(torch.autograd.Function):
-    """Twice its input; each test has a backward of its own."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return 2.0 * x
+def doubled(vjp: Callable[[Tensor], Tensor]) -> Any:
+    """Twice its input, with a VJP of its own."""
+    return with_vjp(lambda x: 2.0 * x, lambda v, x: vjp(v))
 
 
-class Unnamed(Doubled):
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return 2.0 * g * nowhere_defined  # type: ignore[name-defined]  # noqa: F821
-
-
-class Short(Doubled):
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return (2.0 * g)[:2]
-
-
-class Viewing(Doubled):
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return 2.0 * g.view(-1).view(g.shape)
-
-
-class Unforeseen(torch.autograd.Function):
-    """Two outputs; backward forgets that a cotangent may be missing."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
-        return 2.0 * x, 3.0 * x
-
-    @staticmethod
-    def backward(ctx: Any, g: Any, h: Any) -> Any:
-        return 2.0 * g + 3.0 * h
-
-
-class ForwardOnly(torch.autograd.Function):
-    """Has no backward; `factor` is that of its tangent."""
-
-    factor = 2.0
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return 2.0 * x
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def jvp(ctx: Any, t: Tensor) -> Tensor:
-        return 2.0 * t
-
-
-class WrongForwardOnly(ForwardOnly):
-    @staticmethod
-    def jvp(ctx: Any, t: Tensor) -> Tensor:
-        return 2.01 * t
+unnamed = doubled(lambda v: 2.0 * v * nowhere_defined)  # type: ignore[name-defined]  # noqa: F821
+short = doubled(lambda v: (2.0 * v)[:2])
+viewing = doubled(lambda v: 2.0 * v.view(-1).view(v.shape))
+unforeseen = with_vjp(lambda x: (2.0 * x, 3.0 * x), lambda g, h, x: 2.0 * g + 3.0 * h, materialize=False)
+"""Two outputs; the VJP forgets that a cotangent may be missing."""
 
 
 def point() -> Tensor:
@@ -83,7 +34,7 @@ def checked(function: Any, **settings: Any) -> Report:
     return gradvet.check(function, point(), seed=1, **settings)
 
 
-@pytest.mark.parametrize(("function", "words"), [(Unnamed, "NameError"), (Short, "invalid gradient")])
+@pytest.mark.parametrize(("function", "words"), [(unnamed, "NameError"), (short, "invalid gradient")])
 def test_backward_that_raises_is_the_one_finding(function: Any, words: str) -> None:
     report = checked(function)
     assert [finding.verdict for finding in report.findings] == [Verdict.FAIL]
@@ -91,23 +42,23 @@ def test_backward_that_raises_is_the_one_finding(function: Any, words: str) -> N
 
 
 def test_backward_that_raises_does_not_matter_if_only_forward_mode_was_asked_for() -> None:
-    class Both(ForwardOnly):
-        @staticmethod
-        def backward(ctx: Any, g: Tensor) -> Tensor:
-            raise ValueError("no")
+    def raising(v: Tensor, x: Tensor) -> Tensor:
+        raise ValueError("no")
 
-    assert checked(Both, modes="forward").verdict is Verdict.PASS
-    assert checked(Both).verdict is Verdict.FAIL
+    both = with_rules(lambda x: 2.0 * x, raising, lambda u, x: 2.0 * u)
+
+    assert checked(both, modes="forward").verdict is Verdict.PASS
+    assert checked(both).verdict is Verdict.FAIL
 
 
 def test_backward_that_raises_for_a_transposed_cotangent_says_so() -> None:
-    failures = checked(Viewing).failures
+    failures = checked(viewing).failures
     assert [finding.check for finding in failures] == ["cotangents"]
     assert "transposed in memory" in failures[0].headline
 
 
 def test_any_exception_for_a_missing_cotangent_fails() -> None:
-    failures = checked(Unforeseen).failures
+    failures = checked(unforeseen).failures
     assert {finding.check for finding in failures} == {"undefined"}
     assert "TypeError" in failures[0].headline
 
@@ -123,7 +74,7 @@ def test_function_that_spoils_its_own_graph_fails() -> None:
 
 
 def test_function_without_backward_is_checked_in_forward_mode() -> None:
-    right, wrong = checked(ForwardOnly), checked(WrongForwardOnly)
+    right, wrong = (checked(with_jvp(lambda x: 2.0 * x, lambda u, x, f=f: f * u)) for f in (2.0, 2.01))
     assert right.verdict is Verdict.PASS
     assert "reverse" in {finding.check for finding in right.findings if finding.verdict is Verdict.SKIPPED}
     assert [finding.check for finding in wrong.failures] == ["forward"]

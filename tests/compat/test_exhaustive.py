@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import gradvet
-from gradvet.core import certificate, exhaustive
-from tests.core.planted import Matrix, linear, numbers, planted, single
+from gradvet.core import certificate, entrywise
+from tests.core.wrong_jacobians import Matrix, linear, numbers, planted, single
 
 ROWS, COLUMNS = 40, 30
 
@@ -52,7 +52,7 @@ def test_entry_just_outside_the_tolerance_fails_and_just_inside_passes(dtype: to
 
 def test_all_wrong_entries_are_counted_where_a_search_would_stop_at_the_first_ones() -> None:
     size, wrong = 700, 23
-    assert 3 * size > exhaustive.SWEPT
+    assert 3 * size > entrywise.SWEEP_FIRST
     A = numbers((size, size), 1) / size
     error = torch.zeros_like(A)
     error.view(-1)[torch.randperm(size * size, generator=torch.Generator().manual_seed(2))[:wrong]] = 0.1
@@ -63,11 +63,11 @@ def test_all_wrong_entries_are_counted_where_a_search_would_stop_at_the_first_on
 
 
 def test_no_projection_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    def decided(*_: object, **__: object) -> float:
+    def judged(*_: object, **__: object) -> float:
         raise AssertionError("a projection was judged")
 
-    for module, name in ((certificate, "stages"), (exhaustive, "resolving_ratio"), (exhaustive, "locate")):
-        monkeypatch.setattr(module, name, decided)
+    for module, name in ((certificate, "stages"), (entrywise, "resolving_ratio"), (entrywise, "locate")):
+        monkeypatch.setattr(module, name, judged)
     A = numbers((ROWS, COLUMNS), 1)
     right = linear(A, torch.zeros_like(A))
     assert gradvet.gradcheck(right, leaf(COLUMNS), exhaustive=True)

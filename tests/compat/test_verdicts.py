@@ -1,4 +1,4 @@
-"""Verdicts that are easy to get wrong: each is what torch's slow mode says, in both modes of the drop-in."""
+"""Difficult cases in which both modes of the drop-in functions agree with torch's slow mode."""
 
 from __future__ import annotations
 
@@ -11,36 +11,13 @@ import torch
 from torch import Tensor
 
 import gradvet
+from tests.functions import with_jvp, with_vjp
 
 MODES = pytest.mark.parametrize("fast_mode", [False, True], ids=["slow", "fast"])
 
 
 def leaf(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, requires_grad=True)
-
-
-def with_derivative(
-    function: Callable[..., Any], backward: Callable[..., Any] | None = None, jvp: Callable[..., Any] | None = None
-) -> Callable[..., Any]:
-    """The function with a derivative of its own: backward(x, *cotangents) and jvp(tangent)."""
-
-    class Own(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Any:
-            ctx.save_for_backward(x)
-            return function(x)
-
-        @staticmethod
-        def backward(ctx: Any, *cotangents: Tensor) -> Any:
-            assert backward is not None
-            return backward(*ctx.saved_tensors, *cotangents)
-
-        @staticmethod
-        def jvp(ctx: Any, tangent: Tensor) -> Any:
-            assert jvp is not None
-            return jvp(tangent)
-
-    return Own.apply
 
 
 def hooked(hook: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -54,7 +31,7 @@ def hooked(hook: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 @MODES
 def test_slope_that_is_not_a_number_in_one_direction_is_not_forgotten_in_the_next(fast_mode: bool) -> None:
-    wrong = with_derivative(lambda x: torch.stack([x[0].sqrt(), x[1]]), jvp=torch.clone)
+    wrong = with_jvp(lambda x: torch.stack([x[0].sqrt(), x[1]]), lambda u, x: u.clone())
     options = {"check_forward_ad": True, "check_backward_ad": False, "check_undefined_grad": False}
     with pytest.raises(gradvet.GradcheckError, match="computed with forward mode mismatch"):
         gradvet.gradcheck(wrong, leaf(0.0, 1.0), fast_mode=fast_mode, **options)
@@ -62,11 +39,11 @@ def test_slope_that_is_not_a_number_in_one_direction_is_not_forgotten_in_the_nex
 
 @MODES
 def test_jitter_in_the_second_of_two_scalar_outputs_is_seen(fast_mode: bool) -> None:
-    def backward(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    def vjp(first: Tensor, second: Tensor, x: Tensor) -> Tensor:
         jitter = 1 + 1e-8 * torch.rand((), dtype=torch.float64)
         return first * torch.ones_like(x) + second * 2 * x * jitter
 
-    jittering = with_derivative(lambda x: (x.sum(), (x * x).sum()), backward)
+    jittering = with_vjp(lambda x: (x.sum(), (x * x).sum()), vjp)
     with pytest.raises(gradvet.GradcheckError, match="not reentrant"):
         gradvet.gradcheck(jittering, leaf(1.0, 2.0, 3.0), fast_mode=fast_mode)
 
@@ -122,31 +99,31 @@ def test_tolerance_that_is_hardly_one_is_no_reason_to_stumble() -> None:
 
 @MODES
 def test_division_by_the_size_of_a_cotangent_is_seen(fast_mode: bool) -> None:
-    def backward(x: Tensor, cotangent: Tensor) -> Tensor:
+    def vjp(cotangent: Tensor, x: Tensor) -> Tensor:
         return (cotangent / cotangent.norm()) * cotangent.norm() * x.cos()
 
     with pytest.raises(gradvet.GradcheckError, match="backward not multiplied by grad_output"):
-        gradvet.gradcheck(with_derivative(torch.sin, backward), leaf(1.0, 2.0, 3.0), fast_mode=fast_mode)
+        gradvet.gradcheck(with_vjp(torch.sin, vjp), leaf(1.0, 2.0, 3.0), fast_mode=fast_mode)
 
 
 @MODES
 def test_right_gradient_that_is_no_exact_multiple_passes(fast_mode: bool) -> None:
     """Two parts that are summed in an order that depends on the cotangent: right, but for the last bit."""
 
-    def backward(x: Tensor, cotangent: Tensor) -> Tensor:
+    def vjp(cotangent: Tensor, x: Tensor) -> Tensor:
         parts = (0.1, 0.2, 0.7) if float(cotangent.view(-1)[0]) > 0.0 else (0.7, 0.1, 0.2)
         return sum((cotangent * part for part in parts), torch.zeros_like(cotangent)) * x.cos()
 
-    assert gradvet.gradcheck(with_derivative(torch.sin, backward), leaf(*range(1, 40)), fast_mode=fast_mode)
+    assert gradvet.gradcheck(with_vjp(torch.sin, vjp), leaf(*range(1, 40)), fast_mode=fast_mode)
 
 
 def test_backward_that_is_wrong_for_single_cotangents_alone_is_seen_in_slow_mode() -> None:
-    def backward(x: Tensor, cotangent: Tensor) -> Tensor:
+    def vjp(cotangent: Tensor, x: Tensor) -> Tensor:
         return cotangent * x.cos() * (2.0 if int((cotangent != 0).sum()) == 1 else 1.0)
 
     x = torch.linspace(0.1, 1.0, 20, dtype=torch.float64).requires_grad_()
     with pytest.raises(gradvet.GradcheckError, match="Jacobian mismatch"):
-        gradvet.gradcheck(with_derivative(torch.sin, backward), x)
+        gradvet.gradcheck(with_vjp(torch.sin, vjp), x)
 
 
 @MODES
@@ -155,14 +132,14 @@ def test_backward_that_is_wrong_for_single_cotangents_alone_is_seen_in_slow_mode
 def test_one_doubled_entry_of_an_elementwise_function_is_named(fast_mode: bool, size: int, share: float) -> None:
     at = round(share * (size - 1))
 
-    def backward(x: Tensor, cotangent: Tensor) -> Tensor:
+    def vjp(cotangent: Tensor, x: Tensor) -> Tensor:
         gradient = cotangent * x.cos()
         gradient[at] *= 2
         return gradient
 
     x = torch.linspace(-1.0, 1.0, size, dtype=torch.float64).requires_grad_()
     with pytest.raises(gradvet.GradcheckError, match=rf"d output 0 \[{at}\] / d input 0 \[{at}\]"):
-        gradvet.gradcheck(with_derivative(torch.sin, backward), x, fast_mode=fast_mode)
+        gradvet.gradcheck(with_vjp(torch.sin, vjp), x, fast_mode=fast_mode)
 
 
 @MODES
@@ -203,11 +180,11 @@ def test_function_without_any_tensor_among_its_results_is_refused(function: Call
 
 
 def test_worst_entry_is_a_wrong_one_also_without_absolute_tolerance() -> None:
-    def backward(x: Tensor, cotangent: Tensor) -> Tensor:
+    def vjp(cotangent: Tensor, x: Tensor) -> Tensor:
         return 2 * cotangent * torch.tensor([1.0, 1.0, 1.1], dtype=torch.float64)
 
     with pytest.raises(gradvet.GradcheckError, match=r"worst: d output 0 \[2\] / d input 0 \[2\]"):
-        gradvet.gradcheck(with_derivative(lambda x: 2 * x, backward), leaf(1.0, 2.0, 3.0), atol=0.0)
+        gradvet.gradcheck(with_vjp(lambda x: 2 * x, vjp), leaf(1.0, 2.0, 3.0), atol=0.0)
 
 
 @pytest.mark.parametrize("option", [{"eps": 0.0}, {"eps": -1e-6}, {"atol": -1.0}, {"rtol": float("nan")}])

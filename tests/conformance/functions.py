@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from tests.functions import with_rules, with_vjp
+
 Change = Callable[[Tensor], Any]
 
 
@@ -21,8 +23,8 @@ def product(x: Tensor, y: Tensor) -> Tensor:
     return x * y.sin()
 
 
-def with_gradient_changed(change: Change, function: Callable[[Tensor], Any] = torch.Tensor.clone) -> Callable[..., Any]:
-    """`function`, with `change` applied to the gradient of its first argument; an undefined one stays undefined."""
+def with_gradient_hook(change: Change, function: Callable[[Tensor], Any] = torch.Tensor.clone) -> Callable[..., Any]:
+    """`function` with a hook that changes the gradient of its first argument; an undefined one stays undefined."""
 
     def change_if_defined(gradient: Tensor | None) -> Any:
         return None if gradient is None else change(gradient)
@@ -37,49 +39,27 @@ def with_gradient_changed(change: Change, function: Callable[[Tensor], Any] = to
 
 
 def with_offset_gradient(function: Callable[[Tensor], Any] = torch.Tensor.clone) -> Callable[..., Any]:
-    """`function`, with 0.01 added to its gradient: the addition ignores what comes in."""
-    return with_gradient_changed(lambda gradient: gradient + 1e-2, function)
+    """`function`, with 0.01 added to its gradient for every cotangent."""
+    return with_gradient_hook(lambda gradient: gradient + 1e-2, function)
 
 
 def with_unbatchable_backward(function: Callable[[Tensor], Any] = torch.Tensor.clone) -> Callable[..., Any]:
     """`function` with a right backward that turns the gradient into Python numbers, which vmap cannot follow."""
-    return with_gradient_changed(lambda gradient: torch.tensor(gradient.tolist(), dtype=gradient.dtype), function)
+    return with_gradient_hook(lambda gradient: torch.tensor(gradient.tolist(), dtype=gradient.dtype), function)
 
 
 def with_jittering_backward(size: float) -> Callable[[Tensor], Tensor]:
     """The sine with a backward that is multiplied by 1 + `size` * noise: two runs differ."""
 
-    class Jitter(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            return gradient * (1 + size * torch.rand_like(gradient))
-
-    return lambda x: Jitter.apply(x).sin()  # type: ignore[no-untyped-call]
+    jitter = with_vjp(torch.clone, lambda v, x: v * (1 + size * torch.rand_like(v)))
+    return lambda x: jitter(x).sin()
 
 
 def identity_with(
     backward: Change, jvp: Change = torch.Tensor.clone, forward: Change = torch.Tensor.clone
 ) -> Callable[..., Any]:
     """A copy of the argument, by a custom Function with the given formulas."""
-
-    class Identity(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Any:
-            return forward(x)
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Any:
-            return backward(gradient)
-
-        @staticmethod
-        def jvp(ctx: Any, tangent: Tensor) -> Any:
-            return jvp(tangent)
-
-    return Identity.apply
+    return with_rules(forward, lambda v, x: backward(v), lambda u, x: jvp(u))
 
 
 def with_scaled_tangent(x: Tensor) -> Tensor:
@@ -89,17 +69,7 @@ def with_scaled_tangent(x: Tensor) -> Tensor:
 
 def linear(matrix: Tensor, matrix_of_backward: Tensor) -> Callable[[Tensor], Tensor]:
     """x to `matrix` @ x, whose backward uses another matrix: every entry of the Jacobian can be made wrong at will."""
-
-    class Linear(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return matrix @ x
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            return matrix_of_backward.t() @ gradient
-
-    return Linear.apply
+    return with_vjp(lambda x: matrix @ x, lambda v, x: matrix_of_backward.t() @ v)
 
 
 def with_batched_derivative_scaled(factor: float) -> Callable[[Tensor], Tensor]:
@@ -131,19 +101,7 @@ def _raise(gradient: Tensor) -> Tensor:
 
 def square_without_second_derivative(x: Tensor) -> Tensor:
     """The square with a right backward, which is detached from the graph: its own derivative comes out as zero."""
-    return _DetachedSquare.apply(x)  # type: ignore[no-any-return, no-untyped-call]
-
-
-class _DetachedSquare(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return 2 * x.detach() * gradient  # type: ignore[no-any-return]
+    return with_vjp(torch.square, lambda v, x: 2 * x.detach() * v)(x)  # type: ignore[no-any-return]
 
 
 def square_differentiable_once(x: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""Entries 12 to 34: which inputs are checked, how they are perturbed, and that they are left as they were found."""
+"""Entries 12 to 34: which inputs are checked, how they are perturbed, and that they are left as they were found.
+
+Also tests `frontends/torch/layouts/mkldnn.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .checker import Checker
-from .functions import PlantedError, product, with_gradient_changed, with_offset_gradient
+from .functions import PlantedError, product, with_gradient_hook, with_offset_gradient
 from .points import leaf, numbers
 from .tensorlike import TensorLike
 
@@ -38,7 +41,7 @@ def test_015_input_below_double_precision_is_warned_about_and_checked(checker: C
     warning = "Input #0 requires gradient and is not a double precision"
     with pytest.warns(UserWarning, match=warning):
         checker.accepts(torch.sin, leaf(3, dtype=torch.float32), atol=1e-1)
-    doubled = with_gradient_changed(lambda gradient: 2 * gradient, torch.sin)
+    doubled = with_gradient_hook(lambda gradient: 2 * gradient, torch.sin)
     with pytest.warns(UserWarning, match=warning):
         checker.rejects(MISMATCH, doubled, leaf(3, dtype=torch.float32), atol=1e-1)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .checker import Checker
-from .functions import with_gradient_changed, with_offset_gradient, with_scaled_tangent
+from .functions import with_gradient_hook, with_offset_gradient, with_scaled_tangent
 from .points import LAYOUTS, leaf, numbers, sparse
 
 MISMATCH = "Jacobian mismatch for output 0 with respect to input 0"
@@ -70,7 +70,7 @@ def test_039_tensors_are_found_among_any_other_outputs(checker: Checker, kind: s
 
 @pytest.mark.upstream_differs("anything but tensors ends in an AttributeError")
 def test_039_tensor_deep_in_a_container_is_checked(checker: Checker) -> None:
-    doubled = with_gradient_changed(lambda gradient: 2 * gradient)
+    doubled = with_gradient_hook(lambda gradient: 2 * gradient)
 
     def func(x: Tensor) -> Any:
         return x.sin(), {"inner": [None, doubled(x)]}

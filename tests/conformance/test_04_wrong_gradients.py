@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .checker import Checker, library
-from .functions import identity_with, linear, with_gradient_changed, with_offset_gradient
+from .functions import identity_with, linear, with_gradient_hook, with_offset_gradient
 from .points import leaf, numbers, sparse
 
 MISMATCH = "Jacobian mismatch for output 0 with respect to input 0"
@@ -72,7 +72,7 @@ def test_056_message_names_the_worst_entry_with_its_error_bar(checker: Checker) 
     assert re.search(r"\b(11(\.0+\d*)?|10\.99\d*)\s*±", rest), "the numerical value with its error bar"
 
 
-_doubled = with_gradient_changed(lambda gradient: 2 * gradient)
+_doubled = with_gradient_hook(lambda gradient: 2 * gradient)
 
 
 def test_057_indices_count_differentiable_inputs_and_outputs_only(checker: Checker) -> None:
@@ -120,7 +120,7 @@ COMPLEX_MISTAKES: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("mistake", COMPLEX_MISTAKES)
 def test_061_mistake_in_the_imaginary_part_of_a_gradient_is_found(checker: Checker, mistake: str) -> None:
-    wrong = with_gradient_changed(COMPLEX_MISTAKES[mistake], lambda z: z * z)
+    wrong = with_gradient_hook(COMPLEX_MISTAKES[mistake], lambda z: z * z)
     checker.rejects(f"^{IMAGINARY}", wrong, leaf(3, dtype=torch.complex128))
 
 
@@ -131,7 +131,7 @@ def test_062_gradient_that_ignores_grad_output_is_found_within_atol(checker: Che
 
 
 def test_062_masked_semantics_allow_a_rounding_error_for_zero_grad_output(checker: Checker) -> None:
-    nearly_zero = with_gradient_changed(lambda gradient: gradient + 1e-10)
+    nearly_zero = with_gradient_hook(lambda gradient: gradient + 1e-10)
     checker.rejects("backward not multiplied by grad_output", nearly_zero, leaf(3), masked=False)
     checker.accepts(nearly_zero, leaf(3), masked=True)
 

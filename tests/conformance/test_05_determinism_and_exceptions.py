@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 import pytest
 import torch
 from torch import Tensor
+
+from tests.functions import with_vjp
 
 from .checker import Checker
 from .functions import PlantedError, with_broken_backward, with_jittering_backward
@@ -37,21 +37,6 @@ def test_074_random_forward_is_a_mismatch(checker: Checker) -> None:
     checker.rejects("Jacobian mismatch for output 0 with respect to input 0", lambda x: x * torch.rand_like(x), leaf(3))
 
 
-class RaisesOnUndefined(torch.autograd.Function):
-    """The identity; its backward raises when it gets no gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.set_materialize_grads(False)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> Tensor:
-        if gradient is None:
-            raise RuntimeError("no gradient")
-        return gradient.clone()
-
-
 def _with_raising_hook(x: Tensor) -> Tensor:
     y = x.clone()
     y.register_hook(_raise_on_undefined)
@@ -64,7 +49,10 @@ def _raise_on_undefined(gradient: Tensor | None) -> Tensor:
     return gradient
 
 
-CANNOT_TAKE_UNDEFINED = {"function": RaisesOnUndefined.apply, "hook": _with_raising_hook}
+CANNOT_TAKE_UNDEFINED = {
+    "function": with_vjp(torch.clone, lambda v, x: _raise_on_undefined(v).clone(), materialize=False),
+    "hook": _with_raising_hook,
+}
 
 
 @pytest.mark.parametrize("kind", CANNOT_TAKE_UNDEFINED)
@@ -79,65 +67,39 @@ def test_076_undefined_gradients_are_not_tried_on_request(checker: Checker, kind
     checker.accepts(CANNOT_TAKE_UNDEFINED[kind], leaf(3), check_undefined_grad=False)
 
 
-class OnesForUndefined(torch.autograd.Function):
-    """The identity; its backward makes up a gradient when it gets none."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.set_materialize_grads(False)
-        ctx.shape = x.shape
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> Tensor:
-        return torch.ones(ctx.shape, dtype=torch.float64) if gradient is None else gradient.clone()
+ones_for_undefined = with_vjp(
+    torch.clone, lambda v, x: torch.ones_like(x) if v is None else v.clone(), materialize=False
+)
+"""The identity; its backward returns ones for an undefined gradient."""
 
 
 def test_077_gradient_made_up_for_an_undefined_one_is_rejected(checker: Checker) -> None:
     phrase = "Expected all input grads to be undefined or zero when all output grads are undefined or zero"
     with pytest.warns(UserWarning, match=UNDEFINED_WARNING):
-        checker.rejects(phrase, OnesForUndefined.apply, leaf(3))
-    checker.accepts(OnesForUndefined.apply, leaf(3), check_undefined_grad=False)
-
-
-class Pair(torch.autograd.Function):
-    """Two copies; `seen` collects which of the two gradients were defined in a backward."""
-
-    seen: ClassVar[set[tuple[bool, bool]]] = set()
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
-        ctx.shape = x.shape
-        return x.clone(), x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, first: Tensor | None, second: Tensor | None) -> Tensor:
-        Pair.seen.add((first is not None, second is not None))
-        zero = torch.zeros(ctx.shape, dtype=torch.float64)
-        return (zero if first is None else first) + (zero if second is None else second)
+        checker.rejects(phrase, ones_for_undefined, leaf(3))
+    checker.accepts(ones_for_undefined, leaf(3), check_undefined_grad=False)
 
 
 def test_078_each_of_several_outputs_is_undefined_alone_and_all_together(checker: Checker) -> None:
-    Pair.seen = set()
-    checker.accepts(Pair.apply, leaf(3))
-    assert {(False, False), (False, True), (True, False)} <= Pair.seen
+    seen = set()
+
+    def vjp(first: Tensor | None, second: Tensor | None, x: Tensor) -> Tensor:
+        seen.add((first is not None, second is not None))
+        zero = torch.zeros_like(x)
+        return (zero if first is None else first) + (zero if second is None else second)
+
+    checker.accepts(with_vjp(lambda x: (x.clone(), x.clone()), vjp, materialize=False), leaf(3))
+    assert {(False, False), (False, True), (True, False)} <= seen
 
 
 def test_079_exception_for_one_undefined_gradient_escapes(checker: Checker) -> None:
-    class NeedsBoth(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-            ctx.set_materialize_grads(False)
-            return x.clone(), x.clone()
+    def vjp(first: Tensor | None, second: Tensor | None, x: Tensor) -> Tensor:
+        if first is None or second is None:
+            raise PlantedError("one gradient is missing")
+        return first + second
 
-        @staticmethod
-        def backward(ctx: Any, first: Tensor | None, second: Tensor | None) -> Tensor:
-            if first is None or second is None:
-                raise PlantedError("one gradient is missing")
-            return first + second
-
-    checker.refuses(PlantedError, "one gradient is missing", NeedsBoth.apply, leaf(3))
+    pair = with_vjp(lambda x: (x.clone(), x.clone()), vjp, materialize=False)
+    checker.refuses(PlantedError, "one gradient is missing", pair, leaf(3))
 
 
 def test_080_exception_of_the_function_escapes(checker: Checker) -> None:

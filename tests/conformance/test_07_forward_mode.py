@@ -1,13 +1,13 @@
-"""Entries 89 to 102: forward mode, its failures and its price."""
+"""Entries 89 to 102: forward mode, its failures and its number of calls."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+
+from tests.functions import with_jvp, with_vjp
 
 from .checker import Checker
 from .functions import product, with_broken_backward, with_offset_gradient, with_scaled_tangent
@@ -55,25 +55,17 @@ def test_092_no_input_requires_grad_while_forward_mode_runs(checker: Checker, un
     assert seen == {False}
 
 
-class Counted(torch.autograd.Function):
-    """x + y, counting the calls of its jvp."""
-
+def _jvp_calls(checker: Checker, second: Tensor, **options: bool) -> int:
+    """Calls of the JVP in a check of x + y."""
     calls = 0
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
-        return x + y
-
-    @staticmethod
-    def jvp(ctx: Any, x_tangent: Tensor, y_tangent: Tensor) -> Tensor:
-        Counted.calls += 1
+    def jvp(x_tangent: Tensor, y_tangent: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
         return x_tangent + y_tangent
 
-
-def _jvp_calls(checker: Checker, second: Tensor, **options: bool) -> int:
-    Counted.calls = 0
-    checker.accepts(Counted.apply, (leaf(1), second), **FORWARD_ONLY, **options)
-    return Counted.calls
+    checker.accepts(with_jvp(torch.add, jvp), (leaf(1), second), **FORWARD_ONLY, **options)
+    return calls
 
 
 def _assert_at_most(checker: Checker, calls: int, known: int) -> None:
@@ -116,21 +108,13 @@ def test_099_wrong_tangent_that_is_not_asked_for_passes(checker: Checker) -> Non
     checker.accepts(with_scaled_tangent, leaf(3))
 
 
-class WithoutJvp(torch.autograd.Function):
-    """The identity with a backward alone."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient.clone()
+without_jvp = with_vjp(torch.clone, lambda gradient, x: gradient.clone())
+"""The identity with a backward alone."""
 
 
 def test_100_missing_jvp_is_a_not_implemented_error(checker: Checker) -> None:
     phrase = "You must implement the jvp function"
-    checker.refuses(NotImplementedError, phrase, WithoutJvp.apply, leaf(3), **FORWARD)
+    checker.refuses(NotImplementedError, phrase, without_jvp, leaf(3), **FORWARD)
 
 
 def test_100_operator_without_forward_formula_is_a_not_implemented_error(checker: Checker) -> None:
@@ -138,41 +122,26 @@ def test_100_operator_without_forward_formula_is_a_not_implemented_error(checker
     checker.refuses(NotImplementedError, phrase, torch.nn.functional.pdist, leaf(3, 2), **FORWARD)
 
 
-class MadeUpTangent(torch.autograd.Function):
-    """x + y; a missing tangent of y is taken for one."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
-        ctx.set_materialize_grads(False)
-        return x + y
-
-    @staticmethod
-    def jvp(ctx: Any, x_tangent: Tensor | None, y_tangent: Tensor | None) -> Tensor | None:
-        if x_tangent is None:
-            return y_tangent
-        return x_tangent + (1.0 if y_tangent is None else y_tangent)
+def _tangent_of_sum(x_tangent: Tensor | None, y_tangent: Tensor | None, x: Tensor, y: Tensor) -> Tensor | None:
+    """The tangent of x + y; a missing tangent of y is taken for one."""
+    if x_tangent is None:
+        return y_tangent
+    return x_tangent + (1.0 if y_tangent is None else y_tangent)
 
 
 def test_101_missing_tangent_that_differs_from_a_zero_one_is_rejected(checker: Checker) -> None:
     phrase = "Mismatch in tangent values for output with index: "
-    checker.rejects(phrase, MadeUpTangent.apply, (leaf(3), leaf(3, seed=2)), **FORWARD_ONLY)
+    function = with_jvp(torch.add, _tangent_of_sum, materialize=False)
+    checker.rejects(phrase, function, (leaf(3), leaf(3, seed=2)), **FORWARD_ONLY)
 
 
-class RoundedTangent(torch.autograd.Function):
-    """The sum of x, with a tangent that is off by a rounding error even where there is nothing to add up."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.sum()
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
-        return tangent.sum() + 1e-12
+rounded_tangent = with_jvp(lambda x: x.sum(), lambda tangent, x: tangent.sum() + 1e-12)
+"""The sum of x, with a tangent that is off by a rounding error even where there is nothing to add up."""
 
 
 @pytest.mark.upstream_differs("fast mode looks for the largest of no entries", mode="fast")
 def test_102_zero_element_input_with_a_rounded_tangent_passes(checker: Checker) -> None:
-    checker.accepts(RoundedTangent.apply, leaf(0), **FORWARD_ONLY, check_undefined_grad=False)
+    checker.accepts(rounded_tangent, leaf(0), **FORWARD_ONLY, check_undefined_grad=False)
 
 
 def test_102_zero_element_input_passes(checker: Checker) -> None:

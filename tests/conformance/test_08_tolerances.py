@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .checker import Checker
-from .functions import linear, with_gradient_changed
+from .functions import linear, with_gradient_hook
 from .points import leaf, numbers
 
 MISMATCH = "Jacobian mismatch for output 0 with respect to input 0"
@@ -57,9 +57,9 @@ def test_104_complex_input_near_a_pole_passes_in_both_modes(checker: Checker) ->
 
 
 def test_105_rtol_is_relative_to_the_numerical_value(checker: Checker) -> None:
-    halved = with_gradient_changed(lambda gradient: gradient / 2, torch.sin)
+    halved = with_gradient_hook(lambda gradient: gradient / 2, torch.sin)
     checker.accepts(halved, leaf(3), atol=1e-8, rtol=0.6)
-    doubled = with_gradient_changed(lambda gradient: gradient * 2, torch.sin)
+    doubled = with_gradient_hook(lambda gradient: gradient * 2, torch.sin)
     checker.rejects(MISMATCH, doubled, leaf(3), atol=1e-8, rtol=0.6)
 
 
@@ -67,5 +67,5 @@ def test_105_rtol_is_relative_to_the_numerical_value(checker: Checker) -> None:
 def test_106_both_modes_cover_complex_functions(checker: Checker, func: Callable[[Tensor], Tensor]) -> None:
     z = leaf(3, dtype=torch.complex128)
     checker.accepts(func, z)
-    checker.rejects(MISMATCH, with_gradient_changed(lambda gradient: gradient * 1.01, func), z)
-    checker.rejects(MISMATCH, with_gradient_changed(lambda gradient: gradient * 1j, func), z)
+    checker.rejects(MISMATCH, with_gradient_hook(lambda gradient: gradient * 1.01, func), z)
+    checker.rejects(MISMATCH, with_gradient_hook(lambda gradient: gradient * 1j, func), z)

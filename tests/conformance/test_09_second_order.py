@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
-from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
+
+from tests.functions import with_vjp
 
 from .checker import Checker
 from .functions import (
     product,
     square_differentiable_once,
     square_without_second_derivative,
-    with_gradient_changed,
+    with_gradient_hook,
     with_scaled_tangent,
 )
 from .points import LAYOUTS, leaf, numbers, sparse
@@ -22,27 +23,16 @@ from .points import LAYOUTS, leaf, numbers, sparse
 MISMATCH = "Jacobian mismatch for output 0"
 
 
-class Recorded(torch.autograd.Function):
-    """The square; its backward, which is differentiable, keeps the grad_outputs that it gets."""
-
-    seen: ClassVar[list[Tensor]] = []
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        Recorded.seen.append(gradient)
-        return gradient * 2 * x.conj()  # type: ignore[no-any-return]
-
-
 def _first_grad_output(checker: Checker, x: Tensor, **options: bool) -> Tensor:
-    Recorded.seen = []
-    checker.second_order.accepts(Recorded.apply, x, **options)
-    return Recorded.seen[0]
+    """The first grad_output that the backward of the square gets."""
+    seen = []
+
+    def vjp(gradient: Tensor, x: Tensor) -> Tensor:
+        seen.append(gradient)
+        return gradient * 2 * x.conj()
+
+    checker.second_order.accepts(with_vjp(torch.square, vjp), x, **options)
+    return seen[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=["real", "complex"])
@@ -70,18 +60,8 @@ def test_108_grad_outputs_are_non_contiguous_on_request(checker: Checker) -> Non
     assert not _first_grad_output(checker, x, gen_non_contig_grad_outputs=True).is_contiguous()
 
 
-class DetachedGradOutput(torch.autograd.Function):
-    """The square; its backward is differentiable in x, and not in grad_output."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return gradient.detach() * 2 * x  # type: ignore[no-any-return]
+detached_grad_output = with_vjp(lambda x: x * x, lambda gradient, x: gradient.detach() * 2 * x)
+"""The square; its backward is differentiable in x, and not in grad_output."""
 
 
 def test_109_grad_outputs_without_requires_grad_are_held_fixed(checker: Checker) -> None:
@@ -89,7 +69,7 @@ def test_109_grad_outputs_without_requires_grad_are_held_fixed(checker: Checker)
     copy = grad_outputs.clone()
     checker.second_order.accepts(torch.sin, x, grad_outputs)
     checker.second_order.accepts(torch.sin, x, (grad_outputs,))
-    checker.second_order.accepts(DetachedGradOutput.apply, x, grad_outputs)
+    checker.second_order.accepts(detached_grad_output, x, grad_outputs)
     assert grad_outputs.equal(copy)
 
 
@@ -98,7 +78,7 @@ def test_109_grad_outputs_with_requires_grad_are_checked(checker: Checker) -> No
     copy = grad_outputs.detach().clone()
     checker.second_order.accepts(torch.sin, x, grad_outputs)
     phrase = f"{MISMATCH} with respect to input 1"
-    checker.second_order.rejects(phrase, DetachedGradOutput.apply, x, grad_outputs)
+    checker.second_order.rejects(phrase, detached_grad_output, x, grad_outputs)
     assert grad_outputs.equal(copy)
 
 
@@ -140,7 +120,7 @@ FORWARD_OVER_REVERSE = [
 def test_113_forward_over_reverse_is_checked(checker: Checker, options: dict[str, bool]) -> None:
     inputs = (leaf(3), leaf(3, seed=2))
     checker.second_order.accepts(product, inputs, **options)
-    wrong = with_gradient_changed(with_scaled_tangent, torch.square)
+    wrong = with_gradient_hook(with_scaled_tangent, torch.square)
     checker.second_order.accepts(wrong, leaf(3))
     phrase = "Jacobian computed with forward mode mismatch for output 0 with respect to input 0"
     checker.second_order.rejects(phrase, wrong, leaf(3), **options)

@@ -16,8 +16,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.functions import with_vjp
+
 from .checker import Checker, Library
-from .functions import with_gradient_changed
+from .functions import with_gradient_hook
 from .points import LAYOUTS, leaf, numbers, sparse
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
@@ -102,7 +104,7 @@ def test_121_dense_and_sparse_inputs_may_come_together(checker: Checker, layout:
 
     inputs = (holed(layout), leaf(4, 6, seed=2))
     checker.accepts(func, inputs, masked=True)
-    doubled = with_gradient_changed(lambda gradient: 2 * gradient)
+    doubled = with_gradient_hook(lambda gradient: 2 * gradient)
     phrase = "Jacobian mismatch for output 0 with respect to input 1"
     checker.rejects(phrase, lambda x, y: func(x, doubled(y)), inputs, masked=True)
 
@@ -169,7 +171,7 @@ def test_125_dense_operand_beside_a_captured_csr_matrix_is_checked(checker: Chec
     matrix = holed("sparse_csr").detach()
     x = leaf(6, 3) if contiguous else numbers(3, 6).t().requires_grad_()
     checker.accepts(lambda y: matrix @ y, x)
-    checker.rejects(MISMATCH, with_gradient_changed(lambda gradient: 2 * gradient, lambda y: matrix @ y), x)
+    checker.rejects(MISMATCH, with_gradient_hook(lambda gradient: 2 * gradient, lambda y: matrix @ y), x)
 
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -181,16 +183,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class HalvedGradient(torch.autograd.Function):
-    """Twice its sparse argument; the gradient lacks the factor."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient.clone()
+halved_gradient = with_vjp(lambda x: x * 2, lambda gradient, x: gradient.clone())
+"""Twice its sparse argument; the gradient lacks the factor."""
 
 
 def _adapted(checker: Checker, adapter: Callable[..., Any]) -> Checker:
@@ -225,7 +219,7 @@ def test_126_sparse_functions_pass_through_the_own_adapter(
 def test_127_sparse_output_is_allowed_and_checked_by_the_adapter(checker: Checker, layout: str) -> None:
     adapted = _adapted(checker, torch.sparse.as_sparse_gradcheck)
     adapted.accepts(lambda x: x * 2, holed(layout), masked=True)
-    adapted.rejects("mismatch", HalvedGradient.apply, holed(layout), masked=True)
+    adapted.rejects("mismatch", halved_gradient, holed(layout), masked=True)
 
 
 @every_layout
@@ -233,4 +227,4 @@ def test_127_sparse_output_is_allowed_and_checked_by_the_adapter(checker: Checke
 def test_127_sparse_output_is_allowed_and_checked_by_the_own_adapter(checker: Checker, layout: str) -> None:
     adapted = _adapted(checker, _own_adapter())
     adapted.accepts(lambda x: x * 2, holed(layout), masked=True)
-    adapted.rejects("mismatch", HalvedGradient.apply, holed(layout), masked=True)
+    adapted.rejects("mismatch", halved_gradient, holed(layout), masked=True)

@@ -1,6 +1,7 @@
 """Section 12: how often the function and its derivative are run.
 
-The table has what torch needs. gradvet may do with less and, whatever its mode, never needs more than the slow one.
+The table has what torch needs. gradvet may do with less; it never needs more than the slow mode, nor in fast mode more
+than three times what torch's fast mode needs.
 """
 
 from __future__ import annotations
@@ -77,6 +78,9 @@ def test_s12_price_is_at_most_the_known_one(checker: Checker, name: str) -> None
     else:
         assert spent[0] <= price.slow[0]
         assert spent[1] <= price.slow[1]
+        if checker.mode == "fast":
+            assert spent[0] <= 3 * price.fast[0]
+            assert spent[1] <= 3 * price.fast[1]
 
 
 def test_s12_price_of_second_order_is_at_most_the_known_one(checker: Checker) -> None:

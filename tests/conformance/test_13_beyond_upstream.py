@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from .checker import Checker
-from .functions import linear, with_gradient_changed
+from .functions import linear, with_gradient_hook
 from .points import leaf, numbers
 
 MISMATCH = "Jacobian mismatch for output 0 with respect to input 0"
@@ -18,7 +18,7 @@ BLIND = pytest.mark.upstream_differs("fast mode looks along one positive directi
 def test_s13_gradient_doubled_in_one_of_many_elements_is_found(checker: Checker, position: int) -> None:
     factors = torch.ones(400, dtype=torch.float64)
     factors[position] = 2.0
-    wrong = with_gradient_changed(lambda gradient: gradient * factors, torch.sin)
+    wrong = with_gradient_hook(lambda gradient: gradient * factors, torch.sin)
     checker.rejects(MISMATCH, wrong, leaf(400))
 
 

@@ -14,18 +14,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.checks import forward, reverse
+from gradvet.checks.jacobian import drop_in_forward, drop_in_reverse
 from gradvet.compat.gradcheck import FAST_MISS, SLOW_MISS, gradcheck
-from gradvet.core.certificate import CertificateSearch, _true_to_step, certify, forward_residual, reverse_residual
-from gradvet.core.context import FAR, LONG, LONGER, SHORT, WITHIN, Context
+from gradvet.core.certificate import CertificateSearch, certify, forward_residual, is_true_to_step, reverse_residual
+from gradvet.core.context import Context
+from gradvet.core.entrywise import REVERSE
 from gradvet.core.events import listening
+from gradvet.core.fast_mode import ProjectionTest
 from gradvet.core.miss_probability import stages
+from gradvet.core.projections import FAR_SCHEME, LONG, LONGER, SHORT, WITHIN
 from gradvet.core.results import Verdict
-from gradvet.core.runner import Check
+from gradvet.core.runner import CheckFunction
 
-from .planted import FAULTS, Draw, context, curved, linear, numbers, pair_in_a_row, planted, rectangle
+from .wrong_jacobians import FAULTS, Draw, context_at, curved, linear, numbers, pair_in_a_row, planted, rectangle
 
-MODES = {"reverse": reverse, "forward": forward}
+MODES = {"reverse": drop_in_reverse, "forward": drop_in_forward}
 
 SHAPES = ((3, 5), (5, 3), (9, 4), (4, 13), (2, 7), (7, 2), (1, 6), (6, 1), (11, 12))
 """Outputs and inputs: few of either are seen whole, more of them through random combinations."""
@@ -36,7 +39,7 @@ BELOW = (0.99, 0.5, 0.02)
 Fault = Callable[[Draw], Tensor]
 
 
-def context(fault: Fault, shape: tuple[int, int], factor: float, seed: int, miss: float) -> Context:
+def faulty(fault: Fault, shape: tuple[int, int], factor: float, seed: int, miss: float) -> Context:
     """A function, in turn linear, curved and complex, with a fault of the size `factor` times the tolerance."""
     kind = (linear, curved, linear)[seed % 3]
     dtype = torch.complex128 if seed % 3 == 2 else torch.float64
@@ -44,18 +47,20 @@ def context(fault: Fault, shape: tuple[int, int], factor: float, seed: int, miss
     A = numbers(shape, seed, dtype) * 10.0 ** numbers(shape, seed + 1).clamp(-3.0, 1.0)
     x = numbers(shape[1:], seed + 2, dtype)
     J = A * x.cos() if kind is curved else A
-    return context(kind(A, planted(fault, J, factor, seed)), x, seed=seed, miss=miss)
+    return context_at(kind(A, planted(fault, J, factor, seed)), x, seed=seed, miss=miss)
 
 
-def misjudged(check: Check, factors: tuple[float, ...], miss: float, wanted: Verdict, rounds: int) -> Iterator[str]:
-    """The trials, of rounds × faults × shapes, whose verdict is not the one wanted."""
+def misjudged(
+    check: CheckFunction, factors: tuple[float, ...], miss: float, wanted: Verdict, rounds: int
+) -> Iterator[str]:
+    """The contexts, of rounds × faults × shapes, whose verdict is not the one wanted."""
     seed = 0
     for _ in range(rounds):
         for fault in FAULTS:
             for shape in SHAPES:
                 seed += 1
                 factor = factors[seed % len(factors)]
-                (finding,) = check(context(fault, shape, factor, seed, miss))
+                (finding,) = check(faulty(fault, shape, factor, seed, miss))
                 if finding.verdict is not wanted:
                     yield f"{fault.__name__} {shape} {factor} seed {seed}"
 
@@ -96,7 +101,9 @@ def test_certificate_is_given_to_wrong_derivatives_at_most_as_often_as_it_says(
     for seed in range(trials):
         error = planted(fault, nothing, 1.001, seed)
         given += (
-            certify(context(linear(nothing, error), numbers(shape[1:], seed), seed=seed, miss=miss), residual)
+            certify(
+                context_at(linear(nothing, error), numbers(shape[1:], seed), seed=seed, miss=miss).projections, residual
+            )
             is not None
         )
     assert 0 < given <= at_most(miss, trials)
@@ -109,7 +116,7 @@ def test_whole_check_accepts_wrong_derivatives_at_most_as_often_as_it_says(shape
     accepted = 0
     for seed in range(trials):
         error = planted(rectangle, nothing, 1.001, seed)
-        (finding,) = reverse(context(linear(nothing, error), numbers(shape[1:], seed), seed=seed, miss=miss))
+        (finding,) = drop_in_reverse(context_at(linear(nothing, error), numbers(shape[1:], seed), seed=seed, miss=miss))
         accepted += finding.verdict is Verdict.PASS
     assert 0 < accepted <= at_most(miss, trials)
 
@@ -117,7 +124,7 @@ def test_whole_check_accepts_wrong_derivatives_at_most_as_often_as_it_says(shape
 def test_certificate_states_the_miss_probability_that_was_asked_for() -> None:
     A = numbers((5, 4), 0)
     for miss in (SLOW_MISS, FAST_MISS):
-        (finding,) = reverse(context(linear(A, torch.zeros_like(A)), numbers((4,), 1), miss=miss))
+        (finding,) = drop_in_reverse(context_at(linear(A, torch.zeros_like(A)), numbers((4,), 1), miss=miss))
         assert finding.verdict is Verdict.PASS
         assert finding.facts["miss"] <= miss
 
@@ -126,22 +133,22 @@ def test_no_certificate_is_given_where_an_entry_is_off_by_the_tolerance() -> Non
     A = numbers((5, 4), 0)
     for seed in range(50):
         error = planted(FAULTS[seed % len(FAULTS)], torch.zeros_like(A), 1.0, seed)
-        wrong = context(linear(A, error), numbers((4,), seed), seed=seed)
-        assert certify(wrong, reverse_residual) is None
-        assert certify(wrong, forward_residual) is None
+        wrong = context_at(linear(A, error), numbers((4,), seed), seed=seed)
+        assert certify(wrong.projections, reverse_residual) is None
+        assert certify(wrong.projections, forward_residual) is None
 
 
 def test_no_certificate_is_given_without_an_absolute_tolerance() -> None:
     A = numbers((5, 4), 0)
-    right = context(linear(A, torch.zeros_like(A)), numbers((4,), 1), tolerance=(0.0, 1e-3))
-    assert certify(right, reverse_residual) is None
-    (finding,) = reverse(right)
+    right = context_at(linear(A, torch.zeros_like(A)), numbers((4,), 1), tolerance=(0.0, 1e-3))
+    assert certify(right.projections, reverse_residual) is None
+    (finding,) = drop_in_reverse(right)
     assert finding.verdict is Verdict.PASS
 
 
 def test_no_certificate_is_given_where_the_step_is_lost_to_rounding() -> None:
     x = torch.tensor([1e9, 1e9 + 0.3, -1e9, 3.0], dtype=torch.float64)
-    assert certify(context(lambda x: x * 2.0, x), reverse_residual) is None
+    assert certify(context_at(lambda x: x * 2.0, x).projections, reverse_residual) is None
 
 
 def test_no_certificate_is_given_where_residuals_are_not_numbers() -> None:
@@ -154,16 +161,16 @@ def test_no_certificate_is_given_where_residuals_are_not_numbers() -> None:
         def backward(ctx: object, cotangent: Tensor) -> Tensor:
             return torch.where(torch.arange(len(cotangent)) == 1, torch.nan, cotangent)
 
-    wrong = context(Nan.apply, numbers((4,), 0))
-    assert certify(wrong, reverse_residual) is None
-    (finding,) = reverse(wrong)
+    wrong = context_at(Nan.apply, numbers((4,), 0))
+    assert certify(wrong.projections, reverse_residual) is None
+    (finding,) = drop_in_reverse(wrong)
     assert finding.verdict is Verdict.FAIL
 
 
 def test_right_function_of_any_size_is_certified_with_few_evaluations() -> None:
     for size in (3, 100, 10_000):
-        context = context(torch.sin, numbers((size,), size))
-        assert certify(context, reverse_residual) == SLOW_MISS
+        context = context_at(torch.sin, numbers((size,), size))
+        assert certify(context.projections, reverse_residual) == SLOW_MISS
         assert context.problem.cost.forwards <= 13
         assert context.problem.cost.pulls <= 6
 
@@ -175,42 +182,41 @@ def test_step_must_survive_rounding_to_a_tenth_of_the_relative_tolerance(
     size: float, dtype: torch.dtype, true: bool
 ) -> None:
     x = torch.linspace(size, 2.0 * size, 20, dtype=dtype)
-    assert _true_to_step(context(torch.sin, x)) is true
+    assert is_true_to_step(context_at(torch.sin, x).projections) is true
 
 
-@pytest.mark.parametrize(("size", "true"), [(1.0, True), (100.0, False)])
-def test_step_that_is_true_to_a_billionth_will_do_under_any_relative_tolerance(size: float, true: bool) -> None:
+@pytest.mark.parametrize(("size", "true"), [(1.0, True), (4e3, True), (4e4, False)])
+def test_step_must_survive_rounding_to_a_tenth_of_the_absolute_tolerance_if_the_relative_one_is_zero(
+    size: float, true: bool
+) -> None:
     x = torch.linspace(size, 2.0 * size, 20, dtype=torch.float64)
-    assert _true_to_step(context(torch.sin, x, tolerance=(1e-5, 0.0))) is true
+    assert is_true_to_step(context_at(torch.sin, x, tolerance=(1e-5, 0.0)).projections) is true
 
 
 @pytest.mark.parametrize(
-    ("values", "number", "miss", "way"),
-    [
-        (1e-2, 30, SLOW_MISS, SHORT),
-        (1.0, 100, SLOW_MISS, LONGER),
-        (1e2, 2_000, SLOW_MISS, FAR),
-        (1e2, 2_000, FAST_MISS, LONGER),
-        (1.0, 2_000, FAST_MISS, SHORT),
-    ],
+    ("values", "number", "scheme"), [(1e-2, 30, SHORT), (1.0, 100, LONGER), (1e2, 2_000, FAR_SCHEME)]
 )
-def test_outputs_whose_roundoff_would_drown_what_is_to_be_seen_are_walked_further(
-    values: float, number: int, miss: float, scheme: int
+def test_first_scheme_has_larger_steps_where_roundoff_of_the_outputs_is_large(
+    values: float, number: int, scheme: int
 ) -> None:
-    right = context(lambda x: values + 1e-3 * x, numbers((number,), 0), miss=miss)
-    assert CertificateSearch(right, reverse_residual).first_scheme() == scheme
+    right = context_at(lambda x: values + 1e-3 * x, numbers((number,), 0), miss=SLOW_MISS)
+    assert CertificateSearch(right.projections, reverse_residual).first_scheme() == scheme
 
 
-@pytest.mark.parametrize(("miss", "way"), [(SLOW_MISS, LONG), (FAST_MISS, WITHIN)])
-def test_function_of_many_inputs_and_few_outputs_is_walked_as_one_that_bends(miss: float, scheme: int) -> None:
-    right = context(lambda x: x.sin().reshape(10, -1).sum(1), numbers((1_000,), 0), miss=miss)
-    assert CertificateSearch(right, reverse_residual).first_scheme() == scheme
+def test_function_of_many_inputs_and_few_outputs_is_assumed_to_be_curved() -> None:
+    def function(x: Tensor) -> Tensor:
+        return x.sin().reshape(10, -1).sum(1)
+
+    slow = context_at(function, numbers((1_000,), 0), miss=SLOW_MISS)
+    assert CertificateSearch(slow.projections, reverse_residual).first_scheme() == LONG
+    fast = context_at(function, numbers((1_000,), 0), miss=FAST_MISS)
+    assert ProjectionTest(fast.projections, REVERSE).scheme == WITHIN
 
 
 @pytest.mark.parametrize("number", [3, 1_000])
 def test_values_that_are_not_finite_do_not_choose_the_walk(number: int) -> None:
-    broken = context(lambda x: x / 0.0, numbers((number,), 0))
-    assert CertificateSearch(broken, reverse_residual).first_scheme() == SHORT
+    broken = context_at(lambda x: x / 0.0, numbers((number,), 0))
+    assert CertificateSearch(broken.projections, reverse_residual).first_scheme() == SHORT
 
 
 class FlippedButOne(torch.autograd.Function):
@@ -235,9 +241,9 @@ def test_inputs_so_large_that_a_displacement_is_rounded_away_hide_nothing(seed: 
 
 @pytest.mark.parametrize(("size", "fine"), [(1e3, True), (1e5, False)])
 def test_direction_must_be_finer_than_what_it_is_to_resolve(size: float, fine: bool) -> None:
-    right = context(torch.sin, size * numbers((20,), 0))
+    right = context_at(torch.sin, size * numbers((20,), 0))
     (ratio, *_) = [stage.ratio for stage in stages(SLOW_MISS, columns_seen=False, rows_seen=False) if stage.ratio]
-    search = CertificateSearch(right, reverse_residual)
+    search = CertificateSearch(right.projections, reverse_residual)
     assert search._is_fine(SHORT, ratio) is fine
     assert not search._is_fine(SHORT, 0.0)
     assert search._is_fine(SHORT, 0.1)

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
 
 from gradvet.core import jacobians
-from gradvet.core.context import Context
 from gradvet.core.jacobians import ForwardJacobian, Jacobian, Numerical, ReverseJacobian
+from gradvet.core.projections import Projections
 from gradvet.frontends.torch.problem import TorchProblem
 
-from .planted import context, numbers
+from .wrong_jacobians import context_at, numbers
 
 LOSSY = 1e-8
 
@@ -35,7 +35,7 @@ def exact(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 def plain_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is vectorised."""
     monkeypatch.setattr(TorchProblem, "evaluate_together", lambda self, displacements: None)
-    monkeypatch.setattr(jacobians, "WORTHWHILE", 10**9)
+    monkeypatch.setattr(jacobians, "MIN_BATCH", 10**9)
 
 
 def hurried(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,10 +65,10 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-MATRICES: dict[str, Callable[[Context], Jacobian]] = {
+MATRICES: dict[str, Callable[[Projections], Jacobian]] = {
     "numerical": Numerical,
-    "pulled": ReverseJacobian,
-    "pushed": lambda context: ForwardJacobian(context.problem),
+    "reverse": ReverseJacobian,
+    "forward": lambda projections: ForwardJacobian(projections.problem),
 }
 
 
@@ -76,7 +76,7 @@ MATRICES: dict[str, Callable[[Context], Jacobian]] = {
 def test_blocks_of_columns_are_those_of_the_jacobian(name: str) -> None:
     x = numbers((30,), 0)
     J = exact(coupled, x)
-    matrix = MATRICES[name](context(coupled, x))
+    matrix = MATRICES[name](context_at(coupled, x).projections)
     for start, stop in ((0, 30), (0, 1), (7, 9), (11, 29)):
         assert torch.allclose(matrix.columns(start, stop), J[:, start:stop], rtol=0.0, atol=1e-8)
 
@@ -89,22 +89,22 @@ def test_vectorised_jacobian_equals_the_loop(name: str, dtype: torch.dtype, monk
     def function(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         return (x @ w).tanh(), (x * x.conj()).real.sum(0).expand(17, 5) * w.abs().sum()
 
-    together = context(hurried(function), x, w)
+    together = context_at(hurried(function), x, w).projections
     size = together.problem.domain.size
     fast = MATRICES[name](together).columns(0, size)
     plain_only(monkeypatch)
-    slow = MATRICES[name](context(function, x, w)).columns(0, size)
+    slow = MATRICES[name](context_at(function, x, w).projections).columns(0, size)
     assert fast.shape == slow.shape
     assert torch.allclose(fast, slow, rtol=0.0, atol=1e-8)
 
 
 def test_differences_are_vectorised_where_that_is_right_and_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = spy(monkeypatch)
-    context = context(hurried(coupled), numbers((30,), 3))
-    before = context.problem.cost.forwards
-    Numerical(context).columns(0, 30)
+    projections = context_at(hurried(coupled), numbers((30,), 3)).projections
+    before = projections.problem.cost.forwards
+    Numerical(projections).columns(0, 30)
     assert 60 in asked
-    assert context.problem.cost.forwards - before < 20
+    assert projections.problem.cost.forwards - before < 20
 
 
 class OddUnderVmap(torch.autograd.Function):
@@ -133,24 +133,24 @@ class OddUnderVmap(torch.autograd.Function):
 def test_differences_of_a_wrong_vmap_rule_are_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = spy(monkeypatch)
     x = numbers((30,), 4)
-    J = Numerical(context(hurried(OddUnderVmap.apply), x)).columns(0, 30)
+    J = Numerical(context_at(hurried(OddUnderVmap.apply), x).projections).columns(0, 30)
     assert torch.allclose(J, x.detach().cos().diag(), rtol=0.0, atol=LOSSY)
     assert len(asked) == 1
 
 
 def test_rows_that_are_wrong_when_batched_are_not_trusted() -> None:
     x = numbers((30,), 5)
-    context = context(OddUnderVmap.apply, x)
-    batched = context.problem.vjp_rows(0, 0, 30)
+    projections = context_at(OddUnderVmap.apply, x).projections
+    batched = projections.problem.vjp_rows(0, 0, 30)
     assert batched is not None
     assert not torch.allclose(batched, x.detach().cos().diag(), rtol=0.0, atol=1e-6)
-    J = ReverseJacobian(context).columns(0, 30)
+    J = ReverseJacobian(projections).columns(0, 30)
     assert torch.allclose(J, x.detach().cos().diag(), rtol=0.0, atol=1e-14)
 
 
 def test_function_that_reads_a_captured_tensor_is_moved_in_place() -> None:
     x = numbers((30,), 6).requires_grad_()
-    J = Numerical(context(hurried(lambda _: x.sin()), x)).columns(0, 30)
+    J = Numerical(context_at(hurried(lambda _: x.sin()), x).projections).columns(0, 30)
     assert torch.allclose(J, x.detach().cos().diag(), rtol=0.0, atol=LOSSY)
 
 
@@ -160,49 +160,50 @@ def test_function_that_cannot_be_mapped_is_called_point_by_point() -> None:
     def function(x: Tensor) -> Tensor:
         return x.sin() * 2.0 if x.sum().item() > -1e9 else x
 
-    J = Numerical(context(hurried(function), x)).columns(0, 30)
+    J = Numerical(context_at(hurried(function), x).projections).columns(0, 30)
     assert torch.allclose(J, 2.0 * x.detach().cos().diag(), rtol=0.0, atol=LOSSY)
 
 
 def test_memory_of_a_vectorised_block_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jacobians, "BLOCK", 2_000)
     asked = spy(monkeypatch)
-    context = context(hurried(coupled), numbers((30,), 8))
-    J = Numerical(context).columns(0, 30)
-    assert torch.allclose(J, exact(coupled, context.problem.inputs[0]), rtol=0.0, atol=LOSSY)
-    probes = 2 * jacobians.WORTHWHILE
-    entries = context.problem.domain.size + context.problem.codomain.size
-    assert len(asked) > 2
-    assert all(points * entries <= 2_000 for points in asked if points != probes)
+    projections = context_at(hurried(coupled), numbers((30,), 8)).projections
+    J = Numerical(projections).columns(0, 30)
+    assert torch.allclose(J, exact(coupled, projections.problem.inputs[0]), rtol=0.0, atol=LOSSY)
+    entries = projections.problem.domain.size + projections.problem.codomain.size
+    # Two calls test the vectorised evaluation; the columns take at least two more.
+    assert asked[:2] == [2, jacobians.TIMED_POINTS]
+    assert len(asked) > 3
+    assert all(points * entries <= 2_000 for points in asked)
 
 
 def test_rows_of_a_large_jacobian_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     x = numbers((30,), 9)
     J = exact(coupled, x)
     monkeypatch.setattr(jacobians, "BLOCK", 100)
-    context = context(coupled, x)
-    matrix = ReverseJacobian(context)
+    projections = context_at(coupled, x).projections
+    matrix = ReverseJacobian(projections)
     assert not matrix.fits
     assert torch.allclose(matrix.columns(3, 5), J[:, 3:5])
-    pulls = context.problem.cost.pulls
+    pulls = projections.problem.cost.pulls
     assert torch.allclose(matrix.columns(8, 9), J[:, 8:9])
-    assert context.problem.cost.pulls == pulls + 40
+    assert projections.problem.cost.pulls == pulls + 40
 
 
 def test_rows_of_a_small_jacobian_are_pulled_once() -> None:
-    context = context(coupled, numbers((30,), 10))
-    matrix = ReverseJacobian(context)
+    projections = context_at(coupled, numbers((30,), 10)).projections
+    matrix = ReverseJacobian(projections)
     matrix.columns(3, 5)
-    pulls = context.problem.cost.pulls
+    pulls = projections.problem.cost.pulls
     matrix.columns(8, 30)
-    assert context.problem.cost.pulls == pulls
+    assert projections.problem.cost.pulls == pulls
 
 
 def test_columns_by_differences_divide_by_the_nominal_step() -> None:
     # Next to 10, float32 can be moved by 9.5e-7 but not by 1e-6: the classical quotient is off by that much.
-    context = context(lambda x: x.double() * 2.0, torch.full((1,), 10.0))
-    step = context.options.step
+    projections = context_at(lambda x: x.double() * 2.0, torch.full((1,), 10.0)).projections
+    step = projections.options.step
     moved = float((torch.tensor(10.0) + step) - 10.0)
     assert moved == pytest.approx(step, rel=0.1)
     assert moved != pytest.approx(step, rel=0.01)
-    assert float(Numerical(context).columns(0, 1)) == pytest.approx(2.0 * moved / step)
+    assert float(Numerical(projections).columns(0, 1)) == pytest.approx(2.0 * moved / step)

@@ -1,4 +1,4 @@
-"""Kinks, told from curves and from noise."""
+"""Kinks: told from curvature and noise, found, and tested."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.core.context import Context
-from gradvet.core.kinks import bent_rows, exclude_kinks
+from gradvet.core.context import Context, Cotangent
+from gradvet.core.kinks import Kinks, find_kinks
+from gradvet.core.line_test import bent_rows
 from gradvet.core.modes import REVERSE
-from tests.core.trials import Elementwise, point, trial_of, written
+from gradvet.core.slope_test import SlopeTest
+from tests.core.contexts import Elementwise, context_of, point
+from tests.functions import with_derivative
 
 
 @pytest.mark.parametrize(
@@ -27,41 +30,50 @@ from tests.core.trials import Elementwise, point, trial_of, written
         (lambda x: 0.0 * x, False),
     ],
 )
-def test_bend_is_a_kink_if_it_is_no_curve_no_noise_and_no_trifle(function: Elementwise, bent: bool) -> None:
-    context = trial_of(lambda x: torch.stack([3.0 * x[0], function(x[0])]), point(0.0))
+def test_kink_is_told_from_curvature_noise_and_negligible_changes_of_slope(function: Elementwise, bent: bool) -> None:
+    context = context_of(lambda x: torch.stack([3.0 * x[0], function(x[0])]), point(0.0))
     found = bent_rows(context, context.first)
     assert ([False, False] if found is None else found.tolist()) == [False, bent]
 
 
-def test_coarse_formats_leave_kinks_to_the_ladder() -> None:
-    context = trial_of(torch.abs, point(0.0, dtype=torch.float32))
+def test_coarse_formats_leave_kinks_to_the_sweep() -> None:
+    context = context_of(torch.abs, point(0.0, dtype=torch.float32))
     assert bent_rows(context, context.first) is None
 
 
-def test_columns_at_a_kink_are_set_aside_with_their_likes_and_noted() -> None:
+def found_kinks(context: Context, u: Tensor | None = None, cotangent: Cotangent | None = None) -> Kinks:
+    """The kinks of the first direction, unless another one is given; the ledger is opened before."""
+    test = SlopeTest(context, REVERSE)
+    u, cotangent = context.first.u if u is None else u, cotangent or context.cotangents[0]
+    return find_kinks(test.context, test.mode, u, cotangent)
+
+
+def test_elements_of_the_same_size_are_found_together_and_noted() -> None:
     def function(x: Tensor) -> Tensor:
         return (x - 2.0).abs() + (x + 2.0).abs()
 
-    context = trial_of(function, point(2.0, 1.0, -2.0, 0.5, 2.0))
-    columns, wrong = exclude_kinks(context, REVERSE, context.first.u, context.cotangents[0])
-    assert columns.tolist() == [True, False, True, False, True]
-    assert wrong is None
+    context = context_of(function, point(2.0, 1.0, -2.0, 0.5, 2.0))
+    kinks = found_kinks(context)
+    assert kinks.columns.tolist() == [True, False, True, False, True]
+    assert kinks.wrong is None
     (note,) = context.record.notes
-    assert "and at 2 more of the same size" in note
+    assert "and 2 other elements of the same size" in note
 
 
-def test_single_kink_has_no_likes() -> None:
-    context = trial_of(lambda x: (x - 2.0).abs(), point(1.0, 2.0, 3.0))
-    columns, wrong = exclude_kinks(context, REVERSE, context.first.u, context.cotangents[0])
-    assert columns.tolist() == [False, True, False]
-    assert wrong is None
-    assert context.record.notes == ["kink at input 0 [1]: the derivative there is held to the slopes on both sides"]
+def test_single_kink_is_found_alone() -> None:
+    context = context_of(lambda x: (x - 2.0).abs(), point(1.0, 2.0, 3.0))
+    kinks = found_kinks(context)
+    assert kinks.columns.tolist() == [False, True, False]
+    assert kinks.wrong is None
+    assert context.record.notes == ["kink at input 0 [1]: the derivative must lie between the one-sided slopes"]
 
 
 @pytest.mark.parametrize(("slope", "fails"), [(-1.0, False), (0.7, False), (1.0, False), (1.2, True), (-1.2, True)])
-def test_entry_at_a_kink_is_wrong_outside_of_its_slopes(slope: float, fails: bool) -> None:
-    context = trial_of(written(torch.abs, lambda x: torch.where(x == 0.0, slope, torch.sign(x))), point(0.5, 0.0, 1.0))
-    _, wrong = exclude_kinks(context, REVERSE, context.first.u, context.cotangents[0])
+def test_entry_at_a_kink_is_wrong_outside_the_one_sided_slopes(slope: float, fails: bool) -> None:
+    context = context_of(
+        with_derivative(torch.abs, lambda x: torch.where(x == 0.0, slope, torch.sign(x))), point(0.5, 0.0, 1.0)
+    )
+    wrong = found_kinks(context).wrong
     assert (wrong is not None) is fails
     if wrong is not None:
         assert (wrong.row, wrong.column) == (1, 1)
@@ -84,32 +96,54 @@ def largest(share: float) -> Callable[[Tensor], Tensor]:
 
 
 @pytest.mark.parametrize(("share", "fails"), [(0.5, False), (1.0, True)])
-def test_tied_entries_may_share_the_gradient_but_not_all_have_it(share: float, fails: bool) -> None:
-    context = trial_of(largest(share), point(2.0, 1.0, 2.0))
-    columns, wrong = exclude_kinks(context, REVERSE, context.first.u, context.cotangents[0])
-    assert columns.tolist() == [True, False, True]
+def test_tied_elements_may_share_the_gradient_but_not_all_have_it_whole(share: float, fails: bool) -> None:
+    context = context_of(largest(share), point(2.0, 1.0, 2.0))
+    kinks = found_kinks(context)
+    assert kinks.columns.tolist() == [True, False, True]
+    wrong = kinks.wrong
     assert (wrong is not None) is fails
     if wrong is not None:
         assert abs(wrong.derivative) > abs(wrong.numerical)
 
 
-def test_tied_entries_are_reported_with_the_slopes_of_all_that_grow_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = trial_of(largest(1.0), point(2.0, 1.0, 2.0))
+def test_tied_elements_are_reported_with_the_slope_along_all_of_them_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = context_of(largest(1.0), point(2.0, 1.0, 2.0))
     u, cotangent = context.first.u, context.cotangents[0]
     monkeypatch.setattr(Context, "joint_direction", lambda context: torch.tensor([1.0, 1.0, 0.5], dtype=torch.float64))
-    _, wrong = exclude_kinks(context, REVERSE, u, cotangent)
+    wrong = found_kinks(context, u, cotangent).wrong
     assert wrong is not None
     # The largest grows by 1 and shrinks by 0.5; both together would be the sum of the two.
     assert (wrong.derivative, wrong.numerical) == (pytest.approx(1.5), pytest.approx(0.75))
 
 
 @pytest.mark.parametrize(("slope", "fails"), [(0.5, False), (1.5, True)])
-def test_likes_of_a_kink_are_judged_too(slope: float, fails: bool) -> None:
+def test_other_elements_of_the_same_size_are_tested_too(slope: float, fails: bool) -> None:
     def claimed(x: Tensor) -> Tensor:
         return torch.tensor([0.0, 1.0, slope, 1.0], dtype=x.dtype)
 
-    context = trial_of(written(torch.abs, claimed), point(0.0, 2.0, 0.0, 3.0))
-    _, wrong = exclude_kinks(context, REVERSE, context.first.u, context.cotangents[0])
+    context = context_of(with_derivative(torch.abs, claimed), point(0.0, 2.0, 0.0, 3.0))
+    wrong = found_kinks(context).wrong
     assert (wrong is not None) is fails
     if wrong is not None:
         assert (wrong.row, wrong.column) == (2, 2)
+
+
+def test_elements_of_other_inputs_are_not_excluded_with_a_kink() -> None:
+    context = context_of(lambda x, y: x.abs() + 3.0 * y, point(0.0, 1.0, 0.0), point(0.0, 1.0, 0.0))
+    kinks = found_kinks(context)
+    assert kinks.columns.tolist() == [True, False, True, False, False, False]
+    assert kinks.wrong is None
+
+
+@pytest.mark.parametrize(("slope", "fails"), [(2.0, False), (2.2, True)])
+def test_element_of_the_same_size_that_is_not_at_a_kink_is_tested_in_smooth_outputs(slope: float, fails: bool) -> None:
+    straight = with_derivative(lambda x: 2.0 * x, lambda x: torch.full_like(x, slope))
+
+    def function(x: Tensor) -> Tensor:
+        return torch.cat([x[:3].abs(), straight(x[3:])])
+
+    kinks = found_kinks(context_of(function, point(0.0, 0.0, 0.0, 0.0, 1.0)))
+    assert kinks.columns.tolist() == [True, True, True, True, False]
+    assert (kinks.wrong is not None) is fails
+    if kinks.wrong is not None:
+        assert (kinks.wrong.row, kinks.wrong.column) == (3, 3)

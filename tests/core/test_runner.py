@@ -1,8 +1,9 @@
-"""Checks run in order, up to the first failure."""
+"""Checks run in order, up to the first failure; what a report says was exercised, and what was not."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,13 +11,14 @@ import torch
 
 from gradvet.core.context import Context
 from gradvet.core.results import Finding, Report, Verdict
-from gradvet.core.runner import Check, run
-from gradvet.errors import GradientError
+from gradvet.core.runner import CheckFunction, make_report, run_checks, run_until_failure
+from gradvet.errors import DerivativeError, GradientError, InvalidProblemError
+from tests.core.contexts import context_of, point
 
-from .planted import context, numbers
+from .wrong_jacobians import context_at, numbers
 
 
-def check(name: str, *verdicts: Verdict, miss: float | None = None) -> Check:
+def check(name: str, *verdicts: Verdict, miss: float | None = None) -> CheckFunction:
     def found(context: Context) -> Iterator[Finding]:
         for verdict in verdicts:
             yield Finding(name, verdict, name, facts={} if miss is None else {"miss": miss})
@@ -24,8 +26,8 @@ def check(name: str, *verdicts: Verdict, miss: float | None = None) -> Check:
     return found
 
 
-def report(*checks: Check) -> Report:
-    return run("title", context(torch.sin, numbers((3,), 0), seed=7), checks)
+def report(*checks: CheckFunction) -> Report:
+    return run_until_failure(context_at(torch.sin, numbers((3,), 0), seed=7), checks)
 
 
 def test_findings_come_in_the_order_of_the_checks() -> None:
@@ -62,3 +64,74 @@ def test_seconds_of_a_report_are_those_between_its_beginning_and_its_end(monkeyp
     clock = SimpleNamespace(perf_counter=iter([100.0, 102.5]).__next__)
     monkeypatch.setattr("gradvet.core.runner.time", clock)
     assert report(check("a", Verdict.PASS)).seconds == 2.5
+
+
+def coverage(*findings: Finding) -> tuple[str, ...]:
+    return make_report("sin", context_of(torch.sin, point(1.0)), findings, left_out=["first"]).coverage
+
+
+def test_checks_that_were_carried_out_are_listed_once_and_the_others_with_their_reason() -> None:
+    assert coverage(
+        Finding("values", Verdict.PASS, "right"),
+        Finding("values", Verdict.FAIL, "wrong"),
+        Finding("batched", Verdict.SKIPPED, "not offered"),
+    ) == ("first", "exercised: values", "not exercised: batched: not offered")
+
+
+def test_parts_of_a_check_are_listed_with_those_that_were_left_out() -> None:
+    assert coverage(
+        Finding("points", Verdict.PASS, "right", facts={"exercised": ["zeros", "ones"], "finiteness alone": True}),
+        Finding("points", Verdict.SKIPPED, "huge (too far)", facts={"skipped": ["huge (too far)"]}),
+    ) == (
+        "first",
+        "exercised: points",
+        "points: zeros, ones; skipped: huge (too far) (are gradients finite?)",
+    )
+
+
+def test_resolution_is_the_worst_of_the_inputs_that_were_compared_and_miss_the_largest() -> None:
+    context = context_of(torch.sin, point(1.0))
+    ledger = context.record.ledger
+    for name, elements in {"a": 1, "b": 2, "empty": 0, "not compared": 1}.items():
+        ledger.open(name, "reverse", context.precision, elements, 1e-2)
+    for name, resolution in {"a": 1e-6, "b": 1e-3, "empty": 0.5}.items():
+        ledger.compared(name, "reverse", context.precision, resolution)
+    findings = [Finding(name, Verdict.PASS, "", facts={"miss": miss}) for name, miss in (("x", 1e-9), ("y", 1e-6))]
+    report = make_report("sin", context, findings)
+    assert (report.resolution, report.miss) == (1e-3, 1e-6)
+    assert report.ledger == tuple(ledger.rows())
+    assert [row.input for row in report.ledger] == ["a", "b", "empty", "not compared"]
+    assert [row.input for row in report.open_rows] == ["not compared"]
+    assert report.verdict is Verdict.PASS
+    assert make_report("sin", context, findings, expects_ledger=True).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict", "words"),
+    [
+        (DerivativeError("it broke"), Verdict.FAIL, "it broke"),
+        (KeyError("why"), Verdict.INCONCLUSIVE, "the check raised KeyError: 'why'"),
+        (NotImplementedError("no\nmore"), Verdict.SKIPPED, "not supported by the function's operators"),
+    ],
+)
+def test_exception_of_a_check_becomes_its_finding(error: Exception, verdict: Verdict, words: str) -> None:
+    def check(context: object) -> list[Finding]:
+        raise error
+
+    context = context_of(torch.sin, point(1.0))
+    (finding,) = run_checks(context, {"values": check}, lambda error: isinstance(error, NotImplementedError))
+    assert (finding.check, finding.verdict) == ("values", verdict)
+    assert finding.headline.startswith(words)
+
+
+def test_invalid_problem_is_raised_and_a_spent_budget_is_reported() -> None:
+    def check(context: object) -> list[Finding]:
+        raise InvalidProblemError("no")
+
+    context = context_of(torch.sin, point(1.0))
+    with pytest.raises(InvalidProblemError):
+        list(run_checks(context, {"values": check}, lambda error: True))
+    spent = replace(context, deadline=0.0)
+    (finding,) = run_checks(spent, {"values": check}, lambda error: True)
+    assert (finding.check, finding.verdict) == ("values", Verdict.SKIPPED)
+    assert finding.headline == "the time budget was spent"

@@ -1,6 +1,8 @@
 """A sample of the operator database in every test run: gradvet says what torch's slow mode says, in both of its modes.
 
 `python -m tests.differential.run` does the same for the whole database.
+
+Also tests `frontends/torch/opdb/samples.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from gradvet.frontends.torch.opdb.database import DTYPES, Variant, dtype_name, is_differentiable, operators, variants
+from gradvet.frontends.torch.opdb.operators import DTYPES, Variant, dtype_name, is_differentiable, operators, variants
 from gradvet.frontends.torch.opdb.samples import draw, small
 from tests.differential.comparison import disagreements
 from tests.differential.verdicts import gradvet_contestant, torch_contestant

@@ -13,8 +13,8 @@ from enum import Enum
 
 import torch
 
-from gradvet.frontends.torch.inputs import seeded
 from gradvet.frontends.torch.opdb.samples import Sample
+from gradvet.frontends.torch.random_state import seeded
 
 
 class Kind(Enum):

@@ -1,4 +1,4 @@
-"""Wrong functions that a checker must report and right ones that it must leave alone."""
+"""Wrong functions that a checker must report and right functions that it must not report."""
 
 from __future__ import annotations
 
@@ -26,18 +26,32 @@ from tests.gallery import (
     f19_transforms,
     f22_degenerate,
     f23_disconnected,
+    f24_low_precision,
+    f25_conditions_in_half,
+    f26_kinks_and_ties,
+    f27_views_and_hooks,
+    f28_zero_rows,
+    f29_forward_mode,
+    f30_lost_gradients,
+    f31_faint_inputs,
+    f32_intermittent,
+    right_autocast,
     right_complex,
     right_domains,
     right_dynamics,
     right_functions,
+    right_half,
     right_kinks,
     right_linalg,
+    right_lookalikes,
     right_modules,
     right_precision,
     right_random,
+    right_saturated,
     right_scales,
     right_sparse,
     right_structure,
+    right_training,
     spoiled_operators,
     stock_torch,
 )
@@ -67,6 +81,15 @@ WRONG: tuple[Case, ...] = (
     *f19_batches.CASES,
     *f22_degenerate.CASES,
     *f23_disconnected.CASES,
+    *f24_low_precision.CASES,
+    *f25_conditions_in_half.CASES,
+    *f26_kinks_and_ties.CASES,
+    *f27_views_and_hooks.CASES,
+    *f28_zero_rows.CASES,
+    *f29_forward_mode.CASES,
+    *f30_lost_gradients.CASES,
+    *f31_faint_inputs.CASES,
+    *f32_intermittent.CASES,
     *spoiled_operators.CASES,
     *stock_torch.CASES,
 )
@@ -83,6 +106,11 @@ RIGHT: tuple[Case, ...] = (
     *right_functions.CASES,
     *right_modules.CASES,
     *right_precision.CASES,
+    *right_half.CASES,
+    *right_saturated.CASES,
+    *right_autocast.CASES,
+    *right_training.CASES,
+    *right_lookalikes.CASES,
 )
 
 __all__ = ["CHECKS", "FAULTS", "RIGHT", "WRONG", "Case"]

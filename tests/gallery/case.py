@@ -1,13 +1,13 @@
-"""What an entry of the gallery is: a function, a point at which to check it, and what a checker owes us about it.
+"""A case of the gallery: a function, a point at which it is checked, and the expected result.
 
-A wrong function shows that the checker can fail, a right one that it does not cry wolf. `twin` is the same function in
-plain torch operations: its derivative is the truth that the entry is measured against, without gradvet.
+A wrong function must be reported, a right one must not. `twin` is the same function in plain torch operations: its
+derivative is the reference for the case, without gradvet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -45,7 +45,7 @@ CHECKS = frozenset(
         "precision",
     }
 )
-FAULTS = frozenset(f"F{number}" for number in (*range(1, 20), 22, 23))
+FAULTS = frozenset(f"F{number}" for number in (*range(1, 20), *range(22, 33)))
 """The classes of faults that a CPU can show."""
 
 PRECISION = {
@@ -104,10 +104,35 @@ class Case:
     """Inputs at which the fault shows, if it does not at those of `build`."""
     resolution: float | None = None
     """Relative error that separates right from wrong, where the dtype's usual one does not."""
+    accuracy: float | None = None
+    """Relative error that the author of a right function grants its gradient, which is approximate on purpose."""
+    step: float = 1e-4
+    """Step of the differences that prove the twin; a large offset in the value needs a large one."""
+
+    @classmethod
+    def wrong(
+        cls,
+        name: str,
+        fault: str,
+        build: Build,
+        twin: Function | None,
+        why: str,
+        *,
+        finds: Iterable[str] = ("reverse",),
+        **facts: Any,
+    ) -> Case:
+        """A wrong function: at least one of the checks `finds` must report it."""
+        return cls(name, fault, build, why, twin, findings=frozenset(finds), **facts)
+
+    @classmethod
+    def right(cls, name: str, why: str, build: Build, **facts: Any) -> Case:
+        """A right function: no check may report it."""
+        return cls(name, None, build, why, findings=frozenset(), **facts)
 
     @property
     def threshold(self) -> float:
-        return PRECISION[self.dtype] if self.resolution is None else self.resolution
+        given = (self.resolution, self.accuracy, PRECISION[self.dtype])
+        return next(bound for bound in given if bound is not None)
 
     def subject(self) -> tuple[Function, Inputs]:
         """The function and inputs at which the fault shows."""
@@ -118,6 +143,40 @@ class Case:
         return self.name
 
 
-def right(name: str, why: str, build: Build, **facts: Any) -> Case:
-    """A right function: no check may report it."""
-    return Case(name, None, build, why, findings=frozenset(), **facts)
+class Family:
+    """Wrong functions of one class of faults; `facts` are those arguments of `Case.wrong` that most of them share.
+
+    `wrong = Family("F5", finds={"cotangents"}, drop_in=False)`, then
+    `wrong("name", "Why it is wrong.").at(function, twin, normal, (3, 4))` for each case.
+    """
+
+    def __init__(self, fault: str, **facts: Any) -> None:
+        self.fault, self.facts = fault, facts
+
+    def __call__(self, name: str, why: str, **facts: Any) -> Draft:
+        """A case without its function; `facts` override those of the family."""
+        return Draft(name, self.fault, why, {**self.facts, **facts})
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A case of a wrong function before the function is given."""
+
+    name: str
+    fault: str
+    why: str
+    facts: dict[str, Any]
+
+    def of(self, build: Build, twin: Function | None) -> Case:
+        return Case.wrong(self.name, self.fault, build, twin, self.why, **self.facts)
+
+    def at(
+        self, function: Function, twin: Function | None, inputs: Callable[..., Inputs], *args: Any, **kw: Any
+    ) -> Case:
+        """A function without state at `inputs(*args, **kw)`; the dtype of the case is that of the inputs."""
+        dtype = {"dtype": kw["dtype"]} if "dtype" in kw else {}
+        draft = replace(self, facts={**self.facts, **dtype})
+        return draft.of(lambda: (function, inputs(*args, **kw)), twin)
+
+
+right = Case.right

@@ -1,4 +1,4 @@
-"""Circumstances under which a derivative that is right in a plain call turns out wrong, each as a witness."""
+"""Witnesses for derivatives that are right in a plain call and wrong under a condition."""
 
 from __future__ import annotations
 
@@ -37,6 +37,16 @@ expanded_cotangent = cotangent(lambda v: v.reshape(-1)[:1].reshape([1] * v.dim()
 offset_cotangent = cotangent(lambda v: torch.cat([v[:1] + 7.0, v])[1:])
 channels_last_cotangent = cotangent(lambda v: v.contiguous(memory_format=torch.channels_last))
 conjugate_cotangent = cotangent(lambda v: v.conj().resolve_conj().conj())
+
+
+def _without_rows(v: Tensor, lost: slice) -> Tensor:
+    kept = v.clone()
+    kept[lost] = 0.0
+    return kept
+
+
+alternate_rows_of_cotangent = cotangent(lambda v: _without_rows(v, slice(0, None, 2)))
+last_row_of_cotangent = cotangent(lambda v: _without_rows(v, slice(0, -1)))
 
 
 def mutated_cotangent(case: Case) -> Evidence:
@@ -95,6 +105,21 @@ def second_backward(case: Case) -> Evidence:
     pullback(results, inputs, directions(results, scale=3.0), retain_graph=True)
     found = pullback(results, inputs, directions(results, scale=3.0))
     return Evidence(flat(found), flat(gradients(twin(case), case.subject()[1])))
+
+
+def passes(count: int) -> Witness:
+    """So many backward passes over one graph, side by side."""
+
+    def witness(case: Case) -> Evidence:
+        def repeated(function: Function, inputs: Inputs) -> Tensor:
+            results = outputs(function(*inputs))
+            cotangents = directions(results, scale=3.0)
+            return torch.cat([flat(pullback(results, inputs, cotangents, retain_graph=True)) for _ in range(count)])
+
+        function, inputs = case.subject()
+        return Evidence(repeated(function, inputs), repeated(twin(case), case.subject()[1]))
+
+    return witness
 
 
 def frozen(*slots: int) -> Witness:
@@ -158,6 +183,13 @@ def input_layout(change: Callable[[Tensor], Tensor]) -> Witness:
 transposed_inputs = input_layout(lambda x: x.mT.contiguous().mT if x.dim() > 1 else x)
 offset_inputs = input_layout(lambda x: torch.cat([x[:1] + 7.0, x])[1:])
 channels_last_inputs = input_layout(lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x)
+
+
+def overlapping_inputs(case: Case) -> Evidence:
+    """The gradient at inputs whose entries share memory against that at copies whose entries do not."""
+    function, inputs = case.subject()
+    copies = tuple(x.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for x in inputs)
+    return Evidence(flat(gradients(function, inputs)), flat(gradients(twin(case), copies)))
 
 
 def batched(case: Case) -> Evidence:

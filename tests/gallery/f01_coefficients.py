@@ -7,9 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from tests.gallery.case import Case
-from tests.gallery.inputs import at, normal, uniform
-from tests.gallery.mutants import negated, rule, scaled, zeroed
+from tests.functions import with_vjp
+from tests.gallery.case import Family
+from tests.gallery.inputs import normal, uniform
+from tests.gallery.mutants import negated, scaled, zeroed
 
 
 def gelu_by_tanh(x: Tensor) -> Tensor:
@@ -123,105 +124,55 @@ def mish(x: Tensor) -> Tensor:
     return x * torch.tanh(torch.nn.functional.softplus(x))
 
 
+wrong = Family("F1")
+
 CASES = (
-    Case(
+    wrong(
         "gelu_without_three",
-        "F1",
-        at(rule(gelu_by_tanh, gelu_without_three), normal, (7,)),
         "A cube in the forward leaves a factor 3 in the derivative; it is forgotten in the inner one.",
-        twin=gelu_by_tanh,
+    ).at(with_vjp(gelu_by_tanh, gelu_without_three), gelu_by_tanh, normal, (7,)),
+    wrong("swish_without_product_rule", "Only one of the two factors is differentiated.").at(
+        with_vjp(swish, swish_without_product_rule), swish, normal, (7,)
     ),
-    Case(
-        "swish_without_product_rule",
-        "F1",
-        at(rule(swish, swish_without_product_rule), normal, (7,)),
-        "Only one of the two factors is differentiated.",
-        twin=swish,
+    wrong("layer_norm_without_mean_term", "The mean that is subtracted depends on the input, too.").at(
+        with_vjp(layer_norm, layer_norm_without_mean_term), layer_norm, normal, (3, 5)
     ),
-    Case(
-        "layer_norm_without_mean_term",
-        "F1",
-        at(rule(layer_norm, layer_norm_without_mean_term), normal, (3, 5)),
-        "The mean that is subtracted depends on the input, too.",
-        twin=layer_norm,
+    wrong(
+        "rms_norm_with_r_squared", "A power of the reciprocal norm is missing; inputs of unit variance would hide it."
+    ).at(with_vjp(rms_norm, rms_norm_with_r_squared), rms_norm, uniform, 1.0, 4.0, (3, 5), (5,)),
+    wrong("squared_error_without_two", "The factor 2 of a square is taken for the convention with one half.").at(
+        with_vjp(squared_error, squared_error_without_two), squared_error, normal, (6,), (6,)
     ),
-    Case(
-        "rms_norm_with_r_squared",
-        "F1",
-        at(rule(rms_norm, rms_norm_with_r_squared), uniform, 1.0, 4.0, (3, 5), (5,)),
-        "A power of the reciprocal norm is missing; inputs of unit variance would hide it.",
-        twin=rms_norm,
+    wrong("gaussian_loss_with_wrong_sign", "The sign of one of two terms is wrong, for one of two inputs.").at(
+        with_vjp(gaussian_loss, gaussian_loss_with_sign), gaussian_loss, normal, (4,), (4,)
     ),
-    Case(
-        "squared_error_without_two",
-        "F1",
-        at(rule(squared_error, squared_error_without_two), normal, (6,), (6,)),
-        "The factor 2 of a square is taken for the convention with one half.",
-        twin=squared_error,
+    wrong("squash_without_square", "The derivative of tanh is 1 - y², not 1 - y.").at(
+        with_vjp(squash, squash_without_square), squash, normal, (7,)
     ),
-    Case(
-        "gaussian_loss_with_wrong_sign",
-        "F1",
-        at(rule(gaussian_loss, gaussian_loss_with_sign), normal, (4,), (4,)),
-        "The sign of one of two terms is wrong, for one of two inputs.",
-        twin=gaussian_loss,
+    wrong("cosine_without_projection", "The norms in the denominator are taken for constants.").at(
+        with_vjp(cosine, cosine_without_projection), cosine, normal, (3, 4), (3, 4)
     ),
-    Case(
-        "squash_without_square",
-        "F1",
-        at(rule(squash, squash_without_square), normal, (7,)),
-        "The derivative of tanh is 1 - y², not 1 - y.",
-        twin=squash,
-    ),
-    Case(
-        "cosine_without_projection",
-        "F1",
-        at(rule(cosine, cosine_without_projection), normal, (3, 4), (3, 4)),
-        "The norms in the denominator are taken for constants.",
-        twin=cosine,
-    ),
-    Case(
-        "lennard_jones_with_swapped_exponents",
-        "F1",
-        at(rule(lennard_jones, lennard_jones_with_swapped_exponents), uniform, 0.9, 1.5, (6,)),
-        "The factors of the repulsive and the attractive force changed places.",
-        twin=lennard_jones,
-    ),
-    Case(
+    wrong(
+        "lennard_jones_with_swapped_exponents", "The factors of the repulsive and the attractive force changed places."
+    ).at(with_vjp(lennard_jones, lennard_jones_with_swapped_exponents), lennard_jones, uniform, 0.9, 1.5, (6,)),
+    wrong(
         "leapfrog_without_last_kick",
-        "F1",
-        at(rule(leapfrog, leapfrog_without_last_kick), normal, (4,), (4,)),
         "One path through a time step is forgotten; it carries only a few per cent of the gradient.",
-        twin=leapfrog,
+    ).at(with_vjp(leapfrog, leapfrog_without_last_kick), leapfrog, normal, (4,), (4,)),
+    wrong("log_cosh_one_per_cent_too_large", "A factor of 1.01 is ten times what the classical tolerance allows.").at(
+        scaled(log_cosh, 1.01), log_cosh, normal, (7,)
     ),
-    Case(
-        "log_cosh_one_per_cent_too_large",
-        "F1",
-        at(scaled(log_cosh, 1.01), normal, (7,)),
-        "A factor of 1.01 is ten times what the classical tolerance allows.",
-        twin=log_cosh,
-    ),
-    Case(
+    wrong(
         "log_cosh_factor_1_0005",
-        "F1",
-        at(scaled(log_cosh, 1.0005), normal, (7,)),
         "A factor within the classical rtol passes there; an error bar sees it.",
-        twin=log_cosh,
         drop_in=False,
-    ),
-    Case(
+    ).at(scaled(log_cosh, 1.0005), log_cosh, normal, (7,)),
+    wrong(
         "faint_gradient_is_zero",
-        "F1",
-        at(zeroed(faint), normal, (7,)),
         "A gradient of about 1e-6 is lost altogether: the classical atol cannot tell it from zero.",
-        twin=faint,
         drop_in=False,
-    ),
-    Case(
-        "mish_negated",
-        "F1",
-        at(negated(mish), normal, (2, 3)),
-        "A minus that belongs to a descent step stands in the backward.",
-        twin=mish,
+    ).at(zeroed(faint), faint, normal, (7,)),
+    wrong("mish_negated", "A minus that belongs to a descent step stands in the backward.").at(
+        negated(mish), mish, normal, (2, 3)
     ),
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.gallery.case import Case
-from tests.gallery.inputs import at, indices, normal
-from tests.gallery.mutants import rolled, rule, swapped, transposed
+from tests.functions import with_vjp
+from tests.gallery.case import Family
+from tests.gallery.inputs import indices, normal
+from tests.gallery.mutants import rolled, swapped, transposed
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
@@ -128,103 +129,50 @@ def rotary_turned_twice(v: Tensor, x: Tensor) -> Tensor:
     return rotary(v)
 
 
+wrong = Family("F2")
+
 CASES = (
-    Case(
-        "product_without_transpose",
-        "F2",
-        at(rule(product, product_without_transpose), normal, (3, 3), (3, 3)),
-        "A square second factor lets a missing transpose run.",
-        twin=product,
+    wrong("product_without_transpose", "A square second factor lets a missing transpose run.").at(
+        with_vjp(product, product_without_transpose), product, normal, (3, 3), (3, 3)
     ),
-    Case(
-        "gated_with_swapped_gradients",
-        "F2",
-        at(swapped(gated), normal, (4,), (4,)),
-        "Two gradients of one shape are returned in each other's place.",
-        twin=gated,
+    wrong("gated_with_swapped_gradients", "Two gradients of one shape are returned in each other's place.").at(
+        swapped(gated), gated, normal, (4,), (4,)
     ),
-    Case(
+    wrong(
         "bilinear_weight_transposed",
-        "F2",
-        at(transposed(bilinear, slot=1), normal, (3,), (3, 3), (3,)),
         "The outer product of a square weight's gradient has its factors in the wrong order.",
-        twin=bilinear,
+    ).at(transposed(bilinear, slot=1), bilinear, normal, (3,), (3, 3), (3,)),
+    wrong("prefix_sum_without_flip", "A scan runs backward in its own adjoint.").at(
+        with_vjp(prefix_sum, prefix_sum_without_flip), prefix_sum, normal, (2, 5)
     ),
-    Case(
-        "prefix_sum_without_flip",
-        "F2",
-        at(rule(prefix_sum, prefix_sum_without_flip), normal, (2, 5)),
-        "A scan runs backward in its own adjoint.",
-        twin=prefix_sum,
+    wrong("shift_the_same_way", "The adjoint of a shift shifts back.").at(
+        with_vjp(shift, shift_the_same_way), shift, normal, (2, 5)
     ),
-    Case(
-        "shift_the_same_way",
-        "F2",
-        at(rule(shift, shift_the_same_way), normal, (2, 5)),
-        "The adjoint of a shift shifts back.",
-        twin=shift,
+    wrong("scores_with_query_for_key", "With as many keys as queries one may stand for the other.").at(
+        with_vjp(scores, scores_with_query_for_key), scores, normal, (3, 4), (3, 4)
     ),
-    Case(
-        "scores_with_query_for_key",
-        "F2",
-        at(rule(scores, scores_with_query_for_key), normal, (3, 4), (3, 4)),
-        "With as many keys as queries one may stand for the other.",
-        twin=scores,
+    wrong("pick_along_the_other_axis", "A gather along columns is scattered back along rows.").at(
+        with_vjp(pick, pick_along_the_other_axis), pick, normal, (4, 4)
     ),
-    Case(
-        "pick_along_the_other_axis",
-        "F2",
-        at(rule(pick, pick_along_the_other_axis), normal, (4, 4)),
-        "A gather along columns is scattered back along rows.",
-        twin=pick,
+    wrong("correlation_without_flip", "The adjoint of a correlation is a convolution: the kernel is reversed.").at(
+        with_vjp(correlation, correlation_without_flip), correlation, normal, (6,), (3,)
     ),
-    Case(
-        "correlation_without_flip",
-        "F2",
-        at(rule(correlation, correlation_without_flip), normal, (6,), (3,)),
-        "The adjoint of a correlation is a convolution: the kernel is reversed.",
-        twin=correlation,
+    wrong("cross_in_wrong_order", "A cross product changes its sign with the order of its factors.").at(
+        with_vjp(cross, cross_in_wrong_order), cross, normal, (2, 3), (2, 3)
     ),
-    Case(
-        "cross_in_wrong_order",
-        "F2",
-        at(rule(cross, cross_in_wrong_order), normal, (2, 3), (2, 3)),
-        "A cross product changes its sign with the order of its factors.",
-        twin=cross,
+    wrong("quaternion_product_commuted", "Quaternions do not commute, and neither do their adjoints.").at(
+        with_vjp(quaternion_product, quaternion_product_commuted), quaternion_product, normal, (2, 4), (2, 4)
     ),
-    Case(
-        "quaternion_product_commuted",
-        "F2",
-        at(rule(quaternion_product, quaternion_product_commuted), normal, (2, 4), (2, 4)),
-        "Quaternions do not commute, and neither do their adjoints.",
-        twin=quaternion_product,
+    wrong(
+        "difference_as_its_own_adjoint", "The adjoint of a forward difference is the negative backward difference."
+    ).at(with_vjp(difference, difference_as_its_own_adjoint), difference, normal, (6,)),
+    wrong("cycled_without_inverse", "A permutation of three axes is not its own inverse; a cube lets it run.").at(
+        with_vjp(cycled, cycled_without_inverse), cycled, normal, (2, 2, 2)
     ),
-    Case(
-        "difference_as_its_own_adjoint",
-        "F2",
-        at(rule(difference, difference_as_its_own_adjoint), normal, (6,)),
-        "The adjoint of a forward difference is the negative backward difference.",
-        twin=difference,
+    wrong("rotary_turned_twice", "The sine keeps its sign in the adjoint of a rotation.").at(
+        with_vjp(rotary, rotary_turned_twice), rotary, normal, (3, 4)
     ),
-    Case(
-        "cycled_without_inverse",
-        "F2",
-        at(rule(cycled, cycled_without_inverse), normal, (2, 2, 2)),
-        "A permutation of three axes is not its own inverse; a cube lets it run.",
-        twin=cycled,
-    ),
-    Case(
-        "rotary_turned_twice",
-        "F2",
-        at(rule(rotary, rotary_turned_twice), normal, (3, 4)),
-        "The sine keeps its sign in the adjoint of a rotation.",
-        twin=rotary,
-    ),
-    Case(
-        "gated_rolled_by_one",
-        "F2",
-        at(rolled(gated), normal, (5,), (5,)),
-        "Every gradient lands one entry too far.",
-        twin=gated,
+    wrong("gated_rolled_by_one", "Every gradient lands one entry too far.").at(
+        rolled(gated), gated, normal, (5,), (5,)
     ),
 )

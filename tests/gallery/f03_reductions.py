@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.gallery.case import Case
-from tests.gallery.inputs import at, normal
-from tests.gallery.mutants import rule
+from tests.functions import with_vjp
+from tests.gallery.case import Family
+from tests.gallery.inputs import normal
 
 
 def affine(x: Tensor, bias: Tensor) -> Tensor:
@@ -91,75 +91,38 @@ def group_centred_over_all(v: Tensor, x: Tensor) -> Tensor:
     return g - g.mean(-1, keepdim=True)
 
 
+wrong = Family("F3")
+
 CASES = (
-    Case(
-        "affine_with_mean",
-        "F3",
-        at(rule(affine, affine_with_mean), normal, (4, 3), (3,)),
-        "The gradient of a bias is the sum over the batch, not the mean.",
-        twin=affine,
+    wrong("affine_with_mean", "The gradient of a bias is the sum over the batch, not the mean.").at(
+        with_vjp(affine, affine_with_mean), affine, normal, (4, 3), (3,)
     ),
-    Case(
-        "affine_over_wrong_axis",
-        "F3",
-        at(rule(affine, affine_over_wrong_axis), normal, (3, 3), (3,)),
-        "A square batch hides which axis is summed from everything but the numbers.",
-        twin=affine,
+    wrong("affine_over_wrong_axis", "A square batch hides which axis is summed from everything but the numbers.").at(
+        with_vjp(affine, affine_over_wrong_axis), affine, normal, (3, 3), (3,)
     ),
-    Case(
-        "affine_from_first_row",
-        "F3",
-        at(rule(affine, affine_from_first_row), normal, (4, 3), (3,)),
-        "The sum over the batch is missing: the first row has the right shape.",
-        twin=affine,
+    wrong("affine_from_first_row", "The sum over the batch is missing: the first row has the right shape.").at(
+        with_vjp(affine, affine_from_first_row), affine, normal, (4, 3), (3,)
     ),
-    Case(
-        "row_mean_without_count",
-        "F3",
-        at(rule(row_mean, row_mean_without_count), normal, (3, 4)),
-        "A mean is differentiated as a sum.",
-        twin=row_mean,
+    wrong("row_mean_without_count", "A mean is differentiated as a sum.").at(
+        with_vjp(row_mean, row_mean_without_count), row_mean, normal, (3, 4)
     ),
-    Case(
-        "variance_with_population_count",
-        "F3",
-        at(rule(variance, variance_with_population_count), normal, (3, 5)),
-        "The forward divides by n - 1, the backward by n.",
-        twin=variance,
+    wrong("variance_with_population_count", "The forward divides by n - 1, the backward by n.").at(
+        with_vjp(variance, variance_with_population_count), variance, normal, (3, 5)
     ),
-    Case(
-        "log_sum_exp_broadcast_along_rows",
-        "F3",
-        at(rule(log_sum_exp, log_sum_exp_broadcast_along_rows), normal, (4, 4)),
-        "A reduced axis must come back where it was.",
-        twin=log_sum_exp,
+    wrong("log_sum_exp_broadcast_along_rows", "A reduced axis must come back where it was.").at(
+        with_vjp(log_sum_exp, log_sum_exp_broadcast_along_rows), log_sum_exp, normal, (4, 4)
     ),
-    Case(
+    wrong(
         "outer_difference_with_swapped_sums",
-        "F3",
-        at(rule(outer_difference, outer_difference_with_swapped_sums), normal, (4,), (4,)),
         "Each argument was broadcast along the other's axis and must be summed there.",
-        twin=outer_difference,
+    ).at(with_vjp(outer_difference, outer_difference_with_swapped_sums), outer_difference, normal, (4,), (4,)),
+    wrong("gain_with_largest", "A reduction to shape (1, n) by the wrong operation still has the right shape.").at(
+        with_vjp(gain, gain_with_largest), gain, normal, (4, 3), (1, 3)
     ),
-    Case(
-        "gain_with_largest",
-        "F3",
-        at(rule(gain, gain_with_largest), normal, (4, 3), (1, 3)),
-        "A reduction to shape (1, n) by the wrong operation still has the right shape.",
-        twin=gain,
+    wrong("probabilities_summed_over_batch", "The inner sum of softmax runs over the classes, not over the batch.").at(
+        with_vjp(probabilities, probabilities_summed_over_batch), probabilities, normal, (3, 4)
     ),
-    Case(
-        "probabilities_summed_over_batch",
-        "F3",
-        at(rule(probabilities, probabilities_summed_over_batch), normal, (3, 4)),
-        "The inner sum of softmax runs over the classes, not over the batch.",
-        twin=probabilities,
-    ),
-    Case(
-        "group_centred_over_all",
-        "F3",
-        at(rule(group_centred, group_centred_over_all), normal, (2, 6)),
-        "Means are taken per group in the forward and over all channels in the backward.",
-        twin=group_centred,
-    ),
+    wrong(
+        "group_centred_over_all", "Means are taken per group in the forward and over all channels in the backward."
+    ).at(with_vjp(group_centred, group_centred_over_all), group_centred, normal, (2, 6)),
 )

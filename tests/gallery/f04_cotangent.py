@@ -5,15 +5,14 @@ A Jacobian built from unit cotangents cannot see most of these: e, e², sign(e) 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from tests.functions import with_cotangents_changed, with_vjp
 from tests.gallery import conditions
-from tests.gallery.case import Case
-from tests.gallery.inputs import at, indices, normal
-from tests.gallery.mutants import fed, ignoring_cotangent, rule
+from tests.gallery.case import Family
+from tests.gallery.inputs import indices, normal
+from tests.gallery.mutants import ignoring_cotangent
 
 LABELS = indices([1, 0, 2, 2])
 
@@ -54,119 +53,66 @@ def sum_and_sine(x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cos(x), torch.sin(x)
 
 
-class OnesForUndefined(torch.autograd.Function):
-    """Replaces an undefined cotangent by ones, the habit of `loss.backward()`."""
+def ones_for_undefined(v_cos: Tensor | None, v_sin: Tensor | None, x: Tensor) -> Tensor:
+    """Takes an undefined cotangent for ones, which `loss.backward()` starts with."""
+    first = torch.ones_like(x) if v_cos is None else v_cos
+    second = torch.ones_like(x) if v_sin is None else v_sin
+    return second * torch.cos(x) - first * torch.sin(x)
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x)
-        return sum_and_sine(x)
 
-    @staticmethod
-    def backward(ctx: Any, v_cos: Tensor | None, v_sin: Tensor | None) -> Tensor:
-        (x,) = ctx.saved_tensors
-        first = torch.ones_like(x) if v_cos is None else v_cos
-        second = torch.ones_like(x) if v_sin is None else v_sin
-        return second * torch.cos(x) - first * torch.sin(x)
-
+wrong = Family("F4")
+by_linearity = Family("F4", finds={"linearity"}, drop_in=False)
 
 CASES = (
-    Case(
+    wrong(
         "cross_entropy_ignores_cotangent",
-        "F4",
-        at(ignoring_cotangent(cross_entropy), normal, (4, 3)),
         "A loss is mostly the end of the graph, where the cotangent is 1; weighted in a sum it is not.",
-        twin=cross_entropy,
-        findings=frozenset({"reverse", "linearity"}),
-    ),
-    Case(
+        finds={"reverse", "linearity"},
+    ).at(ignoring_cotangent(cross_entropy), cross_entropy, normal, (4, 3)),
+    wrong(
         "softplus_ignores_cotangent",
-        "F4",
-        at(ignoring_cotangent(softplus), normal, (5,)),
         "A vector of ones for the cotangent is right only below a plain sum.",
-        twin=softplus,
-        findings=frozenset({"reverse", "linearity"}),
+        finds={"reverse", "linearity"},
+    ).at(ignoring_cotangent(softplus), softplus, normal, (5,)),
+    wrong("softplus_uses_first_cotangent", "The first number of the cotangent stands for all.").at(
+        with_cotangents_changed(softplus, lambda v: v.flatten()[0].expand_as(v)), softplus, normal, (5,)
     ),
-    Case(
-        "softplus_uses_first_cotangent",
-        "F4",
-        at(fed(softplus, lambda v: v.flatten()[0].expand_as(v)), normal, (5,)),
-        "The first number of the cotangent stands for all.",
-        twin=softplus,
-    ),
-    Case(
+    by_linearity(
         "polynomial_uses_sign_of_cotangent",
-        "F4",
-        at(fed(polynomial, torch.sign), normal, (5,)),
         "A sign-gradient trick left in: unit cotangents cannot tell.",
-        twin=polynomial,
-        findings=frozenset({"linearity"}),
-        drop_in=False,
         special="a cotangent that is not of unit entries",
-    ),
-    Case(
+    ).at(with_cotangents_changed(polynomial, torch.sign), polynomial, normal, (5,)),
+    by_linearity(
         "polynomial_clips_cotangent",
-        "F4",
-        at(fed(polynomial, lambda v: v.clamp(-1, 1)), normal, (5,)),
         "Gradient clipping inside the backward is right for small cotangents only.",
-        twin=polynomial,
-        findings=frozenset({"linearity"}),
-        drop_in=False,
         special="a cotangent larger than 1",
-    ),
-    Case(
+    ).at(with_cotangents_changed(polynomial, lambda v: v.clamp(-1, 1)), polynomial, normal, (5,)),
+    by_linearity(
         "polynomial_squares_cotangent",
-        "F4",
-        at(fed(polynomial, torch.square), normal, (5,)),
         "A cotangent is multiplied in twice: 0 and 1 are their own squares.",
-        twin=polynomial,
-        findings=frozenset({"linearity"}),
-        drop_in=False,
         special="a cotangent that is not of zeros and ones",
-    ),
-    Case(
+    ).at(with_cotangents_changed(polynomial, torch.square), polynomial, normal, (5,)),
+    by_linearity(
         "polynomial_normalises_cotangent",
-        "F4",
-        at(fed(polynomial, unit_length), normal, (5,)),
         "Gradient normalisation in the backward makes it non-linear.",
-        twin=polynomial,
-        findings=frozenset({"linearity"}),
-        drop_in=False,
         special="a cotangent that is not of unit length",
-    ),
-    Case(
+    ).at(with_cotangents_changed(polynomial, unit_length), polynomial, normal, (5,)),
+    by_linearity(
         "total_drops_loss_scale",
-        "F4",
-        at(fed(total, relative_to_largest), normal, (5,)),
         "The scale of the loss is divided out although someone else does that later.",
-        twin=total,
-        findings=frozenset({"linearity"}),
-        drop_in=False,
         special="a cotangent other than 1",
+    ).at(with_cotangents_changed(total, relative_to_largest), total, normal, (5,)),
+    wrong("softplus_divides_by_count", "The mean of a later loss is divided by here, too.").at(
+        with_cotangents_changed(softplus, lambda v: v / v.numel()), softplus, normal, (5,)
     ),
-    Case(
-        "softplus_divides_by_count",
-        "F4",
-        at(fed(softplus, lambda v: v / v.numel()), normal, (5,)),
-        "The mean of a later loss is divided by here, too.",
-        twin=softplus,
+    wrong("moments_of_the_first_only", "Of two outputs only the first one's cotangent is used.").at(
+        with_vjp(moments, moments_of_the_first_only), moments, normal, (3, 4)
     ),
-    Case(
-        "moments_of_the_first_only",
-        "F4",
-        at(rule(moments, moments_of_the_first_only), normal, (3, 4)),
-        "Of two outputs only the first one's cotangent is used.",
-        twin=moments,
-    ),
-    Case(
+    wrong(
         "ones_for_undefined_cotangent",
-        "F4",
-        at(OnesForUndefined.apply, normal, (4,)),
-        "An output that nobody used has a cotangent of zero, not of one.",
-        twin=sum_and_sine,
-        findings=frozenset({"undefined", "reverse"}),
+        "An output that is not used has a cotangent of zero, not of one.",
+        finds={"undefined", "reverse"},
         special="an output that is not used",
         witness=conditions.undefined_cotangent,
-    ),
+    ).at(with_vjp(sum_and_sine, ones_for_undefined, materialize=False), sum_and_sine, normal, (4,)),
 )

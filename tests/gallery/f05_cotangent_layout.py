@@ -9,12 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tests.functions import with_cotangents_changed, with_vjp
 from tests.gallery import conditions
-from tests.gallery.case import Case
-from tests.gallery.inputs import at, normal
-from tests.gallery.mutants import fed, memory, reading_cotangent_as_contiguous, rule
-
-COTANGENTS = frozenset({"cotangents"})
+from tests.gallery.case import Family
+from tests.gallery.inputs import normal
+from tests.gallery.mutants import memory, reading_cotangent_as_contiguous
 
 
 def squash(x: Tensor) -> Tensor:
@@ -71,94 +70,55 @@ def square(x: Tensor) -> Tensor:
     return x**2
 
 
+wrong = Family("F5", finds={"cotangents"}, drop_in=False)
+
 CASES = (
-    Case(
+    wrong(
         "squash_reads_cotangent_as_contiguous",
-        "F5",
-        at(reading_cotangent_as_contiguous(squash), normal, (3, 4)),
         "Below a transpose every number of the cotangent is taken for another.",
-        twin=squash,
-        findings=COTANGENTS,
-        drop_in=False,
         special="a transposed cotangent",
         witness=conditions.transposed_cotangent,
-    ),
-    Case(
+    ).at(reading_cotangent_as_contiguous(squash), squash, normal, (3, 4)),
+    wrong(
         "square_reads_sliced_cotangent_as_contiguous",
-        "F5",
-        at(reading_cotangent_as_contiguous(square), normal, (3, 4)),
         "Below a slice of pairs every second number is a neighbour's.",
-        twin=square,
-        findings=COTANGENTS,
-        drop_in=False,
         special="a cotangent with gaps in memory",
         witness=conditions.strided_cotangent,
-    ),
-    Case(
+    ).at(reading_cotangent_as_contiguous(square), square, normal, (3, 4)),
+    wrong(
         "linear_reads_cotangent_by_memory",
-        "F5",
-        at(rule(linear, linear_by_memory), normal, (3, 4), (4, 2)),
         "One of two gradients comes from a library call that takes bare pointers.",
-        twin=linear,
-        findings=COTANGENTS,
-        drop_in=False,
         special="a transposed cotangent",
         witness=conditions.transposed_cotangent,
-    ),
-    Case(
+    ).at(with_vjp(linear, linear_by_memory), linear, normal, (3, 4), (4, 2)),
+    wrong(
         "scale_image_sums_planes_in_memory_order",
-        "F5",
-        at(rule(scale_image, scale_image_by_planes), normal, (2, 3, 2, 2), (3,)),
         "A channels-last network hands down a channels-last cotangent.",
-        twin=scale_image,
-        findings=COTANGENTS,
-        drop_in=False,
         special="a channels-last cotangent",
         witness=conditions.channels_last_cotangent,
-    ),
-    Case(
+    ).at(with_vjp(scale_image, scale_image_by_planes), scale_image, normal, (2, 3, 2, 2), (3,)),
+    wrong(
         "squash_assumes_unit_inner_stride",
-        "F5",
-        at(fed(squash, with_unit_inner_stride), normal, (3, 4)),
         "The stride of the rows is honoured, that of the columns is not: right for slices, wrong for transposes.",
-        twin=squash,
-        findings=COTANGENTS,
-        drop_in=False,
         special="a transposed cotangent",
         witness=conditions.transposed_cotangent,
-    ),
-    Case(
+    ).at(with_cotangents_changed(squash, with_unit_inner_stride), squash, normal, (3, 4)),
+    wrong(
         "squash_forgets_offset_of_cotangent",
-        "F5",
-        at(fed(squash, from_start_of_storage), normal, (3, 4)),
         "Below a concatenation the cotangent is a part of a larger one and does not begin where its storage begins.",
-        twin=squash,
-        findings=COTANGENTS,
-        drop_in=False,
         special="a cotangent with an offset into its storage",
         witness=conditions.offset_cotangent,
-    ),
-    Case(
+    ).at(with_cotangents_changed(squash, from_start_of_storage), squash, normal, (3, 4)),
+    wrong(
         "squash_takes_expanded_cotangent_for_one",
-        "F5",
-        at(fed(squash, one_if_expanded), normal, (3, 4)),
         "A sum hands down one number with stride 0, but it need not be 1.",
-        twin=squash,
-        findings=COTANGENTS,
-        drop_in=False,
         special="a stride-0 cotangent",
         witness=conditions.expanded_cotangent,
-    ),
-    Case(
+    ).at(with_cotangents_changed(squash, one_if_expanded), squash, normal, (3, 4)),
+    wrong(
         "rotate_ignores_conjugate_bit_of_cotangent",
-        "F5",
-        at(fed(rotate, without_conjugate_bit), normal, (4,), dtype=torch.complex128),
         "A conjugate is a bit on the tensor, not a change of its memory.",
-        twin=rotate,
-        dtype=torch.complex128,
-        findings=COTANGENTS,
-        drop_in=False,
         special="a lazily conjugated cotangent",
         witness=conditions.conjugate_cotangent,
-    ),
+    ).at(with_cotangents_changed(rotate, without_conjugate_bit), rotate, normal, (4,), dtype=torch.complex128),
 )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tests.functions import with_vjp
 from tests.gallery import conditions
-from tests.gallery.case import Case, Inputs
-from tests.gallery.inputs import at, normal
-from tests.gallery.mutants import memory, rule
-
-LAYOUTS = frozenset({"layouts"})
+from tests.gallery.case import Family, Inputs
+from tests.gallery.inputs import normal
+from tests.gallery.mutants import memory
 
 
 def cube(x: Tensor) -> Tensor:
@@ -74,87 +73,58 @@ def sine_in_strides_of_the_input(v: Tensor, x: Tensor) -> Tensor:
     return filled
 
 
+wrong = Family("F6", finds={"layouts"}, drop_in=False)
+
 CASES = (
-    Case(
+    wrong(
         "cube_reads_transposed_input_as_contiguous",
-        "F6",
-        at(rule(cube, cube_by_memory), transposed_leaf),
         "Strides are part of the input: here it is a transpose.",
-        twin=cube,
-        findings=frozenset({"reverse", "layouts"}),
+        finds={"reverse", "layouts"},
+        drop_in=True,
         special="a transposed input",
-    ),
-    Case(
+    ).at(with_vjp(cube, cube_by_memory), cube, transposed_leaf),
+    wrong(
         "cube_reads_input_as_contiguous",
-        "F6",
-        at(rule(cube, cube_by_memory), normal, (3, 4)),
         "Right for the input at hand, wrong for its transpose: only a copy in another layout shows it.",
-        twin=cube,
-        findings=LAYOUTS,
-        drop_in=False,
         special="a transposed input",
         witness=conditions.transposed_inputs,
-    ),
-    Case(
+    ).at(with_vjp(cube, cube_by_memory), cube, normal, (3, 4)),
+    wrong(
         "row_softmax_reads_logits_by_memory",
-        "F6",
-        at(rule(row_softmax, row_softmax_by_memory), lambda: (*normal((3, 4)), *normal((), seed=4))),
         "The gradient of one argument misreads the layout of another.",
-        twin=row_softmax,
-        findings=LAYOUTS,
-        drop_in=False,
         special="a transposed input",
         witness=conditions.transposed_inputs,
-    ),
-    Case(
+    ).at(with_vjp(row_softmax, row_softmax_by_memory), row_softmax, lambda: (*normal((3, 4)), *normal((), seed=4))),
+    wrong(
         "exponential_forgets_offset_of_sliced_input",
-        "F6",
-        at(rule(exponential, exponential_from_start_of_storage), sliced_leaf),
         "A slice does not begin where its storage begins.",
-        twin=exponential,
-        findings=frozenset({"reverse", "layouts"}),
+        finds={"reverse", "layouts"},
+        drop_in=True,
         special="an input with an offset into its storage",
-    ),
-    Case(
+    ).at(with_vjp(exponential, exponential_from_start_of_storage), exponential, sliced_leaf),
+    wrong(
         "exponential_forgets_offset",
-        "F6",
-        at(rule(exponential, exponential_from_start_of_storage), normal, (4, 3)),
         "Right for a tensor of its own, wrong for a part of a larger one.",
-        twin=exponential,
-        findings=LAYOUTS,
-        drop_in=False,
         special="an input with an offset into its storage",
         witness=conditions.offset_inputs,
-    ),
-    Case(
+    ).at(with_vjp(exponential, exponential_from_start_of_storage), exponential, normal, (4, 3)),
+    wrong(
         "image_gain_reads_channels_last_image_by_planes",
-        "F6",
-        at(rule(image_gain, image_gain_by_planes), channels_last_leaf),
         "A channels-last image is not stored plane by plane.",
-        twin=image_gain,
-        findings=frozenset({"reverse", "layouts"}),
+        finds={"reverse", "layouts"},
+        drop_in=True,
         special="a channels-last input",
-    ),
-    Case(
+    ).at(with_vjp(image_gain, image_gain_by_planes), image_gain, channels_last_leaf),
+    wrong(
         "image_gain_reads_image_by_planes",
-        "F6",
-        at(rule(image_gain, image_gain_by_planes), normal, (2, 3, 2, 2), (3,)),
         "Right for NCHW, wrong once the model is made channels-last.",
-        twin=image_gain,
-        findings=LAYOUTS,
-        drop_in=False,
         special="a channels-last input",
         witness=conditions.channels_last_inputs,
-    ),
-    Case(
+    ).at(with_vjp(image_gain, image_gain_by_planes), image_gain, normal, (2, 3, 2, 2), (3,)),
+    wrong(
         "sine_fills_gradient_in_row_order",
-        "F6",
-        at(rule(sine, sine_in_strides_of_the_input), normal, (3, 4)),
         "The gradient is allocated like the input and filled as if it were contiguous.",
-        twin=sine,
-        findings=LAYOUTS,
-        drop_in=False,
         special="a transposed input",
         witness=conditions.transposed_inputs,
-    ),
+    ).at(with_vjp(sine, sine_in_strides_of_the_input), sine, normal, (3, 4)),
 )

@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.gallery.case import Case
-from tests.gallery.inputs import at, normal, point, uniform
-from tests.gallery.mutants import rule, wrong_where
-
-POINTS = frozenset({"points"})
+from tests.functions import with_vjp
+from tests.gallery.case import Family
+from tests.gallery.inputs import normal, point, uniform
+from tests.gallery.mutants import wrong_where
 
 
 def sinc(x: Tensor) -> Tensor:
@@ -106,108 +105,76 @@ def logistic(x: Tensor) -> Tensor:
     return torch.sigmoid(2 * x)
 
 
+wrong = Family("F7")
+by_points = Family("F7", finds={"points"}, drop_in=False)
+
 CASES = (
-    Case(
+    wrong(
         "sinc_with_slope_one_at_zero",
-        "F7",
-        at(rule(sinc, sinc_with_slope_one_at_zero), point, [-1.3, 0.0, 0.7]),
         "The value 1 of the special case is returned as its slope, which is 0.",
-        twin=sinc,
         special="x == 0",
-    ),
-    Case(
+    ).at(with_vjp(sinc, sinc_with_slope_one_at_zero), sinc, point, [-1.3, 0.0, 0.7]),
+    by_points(
         "sinc_with_slope_one_at_unseen_zero",
-        "F7",
-        at(rule(sinc, sinc_with_slope_one_at_zero), normal, (5,)),
         "Random inputs never hit 0; initial weights and padding do.",
-        twin=sinc,
-        findings=POINTS,
-        drop_in=False,
         special="x == 0",
         shown_at=lambda: point([-1.3, 0.0, 0.7, 0.0, 2.0]),
-    ),
-    Case(
+    ).at(with_vjp(sinc, sinc_with_slope_one_at_zero), sinc, normal, (5,)),
+    wrong(
         "product_by_division_at_a_zero",
-        "F7",
-        at(rule(product_of_all, product_by_division), point, [[1.5, 0.0, -2.0, 0.5], [0.3, 1.1, 2.0, -1.0]]),
         "The slope along a zero factor is the product of the others, not zero.",
-        twin=product_of_all,
         special="x == 0 for one factor",
+    ).at(
+        with_vjp(product_of_all, product_by_division),
+        product_of_all,
+        point,
+        [[1.5, 0.0, -2.0, 0.5], [0.3, 1.1, 2.0, -1.0]],
     ),
-    Case(
+    wrong(
         "determinant_by_inverse_of_singular_matrix",
-        "F7",
-        at(rule(determinant, determinant_by_inverse), point, [[1.0, 2.0, 3.0], [2.0, 4.0, 6.0], [0.5, -1.0, 2.0]]),
         "The cofactors of a matrix of rank n - 1 exist although its inverse does not.",
-        twin=determinant,
         special="a singular matrix",
+    ).at(
+        with_vjp(determinant, determinant_by_inverse),
+        determinant,
+        point,
+        [[1.0, 2.0, 3.0], [2.0, 4.0, 6.0], [0.5, -1.0, 2.0]],
     ),
-    Case(
+    wrong(
         "running_product_by_division_at_a_zero",
-        "F7",
-        at(rule(running_product, running_product_by_division), point, [1.5, -0.7, 0.0, 2.0, 0.5]),
         "A scan of products is undone by division, which a zero forbids.",
-        twin=running_product,
         special="x == 0",
-    ),
-    Case(
+    ).at(with_vjp(running_product, running_product_by_division), running_product, point, [1.5, -0.7, 0.0, 2.0, 0.5]),
+    by_points(
         "relative_growth_flat_at_zero",
-        "F7",
-        at(rule(relative_growth, relative_growth_flat_at_zero), uniform, 0.5, 2.0, (4,)),
         "A removable singularity is guarded with slope 0; the limit is one half.",
-        twin=relative_growth,
-        findings=POINTS,
-        drop_in=False,
         special="x == 0",
         shown_at=lambda: point([0.0, 1.0, 0.0, 0.5]),
-    ),
-    Case(
+    ).at(with_vjp(relative_growth, relative_growth_flat_at_zero), relative_growth, uniform, 0.5, 2.0, (4,)),
+    by_points(
         "log_ratio_flat_at_one",
-        "F7",
-        at(wrong_where(log_ratio, lambda x: x == 1), uniform, 0.5, 2.0, (4,)),
         "Ones are as special as zeros: masks, gains and counts are made of them.",
-        twin=log_ratio,
-        findings=POINTS,
-        drop_in=False,
         special="x == 1",
         shown_at=lambda: point([1.0, 0.5, 1.0, 2.0]),
-    ),
-    Case(
+    ).at(wrong_where(log_ratio, lambda x: x == 1), log_ratio, uniform, 0.5, 2.0, (4,)),
+    wrong(
         "box_cox_without_power_at_zero",
-        "F7",
-        at(rule(box_cox, box_cox_without_power_at_zero), lambda: (*uniform(0.5, 3.0, (4,)), *point(0.0))),
         "The branch of a special value forgets that the parameter could move away from it.",
-        twin=box_cox,
         special="power == 0",
-    ),
-    Case(
+    ).at(with_vjp(box_cox, box_cox_without_power_at_zero), box_cox, lambda: (*uniform(0.5, 3.0, (4,)), *point(0.0))),
+    by_points(
         "rotation_flat_at_zero",
-        "F7",
-        at(rule(rotation, rotation_flat_at_zero), normal, (3,)),
         "An early return for the identity returns a zero gradient: training can never leave the identity.",
-        twin=rotation,
-        findings=POINTS,
-        drop_in=False,
         special="angle == 0",
         shown_at=lambda: point([0.0, 0.4, 0.0]),
+    ).at(with_vjp(rotation, rotation_flat_at_zero), rotation, normal, (3,)),
+    wrong("logistic_wrong_at_minus_one", "A sentinel value of -1 is treated apart.", special="x == -1").at(
+        wrong_where(logistic, lambda x: x == -1, 2.0), logistic, point, [[-1.0, 0.3], [0.8, -1.0]]
     ),
-    Case(
-        "logistic_wrong_at_minus_one",
-        "F7",
-        at(wrong_where(logistic, lambda x: x == -1, 2.0), point, [[-1.0, 0.3], [0.8, -1.0]]),
-        "A sentinel value of -1 is treated apart.",
-        twin=logistic,
-        special="x == -1",
-    ),
-    Case(
+    by_points(
         "logistic_wrong_for_large_arguments",
-        "F7",
-        at(wrong_where(logistic, lambda x: x.abs() > 3), normal, (6,)),
         "The tail is cut off: its slope is small but not zero, and the inputs at hand do not reach it.",
-        twin=logistic,
-        findings=POINTS,
-        drop_in=False,
         special="|x| > 3",
         shown_at=lambda: point([3.5, -3.2, 3.1, -4.0, 3.3, 3.01]),
-    ),
+    ).at(wrong_where(logistic, lambda x: x.abs() > 3), logistic, normal, (6,)),
 )

@@ -8,12 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tests.functions import with_vjp
 from tests.gallery import witnesses
-from tests.gallery.case import Case
-from tests.gallery.inputs import at, normal, point
-from tests.gallery.mutants import rule, wrong_where
-
-AT_KINK = frozenset({"reverse", "points"})
+from tests.gallery.case import Family
+from tests.gallery.inputs import normal, point
+from tests.gallery.mutants import wrong_where
 
 
 def leaky(x: Tensor) -> Tensor:
@@ -105,123 +104,83 @@ def hinge(margin: Tensor) -> Tensor:
     return (1 - margin).clamp(min=0).sum()
 
 
+wrong = Family("F8", finds={"reverse", "points"})
+
 CASES = (
-    Case(
+    wrong(
         "leaky_with_both_slopes_at_zero",
-        "F8",
-        at(rule(leaky, leaky_with_both_slopes_at_zero), point, [-1.2, 0.0, 0.8]),
         "The slopes 0.1 and 1 add up to 1.1 where both masks hold.",
-        twin=leaky,
-        findings=AT_KINK,
         special="x == 0",
         witness=witnesses.one_sided_slopes,
-    ),
-    Case(
+    ).at(with_vjp(leaky, leaky_with_both_slopes_at_zero), leaky, point, [-1.2, 0.0, 0.8]),
+    wrong(
         "leaky_with_both_slopes_at_unseen_zero",
-        "F8",
-        at(rule(leaky, leaky_with_both_slopes_at_zero), normal, (5,)),
         "Padding and dead units are exactly zero; random inputs are not.",
-        twin=leaky,
-        findings=frozenset({"points"}),
+        finds={"points"},
         drop_in=False,
         special="x == 0",
         witness=witnesses.one_sided_slopes,
         shown_at=lambda: point([-1.2, 0.0, 0.8, 0.0, 0.3]),
-    ),
-    Case(
+    ).at(with_vjp(leaky, leaky_with_both_slopes_at_zero), leaky, normal, (5,)),
+    wrong(
         "largest_to_every_tie",
-        "F8",
-        at(rule(largest, largest_to_every_tie), point, [[1.5, 0.2, 1.5, 1.5], [0.1, -0.4, -2.0, 0.1]]),
         "Each tied entry alone could have slope 1, but all together must not have more than 1.",
-        twin=largest,
-        findings=AT_KINK,
         special="tied entries",
         witness=witnesses.one_sided_slopes,
-    ),
-    Case(
+    ).at(with_vjp(largest, largest_to_every_tie), largest, point, [[1.5, 0.2, 1.5, 1.5], [0.1, -0.4, -2.0, 0.1]]),
+    wrong(
         "clip_minus_one_at_bound",
-        "F8",
-        at(rule(clip, clip_minus_one_at_bound), point, [-1.0, 0.3, 1.0, 2.0]),
         "At the bound the slope lies between 0 and 1.",
-        twin=clip,
-        findings=AT_KINK,
         special="x == 1",
         witness=witnesses.one_sided_slopes,
-    ),
-    Case(
+    ).at(with_vjp(clip, clip_minus_one_at_bound), clip, point, [-1.0, 0.3, 1.0, 2.0]),
+    wrong(
         "magnitude_two_at_zero",
-        "F8",
-        at(rule(magnitude, magnitude_two_at_zero), point, [-1.2, 0.0, 0.8]),
         "2 is no subgradient of |x| at 0.",
-        twin=magnitude,
-        findings=AT_KINK,
         special="x == 0",
         witness=witnesses.one_sided_slopes,
-    ),
-    Case(
+    ).at(with_vjp(magnitude, magnitude_two_at_zero), magnitude, point, [-1.2, 0.0, 0.8]),
+    wrong(
         "larger_to_both",
-        "F8",
-        at(rule(larger, larger_to_both), point, [0.5, 1.0, -2.0], [0.5, 0.2, -2.0]),
         "Equal arguments get the whole gradient each.",
-        twin=larger,
-        findings=AT_KINK,
         special="a == b",
         witness=witnesses.one_sided_slopes,
-    ),
-    Case(
+    ).at(with_vjp(larger, larger_to_both), larger, point, [0.5, 1.0, -2.0], [0.5, 0.2, -2.0]),
+    wrong(
         "smooth_l1_with_gap",
-        "F8",
-        at(rule(smooth_l1, smooth_l1_with_gap), point, [-1.0, 0.3, 1.0, 2.0]),
         "Two strict masks leave out the boundary, where the slope is 1 from both sides.",
-        twin=smooth_l1,
+        finds={"reverse"},
         special="|x| == 1",
-    ),
-    Case(
+    ).at(with_vjp(smooth_l1, smooth_l1_with_gap), smooth_l1, point, [-1.0, 0.3, 1.0, 2.0]),
+    wrong(
         "smooth_l1_counted_twice",
-        "F8",
-        at(rule(smooth_l1, smooth_l1_counted_twice), normal, (5,)),
         "Two inclusive masks count the boundary twice.",
-        twin=smooth_l1,
-        findings=frozenset({"points"}),
+        finds={"points"},
         drop_in=False,
         special="|x| == 1",
         shown_at=lambda: point([-1.0, 0.3, 1.0, 2.0, 1.0]),
-    ),
-    Case(
+    ).at(with_vjp(smooth_l1, smooth_l1_counted_twice), smooth_l1, normal, (5,)),
+    wrong(
         "table_flat_at_knots",
-        "F8",
-        at(wrong_where(table, lambda x: x == x.round()), point, [0.5, 1.0, 2.0, 2.5]),
         "At a knot between slopes 1 and 3 the slope is not 0.",
-        twin=table,
-        findings=AT_KINK,
         special="x at a knot",
         witness=witnesses.one_sided_slopes,
-    ),
-    Case(
+    ).at(wrong_where(table, lambda x: x == x.round()), table, point, [0.5, 1.0, 2.0, 2.5]),
+    wrong(
         "rounding_straight_through",
-        "F8",
-        at(rule(rounding, rounding_straight_through), normal, (5,)),
         "The straight-through estimator is useful and is not the derivative, which is 0.",
-        twin=flat_twin,
-    ),
-    Case(
+        finds={"reverse"},
+    ).at(with_vjp(rounding, rounding_straight_through), flat_twin, normal, (5,)),
+    wrong(
         "ascending_by_value",
-        "F8",
-        at(rule(ascending, ascending_by_value), point, [0.3, -1.0, 0.3, 2.0]),
         "Equal entries are told apart by their place, not by their value.",
-        twin=ascending,
-        findings=AT_KINK,
         special="tied entries",
         witness=witnesses.one_sided_slopes,
-    ),
-    Case(
+    ).at(with_vjp(ascending, ascending_by_value), ascending, point, [0.3, -1.0, 0.3, 2.0]),
+    wrong(
         "hinge_doubled_at_margin",
-        "F8",
-        at(wrong_where(hinge, lambda x: x == 1, -1.0), point, [[0.5, 1.0], [1.0, 1.7]]),
         "At the margin the loss may fall or stay; here its gradient points up.",
-        twin=hinge,
-        findings=AT_KINK,
         special="margin == 1",
         witness=witnesses.one_sided_slopes,
-    ),
+    ).at(wrong_where(hinge, lambda x: x == 1, -1.0), hinge, point, [[0.5, 1.0], [1.0, 1.7]]),
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.gallery.case import Case
-from tests.gallery.inputs import at, normal, point, spread, uniform
-from tests.gallery.mutants import rule
+from tests.functions import with_vjp
+from tests.gallery.case import Family
+from tests.gallery.inputs import normal, point, spread, uniform
 
 
 def masked_root(x: Tensor) -> Tensor:
@@ -113,118 +113,72 @@ def bounded_ratio_safely(x: Tensor) -> Tensor:
     return large / torch.expm1(large)
 
 
+wrong = Family("F9")
+by_points = Family("F9", finds={"points"}, drop_in=False)
+
 CASES = (
-    Case(
-        "masked_root_of_negative",
-        "F9",
-        at(masked_root, point, [0.5, -0.5, 2.0, -1.0]),
-        "The branch that is not chosen still sends back 0 · NaN.",
-        twin=masked_root_safely,
-        special="x < 0",
+    wrong("masked_root_of_negative", "The branch that is not chosen still sends back 0 · NaN.", special="x < 0").at(
+        masked_root, masked_root_safely, point, [0.5, -0.5, 2.0, -1.0]
     ),
-    Case(
+    wrong(
         "energy_by_norm_of_zero_row",
-        "F9",
-        at(energy_by_norm, point, [[0.5, -1.0], [0.0, 0.0]]),
         "Inside a square the root's vertical tangent at zero is only a detour.",
-        twin=energy,
         special="a row of zeros",
-    ),
-    Case(
+    ).at(energy_by_norm, energy, point, [[0.5, -1.0], [0.0, 0.0]]),
+    by_points(
         "energy_by_norm_of_unseen_zero_row",
-        "F9",
-        at(energy_by_norm, normal, (3, 2)),
         "Zero rows come with padding.",
-        twin=energy,
-        findings=frozenset({"points"}),
-        drop_in=False,
         special="a row of zeros",
         shown_at=lambda: point([[0.0, 0.0], [0.5, -1.0], [0.0, 0.0]]),
-    ),
-    Case(
+    ).at(energy_by_norm, energy, normal, (3, 2)),
+    wrong(
         "spread_by_deviation_of_constant_row",
-        "F9",
-        at(spread_by_deviation, point, [[1.0, 1.0, 1.0], [0.5, -1.0, 2.0]]),
         "A constant row has a variance with slope 0 but a deviation without slope.",
-        twin=spread_by_variance,
         special="a constant row",
-    ),
-    Case(
+    ).at(spread_by_deviation, spread_by_variance, point, [[1.0, 1.0, 1.0], [0.5, -1.0, 2.0]]),
+    wrong(
         "masked_attention_of_empty_row",
-        "F9",
-        at(masked_attention, normal, (2, 3)),
         "The value of a fully masked row is repaired, its gradient is not.",
-        twin=masked_attention_safely,
         special="a row that is masked altogether",
+    ).at(masked_attention, masked_attention_safely, normal, (2, 3)),
+    wrong(
+        "log_sum_exp_without_shift", "The backward overflows where the forward was made stable.", special="large x"
+    ).at(
+        with_vjp(log_sum_exp, log_sum_exp_without_shift), log_sum_exp, point, [[800.0, 799.0, 798.5], [0.3, 1.0, -0.2]]
     ),
-    Case(
-        "log_sum_exp_without_shift",
-        "F9",
-        at(rule(log_sum_exp, log_sum_exp_without_shift), point, [[800.0, 799.0, 798.5], [0.3, 1.0, -0.2]]),
-        "The backward overflows where the forward was made stable.",
-        twin=log_sum_exp,
-        special="large x",
+    wrong("logistic_loss_by_ratio", "Inf over Inf, where the slope is 1.", special="large x").at(
+        with_vjp(logistic_loss, logistic_loss_by_ratio), logistic_loss, point, [900.0, -900.0, 0.5]
     ),
-    Case(
-        "logistic_loss_by_ratio",
-        "F9",
-        at(rule(logistic_loss, logistic_loss_by_ratio), point, [900.0, -900.0, 0.5]),
-        "Inf over Inf, where the slope is 1.",
-        twin=logistic_loss,
-        special="large x",
-    ),
-    Case(
+    by_points(
         "logistic_loss_by_ratio_of_unseen_size",
-        "F9",
-        at(rule(logistic_loss, logistic_loss_by_ratio), normal, (4,)),
         "Inputs of unit scale never overflow.",
-        twin=logistic_loss,
-        findings=frozenset({"points"}),
-        drop_in=False,
         special="large x",
         shown_at=lambda: point([1e3, -1e3, 1e4, 0.5]),
-    ),
-    Case(
+    ).at(with_vjp(logistic_loss, logistic_loss_by_ratio), logistic_loss, normal, (4,)),
+    wrong(
         "path_length_with_itself",
-        "F9",
-        at(path_length, normal, (4, 2)),
         "The root of a point's distance to itself sends back 0 · Inf.",
-        twin=path_length_of_pairs,
         special="a distance of zero",
-    ),
-    Case(
+    ).at(path_length, path_length_of_pairs, normal, (4, 2)),
+    by_points(
         "square_by_ratio_at_zero",
-        "F9",
-        at(rule(square, square_by_ratio), uniform, 0.5, 2.0, (4,)),
         "0 / 0 where the slope is 0.",
-        twin=square,
-        findings=frozenset({"points"}),
-        drop_in=False,
         special="x == 0",
         shown_at=lambda: point([0.0, 1.0, 0.0, -1.0]),
-    ),
-    Case(
+    ).at(with_vjp(square, square_by_ratio), square, uniform, 0.5, 2.0, (4,)),
+    wrong(
         "product_by_logs_at_zero",
-        "F9",
-        at(product_by_logs, point, [[1.5, 0.0, -2.0], [0.5, 1.0, 2.0]]),
         "The logarithm of a zero factor is infinite, the product and its slope are not.",
-        twin=product,
         special="x == 0",
-    ),
-    Case(
+    ).at(product_by_logs, product, point, [[1.5, 0.0, -2.0], [0.5, 1.0, 2.0]]),
+    wrong(
         "smooth_minimum_with_infinite_entry",
-        "F9",
-        at(smooth_minimum, normal, (2, 3)),
         "An entry of weight 0 and value Inf is removed from the sum but not from its gradient.",
-        twin=smooth_minimum_safely,
         special="an infinite entry",
-    ),
-    Case(
+    ).at(smooth_minimum, smooth_minimum_safely, normal, (2, 3)),
+    wrong(
         "bounded_ratio_at_zero",
-        "F9",
-        at(bounded_ratio, spread, -1.0, 2.0, 4),
         "0 / 0 in the branch that was not chosen; one of the inputs is exactly 0.",
-        twin=bounded_ratio_safely,
         special="x == 0",
-    ),
+    ).at(bounded_ratio, bounded_ratio_safely, spread, -1.0, 2.0, 4),
 )

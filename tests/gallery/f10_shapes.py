@@ -8,11 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.gallery.case import Case
-from tests.gallery.inputs import at, normal
-from tests.gallery.mutants import rule, wrong_entries, wrong_where
+from tests.functions import with_vjp
+from tests.gallery.case import Family
+from tests.gallery.inputs import normal
+from tests.gallery.mutants import wrong_entries, wrong_where
 
-SHAPES = frozenset({"shapes"})
 TILE = 4
 
 
@@ -116,121 +116,66 @@ def two_blocks_without_rest(v: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Te
     return gradient, a.mT @ v
 
 
+wrong = Family("F10")
+by_shapes = Family("F10", finds={"shapes"}, drop_in=False)
+
 CASES = (
-    Case(
+    wrong(
         "squares_by_whole_tiles_with_tail",
-        "F10",
-        at(rule(squares, squares_by_whole_tiles), normal, (10,)),
         "The last tile is not full and gets no gradient.",
-        twin=squares,
-        findings=frozenset({"reverse", "shapes"}),
-    ),
-    Case(
+        finds={"reverse", "shapes"},
+    ).at(with_vjp(squares, squares_by_whole_tiles), squares, normal, (10,)),
+    by_shapes(
         "squares_by_whole_tiles",
-        "F10",
-        at(rule(squares, squares_by_whole_tiles), normal, (8,)),
         "Tests like powers of two, and so does this bug.",
-        twin=squares,
-        findings=SHAPES,
-        drop_in=False,
         special="a length that is no multiple of the tile",
         shown_at=lambda: normal((7,)),
-    ),
-    Case(
+    ).at(with_vjp(squares, squares_by_whole_tiles), squares, normal, (8,)),
+    by_shapes(
         "affine_with_squeezed_batch",
-        "F10",
-        at(rule(affine, affine_with_squeeze), normal, (4, 3), (3,)),
         "A batch of one is where `squeeze` takes the wrong axis.",
-        twin=affine,
-        findings=SHAPES,
-        drop_in=False,
         special="a batch of one",
         shown_at=lambda: normal((1, 3), (3,)),
-    ),
-    Case(
+    ).at(with_vjp(affine, affine_with_squeeze), affine, normal, (4, 3), (3,)),
+    by_shapes(
         "deviations_of_an_even_length",
-        "F10",
-        at(rule(deviations, deviations_of_pairs), normal, (6,)),
         "Integer halves are exact for even lengths alone.",
-        twin=deviations,
-        findings=SHAPES,
-        drop_in=False,
         special="an odd length",
         shown_at=lambda: normal((5,)),
-    ),
-    Case(
-        "power_spectrum_of_odd_length",
-        "F10",
-        at(rule(power_spectrum, power_spectrum_of_even_length), normal, (7,)),
-        "The real transform of an odd length has no bin at half the sampling rate.",
-        twin=power_spectrum,
-    ),
-    Case(
+    ).at(with_vjp(deviations, deviations_of_pairs), deviations, normal, (6,)),
+    wrong(
+        "power_spectrum_of_odd_length", "The real transform of an odd length has no bin at half the sampling rate."
+    ).at(with_vjp(power_spectrum, power_spectrum_of_even_length), power_spectrum, normal, (7,)),
+    by_shapes(
         "power_spectrum_of_unseen_odd_length",
-        "F10",
-        at(rule(power_spectrum, power_spectrum_of_even_length), normal, (8,)),
         "The same for an input of even length, where the formula is right.",
-        twin=power_spectrum,
-        findings=SHAPES,
-        drop_in=False,
         special="an odd length",
         shown_at=lambda: normal((7,)),
-    ),
-    Case(
-        "pooled_with_full_windows",
-        "F10",
-        at(rule(pooled, pooled_with_full_windows), normal, (8,)),
-        "The mean of a short last window has another count.",
-        twin=pooled,
-        findings=frozenset({"reverse", "shapes"}),
-    ),
-    Case(
-        "linear_of_first_batch",
-        "F10",
-        at(rule(linear, linear_of_first_batch), normal, (2, 3, 4), (4, 2)),
-        "An extra leading axis is accepted by the forward and lost by the weight's gradient.",
-        twin=linear,
-    ),
-    Case(
+    ).at(with_vjp(power_spectrum, power_spectrum_of_even_length), power_spectrum, normal, (8,)),
+    wrong(
+        "pooled_with_full_windows", "The mean of a short last window has another count.", finds={"reverse", "shapes"}
+    ).at(with_vjp(pooled, pooled_with_full_windows), pooled, normal, (8,)),
+    wrong(
+        "linear_of_first_batch", "An extra leading axis is accepted by the forward and lost by the weight's gradient."
+    ).at(with_vjp(linear, linear_of_first_batch), linear, normal, (2, 3, 4), (4, 2)),
+    wrong(
         "heat_step_with_zero_ends",
-        "F10",
-        at(rule(heat_step, heat_step_with_zero_ends), normal, (7,)),
         "The boundary condition of the forward is not the one of its adjoint: only two entries are wrong.",
-        twin=heat_step,
+    ).at(with_vjp(heat_step, heat_step_with_zero_ends), heat_step, normal, (7,)),
+    wrong("warp_sum_beyond_32", "One more element than a warp has lanes.").at(
+        wrong_entries(warp_sum, slice(32, None)), warp_sum, normal, (33,)
     ),
-    Case(
-        "warp_sum_beyond_32",
-        "F10",
-        at(wrong_entries(warp_sum, slice(32, None)), normal, (33,)),
-        "One more element than a warp has lanes.",
-        twin=warp_sum,
+    wrong(
+        "soft_running_maximum_wrong_at_first", "The first element of a scan has no predecessor and is easily forgotten."
+    ).at(wrong_entries(soft_running_maximum, slice(0, 1), 0.5), soft_running_maximum, normal, (6,)),
+    wrong("stencil_wrong_in_last_row", "The border row of a grid is not updated.").at(
+        wrong_where(stencil, lambda x: torch.arange(len(x))[:, None] == len(x) - 1), stencil, normal, (4, 3)
     ),
-    Case(
-        "soft_running_maximum_wrong_at_first",
-        "F10",
-        at(wrong_entries(soft_running_maximum, slice(0, 1), 0.5), normal, (6,)),
-        "The first element of a scan has no predecessor and is easily forgotten.",
-        twin=soft_running_maximum,
-    ),
-    Case(
-        "stencil_wrong_in_last_row",
-        "F10",
-        at(wrong_where(stencil, lambda x: torch.arange(len(x))[:, None] == len(x) - 1), normal, (4, 3)),
-        "The border row of a grid is not updated.",
-        twin=stencil,
-    ),
-    Case(
+    wrong(
         "doubled_tail_of_one_in_800",
-        "F10",
-        at(wrong_entries(doubled_tail, slice(799, None), 2.0), normal, (800,)),
         "One wrong entry of 800 is seen entry by entry and drowns in an unsigned random projection.",
-        twin=doubled_tail,
-    ),
-    Case(
-        "two_blocks_without_rest",
-        "F10",
-        at(rule(two_blocks, two_blocks_without_rest), normal, (3, 5), (5, 2)),
-        "A blocked product drops the rest of the inner dimension.",
-        twin=two_blocks,
+    ).at(wrong_entries(doubled_tail, slice(799, None), 2.0), doubled_tail, normal, (800,)),
+    wrong("two_blocks_without_rest", "A blocked product drops the rest of the inner dimension.").at(
+        with_vjp(two_blocks, two_blocks_without_rest), two_blocks, normal, (3, 5), (5, 2)
     ),
 )

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.functions import with_vjp
 from tests.gallery import conditions
-from tests.gallery.case import Case, Function
-from tests.gallery.inputs import at, indices, normal, uniform
-from tests.gallery.mutants import rule
+from tests.gallery.case import Family, Function
+from tests.gallery.inputs import indices, normal, uniform
 
 TOKENS = indices([2, 0, 2, 1, 2])
 SOURCE = indices([0, 1, 2, 0, 3, 1])
@@ -107,7 +107,7 @@ def racing(forward: Function) -> Function:
         gradient = v * torch.cos(x)
         return torch.cat([gradient[:-1], gradient[-1:] * (runs[0] % 2)])
 
-    return rule(forward, backward)
+    return with_vjp(forward, backward)
 
 
 def sine(x: Tensor) -> Tensor:
@@ -140,82 +140,46 @@ def upsampled_from_last(v: Tensor, x: Tensor) -> Tensor:
     return 2 * x * v[1::2]
 
 
+wrong = Family("F11")
+
 CASES = (
-    Case(
-        "embedding_overwritten",
-        "F11",
-        at(rule(embedding, embedding_overwritten), normal, (4, 2)),
-        "A token that occurs three times must collect three gradients.",
-        twin=embedding,
+    wrong("embedding_overwritten", "A token that occurs three times must collect three gradients.").at(
+        with_vjp(embedding, embedding_overwritten), embedding, normal, (4, 2)
     ),
-    Case(
-        "scattered_counted_twice",
-        "F11",
-        at(rule(scattered, scattered_counted_twice), normal, (5,)),
-        "The number of writers has no place in the adjoint of a scatter.",
-        twin=scattered,
+    wrong("scattered_counted_twice", "The number of writers has no place in the adjoint of a scatter.").at(
+        with_vjp(scattered, scattered_counted_twice), scattered, normal, (5,)
     ),
-    Case(
-        "messages_overwritten",
-        "F11",
-        at(rule(messages, messages_overwritten), normal, (4, 2)),
-        "A node that sends along two edges keeps the gradient of one.",
-        twin=messages,
+    wrong("messages_overwritten", "A node that sends along two edges keeps the gradient of one.").at(
+        with_vjp(messages, messages_overwritten), messages, normal, (4, 2)
     ),
-    Case(
-        "sampled_overwritten",
-        "F11",
-        at(rule(sampled, sampled_overwritten), lambda: (*normal((5,)), *uniform(0.2, 3.8, (6,)))),
-        "Samples share their corners.",
-        twin=sampled,
+    wrong("sampled_overwritten", "Samples share their corners.").at(
+        with_vjp(sampled, sampled_overwritten), sampled, lambda: (*normal((5,)), *uniform(0.2, 3.8, (6,)))
     ),
-    Case(
-        "segment_mean_divided_twice",
-        "F11",
-        at(rule(segment_mean, segment_mean_divided_twice), normal, (5,)),
-        "The size of the segment is divided by in the helper and at the call.",
-        twin=segment_mean,
+    wrong("segment_mean_divided_twice", "The size of the segment is divided by in the helper and at the call.").at(
+        with_vjp(segment_mean, segment_mean_divided_twice), segment_mean, normal, (5,)
     ),
-    Case(
-        "overlapping_maximum_overwritten",
-        "F11",
-        at(rule(overlapping_maximum, overlapping_maximum_overwritten), normal, (9,)),
-        "One entry can be the maximum of several overlapping windows.",
-        twin=overlapping_maximum,
+    wrong("overlapping_maximum_overwritten", "One entry can be the maximum of several overlapping windows.").at(
+        with_vjp(overlapping_maximum, overlapping_maximum_overwritten), overlapping_maximum, normal, (9,)
     ),
-    Case(
-        "tied_weights_of_decoder",
-        "F11",
-        at(rule(tied_weights, tied_weights_of_decoder), normal, (2, 4), (4, 3)),
-        "A weight that is used twice has a gradient of two terms.",
-        twin=tied_weights,
+    wrong("tied_weights_of_decoder", "A weight that is used twice has a gradient of two terms.").at(
+        with_vjp(tied_weights, tied_weights_of_decoder), tied_weights, normal, (2, 4), (4, 3)
     ),
-    Case(
+    wrong(
         "sine_with_race",
-        "F11",
-        lambda: (racing(sine), normal((5,))),
         "An update that is lost now and then gives another gradient at every run.",
-        twin=sine,
-        findings=frozenset({"determinism", "reverse", "interleaving"}),
+        finds={"determinism", "reverse", "interleaving"},
         special="every second backward",
         witness=conditions.second_backward,
-    ),
-    Case(
+    ).of(lambda: (racing(sine), normal((5,))), sine),
+    wrong(
         "sine_writes_grad_itself",
-        "F11",
-        at(WritesGrad.apply, normal, (5,)),
         "With a gradient already there, the new one arrives twice.",
-        twin=sine,
-        findings=frozenset({"accumulation"}),
+        finds={"accumulation"},
         drop_in=False,
         special="an existing .grad",
         witness=conditions.accumulated,
-    ),
-    Case(
-        "upsampled_from_last",
-        "F11",
-        at(rule(upsampled, upsampled_from_last), normal, (4,)),
-        "Two copies of an entry send back two gradients; the last one wins here.",
-        twin=upsampled,
+    ).at(WritesGrad.apply, sine, normal, (5,)),
+    wrong("upsampled_from_last", "Two copies of an entry send back two gradients; the last one wins here.").at(
+        with_vjp(upsampled, upsampled_from_last), upsampled, normal, (4,)
     ),
 )

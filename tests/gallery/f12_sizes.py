@@ -1,4 +1,4 @@
-"""F12: wrong only above some size: grids that end, counters that overflow, chunks that are lost.
+"""F12: wrong only above some size: incomplete grids, counters that overflow, lost chunks.
 
 Each input here is large enough to show the fault. Only a check whose cost does not grow with the size can be run there.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.gallery.case import Case
-from tests.gallery.inputs import at, normal
-from tests.gallery.mutants import rule, wrong_entries, wrong_where
+from tests.functions import with_vjp
+from tests.gallery.case import Family
+from tests.gallery.inputs import normal
+from tests.gallery.mutants import wrong_entries, wrong_where
 
 BLOCK = 1024
 
@@ -73,54 +74,28 @@ def chunked_attention_without_last_chunk(v: Tensor, query: Tensor, key: Tensor) 
     return g[:, :whole] @ key[:whole], g.mT @ query + weights.mT @ v
 
 
+wrong = Family("F12")
+
 CASES = (
-    Case(
-        "energy_beyond_one_block",
-        "F12",
-        at(wrong_entries(energy, slice(BLOCK, None)), normal, (1500,)),
-        "The grid has one block; what lies beyond it keeps a zero gradient.",
-        twin=energy,
+    wrong("energy_beyond_one_block", "The grid has one block; what lies beyond it keeps a zero gradient.").at(
+        wrong_entries(energy, slice(BLOCK, None)), energy, normal, (1500,)
     ),
-    Case(
-        "norms_with_byte_index",
-        "F12",
-        at(rule(norms, norms_with_byte_index), normal, (300, 2)),
-        "A row number that overflows takes its cotangent from another row.",
-        twin=norms,
+    wrong("norms_with_byte_index", "A row number that overflows takes its cotangent from another row.").at(
+        with_vjp(norms, norms_with_byte_index), norms, normal, (300, 2)
     ),
-    Case(
-        "log_total_of_shared_memory",
-        "F12",
-        at(rule(log_total, log_total_of_shared_memory), normal, (2, 700)),
-        "A row longer than the fast memory is summed in part.",
-        twin=log_total,
+    wrong("log_total_of_shared_memory", "A row longer than the fast memory is summed in part.").at(
+        with_vjp(log_total, log_total_of_shared_memory), log_total, normal, (2, 700)
     ),
-    Case(
-        "centred_square_with_signed_byte_count",
-        "F12",
-        at(rule(centred_square, centred_square_with_signed_byte_count), normal, (300,)),
-        "A count that wraps around divides by too little.",
-        twin=centred_square,
+    wrong("centred_square_with_signed_byte_count", "A count that wraps around divides by too little.").at(
+        with_vjp(centred_square, centred_square_with_signed_byte_count), centred_square, normal, (300,)
     ),
-    Case(
-        "mixing_with_one_entry_off",
-        "F12",
-        at(rule(mixing, one_entry_off), normal, (300,)),
-        "One of 90,000 entries of the Jacobian is wrong.",
-        twin=mixing,
+    wrong("mixing_with_one_entry_off", "One of 90,000 entries of the Jacobian is wrong.").at(
+        with_vjp(mixing, one_entry_off), mixing, normal, (300,)
     ),
-    Case(
-        "chunked_attention_without_last_chunk",
-        "F12",
-        at(rule(chunked_attention, chunked_attention_without_last_chunk), normal, (3, 4), (70, 4)),
-        "Seventy keys are one chunk of 64 and a rest that is forgotten.",
-        twin=chunked_attention,
+    wrong("chunked_attention_without_last_chunk", "Seventy keys are one chunk of 64 and a rest that is forgotten.").at(
+        with_vjp(chunked_attention, chunked_attention_without_last_chunk), chunked_attention, normal, (3, 4), (70, 4)
     ),
-    Case(
-        "energy_wrong_in_the_last_of_4000",
-        "F12",
-        at(wrong_where(energy, lambda x: torch.arange(len(x)) == len(x) - 1, -1.0), normal, (4000,)),
-        "The last of 4,000 entries has the wrong sign.",
-        twin=energy,
+    wrong("energy_wrong_in_the_last_of_4000", "The last of 4,000 entries has the wrong sign.").at(
+        wrong_where(energy, lambda x: torch.arange(len(x)) == len(x) - 1, -1.0), energy, normal, (4000,)
     ),
 )

@@ -8,9 +8,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tests.gallery.case import Case, Function
-from tests.gallery.inputs import at, indices, normal
-from tests.gallery.mutants import rule
+from tests.functions import with_vjp
+from tests.gallery.case import Family, Function
+from tests.gallery.inputs import indices, normal
 
 LABELS = indices([1, 0, 2, -1])
 KEPT = LABELS >= 0
@@ -168,7 +168,9 @@ WHY = {
     "mean_error_as_sum": "The reduction is applied in the forward only.",
 }
 
+wrong = Family("F13")
+
 CASES = tuple(
-    Case(name, "F13", at(rule(forward, backward), normal, *shapes), WHY[name], twin=forward)
+    wrong(name, WHY[name]).at(with_vjp(forward, backward), forward, normal, *shapes)
     for name, (forward, backward, shapes) in OPTIONS.items()
 )

@@ -1,4 +1,4 @@
-"""F14: the backward spoils what it or its caller still needs, or does not find what the forward had."""
+"""F14: the backward overwrites data that it or its caller still needs, or does not see the state of the forward."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.functions import with_vjp
 from tests.gallery import conditions
-from tests.gallery.case import Case
-from tests.gallery.inputs import at, normal
-from tests.gallery.mutants import rule
+from tests.gallery.case import Family
+from tests.gallery.inputs import normal
 
 SEED = 7
 
@@ -56,22 +56,13 @@ class FreesItsBuffer(torch.autograd.Function):
         return gradient
 
 
-class MutatesCotangent(torch.autograd.Function):
+def mutates_cotangent(v: Tensor, x: Tensor) -> Tensor:
     """Multiplies in place; another branch of the graph may hold the same tensor."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return torch.sin(x)
-
-    @staticmethod
-    def backward(ctx: Any, v: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return v.mul_(torch.cos(x))
+    return v.mul_(torch.cos(x))
 
 
 class KeepsItsOutput(torch.autograd.Function):
-    """Holds its output outside autograd's book-keeping, so that nobody notices when it is changed in place."""
+    """Keeps its output without `save_for_backward`, so that autograd does not notice a change in place."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -100,51 +91,37 @@ class MutatesSavedInput(torch.autograd.Function):
         return ctx.slope.mul_(v).clone()
 
 
+wrong = Family("F14")
+
 CASES = (
-    Case(
+    wrong(
         "sine_frees_its_buffer",
-        "F14",
-        at(FreesItsBuffer.apply, normal, (5,)),
         "A graph may be walked twice; the second time nothing is left.",
-        twin=sine,
-        findings=frozenset({"determinism", "interleaving", "reverse", "linearity"}),
+        finds={"determinism", "interleaving", "reverse", "linearity"},
         special="a second backward",
         witness=conditions.second_backward,
-    ),
-    Case(
+    ).at(FreesItsBuffer.apply, sine, normal, (5,)),
+    wrong(
         "sine_mutates_cotangent",
-        "F14",
-        at(MutatesCotangent.apply, normal, (5,)),
         "The cotangent belongs to the caller and may be in use elsewhere.",
-        twin=sine,
-        findings=frozenset({"mutation"}),
+        finds={"mutation"},
         drop_in=False,
         special="a cotangent that is used again",
         witness=conditions.mutated_cotangent,
-    ),
-    Case(
-        "exponential_changed_in_place",
-        "F14",
-        at(exponential_changed_in_place, normal, (5,)),
-        "A tensor kept outside save_for_backward is not protected by its version.",
-        twin=shifted_exponential,
-    ),
-    Case(
+    ).at(with_vjp(torch.sin, mutates_cotangent), sine, normal, (5,)),
+    wrong(
+        "exponential_changed_in_place", "A tensor kept outside save_for_backward is not protected by its version."
+    ).at(exponential_changed_in_place, shifted_exponential, normal, (5,)),
+    wrong(
         "exponential_mutates_saved_slope",
-        "F14",
-        at(MutatesSavedInput.apply, normal, (5,)),
         "The second backward multiplies by the first one's cotangent as well.",
-        twin=exponential,
-        findings=frozenset({"determinism", "interleaving", "reverse", "linearity"}),
+        finds={"determinism", "interleaving", "reverse", "linearity"},
         special="a second backward",
         witness=conditions.second_backward,
-    ),
-    Case(
+    ).at(MutatesSavedInput.apply, exponential, normal, (5,)),
+    wrong(
         "dropout_drawn_anew_in_backward",
-        "F14",
-        at(rule(seeded_dropout, dropout_drawn_anew), normal, (40,)),
         "The mask of the backward must be that of the forward.",
-        twin=seeded_dropout,
-        findings=frozenset({"reverse", "determinism", "linearity"}),
-    ),
+        finds={"reverse", "determinism", "linearity"},
+    ).at(with_vjp(seeded_dropout, dropout_drawn_anew), seeded_dropout, normal, (40,)),
 )

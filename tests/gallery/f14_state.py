@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from tests.gallery import conditions
-from tests.gallery.case import Case, Function
-from tests.gallery.inputs import at, normal
+from tests.gallery.case import Family, Function
+from tests.gallery.inputs import normal
 from tests.gallery.mutants_of_state import with_stale_inputs, with_workspace
 
 
@@ -45,67 +45,51 @@ def around_zero(x: Tensor) -> Tensor:
     return (x - 0.1 * x.mean()) ** 2
 
 
+wrong = Family("F14")
+
 CASES = (
-    Case(
+    wrong(
         "sine_with_workspace",
-        "F14",
-        lambda: (with_workspace(sine), normal((5,))),
-        "A workspace that belongs to nobody is overwritten by the next forward before this one's backward.",
-        twin=sine,
-        findings=frozenset({"interleaving"}),
+        "A workspace that all calls share is overwritten by the next forward before this one's backward.",
+        finds={"interleaving"},
         drop_in=False,
         special="another forward before the backward",
         witness=conditions.interleaved,
-    ),
-    Case(
+    ).of(lambda: (with_workspace(sine), normal((5,))), sine),
+    wrong(
         "sine_with_workspace_used_twice",
-        "F14",
-        lambda: (with_workspace_used_twice(), normal((5,))),
         "The same within one function: its second call overwrites what the first one saved.",
-        twin=sine_and_double,
-        findings=frozenset({"reverse", "interleaving"}),
-    ),
-    Case(
+        finds={"reverse", "interleaving"},
+    ).of(lambda: (with_workspace_used_twice(), normal((5,))), sine_and_double),
+    wrong(
         "sine_with_first_call_cached",
-        "F14",
-        lambda: (with_stale_inputs(sine), normal((5,))),
         "A cache by shape is right until the values change.",
-        twin=sine,
-        findings=frozenset({"interleaving", "reverse", "points", "layouts"}),
+        finds={"interleaving", "reverse", "points", "layouts"},
         drop_in=False,
         special="another call before this one",
         witness=conditions.elsewhere_first,
-    ),
-    Case(
+    ).of(lambda: (with_stale_inputs(sine), normal((5,))), sine),
+    wrong(
         "sine_with_fast_path_without_grad_mode",
-        "F14",
-        at(with_fast_path, normal, (5,)),
         "Evaluation and training compute different functions, and so does a checkpoint.",
-        twin=sine,
-        findings=frozenset({"values", "checkpoint"}),
+        finds={"values", "checkpoint"},
         drop_in=False,
         special="grad mode off",
         witness=conditions.without_grad_mode,
-    ),
-    Case(
+    ).at(with_fast_path, sine, normal, (5,)),
+    wrong(
         "sine_with_fast_path_under_checkpoint",
-        "F14",
-        at(with_fast_path, normal, (3, 2)),
         "A checkpoint runs the forward once without grad mode and once with it.",
-        twin=sine,
-        findings=frozenset({"values", "checkpoint"}),
+        finds={"values", "checkpoint"},
         drop_in=False,
         special="a checkpoint",
         witness=conditions.checkpointed,
-    ),
-    Case(
+    ).at(with_fast_path, sine, normal, (3, 2)),
+    wrong(
         "centred_by_running_mean",
-        "F14",
-        lambda: (with_running_mean(), normal((4,))),
         "Every call moves the buffer that the next call subtracts.",
-        twin=around_zero,
-        findings=frozenset({"determinism", "values", "reverse", "interleaving"}),
+        finds={"determinism", "values", "reverse", "interleaving"},
         special="a second call",
         witness=conditions.elsewhere_first,
-    ),
+    ).of(lambda: (with_running_mean(), normal((4,))), around_zero),
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tests.functions import with_rules, with_vjp
 from tests.gallery import witnesses
-from tests.gallery.case import Case
-from tests.gallery.inputs import at, normal
-from tests.gallery.mutants import rule
+from tests.gallery.case import Family
+from tests.gallery.inputs import normal
 
 C = torch.complex128
 
@@ -119,115 +119,63 @@ def square_with_adjoint_tangent(t: Tensor, z: Tensor) -> Tensor:
     return 2 * z.conj() * t
 
 
+wrong = Family("F15")
+
 CASES = (
-    Case(
-        "complex_product_without_conjugate",
-        "F15",
-        at(rule(product, product_without_conjugate), normal, (4,), (4,), dtype=C),
-        "The adjoint of a multiplication by w multiplies by its conjugate.",
-        twin=product,
-        dtype=C,
+    wrong("complex_product_without_conjugate", "The adjoint of a multiplication by w multiplies by its conjugate.").at(
+        with_vjp(product, product_without_conjugate), product, normal, (4,), (4,), dtype=C
     ),
-    Case(
-        "modulus_conjugated",
-        "F15",
-        at(rule(modulus, modulus_conjugated), normal, (4,), dtype=C),
-        "The modulus grows along z, not along its mirror image.",
-        twin=modulus,
-        dtype=C,
+    wrong("modulus_conjugated", "The modulus grows along z, not along its mirror image.").at(
+        with_vjp(modulus, modulus_conjugated), modulus, normal, (4,), dtype=C
     ),
-    Case(
+    wrong(
         "matrix_product_with_plain_transpose",
-        "F15",
-        at(rule(matrix_product, matrix_product_with_plain_transpose), normal, (2, 3), (3, 4), dtype=C),
         "The adjoint of a complex matrix is its conjugate transpose; one of two factors forgot.",
-        twin=matrix_product,
-        dtype=C,
+    ).at(
+        with_vjp(matrix_product, matrix_product_with_plain_transpose), matrix_product, normal, (2, 3), (3, 4), dtype=C
     ),
-    Case(
-        "complex_exponential_real_part_only",
-        "F15",
-        at(rule(exponential, exponential_real_part_only), normal, (4,), dtype=C),
-        "The imaginary part of the gradient is lost in a cast.",
-        twin=exponential,
-        dtype=C,
+    wrong("complex_exponential_real_part_only", "The imaginary part of the gradient is lost in a cast.").at(
+        with_vjp(exponential, exponential_real_part_only), exponential, normal, (4,), dtype=C
     ),
-    Case(
-        "complex_exponential_conjugated_twice",
-        "F15",
-        at(rule(exponential, exponential_conjugated_twice), normal, (4,), dtype=C),
-        "Two helpers that conjugate undo each other.",
-        twin=exponential,
-        dtype=C,
+    wrong("complex_exponential_conjugated_twice", "Two helpers that conjugate undo each other.").at(
+        with_vjp(exponential, exponential_conjugated_twice), exponential, normal, (4,), dtype=C
     ),
-    Case(
-        "phase_without_i",
-        "F15",
-        at(rule(phase, phase_without_i), normal, (4,), dtype=C),
-        "The phase changes across z, not along it: a factor i is missing.",
-        twin=phase,
-        dtype=C,
+    wrong("phase_without_i", "The phase changes across z, not along it: a factor i is missing.").at(
+        with_vjp(phase, phase_without_i), phase, normal, (4,), dtype=C
     ),
-    Case(
+    wrong(
         "spectrum_as_its_own_adjoint",
-        "F15",
-        at(rule(spectrum, spectrum_as_its_own_adjoint), normal, (5,), dtype=C),
         "The Fourier matrix is symmetric but not Hermitian: its adjoint is the unscaled inverse transform.",
-        twin=spectrum,
-        dtype=C,
+    ).at(with_vjp(spectrum, spectrum_as_its_own_adjoint), spectrum, normal, (5,), dtype=C),
+    wrong("modulation_with_modulus", "The gradient of a real input below a complex output is a real part.").at(
+        with_vjp(modulation, modulation_with_modulus),
+        modulation,
+        lambda: (*normal((4,)), normal((4,), dtype=C)[0].detach()),
     ),
-    Case(
-        "modulation_with_modulus",
-        "F15",
-        at(rule(modulation, modulation_with_modulus), lambda: (*normal((4,)), normal((4,), dtype=C)[0].detach())),
-        "The gradient of a real input below a complex output is a real part.",
-        twin=modulation,
+    wrong("polar_turning_back", "The angle's gradient has the wrong sense of rotation.").at(
+        with_vjp(polar, polar_turning_back), polar, normal, (4,), (4,)
     ),
-    Case(
-        "polar_turning_back",
-        "F15",
-        at(rule(polar, polar_turning_back), normal, (4,), (4,)),
-        "The angle's gradient has the wrong sense of rotation.",
-        twin=polar,
-    ),
-    Case(
+    wrong(
         "inner_conjugated_on_the_wrong_side",
-        "F15",
-        at(rule(inner, inner_conjugated_on_the_wrong_side), normal, (4,), (4,), dtype=C),
         "The argument that is conjugated in the forward conjugates the cotangent in the backward.",
-        twin=inner,
-        dtype=C,
+    ).at(with_vjp(inner, inner_conjugated_on_the_wrong_side), inner, normal, (4,), (4,), dtype=C),
+    wrong("power_by_half", "A Wirtinger derivative is taken for the gradient: a factor 2.").at(
+        with_vjp(power, power_by_half), power, normal, (4,), dtype=C
     ),
-    Case(
-        "power_by_half",
-        "F15",
-        at(rule(power, power_by_half), normal, (4,), dtype=C),
-        "A Wirtinger derivative is taken for the gradient: a factor 2.",
-        twin=power,
-        dtype=C,
-    ),
-    Case(
+    wrong(
         "square_tangent_along_the_real_axis",
-        "F15",
-        at(rule(square, square_backward, square_along_the_real_axis), normal, (4,), dtype=C),
         "Tangents have an imaginary part, too.",
-        twin=square,
-        dtype=C,
-        findings=frozenset({"forward", "duality"}),
+        finds={"forward", "duality"},
         drop_in=False,
         special="forward mode",
         witness=witnesses.forward,
-    ),
-    Case(
+    ).at(with_rules(square, square_backward, square_along_the_real_axis, vmap=True), square, normal, (4,), dtype=C),
+    wrong(
         "square_tangent_with_conjugate",
-        "F15",
-        at(rule(square, square_backward, square_with_adjoint_tangent), normal, (4,), dtype=C),
         "The tangent of a holomorphic function has no conjugate.",
-        twin=square,
-        dtype=C,
-        findings=frozenset({"forward", "duality"}),
+        finds={"forward", "duality"},
         drop_in=False,
         special="forward mode",
         witness=witnesses.forward,
-    ),
+    ).at(with_rules(square, square_backward, square_with_adjoint_tangent, vmap=True), square, normal, (4,), dtype=C),
 )

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from tests.functions import with_vjp
 from tests.gallery import witnesses
-from tests.gallery.case import Case, Inputs
-from tests.gallery.inputs import at, indices, normal
-from tests.gallery.mutants import rule
+from tests.gallery.case import Family, Inputs
+from tests.gallery.inputs import indices, normal
 
 ROWS = indices([0, 0, 1, 2, 2])
 COLUMNS = indices([0, 2, 1, 0, 1])
@@ -106,70 +106,40 @@ def sine_with_sparse_gradient(v: Tensor, x: Tensor) -> Tensor:
     return (v * torch.cos(x)).to_sparse()
 
 
+wrong = Family("F16")
+
 CASES = (
-    Case(
-        "sparse_times_with_transposed_places",
-        "F16",
-        at(rule(sparse_times, sparse_times_with_transposed_places), normal, (5,), (3,)),
-        "Rows and columns changed places in the gradient of the values.",
-        twin=sparse_times,
+    wrong("sparse_times_with_transposed_places", "Rows and columns changed places in the gradient of the values.").at(
+        with_vjp(sparse_times, sparse_times_with_transposed_places), sparse_times, normal, (5,), (3,)
     ),
-    Case(
-        "sparse_times_without_transpose",
-        "F16",
-        at(rule(sparse_times, sparse_times_without_transpose), normal, (5,), (3,)),
-        "The dense operand's gradient needs the transposed sparse matrix.",
-        twin=sparse_times,
+    wrong("sparse_times_without_transpose", "The dense operand's gradient needs the transposed sparse matrix.").at(
+        with_vjp(sparse_times, sparse_times_without_transpose), sparse_times, normal, (5,), (3,)
     ),
-    Case(
-        "uncoalesced_to_the_last",
-        "F16",
-        at(rule(uncoalesced, uncoalesced_to_the_last), normal, (5,)),
-        "Each of several values at one place gets the whole gradient of that place.",
-        twin=uncoalesced,
+    wrong("uncoalesced_to_the_last", "Each of several values at one place gets the whole gradient of that place.").at(
+        with_vjp(uncoalesced, uncoalesced_to_the_last), uncoalesced, normal, (5,)
     ),
-    Case(
-        "sparse_row_softmax_without_inner_sum",
-        "F16",
-        at(rule(row_softmax, row_softmax_without_inner_sum), normal, (5,)),
-        "The entries of a row are coupled even where the row is sparse.",
-        twin=row_softmax,
+    wrong("sparse_row_softmax_without_inner_sum", "The entries of a row are coupled even where the row is sparse.").at(
+        with_vjp(row_softmax, row_softmax_without_inner_sum), row_softmax, normal, (5,)
     ),
-    Case(
-        "coo_row_energy_without_last_value",
-        "F16",
-        at(rule(row_energy, row_energy_without_last_value), stored(lambda a: a.to_sparse())),
-        "The last stored value gets no gradient.",
-        twin=dense_row_energy,
+    wrong("coo_row_energy_without_last_value", "The last stored value gets no gradient.").at(
+        with_vjp(row_energy, row_energy_without_last_value), dense_row_energy, stored(lambda a: a.to_sparse())
     ),
-    Case(
+    wrong(
         "csr_row_energy_one_row_late",
-        "F16",
-        at(rule(row_energy, row_energy_one_row_late), stored(lambda a: a.to_sparse_csr())),
         "Row pointers have one entry more than there are rows; off by one they still fit.",
-        twin=dense_row_energy,
+    ).at(with_vjp(row_energy, row_energy_one_row_late), dense_row_energy, stored(lambda a: a.to_sparse_csr())),
+    wrong(
+        "csc_row_energy_with_columns_for_rows", "For a square matrix the two compressed layouts have the same arrays."
+    ).at(with_vjp(row_energy, row_energy_with_columns_for_rows), dense_row_energy, stored(lambda a: a.to_sparse_csc())),
+    wrong("bsr_row_energy_with_transposed_blocks", "The blocks are in place, their insides are transposed.").at(
+        with_vjp(row_energy, row_energy_with_transposed_blocks),
+        dense_row_energy,
+        stored(lambda a: a.to_sparse_bsr((2, 2))),
     ),
-    Case(
-        "csc_row_energy_with_columns_for_rows",
-        "F16",
-        at(rule(row_energy, row_energy_with_columns_for_rows), stored(lambda a: a.to_sparse_csc())),
-        "For a square matrix the two compressed layouts have the same arrays.",
-        twin=dense_row_energy,
-    ),
-    Case(
-        "bsr_row_energy_with_transposed_blocks",
-        "F16",
-        at(rule(row_energy, row_energy_with_transposed_blocks), stored(lambda a: a.to_sparse_bsr((2, 2)))),
-        "The blocks are in place, their insides are transposed.",
-        twin=dense_row_energy,
-    ),
-    Case(
+    wrong(
         "sine_with_sparse_gradient",
-        "F16",
-        at(rule(sine, sine_with_sparse_gradient), normal, (2, 3)),
         "The numbers are right, the layout is not: an optimiser for dense parameters fails on it.",
-        twin=sine,
-        findings=frozenset({"metadata"}),
+        finds={"metadata"},
         witness=witnesses.layout_of_gradient,
-    ),
+    ).at(with_vjp(sine, sine_with_sparse_gradient), sine, normal, (2, 3)),
 )

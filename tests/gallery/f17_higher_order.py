@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.functions import with_rules, with_vjp
 from tests.gallery import witnesses
-from tests.gallery.case import Case, Function
-from tests.gallery.inputs import at, normal, uniform
-from tests.gallery.mutants import rule
+from tests.gallery.case import Family, Function
+from tests.gallery.inputs import normal, uniform
 
 REVERSE = frozenset({"reverse-over-reverse", "forward-over-reverse", "symmetry"})
 FORWARD = frozenset({"reverse-over-forward", "forward-over-forward", "symmetry"})
@@ -64,9 +64,9 @@ def sine_gradient(v: Tensor, x: Tensor) -> Tensor:
     return v * torch.cos(x)
 
 
-def sine_with_second_rule(backward: Function, jvp: Function | None = None) -> Function:
-    """sin with its first derivative right and a hand-written derivative of that derivative."""
-    return rule(sine, rule(sine_gradient, backward, jvp), lambda t, x: t * torch.cos(x))
+def sine_with_second_rule(gradient: Function) -> Function:
+    """sin with its first derivative right; `gradient` is the VJP with a hand-written derivative of its own."""
+    return with_rules(sine, gradient, lambda t, x: t * torch.cos(x), vmap=True)
 
 
 def halved_curvature(w: Tensor, v: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,107 +109,59 @@ def cube_tangent_with_detached_slope(t: Tensor, x: Tensor) -> Tensor:
     return t * 3 * x.detach() ** 2
 
 
-def _second(name: str, why: str, function: Function, twin: Function, *shapes: tuple[int, ...]) -> Case:
-    """A case that double backward shows at random inputs."""
-    build = at(function, normal, *shapes)
-    return Case(name, "F17", build, why, twin=twin, order=2, findings=REVERSE, witness=OVER_REVERSE)
-
+wrong = Family("F17", finds=REVERSE, order=2, witness=OVER_REVERSE)
+by_forward_mode = Family("F17", finds=FORWARD, order=2, drop_in=False)
 
 CASES = (
-    _second(
-        "cube_with_detached_slope",
-        "A slope cut from the graph is a constant to the second derivative.",
-        rule(cube, cube_with_detached_slope),
-        cube,
-        (4,),
+    wrong("cube_with_detached_slope", "A slope cut from the graph is a constant to the second derivative.").at(
+        with_vjp(cube, cube_with_detached_slope), cube, normal, (4,)
     ),
-    _second(
-        "cube_backward_without_graph",
-        "Under no_grad the gradient is right and has no derivative of its own.",
-        rule(cube, cube_without_graph),
-        cube,
-        (4,),
+    wrong("cube_backward_without_graph", "Under no_grad the gradient is right and has no derivative of its own.").at(
+        with_vjp(cube, cube_without_graph), cube, normal, (4,)
     ),
-    _second(
-        "swish_with_saved_sigmoid",
-        "An intermediate result that is saved has no graph; inputs and outputs have one.",
-        SwishWithSavedSigmoid.apply,
-        swish,
-        (4,),
+    wrong(
+        "swish_with_saved_sigmoid", "An intermediate result that is saved has no graph; inputs and outputs have one."
+    ).at(SwishWithSavedSigmoid.apply, swish, normal, (4,)),
+    wrong("sine_with_halved_curvature", "A hand-written double backward has coefficients of its own to get wrong.").at(
+        sine_with_second_rule(with_vjp(sine_gradient, halved_curvature)), sine, normal, (4,)
     ),
-    _second(
-        "sine_with_halved_curvature",
-        "A hand-written double backward has coefficients of its own to get wrong.",
-        sine_with_second_rule(halved_curvature),
-        sine,
-        (4,),
+    wrong("sine_with_curvature_for_positive_only", "The second derivative is wrong on one side only.").at(
+        sine_with_second_rule(with_vjp(sine_gradient, curvature_for_positive)), sine, normal, (6,)
     ),
-    _second(
-        "sine_with_curvature_for_positive_only",
-        "The second derivative is wrong on one side only.",
-        sine_with_second_rule(curvature_for_positive),
-        sine,
-        (6,),
-    ),
-    _second(
-        "product_with_detached_factor",
-        "One of two mixed derivatives is lost, so that the Hessian is not symmetric.",
-        rule(product_with_square, product_with_detached_factor),
-        product_with_square,
-        (3,),
-        (3,),
-    ),
-    _second(
-        "length_with_detached_norm",
-        "A gradient penalty trains on the second derivative of a norm, which is cut here.",
-        rule(length, length_with_detached_norm),
-        length,
-        (2, 3),
-    ),
-    Case(
+    wrong(
+        "product_with_detached_factor", "One of two mixed derivatives is lost, so that the Hessian is not symmetric."
+    ).at(with_vjp(product_with_square, product_with_detached_factor), product_with_square, normal, (3,), (3,)),
+    wrong(
+        "length_with_detached_norm", "A gradient penalty trains on the second derivative of a norm, which is cut here."
+    ).at(with_vjp(length, length_with_detached_norm), length, normal, (2, 3)),
+    wrong(
         "cube_with_detached_cotangent",
-        "F17",
-        at(rule(cube, cube_with_detached_cotangent), normal, (4,)),
         "The gradient is linear in its cotangent, and that is a derivative, too.",
-        twin=cube,
-        order=2,
-        findings=frozenset({"reverse-over-reverse", "forward-over-reverse"}),
+        finds={"reverse-over-reverse", "forward-over-reverse"},
         witness=witnesses.derivative_in_cotangent,
-    ),
-    Case(
+    ).at(with_vjp(cube, cube_with_detached_cotangent), cube, normal, (4,)),
+    by_forward_mode(
         "sine_gradient_with_partial_tangent",
-        "F17",
-        at(sine_with_second_rule(right_curvature, tangent_of_cotangent_only), normal, (4,)),
         "Double backward is right; forward mode over reverse mode forgets the input's tangent.",
-        twin=sine,
-        order=2,
-        findings=frozenset({"forward-over-reverse", "symmetry"}),
-        drop_in=False,
+        finds={"forward-over-reverse", "symmetry"},
         special="forward mode over reverse mode",
         witness=witnesses.second_order("forward-over-reverse"),
+    ).at(
+        sine_with_second_rule(with_rules(sine_gradient, right_curvature, tangent_of_cotangent_only, vmap=True)),
+        sine,
+        normal,
+        (4,),
     ),
-    Case(
+    by_forward_mode(
         "cube_tangent_detached_in_reverse",
-        "F17",
-        at(rule(cube, cube_backward, cube_tangent_with_detached_slope), normal, (4,)),
         "A tangent that is cut from the graph cannot be differentiated in reverse.",
-        twin=cube,
-        order=2,
-        findings=FORWARD,
-        drop_in=False,
         special="reverse mode over forward mode",
         witness=witnesses.second_order("reverse-over-forward"),
-    ),
-    Case(
+    ).at(with_rules(cube, cube_backward, cube_tangent_with_detached_slope, vmap=True), cube, normal, (4,)),
+    by_forward_mode(
         "cube_tangent_detached_in_forward",
-        "F17",
-        at(rule(cube, cube_backward, cube_tangent_with_detached_slope), uniform, 0.5, 2.0, (3,)),
         "The same tangent, pushed forward once more.",
-        twin=cube,
-        order=2,
-        findings=FORWARD,
-        drop_in=False,
         special="forward mode over forward mode",
         witness=witnesses.second_order("forward-over-forward"),
-    ),
+    ).at(with_rules(cube, cube_backward, cube_tangent_with_detached_slope, vmap=True), cube, uniform, 0.5, 2.0, (3,)),
 )

@@ -11,12 +11,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from tests.functions import with_vjp
 from tests.gallery import witnesses
-from tests.gallery.case import Case
-from tests.gallery.inputs import at, normal, point, uniform
-from tests.gallery.mutants import rounded, rule
-
-PRECISION = frozenset({"precision"})
+from tests.gallery.case import Family
+from tests.gallery.inputs import normal, point, uniform
+from tests.gallery.mutants import rounded
 
 
 def sine(x: Tensor) -> Tensor:
@@ -109,102 +108,66 @@ def logistic_from_table(v: Tensor, x: Tensor) -> Tensor:
     return logistic_exactly(v, place)
 
 
+wrong = Family("F18", drop_in=False)
+by_precision = Family("F18", finds={"precision"}, drop_in=False, witness=witnesses.precision)
+
 CASES = (
-    Case(
+    wrong(
         "sine_rounded_to_half",
-        "F18",
-        at(rounded(sine, torch.float16), normal, (6,)),
         "Half precision inside a double backward costs 5e-4: less than the classical rtol, more than any error bar.",
-        twin=sine,
-        drop_in=False,
-    ),
-    Case(
+    ).at(rounded(sine, torch.float16), sine, normal, (6,)),
+    wrong(
         "sine_quantised_to_eight_bits",
-        "F18",
-        at(rule(sine, quantised), normal, (6,)),
         "Compressed gradients are steps, and no longer linear in the cotangent.",
-        twin=sine,
-        findings=frozenset({"reverse", "linearity"}),
-        drop_in=False,
+        finds={"reverse", "linearity"},
         special="a cotangent of more than one entry",
+    ).at(with_vjp(sine, quantised), sine, normal, (6,)),
+    wrong("sine_rounded_to_eight_bits", "Three bits of mantissa are up to 6 per cent.", drop_in=True).at(
+        rounded(sine, torch.float8_e4m3fn), sine, normal, (6,)
     ),
-    Case(
-        "sine_rounded_to_eight_bits",
-        "F18",
-        at(rounded(sine, torch.float8_e4m3fn), normal, (6,)),
-        "Three bits of mantissa are up to 6 per cent.",
-        twin=sine,
-    ),
-    Case(
+    by_precision(
         "bias_summed_in_bfloat16",
-        "F18",
-        at(rule(bias, bias_summed_one_by_one), normal, (900, 2), (2,), dtype=torch.bfloat16),
         "Small terms are lost in a long sum that is kept in bfloat16.",
-        twin=bias,
-        dtype=torch.bfloat16,
-        findings=PRECISION,
-        drop_in=False,
         special="a cotangent of one sign",
         witness=witnesses.precision_at_ones,
-    ),
-    Case(
-        "distance_with_cancellation",
-        "F18",
-        at(rule(distance, distance_with_cancellation), point, [1e-3, -2e-4, 5e-4], dtype=torch.float32),
-        "The formula is right and its evaluation in float32 leaves no digit.",
-        twin=distance,
-        dtype=torch.float32,
-        findings=PRECISION,
-        drop_in=False,
-        witness=witnesses.precision,
-    ),
-    Case(
+    ).at(with_vjp(bias, bias_summed_one_by_one), bias, normal, (900, 2), (2,), dtype=torch.bfloat16),
+    by_precision(
+        "distance_with_cancellation", "The formula is right and its evaluation in float32 leaves no digit."
+    ).at(with_vjp(distance, distance_with_cancellation), distance, point, [1e-3, -2e-4, 5e-4], dtype=torch.float32),
+    by_precision(
         "scaled_norm_with_overflow",
-        "F18",
-        at(rule(scaled_norm, scaled_norm_with_overflow), uniform, 300.0, 400.0, (2, 3), dtype=torch.float16),
         "The forward was made safe for half precision, the backward was not.",
-        twin=scaled_norm,
+        finds={"precision", "reverse"},
+    ).at(
+        with_vjp(scaled_norm, scaled_norm_with_overflow),
+        scaled_norm,
+        uniform,
+        300.0,
+        400.0,
+        (2, 3),
         dtype=torch.float16,
-        findings=frozenset({"precision", "reverse"}),
-        drop_in=False,
-        witness=witnesses.precision,
     ),
-    Case(
-        "layer_norm_with_half_statistics",
-        "F18",
-        at(rule(layer_norm, layer_norm_with_half_statistics), uniform, 9.0, 11.0, (2, 5), dtype=torch.float32),
-        "Statistics saved in half precision spoil a float32 gradient.",
-        twin=layer_norm,
+    by_precision("layer_norm_with_half_statistics", "Statistics saved in half precision spoil a float32 gradient.").at(
+        with_vjp(layer_norm, layer_norm_with_half_statistics),
+        layer_norm,
+        uniform,
+        9.0,
+        11.0,
+        (2, 5),
         dtype=torch.float32,
-        findings=PRECISION,
-        drop_in=False,
-        witness=witnesses.precision,
     ),
-    Case(
-        "growth_with_cancellation",
-        "F18",
-        at(rule(growth, growth_with_cancellation), uniform, 1e-5, 1e-4, (4,), dtype=torch.float32),
-        "1 - 1 / (1 + x) loses as many digits as x is small.",
-        twin=growth,
-        dtype=torch.float32,
-        findings=PRECISION,
-        drop_in=False,
-        witness=witnesses.precision,
+    by_precision("growth_with_cancellation", "1 - 1 / (1 + x) loses as many digits as x is small.").at(
+        with_vjp(growth, growth_with_cancellation), growth, uniform, 1e-5, 1e-4, (4,), dtype=torch.float32
     ),
-    Case(
+    by_precision(
         "logistic_from_table_in_float32",
-        "F18",
-        at(
-            rule(logistic, only_below(torch.float32, logistic_from_table, logistic_exactly)),
-            normal,
-            (6,),
-            dtype=torch.float32,
-        ),
         "The float64 template of the kernel is exact, the float32 one takes a short cut: 2 per cent.",
-        twin=logistic,
+        finds={"precision", "reverse"},
+    ).at(
+        with_vjp(logistic, only_below(torch.float32, logistic_from_table, logistic_exactly)),
+        logistic,
+        normal,
+        (6,),
         dtype=torch.float32,
-        findings=frozenset({"precision", "reverse"}),
-        drop_in=False,
-        witness=witnesses.precision,
     ),
 )

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.functions import with_vjp
 from tests.gallery import conditions
-from tests.gallery.case import Case, Function
-from tests.gallery.inputs import at, normal
-from tests.gallery.mutants import rule
-from tests.gallery.witnesses import Witness
+from tests.gallery.case import Family, Function
+from tests.gallery.inputs import normal
 
 
 def sine(x: Tensor) -> Tensor:
@@ -23,7 +22,7 @@ def sine_backward(v: Tensor, x: Tensor) -> Tensor:
 
 
 def mapped_as(forward: Function, backward: Function, batched: Function) -> Function:
-    """`rule(forward, backward)` with a rule for vmap by hand: `batched(dims, *inputs)` gives the batch in front."""
+    """`with_vjp(forward, backward)` with a rule for vmap by hand: `batched(dims, *inputs)` gives the batch in front."""
 
     class Mapped(torch.autograd.Function):
         @staticmethod
@@ -65,41 +64,20 @@ def batch_in_reverse(dims: tuple[int | None, ...], x: Tensor) -> Tensor:
     return torch.sin(x).flip(0)
 
 
-def _batched(name: str, why: str, function: Function, twin: Function, witness: Witness) -> Case:
-    """A case that is right one call at a time."""
-    return Case(
-        name,
-        "F19",
-        at(function, normal, (4,)),
-        why,
-        twin=twin,
-        findings=frozenset({"batched"}),
-        drop_in=False,
-        special="torch.func.vmap",
-        witness=witness,
-    )
-
+wrong = Family("F19", finds={"batched"}, drop_in=False, special="torch.func.vmap")
 
 CASES = (
-    _batched(
-        "sine_backward_maps_first_of_batch",
-        "A rule for vmap takes one cotangent for all.",
-        rule(sine, mapped_as(sine_backward, sine_curvature, first_of_batch)),
-        sine,
-        conditions.batched,
-    ),
-    _batched(
+    wrong(
+        "sine_backward_maps_first_of_batch", "A rule for vmap takes one cotangent for all.", witness=conditions.batched
+    ).at(with_vjp(sine, mapped_as(sine_backward, sine_curvature, first_of_batch)), sine, normal, (4,)),
+    wrong(
         "sine_backward_maps_with_shared_scale",
         "What is per cotangent in a loop becomes one number for the whole batch.",
-        rule(sine, mapped_as(sine_backward, sine_curvature, scale_of_batch)),
-        sine,
-        conditions.batched,
-    ),
-    _batched(
+        witness=conditions.batched,
+    ).at(with_vjp(sine, mapped_as(sine_backward, sine_curvature, scale_of_batch)), sine, normal, (4,)),
+    wrong(
         "sine_maps_batch_in_reverse",
         "The function itself is right alone and shuffled under vmap.",
-        mapped_as(sine, sine_backward, batch_in_reverse),
-        sine,
-        conditions.mapped,
-    ),
+        witness=conditions.mapped,
+    ).at(mapped_as(sine, sine_backward, batch_in_reverse), sine, normal, (4,)),
 )

@@ -1,4 +1,4 @@
-"""F19: the derivative through another door: tangents of forward mode, registered operators, hooks."""
+"""F19: derivatives outside of `backward`: tangents of forward mode, registered operators, hooks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.functions import with_rules
 from tests.gallery import witnesses
-from tests.gallery.case import Case, Function
-from tests.gallery.inputs import at, normal
-from tests.gallery.mutants import rule
+from tests.gallery.case import Family
+from tests.gallery.inputs import normal
 
 FORWARD = frozenset({"forward", "duality"})
 
@@ -95,88 +95,39 @@ def plain_cubic(x: Tensor) -> Tensor:
     return x**3 + x
 
 
-def _tangent(name: str, why: str, function: Function, twin: Function, *shapes: tuple[int, ...]) -> Case:
-    """A case whose reverse mode is right and whose forward mode is not."""
-    return Case(
-        name,
-        "F19",
-        at(function, normal, *shapes),
-        why,
-        twin=twin,
-        findings=FORWARD,
-        drop_in=False,
-        special="forward mode",
-        witness=witnesses.forward,
-    )
-
+wrong = Family("F19")
+by_forward_mode = Family("F19", finds=FORWARD, drop_in=False, special="forward mode", witness=witnesses.forward)
 
 CASES = (
-    _tangent(
-        "sine_tangent_negated",
-        "The derivative of sin is not that of cos.",
-        rule(sine, sine_backward, lambda t, x: -t * torch.cos(x)),
-        sine,
-        (4,),
+    by_forward_mode("sine_tangent_negated", "The derivative of sin is not that of cos.").at(
+        with_rules(sine, sine_backward, lambda t, x: -t * torch.cos(x), vmap=True), sine, normal, (4,)
     ),
-    _tangent(
-        "sine_tangent_of_zero",
-        "A stub returns zeros so that forward mode runs.",
-        rule(sine, sine_backward, lambda t, x: torch.zeros_like(t)),
-        sine,
-        (4,),
+    by_forward_mode("sine_tangent_of_zero", "A stub returns zeros so that forward mode runs.").at(
+        with_rules(sine, sine_backward, lambda t, x: torch.zeros_like(t), vmap=True), sine, normal, (4,)
     ),
-    _tangent(
-        "sine_tangent_of_magnitude",
-        "A tangent has a sign; forward mode is linear in it.",
-        rule(sine, sine_backward, lambda t, x: t.abs() * torch.cos(x)),
-        sine,
-        (6,),
+    by_forward_mode("sine_tangent_of_magnitude", "A tangent has a sign; forward mode is linear in it.").at(
+        with_rules(sine, sine_backward, lambda t, x: t.abs() * torch.cos(x), vmap=True), sine, normal, (6,)
     ),
-    _tangent(
-        "product_tangent_of_first_input",
-        "The second input's tangent never arrives.",
-        rule(product, product_backward, product_tangent_of_first),
-        product,
-        (3,),
-        (3,),
+    by_forward_mode("product_tangent_of_first_input", "The second input's tangent never arrives.").at(
+        with_rules(product, product_backward, product_tangent_of_first, vmap=True), product, normal, (3,), (3,)
     ),
-    _tangent(
-        "product_tangent_scaled",
-        "One tangent is a tenth too large.",
-        rule(product, product_backward, product_tangent_scaled),
-        product,
-        (3,),
-        (3,),
+    by_forward_mode("product_tangent_scaled", "One tangent is a tenth too large.").at(
+        with_rules(product, product_backward, product_tangent_scaled, vmap=True), product, normal, (3,), (3,)
     ),
-    _tangent(
-        "polar_tangents_swapped",
-        "The tangents of two outputs changed places.",
-        rule(polar, polar_backward, polar_tangents_swapped),
-        polar,
-        (3,),
-        (3,),
+    by_forward_mode("polar_tangents_swapped", "The tangents of two outputs changed places.").at(
+        with_rules(polar, polar_backward, polar_tangents_swapped, vmap=True), polar, normal, (3,), (3,)
     ),
-    _tangent(
-        "matrix_tangent_in_one_order",
-        "The product rule keeps the order of the factors.",
-        rule(matrix_product, matrix_product_backward, matrix_tangent_in_one_order),
+    by_forward_mode("matrix_tangent_in_one_order", "The product rule keeps the order of the factors.").at(
+        with_rules(matrix_product, matrix_product_backward, matrix_tangent_in_one_order, vmap=True),
         matrix_product,
+        normal,
         (3, 3),
         (3, 3),
     ),
-    Case(
-        "sine_with_hook",
-        "F19",
-        at(with_hook, normal, (4,)),
-        "A hook changes reverse mode alone: forward mode disagrees.",
-        twin=sine,
-        findings=frozenset({"reverse", "duality"}),
-    ),
-    Case(
-        "cubic_operator_without_linear_term",
-        "F19",
-        at(cubic, normal, (4,)),
-        "An operator can be registered flawlessly with a wrong formula.",
-        twin=plain_cubic,
+    wrong(
+        "sine_with_hook", "A hook changes reverse mode alone: forward mode disagrees.", finds={"reverse", "duality"}
+    ).at(with_hook, sine, normal, (4,)),
+    wrong("cubic_operator_without_linear_term", "An operator can be registered flawlessly with a wrong formula.").at(
+        cubic, plain_cubic, normal, (4,)
     ),
 )

@@ -1,13 +1,13 @@
-"""F22: linear algebra that is degenerate or has conventions. The functions are smooth; the route to them is not."""
+"""F22: linear algebra that is degenerate or has conventions. The functions are smooth, intermediate results are not."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from tests.gallery.case import Case
-from tests.gallery.inputs import at, normal, point
-from tests.gallery.mutants import rule
+from tests.functions import with_vjp
+from tests.gallery.case import Family
+from tests.gallery.inputs import normal, point
 
 
 def symmetric(a: Tensor) -> Tensor:
@@ -83,61 +83,44 @@ def log_volume_by_damped_inverse(v: Tensor, a: Tensor) -> Tensor:
 
 TWICE_IDENTITY = [[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 2.0]]
 
+wrong = Family("F22")
+
 CASES = (
-    Case(
+    wrong(
         "root_by_eigenvectors_of_equal_eigenvalues",
-        "F22",
-        at(root_by_eigenvectors, point, TWICE_IDENTITY),
         "The matrix root is smooth at 2 I; its eigenvectors are not, and autograd divides by the gaps.",
-        twin=root_by_iteration,
         special="equal eigenvalues",
-    ),
-    Case(
+    ).at(root_by_eigenvectors, root_by_iteration, point, TWICE_IDENTITY),
+    wrong(
         "exponential_by_eigenvectors_of_zero",
-        "F22",
-        at(exponential_by_eigenvectors, point, [[0.0, 0.0], [0.0, 0.0]]),
         "The exponential of the zero matrix is as smooth as any.",
-        twin=exponential,
         special="equal eigenvalues",
-    ),
-    Case(
+    ).at(exponential_by_eigenvectors, exponential, point, [[0.0, 0.0], [0.0, 0.0]]),
+    wrong(
         "orthogonal_by_svd_of_equal_singular_values",
-        "F22",
-        at(orthogonal_by_svd, point, TWICE_IDENTITY),
         "The nearest rotation is smooth at every regular matrix; the singular vectors are not.",
-        twin=orthogonal_by_iteration,
         special="equal singular values",
-    ),
-    Case(
+    ).at(orthogonal_by_svd, orthogonal_by_iteration, point, TWICE_IDENTITY),
+    wrong(
         "exponential_by_eigenvectors_of_unseen_zero",
-        "F22",
-        at(exponential_by_eigenvectors, normal, (3, 3)),
         "Random matrices have no equal eigenvalues; a zero or a unit matrix at the start of training has.",
-        twin=exponential,
-        findings=frozenset({"points"}),
+        finds={"points"},
         drop_in=False,
         special="equal eigenvalues",
         shown_at=lambda: point([[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]),
+    ).at(exponential_by_eigenvectors, exponential, normal, (3, 3)),
+    wrong("largest_projector_with_damped_gaps", "A guard against division by zero that is always on is a bias.").at(
+        with_vjp(largest_projector, largest_projector_with_damped_gaps), largest_projector, normal, (3, 3)
     ),
-    Case(
-        "largest_projector_with_damped_gaps",
-        "F22",
-        at(rule(largest_projector, largest_projector_with_damped_gaps), normal, (3, 3)),
-        "A guard against division by zero that is always on is a bias.",
-        twin=largest_projector,
-    ),
-    Case(
+    wrong(
         "spectrum_of_one_triangle",
-        "F22",
-        at(spectrum_of_one_triangle, lambda: (symmetric(normal((3, 3))[0].detach()).requires_grad_(),)),
         "The forward reads one triangle, the gradient is spread over both: symmetrise before.",
-        twin=spectrum_of_lower_triangle,
+    ).at(
+        spectrum_of_one_triangle,
+        spectrum_of_lower_triangle,
+        lambda: (symmetric(normal((3, 3))[0].detach()).requires_grad_(),),
     ),
-    Case(
-        "log_volume_by_damped_inverse",
-        "F22",
-        at(rule(log_volume, log_volume_by_damped_inverse), normal, (2, 4)),
-        "A jitter added to the Gram matrix in the backward alone.",
-        twin=log_volume,
+    wrong("log_volume_by_damped_inverse", "A jitter added to the Gram matrix in the backward alone.").at(
+        with_vjp(log_volume, log_volume_by_damped_inverse), log_volume, normal, (2, 4)
     ),
 )

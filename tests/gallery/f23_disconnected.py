@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from tests.gallery import conditions
-from tests.gallery.case import Case
-from tests.gallery.inputs import at, normal, uniform
+from tests.gallery.case import Family
+from tests.gallery.inputs import normal, uniform
 from tests.gallery.mutants import missing, zeroed
-
-FROZEN = frozenset({"frozen"})
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -27,7 +25,7 @@ class LinearBase(torch.autograd.Function):
 
 
 class WeightNeedsInput(LinearBase):
-    """Leaves early when the input needs no gradient, as if nobody else did."""
+    """Returns early if the input needs no gradient, although the weight may need one."""
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:
@@ -132,117 +130,63 @@ class MarksSecondOutput(torch.autograd.Function):
         return v * torch.cos(x)
 
 
+wrong = Family("F23")
+by_frozen = Family("F23", finds={"frozen"}, drop_in=False)
+
 CASES = (
-    Case(
-        "linear_bias_gets_none",
-        "F23",
-        at(missing(linear, 2), normal, (3, 4), (4, 2), (2,)),
-        "None means zero, and a bias that is never trained.",
-        twin=linear,
+    wrong("linear_bias_gets_none", "None means zero, and a bias that is never trained.").at(
+        missing(linear, 2), linear, normal, (3, 4), (4, 2), (2,)
     ),
-    Case(
-        "weighted_scale_gets_zeros",
-        "F23",
-        at(zeroed(weighted, 1), normal, (4,), (4,)),
-        "Zeros stand in for a gradient that nobody wrote.",
-        twin=weighted,
+    wrong("weighted_scale_gets_zeros", "Zeros are returned in place of a gradient that is not implemented.").at(
+        zeroed(weighted, 1), weighted, normal, (4,), (4,)
     ),
-    Case(
+    by_frozen(
         "linear_weight_needs_input",
-        "F23",
-        at(WeightNeedsInput.apply, normal, (3, 4), (4, 2), (2,)),
         "A first layer's input needs no gradient; its weight does.",
-        twin=linear,
-        findings=FROZEN,
-        drop_in=False,
         special="the input is frozen",
         witness=conditions.frozen(0),
-    ),
-    Case(
+    ).at(WeightNeedsInput.apply, linear, normal, (3, 4), (4, 2), (2,)),
+    by_frozen(
         "linear_all_or_nothing",
-        "F23",
-        at(AllOrNothing.apply, normal, (3, 4), (4, 2), (2,)),
         "A frozen bias stops the gradient of everything else.",
-        twin=linear,
-        findings=FROZEN,
-        drop_in=False,
         special="an input is frozen",
         witness=conditions.frozen(2),
-    ),
-    Case(
+    ).at(AllOrNothing.apply, linear, normal, (3, 4), (4, 2), (2,)),
+    by_frozen(
         "linear_asks_wrong_flag",
-        "F23",
-        at(WrongFlag.apply, normal, (3, 4), (4, 2), (2,)),
         "An index off by one asks about another argument.",
-        twin=linear,
-        findings=FROZEN,
-        drop_in=False,
         special="the bias is frozen",
         witness=conditions.frozen(2),
-    ),
-    Case(
+    ).at(WrongFlag.apply, linear, normal, (3, 4), (4, 2), (2,)),
+    by_frozen(
         "linear_shares_gradient",
-        "F23",
-        at(ScaledByCount.apply, normal, (3, 4), (4, 2), (2,)),
         "A gradient must not depend on who else wants one.",
-        twin=linear,
-        findings=FROZEN,
-        drop_in=False,
         special="an input is frozen",
         witness=conditions.frozen(0),
+    ).at(ScaledByCount.apply, linear, normal, (3, 4), (4, 2), (2,)),
+    wrong("square_with_data", "`.data` cuts one of two factors from the graph.").at(
+        square_with_data, square, normal, (4,)
     ),
-    Case(
-        "square_with_data",
-        "F23",
-        at(square_with_data, normal, (4,)),
-        "`.data` cuts one of two factors from the graph.",
-        twin=square,
+    wrong("normalised_by_python_number", "A number has no graph.").at(
+        normalised_by_number, normalised, uniform, 0.5, 2.0, (4,)
     ),
-    Case(
-        "normalised_by_python_number",
-        "F23",
-        at(normalised_by_number, uniform, 0.5, 2.0, (4,)),
-        "A number has no graph.",
-        twin=normalised,
+    wrong("square_through_numpy", "The whole output is cut off although it varies.", finds={"reverse", "metadata"}).at(
+        through_numpy, square, normal, (4,)
     ),
-    Case(
-        "square_through_numpy",
-        "F23",
-        at(through_numpy, normal, (4,)),
-        "The whole output is cut off although it varies.",
-        twin=square,
-        findings=frozenset({"reverse", "metadata"}),
-    ),
-    Case(
-        "residual_branch_without_graph",
-        "F23",
-        at(residual_without_graph, normal, (4,)),
-        "A branch under no_grad contributes to the value and not to the gradient.",
-        twin=residual,
-    ),
-    Case(
-        "rewrapped_tensor",
-        "F23",
-        at(rewrapped, normal, (4,)),
-        "torch.tensor(list) begins a new graph.",
-        twin=sum_and_square,
-    ),
-    Case(
+    wrong(
+        "residual_branch_without_graph", "A branch under no_grad contributes to the value and not to the gradient."
+    ).at(residual_without_graph, residual, normal, (4,)),
+    wrong("rewrapped_tensor", "torch.tensor(list) begins a new graph.").at(rewrapped, sum_and_square, normal, (4,)),
+    wrong(
         "detached_second_output",
-        "F23",
-        at(value_and_detached, normal, (4,)),
-        "An output without a graph has a derivative all the same; beside another one nobody looks.",
-        twin=value_and_second,
+        "An output without a graph has a derivative all the same; beside an output with a graph it is overlooked.",
         drop_in=False,
         special="an output without a graph beside one with it",
-    ),
-    Case(
+    ).at(value_and_detached, value_and_second, normal, (4,)),
+    wrong(
         "second_output_marked_constant",
-        "F23",
-        at(MarksSecondOutput.apply, normal, (4,)),
         "To declare an output not differentiable does not make it constant.",
-        twin=value_and_second,
         drop_in=False,
         special="an output without a graph beside one with it",
-    ),
+    ).at(MarksSecondOutput.apply, value_and_second, normal, (4,)),
 )

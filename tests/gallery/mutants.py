@@ -1,126 +1,22 @@
-"""Wrap a correct function so that its derivative is wrong in a named way.
-
-`rule` puts a hand-written derivative on a function; everything else computes the true vector-Jacobian product from the
-function itself and spoils what goes in (the cotangent) or what comes out (the gradients).
-"""
+"""Functions whose true gradient or whose cotangent is changed in a named way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tests.gallery.case import Function
+from tests.functions import Change, Function, Gradients, with_cotangents_changed, with_gradients_changed
 
-Gradients = tuple[Tensor | None, ...]
-Change = Callable[[Gradients, tuple[Any, ...]], Sequence[Tensor | None]]
-
-
-def many(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
-
-
-def rule(forward: Function, backward: Function, jvp: Function | None = None) -> Function:
-    """`forward` with its derivative by hand: `backward(*cotangents, *inputs)`, `jvp(*tangents, *inputs)`."""
-
-    class Rule(torch.autograd.Function):
-        @staticmethod
-        def forward(*inputs: Any) -> Any:
-            return forward(*inputs)
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            tensors = [value if isinstance(value, Tensor) else None for value in inputs]
-            ctx.others = [None if isinstance(value, Tensor) else value for value in inputs]
-            ctx.save_for_backward(*tensors)
-            ctx.save_for_forward(*tensors)
-
-        @staticmethod
-        def backward(ctx: Any, *cotangents: Any) -> Any:
-            gradients = many(backward(*cotangents, *_inputs(ctx)))
-            return (*gradients, *[None] * (len(ctx.others) - len(gradients)))
-
-    if jvp is None:
-        return Rule.apply
-    tangent = jvp
-
-    class Dual(Rule):
-        generate_vmap_rule = True
-
-        @staticmethod
-        def jvp(ctx: Any, *tangents: Any) -> Any:
-            return tangent(*tangents, *_inputs(ctx))
-
-    return Dual.apply
-
-
-def _inputs(ctx: Any) -> tuple[Any, ...]:
-    pairs = zip(ctx.saved_tensors, ctx.others, strict=True)
-    return tuple(other if tensor is None else tensor for tensor, other in pairs)
-
-
-def true_gradients(forward: Function, inputs: tuple[Any, ...], cotangents: tuple[Any, ...]) -> Gradients:
-    """The vector-Jacobian product of `forward` in plain autograd; differentiable itself where grad mode is on."""
-    again = torch.is_grad_enabled()
-    live = [isinstance(value, Tensor) and value.requires_grad for value in inputs]
-    with torch.enable_grad():
-        held = [
-            value if again or not on else value.detach().requires_grad_()
-            for value, on in zip(inputs, live, strict=True)
-        ]
-        sources = [value for value, on in zip(held, live, strict=True) if on]
-        outputs = many(forward(*held))
-        pairs = [(y, v) for y, v in zip(outputs, cotangents, strict=True) if y.requires_grad and v is not None]
-        outputs, weights = zip(*pairs, strict=True)
-        found = iter(torch.autograd.grad(outputs, sources, weights, create_graph=again, materialize_grads=True))
-    return tuple(next(found) if on else None for on in live)
-
-
-def altered(forward: Function, change: Change) -> Function:
-    """The true gradients, passed through `change(gradients, inputs)`."""
-
-    class Altered(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> Any:
-            ctx.others = [None if isinstance(value, Tensor) else value for value in inputs]
-            ctx.save_for_backward(*[value if isinstance(value, Tensor) else None for value in inputs])
-            return forward(*inputs)
-
-        @staticmethod
-        def backward(ctx: Any, *cotangents: Any) -> Any:
-            inputs = _inputs(ctx)
-            gradients = true_gradients(forward, inputs, cotangents)
-            return tuple(change(gradients, inputs))
-
-    return Altered.apply
-
-
-def fed(forward: Function, change: Callable[[Tensor], Tensor]) -> Function:
-    """The true vector-Jacobian product, of `change(cotangent)` instead of the cotangent."""
-
-    class Fed(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> Any:
-            ctx.others = [None if isinstance(value, Tensor) else value for value in inputs]
-            ctx.save_for_backward(*[value if isinstance(value, Tensor) else None for value in inputs])
-            return forward(*inputs)
-
-        @staticmethod
-        def backward(ctx: Any, *cotangents: Any) -> Any:
-            return true_gradients(forward, _inputs(ctx), tuple(map(change, cotangents)))
-
-    return Fed.apply
-
-
-# What comes out is spoiled.
+# The gradient is changed.
 
 
 def entrywise(change: Callable[[Tensor, Tensor], Tensor], slot: int | None = None) -> Change:
     """Apply `change(gradient, input)` to every gradient, or to that of one slot."""
 
-    def changed(gradients: Gradients, inputs: tuple[Any, ...]) -> list[Tensor | None]:
+    def changed(gradients: Gradients, inputs: tuple[Any, ...]) -> Gradients:
         return [
             change(gradient, value) if gradient is not None and slot in (None, index) else gradient
             for index, (gradient, value) in enumerate(zip(gradients, inputs, strict=True))
@@ -130,7 +26,7 @@ def entrywise(change: Callable[[Tensor, Tensor], Tensor], slot: int | None = Non
 
 
 def scaled(forward: Function, factor: float, slot: int | None = None) -> Function:
-    return altered(forward, entrywise(lambda gradient, _: factor * gradient, slot))
+    return with_gradients_changed(forward, entrywise(lambda gradient, _: factor * gradient, slot))
 
 
 def negated(forward: Function, slot: int | None = None) -> Function:
@@ -138,36 +34,36 @@ def negated(forward: Function, slot: int | None = None) -> Function:
 
 
 def zeroed(forward: Function, slot: int | None = None) -> Function:
-    return altered(forward, entrywise(lambda gradient, _: torch.zeros_like(gradient), slot))
+    return with_gradients_changed(forward, entrywise(lambda gradient, _: torch.zeros_like(gradient), slot))
 
 
 def missing(forward: Function, slot: int) -> Function:
     """None for one input."""
-    return altered(forward, lambda gradients, _: [*gradients[:slot], None, *gradients[slot + 1 :]])
+    return with_gradients_changed(forward, lambda gradients, _: [*gradients[:slot], None, *gradients[slot + 1 :]])
 
 
 def transposed(forward: Function, slot: int = 0) -> Function:
-    return altered(forward, entrywise(lambda gradient, _: gradient.mT, slot))
+    return with_gradients_changed(forward, entrywise(lambda gradient, _: gradient.mT, slot))
 
 
 def swapped(forward: Function, first: int = 0, second: int = 1) -> Function:
     """Two gradients in each other's slot."""
 
-    def change(gradients: Gradients, _: tuple[Any, ...]) -> list[Tensor | None]:
+    def change(gradients: Gradients, _: tuple[Any, ...]) -> Gradients:
         order = list(gradients)
         order[first], order[second] = order[second], order[first]
         return order
 
-    return altered(forward, change)
+    return with_gradients_changed(forward, change)
 
 
 def rolled(forward: Function, shift: int = 1, slot: int | None = None) -> Function:
-    return altered(forward, entrywise(lambda gradient, _: gradient.roll(shift, -1), slot))
+    return with_gradients_changed(forward, entrywise(lambda gradient, _: gradient.roll(shift, -1), slot))
 
 
 def wrong_where(forward: Function, place: Callable[[Tensor], Tensor], factor: float = 0.0, slot: int = 0) -> Function:
     """The gradient times `factor` where `place(input)` holds: at x == c, at |x| > c, in the last row, ..."""
-    return altered(
+    return with_gradients_changed(
         forward, entrywise(lambda gradient, x: torch.where(place(x), factor * gradient, gradient), slot=slot)
     )
 
@@ -185,10 +81,10 @@ def wrong_entries(forward: Function, entries: slice, factor: float = 0.0, slot: 
 
 def rounded(forward: Function, dtype: torch.dtype) -> Function:
     """The gradients rounded to a lower precision on their way."""
-    return altered(forward, entrywise(lambda gradient, _: gradient.to(dtype).to(gradient.dtype)))
+    return with_gradients_changed(forward, entrywise(lambda gradient, _: gradient.to(dtype).to(gradient.dtype)))
 
 
-# What goes in is spoiled.
+# The cotangent is changed.
 
 
 def memory(value: Tensor) -> Tensor:
@@ -210,8 +106,8 @@ def _extent(value: Tensor) -> int:
 
 
 def reading_cotangent_as_contiguous(forward: Function) -> Function:
-    return fed(forward, memory)
+    return with_cotangents_changed(forward, memory)
 
 
 def ignoring_cotangent(forward: Function) -> Function:
-    return fed(forward, torch.ones_like)
+    return with_cotangents_changed(forward, torch.ones_like)

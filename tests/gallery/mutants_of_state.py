@@ -1,8 +1,4 @@
-"""Wrap a correct function so that its derivative is right once, alone, at first order or in one mode, not otherwise.
-
-Like `mutants`, these take the true derivative from the function itself. What they spoil is not a formula but the
-book-keeping around it: what is saved, who owns it, who asks, and how the derivative is differentiated in turn.
-"""
+"""Functions whose derivative is right alone and at first order, and wrong beside other calls or at second order."""
 
 from __future__ import annotations
 
@@ -12,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.functions import true_jvp, true_vjp, with_gradients_changed, with_rules, with_vjp
 from tests.gallery.case import Function
-from tests.gallery.mutants import altered, entrywise, many, rule, true_gradients
+from tests.gallery.mutants import entrywise
 
 Keep = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
 
@@ -30,7 +27,7 @@ def kept(forward: Function, keep: Keep) -> Function:
         @staticmethod
         def backward(ctx: Any, *cotangents: Tensor) -> Any:
             held = tuple(x.clone().requires_grad_() for x in ctx.kept)
-            return true_gradients(forward, held, cotangents)
+            return true_vjp(forward, held, cotangents)
 
     return Kept.apply
 
@@ -60,16 +57,18 @@ def mutating_cotangent(forward: Function, factor: float = 2.0) -> Function:
     """Right, and the caller's cotangent is scaled in passing."""
 
     def backward(v: Tensor, *inputs: Tensor) -> Any:
-        gradients = true_gradients(forward, inputs, (v.clone(),))
+        gradients = true_vjp(forward, inputs, (v.clone(),))
         v.mul_(factor)
         return gradients
 
-    return rule(forward, backward)
+    return with_vjp(forward, backward)
 
 
 def redrawn(forward: Function) -> Function:
     """The gradient behind a dropout mask that is drawn in the backward pass."""
-    return altered(forward, entrywise(lambda gradient, _: gradient * (torch.rand(gradient.shape) > 0.5).to(gradient)))
+    return with_gradients_changed(
+        forward, entrywise(lambda gradient, _: gradient * (torch.rand(gradient.shape) > 0.5).to(gradient))
+    )
 
 
 def unless_frozen(forward: Function, slot: int, frozen: int) -> Function:
@@ -83,7 +82,7 @@ def unless_frozen(forward: Function, slot: int, frozen: int) -> Function:
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Tensor) -> Any:
-            gradients = list(true_gradients(forward, ctx.saved_tensors, cotangents))
+            gradients = list(true_vjp(forward, ctx.saved_tensors, cotangents))
             if not ctx.needs_input_grad[frozen]:
                 gradients[slot] = None
             return tuple(gradients)
@@ -93,32 +92,22 @@ def unless_frozen(forward: Function, slot: int, frozen: int) -> Function:
 
 def detached(forward: Function) -> Function:
     """Right at first order, constant at second."""
-    return altered(forward, entrywise(lambda gradient, _: gradient.detach()))
+    return with_gradients_changed(forward, entrywise(lambda gradient, _: gradient.detach()))
 
 
 def conjugated(forward: Function) -> Function:
     """A conjugate too many or too few."""
-    return altered(forward, entrywise(lambda gradient, _: gradient.conj()))
+    return with_gradients_changed(forward, entrywise(lambda gradient, _: gradient.conj()))
 
 
 def with_tangent(forward: Function, change: Callable[[Tensor], Tensor]) -> Function:
     """Right in reverse mode; in forward mode the true tangent goes through `change`."""
 
     def backward(v: Tensor, *inputs: Tensor) -> Any:
-        return true_gradients(forward, inputs, (v,))
+        return true_vjp(forward, inputs, (v,))
 
     def jvp(*tangents_and_inputs: Tensor) -> Tensor:
         half = len(tangents_and_inputs) // 2
-        return change(true_tangent(forward, tangents_and_inputs[half:], tangents_and_inputs[:half]))
+        return change(true_jvp(forward, tangents_and_inputs[half:], tangents_and_inputs[:half]))
 
-    return rule(forward, backward, jvp)
-
-
-def true_tangent(forward: Function, inputs: tuple[Tensor, ...], tangents: tuple[Tensor, ...]) -> Tensor:
-    """J u as the derivative of Jᵀ v, which is linear in v: two passes of reverse mode."""
-    with torch.enable_grad():
-        held = tuple(x.detach().requires_grad_() for x in inputs)
-        (y,) = many(forward(*held))
-        v = torch.zeros_like(y, requires_grad=True)
-        gradients = torch.autograd.grad(y, held, v, create_graph=True)
-        return torch.autograd.grad(gradients, v, tangents)[0]
+    return with_rules(forward, backward, jvp, vmap=True)

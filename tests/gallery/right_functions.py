@@ -9,23 +9,21 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from tests.functions import with_rules, with_vjp
 from tests.gallery import witnesses
 from tests.gallery.case import right
 from tests.gallery.inputs import at, indices, normal, uniform
-from tests.gallery.mutants import rule
 
 TOKENS = indices([1, 0, 1, 2])
 
 
 def sine_rule() -> Any:
-    return rule(torch.sin, lambda v, x: v * torch.cos(x), lambda t, x: t * torch.cos(x))
+    return with_rules(torch.sin, lambda v, x: v * torch.cos(x), lambda t, x: t * torch.cos(x), vmap=True)
 
 
 def product_rule() -> Any:
-    return rule(
-        torch.matmul,
-        lambda v, a, b: (v @ b.mT, a.mT @ v),
-        lambda t_a, t_b, a, b: t_a @ b + a @ t_b,
+    return with_rules(
+        torch.matmul, lambda v, a, b: (v @ b.mT, a.mT @ v), lambda t_a, t_b, a, b: t_a @ b + a @ t_b, vmap=True
     )
 
 
@@ -86,24 +84,14 @@ class CarefulLinear(torch.autograd.Function):
         return v @ weight.mT if needs_x else None, x.mT @ v if needs_weight else None
 
 
-class TwoOutputs(torch.autograd.Function):
+def sine_and_cosine_vjp(v_sin: Tensor | None, v_cos: Tensor | None, x: Tensor) -> Tensor | None:
     """Takes undefined cotangents as they come."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x)
-        return torch.sin(x), torch.cos(x)
-
-    @staticmethod
-    def backward(ctx: Any, v_sin: Tensor | None, v_cos: Tensor | None) -> Tensor | None:
-        (x,) = ctx.saved_tensors
-        terms = []
-        if v_sin is not None:
-            terms.append(v_sin * torch.cos(x))
-        if v_cos is not None:
-            terms.append(-v_cos * torch.sin(x))
-        return torch.stack(terms).sum(0) if terms else None
+    terms = []
+    if v_sin is not None:
+        terms.append(v_sin * torch.cos(x))
+    if v_cos is not None:
+        terms.append(-v_cos * torch.sin(x))
+    return torch.stack(terms).sum(0) if terms else None
 
 
 class Doubled(torch.autograd.Function):
@@ -136,7 +124,7 @@ class ValuesAndPlaces(torch.autograd.Function):
 
 
 class OnceOnly(torch.autograd.Function):
-    """Refuses to be differentiated twice, which is honest."""
+    """Raises an error if it is differentiated twice."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -209,7 +197,11 @@ CASES = (
     right(
         "function_asking_who_needs", "Gradients on demand.", at(CarefulLinear.apply, normal, (2, 3), (3, 2)), order=2
     ),
-    right("function_with_undefined_cotangents", "None in, None out.", at(TwoOutputs.apply, normal, (4,))),
+    right(
+        "function_with_undefined_cotangents",
+        "None in, None out.",
+        at(with_vjp(lambda x: (torch.sin(x), torch.cos(x)), sine_and_cosine_vjp, materialize=False), normal, (4,)),
+    ),
     right(
         "function_in_place",
         "A dirty input, marked as such.",
@@ -226,7 +218,7 @@ CASES = (
     right(
         "embedding_rule",
         "Repeated tokens add up.",
-        at(rule(lambda t: t[TOKENS], embedding_vjp), normal, (3, 2)),
+        at(with_vjp(lambda t: t[TOKENS], embedding_vjp), normal, (3, 2)),
         order=2,
     ),
     right("checkpointed_function", "The forward runs twice.", at(checkpointed, normal, (4,)), order=2),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests.functions import with_vjp
 from tests.gallery import conditions
 from tests.gallery.case import Function, right
 from tests.gallery.inputs import at, normal, uniform
@@ -79,19 +78,8 @@ def energy(x: Tensor) -> Tensor:
     return (torch.sin(x) ** 2).sum(-1)
 
 
-class SolvedByIteration(torch.autograd.Function):
-    """Conjugate gradients stopped at 1e-12; the gradient solves the adjoint system in the same way."""
-
-    @staticmethod
-    def forward(ctx: Any, b: Tensor) -> Tensor:
-        return conjugate_gradients(b)
-
-    @staticmethod
-    def backward(ctx: Any, v: Tensor) -> Tensor:
-        return conjugate_gradients(v)
-
-
 def conjugate_gradients(b: Tensor) -> Tensor:
+    """Stopped at 1e-12. The matrix is symmetric, so the same iteration solves the adjoint system."""
     x = torch.zeros_like(b)
     residual = direction = b
     while residual.norm() > 1e-12 * b.norm():
@@ -180,7 +168,7 @@ CASES = (
     right(
         "solver_with_implicit_gradient",
         "The gradient solves another system and does not unroll this one.",
-        at(SolvedByIteration.apply, uniform, 0.5, 1.5, (30,)),
+        at(with_vjp(conjugate_gradients, lambda v, b: conjugate_gradients(v)), uniform, 0.5, 1.5, (30,)),
         twin=solution,
     ),
 )

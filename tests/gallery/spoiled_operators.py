@@ -1,4 +1,4 @@
-"""Ordinary operators, each spoiled by one wrapper of `mutants_of_state`: several classes, no fault in a formula."""
+"""Ordinary operators made wrong by a wrapper of `mutants_of_state`: several classes of faults, none in a formula."""
 
 from __future__ import annotations
 
@@ -42,105 +42,105 @@ def whitened(a: Tensor, b: Tensor) -> Tensor:
 
 
 CASES = (
-    Case(
+    Case.wrong(
         "attention_with_workspace",
         "F14",
         lambda: (with_workspace(attention), normal((3, 4), (3, 4), (3, 2))),
+        attention,
         "Two layers of one shape share a buffer: the second one's forward overwrites the first one's keys.",
-        twin=attention,
-        findings=frozenset({"interleaving"}),
+        finds={"interleaving"},
         drop_in=False,
         special="another forward before the backward",
         witness=conditions.interleaved,
     ),
-    Case(
+    Case.wrong(
         "convolution_with_stale_weights",
         "F14",
         lambda: (with_stale_inputs(convolution), normal((1, 2, 5), (2, 2, 3))),
+        convolution,
         "Weights packed at the first call and never again: right until the first optimiser step.",
-        twin=convolution,
-        findings=frozenset({"interleaving", "reverse", "points", "layouts"}),
+        finds={"interleaving", "reverse", "points", "layouts"},
         drop_in=False,
         special="another call before this one",
         witness=conditions.elsewhere_first,
     ),
-    Case(
+    Case.wrong(
         "layer_norm_mutates_cotangent",
         "F14",
         at(mutating_cotangent(norm), normal, (3, 4)),
+        norm,
         "The gradient is right; what the residual branch receives afterwards is not.",
-        twin=norm,
-        findings=frozenset({"mutation"}),
+        finds={"mutation"},
         drop_in=False,
         special="a cotangent that is used again",
         witness=conditions.mutated_cotangent,
     ),
-    Case(
+    Case.wrong(
         "log_softmax_redrawn_in_backward",
         "F14",
         at(redrawn(log_softmax), normal, (4, 8)),
+        log_softmax,
         "Random numbers in a backward pass give another gradient at every run.",
-        twin=log_softmax,
-        findings=frozenset({"reverse", "determinism", "linearity"}),
+        finds={"reverse", "determinism", "linearity"},
     ),
-    Case(
+    Case.wrong(
         "convolution_weight_unless_input_frozen",
         "F23",
         at(unless_frozen(convolution, slot=1, frozen=0), normal, (1, 2, 5), (2, 2, 3)),
+        convolution,
         "The first layer of a network, whose input is data, would never learn.",
-        twin=convolution,
-        findings=frozenset({"frozen"}),
+        finds={"frozen"},
         drop_in=False,
         special="the input is frozen",
         witness=conditions.frozen(0),
     ),
-    Case(
+    Case.wrong(
         "attention_value_unless_key_frozen",
         "F23",
         at(unless_frozen(attention, slot=2, frozen=1), normal, (3, 4), (3, 4), (3, 2)),
+        attention,
         "One flag asked about for another, in the middle of three.",
-        twin=attention,
-        findings=frozenset({"frozen"}),
+        finds={"frozen"},
         drop_in=False,
         special="the key is frozen",
         witness=conditions.frozen(1),
     ),
-    Case(
+    Case.wrong(
         "log_softmax_detached",
         "F17",
         at(detached(log_softmax), normal, (2, 4)),
+        log_softmax,
         "A gradient that is cut off cannot be penalised.",
-        twin=log_softmax,
+        finds={"reverse-over-reverse", "forward-over-reverse", "symmetry"},
         order=2,
-        findings=frozenset({"reverse-over-reverse", "forward-over-reverse", "symmetry"}),
         witness=witnesses.second_order("reverse-over-reverse"),
     ),
-    Case(
+    Case.wrong(
         "whitened_conjugated",
         "F15",
         at(conjugated(whitened), normal, (2, 2), (2, 1), dtype=torch.complex128),
+        whitened,
         "A conjugate too many in a solver: right for every real matrix.",
-        twin=whitened,
         dtype=torch.complex128,
     ),
-    Case(
+    Case.wrong(
         "attention_tangent_too_large",
         "F19",
         at(with_tangent(attention, lambda t: 1.05 * t), normal, (3, 4), (3, 4), (3, 2)),
+        attention,
         "Five per cent in forward mode alone.",
-        twin=attention,
-        findings=frozenset({"forward", "duality"}),
+        finds={"forward", "duality"},
         drop_in=False,
         special="forward mode",
         witness=witnesses.forward,
     ),
-    Case(
+    Case.wrong(
         "convolution_tangent_shifted",
         "F19",
         at(with_tangent(convolution, lambda t: t.roll(1, -1)), normal, (1, 2, 5), (2, 2, 3)),
+        convolution,
         "Tangents that land one entry too far.",
-        twin=convolution,
-        findings=frozenset({"forward", "duality"}),
+        finds={"forward", "duality"},
         drop_in=False,
         special="forward mode",
         witness=witnesses.forward,

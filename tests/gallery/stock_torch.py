@@ -1,4 +1,4 @@
-"""In the wild: operators of torch 2.13 whose own derivatives are wrong.
+"""Operators of torch 2.13 whose own derivatives are wrong.
 
 A later torch may repair them. Then the proof that they are wrong fails, and the case has to go.
 """
@@ -92,14 +92,14 @@ def stock_assembled(values: Tensor) -> Tensor:
 
 
 def _stock(name: str, function: Function, twin: Function, composition: str, *shapes: tuple[int, ...]) -> Case:
-    return Case(
+    return Case.wrong(
         f"{name}_{composition.replace('-', '_')}",
         "F17",
         at(function, normal, *shapes),
+        twin,
         "Forward mode reads a tensor that its own derivative takes for a constant; stock torch 2.13.",
-        twin=twin,
+        finds=FORWARD,
         order=2,
-        findings=FORWARD,
         drop_in=False,
         special=composition.replace("-", " "),
         witness=witnesses.second_order(composition),
@@ -115,30 +115,30 @@ CASES = (
     _stock("torch_batch_norm", stock_batch_norm, batch_norm, "reverse-over-forward", (4, 3)),
     _stock("torch_instance_norm", stock_instance_norm, layer_norm, "forward-over-forward", (2, 3, 4)),
     _stock("torch_householder", torch.linalg.householder_product, reflections, "forward-over-forward", (4, 2), (2,)),
-    Case(
+    Case.wrong(
         "torch_sparse_constructor",
         "F17",
         at(stock_assembled, normal, (5,)),
+        assembled,
         "The gradient of a sparse tensor's values is right and has no graph of its own; stock torch 2.13.",
-        twin=assembled,
+        finds={"reverse-over-reverse", "symmetry"},
         order=2,
-        findings=frozenset({"reverse-over-reverse", "symmetry"}),
         witness=witnesses.second_order("reverse-over-reverse"),
     ),
-    Case(
+    Case.wrong(
         "torch_as_strided_scatter",
         "F2",
         at(stock_scattered, normal, (6,), (2,)),
+        scattered,
         "What is replaced gets the gradient, what is kept gets none: the wrong way round in stock torch 2.13.",
-        twin=scattered,
     ),
-    Case(
+    Case.wrong(
         "torch_as_strided_scatter_of_offset_cotangent",
         "F5",
         at(stock_patched, normal, (2,)),
+        patched,
         "The backward counts its offset from the start of the cotangent's storage; stock torch 2.13.",
-        twin=patched,
-        findings=frozenset({"cotangents"}),
+        finds={"cotangents"},
         drop_in=False,
         special="a cotangent with an offset into its storage",
         witness=conditions.offset_cotangent,

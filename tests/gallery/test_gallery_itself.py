@@ -1,10 +1,12 @@
-"""The gallery is honest: what is called wrong is wrong, what is called right is right. Proved without gradvet."""
+"""Cases that are called wrong are wrong, cases that are called right are right: proved without gradvet.
+
+`make gallery` runs these tests; `make test` runs `test_cases.py` alone.
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -17,7 +19,11 @@ from tests.gallery import RIGHT, WRONG, witnesses
 from tests.gallery.case import CHECKS, FAULTS, Case
 from tests.gallery.derivatives import dense, directions, flat, gradients, live, outputs, slope
 
+pytestmark = pytest.mark.gallery
+
 CASES = (*WRONG, *RIGHT)
+LARGEST_JACOBIAN = 10**7
+"""Entries up to which torch's slow mode is run."""
 SMOOTH_TWINS = [case for case in WRONG if case.twin and case.witness is not witnesses.one_sided_slopes]
 
 
@@ -34,10 +40,6 @@ def accepted_by_torch(case: Case) -> bool:
             if case.fault is None and (case.beyond or not case.drop_in):
                 return False  # a right function that torch refuses with another error
             raise
-
-
-def test_names_are_unique() -> None:
-    assert [name for name, count in Counter(case.name for case in CASES).items() if count > 1] == []
 
 
 def test_there_are_at_least_120_of_each() -> None:
@@ -87,7 +89,7 @@ def test_twin_has_the_values_of_the_wrong_function_and_the_slope_of_its_own(case
     inputs = tuple(_in_double(x) for x in dense(case.subject()[1]))
     tangents = directions(live(inputs))
     cotangents = flat(directions(outputs(twin(*inputs)), scale=3.0))
-    numerical = float(torch.dot(cotangents, slope(twin, inputs, tangents, 1e-4)))
+    numerical = float(torch.dot(cotangents, slope(twin, inputs, tangents, case.step)))
     analytical = float(torch.dot(flat(gradients(twin, inputs)), flat(tangents)))
     assert math.isclose(analytical, numerical, rel_tol=1e-5, abs_tol=1e-10)
 
@@ -113,7 +115,15 @@ def test_fault_of_second_order_leaves_the_first_derivative_right(case: Case) -> 
 
 @pytest.mark.parametrize("case", RIGHT, ids=str)
 def test_torch_slow_mode_accepts_a_right_function_where_the_case_says_so(case: Case) -> None:
+    if not case.drop_in and _jacobian_of(case) > LARGEST_JACOBIAN:
+        pytest.skip("too many entries for torch's slow mode")
     assert accepted_by_torch(case) == (case.drop_in and not case.beyond)
+
+
+def _jacobian_of(case: Case) -> int:
+    function, inputs = case.build()
+    sizes = sum(x.numel() for x in live(inputs)), sum(y.numel() for y in outputs(function(*inputs)))
+    return sizes[0] * sizes[1]
 
 
 @pytest.mark.parametrize("case", [case for case in RIGHT if case.twin or case.witness], ids=str)

@@ -1,6 +1,6 @@
 """How the fault of a case is shown: a witness gives the derivative that is found and the true one.
 
-Witnesses that first set up a circumstance (a layout, a frozen input, another call) stand in `conditions`.
+Witnesses that first set up a condition (a layout, a frozen input, another call) are in `conditions`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,18 @@ def reverse(case: Case) -> Evidence:
     """An ordinary backward pass, the cotangent not of unit scale. The twin of a sparse input takes a strided one."""
     function, inputs = case.subject()
     return Evidence(flat(gradients(function, inputs)), flat(gradients(twin(case), dense(case.subject()[1]))))
+
+
+def by_entry(witness: Witness) -> Witness:
+    """Every found number over its true one, where that is not 0: a small entry counts as much as a large one."""
+
+    def ratios(case: Case) -> Evidence:
+        evidence = witness(case)
+        some = evidence.true != 0
+        ratio = evidence.found[some] / evidence.true[some]
+        return Evidence(ratio, torch.ones_like(ratio))
+
+    return ratios
 
 
 def differences(step: float) -> Witness:
@@ -142,3 +154,12 @@ def _against_double(case: Case, cotangents_of: Callable[[list[Tensor]], list[Ten
     exact = outputs(twin(case)(*shadow))
     true = pullback(exact, shadow, [v.to(y.dtype) for v, y in zip(cotangents, exact, strict=True)])
     return Evidence(flat(pullback(results, inputs, cotangents)), flat(true))
+
+
+def forward_precision(case: Case) -> Evidence:
+    """Forward mode in the case's own dtype against the twin's in float64, at the same point and tangent."""
+    function, inputs = case.subject()
+    tangents = directions(live(inputs))
+    shadow = tuple(x.detach().double().requires_grad_() if isinstance(x, Tensor) else x for x in inputs)
+    true = pushforward(twin(case), shadow, [u.double() for u in tangents])
+    return Evidence(flat(pushforward(function, inputs, tangents)), flat(true))

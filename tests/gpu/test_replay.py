@@ -11,8 +11,10 @@ from torch import Tensor
 
 from gradvet.core.context import Context
 from gradvet.core.jacobians import BatchedEvaluation, Numerical
+from gradvet.core.problem import Distribution
+from gradvet.frontends.torch.binding import drop_in_binding
 from gradvet.frontends.torch.problem import TorchProblem
-from gradvet.frontends.torch.replay import BLOCK
+from gradvet.frontends.torch.vectorised import GRAPH_POINTS
 from gradvet.options import Options
 
 
@@ -33,14 +35,14 @@ class Opaque(torch.autograd.Function):
 def problem(function: Callable[..., Any], *shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> TorchProblem:
     generator = torch.Generator("cuda").manual_seed(0)
     points = [torch.randn(shape, dtype=dtype, device="cuda", generator=generator) for shape in shapes]
-    return TorchProblem(function, [point.requires_grad_() for point in points], seed=0)
+    return TorchProblem(drop_in_binding(function, [point.requires_grad_() for point in points]), seed=0)
 
 
 def displacements(found: TorchProblem, number: int) -> Tensor:
-    return torch.stack([found.signed(found.domain.size, 1e-3) for _ in range(number)])
+    return torch.stack([found.random(found.domain.size, Distribution.APART, 1e-3) for _ in range(number)])
 
 
-@pytest.mark.parametrize("number", [1, BLOCK, 2 * BLOCK + 3])
+@pytest.mark.parametrize("number", [1, GRAPH_POINTS, 2 * GRAPH_POINTS + 3])
 def test_replayed_values_are_those_of_plain_calls(number: int) -> None:
     found = problem(lambda x, y: (Opaque.apply(x) @ y, y.exp()), (3, 4), (4, 2))
     points = displacements(found, number)
@@ -63,7 +65,7 @@ def test_complex_inputs_are_replayed() -> None:
 
 def test_captured_tensors_are_seen_to_move() -> None:
     weight = torch.ones(3, dtype=torch.float64, device="cuda", requires_grad=True)
-    found = TorchProblem(lambda _: Opaque.apply(weight), [weight], seed=0)
+    found = TorchProblem(drop_in_binding(lambda _: Opaque.apply(weight), [weight]), seed=0)
     replayed = found.evaluate_replayed(torch.full((1, 3), 0.5, dtype=torch.float64, device="cuda"))
     assert replayed is not None
     assert torch.allclose(replayed[0], torch.full_like(weight, 1.5).sin() * 1.5)
@@ -96,4 +98,4 @@ def test_replay_that_differs_from_plain_calls_is_not_trusted() -> None:
 
     context = Context(problem(counting, (200,)), Options(seed=0))
     assert BatchedEvaluation(context).trusted is None
-    assert calls > BLOCK
+    assert calls > GRAPH_POINTS

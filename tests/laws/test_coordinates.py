@@ -1,6 +1,9 @@
 """Coordinates are an invertible linear map that keeps the inner product, whatever the layout of the value.
 
 `Masked` has one number beside its coordinates, which is zero for every value of the pattern; the laws hold on those.
+
+Also tests `frontends/torch/coordinates.py`, `frontends/torch/layouts/__init__.py` and
+`frontends/torch/layouts/sparse_coordinates.py`.
 """
 
 from __future__ import annotations

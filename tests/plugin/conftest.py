@@ -1,7 +1,7 @@
-"""Torch and gradvet are loaded whole before the first run inside a run.
+"""Loads torch and gradvet completely before the first inner run of pytest.
 
-Such a run forgets the modules that it has loaded: some parts of torch cannot be loaded twice, and a class of gradvet
-that is loaded twice is two classes.
+An inner run unloads the modules that it has imported. Some parts of torch cannot be imported twice, and a class of
+gradvet that is imported twice is two classes.
 """
 
 from __future__ import annotations

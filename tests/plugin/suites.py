@@ -1,4 +1,4 @@
-"""Small test suites that the plugin is tried on."""
+"""Small test suites on which the plugin is tested."""
 
 from __future__ import annotations
 

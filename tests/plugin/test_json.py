@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradvet.core.results import Verdict
-from gradvet.reports.documents import load
+from gradvet.reports.json_files import load
 from tests.plugin.suites import NATIVE, WRONG
 
 pytest_plugins = ("pytester",)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradvet.core.results import Verdict
-from gradvet.reports.documents import load
+from gradvet.reports.json_files import load
 from tests.plugin.suites import CLASSICAL
 
 pytest_plugins = ("pytester",)
@@ -24,7 +24,7 @@ def test_every_gradcheck_of_the_suite_runs_on_gradvet_and_is_reported(pytester: 
     ]
 
 
-def test_failure_is_told_in_gradvets_words(pytester: pytest.Pytester) -> None:
+def test_failure_is_shown_as_a_report(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_op=CLASSICAL)
     result = pytester.runpytest_inprocess("--gradvet-replace-torch")
     result.stdout.fnmatch_lines(
@@ -38,7 +38,7 @@ def test_failure_is_told_in_gradvets_words(pytester: pytest.Pytester) -> None:
     result.stdout.no_fnmatch_line("*torch/autograd/gradcheck.py*")
 
 
-def test_refusal_without_an_exception_is_told_beside_the_failed_assertion(pytester: pytest.Pytester) -> None:
+def test_failure_without_an_exception_is_shown_beside_the_failed_assertion(pytester: pytest.Pytester) -> None:
     assertion = "assert gradcheck(Wrong.apply, POINT.clone().requires_grad_(), raise_exception=False)"
     pytester.makepyfile(test_op=CLASSICAL + f"\n    def test_asserted():\n        {assertion}\n")
     result = pytester.runpytest_inprocess("--gradvet-replace-torch", "-k", "asserted")
@@ -47,7 +47,7 @@ def test_refusal_without_an_exception_is_told_beside_the_failed_assertion(pytest
     )
 
 
-def test_run_that_stops_at_the_first_failure_reports_what_it_saw(pytester: pytest.Pytester) -> None:
+def test_run_that_stops_at_the_first_failure_reports_its_checks(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_op=CLASSICAL)
     result = pytester.runpytest_inprocess("--gradvet-replace-torch", "-x")
     result.stdout.fnmatch_lines(["2 checks: 1 fail, 1 pass"])
@@ -60,7 +60,7 @@ def test_without_the_option_torch_checks(pytester: pytest.Pytester) -> None:
     assert load(pytester.path / "run.json") == []
 
 
-def test_torch_is_back_after_the_run(pytester: pytest.Pytester) -> None:
+def test_torch_is_restored_after_the_run(pytester: pytest.Pytester) -> None:
     before = torch.autograd.gradcheck
     pytester.makepyfile(test_op="def test_nothing(): pass")
     pytester.runpytest_inprocess("--gradvet-replace-torch")

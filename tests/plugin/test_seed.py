@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradvet.reports.documents import load
+from gradvet.reports.json_files import load
 from tests.plugin.suites import WRONG
 
 pytest_plugins = ("pytester",)
@@ -34,7 +34,7 @@ def test_seed_holds_for_every_check_that_has_none_of_its_own(pytester: pytest.Py
     assert seeds(pytester, "--gradvet-seed=123") == {"sin": 123, "cos": 5}
 
 
-def test_seed_holds_for_torchs_functions_where_gradvet_stands_in(pytester: pytest.Pytester) -> None:
+def test_seed_holds_for_replaced_functions_of_torch(pytester: pytest.Pytester) -> None:
     found = seeds(pytester, "--gradvet-seed=123", "--gradvet-replace-torch")
     assert found == {"sin": 123, "cos": 5, "tan": 123}
 

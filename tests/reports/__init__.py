@@ -1,1 +1,1 @@
-"""Tests of the ways to see a report."""
+"""Tests of the renderers of reports."""

@@ -1,4 +1,4 @@
-"""Reports of every kind, made by hand: what the renderers are tested with."""
+"""Reports of every verdict, for the tests of the renderers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def worst() -> Mismatch:
 
 
 def facts() -> dict[str, object]:
-    """All that a figure can be made of."""
+    """The facts of both figures."""
     return {
         "numerical": NUMERICAL,
         "derivative": DERIVATIVE,

@@ -1,4 +1,7 @@
-"""The page as text; `tests/browser` opens it."""
+"""The page and the notebook view as text; `tests/browser` opens the page in a browser.
+
+Also tests `reports/__init__.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from gradvet.core.results import RENDERERS
 from gradvet.reports.html import MissingLibraryError, page, write
 from tests.reports.samples import doubtful, failed, passed
 
 
-class Loads(HTMLParser):
-    """Addresses that a page would fetch."""
+class AddressParser(HTMLParser):
+    """Collects the addresses that a page would fetch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,8 +29,8 @@ class Loads(HTMLParser):
         self.found += [value for name, value in attrs if name in ("src", "href") and value and value != "data:,"]
 
 
-def test_page_loads_nothing_from_elsewhere() -> None:
-    parser = Loads()
+def test_page_loads_no_other_file() -> None:
+    parser = AddressParser()
     parser.feed(page([failed(), passed()]))
     assert parser.found == []
 
@@ -41,7 +45,7 @@ def test_failures_come_first() -> None:
     assert titles == ["bad", "jump", "good"]
 
 
-def test_page_shows_code_place_and_environment() -> None:
+def test_page_shows_code_location_and_environment() -> None:
     text = page([failed()])
     assert "ops.py:17" in text
     assert "python 3.12" in text
@@ -57,7 +61,7 @@ def test_page_without_figures_carries_no_plotting_library() -> None:
     assert len(page([passed()])) < 100_000
 
 
-def test_words_of_a_report_are_text_and_never_markup() -> None:
+def test_text_of_a_report_is_escaped() -> None:
     text = page([replace(failed("<script>alert(1)</script>"), replay="</script><b>")])
     assert "<script>alert(1)" not in text
     assert "</script><b>" not in text
@@ -72,3 +76,25 @@ def test_missing_library_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(MissingLibraryError, match=r"pip install 'gradvet\[report\]'"):
         page([passed()])
+
+
+def test_notebook_shows_verdict_worst_entry_and_replay() -> None:
+    text = failed()._repr_html_()
+    assert '<span class="badge fail">fail</span>' in text
+    assert "<td>output [1]</td><td>weight [2]</td>" in text
+    assert "gradvet.check(bad, inputs, seed=7)" in text
+
+
+def test_notebook_runs_no_scripts() -> None:
+    assert "<script" not in passed("<script>")._repr_html_()
+
+
+def test_report_without_renderer_shows_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(RENDERERS, "html")
+    assert failed()._repr_html_().startswith("<pre>FAIL bad")
+
+
+def test_report_without_any_renderer_shows_its_headlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(RENDERERS, "text")
+    assert str(failed()) == "FAIL bad\n  reverse: reverse mode disagrees in 1 of 12 entries"
+    assert str(passed()) == "PASS good"

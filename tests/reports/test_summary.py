@@ -1,4 +1,4 @@
-"""Many reports in one line: the worst of each mode, and nothing that is not there."""
+"""Several reports in one table row: the worst verdict of each mode."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_costs_add_up_and_resolution_is_the_worst() -> None:
     assert (summary.calls, summary.seconds, summary.resolution) == (34, 0.5, 2e-6)
 
 
-def test_line_has_verdicts_worst_entry_troubles_and_what_others_say() -> None:
+def test_line_has_verdicts_worst_entry_errors_and_upstream_marks() -> None:
     text = shown(
         Summary.of("addmm/float64", [passed(), failed()], ["died: SIGSEGV", "died: SIGSEGV"], ["reverse skipped"]),
         Summary.of("sin/float64", [passed()]),

@@ -1,4 +1,4 @@
-"""Functions of a sparse tensor, right and wrong, and what a checker makes of them.
+"""Functions of a sparse tensor, right and wrong, and the outcome of a check of them.
 
 The gradient of a function has masked semantics if it has entries only where the argument is specified, and unmasked
 semantics if it is the derivative with respect to every element. An argument with holes tells the two apart.
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.functions import with_vjp
 from tests.sparse.tensors import SHAPE, mask, numbers, specified
 
 Function = Callable[..., Tensor]
@@ -23,41 +24,13 @@ INSIDE, OUTSIDE = (1, 2), (1, 4)
 """An element that `holed` specifies, and one that it does not."""
 
 
-class _Doubled(torch.autograd.Function):
-    """The identity; its gradient is twice what it should be."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor) -> Tensor:
-        return y.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * 2
+doubled = with_vjp(torch.clone, lambda gradient, y: gradient * 2)
+"""The identity; its gradient is twice what it should be."""
 
 
 def with_doubled_gradient(function: Function) -> Function:
     """The same function with a wrong gradient, wherever the right one is not zero."""
-    return lambda *inputs: _Doubled.apply(function(*inputs))
-
-
-class _WeightedSine(torch.autograd.Function):
-    """W ∘ sin(x) of all elements as a dense tensor, with a gradient that `spoil` may change at single elements."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, masked: bool, spoil: Callable[[Tensor], None]) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.masked, ctx.spoil = masked, spoil
-        return WEIGHTS * torch.sin(x.to_dense())
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (x,) = ctx.saved_tensors
-        full = gradient * WEIGHTS * torch.cos(x.to_dense())
-        if ctx.masked:
-            full = full * (mask() != 0)
-        ctx.spoil(full)
-        stays_inside = ctx.masked and not full[OUTSIDE]
-        return full.sparse_mask(x) if stays_inside else full, None, None
+    return lambda *inputs: doubled(function(*inputs))
 
 
 def _nothing(gradient: Tensor) -> None: ...
@@ -76,47 +49,32 @@ SPOILS = {"right": _nothing, "wrong-inside": _one_inside, "wrong-outside": _one_
 
 
 def weighted_sine(masked: bool, fault: str) -> Function:
-    """A function whose gradient has the semantics and the fault that are named."""
-    return lambda x: _WeightedSine.apply(x, masked, SPOILS[fault])
+    """W ∘ sin(x) as a dense tensor, whose gradient has the semantics and the fault that are named."""
 
+    def vjp(v: Tensor, x: Tensor) -> Tensor:
+        full = v * WEIGHTS * torch.cos(x.to_dense())
+        if masked:
+            full = full * (mask() != 0)
+        SPOILS[fault](full)
+        stays_inside = masked and not full[OUTSIDE]
+        return full.sparse_mask(x) if stays_inside else full
 
-class _Sine(torch.autograd.Function):
-    """sin(x) of all elements as a dense tensor, for every kind of sparse tensor; the gradient is dense and scaled."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, masked: bool, factor: float) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.masked, ctx.factor = masked, factor
-        return torch.sin(x.to_dense())
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (x,) = ctx.saved_tensors
-        full = ctx.factor * gradient * torch.cos(x.to_dense()).conj()
-        return full * specified(x) if ctx.masked else full, None, None
+    return with_vjp(lambda x: WEIGHTS * torch.sin(x.to_dense()), vjp)
 
 
 def sine(masked: bool, factor: float = 1.0) -> Function:
-    """A sine with a gradient of these semantics, which is right if the factor is one."""
-    return lambda x: _Sine.apply(x, masked, factor)
+    """sin(x) as a dense tensor, whose dense gradient has these semantics and is right if the factor is one."""
 
+    def vjp(v: Tensor, x: Tensor) -> Tensor:
+        full = factor * v * torch.cos(x.to_dense()).conj()
+        return full * specified(x) if masked else full
 
-class _Twice(torch.autograd.Function):
-    """2 x, as sparse as x; the gradient is multiplied by `factor` instead."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient * ctx.factor, None
+    return with_vjp(lambda x: torch.sin(x.to_dense()), vjp)
 
 
 def twice(factor: float = 2.0) -> Function:
-    """A sparse function of a sparse tensor, which is right if the factor is two."""
-    return lambda x: _Twice.apply(x, factor)
+    """2 x, as sparse as x, whose gradient is right if the factor is two."""
+    return with_vjp(lambda x: x * 2, lambda v, x: v * factor)
 
 
 def stored_numbers(x: Tensor) -> Tensor:

@@ -5,26 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gradvet import checks
+from gradvet.checks import determinism, jacobian, linearity, metadata, outputs
 from gradvet.core.context import Context
 from gradvet.core.results import Report
-from gradvet.core.runner import run
+from gradvet.core.runner import run_until_failure
+from gradvet.frontends.torch.binding import drop_in_binding
 from gradvet.frontends.torch.problem import TorchProblem
-from gradvet.frontends.torch.semantics import semantics
+from gradvet.frontends.torch.sparse_semantics import semantics
 from gradvet.options import Options
 
 CATALOGUE = (
     semantics,
-    checks.constancy,
-    checks.determinism,
-    checks.reverse,
-    checks.metadata,
-    checks.zero_cotangent,
-    checks.undefined_cotangents,
+    outputs.constancy,
+    determinism.drop_in_determinism,
+    jacobian.drop_in_reverse,
+    metadata.drop_in_metadata,
+    linearity.zero_cotangent,
+    linearity.undefined_cotangents,
 )
 
 
 def run_pipeline(function: Callable[..., Any], *inputs: Any, masked: bool, miss: float = 1e-9) -> Report:
     """What the checks of a backward pass find."""
-    problem = TorchProblem(function, inputs, seed=1, masked=masked)
-    return run("native", Context(problem, Options(seed=1, masked=masked, miss=miss)), CATALOGUE)
+    problem = TorchProblem(drop_in_binding(function, inputs), seed=1, masked=masked)
+    return run_until_failure(Context.of(problem, Options(seed=1, masked=masked, miss=miss)), CATALOGUE)

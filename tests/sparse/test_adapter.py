@@ -1,4 +1,7 @@
-"""`as_sparse_gradcheck` gives a checker the stored numbers of sparse inputs and dense outputs, and nothing else."""
+"""`as_sparse_gradcheck` gives a checker the stored numbers of sparse inputs and dense outputs, and nothing else.
+
+Also tests `compat/sparse.py`.
+"""
 
 from __future__ import annotations
 

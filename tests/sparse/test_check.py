@@ -1,4 +1,4 @@
-"""The native check on sparse tensors: every layout, both semantics, told in the report."""
+"""`check` of sparse tensors: every layout and both semantics, which the report names."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 import gradvet
 from gradvet import Report, Verdict
+from tests.functions import with_vjp
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "coo": lambda dense: dense.to_sparse(),
@@ -22,22 +23,6 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 HOLED = torch.tensor([[0.0, 1.0, 0.0], [3.0, 0.0, 0.0], [0.0, 5.0, 0.0], [0.0, 6.0, 0.0]], dtype=torch.float64)
 
 
-class Planted(torch.autograd.Function):
-    """`to_dense` whose gradient is multiplied inside or outside the pattern."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, inside: float, outside: float) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.factors = inside, outside
-        return x.to_dense()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
-        (x,) = ctx.saved_tensors
-        inside, outside = ctx.factors
-        return g * torch.where(pattern_of(x), inside, outside), None, None
-
-
 def pattern_of(x: Tensor) -> Tensor:
     if x.layout is torch.sparse_coo:
         return torch.sparse_coo_tensor(x.coalesce().indices(), torch.ones(x.coalesce()._nnz()), x.shape).to_dense() != 0
@@ -47,9 +32,10 @@ def pattern_of(x: Tensor) -> Tensor:
 
 
 def planted(layout: str, masked: bool, inside: float, outside: float) -> Report:
+    """A check of `to_dense` whose gradient is multiplied inside and outside the pattern."""
     x = LAYOUTS[layout](HOLED).requires_grad_()
-    function: Any = Planted.apply
-    return gradvet.check(lambda x: function(x, inside, outside), (x,), masked=masked, seed=1)
+    function = with_vjp(lambda x: x.to_dense(), lambda v, x: v * torch.where(pattern_of(x), inside, outside))
+    return gradvet.check(function, (x,), masked=masked, seed=1)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -113,22 +99,12 @@ def test_second_order_on_a_sparse_input() -> None:
     assert "reverse-over-reverse" in {f.check for f in report.findings if f.verdict is Verdict.PASS}
 
 
-class Squared(torch.autograd.Function):
-    """Its gradient is right and forgets that it depends on the input."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return 2.0 * x.detach() * g
+squared = with_vjp(lambda x: x * x, lambda g, x: 2.0 * x.detach() * g)
+"""Its gradient is right and forgets that it depends on the input."""
 
 
 def test_second_order_fault_behind_a_sparse_input_is_found() -> None:
     x = HOLED.to_sparse().requires_grad_()
-    function: Any = Squared.apply
+    function: Any = squared
     report = gradvet.check(lambda x: function(x.to_dense(masked_grad=False)), (x,), order=2, seed=1)
     assert "reverse-over-reverse" in {finding.check for finding in report.failures}

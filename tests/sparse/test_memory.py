@@ -1,51 +1,37 @@
-"""A masked check holds what is specified, not what the dense shape would hold."""
+"""A masked check of a sparse input allocates memory for its stored numbers, not for its dense shape."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 import gradvet
+from tests.allocation import allocated
+from tests.functions import with_vjp
 
 SIDE, ENTRIES = 100_000, 1_000
 LIMIT = 20_000_000
-"""Bytes that may be allocated in a whole check; the dense tensor has 80 GB, a single one of its rows 0.8 MB."""
+"""Bytes of all tensors that a check may create; the dense tensor has 80 GB, one of its rows 0.8 MB."""
 
 
-class _Stored(torch.autograd.Function):
-    """The sine of the stored numbers; the gradient is as sparse as the argument."""
+def stored_vjp(gradient: Tensor, x: Tensor, factor: float) -> Tensor:
+    values = factor * gradient * torch.cos(x._values())
+    return torch.sparse_coo_tensor(x._indices(), values, x.shape, is_coalesced=True)
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.factor = factor
-        return torch.sin(x._values())
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
-        values = ctx.factor * gradient * torch.cos(x._values())
-        return torch.sparse_coo_tensor(x._indices(), values, x.shape, is_coalesced=True), None
+stored = with_vjp(lambda x, factor: torch.sin(x._values()), stored_vjp)
+"""The sine of the stored numbers; the gradient is as sparse as the argument."""
 
 
 FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
     "sum": (torch.sparse.sum, True),
     "sum-with-an-expanded-dense-gradient": (torch.sum, False),
-    "sine-of-the-numbers": (lambda x: _Stored.apply(x, 1.0), True),
-    "wrong-sine-of-the-numbers": (lambda x: _Stored.apply(x, 1.01), False),
+    "sine-of-the-numbers": (lambda x: stored(x, 1.0), True),
+    "wrong-sine-of-the-numbers": (lambda x: stored(x, 1.01), False),
 }
-
-
-def allocated(run: Callable[[], object]) -> int:
-    """Bytes that torch allocates, whether or not they are freed again."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        run()
-    return sum(max(0, event.self_cpu_memory_usage) for event in recorded.events())
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -66,9 +52,9 @@ def test_masked_check_of_a_huge_matrix_takes_little_memory(name: str, mode: str,
             with pytest.raises(gradvet.GradcheckError, match="Jacobian mismatch for output 0"):
                 gradvet.gradcheck(function, x, **options)
 
-    assert allocated(run) < LIMIT
+    assert allocated(run).total < LIMIT
 
 
 def test_the_measure_sees_a_dense_copy() -> None:
     dense = torch.zeros(2_000, 2_000, dtype=torch.float64)
-    assert allocated(lambda: dense + 1.0) >= 32_000_000 > LIMIT
+    assert allocated(lambda: dense + 1.0).total >= 32_000_000 > LIMIT

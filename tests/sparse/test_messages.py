@@ -1,4 +1,7 @@
-"""What a failed or impossible check of sparse tensors says."""
+"""Messages of failed and impossible checks of sparse tensors.
+
+Also tests `frontends/torch/sparse_semantics.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import torch
 from torch import Tensor
 
 import gradvet
+from tests.functions import with_vjp
 from tests.sparse.functions import sine, stored_numbers, with_doubled_gradient
 from tests.sparse.tensors import LAYOUTS, coo, full, holed, numbers
 
@@ -86,19 +90,6 @@ def test_report_speaks_of_the_sparse_inputs_alone() -> None:
     ]
 
 
-class _Reshaped(torch.autograd.Function):
-    """sum(x.to_dense()) with a gradient of the right numbers in a tensor of the wrong kind."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, gradient: Tensor) -> Tensor:
-        ctx.gradient = gradient
-        return x.to_dense().sum()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.gradient * gradient, None
-
-
 def wrong_kind(attribute: str) -> tuple[Tensor, Tensor, str]:
     """An input, its gradient with one attribute wrong, and what the check says about it."""
     ones, pairs = torch.ones(4, 6, dtype=torch.float64), torch.ones(4, 6, 2, dtype=torch.float64)
@@ -116,7 +107,8 @@ def wrong_kind(attribute: str) -> tuple[Tensor, Tensor, str]:
 @both_semantics
 def test_gradient_of_the_wrong_kind_is_found_although_its_numbers_are_right(attribute: str, masked: bool) -> None:
     x, gradient, phrase = wrong_kind(attribute)
-    error = failure(lambda x: _Reshaped.apply(x, gradient), x.requires_grad_(), masked=masked)
+    summed = with_vjp(lambda x: x.to_dense().sum(), lambda v, x: gradient * v)
+    error = failure(summed, x.requires_grad_(), masked=masked)
     assert str(error).startswith(phrase)
     assert error.report.failures[0].check == "metadata"
     assert error.report.failures[0].facts["attribute"] == attribute
@@ -172,22 +164,15 @@ def test_error_of_a_dense_function_has_no_note() -> None:
 def test_gradient_that_is_sparse_in_another_way_is_compared_number_by_number() -> None:
     """Right numbers in an uncoalesced gradient, where several entries add up, are no mistake."""
 
-    class Uncoalesced(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, share: float) -> Tensor:
-            ctx.save_for_backward(x)
-            ctx.share = share
-            return (x.to_dense() ** 2).sum()
+    def uncoalesced_vjp(gradient: Tensor, x: Tensor, share: float) -> Tensor:
+        x = x.coalesce()
+        indices, values = x.indices(), 2.0 * gradient * x.values()
+        both = torch.cat([share * values, 0.75 * values])
+        return torch.sparse_coo_tensor(torch.cat([indices, indices], 1), both, x.shape)
 
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-            (x,) = ctx.saved_tensors
-            x = x.coalesce()
-            indices, values = x.indices(), 2.0 * gradient * x.values()
-            both = torch.cat([ctx.share * values, 0.75 * values])
-            return torch.sparse_coo_tensor(torch.cat([indices, indices], 1), both, x.shape), None
+    uncoalesced = with_vjp(lambda x, share: (x.to_dense() ** 2).sum(), uncoalesced_vjp)
 
     x = coo([[0, 2, 2], [1, 0, 1]], (3, 2)).requires_grad_()
     for masked in (True, False):
-        assert gradvet.gradcheck(lambda x: Uncoalesced.apply(x, 0.25), x, masked=masked)
-        assert not gradvet.gradcheck(lambda x: Uncoalesced.apply(x, 0.5), x, masked=masked, raise_exception=False)
+        assert gradvet.gradcheck(lambda x: uncoalesced(x, 0.25), x, masked=masked)
+        assert not gradvet.gradcheck(lambda x: uncoalesced(x, 0.5), x, masked=masked, raise_exception=False)

@@ -9,6 +9,7 @@ from torch import Tensor
 import gradvet
 from gradvet.core.results import Verdict
 from gradvet.frontends.torch.layouts import coordinates_of
+from tests.functions import with_vjp
 from tests.sparse.functions import twice
 from tests.sparse.native import run_pipeline
 from tests.sparse.tensors import KINDS, LAYOUTS, SHAPE, holed, mask, numbers, specified, stored
@@ -57,18 +58,14 @@ def test_transposed_gradient_of_a_transposed_output_passes(layout: str, masked: 
 
 @both_semantics
 def test_mismatch_in_a_sparse_output_names_the_element(masked: bool) -> None:
-    class OneWrong(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: object, x: Tensor) -> Tensor:
-            return x.clone()
+    def one_wrong_vjp(gradient: Tensor, x: Tensor) -> Tensor:
+        wrong = torch.zeros(SHAPE, dtype=torch.float64)
+        wrong[3, 4] = 1.0
+        return (gradient.to_dense() * (1.0 + wrong)).sparse_mask(gradient)
 
-        @staticmethod
-        def backward(ctx: object, gradient: Tensor) -> Tensor:
-            wrong = torch.zeros(SHAPE, dtype=torch.float64)
-            wrong[3, 4] = 1.0
-            return (gradient.to_dense() * (1.0 + wrong)).sparse_mask(gradient)
+    one_wrong = with_vjp(torch.clone, one_wrong_vjp)
 
-    (failure,) = run_pipeline(OneWrong.apply, holed("sparse_csr").requires_grad_(), masked=masked).failures
+    (failure,) = run_pipeline(one_wrong, holed("sparse_csr").requires_grad_(), masked=masked).failures
     assert str(failure.mismatches[0]) == "d output 0 [3, 4] / d input 0 [3, 4]"
     assert failure.mismatches[0].derivative == pytest.approx(2.0)
 

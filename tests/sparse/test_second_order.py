@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
 from gradvet.core.results import Report, Verdict
-from gradvet.frontends.torch.higher_order import gradient_of
 from gradvet.frontends.torch.layouts import coordinates_of
+from gradvet.frontends.torch.second_order import drop_in_gradient
+from tests.functions import with_vjp
 from tests.sparse.functions import Function
 from tests.sparse.native import run_pipeline
 from tests.sparse.tensors import LAYOUTS, holed, mask
@@ -24,23 +23,16 @@ def examine_gradient(function: Function, x: Tensor, masked: bool) -> Report:
     coordinates = coordinates_of(function(x), masked, torch.device("cpu"))
     vector = torch.randn(coordinates.size, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     cotangent = coordinates.unflatten(vector).requires_grad_()
-    return run_pipeline(gradient_of(function, (x,), (cotangent,)), x, cotangent, masked=masked)
+    return run_pipeline(drop_in_gradient(function, (x,), (cotangent,)), x, cotangent, masked=masked)
 
 
-class _Cube(torch.autograd.Function):
-    """x³ as a dense tensor; `detached` backward has the right value but forgets that it depends on x."""
+def cube_vjp(gradient: Tensor, x: Tensor, detached: bool) -> Tensor:
+    x = x.detach() if detached else x
+    return gradient * 3 * x.to_dense(masked_grad=False) ** 2
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, detached: bool) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.detached = detached
-        return x.to_dense() ** 3
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
-        x = x.detach() if ctx.detached else x
-        return gradient * 3 * x.to_dense(masked_grad=False) ** 2, None
+cube = with_vjp(lambda x, detached: x.to_dense() ** 3, cube_vjp)
+"""x³ as a dense tensor; `detached` backward has the right value but forgets that it depends on x."""
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -62,8 +54,8 @@ def test_gradient_of_a_sparse_function_passes(layout: str, masked: bool) -> None
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_gradient_that_is_detached_from_its_input_is_found(layout: str) -> None:
     x = holed(layout).requires_grad_()
-    assert examine_gradient(lambda x: _Cube.apply(x, False), x, masked=False).verdict is Verdict.PASS
-    (failure,) = examine_gradient(lambda x: _Cube.apply(x, True), x, masked=False).failures
+    assert examine_gradient(lambda x: cube(x, False), x, masked=False).verdict is Verdict.PASS
+    (failure,) = examine_gradient(lambda x: cube(x, True), x, masked=False).failures
     assert failure.check == "reverse"
     assert (failure.facts["output"], failure.facts["input"]) == (0, 0)
     assert failure.facts["wrong"] == int(mask().sum())

@@ -1,4 +1,4 @@
-"""Samples of the operator database are cases with names of their own, the same in every process."""
+"""Samples of the operator database as cases."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_samples_with_nothing_to_differentiate_at_are_taken_last() -> None:
     assert all(sum(tensor.numel() for tensor in case.inputs()) for case in cases.values())
 
 
-def test_name_leads_to_the_same_inputs_whatever_else_was_drawn() -> None:
+def test_name_gives_the_same_inputs_after_other_random_numbers() -> None:
     (name,) = names(glob="cov", dtypes=("float64",), samples=1)
     first = Operators().open()[name].inputs()
     Operators().open()["sin/float64/0"]
@@ -56,15 +56,15 @@ def test_sample_is_checked_and_says_how_to_repeat_it() -> None:
     report = Operators(flags="--order 2").open()["addmm/inplace/float64/0"].run(seed=3, order=2)
     assert report.verdict is Verdict.PASS
     assert report.replay == "gradvet ops --case addmm/inplace/float64/0 --order 2 --seed 3"
-    assert report.source is None  # the function is gradvet's own: its code tells nobody anything
+    assert report.source is None  # the function belongs to gradvet
 
 
 @pytest.mark.parametrize("name", ["addmm/float64/9999", "addmm/float64", "addmm", "nothing/float64/0", "addmm/int64/0"])
-def test_name_that_leads_nowhere_is_one_sentence(name: str) -> None:
+def test_unknown_name_is_one_line(name: str) -> None:
     with pytest.raises(InvalidProblemError, match=r"has no|a floating-point or complex dtype was expected"):
         Operators().open()[name]
 
 
-def test_glob_that_fits_nothing_is_one_sentence() -> None:
+def test_glob_that_fits_nothing_is_one_line() -> None:
     with pytest.raises(InvalidProblemError, match=r"no operator fits 'nothing\*'"):
         names(glob="nothing*")

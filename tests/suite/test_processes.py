@@ -1,4 +1,4 @@
-"""One process of the executor may die or be ended; that is one call's exception and nobody else's."""
+"""A worker process that dies or exceeds a limit fails one call."""
 
 from __future__ import annotations
 
@@ -9,86 +9,93 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from gradvet.suite.processes import DeadProcessError, Limits, MemoryLimitError, Processes, TimeLimitError
-from tests.suite import deeds
+from gradvet.suite.processes import Limits, MemoryLimitError, ProcessDiedError, ProcessExecutor, TimeLimitError
+from tests.suite import calls
 
 
-def test_calls_are_answered_by_other_processes_which_are_kept() -> None:
-    with Processes(1) as processes:
-        assert processes.submit(deeds.double, 21).result() == 42
-        pids = {processes.submit(deeds.process).result() for _ in range(3)}
+def test_calls_run_in_a_worker_that_is_reused() -> None:
+    with ProcessExecutor(1) as processes:
+        assert processes.submit(calls.double, 21).result() == 42
+        pids = {processes.submit(calls.process_id).result() for _ in range(3)}
     assert len(pids) == 1
-    assert pids != {deeds.process()}
+    assert pids != {calls.process_id()}
 
 
-def test_preparation_runs_once_in_each_process() -> None:
-    with Processes(1, prepare=deeds.prepare, with_=(5,)) as processes:
-        assert [processes.submit(deeds.secret).result() for _ in range(2)] == [[5], [5]]
+def test_result_of_the_preparation_stays_in_the_worker() -> None:
+    with ProcessExecutor(1, prepare=calls.prepare, arguments=(5,)) as processes:
+        assert [processes.submit(calls.append, value).result() for value in (6, 7)] == [[5, 6], [5, 6, 7]]
+
+
+def test_preparation_is_outside_the_time_limit() -> None:
+    with ProcessExecutor(1, Limits(seconds=0.25), prepare=calls.prepare_slowly) as processes:
+        stuck = processes.submit(calls.hang_after, None)
+        with pytest.raises(TimeLimitError, match=r"did not end within 0\.25 s"):
+            stuck.result()
 
 
 @pytest.mark.parametrize(
-    ("deed", "words"),
+    ("call", "message"),
     [
-        (deeds.leave, r"ended its process with code 7 \(last words\)"),
-        (deeds.crash, "was ended by SIGSEGV"),
+        (calls.exit_process, r"ended its process with code 7 \(last words\)"),
+        (calls.crash, "was ended by SIGSEGV"),
     ],
 )
-def test_death_is_the_exception_of_one_call(deed: Callable[[], None], words: str) -> None:
-    with Processes(1) as processes:
-        fatal, next_ = processes.submit(deed), processes.submit(deeds.double, 2)
-        with pytest.raises(DeadProcessError, match=words):
+def test_death_of_a_worker_fails_one_call(call: Callable[[], None], message: str) -> None:
+    with ProcessExecutor(1) as processes:
+        fatal, next_ = processes.submit(call), processes.submit(calls.double, 2)
+        with pytest.raises(ProcessDiedError, match=message):
             fatal.result()
         assert next_.result() == 4
 
 
-@pytest.mark.parametrize("deed", [deeds.hang, deeds.hang_without_yielding])
-def test_call_that_hangs_is_ended(deed: Callable[[], None]) -> None:
-    with Processes(1, Limits(seconds=0.5)) as processes:
-        stuck, next_ = processes.submit(deed), processes.submit(deeds.double, 2)
-        with pytest.raises(TimeLimitError, match=r"did not end within 0\.5 s"):
-            stuck.result()
-        assert next_.result() == 4
+@pytest.mark.parametrize("call", [calls.hang, calls.hang_with_gil])
+def test_call_that_hangs_is_ended(call: Callable[[], None]) -> None:
+    with ProcessExecutor(1, Limits(seconds=0.5)) as processes:
+        for future in [processes.submit(call), processes.submit(call)]:
+            with pytest.raises(TimeLimitError, match=r"did not end within 0\.5 s"):
+                future.result()
 
 
 def test_call_that_takes_too_much_memory_is_ended() -> None:
-    with Processes(1, Limits(bytes=300 * 2**20)) as processes:
-        large, next_ = processes.submit(deeds.flood), processes.submit(deeds.double, 2)
+    with ProcessExecutor(1, Limits(bytes=300 * 2**20)) as processes:
+        large, next_ = processes.submit(calls.use_memory), processes.submit(calls.double, 2)
         with pytest.raises(MemoryLimitError, match="used more than 300 MiB of memory"):
             large.result()
         assert next_.result() == 4
 
 
 @pytest.mark.parametrize(
-    ("deed", "words"), [(deeds.fail, "KeyError: 'no such thing'"), (deeds.quit_python, "SystemExit: enough")]
+    ("call", "message"), [(calls.fail, "KeyError: 'no such thing'"), (calls.quit_python, "SystemExit: enough")]
 )
-def test_exception_comes_home_in_words(deed: Callable[[], None], words: str) -> None:
-    with Processes(1) as processes:
-        first, second = processes.submit(deed), processes.submit(deeds.process)
-        with pytest.raises(RuntimeError, match=words):
+def test_exception_of_a_call_arrives_with_its_message(call: Callable[[], None], message: str) -> None:
+    with ProcessExecutor(1) as processes:
+        first, second = processes.submit(call), processes.submit(calls.process_id)
+        with pytest.raises(RuntimeError, match=message):
             first.result()
         assert isinstance(second.result(), int)
 
 
-def test_what_a_call_prints_does_not_disturb_the_answers() -> None:
-    with Processes(1) as processes:
-        assert processes.submit(deeds.chatter).result() == "answer"
+def test_output_of_a_call_does_not_disturb_the_results() -> None:
+    with ProcessExecutor(1) as processes:
+        assert processes.submit(calls.print_and_answer).result() == "answer"
 
 
-def test_shutdown_at_once_does_not_wait_for_what_hangs() -> None:
-    processes = Processes(2)
-    futures = [processes.submit(deeds.hang) for _ in range(4)]
+def test_immediate_shutdown_does_not_wait_for_calls_that_hang() -> None:
+    processes = ProcessExecutor(2)
+    futures = [processes.submit(calls.hang) for _ in range(4)]
     processes.shutdown(cancel_futures=True)
     assert all(future.done() for future in futures)
 
 
 def test_processes_end_when_their_parent_is_killed() -> None:
     program = """
-from gradvet.suite.processes import Processes
-from tests.suite import deeds
-processes = Processes(1)
-print(processes.submit(deeds.process).result(), flush=True)
-processes.submit(deeds.hang)
-time.sleep(1000)
+import time
+from gradvet.suite.processes import ProcessExecutor
+from tests.suite import calls
+processes = ProcessExecutor(1)
+print(processes.submit(calls.process_id).result(), flush=True)
+processes.submit(calls.hang)
+time.sleep(1e6)
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None

@@ -1,4 +1,7 @@
-"""What can be named on the command line, and what the answer is where it leads nowhere."""
+"""Targets of the command line, and the messages for invalid ones.
+
+Also tests `frontends/torch/inputs.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import pytest
 import torch
 
 from gradvet.errors import InvalidProblemError
-from gradvet.suite.targets import Making, TargetError, cases_of
+from gradvet.suite.targets import InputSpec, TargetError, cases_of
 
 FILE = """
 import torch, gradvet
@@ -33,8 +36,8 @@ def ops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "ops.py"
 
 
-def names(target: str, making: Making | None = None) -> list[str]:
-    return [case.name for case in cases_of(target, making or Making())]
+def names(target: str, inputs: InputSpec | None = None) -> list[str]:
+    return [case.name for case in cases_of(target, inputs or InputSpec())]
 
 
 def test_file_gives_all_its_cases(ops: str) -> None:
@@ -64,15 +67,14 @@ def test_module_gives_all_its_cases(ops: str) -> None:
 
 
 def test_replay_names_the_case(ops: str) -> None:
-    assert [case.replay for case in cases_of(f"{ops}::first", Making())] == ["gradvet check ops.py::first"]
+    assert [case.replay for case in cases_of(f"{ops}::first", InputSpec())] == ["gradvet check ops.py::first"]
 
 
 def test_callable_gets_inputs_of_the_shapes_and_dtype_asked_for() -> None:
-    making = Making(((4, 5), ()), "float32", {"dim": -1})
-    (case,) = cases_of("torch:softmax", making)
-    inputs = case.inputs()
-    assert [tensor.shape for tensor in inputs] == [(4, 5), ()]
-    assert {tensor.dtype for tensor in inputs} == {torch.float32}
+    (case,) = cases_of("torch:softmax", InputSpec(((4, 5), ()), "float32", {"dim": -1}))
+    tensors = case.inputs()
+    assert [tensor.shape for tensor in tensors] == [(4, 5), ()]
+    assert {tensor.dtype for tensor in tensors} == {torch.float32}
     assert case.options == {"kwargs": {"dim": -1}}
     assert (
         case.replay == "gradvet check torch:softmax --input 4x5 --input scalar --dtype float32 --kwargs '{\"dim\": -1}'"
@@ -81,55 +83,59 @@ def test_callable_gets_inputs_of_the_shapes_and_dtype_asked_for() -> None:
 
 @pytest.mark.parametrize("init", [{"in_features": 5, "out_features": 3}, [5, 3]])
 def test_module_class_is_made_in_the_dtype_of_its_inputs(init: object) -> None:
-    (case,) = cases_of("torch.nn:Linear", Making(((2, 5),), init=init))  # type: ignore[arg-type]
+    (case,) = cases_of("torch.nn:Linear", InputSpec(((2, 5),), init=init))  # type: ignore[arg-type]
     assert case.func(*case.inputs()).shape == (2, 3)
 
 
 def test_same_seed_makes_the_same_module() -> None:
-    making = Making(((2, 5),), init=[5, 3], seed=11)
-    (one,), (other,) = cases_of("torch.nn:Linear", making), cases_of("torch.nn:Linear", making)
+    inputs = InputSpec(((2, 5),), init=[5, 3], seed=11)
+    (one,), (other,) = cases_of("torch.nn:Linear", inputs), cases_of("torch.nn:Linear", inputs)
     assert torch.equal(one.func.weight, other.func.weight)  # type: ignore[attr-defined]
 
 
 def test_nested_names_are_followed() -> None:
-    (case,) = cases_of("torch:nn.functional.silu", Making(((3,),)))
+    (case,) = cases_of("torch:nn.functional.silu", InputSpec(((3,),)))
     assert case.func is torch.nn.functional.silu
 
 
 @pytest.mark.parametrize(
-    ("target", "making", "words"),
+    ("target", "inputs", "words"),
     [
-        ("none.py", Making(), "there is no file none.py"),
-        ("ops.py::third", Making(), r"ops\.py has no case 'third'; it has: first, second\[0\], second\[1\]"),
-        ("neighbour.py", Making(), r"neighbour\.py has no cases: decorate functions with @gradvet\.case"),
-        ("broken.py", Making(), r"broken\.py cannot be imported: ZeroDivisionError"),
-        ("torch", Making(), r"torch has no cases: decorate functions with @gradvet\.case.*, or name a callable in it"),
-        ("no-such", Making(), "the target 'no-such' was not understood"),
+        ("none.py", InputSpec(), "there is no file none.py"),
+        ("ops.py::third", InputSpec(), r"ops\.py has no case 'third'; it has: first, second\[0\], second\[1\]"),
+        ("neighbour.py", InputSpec(), r"neighbour\.py has no cases: decorate functions with @gradvet\.case"),
+        ("broken.py", InputSpec(), r"broken\.py cannot be imported: ZeroDivisionError"),
+        (
+            "torch",
+            InputSpec(),
+            r"torch has no cases: decorate functions with @gradvet\.case.*, or name a callable in it",
+        ),
+        ("no-such", InputSpec(), "the target 'no-such' was not understood"),
         (
             "torch.nn.functional.silu",
-            Making(((3,),)),
+            InputSpec(((3,),)),
             r"a colon before its name \(torch.nn.functional:silu\)",
         ),
-        ("torch:", Making(((3,),)), "the target 'torch:' was not understood"),
-        ("../ops:first", Making(((3,),)), "the target '../ops:first' was not understood"),
-        ("leaving.py", Making(), r"leaving\.py cannot be imported: SystemExit: 3"),
-        ("torch:sin", Making(), "torch:sin needs inputs: give one --input SHAPE"),
-        ("torch:no_such", Making(((3,),)), "torch has no no_such"),
-        ("no_such_module:f", Making(((3,),)), "the module no_such_module cannot be imported"),
-        ("math:pi", Making(((3,),)), "math:pi is float, not something that can be called"),
-        ("torch.nn:Linear", Making(((3,),)), "cannot be made: TypeError.*give its arguments with --init"),
-        ("torch:sin", Making(((3,),), init=[1]), "is no class to be made, so --init has no meaning"),
+        ("torch:", InputSpec(((3,),)), "the target 'torch:' was not understood"),
+        ("../ops:first", InputSpec(((3,),)), "the target '../ops:first' was not understood"),
+        ("leaving.py", InputSpec(), r"leaving\.py cannot be imported: SystemExit: 3"),
+        ("torch:sin", InputSpec(), "torch:sin needs inputs: give one --input SHAPE"),
+        ("torch:no_such", InputSpec(((3,),)), "torch has no no_such"),
+        ("no_such_module:f", InputSpec(((3,),)), "the module no_such_module cannot be imported"),
+        ("math:pi", InputSpec(((3,),)), "math:pi is float, which cannot be called"),
+        ("torch.nn:Linear", InputSpec(((3,),)), "cannot be instantiated: TypeError.*give its arguments with --init"),
+        ("torch:sin", InputSpec(((3,),), init=[1]), "is not a class to instantiate, so --init has no meaning"),
     ],
 )
-def test_target_that_leads_nowhere_says_what_to_do(ops: str, target: str, making: Making, words: str) -> None:
+def test_invalid_target_says_what_to_do(ops: str, target: str, inputs: InputSpec, words: str) -> None:
     Path("broken.py").write_text("1 / 0")
     Path("leaving.py").write_text("raise SystemExit(3)")
     with pytest.raises(TargetError, match=words):
-        cases_of(target, making)
+        cases_of(target, inputs)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float65", "sin"])
 def test_dtype_without_derivatives_is_refused(dtype: str) -> None:
-    (case,) = cases_of("torch:sin", Making(((3,),), dtype))
+    (case,) = cases_of("torch:sin", InputSpec(((3,),), dtype))
     with pytest.raises(InvalidProblemError, match=f"a floating-point or complex dtype was expected, found '{dtype}'"):
         case.inputs()

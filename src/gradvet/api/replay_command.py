@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradvet.checks.catalogue import COMPILE, MODES, NAMES, Selection
+from gradvet.api.selection import MODES, Selection
+from gradvet.checks.catalogue import COMPILE, NAMES
+from gradvet.core.frontend import Request
 from gradvet.core.provenance import title_of
-from gradvet.frontends.torch.binding import Request
 from gradvet.options import Options
 
 PLAIN = (bool, int, float, complex, str, type(None))
@@ -30,7 +31,8 @@ def replay(
         **({"order": repr(order)} if order != 1 else {}),
         **_selection(selection),
         **({"masked": "True"} if options.masked else {}),
-        **({"power": repr(options.power)} if options.power != usual.power else {}),
+        **({"resolution": repr(options.power)} if options.power != usual.power else {}),
+        **({"accuracy": repr(options.accuracy)} if options.accuracy else {}),
         **_budget(options.seconds, bytes),
         **({"surrogate": _named(request.surrogate, "surrogate")} if request.surrogate else {}),
         **points,

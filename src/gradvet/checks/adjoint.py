@@ -1,17 +1,15 @@
-"""Do forward and reverse mode agree with each other?"""
+"""The dot-product test: is ⟨v, Ju⟩ = ⟨Jᵀv, u⟩, so that forward and reverse mode agree?"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
+from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.gradient_match import COARSE_SHARE, jitter
+from gradvet.core.gradient_match import derivative_jitter
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.vectors import all_finite, dot, namespace
-
-FORGIVEN = 1e-5
-"""Part of the scale of the products: a function may be less precise inside than outside."""
 
 AGREE = Finding("duality", Verdict.PASS, "forward and reverse mode agree")
 
@@ -28,19 +26,25 @@ def duality(context: Context) -> Iterator[Finding]:
     cotangent = context.cotangents[0]
     if not all_finite(jvp):
         cotangent = context.cotangent(xp.where(xp.isfinite(jvp), cotangent.v, xp.zeros_like(cotangent.v)))
-    left, right = dot(cotangent.v, jvp), dot(cotangent.w, u)
+    left, right = dot(cotangent.v, jvp), dot(cotangent.vjp, u)
     # Less than the scale of the products, and enough nearly always.
-    if abs(left - right) <= FORGIVEN * (abs(left) + abs(right)):
+    if abs(left - right) <= thresholds.ADJOINT_RTOL * (abs(left) + abs(right)):
         yield AGREE
         return
-    scale = float(xp.sum(xp.abs(cotangent.w * u))) + dot(xp.abs(cotangent.v), xp.abs(jvp))
-    grain = 64.0 * problem.eps * math.sqrt(dot(cotangent.v * cotangent.v, problem.value[: cotangent.v.shape[0]] ** 2))
-    allowed = grain + FORGIVEN * scale
+    scale = float(xp.sum(xp.abs(cotangent.vjp * u))) + dot(xp.abs(cotangent.v), xp.abs(jvp))
+    roundoff = (
+        thresholds.SAME_GRADIENT_ROUNDOFF
+        * problem.eps
+        * math.sqrt(dot(cotangent.v * cotangent.v, problem.value[: cotangent.v.shape[0]] ** 2))
+    )
+    # Saturated outputs: both slopes are below the roundoff of numbers of size one.
+    saturated = thresholds.SATURATED_EPS * problem.eps * math.sqrt(dot(cotangent.v, cotangent.v))
+    allowed = roundoff + saturated + (thresholds.ADJOINT_RTOL + context.options.accuracy) * scale
     if not abs(left - right) <= allowed:
-        allowed += 16.0 * jitter(context, cotangent.v, u, left - right)
+        allowed += thresholds.ADJOINT_JITTER * derivative_jitter(context, cotangent.v, u, left - right)
     if not abs(left - right) <= allowed and not context.computes_in_io_dtype:
-        allowed += problem.internal_eps() ** COARSE_SHARE * scale
-    if bool(xp.any(cotangent.broken)) or abs(left - right) <= allowed:
+        allowed += problem.internal_eps() ** thresholds.SAME_GRADIENT_POWER_LOW * scale
+    if cotangent.nonfinite is not None or abs(left - right) <= allowed:
         yield AGREE
     else:
         yield Finding(

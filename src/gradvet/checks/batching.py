@@ -1,12 +1,14 @@
-"""Do derivatives for several directions at once (vmap) equal those for each alone, as far as roundoff allows?"""
+"""Checks that derivatives for several directions at once (vmap) equal those for each alone, up to roundoff."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.gradient_match import gradient_mismatch
+from gradvet.core.problem import Distribution
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array, Space
 from gradvet.core.vectors import namespace, peak
@@ -15,7 +17,7 @@ ADVICE = "Look at the vmap rule of the operations in the derivative."
 
 
 def batched(context: Context) -> Iterator[Finding]:
-    """Cotangents, values and tangents, each two at once; what cannot be batched is said."""
+    """Two cotangents, values and tangents at once against each alone; SKIPPED where vmap raises."""
     problem = context.problem
     if not problem.codomain.size or not problem.domain.size:
         return
@@ -51,7 +53,7 @@ def _values(context: Context) -> Finding:
 def _tangents(context: Context) -> Finding:
     problem = context.problem
     xp = namespace(problem.point)
-    # The first alone to begin with: where there is no forward mode, nothing more is walked for it.
+    # The first by itself: if there is no forward mode, it raises before the second direction is evaluated.
     alone = [context.cached_jvp(context.first.displacement)]
     alone.append(context.cached_jvp(context.second.displacement))
     together = problem.jvp_batched([context.first.displacement, context.second.displacement])
@@ -59,10 +61,11 @@ def _tangents(context: Context) -> Finding:
 
 
 def _outputs(context: Context, what: str, found: Array, expected: Array) -> Finding:
-    """Two vectors of the codomain, one behind the other."""
+    """Compare two concatenated vectors of the codomain with what each call gives alone."""
     problem = context.problem
     xp = namespace(found)
-    wrong = ~(xp.abs(found - expected) <= peak(expected) * problem.eps**0.5) & xp.isfinite(expected)
+    allowed = problem.eps**thresholds.PRECISION_SCALE_POWER * peak(expected)
+    wrong = ~(xp.abs(found - expected) <= allowed) & xp.isfinite(expected)
     if not bool(xp.any(wrong)):
         return Finding("batched", Verdict.PASS, f"{what}s in a batch are what each is alone")
     row = int(xp.argmax(xp.astype(wrong, xp.int64)))
@@ -72,8 +75,8 @@ def _outputs(context: Context, what: str, found: Array, expected: Array) -> Find
 
 
 def _difference(context: Context, headline: str) -> Finding:
-    """The framework's own batching is not the user's mistake, but worth knowing."""
-    if context.problem.variants.has_custom_rules():
+    """FAIL for custom rules; SKIPPED with a note for builtin ones, which are not the user's fault."""
+    if context.problem.rules.has_custom:
         return Finding("batched", Verdict.FAIL, headline, advice=ADVICE)
     words = f"torch's own rules for these operators are not to be trusted under vmap: {headline}"
     context.record.note(words)
@@ -84,15 +87,15 @@ def _title(part: Callable[[Context], Finding]) -> str:
     return part.__name__.strip("_").replace("_", " ")
 
 
-BATCH_SIZE = 2
-ABSOLUTE, RELATIVE = 1e-8, 1e-5
+BATCHED_VECTORS = 2
+"""Number of cotangents or tangents in a batch."""
 
 
 def batched_reverse(context: Context) -> Iterator[Finding]:
     """Two cotangents together against each alone."""
     problem = context.problem
     if problem.codomain.leaves:
-        V = [problem.signed(problem.codomain.size) for _ in range(BATCH_SIZE)]
+        V = [problem.random(problem.codomain.size, Distribution.APART) for _ in range(BATCHED_VECTORS)]
         sides = _Sides(problem.codomain, problem.domain)
         yield _compare("batched reverse", V, problem.vjp_batched, problem.vjp, sides)
 
@@ -101,7 +104,7 @@ def batched_forward(context: Context) -> Iterator[Finding]:
     """Two tangents together against each alone."""
     problem = context.problem
     if problem.codomain.leaves:
-        U = [problem.signed(problem.domain.size) for _ in range(BATCH_SIZE)]
+        U = [problem.random(problem.domain.size, Distribution.APART) for _ in range(BATCHED_VECTORS)]
         sides = _Sides(problem.domain, problem.codomain)
         yield _compare("batched forward", U, problem.jvp_batched, problem.jvp, sides)
 
@@ -135,7 +138,7 @@ def _compare(
     target = _differing(found, expected, sides.target)
     if target is None:
         return Finding(check, Verdict.PASS, "batched and single derivatives agree")
-    # Which direction is it? Each leaf of the source alone; where none shows it, the first one is named.
+    # Each leaf of the source alone, to name the one that differs; the first if none does by itself.
     source = 0
     for leaf in range(len(sides.source.leaves)):
         alone_there = [_only(direction, sides.source.slice(leaf)) for direction in directions]
@@ -175,4 +178,5 @@ def _differing(found: Sequence[Array], expected: Sequence[Array], space: Space) 
 
 def _close(one: Array, other: Array) -> bool:
     xp = namespace(one)
-    return bool(xp.all((xp.abs(one - other) <= ABSOLUTE + RELATIVE * xp.abs(other)) | (one == other)))
+    absolute, relative = thresholds.ALLCLOSE
+    return bool(xp.all((xp.abs(one - other) <= absolute + relative * xp.abs(other)) | (one == other)))

@@ -1,82 +1,84 @@
-"""Is the derivative the slope of the function, as far as the differences themselves can tell?"""
+"""Compares derivatives with finite differences: by error bars for `check`, by a tolerance for the drop-in."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
-from gradvet.core.certificate import Residual, certify, forward_residual, reverse_residual
+from gradvet.core import entrywise, fast_mode, thresholds
+from gradvet.core.certificate import certify
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, Reason
 from gradvet.core.diagnosis import diagnose
-from gradvet.core.entrywise import ComparedEntry, Comparison, Pair, compare_forward, compare_reverse
+from gradvet.core.entrywise import ComparedEntry, Comparison, Pair, ToleranceMode
 from gradvet.core.events import has_listeners
+from gradvet.core.fast_mode import FastDecision, UnitVectors
 from gradvet.core.finite_differences import column
 from gradvet.core.miss_probability import Plan, miss_probability
 from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.neighbourhood import around, block, classical_sweep, computed_block, names, study
-from gradvet.core.problem import Problem
-from gradvet.core.projections import Projections
+from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Mismatch, Verdict
-from gradvet.core.slope_test import SlopeTest
+from gradvet.core.slope_test import test_slopes
 from gradvet.core.spaces import Array, Location
 from gradvet.core.vectors import namespace
 
-MARGIN = 0.01
-"""An error of a hundred times what the walks let pass is missed with the probability that is reported."""
+MISS_RATIO = 0.01
+"""The miss probability is stated for errors this many times (as a quotient) larger than what the screen allows."""
 
-WORTH_ASKING = 0.5
-"""Errors up to this part of a typical entry are worth looking for."""
+MAX_SUGGESTED_POWER = 0.5
+"""Largest resolution that the advice suggests as `power`."""
 
 WORDS = {
     Reason.JUMP: "the function jumps at the point, so it has no derivative there",
-    Reason.STAIRS: "the function moves in stairs, whose slope is zero",
+    Reason.STAIRS: "the function is a staircase, whose slope is zero almost everywhere",
     Reason.STEEP: "the function has a vertical tangent at the point",
     Reason.NOT_FINITE: "neither the derivative nor the function's slope is finite at the point",
-    Reason.DOMAIN: "next to the point the function is not defined on either side",
-    Reason.PRECISION: "the differences are too noisy to tell",
-    Reason.KINK: "the function has kinks at the point that cannot be told apart",
-    Reason.BUDGET: "the time that was given is spent",
+    Reason.DOMAIN: "the function is not defined on either side of the point",
+    Reason.PRECISION: "the differences are too noisy to decide",
+    Reason.KINK: "the function has kinks at the point that cannot be separated",
+    Reason.BUDGET: "the time budget was spent",
+    Reason.NO_SIGNAL: "the function's response to some inputs is too small to compare",
 }
 
 
 def reverse(context: Context) -> Iterator[Finding]:
-    """Backward passes against differences."""
-    yield from _slopes(context, REVERSE)
+    """VJPs against differences."""
+    yield from _compared(context, REVERSE)
 
 
 def forward(context: Context) -> Iterator[Finding]:
-    """Dual numbers against differences."""
-    yield from _slopes(context, FORWARD)
+    """JVPs against differences."""
+    yield from _compared(context, FORWARD)
 
 
-def _slopes(context: Context, mode: Mode) -> Iterator[Finding]:
+def _compared(context: Context, mode: Mode) -> Iterator[Finding]:
     problem = context.problem
     if not problem.codomain.size or not problem.domain.size:
-        yield Finding(mode.name, Verdict.PASS, "there is no entry to compare")
+        yield Finding(mode.name, Verdict.INCONCLUSIVE, "there is no entry to compare")
         return
-    decision = SlopeTest(context, mode).decision()
+    decision, context = test_slopes(context, mode)
     if decision.verdict is Verdict.FAIL:
         yield failure(context, mode, decision)
     elif decision.verdict is Verdict.INCONCLUSIVE:
         headline = f"{WORDS.get(decision.reason, decision.reason.value)} ({mode.name} mode)"
-        yield Finding(
-            mode.name, Verdict.INCONCLUSIVE, headline, facts=_facts(decision), advice=_advice(context, decision)
-        )
+        advice = _advice(context, mode, decision)
+        yield Finding(mode.name, Verdict.INCONCLUSIVE, headline, facts=_facts(decision), advice=advice)
     else:
-        miss = miss_probability(MARGIN, Plan(2, 2 if problem.codomain.size > 1 else None), spread=1.0)
-        facts = {"reason": decision.reason.value, "miss": miss, "resolution": dict(context.record.resolution)}
+        miss = miss_probability(MISS_RATIO, Plan(2, 2 if problem.codomain.size > 1 else None), spread=1.0)
+        facts = {"reason": decision.reason.value, "miss": miss, "resolution": _resolutions(context, mode)}
         yield Finding(mode.name, Verdict.PASS, f"{mode.name} mode agrees with finite differences", facts=facts)
 
 
 def failure(context: Context, mode: Mode, decision: Decision) -> Finding:
-    """The finding about a mode that is wrong, with the entries around the wrong one."""
+    """The finding about a wrong derivative, with the entries around the wrong one. Calls function and derivative."""
     entry = decision.entry
     if decision.reason is Reason.NOT_FINITE and entry is not None:
         headline = f"the derivative in {mode.name} mode is not finite at {entry.input}, where the function has a slope"
-        advice = "Look for 0/0, 0·inf or a branch that is masked only after it was computed."
-        return Finding(mode.name, Verdict.FAIL, headline, (_mismatch(context, entry),), _facts(decision), advice)
+        advice = "Look for 0/0, 0·inf, or a branch that is masked only after it was computed."
+        return Finding(mode.name, Verdict.FAIL, headline, (_mismatch(entry),), _facts(decision), advice)
     headline = f"{mode.name} mode disagrees with finite differences"
     if decision.reason is Reason.OUTSIDE:
         headline += ": the value is outside the slopes on both sides of a kink"
@@ -86,29 +88,35 @@ def failure(context: Context, mode: Mode, decision: Decision) -> Finding:
     facts = {**_facts(decision), "wrong": found.wrong, "entries": found.entries, **found.block, "sweep": entry.sweep}
     if found.entries > 1:
         headline += f" in at least {found.wrong} of the {found.entries} entries that were compared"
-    mismatches = tuple(_mismatch(context, e) for e in (entry, *found.others))
+    mismatches = tuple(_mismatch(other) for other in (entry, *found.others))
     return Finding(mode.name, Verdict.FAIL, headline, mismatches, facts, found.diagnosis)
 
 
-def _mismatch(context: Context, entry: Entry) -> Mismatch:
+def _mismatch(entry: Entry) -> Mismatch:
     output = entry.output or Location(0, "a combination of outputs", "")
-    return Mismatch(output, entry.input, entry.derivative, entry.numerical, entry.error, 1.5 * entry.error)
+    return Mismatch(output, entry.input, entry.derivative, entry.numerical, entry.error, thresholds.CLEAR * entry.error)
 
 
 def _facts(decision: Decision) -> dict[str, object]:
     return {"reason": decision.reason.value, "error": decision.error, "bar": decision.bar}
 
 
-def _advice(context: Context, decision: Decision) -> str:
+def _resolutions(context: Context, mode: Mode) -> dict[str, float]:
+    ledger, leaves = context.record.ledger, context.problem.domain.leaves
+    return {leaf.name: ledger.resolution(leaf.name, mode.name, context.precision) for leaf in leaves}
+
+
+def _advice(context: Context, mode: Mode, decision: Decision) -> str:
     if decision.reason not in (Reason.PRECISION, Reason.KINK):
         return ""
     advice = "Try float64 inputs, inputs of moderate size, or a point away from kinks."
-    known = context.record.resolution
-    seen = max((known.get(leaf.name, math.inf) for leaf in context.problem.domain.leaves), default=math.inf)
-    if not context.options.power < seen <= WORTH_ASKING:
+    seen = max(_resolutions(context, mode).values(), default=math.inf)
+    if not context.options.power < seen <= MAX_SUGGESTED_POWER:
         return advice
     enough = math.ceil(110.0 * seen) / 100.0
-    return f"What was seen agrees within {seen:.1g} of a typical entry; power={enough:g} asks for no more. {advice}"
+    return (
+        f"What was compared agrees within {seen:.1g} of a typical entry: resolution={enough:g} accepts that. {advice}"
+    )
 
 
 PRINTED = 100
@@ -120,27 +128,69 @@ IMPRECISE = (
 )
 
 
-def drop_in_reverse(context: Context) -> Iterator[Finding]:
+Draw = Callable[[Problem], UnitVectors]
+"""Prepares the draw of positive unit vectors for torch's fast-mode criterion."""
+
+
+Announce = Callable[[str], AbstractContextManager[object]]
+"""Tells a waiting user what is under way."""
+
+
+def positive_unit_vectors(problem: Problem) -> UnitVectors:
+    """Vectors of the same kind as torch's, from the check's own generator."""
+
+    def draw(size: int) -> Array:
+        vector = abs(problem.random(size, Distribution.UNIFORM))
+        return vector / float(vector @ vector) ** 0.5
+
+    return draw
+
+
+def drop_in_reverse(
+    context: Context, draw: Draw = positive_unit_vectors, announce: Announce = nullcontext
+) -> Iterator[Finding]:
     """Reverse mode against differences."""
-    yield _agreement(context, "reverse", reverse_residual, compare_reverse)
+    yield _agreement(context, entrywise.REVERSE, draw, announce)
 
 
-def drop_in_forward(context: Context) -> Iterator[Finding]:
+def drop_in_forward(
+    context: Context, draw: Draw = positive_unit_vectors, announce: Announce = nullcontext
+) -> Iterator[Finding]:
     """Forward mode against differences."""
-    yield _agreement(context, "forward", forward_residual, compare_forward)
+    yield _agreement(context, entrywise.FORWARD, draw, announce)
 
 
-def _agreement(
-    context: Context, mode: str, residual: Residual, compare: Callable[[Projections], Comparison]
-) -> Finding:
-    problem = context.problem
+def _agreement(context: Context, mode: ToleranceMode, draw: Draw, announce: Announce) -> Finding:
+    problem, projections = context.problem, context.projections
     if not problem.domain.size or not problem.codomain.size:
-        return Finding(mode, Verdict.PASS, "there is no entry to compare")
-    miss = certify(context.projections, residual)
+        return Finding(mode.name, Verdict.PASS, "there is no entry to compare")
+    if not projections.is_strict and not context.options.exhaustive:
+        return _fast_finding(context, mode, fast_mode.decide(projections, mode, draw(problem)))
+    miss = certify(projections, mode.residual, entrywise.spare_evaluations(problem, mode))
     if miss is not None:
-        return _agreeing(mode, miss)
-    comparison = compare(context.projections)
-    return _disagreement(context, mode, comparison) if comparison.disagrees else _agreeing(mode, comparison.miss)
+        return _agreeing(mode.name, miss)
+    entries = f"{problem.codomain.size} x {problem.domain.size} entries"
+    with announce(f"gradcheck ({mode.name} mode): projections do not certify this function; comparing {entries}"):
+        comparison = entrywise.compare(projections, mode)
+    if comparison.disagrees:
+        return _disagreement(context, mode.name, comparison)
+    return _agreeing(mode.name, comparison.miss)
+
+
+def _fast_finding(context: Context, mode: ToleranceMode, decision: FastDecision) -> Finding:
+    if decision.comparison is not None:
+        return _disagreement(context, mode.name, decision.comparison)
+    if decision.projected is not None:
+        output, source, part = decision.projected
+        names = context.problem.codomain.leaves[output].name, context.problem.domain.leaves[source].name
+        return Finding(
+            mode.name,
+            Verdict.FAIL,
+            f"{mode.name} mode disagrees with finite differences in a projection of d {names[0]} / d {names[1]}",
+            facts={"output": output, "input": source, "part": part},
+            advice=f"No wrong entry was found with {fast_mode.MAX_NAMING} evaluations: fast_mode=False compares all.",
+        )
+    return _agreeing(mode.name, decision.miss)
 
 
 @functools.lru_cache(maxsize=64)
@@ -201,7 +251,7 @@ def _window(problem: Problem, worst: ComparedEntry, numerical: Array, derivative
 
 
 def _figures(context: Context, mode: str, worst: ComparedEntry, known: bool) -> dict[str, object]:
-    """What a page shows beside the numbers; it costs evaluations, so only where somebody will look."""
+    """Figures for a page. Evaluates the function, so they are made only for listeners."""
     problem, step, place = context.problem, context.options.step, (worst.row, worst.column)
     gap = abs(worst.derivative - worst.numerical)
     found: dict[str, object] = {"sweep": classical_sweep(problem, place, step, gap)}

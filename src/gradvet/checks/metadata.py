@@ -12,10 +12,14 @@ from gradvet.core.spaces import Space
 
 def metadata(context: Context) -> Iterator[Finding]:
     """The gradients that a backward pass returns."""
-    problem = context.problem
-    if not problem.codomain.leaves:
-        return
-    yield from _findings("metadata", context.at_zero.misfits, problem.domain)
+    if context.problem.codomain.leaves:
+        yield from _findings("metadata", context.at_zero.misfits, context.problem.domain)
+
+
+def drop_in_metadata(context: Context) -> Iterator[Finding]:
+    """The same for the cotangents of the tolerance policy."""
+    if context.problem.codomain.leaves:
+        yield from _findings("metadata", context.projections.at_zero.misfits, context.problem.domain)
 
 
 def tangent_types(context: Context) -> Iterator[Finding]:
@@ -23,8 +27,8 @@ def tangent_types(context: Context) -> Iterator[Finding]:
     problem = context.problem
     if not context.options.exact_types or not problem.domain.size:
         return
-    problem.jvp(context.projections.probe_directions(1)[0].displacement)
-    yield from _findings("tangent types", problem.tangent_misfits(), problem.codomain)
+    tangent = problem.tangent(context.projections.unit_direction(0) * context.options.step)
+    yield from _findings("tangent types", tangent.misfits, problem.codomain)
 
 
 def _findings(check: str, misfits: list[Misfit], space: Space) -> Iterator[Finding]:

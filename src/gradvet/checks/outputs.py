@@ -1,18 +1,17 @@
-"""Is the value the same whether or not a derivative is recorded?"""
+"""Checks of values: with and without grad mode, and of outputs without derivative, which should be constant."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from gradvet.core import thresholds
 from gradvet.core.context import Context
+from gradvet.core.finite_differences import middle_step
 from gradvet.core.jacobians import Numerical
 from gradvet.core.projections import OutOfReachError
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import namespace, peak
-
-FORGIVEN = 64.0
-"""Roundoffs, relative to the largest value: with and without recording, other kernels may run."""
 
 UNCHANGED = Finding("values", Verdict.PASS, "the value does not depend on grad mode")
 
@@ -29,9 +28,9 @@ def values(context: Context) -> Iterator[Finding]:
         return
     xp = namespace(found)
     gap = xp.abs(found - expected)
-    wrong = ~(gap <= FORGIVEN * problem.eps * peak(expected) + 16.0 * float(xp.max(context.repeat_noise))) & ~(
-        (found == expected) | (xp.isnan(found) & xp.isnan(expected))
-    )
+    allowed = thresholds.SAME_VALUE_ROUNDOFF * problem.eps * peak(expected)
+    allowed += thresholds.ADJOINT_JITTER * float(xp.max(context.repeat_noise))
+    wrong = ~(gap <= allowed) & ~((found == expected) | (xp.isnan(found) & xp.isnan(expected)))
     if bool(xp.any(wrong)):
         row = int(xp.argmax(xp.astype(wrong, xp.int64)))
         yield Finding(
@@ -46,20 +45,16 @@ def values(context: Context) -> Iterator[Finding]:
         yield UNCHANGED
 
 
-STEP = 1e-3
-ROUNDOFFS = 64.0
-
-
 def detached(context: Context) -> Iterator[Finding]:
-    """It may be meant so, or a graph may have been lost: nobody but the user can tell."""
+    """Outputs without derivative that vary are reported and not refused: a detach may be intended."""
     problem = context.problem
     rows = problem.codomain.size
     if not problem.codomain.leaves or not problem.nondifferentiable.size or not problem.domain.size:
         return
-    xp = namespace(problem.value)
+    xp, step = namespace(problem.value), middle_step(context.eps)
     before = problem.value[rows:]
-    change = xp.abs(problem.evaluate_at(STEP * context.joint_direction()).values[rows:] - before)
-    moved = change > ROUNDOFFS * problem.eps * xp.abs(before)
+    change = xp.abs(problem.evaluate_at(step * context.joint_direction()).values[rows:] - before)
+    moved = change > thresholds.SAME_VALUE_ROUNDOFF * problem.eps * xp.abs(before)
     names = [
         leaf.name
         for number, leaf in enumerate(problem.nondifferentiable.leaves)
@@ -78,7 +73,8 @@ def detached(context: Context) -> Iterator[Finding]:
         yield Finding("detached", Verdict.PASS, "outputs without derivative do not vary")
 
 
-DIRECTIONS = 2
+CONSTANCY_DIRECTIONS = 2
+"""Random directions along which a function without any derivative is evaluated."""
 
 
 def constancy(context: Context) -> Iterator[Finding]:
@@ -86,7 +82,7 @@ def constancy(context: Context) -> Iterator[Finding]:
     problem = context.problem
     if problem.codomain.leaves:
         return
-    varying = _varying(context, DIRECTIONS, context.options.constant_within)
+    varying = _varying(context, CONSTANCY_DIRECTIONS, context.options.constant_within)
     if varying:
         yield Finding(
             "constancy",
@@ -100,7 +96,7 @@ def constancy(context: Context) -> Iterator[Finding]:
 
 
 def drop_in_detached(context: Context) -> Iterator[Finding]:
-    """Beside differentiable outputs, one without derivative that varies is worth a word."""
+    """A warning about an output without derivative that varies, beside differentiable ones."""
     problem = context.problem
     if not problem.codomain.leaves or not problem.nondifferentiable.size or not problem.domain.size:
         return
@@ -115,7 +111,7 @@ def drop_in_detached(context: Context) -> Iterator[Finding]:
 
 
 def _varying(context: Context, directions: int, limit: float) -> list[str]:
-    """Names of the silent outputs that change along random directions, or where those lead too far, along columns."""
+    """Names of the outputs without derivative that change along random directions and within the step."""
     problem = context.problem
     if not problem.nondifferentiable.size or not problem.domain.size:
         return []
@@ -127,8 +123,19 @@ def _varying(context: Context, directions: int, limit: float) -> list[str]:
         varying = _names(context, slopes, limit)
     except OutOfReachError:
         varying = [leaf.name for leaf in problem.nondifferentiable.leaves]
-    # A direction leads further than the entrywise step: what varies there may still be constant within it.
-    return varying and _names(context, _columns(context), limit)
+    # A joint direction reaches further than the step of a single entry, within which an output may still be constant.
+    return varying and _names(context, _within_step(context), limit)
+
+
+def _within_step(context: Context) -> Iterator[Array]:
+    """Differences that no input's own step exceeds: along one direction in fast mode, else column by column."""
+    projections = context.projections
+    if projections.is_strict or context.options.exhaustive:
+        yield from _columns(context)
+        return
+    u = projections.unit_direction(0)
+    found = projections.two_sided_along(u / float(u @ u) ** 0.5, 1.0)
+    yield found.nondifferentiable / found.step
 
 
 def _columns(context: Context) -> Iterator[Array]:
@@ -138,7 +145,7 @@ def _columns(context: Context) -> Iterator[Array]:
 
 
 def _names(context: Context, slopes: Iterable[Array], limit: float) -> list[str]:
-    """The silent outputs that move in at least one of these; looks no further than until all do."""
+    """Names of the outputs without derivative that vary in at least one of these; stops when all do."""
     nondifferentiable, found = context.problem.nondifferentiable, set[int]()
     for slope in slopes:
         found |= {

@@ -5,25 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from gradvet.checks import jacobian
+from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import dot, namespace
 
-STILL = 1e-6
-"""A derivative without a derivative of its own may vary by this part of its size: that is roundoff."""
-
-FORGIVEN = 1e5
-"""Roundoffs by which the two sides of a symmetric form may differ."""
-
-OF_OUTPUTS = 100.0
-"""Roundoffs of the outputs by which they may differ as well."""
-
 Derive = Callable[[], Context]
 
 
-def composition(mode: str, derive: Derive) -> CheckFunction:
+def composition(name: str, derive: Derive) -> CheckFunction:
     """The check of one composition; `derive` gives the first derivative on trial."""
 
     def second_order(context: Context) -> Iterator[Finding]:
@@ -32,7 +24,7 @@ def composition(mode: str, derive: Derive) -> CheckFunction:
         if missing is not None:
             yield missing
             return
-        yield from (jacobian.reverse if mode == "reverse" else jacobian.forward)(derived)
+        yield from (jacobian.reverse if name.startswith("reverse") else jacobian.forward)(derived)
 
     return second_order
 
@@ -48,7 +40,11 @@ def _missing(derived: Context) -> Finding | None:
     step = 1e-3 * derived.joint_direction()
     change = xp.abs(problem.evaluate_at(step).values - problem.value)[rows:]
     size = xp.abs(problem.value[rows:])
-    moved = (change > STILL * size) & (change > STILL * float(xp.max(size))) & xp.isfinite(change)
+    moved = (
+        (change > thresholds.CONSTANT_DERIVATIVE_RTOL * size)
+        & (change > thresholds.CONSTANT_DERIVATIVE_RTOL * float(xp.max(size)))
+        & xp.isfinite(change)
+    )
     if not bool(xp.any(moved)):
         return None
     place = nondifferentiable.locate(int(xp.argmax(xp.astype(moved, xp.int64))))
@@ -74,7 +70,7 @@ def symmetry(derive: Derive, inputs: int) -> CheckFunction:
         scale = float(xp.sum(xp.abs(first[0] * second[1])) + xp.sum(xp.abs(second[0] * first[1])))
         # Both sides are changes of a combination of outputs: where they cancel, the roundoff of the outputs remains.
         outputs = float(xp.sum(xp.abs(context.problem.value)))
-        allowed = problem.eps * (FORGIVEN * scale + OF_OUTPUTS * outputs)
+        allowed = problem.eps * (thresholds.SYMMETRY_ROUNDOFF * scale + thresholds.SYMMETRY_OUTPUT_ROUNDOFF * outputs)
         if not scale < float("inf") or abs(left - right) <= allowed:
             yield Finding("symmetry", Verdict.PASS, "the second derivative is symmetric")
             return

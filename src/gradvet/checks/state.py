@@ -1,9 +1,10 @@
-"""Do the passes leave inputs and cotangents as they were?"""
+"""Checks that state, frozen inputs and earlier gradients do not change a gradient, and that passes change no input."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.gradient_match import gradient_mismatch
 from gradvet.core.results import Finding, Verdict
@@ -13,11 +14,11 @@ from gradvet.errors import DerivativeError
 
 
 def mutation(context: Context) -> Iterator[Finding]:
-    """Values before and after one forward and one backward pass."""
+    """Inputs and cotangents before and after one forward and one backward pass."""
     problem = context.problem
     if not problem.codomain.size or not problem.domain.size:
         return
-    changed = context.fresh_gradient.changed
+    changed = context.fresh.changed
     if changed:
         yield Finding(
             "mutation",
@@ -31,15 +32,15 @@ def mutation(context: Context) -> Iterator[Finding]:
 
 
 def interleaving(context: Context) -> Iterator[Finding]:
-    """State that a later call overwrites shows itself here."""
+    """The gradient with another forward pass before the backward pass: a later call may overwrite state."""
     problem = context.problem
     if not problem.codomain.size or not problem.domain.size:
         return
     if context.interleaved.changed:
         return  # passes that write to their inputs disagree anyway, and the mutation is named
     v, _ = context.random_vjp
-    # Not the graph of the point: later calls may have spoiled it already.
-    gap = gradient_mismatch(context, v, context.interleaved.gradient, context.fresh_gradient.gradient)
+    # Not with the graph of the point, which later calls may have changed.
+    gap = gradient_mismatch(context, v, context.interleaved.gradient, context.fresh.gradient)
     if gap is not None:
         yield Finding(
             "interleaving",
@@ -51,19 +52,19 @@ def interleaving(context: Context) -> Iterator[Finding]:
         yield Finding("interleaving", Verdict.PASS, "another forward pass in between changes nothing")
 
 
-MOST = 16
-"""So many inputs are tried alone."""
+MAX_INPUTS_ALONE = 16
+"""Largest number of inputs of which each is differentiated alone: one forward and one backward pass each."""
 
 
 def frozen(context: Context) -> Iterator[Finding]:
-    """Each input alone, the others frozen."""
+    """The gradient of each input while the others do not require grad."""
     problem = context.problem
     domain = problem.domain
     if len(domain.leaves) < 2 or not problem.codomain.size:
         return
     v, expected = context.random_vjp
     xp = namespace(expected)
-    for number, leaf in enumerate(domain.leaves[:MOST]):
+    for number, leaf in enumerate(domain.leaves[:MAX_INPUTS_ALONE]):
         part = domain.slice(number)
         try:
             alone = problem.variants.alone(number, v)
@@ -95,17 +96,18 @@ def frozen(context: Context) -> Iterator[Finding]:
 
 
 def accumulation(context: Context) -> Iterator[Finding]:
-    """`backward()` into gradients that are there already."""
+    """`backward()` must add to gradients that `.grad` holds already."""
     problem = context.problem
     if not problem.codomain.size or not problem.domain.size:
         return
     v, expected = context.random_vjp
     gap = None
-    # Where the graph of the point does not show it, later calls may have spoiled that: then a fresh one.
+    # First with the graph of the point, which later calls may have changed; then with a fresh one.
     for found in problem.variants.accumulated(v):
-        # What is added to 2 is known only to the roundoff of 2.
+        # `.grad` starts at 2, so the sum is accurate to a roundoff of 2.
         gap = gradient_mismatch(context, v, found, (expected + 2.0) - 2.0)
-        if gap is None or abs(gap.found - gap.expected) <= 64.0 * problem.eps * (2.0 + abs(gap.expected)):
+        roundoff = thresholds.SAME_VALUE_ROUNDOFF * problem.eps
+        if gap is None or abs(gap.found - gap.expected) <= roundoff * (2.0 + abs(gap.expected)):
             yield Finding("accumulation", Verdict.PASS, "gradients add up in `.grad`")
             return
     if gap is not None:
@@ -118,7 +120,7 @@ def accumulation(context: Context) -> Iterator[Finding]:
 
 
 def checkpoint(context: Context) -> Iterator[Finding]:
-    """Under recomputation, as memory-saving training does it."""
+    """The gradient under torch.utils.checkpoint, which runs the forward pass again in the backward pass."""
     problem = context.problem
     if not problem.codomain.size or not problem.domain.size:
         return
@@ -140,7 +142,7 @@ def checkpoint(context: Context) -> Iterator[Finding]:
 
 
 def _is_stateful(context: Context, v: Array, expected: Array) -> bool:
-    """Whether the function has a part in it: by rules of its own, or because a second call differs from the first."""
+    """Whether custom rules, or a second call that differs from the first, may explain it. One VJP."""
     problem = context.problem
     again = problem.vjp_at(problem.zeros(problem.domain.size), v)
-    return problem.variants.has_custom_rules() or gradient_mismatch(context, v, again, expected) is not None
+    return problem.rules.has_custom or gradient_mismatch(context, v, again, expected) is not None

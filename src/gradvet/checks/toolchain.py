@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from gradvet.core.context import Context
 from gradvet.core.gradient_match import gradient_mismatch
-from gradvet.core.problem import Problem
+from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
 from gradvet.core.vectors import namespace, peak
@@ -53,7 +53,7 @@ def compiled_against(twin: Problem) -> CheckFunction:
             yield Finding("compile", Verdict.FAIL, headline)
             return
         for _ in range(COTANGENTS):
-            v = problem.representable(problem.signed(problem.codomain.size))
+            v = problem.representable(problem.random(problem.codomain.size, Distribution.SHARP))
             gap = gradient_mismatch(context, v, twin.vjp(v), problem.vjp(v))
             if gap is not None:
                 headline = f"the gradient of the compiled function differs, {gap}"

@@ -1,16 +1,19 @@
-"""Drop-in replacements for `torch.autograd.gradcheck` and its neighbours: same calls, same verdicts.
+"""Drop-in replacements for `torch.autograd.gradcheck` and `gradgradcheck`: same calls, same verdicts.
 
-Both modes give the verdict of the entry-by-entry comparison. They differ in how improbable an oversight must be before
-random projections are allowed to stand for it.
+Slow mode gives the verdict of the entry-by-entry comparison, by a certificate where random projections give one. Fast
+mode gives a verdict within a bounded number of evaluations; where it certifies nothing, torch's criterion decides.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
+import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.autograd.gradcheck import GradcheckError as TorchGradcheckError
@@ -23,19 +26,24 @@ from gradvet.core.events import fresh_seed, has_listeners, publish
 from gradvet.core.problem import Problem
 from gradvet.core.provenance import environment, source_of, title_of
 from gradvet.core.results import Report
-from gradvet.core.runner import Check, run
+from gradvet.core.runner import CheckFunction, run_until_failure
+from gradvet.core.spaces import Array
 from gradvet.errors import OutputsChangedError
-from gradvet.frontends.torch.higher_order import gradient_of, random_cotangents
+from gradvet.frontends.torch.binding import drop_in_binding
 from gradvet.frontends.torch.layouts import numbers_of
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.problem import TorchProblem
-from gradvet.frontends.torch.semantics import add_sparse_note, semantics, with_other_semantics_tried
+from gradvet.frontends.torch.second_order import drop_in_gradient, random_cotangents
+from gradvet.frontends.torch.sparse_semantics import add_sparse_note, semantics, with_other_semantics_tried
 from gradvet.options import Options, Tolerance
 
 SLOW_MISS = 1e-9
 FAST_MISS = 5e-2
 """Probabilities, at most, that an error just outside the tolerance goes unseen. A larger error is missed with a
 probability that is smaller in proportion, in slow mode by its square or more."""
+
+PATIENCE = 2.0
+"""Seconds after which a comparison of all entries is announced on a terminal."""
 
 
 class GradcheckError(TorchGradcheckError):
@@ -111,8 +119,8 @@ def gradcheck(
             warnings.warn(finding.headline, stacklevel=2)
     if failed and report.failures[0].check == "undefined cotangents":
         warnings.warn(
-            "Backwards compatibility: New undefined gradient support checking found a function that does not treat "
-            "undefined cotangents as zero; check_undefined_grad=False leaves this check out.",
+            "Backwards compatibility: New undefined gradient support checking feature found a function that does not "
+            "treat an undefined grad_output as zero. Pass check_undefined_grad=False to leave this check out.",
             stacklevel=2,
         )
     if failed and raise_exception:
@@ -123,7 +131,7 @@ def gradcheck(
             again=lambda masked: _examine(func, arguments, replace(options, masked=masked), catalogue),
         )
     if failed or has_listeners():
-        # Of a check that passes unobserved nobody reads these.
+        # Computed only for a report that is shown.
         named = replace(report, title=title_of(func), source=source_of(func), environment=environment())
         report = publish(named)
     if not failed:
@@ -166,8 +174,11 @@ def gradgradcheck(
             cotangents = random_cotangents(func, arguments, noncontiguous=gen_non_contig_grad_outputs)
     else:
         cotangents = as_tuple(grad_outputs)
+    if not cotangents:
+        # torch calls the function without arguments then, which raises the same.
+        raise TypeError("gradgradcheck needs a differentiable output, but no output of the function requires grad")
     return gradcheck(
-        gradient_of(func, arguments, cotangents),
+        drop_in_gradient(func, arguments, cotangents),
         arguments + cotangents,
         eps=eps,
         atol=atol,
@@ -202,22 +213,52 @@ def chosen_semantics(masked: bool | None, check_sparse_nnz: bool | None) -> bool
     return check_sparse_nnz
 
 
+def torch_unit_vectors(problem: Problem) -> Callable[[int], Array]:
+    """The vectors of torch's fast mode: it draws them at every call from a new generator with the default seed."""
+    generator, home = torch.Generator(), problem.zeros(0).device
+
+    def draw(size: int) -> torch.Tensor:
+        vector = torch.rand(size, generator=generator, device="cpu").to(home, torch.float64)
+        return vector.div_(torch.linalg.vector_norm(vector))
+
+    return draw
+
+
+@contextmanager
+def announced(text: str) -> Iterator[None]:
+    """On a terminal, what takes longer than two seconds is said in a line."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    timer = threading.Timer(PATIENCE, lambda: print(text, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+_reverse = functools.partial(jacobian.drop_in_reverse, draw=torch_unit_vectors, announce=announced)
+_forward = functools.partial(jacobian.drop_in_forward, draw=torch_unit_vectors, announce=announced)
+
+
 @functools.cache
 def _catalogue(
     *, reverse: bool, forward: bool, undefined: bool, batched: bool, batched_forward: bool
-) -> tuple[Check, ...]:
+) -> tuple[CheckFunction, ...]:
     """The checks of the classical call, in the order in which it reports them."""
-    wanted: list[tuple[bool, Check]] = [
+    wanted: list[tuple[bool, CheckFunction]] = [
         (True, semantics),
         (True, outputs.constancy),
         (reverse, determinism.drop_in_determinism),
-        (reverse, jacobian.drop_in_reverse),
+        (reverse, _reverse),
         (forward, metadata.tangent_types),
-        (forward, jacobian.drop_in_forward),
+        (forward, _forward),
         (forward and undefined, linearity.undefined_tangents),
         (batched_forward, batching.batched_forward),
         (batched, batching.batched_reverse),
-        (reverse, metadata.metadata),
+        (reverse, metadata.drop_in_metadata),
         (reverse, linearity.zero_cotangent),
         (reverse and undefined, linearity.undefined_cotangents),
         (True, outputs.drop_in_detached),
@@ -226,13 +267,13 @@ def _catalogue(
 
 
 def _examine(
-    func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: Sequence[Check]
+    func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: Sequence[CheckFunction]
 ) -> Report:
     with preserved_state(func, arguments):
         try:
-            problem = TorchProblem(func, arguments, options.seed, options.masked)
-            _check_outputs(problem.live)
-            return run("", Context(cast(Problem, problem), options), catalogue)
+            problem = TorchProblem(drop_in_binding(func, arguments), options.seed, options.masked)
+            _check_outputs(problem.differentiable_outputs)
+            return run_until_failure(Context.of(problem, options), catalogue)
         except (RuntimeError, OutputsChangedError) as error:
             add_sparse_note(error, arguments, options.masked)
             raise
@@ -263,13 +304,13 @@ def _check_inputs(arguments: Sequence[Any]) -> None:
     if not checked:
         raise ValueError(
             "gradcheck expects at least one input tensor to require gradient, but none of the "
-            f"{len(arguments)} arguments does; tensors inside containers are not looked at."
+            f"{len(arguments)} arguments does; tensors inside containers are not checked."
         )
 
 
 def _check_outputs(outputs: Sequence[Any]) -> None:
     for output in outputs:
-        if output.layout is torch._mkldnn:  # type: ignore[attr-defined]
+        if getattr(output, "is_mkldnn", False):
             raise ValueError("MKLDNN output is not supported at gradcheck yet. Call to_dense() on it in func.")
         if output.layout is not torch.strided:
             raise ValueError(

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradvet.compat.gradcheck import as_tuple
 from gradvet.core.jacobians import Numerical, ReverseJacobian
-from gradvet.core.problem import Problem
 from gradvet.core.projections import Projections
 from gradvet.core.spaces import Space
+from gradvet.frontends.torch.arguments import tensors_in
+from gradvet.frontends.torch.binding import drop_in_binding
 from gradvet.frontends.torch.preservation import preserved_state
-from gradvet.frontends.torch.problem import TorchProblem, tensors_in
+from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.options import Options
 
 
@@ -32,7 +33,7 @@ def get_numerical_jacobian(
     chosen = arguments if target is None else as_tuple(target)
     with preserved_state(fn, arguments):
         problem = _problem(lambda *values: _first(fn(values)), arguments)
-        numerical = Numerical(Projections(cast(Problem, problem), Options(seed=0, step=eps)))
+        numerical = Numerical(Projections(problem, Options(seed=0, step=eps)))
         # An output without grad has differences too: that is what the helper is used for.
         matrices = _matrices(problem, numerical.everything)
     return tuple(
@@ -48,13 +49,14 @@ def get_analytical_jacobian(
     arguments = as_tuple(inputs)
     problem = _problem(lambda *values: output, arguments)
     options = Options(seed=0)
-    matrices = _matrices(problem, ReverseJacobian(Projections(cast(Problem, problem), options)).columns)
-    again = _matrices(problem, ReverseJacobian(Projections(cast(Problem, problem), options)).columns)
+    matrices = _matrices(problem, ReverseJacobian(Projections(problem, options)).columns)
+    again = _matrices(problem, ReverseJacobian(Projections(problem, options)).columns)
     reproducible = all(
         not one.numel() or bool((one - other).abs().max() <= nondet_tol)
         for one, other in zip(matrices, again, strict=True)
     )
-    attributes = {misfit.attribute for misfit in problem.gradient_misfits()}
+    misfits = problem.gradient(problem.zeros(problem.codomain.size) + 1.0).misfits
+    attributes = {misfit.attribute for misfit in misfits}
     return matrices, reproducible, "shape" not in attributes, "dtype" not in attributes
 
 
@@ -74,18 +76,18 @@ def get_numerical_jacobian_wrt_specific_input(
     if not arguments[input_idx].requires_grad:
         raise AssertionError("Expected input to have requires_grad=True")
     with preserved_state(fn, arguments):
-        problem = TorchProblem(fn, arguments, seed=0)
+        problem = _problem(fn, arguments)
         leaf = [leaf.position for leaf in problem.domain.leaves].index(input_idx)
         columns = problem.domain.slice(leaf)
-        numerical = Numerical(Projections(cast(Problem, problem), Options(seed=0, step=eps)))
+        numerical = Numerical(Projections(problem, Options(seed=0, step=eps)))
         block = numerical.everything(columns.start, columns.stop)
     results = Space(problem.codomain.leaves + problem.nondifferentiable.leaves)
     order = sorted(range(len(results.leaves)), key=lambda i: results.leaves[i].position)
     return tuple(_transposed(block[results.slice(i)], arguments[input_idx]) for i in order)
 
 
-def _problem(function: Callable[..., Any], arguments: tuple[Any, ...]) -> TorchProblem:
-    return TorchProblem(function, arguments, seed=0)
+def _problem(function: Callable[..., Any], arguments: Sequence[Any]) -> TorchProblem:
+    return TorchProblem(drop_in_binding(function, arguments), seed=0)
 
 
 def _first(result: Any) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gradvet.core.results import Finding
-from gradvet.reports.text import describe, matrix
+from gradvet.reports.wording import describe, matrix
 
 Facts = Mapping[str, Any]
 

@@ -1,101 +1,80 @@
-"""Slow mode's promise at fast mode's price: no entry outside the tolerance, shown by a few random projections.
+"""Tolerance policy, slow mode: the certificate, a proof by random projections that no entry exceeds the tolerance.
 
-If an entry were off by more than the absolute tolerance δ, then k random projections of the difference would all stay
-below t only with the probability that `probes` gives. So: add projections until what they leave is small enough
-compared with δ, or give up. No model of the noise is needed. Noise can only make the residuals larger, and then the
-entries are compared one by one.
+If an entry were off by more than the absolute tolerance δ, the residuals of k random projections would all be below t
+only with the probability that `miss_probability` gives. Projections are added until their residuals are small enough
+compared with δ, or until the evaluations that the certificate may cost are spent. No model of the noise is needed:
+noise makes residuals larger, and then the entries are compared one by one. The constants of this module decide how
+many evaluations a certificate costs, and not which errors it misses.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from functools import cached_property
 
+from gradvet.core import thresholds
 from gradvet.core.miss_probability import FINEST, MOST, Plan, Stage, stages
+from gradvet.core.problem import Problem
 from gradvet.core.projections import (
     FAR_SCHEME,
     LONG,
     LONGER,
-    NARROW,
     NEAR_SCHEME,
-    NEAREST,
     SCHEMES,
     SHORT,
-    STRICT,
-    WITHIN,
     OutOfReachError,
     Projections,
 )
 from gradvet.core.vectors import namespace
 
-PREMISE = 0.1
-"""A certificate speaks about what the entrywise comparison would say. That comparison divides by the nominal step, so
-the step must survive rounding to within this part of the relative tolerance; otherwise the entries are compared."""
-
-GRAIN = 0.1
-"""A number that is moved comes to lie on a grid of its precision. Where that is no finer than such a part of what the
-projections are to resolve, they would leave nothing more often than numbers without a grid."""
-
-EXACT = 1e-9
-"""A step that is this true is good enough under any relative tolerance."""
-
-FIRST, REST = 0.85, 0.5
-"""How the limit on the miss probability is shared: most for the first walk, then half of the rest for each."""
+FIRST_SHARE, LATER_SHARE = 0.85, 0.5
+"""Share of the miss probability for the first scheme, and of the remainder for each later one."""
 
 GROWTH = 2.0
-"""More probes will show a larger residual than few; a plan is chosen with that in mind."""
+"""Expected growth of the largest residual when probes are added; a plan is chosen with a margin of this factor."""
 
-PATIENCE = 2
-"""If more directions than so many beyond the fewest are called for, another way to walk is tried first."""
+EXTRA_DIRECTIONS = 2
+"""Directions beyond the fewest that are evaluated before another scheme is tried."""
 
 FURTHER = (LONGER, FAR_SCHEME)
-"""How to walk where roundoff would spoil a short walk."""
+"""Schemes with larger steps, where roundoff would spoil a short one."""
 
-TINY = 16
-"""With so few inputs to ask how best to walk takes as long as to walk."""
-
-MANY = 2_000
-"""From so many outputs on their roundoff together matters even if the limit is not strict."""
+FEW_INPUTS = 16
+"""Up to this many inputs, the choice of the first scheme takes as long as an evaluation."""
 
 ROUNDOFF = 2.0**-53
-"""Of a number in the precision of the vectors; if it was made in a coarser one, the first walk shows it."""
+"""Relative roundoff of a number in double precision; the residuals show if the function has more."""
 
-NOISY = 2.0
-"""Noise that is expected may turn out so many times as large."""
+UNDERESTIMATED_NOISE = 2.0
+"""Actual roundoff may exceed the predicted one by this factor."""
 
-HOPE = 30.0
-"""Noise that is expected may turn out so many times smaller."""
+OVERESTIMATED_NOISE = 30.0
+"""Predicted roundoff may be too large by this factor."""
 
-COUPLED = 8
-"""If there are so many inputs to an output, it will depend on many of them, and bend when all move together."""
+MIN_COUPLED_INPUTS = 8
+"""Inputs per output from which an output is assumed to depend on many inputs, so that curvature along a joint direction
+is large."""
 
-BENDING = ((20_000, LONG), (200_000, NEAR_SCHEME), (math.inf, NEAREST))
-"""How to walk first then, with up to so many inputs: the more there are the sooner it bends."""
+COUPLED_SCHEMES = ((20_000, LONG), (math.inf, NEAR_SCHEME))
+"""First scheme by number of inputs in that case: with more inputs, curvature along a joint direction grows."""
 
-BENDING_AT_EASE = ((20_000, WITHIN), (200_000, NEAR_SCHEME), (math.inf, NARROW))
-"""The same where the limit on the miss probability is not strict: fewer evaluations do."""
-
-WALKS = 8
-"""Up to so many columns are compared one by one rather than looked at along more directions."""
-
-SEEN = 0.5
-"""Where every entry is seen, agreement to this part of the absolute tolerance needs no second look."""
-
-SEEN_WHOLE = (Stage(Plan(None, None), SEEN),)
+FEW_COLUMNS = 8
+"""Up to this many columns are compared one by one rather than by a second scheme."""
 
 Residual = Callable[[Projections, Plan], float]
-"""The largest disagreement that the probes of a plan show."""
+"""The largest residual among the probes of a plan."""
 
 
 def reverse_residual(projections: Projections, plan: Plan) -> float:
-    """|v·D - (Jᵀv)·u| over all pairs of directions and codirections."""
+    """|v·D - (Jᵀv)·u| over all pairs of directions and cotangents."""
     directions = projections.probe_directions(plan.directions)
     return projections.largest_residual(projections.probe_cotangents(plan.cotangents), directions) / directions[0].step
 
 
 def row_residual(projections: Projections) -> float:
-    """The same for a single row, pulled alone: a derivative need not be linear in its codirection if it is wrong."""
+    """The same for one row by a backward pass of its own: a wrong derivative may be nonlinear in its cotangent."""
     index = projections.options.seed % projections.problem.codomain.size
     direction = projections.probe_directions(1)[0]
     gap = float(direction.difference[index]) - float(projections.row(index) @ direction.displacement)
@@ -103,7 +82,7 @@ def row_residual(projections: Projections) -> float:
 
 
 def forward_residual(projections: Projections, plan: Plan) -> float:
-    """|D - Ju| in its worst entry: forward mode shows every row, so no codirection is needed."""
+    """|D - Ju| in its worst entry: forward mode shows every row, so no cotangent is needed."""
     worst = 0.0
     directions = projections.probe_directions(plan.directions)
     for direction, jvp in zip(directions, projections.probe_jvps(plan.directions), strict=True):
@@ -112,17 +91,20 @@ def forward_residual(projections: Projections, plan: Plan) -> float:
     return worst
 
 
-def certify(projections: Projections, residual: Residual) -> float | None:
-    """The miss probability of the certificate, or None if the projections cannot show that all entries agree."""
+def certify(projections: Projections, residual: Residual, evaluations: float = math.inf) -> float | None:
+    """The miss probability of the certificate, or None if the projections cannot show that all entries agree.
+
+    Calls the function and its derivative at most about as often as `evaluations` says.
+    """
     problem, options = projections.problem, projections.options
     if options.exhaustive or not options.tolerance.absolute:
         return None
-    if not problem.independent or not _true_to_step(projections):
+    if not problem.independent or not is_true_to_step(projections):
         return None
-    search = CertificateSearch(projections, residual)
+    search = CertificateSearch(projections, residual, evaluations)
     scheme = search.first_scheme()
-    # Another walk costs up to four evaluations a direction; few columns are sooner compared one by one.
-    ahead = [scheme, *range(len(SCHEMES))] if problem.domain.size > WALKS else [scheme]
+    # A scheme takes up to four evaluations per direction; comparing few columns one by one takes fewer.
+    ahead = [scheme, *range(len(SCHEMES))] if problem.domain.size > FEW_COLUMNS else [scheme]
     needs = []
     while ahead:
         scheme = ahead[0]
@@ -130,8 +112,8 @@ def certify(projections: Projections, residual: Residual) -> float | None:
         if not needs[-1][0]:
             return search.miss
         ahead = search.narrowed(scheme, ahead)
-    # No way was good enough for a few directions: those that may be for more get as many as there are, the best first.
-    most = min(MOST, max(WALKS, problem.domain.size))
+    # No scheme certified with few directions: try more directions, beginning with the scheme that needs the fewest.
+    most = min(MOST, max(FEW_COLUMNS, problem.domain.size))
     for need, scheme in sorted(needs):
         if need <= most and not search.try_scheme(scheme, most):
             return search.miss
@@ -139,13 +121,15 @@ def certify(projections: Projections, residual: Residual) -> float | None:
 
 
 class CertificateSearch:
-    """One search for a plan that resolves what its own probes leave."""
+    """One search for a scheme and a plan whose residuals certify."""
 
-    def __init__(self, projections: Projections, residual: Residual) -> None:
+    def __init__(self, projections: Projections, residual: Residual, evaluations: float = math.inf) -> None:
         problem, options = projections.problem, projections.options
         self.projections, self.residual = projections, residual
         self._unspent = 1.0
         self._left = math.inf
+        self._last = spent(problem) + evaluations
+        """The cost of the problem at which the search ends."""
         # A number is off by more than δ only if one of its coordinates is off by more than δ/√parts.
         self.detectable = options.tolerance.absolute / math.sqrt(max(problem.domain.parts, problem.codomain.parts))
         self.columns_seen = projections.sees_all_columns
@@ -154,22 +138,22 @@ class CertificateSearch:
 
     @property
     def patience(self) -> int:
-        """How many directions are worth walking before another way is tried."""
-        stages = self._stages(FIRST)
-        return (stages[_first_able(stages, 0, FINEST)].plan.directions or 1) + PATIENCE
+        """Directions that are evaluated before another scheme is tried."""
+        stages = self._stages(FIRST_SHARE)
+        return (stages[_first_able(stages, 0, FINEST)].plan.directions or 1) + EXTRA_DIRECTIONS
 
     def try_scheme(self, scheme: int, limit: int) -> int:
-        """Zero if the directions walked in this way show it; else how many seemed to be needed."""
+        """Zero if directions evaluated by this scheme certify; else the number that seems to be needed."""
         self.projections.use_scheme(scheme)
-        share = (FIRST if self._unspent == 1.0 else REST) * self._unspent
+        share = (FIRST_SHARE if self._unspent == 1.0 else LATER_SHARE) * self._unspent
         self._unspent -= share
         stages, number = self._stages(share), 0
-        while True:
+        while self._is_affordable(scheme, stages[number].plan):
             try:
                 left = self._left = self.residual(self.projections, stages[number].plan) / self.detectable
             except OutOfReachError:
                 self._left = math.inf
-                return MOST + 1
+                break
             if left <= stages[number].ratio and self._is_fine(scheme, stages[number].ratio):
                 return 0 if self._rows_agree() else MOST + 1
             number = _first_able(stages, number + 1, left)
@@ -177,25 +161,25 @@ class CertificateSearch:
             needed = stages[likely].plan.directions or 0 if likely < len(stages) else MOST + 1
             if needed > limit:
                 return needed
+        return MOST + 1
+
+    def _is_affordable(self, scheme: int, plan: Plan) -> bool:
+        """Whether the directions of a plan that are not evaluated yet are within the limit on evaluations."""
+        missing = (plan.directions or 1) - self.projections.evaluated
+        return spent(self.projections.problem) + missing * sum(map(bool, SCHEMES[scheme][0].scales)) <= self._last
 
     def _is_fine(self, scheme: int, ratio: float) -> bool:
-        """Whether rounding leaves directions as random as it takes to leave so little by chance."""
-        if self.columns_seen:
-            return True
-        projections = self.projections
-        return ratio > 0.0 and projections.problem.keeps(SCHEMES[scheme][1] * projections.options.step, GRAIN * ratio)
+        return is_fine_enough(self.projections, SCHEMES[scheme][1], ratio)
 
     def first_scheme(self) -> int:
-        """How to walk first: further than usual where roundoff or curvature will ask for it."""
+        """The scheme to begin with: large steps where roundoff dominates, small ones where curvature does."""
         rows, columns = self.projections.problem.codomain.size, self.projections.problem.domain.size
-        at_ease = self.projections.options.miss > STRICT
-        if columns > COUPLED * rows:
-            scheme = next(scheme for most, scheme in (BENDING_AT_EASE if at_ease else BENDING) if columns <= most)
-            return scheme if scheme != WITHIN or self._is_above_noise(scheme, self._aims()[0]) else NEAR_SCHEME
-        if columns <= TINY or (at_ease and rows < MANY):
+        if columns > MIN_COUPLED_INPUTS * rows:
+            return next(scheme for most, scheme in COUPLED_SCHEMES if columns <= most)
+        if columns <= FEW_INPUTS:
             return SHORT
         aims = self._aims()
-        # A codirection more makes up for some noise, and takes less than the longer walks.
+        # One more cotangent compensates some noise, and costs less than a longer stencil.
         if self._is_above_noise(SHORT, aims[-1]) or not math.isfinite(self._noise):
             return SHORT
         for scheme in FURTHER:
@@ -204,8 +188,8 @@ class CertificateSearch:
         return SHORT if self._is_above_noise(SHORT, self._aims(1)[0]) else FAR_SCHEME
 
     def _aims(self, more: int = 0) -> list[float]:
-        """How little the plans with the fewest directions that can succeed may leave, or those with more directions."""
-        able = [stage for stage in self._stages(FIRST) if stage.ratio]
+        """Ratios that the plans with the fewest feasible directions resolve, or those with `more` directions."""
+        able = [stage for stage in self._stages(FIRST_SHARE) if stage.ratio]
         fewest = (able[0].plan.directions or 0) + more
         return [stage.ratio for stage in able if (stage.plan.directions or fewest) == fewest]
 
@@ -213,13 +197,13 @@ class CertificateSearch:
         return self._noise <= aim * SCHEMES[scheme][1]
 
     def narrowed(self, scheme: int, ahead: Sequence[int]) -> list[int]:
-        """Of the ways ahead those that do not make worse what made this one fail.
+        """The schemes ahead without those that make worse what made this one fail.
 
-        Where the function bent that is no longer one, where there was nothing but roundoff no shorter one.
+        After a failure by curvature these are the longer ones, after one by roundoff the shorter ones.
         """
         length = SCHEMES[scheme][1]
         bent = not self._left * length <= self._noise
-        shortest = self._noise / (HOPE * self._stages(FIRST)[-1].ratio)
+        shortest = self._noise / (OVERESTIMATED_NOISE * self._stages(FIRST_SHARE)[-1].ratio)
         promising = [
             other
             for other in ahead
@@ -231,39 +215,58 @@ class CertificateSearch:
 
     @cached_property
     def _noise(self) -> float:
-        """What roundoff will leave at most of a walk as long as the entrywise step, as a part of what is to be seen."""
+        """Predicted roundoff of a residual at the step of single entries, as a part of the detectable error."""
         problem = self.projections.problem
         value = problem.value[: problem.codomain.size] if problem.nondifferentiable.size else problem.value
         resolved = self.projections.options.step * self.detectable
-        return NOISY * ROUNDOFF * math.sqrt(float(value @ value)) / resolved if resolved else math.inf
+        return UNDERESTIMATED_NOISE * ROUNDOFF * math.sqrt(float(value @ value)) / resolved if resolved else math.inf
 
     def _stages(self, share: float) -> tuple[Stage, ...]:
         if self.columns_seen and self.rows_seen:
-            return SEEN_WHOLE
+            return (Stage(Plan(None, None), thresholds.TOLERANCE_PART),)
         return stages(share * self.miss, columns_seen=self.columns_seen, rows_seen=self.rows_seen)
 
     def _rows_agree(self) -> bool:
-        """Whether a row that is pulled alone agrees too, as it must if the derivative is linear; asked if strict."""
+        """Whether the backward pass of a single row agrees too, as it must if the derivative is linear."""
         projections = self.projections
-        strict = self.residual is reverse_residual and projections.options.miss <= STRICT
-        if strict:
-            projections.linear = row_residual(projections) <= SEEN * self.detectable
+        if self.residual is reverse_residual and projections.is_strict:
+            projections.linear = row_residual(projections) <= thresholds.TOLERANCE_PART * self.detectable
         return projections.linear
 
 
+def spent(problem: Problem) -> int:
+    """Calls of the function and its derivatives until now."""
+    return sum(astuple(problem.cost))
+
+
 def _first_able(stages: Sequence[Stage], start: int, left: float) -> int:
-    """The number of the first stage from there on that can bear what is left; one past the last if there is none."""
+    """Number of the first stage from `start` on whose ratio is at least `left`; one past the last if there is none."""
     while start < len(stages) and not left <= stages[start].ratio:
         start += 1
     return start
 
 
-def _true_to_step(projections: Projections) -> bool:
-    options = projections.options
-    # NaN (an input that is not a number) is not true to anything.
-    return projections.problem.keeps(options.step, max(PREMISE * options.tolerance.relative, EXACT))
+def is_fine_enough(projections: Projections, width: float, ratio: float) -> bool:
+    """Whether the inputs' format is fine compared with the step.
+
+    On a coarse grid, small residuals are more frequent than for continuous directions.
+    """
+    if projections.sees_all_columns:
+        return True
+    step = width * projections.options.step
+    return ratio > 0.0 and projections.problem.keeps(step, thresholds.TOLERANCE_PART * ratio)
+
+
+def is_true_to_step(projections: Projections) -> bool:
+    """Whether the step survives rounding; false for NaN inputs.
+
+    Single entries are divided by the nominal step, so only then do projections show the same slopes.
+    """
+    tolerance = projections.options.tolerance
+    allowed = thresholds.TOLERANCE_PART * (tolerance.relative + tolerance.absolute)
+    return projections.problem.keeps(projections.options.step, allowed)
 
 
 def larger(a: float, b: float) -> float:
-    """The larger of two, or NaN if either is NaN: what is not a number never counts as small."""
+    """The larger of two, or NaN if either is NaN: NaN never counts as small."""
     return a if a != a or b <= a else b

@@ -1,14 +1,14 @@
-"""Is a disagreement at a point that nobody asked for beyond doubt?
+"""Whether a failure at a generated point is beyond doubt.
 
 At such points functions have kinks, ties and jumps, several at once, and frameworks have conventions for them. A
-derivative is called wrong there only if the slopes all around the point leave no other reading:
+derivative is called wrong there only if the slopes around the point allow no other interpretation:
 
-    smooth      the slopes come together towards the point at one number, and the derivative is another
-    one kink    they are one of two numbers, and the derivative lies outside of both
-    no number   the derivative is not finite, and the slopes come together
+    smooth      the slopes tend to one number towards the point, and the derivative is another
+    one kink    the slopes are one of two numbers, and the derivative lies outside both
+    not finite  the derivative is not finite, and the slopes tend to one number
 
-Three equal numbers have a median that is smooth along every line, with a slope that is no sum of slopes; only its
-surroundings show that there is no derivative.
+The median of three equal numbers is smooth along every line, with a slope that is no sum of slopes; only the points
+around it show that there is no derivative. Needed by the gallery case `median_of_equal_numbers`.
 """
 
 from __future__ import annotations
@@ -17,176 +17,147 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, Reason
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import namespace
+from gradvet.core.vectors import namespace, unit
 
-AROUND, FEW = 8, 2
-"""So many points around are looked at, and so many where a first look will do."""
-
-SHORTEST, LONGEST = 2.0**-36, 2.0**-19
-"""Steps along which slopes around the point are taken, relative to the size of the inputs; the points are eight steps
-away. As short as roundoff allows: a function that oscillates within a longer step has slopes of its own there."""
-
-FAR, NEARER = 2.0**-14, 2.0**-20
-"""Two steps at which the slopes of a smooth function differ by as much as the steps do."""
-
-ALIKE = 0.1
-"""Slopes that differ by this part of what the derivative is wrong by are the same."""
-
-MATERIAL, BESIDE = 1e-3, 1e-4
-"""What changes an output by less than this part of itself, or of the largest beside it, over a step of the input's own
-size, is not called wrong."""
-
-ROUNDOFFS = 64.0
+POINTS_AROUND = 8
+"""Number of points around the given one at which slopes are taken, each eight steps away."""
 
 
 def is_confirmed(context: Context, decision: Decision) -> bool:
-    """Whether a failure at a point of the checker's own choice may be called one."""
+    """Whether a failure at a generated point is beyond doubt. Calls the function and its derivative."""
     entry = decision.entry
     if entry is None or entry.column < 0:
         return False
     if decision.reason is Reason.NOT_FINITE:
-        return entry.row < 0 and _slopes_come_together(context, entry.column)
+        return entry.row < 0 and _all_slopes_converge(context, entry.column)
     if entry.row < 0:
         return False
+    directions = _tied_directions(context, entry.column)
     if decision.reason is Reason.OUTSIDE:
-        return any(_is_beyond_one_kink(context, entry.row, d) for d in _along_ties(context, entry.column))
-    return _is_another_slope(context, entry)
+        return any(_is_beyond_one_kink(context, entry.row, d) for d in directions)
+    # Which of several equal numbers gets the derivative of their median is a choice; what all of them get is not.
+    return all(_is_another_slope(context, entry, d) for d in directions)
 
 
-def blocking_reason(context: Context) -> Reason | None:
-    """What a short look shows that makes a scrutiny of the point vain: a jump, or neither slopes nor derivative."""
-    problem, u = context.problem, context.joint_direction()
-    xp = namespace(u)
-    f0 = problem.value[: problem.codomain.size]
-    far, near = (xp.abs(problem.evaluate_at(step * u).values[: f0.shape[0]] - f0) for step in (FAR, NEARER))
-    if not bool(xp.all(near <= far / 8.0 + ROUNDOFFS * context.peak_noise)):
-        return Reason.JUMP
-    broken = context.cotangent(problem.signed(f0.shape[0])).broken
-    d = xp.where(broken, xp.abs(u), xp.zeros_like(u))
-    lost = bool(xp.any(broken)) and not _come_together(context, d, slice(None), FEW)
-    return Reason.NOT_FINITE if lost else None
-
-
-def _is_another_slope(context: Context, entry: Entry) -> bool:
-    """Whether the error is there alone, and also when all that is tied with the entry moves along.
-
-    Which of several equal numbers gets the derivative of their median is a choice; what all of them get is not.
-    """
-    return all(_disagrees(context, entry.row, d) for d in _along_ties(context, entry.column))
-
-
-def _disagrees(context: Context, row: int, d: Array) -> bool:
-    if not _come_together(context, d, slice(row, row + 1)):
+def _is_another_slope(context: Context, entry: Entry, d: Array) -> bool:
+    """Whether the slopes along d tend to one number, and the derivative is another."""
+    row = entry.row
+    if not _converge(context, d, slice(row, row + 1)):
         return False
-    prediction = _claim(context, row, d)
-    rough = float(next(_around(context, d, LONGEST, _beside(context)))[0][row])
-    slopes = _row_around(context, row, d, abs(prediction - rough))
+    predicted = _predicted(context, row, d)
+    longest = thresholds.CONFIRM_STEPS[1]
+    rough = float(next(_around(context, d, longest, _points_around(context)))[0][row])
+    slopes = _slopes_of_row(context, row, d, abs(predicted - rough))
     if not slopes:
         return False
-    error = min(abs(prediction - slope) for slope in slopes)
-    return error > _material(context, row) and max(slopes) - min(slopes) <= ALIKE * error
-
-
-def _claim(context: Context, row: int, d: Array) -> float:
-    """What the derivative says about one output along d."""
-    unit = context.problem.zeros(context.problem.codomain.size)
-    unit[row] = 1.0
-    return float(namespace(d).sum(context.cotangent(unit).w * d))
+    error = min(abs(predicted - slope) for slope in slopes)
+    return error > _material(context, row) and max(slopes) - min(slopes) <= thresholds.CONFIRM_SPREAD * error
 
 
 def _is_beyond_one_kink(context: Context, row: int, d: Array) -> bool:
     """Whether the slopes along d are one of two numbers, and the derivative is not between them."""
-    prediction = _claim(context, row, d)
-    slopes = _row_around(context, row, d, abs(prediction))
+    predicted = _predicted(context, row, d)
+    slopes = _slopes_of_row(context, row, d, abs(predicted))
     if not slopes:
         return False
     low, high = min(slopes), max(slopes)
-    beyond = max(low - prediction, prediction - high)
-    if not beyond > ALIKE * (high - low) + MATERIAL * max(abs(low), abs(high)):
-        return False
-    return all(min(slope - low, high - slope) <= ALIKE * beyond for slope in slopes)
+    beyond = max(low - predicted, predicted - high)
+    allowed = thresholds.CONFIRM_SPREAD * (high - low) + thresholds.CONFIRM_RTOL * max(abs(low), abs(high))
+    is_one_of_two = all(min(s - low, high - s) <= thresholds.CONFIRM_SPREAD * beyond for s in slopes)
+    return beyond > allowed and is_one_of_two
 
 
-def _slopes_come_together(context: Context, column: int) -> bool:
-    """Whether the slopes around differ the less, the nearer to the point they are taken, for every output."""
-    broken = context.excluded
-    xp = namespace(broken)
+def _all_slopes_converge(context: Context, column: int) -> bool:
+    """Whether the slopes of every output tend to one number, along the column and with all excluded columns."""
     alone = _unit(context, column)
-    several = xp.where(broken, xp.abs(context.joint_direction()), alone)
-    return all(_come_together(context, d, slice(None)) for d in (alone, several))
+    excluded = context.scaling.excluded
+    if excluded is None:
+        return _converge(context, alone, slice(None))
+    xp = namespace(alone)
+    several = xp.where(excluded, xp.abs(context.joint_direction()), alone)
+    return all(_converge(context, d, slice(None)) for d in (alone, several))
 
 
-def _come_together(context: Context, d: Array, rows: slice, places: int = AROUND) -> bool:
-    """Towards the point, do the slopes along d come together, and do all values come to the value there?"""
-    beside = _beside(context)[: places + 1]
-    far, near = (_surroundings(context, d, step, beside) for step in (FAR, NEARER))
-    noise = ROUNDOFFS * context.peak_noise
+def _converge(context: Context, d: Array, rows: slice) -> bool:
+    """Whether towards the point the slopes of some rows along d converge, and all values tend to the value there."""
+    points = _points_around(context)
+    far, near = thresholds.CONFIRM_FAR, thresholds.CONFIRM_NEAR
+    wide, narrow = (_spread(context, d, step, points) for step in (far, near))
+    noise = thresholds.CONFIRM_NOISE * context.peak_noise
     xp = namespace(noise)
-    smooth = near.spread <= far.spread / 8.0 + noise / NEARER
-    steady = near.distance <= far.distance / 8.0 + noise
-    return bool(xp.all(smooth[rows])) and bool(xp.all(steady))
+    is_smooth = narrow.of_slopes <= wide.of_slopes / 8.0 + noise / near
+    is_continuous = narrow.of_values <= wide.of_values / 8.0 + noise
+    return bool(xp.all(is_smooth[rows])) and bool(xp.all(is_continuous))
 
 
 @dataclass(frozen=True, slots=True)
-class _Surroundings:
-    """How much slopes next to the point differ among each other, and values from the value at the point."""
+class _Spread:
+    """How much slopes around the point differ from each other, and values from the value at the point."""
 
-    spread: Array
-    distance: Array
+    of_slopes: Array
+    of_values: Array
 
 
-def _surroundings(context: Context, d: Array, step: float, beside: Sequence[Array]) -> _Surroundings:
-    slopes, values = zip(*_around(context, d, step, beside), strict=True)
+def _spread(context: Context, d: Array, step: float, points: Sequence[Array]) -> _Spread:
+    slopes, values = zip(*_around(context, d, step, points), strict=True)
     xp = namespace(d)
     block, f0 = xp.stack(slopes), context.problem.value[: context.problem.codomain.size]
-    distance = xp.max(xp.abs(xp.stack(values) - f0), axis=0)
-    return _Surroundings(xp.max(block, axis=0) - xp.min(block, axis=0), distance)
+    return _Spread(xp.max(block, axis=0) - xp.min(block, axis=0), xp.max(xp.abs(xp.stack(values) - f0), axis=0))
 
 
-def _row_around(context: Context, row: int, d: Array, error: float) -> list[float]:
-    """Slopes of one output along d that are sharp enough to see the error; nothing where it is not material."""
+def _slopes_of_row(context: Context, row: int, d: Array, error: float) -> list[float]:
+    """Slopes of one output along d, with steps that resolve the error; empty where the error is not material."""
     value = abs(float(context.problem.value[row]))
     if not (math.isfinite(error) and error > _material(context, row)):
         return []
-    step = min(LONGEST, max(SHORTEST, ROUNDOFFS * context.problem.eps * value / (ALIKE * error)))
-    return [float(slope[row]) for slope, _ in _around(context, d, step, _beside(context))]
+    shortest, longest = thresholds.CONFIRM_STEPS
+    resolving = thresholds.CONFIRM_NOISE * context.eps * value / (thresholds.CONFIRM_SPREAD * error)
+    step = min(longest, max(shortest, resolving))
+    return [float(slope[row]) for slope, _ in _around(context, d, step, _points_around(context))]
 
 
 def _material(context: Context, row: int) -> float:
-    largest = float(context.peak_noise[row]) / context.problem.eps
-    return max(MATERIAL * abs(float(context.problem.value[row])), BESIDE * largest)
+    largest = float(context.peak_noise[row]) / context.eps
+    own = abs(float(context.problem.value[row]))
+    return max(thresholds.CONFIRM_RTOL * own, thresholds.CONFIRM_PEAK_RTOL * largest)
 
 
-def _along_ties(context: Context, column: int) -> Iterator[Array]:
-    """The column alone; with all of the same value; with all of the same size, away from zero."""
-    unit, point = _unit(context, column), context.problem.point
+def _tied_directions(context: Context, column: int) -> Iterator[Array]:
+    """The column alone; with all elements of the same value; with all of the same absolute value, away from zero."""
+    alone, point = _unit(context, column), context.problem.point
     xp = namespace(point)
-    yield unit
+    yield alone
     same, alike = point == point[column], xp.abs(point) == xp.abs(point[column])
     if int(xp.count_nonzero(same)) > 1:
-        yield xp.where(same, context.lengths, xp.zeros_like(unit))
+        yield xp.where(same, context.lengths, xp.zeros_like(alone))
     if int(xp.count_nonzero(alike)) > int(xp.count_nonzero(same)):
-        yield xp.where(alike, context.lengths * xp.sign(point), xp.zeros_like(unit))
+        yield xp.where(alike, context.lengths * xp.sign(point), xp.zeros_like(alone))
 
 
-def _beside(context: Context) -> list[Array]:
-    """Where to look: at the point itself, and in random directions from it."""
-    return [context.problem.zeros(context.problem.domain.size), *(context.joint_direction() for _ in range(AROUND))]
+def _points_around(context: Context) -> list[Array]:
+    """Displacements: none, then random directions."""
+    here = context.problem.zeros(context.problem.domain.size)
+    return [here, *(context.joint_direction() for _ in range(POINTS_AROUND))]
 
 
-def _around(context: Context, d: Array, step: float, beside: Sequence[Array]) -> Iterator[tuple[Array, Array]]:
-    """The slopes along d of all outputs, and their values, at these places."""
+def _around(context: Context, d: Array, step: float, points: Sequence[Array]) -> Iterator[tuple[Array, Array]]:
+    """Forward differences along d of all outputs, and their values, at points eight steps away."""
     problem, rows = context.problem, context.problem.codomain.size
-    for direction in beside:
+    for direction in points:
         place = 8.0 * step * direction
         start, end = problem.evaluate_at(place), problem.evaluate_at(place + step * d)
         yield (end.values - start.values)[:rows] / step, start.values[:rows]
 
 
+def _predicted(context: Context, row: int, d: Array) -> float:
+    """What the derivative says about one output along d."""
+    cotangent = context.cotangent(unit(context.problem.zeros(context.problem.codomain.size), row))
+    return float(namespace(d).sum(cotangent.vjp * d))
+
+
 def _unit(context: Context, column: int) -> Array:
-    u = context.problem.zeros(context.problem.domain.size)
-    u[column] = context.lengths[column]
-    return u
+    return unit(context.problem.zeros(context.problem.domain.size), column, float(context.lengths[column]))

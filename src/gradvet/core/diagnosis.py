@@ -1,7 +1,7 @@
-"""What kind of wrong: a pattern in the entries that disagree, and where to look for the mistake.
+"""The likely cause of wrong entries, from the pattern that they form.
 
-A pattern is one small function that gives its sentence, or nothing where the entries do not bear it out. They are asked
-in the order of `PATTERNS`; what explains the entries most closely comes first.
+A pattern is a function that returns its sentence, or nothing where the entries do not fit. The first that fits, in the
+order of `PATTERNS`, is reported; the most specific come first.
 """
 
 from __future__ import annotations
@@ -12,23 +12,26 @@ from dataclasses import dataclass
 
 import array_api_compat
 
+from gradvet.core import thresholds
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import namespace
 
-ALIKE = 1e-3
-"""Ratios and entries that differ by less than this, relative to their size, count as equal."""
-
-MATCHED = 100
-"""Up to so many rows or columns, a permutation of them is looked for."""
+MAX_PERMUTED = 100
+"""Largest number of rows or columns that are compared with permutations of each other."""
 
 
 def diagnose(
-    numerical: Array, derivative: Array, tolerance: float, *, parts: tuple[int, int] = (1, 1), alike: float = ALIKE
+    numerical: Array,
+    derivative: Array,
+    tolerance: float,
+    *,
+    parts: tuple[int, int] = (1, 1),
+    alike: float | None = None,
 ) -> str:
     """One sentence about a block of outputs × inputs whose two versions disagree.
 
-    `parts` is how many coordinates make up one number of the output and of the input: 2 where it is complex. `alike` is
-    how far apart, relative to their size, ratios and entries may be that count as equal.
+    `parts` are the numbers of coordinates of one number of the output and of the input: 2 where it is complex. `alike`
+    is the relative difference up to which ratios and entries count as equal.
     """
     xp = namespace(numerical)
     if not bool(xp.all(xp.isfinite(derivative))):
@@ -37,7 +40,7 @@ def diagnose(
         return "Both the derivative and the function's differences are not finite at this point."
     if not bool(xp.all(xp.isfinite(numerical))):
         return "The function itself is not finite close to this point: choose inputs inside its domain."
-    case = _Case(numerical, derivative, tolerance, parts, alike)
+    case = _Case(numerical, derivative, tolerance, parts, thresholds.EQUAL_RATIO[1] if alike is None else alike)
     if not bool(xp.any(case.wrong)):
         return ""
     return next((sentence for pattern in PATTERNS if (sentence := pattern(case))), "")
@@ -51,7 +54,7 @@ class _Case:
     derivative: Array
     tolerance: float
     parts: tuple[int, int]
-    alike: float = ALIKE
+    alike: float
 
     @property
     def xp(self) -> Array:
@@ -122,7 +125,7 @@ def _diagonal(case: _Case) -> str:
 
 
 def _on_diagonal(case: _Case, amounts: Array) -> str:
-    """The diagonal alone is wrong, beside entries that are not zero and right."""
+    """The sentence for a wrong diagonal beside right entries that are not zero."""
     alone = case.is_zero(case.beside_diagonal(case.numerical))
     if alone or case.is_zero(amounts[:1]) or not case.same(amounts, amounts[:1]):
         return ""
@@ -162,7 +165,7 @@ def _factor(case: _Case) -> str:
 
 
 def _cause(case: _Case, ratio: float) -> str:
-    """What a factor can come from; one that is a number of elements, or its inverse, suggests a mean or a sum."""
+    """The likely cause of a factor: a number of elements, or its inverse, suggests a mean or a sum."""
     cause = "a wrong constant factor"
     for side, size in zip(("output", "input"), case.shape, strict=True):
         if size > 1 and math.isclose(ratio, size, rel_tol=case.alike):
@@ -205,7 +208,7 @@ def _permuted(case: _Case) -> str:
 
 
 def _order(case: _Case) -> tuple[list[int] | None, str]:
-    """In which order the derivative has the elements of one side, if that is all that is wrong with it."""
+    """The order of the elements of one side in the derivative, if only their order is wrong."""
     inputs = _matching(case, case.derivative.T, case.numerical.T)
     if inputs is not None:
         return inputs, "input"
@@ -215,13 +218,13 @@ def _order(case: _Case) -> tuple[list[int] | None, str]:
 def _matching(case: _Case, found: Array, expected: Array) -> list[int] | None:
     """For each row of `found` the row of `expected` that it equals, each used once; None if there is no such order."""
     xp, size = case.xp, int(found.shape[0])
-    if not 2 <= size <= MATCHED:
+    if not 2 <= size <= MAX_PERMUTED:
         return None
     allowed = case.tolerance + case.alike * xp.abs(expected)
     order: list[int] = []
     for number in range(size):
         alike = xp.all(xp.abs(found[number, :] - expected) <= allowed, axis=1)
-        # Itself first: a row that is right has not moved.
+        # The row itself first, so that right rows keep their place.
         candidates = [number, *range(size)]
         place = next((place for place in candidates if bool(alike[place]) and place not in order), None)
         if place is None:

@@ -1,4 +1,4 @@
-"""The classical comparison: every entry within atol + rtol · |numerical|.
+"""Tolerance policy: every entry within atol + rtol · |numerical|.
 
 A complex number is compared as one number: where the derivative under test is known by rows, an entry belongs to one
 real coordinate of an output and to one (real or complex) number of an input; where it is known by columns, the reverse.
@@ -7,13 +7,14 @@ real coordinate of an output and to one (real or complex) number of an input; wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from gradvet.core.certificate import larger
+from gradvet.core.certificate import Residual, forward_residual, larger, reverse_residual
 from gradvet.core.jacobians import BLOCK, ForwardJacobian, Jacobian, Numerical, ReverseJacobian
-from gradvet.core.localise import ByColumns, ByRows, locate
+from gradvet.core.localise import ByColumns, ByRows, EntrySearch, locate
 from gradvet.core.miss_probability import Plan, resolving_ratio
 from gradvet.core.problem import Problem
 from gradvet.core.projections import OutOfReachError, Projections
@@ -22,9 +23,9 @@ from gradvet.core.vectors import namespace
 from gradvet.options import Tolerance
 
 CACHED_ENTRIES = 2**16
-"""Entries that are compared at a time: what is computed about more of them leaves the caches before it is used."""
+"""Entries that are compared at a time: intermediate results of more do not fit the processor's caches."""
 
-SHOWN = 10_000
+MAX_KEPT_ENTRIES = 10_000
 """A pair of leaves with at most this many entries keeps its two matrices, for the diagnosis and the message."""
 
 
@@ -48,7 +49,7 @@ class ComparedEntry:
 
     @property
     def excess(self) -> float:
-        """How many times the allowed difference; what is not a number is infinitely far off."""
+        """The difference as a multiple of the allowed one; infinite for NaN."""
         return _or_infinite(self.difference / self.allowed) if self.allowed else float("inf")
 
 
@@ -79,7 +80,7 @@ class Comparison:
         self.pairs: dict[tuple[int, int], Pair] = {}
         self.complete = True
         self.miss = 0.0
-        """How probable it is at most that a wrong entry hid in a block that only random codirections looked at."""
+        """Probability, at most, that a block which only random cotangents compared has a wrong entry."""
 
     @property
     def disagrees(self) -> bool:
@@ -98,7 +99,7 @@ class Comparison:
                 # An even number of rows: real and imaginary parts stay together.
                 until = min(stop, start + max(2, CACHED_ENTRIES // numerical.shape[1] // 2 * 2))
                 block = slice(start - row, until - row)
-                self._judge(pair, (start, column), numerical[block, :], derivative[block, :])
+                self._compare(pair, (start, column), numerical[block, :], derivative[block, :])
                 start = until
 
     def _pair(self, output: int, source: int) -> Pair:
@@ -109,7 +110,7 @@ class Comparison:
             self.pairs[output, source] = Pair(output, source, rows.size * columns.size // counted.parts)
         return self.pairs[output, source]
 
-    def _judge(self, pair: Pair, corner: tuple[int, int], numerical: Array, derivative: Array) -> None:
+    def _compare(self, pair: Pair, corner: tuple[int, int], numerical: Array, derivative: Array) -> None:
         xp = namespace(numerical)
         output = self.problem.codomain.leaves[pair.output].coordinates
         source = self.problem.domain.leaves[pair.input].coordinates
@@ -127,7 +128,7 @@ class Comparison:
         for number, part in enumerate(("real", "imag") if row_parts == 2 else ("",)):
             rows = wrong[(number - first) % row_parts :: row_parts, :]
             pair.wrong[part] = pair.wrong.get(part, 0) + int(xp.count_nonzero(rows))
-        if output.size * source.size <= SHOWN:
+        if output.size * source.size <= MAX_KEPT_ENTRIES:
             pair.numerical.append(numerical)
             pair.derivative.append(derivative)
         if bool(xp.any(wrong)):
@@ -142,7 +143,7 @@ class Comparison:
         n, a = both
         xp = namespace(n)
         excess = difference / allowed
-        # 0/0 is an entry that is right; what is not a number otherwise is infinitely far off.
+        # 0/0 is an entry that is right; any other NaN counts as infinite.
         excess = xp.where(difference == 0.0, xp.zeros_like(excess), excess)
         excess = xp.where(xp.isnan(excess), xp.full_like(excess, float("inf")), excess)
         i, j = divmod(int(xp.argmax(xp.reshape(excess, (-1,)))), excess.shape[1])
@@ -172,45 +173,85 @@ def _or_infinite(value: float) -> float:
     return float("inf") if value != value else value
 
 
-SWEPT = 1024
-"""Where all columns and rows together take no more evaluations than this, they are compared at once."""
+SWEEP_FIRST = 1024
+"""A sweep of at most this many evaluations is made at once, without a search for wrong entries before it."""
 
-SMALL = 4
-"""So few rows are compared entry by entry at once, without a look through random codirections first."""
+FEW_ROWS = 4
+"""Up to this many rows are compared entry by entry at once, without a comparison by random cotangents first."""
 
-SCREENING = 3
-"""Codirections through which a column is looked at before its entries are."""
+BLOCK_COTANGENTS = 3
+"""Random cotangents by which a block of columns is compared before its entries are."""
+
+MIN_SPARE = 8
+"""Evaluations that a certificate may always cost, however few entries there are."""
+
+MAX_DESCENTS = 4
+"""Searches from different directions, to find more than one wrong entry."""
 
 
-def compare_reverse(projections: Projections) -> Comparison:
-    """Reverse mode against differences: wrong entries if there are any, else all entries."""
+@dataclass(frozen=True, slots=True)
+class ToleranceMode:
+    """Reverse or forward mode as a comparison uses it: residual, search, Jacobian and price."""
+
+    name: str
+    axis: Axis
+    residual: Residual
+    search: Callable[[Projections], EntrySearch]
+    jacobian: Callable[[Projections], Jacobian]
+
+    def price(self, problem: Problem) -> int:
+        """Evaluations and derivative passes that a sweep over all entries takes."""
+        rows, columns = problem.codomain.size, problem.domain.size
+        return 2 * columns + rows if self.axis is Axis.INPUTS else 3 * columns
+
+    def torch_price(self, problem: Problem) -> int:
+        """The same for torch's slow mode, which runs each backward pass twice."""
+        rows, columns = problem.codomain.size, problem.domain.size
+        return 2 * columns + 2 * rows + 4 if self.axis is Axis.INPUTS else 3 * columns + 1
+
+
+REVERSE = ToleranceMode("reverse", Axis.INPUTS, reverse_residual, ByRows, ReverseJacobian)
+FORWARD = ToleranceMode(
+    "forward", Axis.OUTPUTS, forward_residual, ByColumns, lambda projections: ForwardJacobian(projections.problem)
+)
+
+
+def spare_evaluations(problem: Problem, mode: ToleranceMode) -> float:
+    """Evaluations that a certificate may cost, and a search as many: with a sweep, a tenth more than torch's price."""
+    return max(MIN_SPARE, (1.1 * mode.torch_price(problem) - mode.price(problem)) / 2.0)
+
+
+def compare(projections: Projections, mode: ToleranceMode) -> Comparison:
+    """The derivative against differences: wrong entries that a search finds, else all entries."""
     problem = projections.problem
-    if 2 * problem.domain.size + problem.codomain.size > SWEPT and _may_search(projections):
-        found = Comparison(problem, projections.options.tolerance, Axis.INPUTS)
-        numerical = Numerical(projections)
-        for row, column in _located(projections, ByRows(projections)):
+    if mode.price(problem) > SWEEP_FIRST and _may_search(projections):
+        descents = spare_evaluations(problem, mode) / _descent_price(problem)
+        found = located(projections, mode, min(MAX_DESCENTS, int(descents)))
+        if found.disagrees:
+            return found
+    return sweep(projections, mode)
+
+
+def _descent_price(problem: Problem) -> float:
+    """Evaluations that one descent takes at most: halving rows by backward passes, columns by differences."""
+    return math.log2(problem.codomain.size + 1) + 3.0 * math.log2(problem.domain.size + 1)
+
+
+def located(projections: Projections, mode: ToleranceMode, descents: int) -> Comparison:
+    """The entries that a search from projections names, each compared with its own difference."""
+    problem = projections.problem
+    found = Comparison(problem, projections.options.tolerance, mode.axis)
+    found.complete = False
+    numerical = Numerical(projections)
+    for row, column in _located(projections, mode.search(projections), descents):
+        if mode.axis is Axis.INPUTS:
             start, stop = _number(problem.domain, column)
             entries = projections.row(row)[None, start:stop]
             found.add((row, start), numerical.columns(start, stop)[row : row + 1, :], entries)
-        if found.disagrees:
-            found.complete = False
-            return found
-    return _sweep(projections, ReverseJacobian(projections), Axis.INPUTS)
-
-
-def compare_forward(projections: Projections) -> Comparison:
-    """Forward mode against differences: wrong entries if there are any, else all entries."""
-    problem = projections.problem
-    jvp = ForwardJacobian(problem)
-    if 3 * problem.domain.size > SWEPT and _may_search(projections):
-        found = Comparison(problem, projections.options.tolerance, Axis.OUTPUTS)
-        numerical = Numerical(projections)
-        for _, column in _located(projections, ByColumns(projections)):
-            found.add((0, column), numerical.columns(column, column + 1), jvp.columns(column, column + 1))
-        if found.disagrees:
-            found.complete = False
-            return found
-    return _sweep(projections, jvp, Axis.OUTPUTS)
+        else:
+            derivative = ForwardJacobian(problem).columns(column, column + 1)
+            found.add((0, column), numerical.columns(column, column + 1), derivative)
+    return found
 
 
 def _may_search(projections: Projections) -> bool:
@@ -218,10 +259,10 @@ def _may_search(projections: Projections) -> bool:
     return projections.problem.independent and not projections.options.exhaustive
 
 
-def _located(projections: Projections, search: ByRows | ByColumns) -> list[tuple[int, int]]:
-    """Entries that seem wrong; none where the function cannot be walked far enough to search."""
+def _located(projections: Projections, search: EntrySearch, descents: int) -> list[tuple[int, int]]:
+    """Entries that seem wrong; none where the function raises along the directions of the search."""
     try:
-        return locate(projections, search)
+        return locate(projections, search, descents)
     except OutOfReachError:
         return []
 
@@ -234,11 +275,11 @@ def _number(domain: Space, column: int) -> tuple[int, int]:
     return start, start + parts
 
 
-def _sweep(projections: Projections, derivative: Jacobian, axis: Axis) -> Comparison:
-    """Every entry, in blocks of columns; a block that random codirections certify is not looked at further."""
+def sweep(projections: Projections, mode: ToleranceMode) -> Comparison:
+    """Every entry, in blocks of columns; of a block that random cotangents certify no entry is computed."""
     problem = projections.problem
-    numerical = Numerical(projections)
-    comparison = Comparison(problem, projections.options.tolerance, axis)
+    numerical, derivative = Numerical(projections), mode.jacobian(projections)
+    comparison = Comparison(problem, projections.options.tolerance, mode.axis)
     for start, stop in _blocks(problem.domain, problem.codomain.size):
         block = numerical.columns(start, stop)
         if isinstance(derivative, ReverseJacobian):
@@ -262,17 +303,17 @@ def _blocks(domain: Space, rows: int) -> Iterator[tuple[int, int]]:
 
 
 def _suspicious(projections: Projections, block: Array, start: int, stop: int) -> bool:
-    """Whether random codirections cannot show that these columns agree. Few rows are always looked at."""
-    if block.shape[0] <= SMALL or not projections.linear or projections.options.exhaustive:
+    """Whether random cotangents cannot certify these columns; always for few rows."""
+    if block.shape[0] <= FEW_ROWS or not projections.linear or projections.options.exhaustive:
         return True
     xp = namespace(block)
     options = projections.options
     residual = 0.0
-    for number in range(SCREENING):
+    for number in range(BLOCK_COTANGENTS):
         probe = projections.probe_cotangents(number + 1)[number]
         found = float(xp.max(xp.abs(probe.v @ block - probe.vjp[start:stop])))
         residual = larger(residual, found)
-        ratio = resolving_ratio(options.miss / SCREENING, Plan(None, number + 1))
+        ratio = resolving_ratio(options.miss / BLOCK_COTANGENTS, Plan(None, number + 1))
         if residual <= ratio * options.tolerance.absolute / 2**0.5:
             return False
     return True

@@ -19,13 +19,13 @@ _seeds: list[int] = []
 
 @contextmanager
 def listening(listen: Listener, seed: int | None = None) -> Iterator[None]:
-    """Inside, the report of every check also goes to `listen`, passed or not.
+    """Pass the report of every check inside to `listen`, whatever its verdict.
 
     A seed holds for every check that names none of its own.
 
     >>> import gradvet, torch
     >>> reports = []
-    >>> with observed(reports.append, seed=7):
+    >>> with listening(reports.append, seed=7):
     ...     gradvet.gradcheck(torch.sin, torch.ones(3, dtype=torch.float64, requires_grad=True))
     True
     >>> [(report.title, report.verdict.value, report.seed) for report in reports]

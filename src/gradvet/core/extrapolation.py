@@ -1,13 +1,13 @@
-"""One scalar along one direction, at steps in ratio two: is the slope under test the slope, and how sure is that?
+"""From a step sweep to a slope with an error bar.
 
-φ(t) = v·f(x + t u) less what the derivative under test predicts is, with t > 0,
+φ(t) = v·f(x + t u) minus the prediction of the derivative under test is, for t > 0,
 
     odd part   O(t) = e t + c₃ t³ + ...      e: the error of the derivative along u
     even part  E(t) = a t + c₂ t² + ...      a: half the jump of the slope, zero where φ is smooth
 
-plus noise, whose size the values themselves show. Extrapolations of several orders at every step give many estimates
-of e and a. Choosing the one with the smallest standard error would choose the luckiest. Instead, from the noisiest
-on, each must overlap all before it (Lepski's rule); the last one that does has the error bar.
+plus noise, whose size the values show themselves. Extrapolations of several orders at every step give many estimates
+of e and a. The one with the smallest standard error would be too optimistic. Instead, from the noisiest estimate on,
+each must overlap all before it (Lepski's rule); the last one that does gives the value and the error bar.
 """
 
 from __future__ import annotations
@@ -19,173 +19,150 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from gradvet.core import thresholds
 from gradvet.core.finite_differences import StepSweep
 
-WIDTH = 4.0
-"""Half an interval of confidence, in standard errors."""
-
-PLATEAU = 3
-"""So many steps in a row must show the same error before it counts."""
-
-WILD = 1e3
-"""Noise of so many times the least is not roundoff."""
-
-WAVES = 0.02
-"""And noise of so large a part of all that the values ever vary by may be waves between the steps."""
-
-CLEARLY = 16.0
-"""An error of so many roundoffs over a step cannot hide there."""
-
-STAIR = 2.0**-18
-"""Values that stand still over steps this wide are hardly rounded, even by a format of 24 bits."""
-
-ROUNDED = 320.0
-"""So many times the least noise is no rounding: 64 roundoffs."""
-
 ODD_FILTER, SIDE_FILTER, EVEN_FILTER = (1.0, -10.0, 16.0), (1.0, -6.0, 8.0), (-0.125, 0.875, -1.75, 1.0)
-"""Combinations of values at t, t/2, t/4, t/8 from which (t, t³), (t, t²) and (1, t, t²) drop out: noise is left."""
+"""Weights of values at t, t/2, t/4, t/8 that cancel (t, t³), (t, t²) and (1, t, t²), so that noise remains."""
 
 ODD_ORDERS = ((1.0,), (-1.0 / 3.0, 4.0 / 3.0), (1.0 / 45.0, -20.0 / 45.0, 64.0 / 45.0))
-"""Weights of the slopes at t, t/2, t/4 that leave no t², no t⁴."""
+"""Weights of the slopes at t, t/2, t/4 that cancel t² and t⁴."""
 
 SIDE_ORDERS = ((-1.0, 2.0), (1.0 / 3.0, -2.0, 8.0 / 3.0))
-"""Weights of the slopes at t, t/2, t/4 that leave no t, no t²."""
+"""Weights of the slopes at t, t/2, t/4 that cancel t and t²."""
 
 EVEN_ORDERS = ((-2.0, 5.0, -2.0),)
-"""Weights of the slopes at t, t/2, t/4 that leave neither t nor 1/t: the noise of f(x) itself is a constant in E."""
+"""Weights of the slopes at t, t/2, t/4 that cancel t and 1/t: the noise of f(x) itself is a constant in E."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number and how far from the truth it may be."""
+    """A number with its error bar."""
 
     value: float
     error: float
     step: float = 0.0
-    """The step that it rests on, where there is one."""
+    """The step that it rests on; 0 where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlopeFit:
-    """What the ladder shows."""
+    """What a step sweep shows."""
 
     error: Estimate
-    """e: by how much the derivative under test is off."""
+    """e: error of the derivative under test along u."""
     kink: Estimate
-    """a: half the difference of the one-sided slopes; infinitely uncertain where only one side exists."""
-    plateau: bool
+    """a: half the difference of the one-sided slopes; infinite error bar where only one side exists."""
+    has_plateau: bool
     """Whether the error is the same over several steps."""
-    bent: bool = False
+    has_kink_plateau: bool = False
     """Whether the kink is the same over several steps."""
     one_sided: bool = False
-    jump: bool = False
-    still: bool = False
-    """Whether no value changed at any step that counts."""
-    steep: bool = False
+    jumps: bool = False
+    is_constant: bool = False
+    """Whether no value changed at any step in use."""
+    is_steep: bool = False
     """Whether the slopes grow without limit towards the point."""
-    wild: float = 0.0
-    """Where the values vary from step to step by far more than roundoff: by how much, over the smallest step."""
     unevenness: float = 0.0
-    """By how many roundoffs the values vary from step to step beyond what is smooth."""
-    denied: bool = False
-    """Whether the narrowest steps at which an error of this size could not hide in roundoff show none."""
-    stairs: bool = False
-    """Whether the values stand still over steps that are too wide for rounding, and move over wider ones."""
+    """Noise in noise floors: how much the values vary from step to step beyond what is smooth."""
+    is_denied: bool = False
+    """Whether the smallest steps that would show an error of this size show none."""
+    rise: float = 0.0
+    """Largest change of v·f at any step; 0 where it is roundoff."""
+    is_quantised: bool = False
+    """Whether the values stay exactly equal over some steps: they are multiples of a number coarser than their spacing.
+    """
+    has_stairs: bool = False
+    """Whether the values are constant over steps too wide for rounding, and change over wider ones."""
 
 
-NOTHING = SlopeFit(Estimate(0.0, math.inf), Estimate(0.0, math.inf), plateau=False)
+NOTHING = SlopeFit(Estimate(0.0, math.inf), Estimate(0.0, math.inf), has_plateau=False)
 
 
-def fit_slope(step_sweep: StepSweep) -> SlopeFit:
-    """Both sides where both are finite, else the one that is."""
-    both = _usable(
-        step_sweep,
-        [math.isfinite(p) and math.isfinite(m) for p, m in zip(step_sweep.plus, step_sweep.minus, strict=True)],
-    )
-    if len(both) >= PLATEAU + 1:
-        return replace(_two_sided(step_sweep, both), stairs=_stairs(step_sweep))
-    for values in (step_sweep.plus, [-value for value in step_sweep.minus]):
-        kept = _usable(step_sweep, [math.isfinite(value) for value in values])
-        if len(kept) >= PLATEAU + 1:
-            return _one_sided(step_sweep, kept, values)
+def fit_slope(sweep: StepSweep) -> SlopeFit:
+    """Both sides where both are finite, otherwise the side that is."""
+    rise, is_quantised = _rise(sweep), any(not any(counts) for counts in sweep.changed)
+    finite = [math.isfinite(p) and math.isfinite(m) for p, m in zip(sweep.plus, sweep.minus, strict=True)]
+    both = _usable(sweep, finite)
+    if len(both) >= thresholds.PLATEAU_STEPS + 1:
+        return replace(_two_sided(sweep, both), has_stairs=_has_stairs(sweep), rise=rise, is_quantised=is_quantised)
+    for values in (sweep.plus, [-value for value in sweep.minus]):
+        kept = _usable(sweep, [math.isfinite(value) for value in values])
+        if len(kept) >= thresholds.PLATEAU_STEPS + 1:
+            return replace(_one_sided(sweep, kept, values), rise=rise, is_quantised=is_quantised)
     return NOTHING
 
 
-def _usable(step_sweep: StepSweep, finite: Sequence[bool]) -> list[int]:
-    """Steps below the last one that is not finite, and above those at which the values stand still.
+def _rise(sweep: StepSweep) -> float:
+    return sweep.rise if sweep.rise > thresholds.FLAT_NOISE * sweep.noise_floor else 0.0
 
-    Values that stand still over wide steps are flat; over narrow ones they are rounded, and show nothing.
+
+def _usable(sweep: StepSweep, finite: Sequence[bool]) -> list[int]:
+    """Steps below the last one that is not finite, and above those at which the values no longer change.
+
+    Values that are constant over wide steps are constant; over small ones they are rounded, and show nothing.
     """
-    first = max((i + 1 for i, good in enumerate(finite) if not good), default=0)
-    still = next((i for i in range(first, len(finite)) if not any(step_sweep.moved[i:])), len(finite))
-    if still < len(finite) and step_sweep.steps[still] >= step_sweep.flat:
-        return list(range(still, len(finite)))
-    most = max(step_sweep.moved[first:], default=0)
-    return [i for i in range(first, len(finite)) if 2 * step_sweep.moved[i] >= most]
+    levels = range(len(finite))
+    first = max((i + 1 for i in levels if not finite[i]), default=0)
+    moved = [sweep.moved(i) for i in levels]
+    constant_from = next((i for i in levels[first:] if not any(moved[i:])), len(finite))
+    if constant_from < len(finite) and sweep.steps[constant_from] >= sweep.constant_step:
+        return list(levels[constant_from:])
+    most = max(moved[first:], default=0)
+    return [i for i in levels[first:] if 2 * moved[i] >= most]
 
 
-def _stairs(step_sweep: StepSweep) -> bool:
-    return any(
-        _stands(step_sweep, side, still)
-        for side, still in zip((step_sweep.plus, step_sweep.minus), zip(*step_sweep.still, strict=True), strict=False)
-    )
+def _has_stairs(sweep: StepSweep) -> bool:
+    """Whether one side is constant over wide steps and changes over wider ones."""
+    least = thresholds.STAIR_NOISE * sweep.noise_floor
+    for side, values in enumerate((sweep.plus, sweep.minus)):
+        slopes = [abs(r) / t for r, t in zip(values, sweep.steps, strict=True) if least < abs(r) < math.inf]
+        steepest = max(slopes, default=0.0)
+        for step, counts in zip(sweep.steps, sweep.changed, strict=True):
+            if not counts[side] and step >= thresholds.STAIR_STEP and steepest * step > least:
+                return True
+    return False
 
 
-def _stands(step_sweep: StepSweep, side: Sequence[float], still: Sequence[bool]) -> bool:
-    """Whether one side stands still over wide steps, and moves over wider ones."""
-    least = ROUNDED * step_sweep.floor
-    slopes = [
-        abs(value) / step for value, step in zip(side, step_sweep.steps, strict=True) if least < abs(value) < math.inf
-    ]
-    steepest = max(slopes, default=0.0)
-    return any(
-        rests and step >= STAIR and steepest * step > least for step, rests in zip(step_sweep.steps, still, strict=True)
-    )
-
-
-def _two_sided(step_sweep: StepSweep, kept: Sequence[int]) -> SlopeFit:
-    steps = [step_sweep.steps[i] for i in kept]
-    plus, minus = ([side[i] for i in kept] for side in (step_sweep.plus, step_sweep.minus))
+def _two_sided(sweep: StepSweep, kept: Sequence[int]) -> SlopeFit:
+    steps = [sweep.steps[i] for i in kept]
+    plus, minus = ([side[i] for i in kept] for side in (sweep.plus, sweep.minus))
     odd, even = ([(p + sign * m) / 2.0 for p, m in zip(plus, minus, strict=True)] for sign in (-1.0, 1.0))
-    noise = max(_noise(odd, ODD_FILTER), step_sweep.floor, step_sweep.grain)
+    noise = max(_noise(odd, ODD_FILTER), sweep.noise_floor, sweep.quantum)
     error = _lepski(steps, odd, noise, ODD_ORDERS)
-    doubt = max(_noise(even, EVEN_FILTER), noise)
-    kink = _lepski(steps, even, doubt, EVEN_ORDERS)
-    jump = _constant(odd, step_sweep.floor) or _constant(even, step_sweep.floor)
+    even_noise = max(_noise(even, EVEN_FILTER), noise)
+    kink = _lepski(steps, even, even_noise, EVEN_ORDERS)
     return SlopeFit(
         error,
         kink,
-        plateau=_plateau(steps, odd, noise, error),
-        bent=_plateau(steps, _without_constant(even), 7.0 * doubt, kink),
-        still=not any(step_sweep.moved[i] for i in kept),
-        jump=jump,
-        steep=_steep(steps, odd) or _steep(steps, even),
-        denied=any(_denied(steps, side, step_sweep.floor, error) for side in (odd, plus, minus)),
-        unevenness=noise / step_sweep.floor if step_sweep.floor else 0.0,
-        wild=noise / steps[-1] if noise > max(WILD * step_sweep.floor, WAVES * step_sweep.rise) else 0.0,
+        has_plateau=_has_plateau(steps, odd, noise, error),
+        has_kink_plateau=_has_plateau(steps, _linear_part(even), 7.0 * even_noise, kink),
+        is_constant=not any(sweep.moved(i) for i in kept),
+        jumps=_tends_to_constant(odd, sweep.noise_floor) or _tends_to_constant(even, sweep.noise_floor),
+        is_steep=_is_steep(steps, odd) or _is_steep(steps, even),
+        is_denied=any(_is_denied(steps, side, sweep.noise_floor, error) for side in (odd, plus, minus)),
+        unevenness=noise / sweep.noise_floor if sweep.noise_floor else 0.0,
     )
 
 
-def _one_sided(step_sweep: StepSweep, kept: Sequence[int], values: Sequence[float]) -> SlopeFit:
-    steps, side = [step_sweep.steps[i] for i in kept], [values[i] for i in kept]
-    noise = max(_noise(side, SIDE_FILTER), step_sweep.floor, step_sweep.grain)
+def _one_sided(sweep: StepSweep, kept: Sequence[int], values: Sequence[float]) -> SlopeFit:
+    steps, side = [sweep.steps[i] for i in kept], [values[i] for i in kept]
+    noise = max(_noise(side, SIDE_FILTER), sweep.noise_floor, sweep.quantum)
     error = _lepski(steps, side, noise, SIDE_ORDERS)
-    found = _plateau(steps, side, noise, error)
-    jump, denied = _constant(side, step_sweep.floor), _denied(steps, side, step_sweep.floor, error)
     return SlopeFit(
         error,
         Estimate(0.0, math.inf),
-        found,
+        _has_plateau(steps, side, noise, error),
         one_sided=True,
-        jump=jump,
-        steep=_steep(steps, side),
-        denied=denied,
-        unevenness=noise / step_sweep.floor if step_sweep.floor else 0.0,
+        jumps=_tends_to_constant(side, sweep.noise_floor),
+        is_steep=_is_steep(steps, side),
+        is_denied=_is_denied(steps, side, sweep.noise_floor, error),
+        unevenness=noise / sweep.noise_floor if sweep.noise_floor else 0.0,
     )
 
 
 def _noise(values: Sequence[float], weights: Sequence[float]) -> float:
-    """The spread of what the filter leaves over the smaller half of the steps, as a standard deviation."""
+    """Standard deviation of what the filter leaves over the smaller half of the steps, by the median."""
     width = len(weights)
     left = [abs(sum(w * values[i + k] for k, w in enumerate(weights))) for i in range(len(values) - width + 1)]
     return 1.4826 * median(left[len(left) // 2 :]) / math.sqrt(sum(w * w for w in weights))
@@ -194,6 +171,7 @@ def _noise(values: Sequence[float], weights: Sequence[float]) -> float:
 def _lepski(
     steps: Sequence[float], values: Sequence[float], noise: float, orders: Sequence[Sequence[float]]
 ) -> Estimate:
+    """The order with the smallest error bar, each by Lepski's rule."""
     found = [_consistent(steps, values, noise, order) for order in orders]
     return min(found, key=lambda estimate: estimate.error)
 
@@ -205,65 +183,66 @@ def _consistent(steps: Sequence[float], values: Sequence[float], noise: float, w
     for start in range(len(steps) - len(weights), -1, -1):
         value = sum(w * slopes[start + k] for k, w in enumerate(weights))
         spread = math.sqrt(sum((w / steps[start + k]) ** 2 for k, w in enumerate(weights)))
-        reach = WIDTH * noise * spread
-        if max(low, value - reach) > min(high, value + reach):
+        bar = thresholds.INTERVAL_WIDTH * noise * spread
+        if max(low, value - bar) > min(high, value + bar):
             break
-        low, high = max(low, value - reach), min(high, value + reach)
-        best = Estimate(value, reach, steps[start])
+        low, high = max(low, value - bar), min(high, value + bar)
+        best = Estimate(value, bar, steps[start])
     return best
 
 
-def _plateau(steps: Sequence[float], values: Sequence[float], noise: float, error: Estimate) -> bool:
-    """Whether several steps in a row show this very error, clear of the noise."""
+def _has_plateau(steps: Sequence[float], values: Sequence[float], noise: float, error: Estimate) -> bool:
+    """Whether several consecutive steps show this error, above the noise."""
     run = 0
+    tolerance = thresholds.PLATEAU_RTOL * abs(error.value) + error.error
     for step, value in zip(steps, values, strict=False):
-        slope, spread = value / step, WIDTH * noise / step
-        run = run + 1 if abs(slope - error.value) <= 0.1 * abs(error.value) + error.error and abs(slope) > spread else 0
-        if run >= PLATEAU:
+        slope, bar = value / step, thresholds.INTERVAL_WIDTH * noise / step
+        run = run + 1 if abs(slope - error.value) <= tolerance and abs(slope) > bar else 0
+        if run >= thresholds.PLATEAU_STEPS:
             return True
     return False
 
 
-def _denied(steps: Sequence[float], values: Sequence[float], floor: float, error: Estimate) -> bool:
-    """A derivative is about narrow steps: what wide ones show against it counts only if those do not speak for it.
+def _is_denied(steps: Sequence[float], values: Sequence[float], noise_floor: float, error: Estimate) -> bool:
+    """Whether the smallest steps that could show the error agree with the derivative.
 
-    Teeth, waves and jumps between the wide steps look like another slope there. One side is enough.
+    Structure between the wide steps (teeth, waves, jumps) looks like another slope there. One side is enough.
     """
-    clear = [
-        value / step for step, value in zip(steps, values, strict=True) if CLEARLY * floor <= abs(error.value) * step
-    ]
-    narrowest = clear[-max(1, len(steps) // 8) :]
-    return bool(narrowest) and all(abs(slope) <= abs(error.value) / 4.0 for slope in narrowest)
+    size = abs(error.value)
+    visible = [v / t for t, v in zip(steps, values, strict=True) if thresholds.VISIBLE_NOISE * noise_floor <= size * t]
+    smallest = visible[-max(1, len(steps) // 8) :]
+    return bool(smallest) and all(abs(slope) <= size / 4.0 for slope in smallest)
 
 
-def _without_constant(even: Sequence[float]) -> list[float]:
+def _linear_part(even: Sequence[float]) -> list[float]:
     """The part of E that is proportional to t, at each step that has two smaller ones."""
     return [-2.0 * a + 10.0 * b - 8.0 * c for a, b, c in zip(even, even[1:], even[2:], strict=False)]
 
 
-def _constant(values: Sequence[float], floor: float) -> bool:
+def _tends_to_constant(values: Sequence[float], noise_floor: float) -> bool:
     """Whether the smallest steps all leave the same difference: the function jumps at the point."""
-    tail = values[-PLATEAU - 1 :]
+    tail = values[-thresholds.PLATEAU_STEPS - 1 :]
     middle = median(tail)
-    return abs(middle) > 64.0 * floor and all(abs(value - middle) <= 0.1 * abs(middle) for value in tail)
+    same = all(abs(value - middle) <= thresholds.PLATEAU_RTOL * abs(middle) for value in tail)
+    return abs(middle) > 64.0 * noise_floor and same
 
 
-def _steep(steps: Sequence[float], values: Sequence[float]) -> bool:
+def _is_steep(steps: Sequence[float], values: Sequence[float]) -> bool:
     """Whether the slopes grow like a negative power of the step, as at the start of a square root."""
-    lengths = [abs(value) / step for value, step in zip(values, steps, strict=True)]
-    growth = [math.log2(b / a) if a > 0.0 and b > 0.0 else 0.0 for a, b in pairwise(lengths)]
-    tail = growth[-max(PLATEAU + 3, len(growth) // 2) :]
-    return len(tail) > PLATEAU and min(tail) > 0.15 and max(tail) < 0.85 and max(tail) - min(tail) < 0.2
+    sizes = [abs(value) / step for value, step in zip(values, steps, strict=True)]
+    growth = [math.log2(b / a) if a > 0.0 and b > 0.0 else 0.0 for a, b in pairwise(sizes)]
+    tail = growth[-max(thresholds.PLATEAU_STEPS + 3, len(growth) // 2) :]
+    low, high = thresholds.STEEP_GROWTH
+    return len(tail) > thresholds.PLATEAU_STEPS and low < min(tail) and max(tail) < high and max(tail) - min(tail) < 0.2
 
 
-def sweep_figure(step_sweep: StepSweep, fit: SlopeFit, size: float) -> dict[str, Any]:
-    """How far the difference at each step is from the slope that was settled on; a step of 1 has the length `size`."""
-    found = fit.error
-    odd = [(plus - minus) / 2.0 for plus, minus in zip(step_sweep.plus, step_sweep.minus, strict=True)]
+def sweep_figure(sweep: StepSweep, fit: SlopeFit, length: float) -> dict[str, Any]:
+    """Distance of the difference at each step from the fitted slope, for a plot; a step of 1 has this length."""
+    odd = [(plus - minus) / 2.0 for plus, minus in zip(sweep.plus, sweep.minus, strict=True)]
     return {
-        "steps": [step * size for step in step_sweep.steps],
-        "errors": [abs(value / step - found.value) / size for value, step in zip(odd, step_sweep.steps, strict=True)],
-        "floor": [step_sweep.floor / (step * size) for step in step_sweep.steps],
-        "chosen": found.step * size,
-        "gap": abs(found.value) / size,
+        "steps": [step * length for step in sweep.steps],
+        "errors": [abs(value / step - fit.error.value) / length for value, step in zip(odd, sweep.steps, strict=True)],
+        "floor": [sweep.noise_floor / (step * length) for step in sweep.steps],
+        "chosen": fit.error.step * length,
+        "gap": abs(fit.error.value) / length,
     }

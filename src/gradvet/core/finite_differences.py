@@ -1,15 +1,17 @@
-"""Directional derivatives from differences of the function itself."""
+"""Finite differences: stencils, difference quotients along a direction, and sweeps over steps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
 
+from gradvet.core import thresholds
 from gradvet.core.problem import Evaluation, Move, Problem
 from gradvet.core.spaces import Array, Space
-from gradvet.core.vectors import dot, namespace, norm
+from gradvet.core.vectors import all_finite, dot, namespace, norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,184 +70,171 @@ def column(problem: Problem, index: int, step: float) -> Column:
     return Column(value, truncation + roundoff + rounding * xp.abs(value))
 
 
-Found = TypeVar("Found")
-
-NEAR = 6e-6
-"""The step of the near walk, relative to the size of the inputs: right for float64."""
-
-LADDERS = ((2.0**-40, -4, 24), (2.0**-20, -3, 18), (2.0**-9, -2, 12), (1.0, -1, 9))
-"""For a roundoff up to so much: the exponent of the largest step, and how many steps."""
+SWEEPS = ((2.0**-40, -4, 24), (2.0**-20, -3, 18), (2.0**-9, -2, 12), (1.0, -1, 9))
+"""Step sweeps: largest spacing of the format, exponent of the largest step, number of steps."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class DirectionalDifference:
-    """Slopes by differences for every output of the codomain, and on demand the same at twice the step."""
+    """Difference quotients of every differentiable output along u, split into the odd and the even part."""
 
+    problem: Problem
     u: Array
+    step: float
     displacement: Array
-    """What was really walked, per unit of the step."""
+    """What rounding left of u, per unit of the step."""
     odd: Array
     even: Array
-    slope: Array
-    """The odd part, or Richardson's extrapolation of it."""
-    beyond: Callable[[], tuple[Array, Array]]
-    """Walks twice the step, for the odd and the even part there."""
-    answers: dict[Hashable, Any] = field(default_factory=dict)
-    """What was found out about it, for the mode that asks next."""
 
-    def once(self, question: Hashable, answer: Callable[[], Found]) -> Found:
-        """The answer to a question that has one answer for this walk."""
-        if question not in self.answers:
-            self.answers[question] = answer()
-        found: Found = self.answers[question]
-        return found
+    @classmethod
+    def along(cls, problem: Problem, u: Array, step: float) -> DirectionalDifference:
+        """Two evaluations of the function, at +step·u and -step·u."""
+        return cls(problem, u, step, *_parts(problem, u, step))
 
-    @property
-    def far(self) -> tuple[Array, Array]:
-        return self.once("far", self.beyond)
+    @cached_property
+    def at_twice_the_step(self) -> DirectionalDifference:
+        """Two more evaluations."""
+        return DirectionalDifference.along(self.problem, self.u, 2.0 * self.step)
 
-    def extrapolated(self) -> DirectionalDifference:
-        """The same with less truncation in its slope."""
-        return replace(self, slope=(4.0 * self.odd - self.far[0]) / 3.0, answers={"far": self.far})
+    @cached_property
+    def extrapolated(self) -> Array:
+        """The slope without its h² term (Richardson), by the evaluations at twice the step."""
+        slope: Array = (4.0 * self.odd - self.at_twice_the_step.odd) / 3.0
+        return slope
 
-
-def near(problem: Problem, u: Array, step: float = NEAR) -> DirectionalDifference:
-    """Two evaluations next to the point; the next two where those leave doubt."""
-    f0 = problem.value[: problem.codomain.size]
-
-    def parts(step: float) -> tuple[Array, Array, Array]:
-        plus, minus = problem.evaluate_at(step * u), problem.evaluate_at(-step * u)
-        a, b = plus.values[: f0.shape[0]] - f0, minus.values[: f0.shape[0]] - f0
-        return plus.displacement - minus.displacement, (a - b) / (2.0 * step), (a + b) / (2.0 * step)
-
-    displacement, odd, even = parts(step)
-    return DirectionalDifference(u, displacement / (2.0 * step), odd, even, odd, lambda: parts(2.0 * step)[1:])
+    @cached_property
+    def is_finite(self) -> bool:
+        return all_finite(self.odd)
 
 
-@dataclass(frozen=True, slots=True)
-class StepSweep:
-    """The residuals v·[f(x ± d) - f(x)] - w·(±d) at each step, both sides, from the largest step to the smallest."""
-
-    steps: Sequence[float]
-    plus: Sequence[float]
-    minus: Sequence[float]
-    moved: Sequence[int]
-    """How many outputs changed at all at each step: values that do not move show nothing."""
-    floor: float
-    """The least noise that a value can have."""
-    rise: float = 0.0
-    """The most that the values vary by."""
-    grain: float = 0.0
-    """The noise of values that are rounded more than that."""
-    still: Sequence[tuple[bool, bool]] = ()
-    """Whether no output changed at all, on each side."""
-    flat: float = 2.0**-10
-    """A function that does not change at all within steps this wide is constant there; in narrower ones, rounded."""
+def _parts(problem: Problem, u: Array, step: float) -> tuple[Array, Array, Array]:
+    """Displacement, odd part [f(x+hu) - f(x-hu)]/2h and even part [f(x+hu) + f(x-hu) - 2f(x)]/2h."""
+    rows = problem.codomain.size
+    f0 = problem.value[:rows]
+    plus, minus = problem.evaluate_at(step * u), problem.evaluate_at(-step * u)
+    rise, fall = plus.values[:rows] - f0, minus.values[:rows] - f0
+    displacement = (plus.displacement - minus.displacement) / (2.0 * step)
+    return displacement, (rise - fall) / (2.0 * step), (rise + fall) / (2.0 * step)
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A codirection v, and what the derivative under test says v·f changes by when x moves by d ≈ t u."""
+    """A cotangent v, and by how much the derivative under test says v·f changes for a displacement d ≈ t u."""
 
     v: Array
     predicted: Callable[[Array, float], float]
 
 
-class Walkable(Protocol):
-    """What a walk needs of a subject."""
+@dataclass(frozen=True, slots=True)
+class StepSweep:
+    """Residuals v·[f(x ± d) - f(x)] - w·(±d) on both sides, from the largest step to the smallest."""
+
+    steps: Sequence[float]
+    plus: Sequence[float]
+    minus: Sequence[float]
+    changed: Sequence[tuple[int, int]]
+    """Number of outputs that changed on each side at each step: unchanged values show nothing about a slope."""
+    noise_floor: float
+    """Smallest standard deviation of v·f."""
+    quantum: float = 0.0
+    """Standard deviation of v·f where the values are multiples of a number larger than the format's spacing."""
+    rise: float = 0.0
+    """Largest change of v·f at any step."""
+    constant_step: float = 2.0**-10
+    """A function that is constant within steps this wide is constant; within smaller ones its values are rounded."""
+
+    def moved(self, level: int) -> int:
+        """Number of changed outputs at one step, both sides together."""
+        return sum(self.changed[level])
+
+
+class Evaluable(Protocol):
+    """What a step sweep needs of a problem."""
 
     @property
     def codomain(self) -> Space: ...
     @property
     def value(self) -> Array: ...
-    @property
-    def eps(self) -> float: ...
     def evaluate_at(self, displacement: Array) -> Evaluation: ...
 
 
 def sweep_steps(
-    problem: Walkable, u: Array, predictions: Sequence[Prediction], repeat_noise: Array, steps: Sequence[float]
+    problem: Evaluable,
+    u: Array,
+    predictions: Sequence[Prediction],
+    repeat_noise: Array,
+    steps: Sequence[float],
+    eps: float,
 ) -> list[StepSweep]:
-    """The ladder along u, for all claims at once: two evaluations a step."""
-    rows = problem.codomain.size
-    xp = namespace(u)
+    """One sweep along u for each prediction; two evaluations a step for all of them together."""
+    rows, xp = problem.codomain.size, namespace(u)
     f0 = problem.value[:rows]
-    sides: list[tuple[list[float], list[float]]] = [([], []) for _ in predictions]
-    moved: list[list[tuple[int, int]]] = [[] for _ in predictions]
+    residuals: list[tuple[list[float], list[float]]] = [([], []) for _ in predictions]
+    changed: list[list[tuple[int, int]]] = [[] for _ in predictions]
     smallest, largest = [math.inf] * len(predictions), [0.0] * len(predictions)
     weights = [xp.astype(prediction.v != 0.0, prediction.v.dtype) for prediction in predictions]
     for t in steps:
-        changed: list[list[int]] = [[] for _ in predictions]
+        counts: list[list[int]] = [[] for _ in predictions]
         for side, sign in enumerate((1.0, -1.0)):
-            difference = problem.evaluate_at(sign * t * u)
-            change = difference.values[:rows] - f0
+            evaluation = problem.evaluate_at(sign * t * u)
+            change = evaluation.values[:rows] - f0
             for number, prediction in enumerate(predictions):
                 rise = dot(prediction.v, change)
-                sides[number][side].append(rise - prediction.predicted(difference.displacement, sign * t))
+                residuals[number][side].append(rise - prediction.predicted(evaluation.displacement, sign * t))
                 smallest[number] = min(smallest[number], abs(rise) or math.inf)
                 largest[number] = max(largest[number], abs(rise)) if math.isfinite(rise) else largest[number]
-                changed[number].append(int(xp.count_nonzero(change * weights[number])))
-        for number, counts in enumerate(changed):
-            moved[number].append((counts[0], counts[1]))
-    floors = [
-        0.2 * problem.eps * norm(prediction.v, f0) + norm(prediction.v, repeat_noise) for prediction in predictions
-    ]
+                counts[number].append(int(xp.count_nonzero(change * weights[number])))
+        for number, (plus, minus) in enumerate(counts):
+            changed[number].append((plus, minus))
     return [
-        _rungs(steps, sides[number], moved[number], (floors[number], largest[number], grain), problem.eps)
-        for number, grain in enumerate(_grain(steps, m, r, problem.eps) for m, r in zip(moved, smallest, strict=True))
+        StepSweep(
+            steps,
+            *residuals[number],
+            changed[number],
+            thresholds.NOISE_FLOOR * eps * norm(prediction.v, f0) + norm(prediction.v, repeat_noise),
+            _quantum(steps, changed[number], smallest[number], eps),
+            largest[number],
+            _constant_step(eps),
+        )
+        for number, prediction in enumerate(predictions)
     ]
 
 
-def _rungs(
-    steps: Sequence[float],
-    sides: tuple[list[float], list[float]],
-    moved: Sequence[tuple[int, int]],
-    noise: tuple[float, float, float],
-    eps: float,
-) -> StepSweep:
-    still = [(not plus, not minus) for plus, minus in moved]
-    return StepSweep(steps, *sides, [sum(counts) for counts in moved], *noise, still, _flat(eps))
-
-
-def _grain(steps: Sequence[float], moved: Sequence[tuple[int, int]], smallest: float, eps: float) -> float:
-    """Half the smallest rise of values that stand still over narrower steps, because they are rounded to multiples."""
-    still = [step for step, count in zip(steps, moved, strict=True) if not any(count)]
-    return smallest / 2.0 if still and max(still) < _flat(eps) and smallest < math.inf else 0.0
+def _quantum(steps: Sequence[float], changed: Sequence[tuple[int, int]], smallest: float, eps: float) -> float:
+    """Half the smallest change of values that stay equal over smaller steps, because they are rounded to multiples."""
+    equal = [step for step, counts in zip(steps, changed, strict=True) if not any(counts)]
+    return smallest / 2.0 if equal and max(equal) < _constant_step(eps) and smallest < math.inf else 0.0
 
 
 def steps_for(eps: float) -> list[float]:
-    """The steps of the ladder, relative to the size of the inputs."""
-    top, count = next((top, count) for limit, top, count in LADDERS if eps <= limit)
+    """The steps of a sweep, relative to the step lengths."""
+    top, count = next((top, count) for limit, top, count in SWEEPS if eps <= limit)
     return [2.0 ** (top - level) for level in range(count)]
 
 
 def few_steps_for(eps: float) -> list[float]:
-    """The middle half of the ladder: enough for an entry that is known to matter."""
+    """The middle half of a sweep: enough for a single entry."""
     steps = steps_for(eps)
     quarter = len(steps) // 4 if len(steps) > 12 else 0
     return steps[quarter : len(steps) - quarter]
-
-
-def _flat(eps: float) -> float:
-    """How wide a stair must be to be the function's own rather than rounding's."""
-    return 2.0**-10 if eps <= LADDERS[0][0] else 2.0**-4 if eps <= LADDERS[1][0] else math.inf
-
-
-def slope_along(problem: Problem, u: Array, step: float) -> tuple[Array, Array]:
-    """J·u by one central difference, and the displacement per unit of the step."""
-    rows = problem.codomain.size
-    plus, minus = (problem.evaluate_at(t * u) for t in (step, -step))
-    return (plus.values - minus.values)[:rows] / (2.0 * step), (plus.displacement - minus.displacement) / (2.0 * step)
-
-
-def bend_along(problem: Problem, u: Array, step: float) -> Array:
-    """Half the change of slope at the point, for every output."""
-    rows = problem.codomain.size
-    plus, minus = (problem.evaluate_at(t * u) for t in (step, -step))
-    return ((plus.values + minus.values) / 2.0 - problem.value)[:rows] / step
 
 
 def middle_step(eps: float) -> float:
     """A step at which neither roundoff nor curvature dominates."""
     steps = steps_for(eps)
     return steps[len(steps) // 2]
+
+
+def _constant_step(eps: float) -> float:
+    return 2.0**-10 if eps <= SWEEPS[0][0] else 2.0**-4 if eps <= SWEEPS[1][0] else math.inf
+
+
+def slope_along(problem: Problem, u: Array, step: float) -> tuple[Array, Array]:
+    """J·u by one central difference, and the displacement per unit of the step. Two evaluations."""
+    displacement, odd, _ = _parts(problem, u, step)
+    return odd, displacement
+
+
+def bend_along(problem: Problem, u: Array, step: float) -> Array:
+    """Half the change of slope at the point along u, for every output. Two evaluations."""
+    return _parts(problem, u, step)[2]

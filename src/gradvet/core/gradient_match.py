@@ -1,34 +1,23 @@
-"""Do two gradients that should be the same differ by more than roundoff? Other kernels may round otherwise."""
+"""Whether two gradients that should be equal differ by more than roundoff, and how noisy a derivative is."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.spaces import Array, Location
+from gradvet.core.problem import Distribution
+from gradvet.core.spaces import Array, Location, Space
 from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak
 
-SHARE = 0.6
-"""Roundoff to this power, relative to the largest entry of the input's gradient, is always forgiven."""
-
-COARSE_SHARE = 0.4
-"""In low precision, where other kernels round much otherwise, to this power."""
-
-FORGIVEN = 1e-6
-"""So is this part of it: a function may be less precise inside than outside."""
-
-CANCELLED = 0.75
-"""And roundoff to this power, relative to what the most influential input adds to the slope: where terms cancel, their
-roundoff is left."""
-
-RESPONSES = 32.0
-"""Beyond that, so many times what the gradient changes by when the inputs change by two roundoffs."""
+JITTER_PAIRS, MAX_JITTER_PAIRS = 3, 10
+"""Pairs of points next to the given one at which the derivative is evaluated: first, and at most where it varies."""
 
 
 @dataclass(frozen=True, slots=True)
 class GradientMismatch:
-    """The worst difference between two gradients."""
+    """The largest difference between two gradients."""
 
     place: Location
     found: float
@@ -39,97 +28,151 @@ class GradientMismatch:
 
 
 def gradient_mismatch(context: Context, v: Array, found: Array, expected: Array) -> GradientMismatch | None:
-    """Where two gradients for the codirection v differ most, or None if they are alike."""
-    if context.problem.equal(found, expected):
+    """Where two gradients for the cotangent v differ by more than roundoff, or None if they agree.
+
+    Entries whose expected value is not finite are not compared. May compute VJPs next to the point.
+    """
+    problem, domain = context.problem, context.problem.domain
+    if problem.equal(found, expected):
         return None
     xp = namespace(expected)
-    domain = context.problem.domain
     difference = xp.abs(found - expected)
     if not all_finite(difference):
-        # Where the reference is not finite there is nothing to hold the other to.
         agree = (found == expected) | ~xp.isfinite(expected)
         difference = xp.where(agree, xp.zeros_like(difference), difference)
         difference = xp.where(xp.isnan(difference), xp.full_like(difference, float("inf")), difference)
-    response: Array | None = None
-    share = max(FORGIVEN, context.problem.eps ** (SHARE if context.is_double else COARSE_SHARE))
-    for number in range(len(domain.leaves)):
-        part = domain.slice(number)
-        gap = float(xp.max(difference[part])) if part.stop > part.start else 0.0
-        if not gap:
-            continue
-        top = peak(expected[part])
-        if gap <= top * share or gap <= 64.0 * grain(context, v, part):
-            continue
-        index = part.start + int(xp.argmax(difference[part]))
-        if gap * float(context.lengths[index]) <= context.problem.eps**CANCELLED * _influence(context, expected):
-            continue
-        response = _response(context, v) if response is None else response
-        if gap <= RESPONSES * float(xp.max(response[part])):
-            continue
-        if gap <= top * context.problem.internal_eps() ** COARSE_SHARE and not context.computes_in_io_dtype:
-            continue
-        return GradientMismatch(domain.locate(index), float(found[index]), float(expected[index]))
-    return None
+    allowed = _allowed(context, v, expected) + context.options.accuracy * peak(expected)
+    if not bool(xp.any(difference > allowed)):
+        return None
+    allowed = xp.maximum(allowed, thresholds.SAME_GRADIENT_RESPONSE * _response(context, v))
+    excess = difference / (allowed + 1e-300)
+    index = int(xp.argmax(excess))
+    if not float(excess[index]) > 1.0:
+        return None
+    return GradientMismatch(domain.locate(index), float(found[index]), float(expected[index]))
 
 
-def _influence(context: Context, gradient: Array) -> float:
-    """The most that one input of its own size adds to the slope."""
-    return peak(gradient * context.lengths)
+def _allowed(context: Context, v: Array, expected: Array) -> Array:
+    """The difference at each entry that roundoff explains: other kernels round in other places.
+
+    In double precision relative to the largest entry of the input, below it relative to each entry and the median one.
+    """
+    problem, xp = context.problem, namespace(expected)
+    eps = problem.eps if context.computes_in_io_dtype else problem.internal_eps()
+    size = finite_part(xp.abs(expected))
+    if not context.is_double:
+        noise = xp.maximum(eps * smoothed_noise(size, problem.domain), natural_noise(context, v))
+        return min(thresholds.SAME_GRADIENT_ROUNDOFF_LOW, thresholds.SAME_GRADIENT_PART / eps) * noise
+    parts = []
+    for number in range(len(problem.domain.leaves)):
+        part = problem.domain.slice(number)
+        relative = max(thresholds.SAME_GRADIENT_MIN, problem.eps**thresholds.SAME_GRADIENT_POWER)
+        if eps > problem.eps:
+            relative = max(relative, eps**thresholds.SAME_GRADIENT_POWER_LOW)
+        roundoff = thresholds.SAME_GRADIENT_ROUNDOFF * output_roundoff(context, v, part)
+        parts.append(xp.full_like(size[part], max(relative * peak(size[part]), roundoff)))
+    lengths = xp.where(context.lengths > 0.0, context.lengths, xp.ones_like(context.lengths))
+    cancelled = problem.eps**thresholds.CANCELLED_POWER * peak(size * context.lengths) / lengths
+    return xp.maximum(xp.concat(parts), cancelled)
+
+
+def natural_noise(context: Context, v: Array) -> Array:
+    """Noise of each entry of Jᵀv if a typical output changes by one roundoff over a step of the input's own size.
+
+    It covers roundoff inside the function that a change of the inputs does not show, as where terms cancel exactly.
+    """
+    xp = namespace(v)
+    product = finite_part(v * context.problem.value[: v.shape[0]])
+    typical = math.sqrt(dot(product, product) / max(1, int(xp.count_nonzero(product))))
+    # Where many inputs make up few outputs, each contributes less.
+    typical /= max(1.0, context.problem.domain.size / context.problem.codomain.size)
+    unit = math.sqrt(dot(v, v) / max(1, int(xp.count_nonzero(v))))
+    if typical <= thresholds.DOUBLE_EPS * unit:
+        # Saturated outputs: the values inside that cancel are of size one.
+        typical = unit
+    lengths = xp.where(context.lengths > 0.0, context.lengths, xp.ones_like(context.lengths))
+    return context.problem.eps * typical / lengths
+
+
+def output_roundoff(context: Context, v: Array, part: slice) -> float:
+    """The slope that one roundoff of the outputs would be, over a step of the size of these inputs."""
+    xp = namespace(v)
+    product, lengths = finite_part(v * context.problem.value[: v.shape[0]]), context.lengths[part]
+    length = math.sqrt(float(xp.mean(lengths * lengths))) if lengths.shape[0] else 0.0
+    return context.problem.eps * math.sqrt(dot(product, product)) / (length or 1.0)
 
 
 def _response(context: Context, v: Array) -> Array:
-    """By how much the gradient changes when the inputs change by two roundoffs."""
-    problem = context.problem
-    xp = namespace(v)
-    tiny = 2.0 * roundoffs(context)
-    return finite_part(xp.abs(problem.vjp_at(tiny, v) - problem.vjp_at(-tiny, v)))
+    """Change of each entry of the gradient for a change of inputs and cotangent by two roundoffs, smoothed.
 
-
-INHERITED = 3e-12
-"""This part of the largest slope is left of it in others where terms cancel: a few roundoffs, and those of a few
-operators in a row."""
-
-JITTERS, MORE_JITTERS = 3, 10
-"""So many pairs of inputs next to the point show how noisy the derivative is, or more where it is: few may agree by
-chance."""
-
-NOTICED = 32.0
-"""Noise of less than this part of an error does not explain it."""
-
-
-def inherited(context: Context, v: Array) -> float:
-    """The roundoff of v·J·u that rows of small slope inherit from those of large slope."""
-    share, slope = INHERITED if context.is_double else 2.0 * context.problem.eps, context.first.slope
-    # A row of no slope at all inherits nothing.
-    return share * peak(slope) * norm(v, namespace(v).astype(slope != 0.0, v.dtype))
-
-
-def grain(context: Context, v: Array, part: slice) -> float:
-    """The slope that a roundoff of the outputs would be, over a step of the size of these inputs."""
-    xp = namespace(v)
-    product, lengths = finite_part(v * context.problem.value[: v.shape[0]]), context.lengths[part]
-    size = math.sqrt(float(xp.mean(lengths * lengths))) if lengths.shape[0] else 0.0
-    return context.problem.eps * math.sqrt(dot(product, product)) / (size or 1.0)
-
-
-def roundoffs(context: Context) -> Array:
-    """A displacement of every input by about a roundoff of its own, however narrow the steps are."""
-    problem, xp = context.problem, namespace(context.lengths)
-    lengths = xp.maximum(xp.abs(problem.point), context.lengths)
-    return problem.eps * lengths * xp.sign(problem.signed(problem.domain.size))
-
-
-def jitter(context: Context, v: Array, u: Array, error: float) -> float:
-    """By how much (Jᵀv)·u changes when the inputs change by about two roundoffs, to explain an error."""
+    Two VJPs next to the point. In double precision the largest change of each input counts for all its entries.
+    """
     problem, xp = context.problem, namespace(v)
-    if not context.reversible:
+    tiny, sign = 2.0 * input_roundoff(context), xp.sign(problem.random(v.shape[0], Distribution.SHARP))
+    jitter = 0.0 if context.is_double else 2.0 * problem.eps
+    above, below = (problem.vjp_at(s * tiny, v * (1.0 + s * jitter * sign)) for s in (1.0, -1.0))
+    change = finite_part(xp.abs(above - below))
+    if not context.is_double:
+        return smoothed_noise(change, problem.domain)
+    domain = problem.domain
+    parts = [change[domain.slice(number)] for number in range(len(domain.leaves))]
+    return xp.concat([xp.full_like(part, peak(part)) for part in parts])
+
+
+def smoothed_noise(noise: Array, space: Space) -> Array:
+    """Noise of each entry, at least the median of its leaf: an estimate from few draws may be small by chance."""
+    xp = namespace(noise)
+    parts = []
+    for number in range(len(space.leaves)):
+        part = noise[space.slice(number)]
+        some = int(xp.count_nonzero(part))
+        middle = xp.sort(part)[part.shape[0] - some + (some - 1) // 2] if some else 0.0
+        parts.append(xp.clip(part, float(middle)))
+    return xp.concat(parts) if parts else noise
+
+
+def value_roundoff(context: Context) -> Array:
+    """A displacement of every input by half a spacing of its value: zeros stay zero, and equal values stay equal.
+
+    Elements at a kink (padding, ties) then stay there, where another displacement would change their derivative.
+    """
+    problem, point = context.problem, finite_part(context.problem.point)
+    xp = namespace(point)
+    frequency, phase = (float(number) for number in 1e6 * problem.random(2, Distribution.SHARP))
+    # A random function of the value gives the sign.
+    return 0.5 * problem.eps * point * xp.sign(xp.sin(frequency * point / (peak(point) or 1.0) + phase))
+
+
+def input_roundoff(context: Context) -> Array:
+    """A displacement of every input by about one roundoff of its own, with random signs."""
+    problem, xp = context.problem, namespace(context.lengths)
+    sizes = xp.maximum(xp.abs(problem.point), context.lengths)
+    return problem.eps * sizes * xp.sign(problem.random(problem.domain.size, Distribution.SHARP))
+
+
+def derivative_jitter(context: Context, v: Array, u: Array, error: float) -> float:
+    """Spread of (Jᵀv)·u over inputs that differ by about two roundoffs, to see whether it explains an error.
+
+    Two VJPs a pair of points; more pairs where the first ones vary.
+    """
+    problem, xp = context.problem, namespace(v)
+    if not context.has_reverse:
         return 0.0
     found: list[float] = []
-    for number in range(MORE_JITTERS):
-        if number >= JITTERS and (max(found) - min(found)) * NOTICED < abs(error):
+    for number in range(MAX_JITTER_PAIRS):
+        if number >= JITTER_PAIRS and (max(found) - min(found)) * thresholds.JITTER_EXPLAINS < abs(error):
             break
-        tiny = 2.0 * roundoffs(context)
-        if context.zeros_are_exact:
+        tiny = 2.0 * input_roundoff(context)
+        if context.is_generated:
+            # Zeros that gradvet put there are exact.
             tiny = xp.where(problem.point == 0.0, xp.zeros_like(tiny), tiny)
         found += [float(xp.sum(problem.vjp_at(sign * tiny, v) * u)) for sign in (1.0, -1.0)]
     return max(found) - min(found)
+
+
+def cancelled_slope(context: Context, v: Array) -> float:
+    """Roundoff of v·J·u in rows of small slope that is left of rows of large slope, where terms cancel."""
+    share = thresholds.CANCELLED_SLOPE if context.is_double else 2.0 * context.eps
+    slope = context.slope_of(context.first)
+    # A row of no slope at all has no such roundoff.
+    return share * peak(slope) * norm(v, namespace(v).astype(slope != 0.0, v.dtype))

@@ -1,7 +1,7 @@
-"""Whole Jacobians, a block of columns at a time: by differences, by forward mode, by reverse mode.
+"""Jacobians by blocks of columns: by differences, by forward mode, by reverse mode.
 
 Each gives `columns(start, stop)`, a matrix of outputs × (stop - start) in real coordinates. Memory is bounded by the
-block that is asked for; only rows of a Jacobian that is small anyway are kept.
+block; only rows of a small Jacobian are kept.
 """
 
 from __future__ import annotations
@@ -11,28 +11,32 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Protocol
 
+from gradvet.core import thresholds
 from gradvet.core.finite_differences import CENTRAL
 from gradvet.core.problem import Problem
 from gradvet.core.projections import OutOfReachError, ProbeDirection, Projections
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import namespace
+from gradvet.options import Tolerance
 
 BLOCK = 2_000_000
 """Entries of a Jacobian that are held at a time: 16 MB of float64."""
 
+MIN_BATCH = 16
+"""Smallest number of rows that are computed together: fewer take less time one by one."""
 
-WORTHWHILE = 16
-"""Fewer rows or columns than this are quicker one by one."""
+TIMED_POINTS = 8
+"""Points of the vectorised call that is timed against plain calls."""
 
-FINE = 1e-6
-"""Rounding that changes a step by less than this part of it is the same on both sides for all purposes."""
+MIN_COLUMNS = 30
+"""Smallest number of columns that are evaluated together: with fewer, the test of a vectorised call takes too long."""
 
-CACHED = 2**17
-"""Numbers that go into a vectorised call and come out of it at a time. With more, the memory takes longer than the
-call."""
+SAME_STEP_RTOL = 1e-6
+"""Relative change of a step by rounding below which both sides of a central difference have the same step. It decides
+how a difference is evaluated; the results differ by this part at most."""
 
-TRUSTED = 1e-4
-"""A vectorised result may differ from a plain one by this part of the absolute tolerance."""
+CACHED_NUMBERS = 2**17
+"""Numbers that enter and leave one vectorised call: more do not fit the processor's caches."""
 
 
 class Jacobian(Protocol):
@@ -41,10 +45,11 @@ class Jacobian(Protocol):
     def columns(self, start: int, stop: int) -> Array: ...
 
 
-def agree(batched: Array, plain: Array, tolerance: float) -> bool:
-    """Whether a vectorised result is what plain calls give."""
+def agree(batched: Array, plain: Array, tolerance: Tolerance) -> bool:
+    """Whether a vectorised result differs from that of plain calls by a small part of the tolerance only."""
     xp = namespace(plain)
-    return bool(xp.all(xp.abs(batched - plain) <= TRUSTED * tolerance + 1e-9 * xp.abs(plain)))
+    allowed = tolerance.absolute + tolerance.relative * xp.abs(plain)
+    return bool(xp.all(xp.abs(batched - plain) <= thresholds.TOLERANCE_PART * allowed))
 
 
 BatchEvaluator = Callable[[Array], Array | None]
@@ -52,14 +57,17 @@ BatchEvaluator = Callable[[Array], Array | None]
 
 
 class BatchedEvaluation:
-    """Columns of differences from vectorised calls: only where they give what plain calls give, and give it sooner."""
+    """Columns of differences from vectorised calls, where these agree with plain calls and are faster."""
 
     def __init__(self, projections: Projections) -> None:
         self.projections = projections
 
     @cached_property
     def trusted(self) -> BatchEvaluator | None:
-        """The first way in which a random direction, many times over, agrees with a plain walk and takes less time."""
+        """The first vectorised evaluation that agrees with plain calls along a random direction and is faster.
+
+        Calls the function at four points and the vectorised one at ten.
+        """
         projections, problem = self.projections, self.projections.problem
         if not problem.independent:
             return None
@@ -69,29 +77,31 @@ class BatchedEvaluation:
             plain = projections.difference_along(direction.displacement)[: problem.codomain.size]
         except OutOfReachError:
             return None
-        alone = time.thread_time() - started
+        two_calls = time.thread_time() - started
         for evaluate in (problem.evaluate_together, problem.evaluate_replayed):
-            if self._is_right(evaluate, direction, plain):
+            # The first call may compile or record something.
+            if self._is_right(evaluate, direction, plain, 2):
                 started = time.thread_time()
-                if self._is_right(evaluate, direction, plain) and time.thread_time() - started < alone * WORTHWHILE:
+                right = self._is_right(evaluate, direction, plain, TIMED_POINTS)
+                if right and time.thread_time() - started < two_calls * TIMED_POINTS / 2:
                     return evaluate
         return None
 
-    def _is_right(self, evaluate: BatchEvaluator, direction: ProbeDirection, plain: Array) -> bool:
+    def _is_right(self, evaluate: BatchEvaluator, direction: ProbeDirection, plain: Array, points: int) -> bool:
         d = direction.displacement[None, :]
-        values = evaluate(_concat([d, -d] * WORTHWHILE))
+        values = evaluate(_concat([d, -d] * (points // 2)))
         if values is None:
             return False
         found = (values[-2, :] - values[-1, :])[: plain.shape[0]] / 2.0
-        return agree(found / direction.step, plain / direction.step, self.projections.options.tolerance.absolute)
+        return agree(found / direction.step, plain / direction.step, self.projections.options.tolerance)
 
     def differences(self, start: int, stop: int) -> Array | None:
-        """[f(x + h e_j) - f(x - h e_j)] / 2 for the columns asked for, one row each; None if they do not batch."""
+        """[f(x + h e_j) - f(x - h e_j)] / 2, a row for each column; None if they are better evaluated one by one."""
         problem = self.projections.problem
-        if stop - start < WORTHWHILE or self.trusted is None:
+        if stop - start < MIN_BATCH or problem.domain.size < MIN_COLUMNS or self.trusted is None:
             return None
         numbers = problem.domain.size + problem.codomain.size + problem.nondifferentiable.size
-        width = max(1, min(BLOCK // (2 * numbers), max(WORTHWHILE, CACHED // (2 * numbers))))
+        width = max(1, min(BLOCK // (2 * numbers), max(MIN_BATCH, CACHED_NUMBERS // (2 * numbers))))
         found = [self._block(first, min(first + width, stop)) for first in range(start, stop, width)]
         return None if any(block is None for block in found) else _concat(found)
 
@@ -110,20 +120,20 @@ def _concat(blocks: list[Array | None]) -> Array:
 
 
 class Numerical:
-    """By central differences, one coordinate at a time, divided by the nominal step as the classical check does."""
+    """The Jacobian by central differences, one coordinate at a time, divided by the nominal step as torch does."""
 
     def __init__(self, projections: Projections) -> None:
         self.problem, self.step = projections.problem, projections.options.step
-        self._together = BatchedEvaluation(projections)
-        self._fine = self.problem.keeps(self.step, FINE)
+        self._batched = BatchedEvaluation(projections)
+        self._fine = self.problem.keeps(self.step, SAME_STEP_RTOL)
 
     def columns(self, start: int, stop: int) -> Array:
         """The codomain's rows of some columns."""
         return self.everything(start, stop)[: self.problem.codomain.size, :]
 
     def everything(self, start: int, stop: int) -> Array:
-        """The same with the rows of the silent outputs below."""
-        if (batch := self._together.differences(start, stop)) is not None:
+        """The same with the rows of the outputs without derivative below."""
+        if (batch := self._batched.differences(start, stop)) is not None:
             return batch.T / self.step
         found = []
         displacement = self.problem.zeros(self.problem.domain.size)
@@ -136,14 +146,14 @@ class Numerical:
     def _difference(self, displacement: Array) -> Array:
         if self._fine:
             return CENTRAL.along(self.problem, self.problem.move(displacement))
-        # Where a step is coarse, each side is rounded for itself: x - h need not be as far from x as x + h.
+        # In low precision each side is rounded by itself: x - h may be at another distance from x than x + h.
         ahead = self.problem.evaluate(self.problem.move(displacement), (1.0,))[0]
         behind = self.problem.evaluate(self.problem.move(-displacement), (1.0,))[0]
         return (ahead - behind) / 2.0
 
 
 class ForwardJacobian:
-    """By forward mode, one column a call."""
+    """The Jacobian by forward mode, one column per JVP."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -159,7 +169,7 @@ class ForwardJacobian:
 
 
 class ReverseJacobian:
-    """By reverse mode, one row a call. A small Jacobian is kept; the rows of a large one are pulled for each block."""
+    """The Jacobian by reverse mode, one row per VJP; a large one is computed again for each block of columns."""
 
     def __init__(self, projections: Projections) -> None:
         self.projections = projections
@@ -168,7 +178,7 @@ class ReverseJacobian:
 
     @property
     def fits(self) -> bool:
-        """Whether all rows are pulled only once."""
+        """Whether one backward pass per row is enough."""
         return self.rows * self.width <= BLOCK
 
     def columns(self, start: int, stop: int) -> Array:
@@ -182,32 +192,32 @@ class ReverseJacobian:
         if self.fits and (batch := self._batch()) is not None:
             return batch
         keep = self.fits
-        # Copies: a slice would keep its whole row alive.
+        # A copy, because a slice would keep its whole row in memory.
         found = [self.projections.row(index, keep=keep)[start:stop] + 0.0 for index in range(self.rows)]
         return namespace(found[0]).stack(found, axis=0)
 
     def _batch(self) -> Array | None:
-        """All rows by batched backward passes, if a plain pass with a random codirection gives the same."""
+        """All rows by batched backward passes, if a plain pass with a random cotangent gives the same."""
         problem = self.projections.problem
         blocks: list[Array | None] = []
         for output, leaf in enumerate(problem.codomain.leaves):
             rows = leaf.coordinates.size
-            if rows < WORTHWHILE or not self._sooner(output):
+            if rows < MIN_BATCH or not self._is_faster(output):
                 return None
-            chunk = max(WORTHWHILE, CACHED // (rows + self.width))
+            chunk = max(MIN_BATCH, CACHED_NUMBERS // (rows + self.width))
             blocks += [problem.vjp_rows(output, at, min(at + chunk, rows)) for at in range(0, rows, chunk)]
         if not blocks or any(block is None for block in blocks):
             return None
         matrix, probe = _concat(blocks), self.projections.probe_cotangents(1)[0]
-        return matrix if agree(probe.v @ matrix, probe.vjp, self.projections.options.tolerance.absolute) else None
+        return matrix if agree(probe.v @ matrix, probe.vjp, self.projections.options.tolerance) else None
 
-    def _sooner(self, output: int) -> bool:
-        """Whether a few rows together take less time than one by one."""
+    def _is_faster(self, output: int) -> bool:
+        """Whether a batch of rows takes less time than as many single passes. Runs both once."""
         projections = self.projections
         first = projections.problem.codomain.offsets[output]
         started = time.thread_time()
         projections.row(first, keep=False)
         alone = time.thread_time() - started
         started = time.thread_time()
-        found = projections.problem.vjp_rows(output, 0, WORTHWHILE)
-        return found is not None and time.thread_time() - started < alone * WORTHWHILE
+        found = projections.problem.vjp_rows(output, 0, MIN_BATCH)
+        return found is not None and time.thread_time() - started < alone * MIN_BATCH

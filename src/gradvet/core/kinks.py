@@ -1,122 +1,136 @@
-"""Points at which a function has a slope on each side but no derivative: found, named, and judged side by side."""
+"""Kinks at the point: elements at which the function has two one-sided slopes. They are found, named and tested.
+
+Elements of one input with the same absolute value are at kinks of one kind (zeros of a ReLU, ones of a clamp), so they
+are tested together, apart from the other elements. The derivative must agree with the slope in outputs without a kink,
+and lie between the one-sided slopes in the others.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from gradvet.core.context import Context, Cotangent
 from gradvet.core.decision import Entry, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import fit_slope
-from gradvet.core.finite_differences import NEAR, DirectionalDifference, bend_along, middle_step
-from gradvet.core.localise import bisect_sum, test_entry
+from gradvet.core.finite_differences import bend_along, middle_step
+from gradvet.core.line_test import bent_rows, screen_agrees
+from gradvet.core.localise import bisect_sum, find_wrong_entry, test_entry
 from gradvet.core.modes import Mode
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import dot, finite_part, namespace
+from gradvet.core.vectors import dot, finite_part, namespace, unit, window
 
-CLEAR_OF_NOISE = 64.0
-"""A bend counts from so many roundoffs on."""
+TIED_DIRECTIONS = 2
+"""Number of joint directions along which tied elements are tested."""
 
-SMOOTH = 3.0
-"""Twice the step makes the even part of a smooth function four times as large, that of a kink twice."""
-
-TOGETHER = 2
-"""And so many directions of all of them together."""
-
-JUDGED = 2
-"""So many elements at kinks are judged each by itself."""
+MAX_ENTRIES = 2
+"""Number of elements at kinks that are tested one by one."""
 
 
-def bent_rows(context: Context, difference: DirectionalDifference) -> Array | None:
-    """Outputs whose even part is that of a kink rather than of a curve; None if there is none."""
-    if not context.is_double:
-        return None
-    xp = namespace(difference.even)
-    even = xp.abs(difference.even)
-    bent = even > xp.maximum(1e-5 * xp.abs(difference.odd), (CLEAR_OF_NOISE / NEAR) * context.peak_noise)
-    if not bool(xp.any(bent)):
-        return None
-    bent = bent & (2.0 * xp.abs(difference.far[1]) < SMOOTH * even) & xp.isfinite(even)
-    return bent if bool(xp.any(bent)) else None
+@dataclass(frozen=True, slots=True, eq=False)
+class Kinks:
+    """Elements at kinks of one kind."""
+
+    columns: Array
+    """Which columns they are."""
+    wrong: Entry | None
+    """An entry among them that is wrong."""
 
 
-def exclude_kinks(context: Context, mode: Mode, u: Array, cotangent: Cotangent) -> tuple[Array, Entry | None]:
-    """The columns at the kink that bends v·f along u most, with their likes; an entry among them that is wrong."""
-    problem, step = context.problem, middle_step(context.problem.eps)
+def find_kinks(context: Context, mode: Mode, u: Array, cotangent: Cotangent) -> Kinks:
+    """The elements at the kink that bends v·f along u most. Calls the function and its derivative."""
+    problem, step = context.problem, middle_step(context.eps)
     xp = namespace(u)
 
-    def part(start: int, stop: int) -> float:
-        window = xp.zeros_like(u)
-        window[start:stop] = u[start:stop]
-        return dot(cotangent.v, bend_along(context.problem, window, step))
+    def bend(start: int, stop: int) -> float:
+        return dot(cotangent.v, bend_along(problem, window(u, start, stop), step))
 
-    column = bisect_sum(part, u.shape[0], part(0, u.shape[0]))
-    place = problem.domain.locate(column)
-    # Kinks of one kind sit at one value, in whichever input: the others there are set aside with it.
-    alike = (xp.abs(problem.point) == xp.abs(problem.point[column])) & (u != 0.0)
-    alike[column] = True
-    count = int(xp.count_nonzero(alike))
-    like = f" and at {count - 1} more of the same size" if count > 1 else ""
-    context.record.note(f"kink at {place}{like}: the derivative there is held to the slopes on both sides")
-    bends = xp.abs(cotangent.v * bend_along(context.problem, _unit(context, column), step))
-    row = int(xp.argmax(finite_part(bends)))
-    for other in _some(alike, column):
-        entry = test_entry(context, mode, row if other == column else _bent_row(context, cotangent, other, step), other)
+    column = bisect_sum(bend, u.shape[0], bend(0, u.shape[0]))
+    leaf = problem.domain.slice(problem.domain.leaf_of(column))
+    tied = (xp.abs(problem.point) == xp.abs(problem.point[column])) & (u != 0.0)
+    tied[column] = True
+    columns = window(tied, leaf.start, leaf.stop)
+    count = int(xp.count_nonzero(columns))
+    others = f" and {count - 1} other elements of the same size" if count > 1 else ""
+    context.record.note(
+        f"kink at {problem.domain.locate(column)}{others}: the derivative must lie between the one-sided slopes"
+    )
+    row = _most_bent_row(context, cotangent, column)
+    for other in _first_columns(columns, column):
+        own_row = row if other == column else _most_bent_row(context, cotangent, other)
+        entry = test_entry(context, mode, own_row, other)
         if entry.verdict is Verdict.FAIL:
-            return alike, entry
-    return alike, _ties_violate_bounds(context, mode, alike, (row, column)) if count > 1 else None
+            return Kinks(columns, entry)
+    wrong = _ties_violate_bounds(context, mode, tied, (row, column)) if int(xp.count_nonzero(tied)) > 1 else None
+    if wrong is None and count > 1:
+        wrong = _wrong_in_smooth_rows(context, mode, columns)
+    return Kinks(columns, wrong)
+
+
+def _wrong_in_smooth_rows(context: Context, mode: Mode, columns: Array) -> Entry | None:
+    """A wrong entry in outputs that have no kink along these columns.
+
+    Needed by the gallery case `gate_of_zeros_beside_relu`: an element of the same size need not be at a kink.
+    """
+    xp = namespace(columns)
+    difference = context.difference(xp.where(columns, context.joint_direction(), xp.zeros_like(context.lengths)))
+    bent = bent_rows(context, difference)
+    slope = context.slope_of(difference)
+    smooth = xp.isfinite(slope) if bent is None else xp.isfinite(slope) & ~bent
+    if not bool(xp.any(smooth)):
+        return None
+    weights = context.cotangents_for(xp.where(smooth, slope, xp.zeros_like(slope)), 1)[0].v
+    cotangent = context.cotangent(xp.where(smooth, weights, xp.zeros_like(weights)))
+    if not context.is_double or screen_agrees(context, mode, difference, [cotangent]):
+        return None
+    entry = find_wrong_entry(context, mode, difference.u, cotangent.v)
+    return entry if entry is not None and entry.verdict is Verdict.FAIL else None
 
 
 def _ties_violate_bounds(context: Context, mode: Mode, columns: Array, place: tuple[int, int]) -> Entry | None:
-    """Each element may be right by itself and all together wrong, as where every tied entry gets the whole gradient.
+    """A wrong derivative of tied elements that move together, though each may be right alone.
 
-    Only where the kinks of the output all bend the same way: otherwise the two slopes of a line need not hold the
-    value between them.
+    This happens where every tied element gets the whole gradient. The bounds hold only where all kinks of the output
+    bend in the same direction.
     """
-    problem = context.problem
+    problem, xp = context.problem, namespace(columns)
     row, column = place
-    xp = namespace(columns)
-    unit = problem.zeros(problem.codomain.size)
-    unit[row] = 1.0
-    cotangent = context.cotangent(unit)
+    cotangent = context.cotangent(unit(problem.zeros(problem.codomain.size), row))
     fits = []
-    for number in range(TOGETHER):
+    for number in range(TIED_DIRECTIONS):
         u = xp.where(columns, context.joint_direction(), xp.zeros_like(context.lengths))
-        # All tied entries that grow together show what each of them gets too much.
         u = u if number else xp.abs(u)
         prediction = mode.predictions(context, u, [cotangent])[0]
         slope = prediction.predicted(u, 1.0)
         fit = fit_slope(context.sweep_steps(u, [prediction], few=True)[0])
-        scale_of_error = ErrorScale(abs(slope), abs(slope), problem.eps)
-        fits.append((decide(fit, scale_of_error, math.inf), fit, slope))
+        decision = decide(fit, ErrorScale(abs(slope), abs(slope), context.eps), math.inf)
+        fits.append((decision, fit, slope))
     bends = [fit.kink.value for _, fit, _ in fits]
-    bends += [
-        float(bend_along(context.problem, _unit(context, other), middle_step(context.problem.eps))[row])
-        for other in _some(columns, column)
-    ]
+    for other in _first_columns(columns, column):
+        bends.append(float(_bend_of_column(context, other)[row]))
     if min(bends) < 0.0 < max(bends):
         return None
     for decision, fit, slope in fits:
         if decision.reason is Reason.OUTSIDE:
-            numerical, error = slope + fit.error.value, fit.error.error
             output, source = problem.codomain.locate(row), problem.domain.locate(column)
-            return Entry(output, source, slope, numerical, error, decision, row, column)
+            numerical, error = slope + fit.error.value, fit.error.error
+            return Entry(output, source, slope, numerical, error, Verdict.FAIL, Reason.OUTSIDE, row, column)
     return None
 
 
-def _bent_row(context: Context, cotangent: Cotangent, column: int, step: float) -> int:
+def _bend_of_column(context: Context, column: int) -> Array:
+    u = unit(context.problem.zeros(context.problem.domain.size), column, float(context.lengths[column]))
+    return bend_along(context.problem, u, middle_step(context.eps))
+
+
+def _most_bent_row(context: Context, cotangent: Cotangent, column: int) -> int:
     xp = namespace(cotangent.v)
-    bends = xp.abs(cotangent.v * bend_along(context.problem, _unit(context, column), step))
-    return int(xp.argmax(finite_part(bends)))
+    return int(xp.argmax(finite_part(xp.abs(cotangent.v * _bend_of_column(context, column)))))
 
 
-def _unit(context: Context, column: int) -> Array:
-    u = context.problem.zeros(context.problem.domain.size)
-    u[column] = context.lengths[column]
-    return u
-
-
-def _some(alike: Array, first: int) -> list[int]:
-    places = namespace(alike).nonzero(alike)[0]
-    others = [int(place) for place in places[: JUDGED + 1] if int(place) != first]
-    return [first, *others[: JUDGED - 1]]
+def _first_columns(columns: Array, first: int) -> list[int]:
+    """The column found first, then others of the same kind, up to the limit."""
+    places = namespace(columns).nonzero(columns)[0]
+    others = [int(place) for place in places[: MAX_ENTRIES + 1] if int(place) != first]
+    return [first, *others[: MAX_ENTRIES - 1]]

@@ -1,120 +1,209 @@
-"""A short look at one more point: is there anything that calls for the whole scrutiny?"""
+"""The error-bar policy along one direction: screen by one difference, then a step sweep, then a decision.
+
+The screen compares v·D with (Jᵀv)·d and costs no evaluation beyond the difference D. It settles most cases. What it
+leaves open is swept over many steps. Agreement is entered in the ledger with its resolution.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from gradvet.core import thresholds
 from gradvet.core.context import Context, Cotangent
-from gradvet.core.finite_differences import NEAR
+from gradvet.core.decision import Decision, ErrorScale, Reason, decide
+from gradvet.core.extrapolation import SlopeFit, fit_slope
+from gradvet.core.finite_differences import DirectionalDifference
+from gradvet.core.gradient_match import cancelled_slope, derivative_jitter
 from gradvet.core.modes import Mode
-from gradvet.core.problem import Evaluation
+from gradvet.core.problem import Problem
+from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import dot, namespace, norm, peak
 
-COARSE = 1e-2
-"""Outputs with smaller slopes than this part of the largest matter less at points that nobody asked for."""
+MAX_BENT_ROWS = 2
+"""Number of outputs with a kink that the screen of a generated point tests one by one."""
 
-ROUNDOFFS = 8.0
-"""The near walk's allowance for roundoff, in standard deviations."""
 
-POINT_AGREEMENT = 1e-4
-"""Slopes that agree to this part of their scale agree: what is wrong at a special point is wrong by much."""
+def typical_contributions(problem: Problem, w: Array, u: Array) -> Iterator[tuple[str, float]]:
+    """For each input that u moves: root mean square of the nonzero products w_j u_j, zero if all are zero."""
+    xp, domain, products = namespace(w), problem.domain, w * u
+    for number, leaf in enumerate(domain.leaves):
+        part = domain.slice(number)
+        square = float(products[part] @ products[part])
+        if square:
+            yield leaf.name, math.sqrt(square / int(xp.count_nonzero(products[part])))
+        elif int(xp.count_nonzero(u[part])):
+            yield leaf.name, 0.0
 
-BENT, BENT_BESIDE = 1e-3, 1e-4
-"""A change of slope by this part of the slope, and of the largest slope beside it, is a kink's."""
 
-CLEAR_OF_NOISE = 64.0
-"""And so many roundoffs."""
-
-BENT_ROWS = 2
-"""So many outputs with a kink are held to their slopes on both sides, each by itself."""
-
-EDGE = 1e-4
-"""A value that is outside the slopes on both sides by less than this part of their difference is on their edge."""
+def enter_resolution(context: Context, mode: Mode, contributions: Mapping[str, float], bar: float) -> None:
+    """Enter in the ledger that an error of `bar` along a direction would have been seen."""
+    for name, contribution in contributions.items():
+        if contribution or not bar:
+            resolution = bar / contribution if contribution else 0.0
+            context.record.ledger.compared(name, mode.name, context.precision, resolution)
 
 
 @dataclass(frozen=True, slots=True)
-class _Walk:
-    """One side of the point, or both, along one line, for every output."""
+class _Slopes:
+    """Slopes of all outputs along one direction, and half their change at the point where that is known."""
 
-    moved: Array
+    displacement: Array
     slope: Array
-    bend: Array
-    """Half the difference of the slopes on the two sides."""
+    bend: Array | None = None
+
+
+def _screen(context: Context, mode: Mode, slopes: _Slopes, cotangent: Cotangent) -> tuple[float, float]:
+    """Residual |v·D - prediction| and what is allowed: rtol times the scale of the slope, plus roundoff.
+
+    For a single output with a kink, the prediction may lie anywhere between the one-sided slopes.
+    """
+    v, d = cotangent.v, slopes.displacement
+    prediction = mode.predictions(context, d, [cotangent])[0].predicted(d, 1.0)
+    rtol = thresholds.GENERATED_SCREEN_RTOL if context.is_generated else thresholds.SCREEN_RTOL
+    rtol += context.options.accuracy
+    allowed = rtol * max(norm(cotangent.vjp, d), norm(v, slopes.slope))
+    allowed += thresholds.SCREEN_NOISE / thresholds.SCREEN_STEP * norm(v, context.value_noise)
+    if context.immaterial_slope:
+        allowed += context.immaterial_slope * norm(v, v * 0.0 + 1.0)
+    if slopes.bend is not None:
+        allowed += abs(dot(v, slopes.bend)) * (1.0 + thresholds.KINK_EDGE)
+    return abs(dot(v, slopes.slope) - prediction), allowed
+
+
+def screen_agrees(
+    context: Context, mode: Mode, difference: DirectionalDifference, cotangents: Sequence[Cotangent]
+) -> bool:
+    """Whether every cotangent shows agreement; tried again without the h² term where it does not (two evaluations)."""
+    return _agree(context, mode, difference, difference.odd, cotangents) or _agree(
+        context, mode, difference, difference.extrapolated, cotangents
+    )
+
+
+def _agree(
+    context: Context, mode: Mode, difference: DirectionalDifference, slope: Array, cotangents: Sequence[Cotangent]
+) -> bool:
+    agree = True
+    slopes = _Slopes(difference.displacement, slope)
+    for cotangent in cotangents:
+        if not peak(cotangent.v):
+            return False  # no output has a finite slope
+        residual, allowed = _screen(context, mode, slopes, cotangent)
+        if residual <= allowed:
+            contributions = dict(typical_contributions(context.problem, cotangent.vjp, difference.displacement))
+            enter_resolution(context, mode, contributions, allowed)
+        else:
+            agree = False
+    return agree
+
+
+def bent_rows(context: Context, difference: DirectionalDifference) -> Array | None:
+    """Outputs whose even part is that of a kink rather than of curvature; None if there is none."""
+    if not context.is_double:
+        return None
+    xp = namespace(difference.even)
+    even = xp.abs(difference.even)
+    noise = thresholds.KINK_NOISE / thresholds.SCREEN_STEP * context.peak_noise
+    bent = even > xp.maximum(thresholds.KINK_RTOL * xp.abs(difference.odd), noise)
+    if not bool(xp.any(bent)):
+        return None
+    shrinks = 2.0 * xp.abs(difference.at_twice_the_step.even) < thresholds.KINK_SHRINKAGE * even
+    bent = bent & shrinks & xp.isfinite(even)
+    return bent if bool(xp.any(bent)) else None
 
 
 def screen_point(context: Context, mode: Mode) -> bool:
-    """Whether a walk along all inputs at once finds the derivative where it should be.
+    """Whether the screen settles a generated point: one evaluation and one VJP where the function is smooth.
 
-    One evaluation and one backward pass where the function is smooth, a few more where it bends.
+    Where it is not, both sides are compared, and outputs with a kink one by one.
     """
-    problem, u = context.problem, context.joint_direction()
-    ahead = problem.evaluate_at(NEAR * u)
-    f0 = problem.value[: problem.codomain.size]
-    one_side = _Walk(ahead.displacement / NEAR, (ahead.values[: f0.shape[0]] - f0) / NEAR, f0 * 0.0)
-    cotangent = context.cotangents_for(one_side.slope, 1)[0]
-    xp = namespace(f0)
-    if bool(xp.any(cotangent.broken)):
+    problem, xp = context.problem, namespace(context.problem.value)
+    rows, step = problem.codomain.size, thresholds.SCREEN_STEP
+    f0 = problem.value[:rows]
+    ahead = problem.evaluate_at(step * context.joint_direction())
+    rise = ahead.values[:rows] - f0
+    forward = _Slopes(ahead.displacement / step, rise / step)
+    cotangent = context.cotangents_for(forward.slope, 1)[0]
+    if cotangent.nonfinite is not None:
         return False
-    return _point_agrees(context, mode, one_side, cotangent) or _is_quiet_on_both_sides(context, mode, cotangent, ahead)
-
-
-def _is_quiet_on_both_sides(context: Context, mode: Mode, cotangent: Cotangent, ahead: Evaluation) -> bool:
-    """Smooth outputs together, and some of those with a kink each by itself."""
-    problem = context.problem
-    xp = namespace(cotangent.v)
-    f0 = problem.value[: problem.codomain.size]
+    residual, allowed = _screen(context, mode, forward, cotangent)
+    if residual <= allowed:
+        return True
     behind = problem.evaluate_at(-ahead.displacement)
-    plus, minus = (side.values[: f0.shape[0]] - f0 for side in (ahead, behind))
-    moved = (ahead.displacement - behind.displacement) / (2.0 * NEAR)
-    difference = _Walk(moved, (plus - minus) / (2.0 * NEAR), (plus + minus) / (2.0 * NEAR))
-    bent = _bent_rows(context, difference) & (cotangent.v != 0.0)
-    if not bool(xp.any(bent)):
-        return _point_agrees(context, mode, difference, cotangent)
+    fall = behind.values[:rows] - f0
+    displacement = (ahead.displacement - behind.displacement) / (2.0 * step)
+    central = _Slopes(displacement, (rise - fall) / (2.0 * step), (rise + fall) / (2.0 * step))
+    bent = _bends(context, central) & (cotangent.v != 0.0)
     smooth = xp.where(bent, xp.zeros_like(cotangent.v), cotangent.v)
-    cotangents = [context.cotangent(smooth)] if bool(xp.any(smooth != 0.0)) else []
-    for row in xp.nonzero(bent)[0][:BENT_ROWS]:
+    tested = [(context.cotangent(smooth), replace(central, bend=None))] if bool(xp.any(smooth != 0.0)) else []
+    for row in xp.nonzero(bent)[0][:MAX_BENT_ROWS]:
         unit = xp.zeros_like(cotangent.v)
         unit[int(row)] = 1.0
-        cotangents.append(context.cotangent(unit))
+        tested.append((context.cotangent(unit), central))
     return all(
-        not bool(xp.any(cotangent.broken)) and _point_agrees(context, mode, difference, cotangent)
-        for cotangent in cotangents
+        other.nonfinite is None and residual <= allowed
+        for other, slopes in tested
+        for residual, allowed in [_screen(context, mode, slopes, other)]
     )
 
 
-def _bent_rows(context: Context, difference: _Walk) -> Array:
-    xp = namespace(difference.bend)
-    bend, slope = xp.abs(difference.bend), xp.abs(difference.slope)
-    top = peak(slope)
-    return (bend > BENT * slope + BENT_BESIDE * top) & (bend > CLEAR_OF_NOISE * context.peak_noise / NEAR)
+def _bends(context: Context, slopes: _Slopes) -> Array:
+    xp = namespace(slopes.slope)
+    bend, slope = xp.abs(slopes.bend), xp.abs(slopes.slope)
+    noise = thresholds.KINK_NOISE / thresholds.SCREEN_STEP * context.peak_noise
+    material = thresholds.GENERATED_KINK_RTOL * slope + thresholds.GENERATED_KINK_PEAK_RTOL * peak(slope)
+    return (bend > material) & (bend > noise)
 
 
-def _point_agrees(context: Context, mode: Mode, difference: _Walk, cotangent: Cotangent) -> bool:
-    """Whether the claim is the slope; where v looks at one output with a kink, between the slopes on its two sides."""
-    xp = namespace(cotangent.v)
-    prediction = mode.predictions(context, difference.moved, [cotangent])[0]
-    error = dot(cotangent.v, difference.slope) - prediction.predicted(difference.moved, 1.0)
-    allowed = POINT_AGREEMENT * max(norm(cotangent.w, difference.moved), norm(cotangent.v, difference.slope))
-    allowed += ROUNDOFFS * norm(cotangent.v, context.noise / NEAR) + context.immaterial * norm(
-        cotangent.v, cotangent.v * 0.0 + 1.0
-    )
-    alone = int(xp.count_nonzero(cotangent.v)) == 1
-    return abs(error) <= allowed + (abs(dot(cotangent.v, difference.bend)) * (1.0 + EDGE) if alone else 0.0)
+def sweep_line(context: Context, mode: Mode, u: Array, cotangents: Sequence[Cotangent]) -> list[SlopeFit]:
+    """One fitted slope for each cotangent, from a sweep over all steps along u."""
+    predictions = mode.predictions(context, u, cotangents)
+    return [fit_slope(sweep) for sweep in context.sweep_steps(u, predictions)]
 
 
-def typical_contributions(
-    context: Context, w: Array, u: Array, *, moved_only: bool = False
-) -> Iterator[tuple[str, float]]:
-    """What one typical entry of each input adds to the slope along u, for the inputs that u moves."""
-    xp, domain, products = namespace(w), context.problem.domain, w * u
-    for number, leaf in enumerate(domain.leaves):
-        part = domain.slice(number)
-        product = products[part]
-        square = 0.0 if moved_only else float(product @ product)
-        if square:
-            yield leaf.name, math.sqrt(square / int(xp.count_nonzero(product)))
-        elif int(xp.count_nonzero(u[part])):
-            yield leaf.name, 0.0
+def decide_line(context: Context, mode: Mode, u: Array, cotangent: Cotangent, fit: SlopeFit) -> Decision:
+    """The decision about v·J·u by its step sweep; agreement is entered in the ledger."""
+    if not peak(cotangent.v):
+        return Decision(Verdict.PASS, Reason.NO_SIGNAL)  # nothing is finite: the ledger stays open
+    contributions = dict(typical_contributions(context.problem, cotangent.vjp, u))
+    scale = error_scale(context, u, cotangent, contributions)
+    size = norm(cotangent.v, context.problem.value[: cotangent.v.shape[0]])
+    saturated = thresholds.SATURATED_EPS * context.eps * scale.unit if context.is_double else 0.0
+    if fit.is_quantised and max(scale.slope, fit.rise) <= saturated:
+        scale = replace(scale, typical=max(size, scale.unit))
+        contributions = dict.fromkeys(contributions, scale.typical)
+    elif scale.slope <= size * context.eps**thresholds.FAINT_POWER:
+        # A derivative of zero is compared with what the function does, not with its own size.
+        scale = replace(scale, slope=0.0, typical=fit.rise or size)
+        contributions = dict.fromkeys(contributions, scale.typical)
+    decision = decide_beyond_jitter(context, u, cotangent, fit, scale)
+    if decision.verdict is Verdict.PASS and decision.reason is Reason.AGREES:
+        enter_resolution(context, mode, contributions, max(decision.bar, abs(decision.error)))
+    elif decision.verdict is Verdict.PASS and decision.reason is Reason.KINK:
+        enter_resolution(context, mode, contributions, decision.bar)
+    if decision.verdict is not Verdict.FAIL and fit.one_sided:
+        context.record.note("only one side of the point is inside the function's domain: one-sided differences")
+    return decision
+
+
+def decide_beyond_jitter(
+    context: Context, u: Array, cotangent: Cotangent, fit: SlopeFit, scale: ErrorScale
+) -> Decision:
+    """A disagreement must also exceed the noise of the derivative, which costs a few VJPs next to the point."""
+    decision = decide(fit, scale, context.options.power)
+    if decision.verdict is not Verdict.FAIL:
+        return decision
+    noise = scale.derivative_noise + 2.0 * derivative_jitter(context, cotangent.v, u, decision.error)
+    # Constants in a coarse format round the function in one way and its derivative in another.
+    eps = max(scale.eps, context.problem.internal_eps())
+    return decide(fit, replace(scale, eps=eps, derivative_noise=noise), context.options.power)
+
+
+def error_scale(context: Context, u: Array, cotangent: Cotangent, contributions: Mapping[str, float]) -> ErrorScale:
+    """What an error along u is compared with, by the gradient of the cotangent."""
+    slope = norm(cotangent.vjp, u)
+    typical = max((size for size in contributions.values() if size), default=slope)
+    noise = cancelled_slope(context, cotangent.v) + context.options.accuracy * slope
+    return ErrorScale(slope, typical, context.eps, noise, norm(cotangent.v, cotangent.v * 0.0 + 1.0))

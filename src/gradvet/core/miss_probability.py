@@ -1,20 +1,20 @@
-"""Random directions, and how sure a few of them make us.
+"""Probability that random projections miss an error, and plans: numbers of directions and cotangents. Formulas only.
 
-A direction u has independent entries, spread evenly over [-1½, 1½): no two errors of equal size cancel, as they do with
-±1, and nothing of that density adds less noise. Where one or two directions are to do, the entries keep a distance of ¼
-from zero: single wrong entries cannot hide then at all. What it proves is a matter of arithmetic. Let Δ be the
-difference of two Jacobians with |Δ_ij| = δ somewhere. The density of an entry is 1/2L with L = 1½, so for any a, b
+A direction u has independent entries, uniform in [-1½, 1½): two errors of equal size do not cancel, as they do with ±1,
+and no distribution of that density adds less noise. In fast mode the entries keep a distance of ¼ from zero, so that a
+single wrong entry always shows. Let Δ be the difference of two Jacobians with |Δ_ij| = δ somewhere. The density of an
+entry is 1/2L with L = 1½, so for any a, b
 
     P(|u_j a + b| ≤ t) ≤ t / L|a|.
 
-With a whole row of Δ in sight, k directions leave it below t with probability (t/Lδ)^k at most. If rows are seen only
-through c codirections, the row's place is taken by v·Δ_j, and the largest of c such numbers is below s with
-probability (s/Lδ)^c. Together, for k directions, c codirections, all k·c products v·Δu below t, and κ = t/L²δ:
+If a whole row of Δ is compared, k directions leave it below t with probability (t/Lδ)^k at most. If rows are compared
+only through c cotangents, v·Δ_j takes the place of the row, and the largest of c such numbers is below s with
+probability (s/Lδ)^c. Together, for k directions, c cotangents, all k·c products v·Δu below t, and κ = t/L²δ:
 
     c > k:  P(miss) ≤ c/(c - k) κ^k + κ^c,      c = k:  P(miss) ≤ κ^k (1 + k ln 1/κ),
 
-and the same with the sides exchanged. All this takes for granted that a derivative is linear in its codirection, as
-torch's own fast mode does; where the limit is strict, one row is also pulled alone and compared.
+and the same with the sides exchanged. This assumes that the derivative is linear in its cotangent, as torch's
+fast mode does; slow mode compares one row by its own backward pass as well.
 """
 
 from __future__ import annotations
@@ -24,33 +24,32 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 MOST = 12
-"""More directions than this are not drawn: a ratio that these cannot resolve is compared entry by entry."""
+"""Largest number of directions; what they cannot resolve is compared entry by entry."""
 
 SPREAD = 1.5
-"""The length L of the interval over which the magnitudes of a direction's entries are spread."""
+"""Length L of the interval in which the magnitudes of a direction's entries lie."""
 
 FINEST = 1e-8
-"""The part of a usual tolerance, 1e-5, that the arithmetic itself leaves of numbers that agree."""
+"""Residual that roundoff leaves of equal numbers, as a part of the usual tolerance 1e-5."""
 
-FIRST = 0.9
-"""The part of the probability that the fewest directions get that can satisfy anyone; of the rest one more, and so on:
-most checks end with them, and a plan of k directions resolves the k-th root of its part."""
+PLAN_SHARE = 0.9
+"""Share of the miss probability given to the first feasible plan; each later plan gets the same share of the remainder.
+Most checks end with the first, and a plan of k directions resolves the k-th root of its share."""
 
-
-EARLY = 0.55
-"""The part of that which the first of two such plans gets, if there is one with a codirection more."""
+EARLY_SHARE = 0.55
+"""Part of that share for the first plan, if there is a second one with one more cotangent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many directions and codirections to look along; None on a side whose coordinates are all seen one by one."""
+    """Numbers of directions and cotangents; None on a side whose coordinates are all seen one by one."""
 
     directions: int | None
     cotangents: int | None
 
 
 def miss_probability(ratio: float, plan: Plan, spread: float = SPREAD) -> float:
-    """How probable it is at most that an error δ leaves all products below `ratio · δ`."""
+    """Probability, at most, that an error δ leaves all products below `ratio · δ`."""
     if ratio <= 0.0:
         return 0.0
     sampled = sorted(number for number in (plan.directions, plan.cotangents) if number is not None)
@@ -91,7 +90,7 @@ def plans(*, columns_seen: bool, rows_seen: bool) -> tuple[Plan, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A plan, and how small what its probes leave must be, as a part of the error to be seen."""
+    """A plan, and the largest residual at which it certifies, as a part of the detectable error."""
 
     plan: Plan
     ratio: float
@@ -101,13 +100,12 @@ class Stage:
 def stages(miss: float, *, columns_seen: bool, rows_seen: bool) -> tuple[Stage, ...]:
     """Plans from the cheapest up, which together miss an error with probability `miss` at most.
 
-    Each has a part of the probability, so that the sum is within the limit whichever of them are looked at. A plan that
-    even exact numbers could not satisfy gets nothing: what it leaves only tells which plan to try next. The first that
-    can be satisfied is tried with a codirection more before another direction is walked: a backward pass instead of
-    several evaluations.
+    Each has a share of the probability, so that the sum is within the limit whichever of them are used. A plan that
+    even exact numbers could not satisfy gets none: its residual only tells which plan to try next. The first feasible
+    plan is tried with one more cotangent before another direction: a backward pass instead of several evaluations.
     """
     found: list[Stage] = []
-    share = FIRST * miss
+    share = PLAN_SHARE * miss
     for plan in plans(columns_seen=columns_seen, rows_seen=rows_seen):
         if resolving_ratio(share, plan) < FINEST:
             found.append(Stage(plan, 0.0))
@@ -115,9 +113,9 @@ def stages(miss: float, *, columns_seen: bool, rows_seen: bool) -> tuple[Stage, 
         is_first = not found or not found[-1].ratio
         if is_first and plan.directions is not None and plan.cotangents is not None:
             more = Plan(plan.directions, plan.cotangents + 1)
-            tried = {plan: EARLY * share, more: (1.0 - EARLY) * share}
+            tried = {plan: EARLY_SHARE * share, more: (1.0 - EARLY_SHARE) * share}
         else:
             tried = {plan: share}
         found += [Stage(each, resolving_ratio(part, each)) for each, part in tried.items()]
-        share *= 1.0 - FIRST
+        share *= 1.0 - PLAN_SHARE
     return tuple(found)

@@ -1,4 +1,4 @@
-"""The derivative under test as predictions of slopes: by rows in reverse mode, by columns in forward mode."""
+"""The Jacobian as a mode of differentiation knows it: by rows (reverse, VJPs) or by columns (forward, JVPs)."""
 
 from __future__ import annotations
 
@@ -12,30 +12,38 @@ from gradvet.core.vectors import all_finite, dot
 
 
 class Mode(Protocol):
-    """A way to know J."""
+    """A mode of differentiation."""
 
     @property
     def name(self) -> str: ...
+    def require(self, context: Context) -> None:
+        """Compute one derivative, so that a mode that the function does not have raises first."""
+        ...
+
     def predictions(self, context: Context, u: Array, cotangents: Sequence[Cotangent]) -> list[Prediction]:
-        """What this mode predicts along u, seen through each codirection."""
+        """What this mode predicts along u for each cotangent."""
         ...
 
     def is_finite_at(self, context: Context, column: int) -> bool:
-        """Whether this mode has a finite derivative by an input for which reverse mode has none."""
+        """Whether this mode has a finite derivative by an input for which reverse mode has none. May call the JVP."""
         ...
 
     def column_gap(self, context: Context, v: Array, slope: Array, displacement: Array) -> Array | None:
-        """v ∘ (slope - J·displacement) for every row, where this mode shows all rows at once."""
+        """v ∘ (slope - J·displacement) for every row; None where the mode shows only combinations of rows."""
         ...
 
 
 class ReverseMode:
-    """Jᵀv is known: the prediction is its product with whatever displacement really happened."""
+    """Jᵀv is known: the prediction is its product with the displacement."""
 
     name = "reverse"
 
+    def require(self, context: Context) -> None:
+        if not context.has_reverse:
+            context.problem.vjp(context.problem.zeros(context.problem.codomain.size))
+
     def predictions(self, context: Context, u: Array, cotangents: Sequence[Cotangent]) -> list[Prediction]:
-        return [_pulled(cotangent) for cotangent in cotangents]
+        return [_by_vjp(cotangent) for cotangent in cotangents]
 
     def is_finite_at(self, context: Context, column: int) -> bool:
         return False
@@ -45,13 +53,16 @@ class ReverseMode:
 
 
 class ForwardMode:
-    """J u is known; what rounding made of the displacement is accounted for with the gradient."""
+    """J u is known; the rounding of the displacement is accounted for by the gradient."""
 
     name = "forward"
 
+    def require(self, context: Context) -> None:
+        context.cached_jvp(context.first.displacement)
+
     def predictions(self, context: Context, u: Array, cotangents: Sequence[Cotangent]) -> list[Prediction]:
         jvp = context.cached_jvp(u)
-        return [_pushed(cotangent, jvp, u, exact=context.is_double) for cotangent in cotangents]
+        return [_by_jvp(cotangent, jvp, u, exact=context.is_double) for cotangent in cotangents]
 
     def is_finite_at(self, context: Context, column: int) -> bool:
         u = context.problem.zeros(context.problem.domain.size)
@@ -65,12 +76,12 @@ class ForwardMode:
 REVERSE, FORWARD = ReverseMode(), ForwardMode()
 
 
-def _pulled(cotangent: Cotangent) -> Prediction:
-    return Prediction(cotangent.v, lambda displacement, t: dot(cotangent.w, displacement))
+def _by_vjp(cotangent: Cotangent) -> Prediction:
+    return Prediction(cotangent.v, lambda displacement, t: dot(cotangent.vjp, displacement))
 
 
-def _pushed(cotangent: Cotangent, jvp: Array, u: Array, *, exact: bool) -> Prediction:
+def _by_jvp(cotangent: Cotangent, jvp: Array, u: Array, *, exact: bool) -> Prediction:
     slope = dot(cotangent.v, jvp)
     if exact:
         return Prediction(cotangent.v, lambda displacement, t: t * slope)
-    return Prediction(cotangent.v, lambda displacement, t: t * slope + dot(cotangent.w, displacement - t * u))
+    return Prediction(cotangent.v, lambda displacement, t: t * slope + dot(cotangent.vjp, displacement - t * u))

@@ -1,4 +1,4 @@
-"""Around an entry that is wrong: how far the error reaches, and what kind of wrong it is."""
+"""The block of the Jacobian around a wrong entry, for the diagnosis and for figures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import Entry
 from gradvet.core.diagnosis import diagnose
@@ -15,37 +16,30 @@ from gradvet.core.problem import Problem
 from gradvet.core.spaces import Array, Space
 from gradvet.core.vectors import namespace, peak
 
-AROUND_ENTRY, LARGE, AROUND_IN_LARGE = 48, 256, 8
-"""So many columns and rows around the wrong entry are compared for the diagnosis, fewer in a large space."""
+SIDE, LARGE_SPACE, SIDE_IN_LARGE = 48, 256, 8
+"""Rows and columns of the block around a wrong entry; the last one in spaces of more coordinates than the second."""
 
-SAME_VALUE, SAME_VALUE_DOUBLE = 1e-4, 1e-6
-"""Entries that differ by less than this part of the largest one around are not listed as wrong."""
-
-
-COARSE_EYE, SHARP_EYE = 1e-3, 1e-6
-"""Ratios of entries count as equal up to this, and for small errors up to that."""
-
-LISTED = 4
-"""So many wrong entries are named beside the worst."""
+MAX_LISTED = 4
+"""Wrong entries that are listed beside the worst."""
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What the neighbourhood of a wrong entry shows."""
+    """The entries around a wrong one, and their diagnosis."""
 
     wrong: int
     entries: int
     others: tuple[Entry, ...]
     diagnosis: str
     block: Mapping[str, Any] = field(default_factory=dict)
-    """Both versions of what was compared, for a figure."""
+    """Both versions of the block, for a figure."""
 
 
 def study(context: Context, mode: Mode, entry: Entry) -> Study:
     """Compare the block of the Jacobian around an entry, within its input and its output."""
     problem = context.problem
     columns, rows = (
-        around(space, index, AROUND_ENTRY if space.size <= LARGE else AROUND_IN_LARGE)
+        around(space, index, SIDE if space.size <= LARGE_SPACE else SIDE_IN_LARGE)
         for space, index in ((problem.domain, entry.column), (problem.codomain, entry.row))
     )
     rows, of_output = _whole(problem.codomain, rows)
@@ -53,12 +47,11 @@ def study(context: Context, mode: Mode, entry: Entry) -> Study:
     if context.out_of_time:
         return Study(1, 1, (), "")
     numerical = _numerical(context, rows, columns)
-    derivative = _derivative(context, mode, rows, columns)
+    derivative = derivative_block(problem, mode.name, rows, columns)
     xp = namespace(numerical)
     top = peak(numerical)
-    limit = max(
-        (SAME_VALUE_DOUBLE if context.is_double else SAME_VALUE) * top, abs(entry.derivative - entry.numerical) / 16.0
-    )
+    smallest, largest = thresholds.EQUAL_RATIO
+    limit = max((smallest if context.is_double else largest) * top, abs(entry.derivative - entry.numerical) / 16.0)
     wrong = ~(xp.abs(derivative - numerical) <= limit)
     count = int(xp.count_nonzero(wrong))
     others = [
@@ -76,13 +69,16 @@ def study(context: Context, mode: Mode, entry: Entry) -> Study:
 
 
 def _alike(entry: Entry) -> float:
-    """How alike ratios must be: small errors show their pattern only to a sharp eye."""
+    """Tolerance for equal ratios: a tenth of the relative error, within limits."""
+    smallest, largest = thresholds.EQUAL_RATIO
+    if not entry.numerical:
+        return largest
     off = abs(entry.derivative - entry.numerical)
-    return min(COARSE_EYE, max(SHARP_EYE, 0.1 * off / abs(entry.numerical))) if entry.numerical else COARSE_EYE
+    return min(largest, max(smallest, 0.1 * off / abs(entry.numerical)))
 
 
 def _whole(space: Space, window: range) -> tuple[range, int]:
-    """A window that cuts no number in two, and how many coordinates a number has."""
+    """The window extended to whole complex numbers, and the number of coordinates of a number."""
     leaf = space.locate(window.start).leaf
     parts, section = space.leaves[leaf].coordinates.parts, space.slice(leaf)
     start = window.start - (window.start - section.start) % parts
@@ -93,21 +89,21 @@ def _whole(space: Space, window: range) -> tuple[range, int]:
 def _measured(context: Context, place: tuple[int, int], derivative: float) -> Entry:
     """One more entry, with the change from one step to its half and the roundoff as error bar."""
     row, column = place
-    problem, step = context.problem, middle_step(context.problem.eps)
+    problem, step = context.problem, middle_step(context.eps)
     u = problem.zeros(problem.domain.size)
     u[column] = context.lengths[column]
     slopes = []
     for t in (step, step / 2.0):
         slope, moved = slope_along(context.problem, u, t)
         slopes.append(float(slope[row]) / (float(moved[column]) or 1.0))
-    noise = 2.0 * float(context.noise[row]) / (step * (float(context.lengths[column]) or 1.0))
+    noise = 2.0 * float(context.value_noise[row]) / (step * (float(context.lengths[column]) or 1.0))
     bar = abs(slopes[1] - slopes[0]) + noise
     output, source = problem.codomain.locate(row), problem.domain.locate(column)
     return Entry(output, source, derivative, slopes[1], bar, row=row, column=column)
 
 
 def _numerical(context: Context, rows: range, columns: range) -> Array:
-    step, found = middle_step(context.problem.eps), []
+    step, found = middle_step(context.eps), []
     for column in columns:
         u = context.problem.zeros(context.problem.domain.size)
         u[column] = context.lengths[column]
@@ -117,39 +113,20 @@ def _numerical(context: Context, rows: range, columns: range) -> Array:
     return namespace(found[0]).stack(found, axis=1)
 
 
-def _derivative(context: Context, mode: Mode, rows: range, columns: range) -> Array:
-    problem = context.problem
-    if mode.name == "forward":
-        probe_jvps = []
-        for column in columns:
-            u = problem.zeros(problem.domain.size)
-            u[column] = 1.0
-            probe_jvps.append(problem.jvp(u)[rows.start : rows.stop])
-        return namespace(probe_jvps[0]).stack(probe_jvps, axis=1)
-    pulls = []
-    for row in rows:
-        v = problem.zeros(problem.codomain.size)
-        v[row] = 1.0
-        pulls.append(problem.vjp(v)[columns.start : columns.stop])
-    return namespace(pulls[0]).stack(pulls, axis=0)
-
-
 def _places(wrong: Array) -> list[tuple[int, int]]:
     xp = namespace(wrong)
     rows, columns = xp.nonzero(wrong)
-    return [(int(i), int(j)) for i, j in zip(rows[: LISTED + 1], columns[: LISTED + 1], strict=True)]
+    return [(int(i), int(j)) for i, j in zip(rows[: MAX_LISTED + 1], columns[: MAX_LISTED + 1], strict=True)]
 
 
-MAX_BLOCK = 2304
-"""So many entries of a block are kept at most: 48 × 48."""
+MAX_BLOCK_ENTRIES = SIDE * SIDE
+"""Largest number of entries of a block that is kept."""
 
-SIDE, NEIGHBOURS = 48, 8
-"""So many rows and columns around an entry are shown, fewer where they must be computed for it."""
+FIGURE_EPS = 2.0**-52
+"""Roundoff of double precision, for the line of a figure that shows it."""
 
-EPS = 2.0**-52
-
-FACTOR, REACH = 4.0, 8
-"""The steps of a sweep around the step of a classical check: so many powers of this factor to both sides."""
+FIGURE_STEP_RATIO, FIGURE_STEPS = 4.0, 8
+"""Ratio of the steps of a sweep around the caller's step, and the number of steps to either side."""
 
 
 def around(space: Space, index: int, most: int = SIDE) -> range:
@@ -160,19 +137,23 @@ def around(space: Space, index: int, most: int = SIDE) -> range:
 
 
 def computed_block(problem: Problem, mode: str, place: tuple[int, int], step: float) -> dict[str, Any]:
-    """The block around an entry of a Jacobian that nobody has computed whole: a few rows and columns of it."""
-    rows, columns = around(problem.codomain, place[0], NEIGHBOURS), around(problem.domain, place[1], NEIGHBOURS)
-    within = slice(rows.start, rows.stop)
-    units = [_unit(problem, problem.domain.size, column) for column in columns]
-    xp = namespace(units[0])
-    differences = [CENTRAL.along(problem, problem.move(unit * step))[within] / step for unit in units]
-    if mode == "forward":
-        derivative = xp.stack([problem.jvp(unit)[within] for unit in units], axis=1)
-    else:
-        vjp = [problem.vjp(_unit(problem, problem.codomain.size, row)) for row in rows]
-        derivative = xp.stack([gradient[columns.start : columns.stop] for gradient in vjp], axis=0)
-    numerical = xp.stack(differences, axis=1)
+    """Both versions of the block around an entry. Calls the function and its derivative for a few rows and columns."""
+    rows, columns = around(problem.codomain, place[0], SIDE_IN_LARGE), around(problem.domain, place[1], SIDE_IN_LARGE)
+    differences = [
+        CENTRAL.along(problem, problem.move(_unit(problem, problem.domain.size, column) * step)) for column in columns
+    ]
+    numerical = namespace(differences[0]).stack(differences, axis=1)[rows.start : rows.stop, :] / step
+    derivative = derivative_block(problem, mode, rows, columns)
     return block(numerical, derivative, names(problem.codomain, rows), names(problem.domain, columns))
+
+
+def derivative_block(problem: Problem, mode: str, rows: range, columns: range) -> Array:
+    """A block of the Jacobian by forward mode, a JVP for each column, or by reverse mode, a VJP for each row."""
+    if mode == "forward":
+        jvps = [problem.jvp(_unit(problem, problem.domain.size, column)) for column in columns]
+        return namespace(jvps[0]).stack(jvps, axis=1)[rows.start : rows.stop, :]
+    vjps = [problem.vjp(_unit(problem, problem.codomain.size, row)) for row in rows]
+    return namespace(vjps[0]).stack(vjps, axis=0)[:, columns.start : columns.stop]
 
 
 def classical_sweep(problem: Problem, place: tuple[int, int], step: float, gap: float) -> dict[str, Any]:
@@ -181,24 +162,24 @@ def classical_sweep(problem: Problem, place: tuple[int, int], step: float, gap: 
     move = problem.move(_unit(problem, problem.domain.size, column) * step)
     slopes: dict[float, float] = {}
     size = 0.0
-    for power in range(-REACH, REACH + 1):
-        scale = FACTOR**power
+    for power in range(-FIGURE_STEPS, FIGURE_STEPS + 1):
+        scale = FIGURE_STEP_RATIO**power
         try:
             plus, minus = (float(values[row]) for values in problem.evaluate(move, (scale, -scale)))
-        except Exception:  # the function ends before so large a step
+        except Exception:  # outside the domain
             break
         size = max(size, abs(plus)) if power <= 0 else size
         slopes[scale * step] = (plus - minus) / (2.0 * scale * step)
     steps, found = list(slopes), list(slopes.values())
     if len(steps) < 3:
         return {}
-    # Where a step agrees best with both of its neighbours, neither roundoff nor curvature has much to say.
+    # Roundoff and curvature are smallest where a step agrees best with both of its neighbours.
     triples = zip(found, found[1:], found[2:], strict=False)
     best = min(triples, key=lambda three: max(abs(three[1] - three[0]), abs(three[1] - three[2])))[1]
     return {
         "steps": steps,
         "errors": [abs(slope - best) for slope in found],
-        "floor": [EPS * size / h for h in steps],
+        "floor": [FIGURE_EPS * size / h for h in steps],
         "chosen": step,
         "gap": gap,
     }
@@ -212,7 +193,7 @@ def _unit(problem: Problem, size: int, index: int) -> Array:
 
 def block(numerical: Array, derivative: Array, rows: Sequence[str], columns: Sequence[str]) -> dict[str, Any]:
     """Both versions of a block of outputs × inputs, with the names of its rows and columns; nothing if it is large."""
-    if len(rows) * len(columns) > MAX_BLOCK:
+    if len(rows) * len(columns) > MAX_BLOCK_ENTRIES:
         return {}
     return {
         "numerical": [[float(entry) for entry in row] for row in numerical],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from gradvet.core.spaces import Array, Space
@@ -35,6 +36,31 @@ class Misfit:
     """What kind of array the derivative is, for attributes that only some kinds have."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradient:
+    """Jᵀv, and the attributes (layout, dtype, device, size) in which gradients differ from their inputs."""
+
+    vector: Array | None
+    """None if the gradient is zero, where a method says so."""
+    misfits: list[Misfit]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tangent:
+    """J u, and the attributes in which tangents differ from their outputs."""
+
+    vector: Array
+    misfits: list[Misfit]
+
+
+class Distribution(Enum):
+    """How the random numbers of a probe are distributed."""
+
+    UNIFORM = "in [-1½, 1½): several directions of these add the least noise"
+    APART = "of either sign, with magnitudes in [¼, 1¾): with one direction no single wrong entry is hidden"
+    SHARP = "of either sign, with magnitudes in [½, 1½): every entry counts about the same against error bars"
+
+
 class Move(NamedTuple):
     """A displacement that was made ready, to be walked back and forth."""
 
@@ -52,6 +78,34 @@ class Evaluation:
     displacement: Array
 
 
+class DerivativeRules(Protocol):
+    """The derivative rules behind the outputs: those of the framework (builtin) or of the user (custom)."""
+
+    @property
+    def are_builtin(self) -> bool:
+        """Whether all rules are builtin and no hook changes a gradient."""
+        ...
+
+    @property
+    def has_custom(self) -> bool:
+        """Whether one of the rules is custom."""
+        ...
+
+    @property
+    def is_smooth_branch(self) -> bool:
+        """Whether the function chooses between smooth formulas: then no convention explains a wrong slope."""
+        ...
+
+    @property
+    def decomposes(self) -> bool:
+        """Whether matrices are decomposed, which the framework does not differentiate at equal eigenvalues."""
+        ...
+
+    def calls_one_operator(self) -> bool:
+        """Whether the function is one call of a builtin operator. Calls the function."""
+        ...
+
+
 class Problem(Protocol):
     """A function at a point, in real coordinates."""
 
@@ -64,14 +118,12 @@ class Problem(Protocol):
     @property
     def cost(self) -> Cost: ...
     @property
-    def ordinary(self) -> bool:
-        """Whether all values are of the framework's own kind, so that its derivatives do nothing but arithmetic."""
+    def is_plain(self) -> bool:
+        """Whether inputs and outputs are of the framework's own types, so that derivatives are arithmetic alone."""
         ...
 
     @property
-    def is_known_builtin(self) -> bool:
-        """Whether nothing in the derivative of the only output is the function's own."""
-        ...
+    def rules(self) -> DerivativeRules: ...
 
     @property
     def independent(self) -> bool:
@@ -121,12 +173,8 @@ class Problem(Protocol):
         ...
 
     def zeros(self, size: int | tuple[int, ...]) -> Array: ...
-    def signed(self, size: int, scale: float = 1.0) -> Array:
-        """Fresh random numbers of either sign with magnitudes in [¼, 1¾) · scale, from the check's own generator."""
-        ...
-
-    def uniform(self, size: int, scale: float = 1.0) -> Array:
-        """Fresh random numbers in [-1½, 1½) · scale."""
+    def random(self, size: int, distribution: Distribution, scale: float = 1.0) -> Array:
+        """Fresh random numbers times the scale, from the problem's own generator."""
         ...
 
     def vjp(self, v: Array) -> Array: ...
@@ -134,8 +182,12 @@ class Problem(Protocol):
         """Only one output has a cotangent, and the backward pass starts at that one alone."""
         ...
 
-    def vjp_by_output(self, v: Array) -> Array:
-        """The sum over the outputs of what each gives alone, the others having no cotangent at all."""
+    def gradient(self, v: Array) -> Gradient:
+        """Jᵀv with the attributes of the gradients."""
+        ...
+
+    def gradient_by_output(self, v: Array) -> Gradient:
+        """The sum of the gradients of each output alone, without any cotangent for the others."""
         ...
 
     def vjp_batched(self, V: Sequence[Array]) -> list[Array]:
@@ -146,12 +198,8 @@ class Problem(Protocol):
         """Some rows of one output in one vectorised pass, to be verified; None where that is impossible."""
         ...
 
-    def vjp_undefined(self, outputs: Sequence[int]) -> Array | None:
-        """No cotangent at all for the outputs named, zeros for the others; None if the gradient is zero then."""
-        ...
-
-    def gradient_misfits(self) -> list[Misfit]:
-        """Attributes (layout, dtype, device, size) in which the last pull's gradients differ from their inputs."""
+    def vjp_undefined(self, outputs: Sequence[int]) -> Gradient:
+        """The gradient for undefined cotangents of the outputs named and zeros for the others."""
         ...
 
     def jvp(self, u: Array) -> Array: ...
@@ -163,8 +211,8 @@ class Problem(Protocol):
         """The tangent of one leaf is missing instead of zero."""
         ...
 
-    def tangent_misfits(self) -> list[Misfit]:
-        """Tangents of the last push that are complex where their values are real, or the reverse."""
+    def tangent(self, u: Array) -> Tangent:
+        """J u with the attributes of the tangents."""
         ...
 
     @property
@@ -181,10 +229,6 @@ class Problem(Protocol):
         """The relative spacing of the coarsest format that numbers pass inside the function, as far as can be seen."""
         ...
 
-    def settle_for(self, eps: float) -> None:
-        """From now on the format is as coarse as this."""
-        ...
-
     @property
     def variants(self) -> GradientVariants: ...
     def evaluate_at(self, displacement: Array) -> Evaluation: ...
@@ -192,6 +236,10 @@ class Problem(Protocol):
         """Jᵀv next to the point, through a graph of its own."""
         ...
 
-    def representable(self, v: Array) -> Array:
-        """A codirection as the outputs' formats can hold it."""
+    def jvp_at(self, displacement: Array, u: Array) -> Array | None:
+        """J u next to the point; None where the inputs cannot be perturbed in place."""
+        ...
+
+    def representable(self, vector: Array, space: Space | None = None) -> Array:
+        """A vector of a space (the codomain if None), rounded to the formats of its values."""
         ...

@@ -1,14 +1,17 @@
-"""Random directions and cotangents of the tolerance policy, each drawn and evaluated once."""
+"""Random directions and cotangents of the tolerance policy, each drawn and evaluated once.
+
+A direction is evaluated by a scheme: a stencil, and a step length as a multiple of the step of single entries.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from gradvet.core.finite_differences import CENTRAL, EXTRAPOLATED, SKEWED, Stencil
-from gradvet.core.problem import Misfit, Move, Problem
+from gradvet.core.problem import Distribution, Gradient, Misfit, Move, Problem
 from gradvet.core.spaces import Array
 from gradvet.options import Options
 
@@ -16,79 +19,73 @@ SCHEMES = (
     (CENTRAL, 4.0),
     (SKEWED, 16.0),
     (SKEWED, 32.0),
-    (EXTRAPOLATED, 16.0),
     (SKEWED, 64.0),
     (EXTRAPOLATED, 256.0),
     (SKEWED, 6.0),
-    (EXTRAPOLATED, 8.0),
-    (SKEWED, 2.5),
-    (EXTRAPOLATED, 1.0),
     (CENTRAL, 2.0 / 3.0),
+    (CENTRAL, 1.0 / 16.0),
+    (CENTRAL, 1.0 / 128.0),
 )
-"""How a direction is walked, and how much further than the entrywise step: far, where roundoff matters, near, where the
-function bends within reach, and at last no further than the entrywise step itself. More evaluations leave less
-truncation."""
+"""Finite-difference schemes: large steps against roundoff, small ones against curvature, and very small ones for
+functions with many kinks, which a step of all inputs crosses sooner than a step of one."""
 
-SHORT, LONG, LONGER, FAR_SCHEME, NEAR_SCHEME, NEAREST, NARROW, WITHIN = map(
+SHORT, LONG, LONGER, FAR_SCHEME, NEAR_SCHEME, WITHIN = map(
     SCHEMES.index,
-    (
-        (CENTRAL, 4.0),
-        (SKEWED, 16.0),
-        (SKEWED, 32.0),
-        (SKEWED, 64.0),
-        (SKEWED, 6.0),
-        (EXTRAPOLATED, 8.0),
-        (SKEWED, 2.5),
-        (CENTRAL, 2.0 / 3.0),
-    ),
+    ((CENTRAL, 4.0), (SKEWED, 16.0), (SKEWED, 32.0), (SKEWED, 64.0), (SKEWED, 6.0), (CENTRAL, 2.0 / 3.0)),
 )
-"""The ways to begin with."""
+"""Indices of the schemes that are named elsewhere."""
 
 
 class OutOfReachError(Exception):
-    """The function cannot be evaluated where a direction leads, though perhaps within the entrywise step."""
+    """The function raises at a point of a joint direction, though perhaps not within the step of a single entry."""
 
 
-STRICT = 1e-6
-"""From this limit on the miss probability down, several random combinations are needed whatever the function."""
+MAX_STRICT_MISS = 1e-6
+"""Largest miss probability of the strict policy (slow mode), which needs several random directions for any function."""
 
-FEW = 2
-"""So few inputs are then moved one by one rather than in as many combinations."""
-
-
-FACTOR = -2.0
-"""A product with it is exact, and so is everything linear that follows: rounding knows neither signs nor binades."""
+BASIS_SIZE = 2
+"""Largest number of inputs that are perturbed one by one instead of in as many random combinations, if strict."""
 
 
-_NONE_YET = (0.0, 0, 0)
+COTANGENT_FACTOR = -2.0
+"""Multiplying by -2 is exact in binary floating point, so a linear VJP must return exactly -2 · Jᵀv."""
+
+
+_NO_RESIDUALS = (0.0, 0, 0)
 
 
 class ProbeDirection(NamedTuple):
-    """A displacement as it was really walked, and J times it by differences, for the codomain and the silent outputs.
+    """A displacement as rounding left it, and J times it by differences.
 
-    It is `step` times a random direction of the size of one; products with it are to be divided by `step`.
+    It is `step` times a random direction of size one; products with it are to be divided by `step`.
     """
 
     displacement: Array
     difference: Array
     nondifferentiable: Array
-    """None where there are no silent outputs."""
+    """J times the displacement for the outputs without derivative; None where there are none."""
     step: float
 
 
 @dataclass(frozen=True, slots=True)
-class AtZero:
-    """What a cotangent of zeros gives: the gradient, if it is not zero, and where its attributes do not fit."""
+class TwoSidedDifference:
+    """Odd and even part of the change of the outputs when the inputs move by ± a displacement."""
 
-    gradient: Array | None
-    misfits: list[Misfit]
+    displacement: Array
+    odd: Array
+    """[f(x + d) - f(x - d)] / 2 = J d + O(d³)."""
+    even: Array
+    """[f(x + d) + f(x - d)] / 2 - f(x): O(d²) where the function is smooth, O(d) at a kink, and roundoff."""
+    step: float
+    nondifferentiable: Array = None
+    """The odd part for the outputs without derivative; None where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proportion:
-    """Whether a multiple of a codirection gives that multiple of its gradient, bit for bit, and what does not fit.
+    """Whether a multiple of a cotangent gives exactly that multiple of its gradient, and attributes that differ.
 
-    If it does, the backward pass is reproducible, and adds nothing to that gradient that rounding would show.
+    If so, the backward pass is reproducible and adds nothing to the gradient that rounding would show.
     """
 
     kept: bool
@@ -96,53 +93,64 @@ class Proportion:
 
 
 class ProbeCotangent(NamedTuple):
-    """A codirection v and the derivative under test along it, Jᵀv."""
+    """A cotangent v and the derivative under test along it, Jᵀv."""
 
     v: Array
     vjp: Array
 
 
 class Projections:
-    """Lazily drawn directions and codirections of a problem."""
+    """Lazily drawn directions and cotangents of a problem."""
 
     def __init__(self, problem: Problem, options: Options) -> None:
         self.problem = problem
         self.options = options
         self._scheme = 0
         self.linear = True
-        """Whether random codirections may stand for single rows, as far as is known."""
+        """Whether random cotangents can replace single rows, as far as is known."""
         self._directions: list[ProbeDirection] = []
+        self._units: list[Array] = []
+        self._two_sided: dict[tuple[int, float], TwoSidedDifference | None] = {}
         self._cotangents: list[ProbeCotangent] = []
         self._rows: dict[int, Array] = {}
-        self._pushes: list[Array] = []
-        self._gaps = _NONE_YET
-        """The widest gap, and between how many codirections and directions."""
+        self._jvps: list[Array] = []
+        self._residuals = _NO_RESIDUALS
+        """The largest residual, and the numbers of cotangents and directions that it covers."""
         self._proportion: Proportion | None = None
-        strict = options.miss <= STRICT
-        few = FEW if strict else 1
-        # Jitter that is held to a tolerance is to be seen in every row.
-        self._draw = problem.uniform if strict and not options.nondeterminism else problem.signed
-        self.sees_all_columns = problem.domain.size <= few
-        """Whether the inputs are so few that the directions are simply the basis."""
+        self.is_strict = options.miss <= MAX_STRICT_MISS
+        """Slow mode: the miss probability is small enough to replace a comparison of all entries."""
+        # With a nonzero tolerance for jitter, the jitter of every row must be visible.
+        even = self.is_strict and not options.nondeterminism
+        self._distribution = Distribution.UNIFORM if even else Distribution.APART
+        self.sees_all_columns = problem.domain.size <= (BASIS_SIZE if self.is_strict else 1)
+        """Whether the inputs are few and the directions are the basis."""
         self.sees_all_rows = problem.codomain.size <= 1
-        """Whether there is one output at most, so that the codirection is simply the basis."""
+        """Whether there is at most one output and the cotangent is the basis."""
+
+    def _draw(self, size: int, scale: float = 1.0) -> Array:
+        return self.problem.random(size, self._distribution, scale)
+
+    @property
+    def evaluated(self) -> int:
+        """Directions that are evaluated by the present scheme."""
+        return len(self._directions)
 
     def probe_directions(self, number: int | None) -> list[ProbeDirection]:
-        """So many directions, walked when they are first asked for; the whole basis if the inputs are few."""
+        """The first directions, evaluated when they are first needed; the whole basis if the inputs are few."""
         number = self.problem.domain.size if self.sees_all_columns or number is None else number
         while len(self._directions) < number:
-            self._directions.append(self._walk(len(self._directions)))
+            self._directions.append(self._evaluated(len(self._directions)))
         return self._directions[:number]
 
     def probe_jvps(self, number: int | None) -> list[Array]:
-        """The derivative under test in forward mode along so many directions."""
+        """The derivative under test in forward mode along the first directions."""
         directions = self.probe_directions(number)
-        for direction in directions[len(self._pushes) :]:
-            self._pushes.append(self.problem.jvp(direction.displacement))
-        return self._pushes[: len(directions)]
+        for direction in directions[len(self._jvps) :]:
+            self._jvps.append(self.problem.jvp(direction.displacement))
+        return self._jvps[: len(directions)]
 
     def probe_cotangents(self, number: int | None) -> list[ProbeCotangent]:
-        """So many codirections; a single output is its own."""
+        """The first cotangents with their VJPs; for a single output, the unit cotangent."""
         rows = self.problem.codomain.size
         number = rows if self.sees_all_rows or number is None else number
         for index in range(len(self._cotangents), number):
@@ -152,22 +160,22 @@ class Projections:
                 self._cotangents.append(ProbeCotangent(v, self.row(index)))
             else:
                 v = self._draw(rows)
-                # The first looks at each output alone: a derivative may depend on which cotangents there are.
-                vjp = self.problem.vjp if index else self.problem.vjp_by_output
-                self._cotangents.append(ProbeCotangent(v, vjp(v)))
+                # The first one output by output: a derivative may depend on which cotangents are defined.
+                vjp = self.problem.vjp(v) if index else self.problem.gradient_by_output(v).vector
+                self._cotangents.append(ProbeCotangent(v, vjp))
         return self._cotangents[:number]
 
     def largest_residual(self, cotangents: Sequence[ProbeCotangent], directions: Sequence[ProbeDirection]) -> float:
-        """The largest |v·D - (Jᵀv)·u| among these, the first of those that were drawn; NaN if one of them is."""
-        worst, rows, columns = self._gaps
-        # Pair by pair: few numbers are sooner multiplied than put together, and many need not be copied.
+        """The largest |v·D - (Jᵀv)·u| among the first cotangents and directions; NaN if one of them is."""
+        worst, rows, columns = self._residuals
+        # Pair by pair: stacking costs more for few numbers, and memory for many.
         for number, (v, vjp) in enumerate(cotangents):
             for u, difference, _, _ in directions[columns if number < rows else 0 :]:
-                gap = abs(float(v @ difference) - float(vjp @ u))
-                if not gap <= worst:
-                    worst = gap if worst == worst else worst
+                residual = abs(float(v @ difference) - float(vjp @ u))
+                if not residual <= worst:
+                    worst = residual if worst == worst else worst
         if len(cotangents) >= rows and len(directions) >= columns:
-            self._gaps = worst, len(cotangents), len(directions)
+            self._residuals = worst, len(cotangents), len(directions)
         return worst
 
     def row(self, index: int, *, keep: bool = True) -> Array:
@@ -185,70 +193,110 @@ class Projections:
 
     @property
     def proportion(self) -> Proportion:
-        """The first codirections again, times a number by which a product rounds no differently."""
+        """The VJP of -2 times the first cotangent, compared with -2 times its VJP."""
         if self._proportion is None:
             self._proportion = self._in_proportion()
         return self._proportion
 
     def _in_proportion(self) -> Proportion:
         probes, problem = self.probe_cotangents(1), self.problem
-        if not probes or not problem.domain.size or not problem.ordinary:
+        if not probes or not problem.domain.size or not problem.is_plain:
             return Proportion(False, [])
-        for v, vjp in probes:
-            if not problem.equal(problem.vjp_by_output(v * FACTOR), vjp * FACTOR):
-                return Proportion(False, problem.gradient_misfits())
-        return Proportion(True, problem.gradient_misfits())
+        v, vjp = probes[0]
+        found = problem.gradient_by_output(v * COTANGENT_FACTOR)
+        return Proportion(problem.equal(found.vector, vjp * COTANGENT_FACTOR), found.misfits)
 
     @cached_property
-    def at_zero(self) -> AtZero:
+    def at_zero(self) -> Gradient:
         """The backward pass of a zero cotangent.
 
-        Rules of the framework's own that keep proportion give nothing for nothing: where that was asked already, as the
-        classical call does first, they are not asked again.
+        Builtin rules that are proportional return zero for it: where that is known, the pass is skipped.
         """
         problem = self.problem
-        if self._proportion is not None and self._proportion.kept and problem.is_known_builtin:
-            return AtZero(None, self._proportion.misfits)
-        gradient = problem.vjp_undefined(())
-        return AtZero(gradient, problem.gradient_misfits())
+        kept = self._proportion is not None and self._proportion.kept
+        if self._proportion is not None and kept and len(problem.codomain.leaves) == 1 and problem.rules.are_builtin:
+            return Gradient(None, self._proportion.misfits)
+        return problem.vjp_undefined(())
 
     def use_scheme(self, scheme: int) -> None:
-        """From now on walk the directions in this of the ways; other directions are drawn for it."""
+        """Evaluate directions by this scheme from now on; other directions are drawn for it."""
         if scheme != self._scheme:
             self._scheme = scheme
-            self._directions, self._pushes, self._gaps = [], [], _NONE_YET
+            self._directions, self._jvps, self._residuals = [], [], _NO_RESIDUALS
 
-    def _walk(self, number: int) -> ProbeDirection:
+    def unit_direction(self, number: int) -> Array:
+        """A random direction of size one, drawn once; a vector of the basis if the inputs are few."""
+        while len(self._units) <= number:
+            if self.sees_all_columns:
+                unit = self.problem.zeros(self.problem.domain.size)
+                unit[len(self._units)] = 1.0
+            else:
+                unit = self._draw(self.problem.domain.size)
+            self._units.append(unit)
+        return self._units[number]
+
+    def two_sided(self, number: int, width: float) -> TwoSidedDifference | None:
+        """The outputs at x ± width · step · u for one direction, evaluated once; None if the function raises there."""
+        if (number, width) not in self._two_sided:
+            try:
+                self._two_sided[number, width] = self.two_sided_along(self.unit_direction(number), width)
+            except OutOfReachError:
+                self._two_sided[number, width] = None
+        return self._two_sided[number, width]
+
+    def release(self) -> None:
+        """Forget the evaluations of directions and their vectors, for the sake of memory."""
+        self._two_sided, self._units = {}, []
+        self._directions, self._jvps, self._residuals = [], [], _NO_RESIDUALS
+
+    def two_sided_along(self, u: Array, width: float) -> TwoSidedDifference:
+        """Evaluate the function at x ± width · step · u. OutOfReachError if it raises there."""
+        problem, step = self.problem, width * self.options.step
+        move, rows = problem.move(u * step), problem.codomain.size
+        plus, minus = self._repeatable(lambda: problem.evaluate(move, (1.0, -1.0)))
+        odd, total = (plus - minus) / 2.0, plus + minus
+        del plus, minus
+        even = total[:rows] / 2.0 - problem.value[:rows]
+        if not problem.nondifferentiable.size:
+            return TwoSidedDifference(move.vector, odd, even, step)
+        return TwoSidedDifference(move.vector, odd[:rows], even, step, odd[rows:])
+
+    def _evaluated(self, number: int) -> ProbeDirection:
         stencil, widening = SCHEMES[self._scheme]
+        if not self.is_strict and stencil is CENTRAL:
+            found = self.two_sided(number, widening)
+            if found is None:
+                raise OutOfReachError("the function raises at a point next to the one that is checked")
+            return ProbeDirection(found.displacement, found.odd, found.nondifferentiable, found.step)
         problem, step = self.problem, widening * self.options.step
-        move = problem.move(self._displacement(number, step))
+        if self.sees_all_columns:
+            displacement = self.unit_direction(number) * step
+        else:
+            displacement = self._draw(problem.domain.size, step)
+        move = problem.move(displacement)
         difference, rows = self._along(stencil, move), problem.codomain.size
         if not problem.nondifferentiable.size:
             return ProbeDirection(move.vector, difference, None, step)
         return ProbeDirection(move.vector, difference[:rows], difference[rows:], step)
 
     def difference_along(self, displacement: Array) -> Array:
-        """J times a displacement by central differences, over codomain and silent outputs."""
+        """J times a displacement by central differences, for all outputs."""
         return self._along(CENTRAL, self.problem.move(displacement))
 
+    def slope_of(self, u: Array) -> tuple[Array, Array]:
+        """The same for the outputs with a derivative, with the displacement."""
+        return self.difference_along(u)[: self.problem.codomain.size], u
+
     def _along(self, stencil: Stencil, move: Move) -> Array:
+        return self._repeatable(lambda: stencil.along(self.problem, move))
+
+    def _repeatable(self, evaluate: Callable[[], Array]) -> Array:
+        """OutOfReachError for an exception that comes back at the same points; another one is not about the points."""
         try:
-            return stencil.along(self.problem, move)
+            return evaluate()
         except Exception as error:
-            self._raise_unless_repeated(error, stencil, move)
-            raise OutOfReachError("the function raises at a point next to the one that is checked") from error
-
-    def _raise_unless_repeated(self, error: Exception, stencil: Stencil, move: Move) -> None:
-        """An exception that does not come back at the same points is not about the points, and escapes."""
-        try:
-            stencil.along(self.problem, move)
-        except Exception:
-            return
-        raise error
-
-    def _displacement(self, number: int, step: float) -> Array:
-        if not self.sees_all_columns:
-            return self._draw(self.problem.domain.size, step)
-        displacement = self.problem.zeros(self.problem.domain.size)
-        displacement[number] = step
-        return displacement
+            try:
+                evaluate()
+            except Exception:
+                raise OutOfReachError("the function raises at a point next to the one that is checked") from error
+            raise

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from gradvet.core.ledger import LedgerRow as LedgerRow
 from gradvet.core.problem import Cost
 from gradvet.core.spaces import Location
 from gradvet.errors import GradientError
@@ -26,6 +27,13 @@ class Verdict(str, Enum):
     FAIL = "fail"
     INCONCLUSIVE = "inconclusive"
     SKIPPED = "skipped"
+
+    def __str__(self) -> str:
+        """`PASS`, in every version of Python."""
+        return self.name
+
+    def __format__(self, spec: str) -> str:
+        return format(self.name, spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,48 @@ class SourceCode:
     line: int
 
 
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Which checks ran, which parts of them, and which did not run and why."""
+
+    exercised: tuple[str, ...]
+    skipped: Mapping[str, tuple[str, ...]]
+    """By name of the check, why it, or parts of it, did not run."""
+    parts: Mapping[str, str]
+    """By name of a check that lists its parts (points, shapes, registration tests): which it ran and left out."""
+    left_out: tuple[str, ...] = ()
+    """Inputs that were not checked at all, in words."""
+
+    @classmethod
+    def of(cls, findings: Sequence[Finding], left_out: tuple[str, ...] = ()) -> Coverage:
+        """What the findings say about themselves."""
+        exercised: list[str] = []
+        skipped: dict[str, tuple[str, ...]] = {}
+        listed: dict[str, dict[str, Any]] = {}
+        for finding in findings:
+            if finding.verdict is not Verdict.SKIPPED:
+                exercised += [finding.check] if finding.check not in exercised else []
+            elif "skipped" not in finding.facts:
+                skipped[finding.check] = (*skipped.get(finding.check, ()), finding.headline)
+            if finding.facts.keys() & {"exercised", "skipped"}:
+                listed.setdefault(finding.check, {}).update(finding.facts)
+        return cls(tuple(exercised), skipped, {name: _parts_of(facts) for name, facts in listed.items()}, left_out)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """One line of what was exercised, one for each check with parts, one for each that was left out."""
+        exercised = [f"exercised: {', '.join(self.exercised)}"] if self.exercised else []
+        parts = [f"{name}: {text}" for name, text in self.parts.items()]
+        skipped = [f"not exercised: {name}: {reason}" for name, reasons in self.skipped.items() for reason in reasons]
+        return (*self.left_out, *exercised, *parts, *skipped)
+
+
+def _parts_of(facts: Mapping[str, Any]) -> str:
+    skipped = f"; skipped: {', '.join(facts['skipped'])}" if "skipped" in facts else ""
+    finite_only = " (are gradients finite?)" if facts.get("finiteness alone") else ""
+    return f"{', '.join(facts.get('exercised', ())) or 'none'}{skipped}{finite_only}"
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """All findings about one function at one point, with what they cost and how sure they are."""
@@ -91,21 +141,52 @@ class Report:
     source: SourceCode | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     """What the check ran on: versions by name."""
+    ledger: tuple[LedgerRow, ...] = ()
+    """Which inputs were compared with differences, in which mode and precision, at which resolution."""
+    expects_ledger: bool = False
+    """Whether derivatives were to be compared with differences, so that PASS needs a complete ledger."""
 
     @property
     def verdict(self) -> Verdict:
+        """FAIL if a finding fails; PASS only if no finding is inconclusive and the ledger is complete."""
         verdicts = {finding.verdict for finding in self.findings}
-        for verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE):
-            if verdict in verdicts:
-                return verdict
-        return Verdict.PASS
+        if Verdict.FAIL in verdicts:
+            return Verdict.FAIL
+        return Verdict.PASS if Verdict.INCONCLUSIVE not in verdicts and self.is_complete else Verdict.INCONCLUSIVE
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything that was to be compared was, with the resolution asked for.
+
+        A ledger alone is not enough: a finding about one of its modes must say that the derivatives agree.
+        """
+        return not self.expects_ledger or (not self.open_rows and self._has_agreement)
+
+    @property
+    def _has_agreement(self) -> bool:
+        """Whether a finding passes in a mode in which elements were compared."""
+        modes = {row.mode for row in self.ledger if row.compared > 0}
+        return any(finding.verdict is Verdict.PASS and finding.check in modes for finding in self.findings)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the verdict is PASS."""
+        return self.verdict is Verdict.PASS
+
+    @property
+    def open_rows(self) -> tuple[LedgerRow, ...]:
+        """The rows of the ledger that are not complete."""
+        return tuple(row for row in self.ledger if not row.is_complete)
 
     @property
     def failures(self) -> tuple[Finding, ...]:
         return tuple([finding for finding in self.findings if finding.verdict is Verdict.FAIL])
 
     def __bool__(self) -> bool:
-        raise TypeError("a report is neither true nor false: look at report.verdict, or use gradvet.assert_gradients")
+        raise TypeError(
+            "a report is neither true nor false: look at report.verdict or report.passed, or use "
+            "gradvet.assert_gradients"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values, with the version of the format."""
@@ -113,7 +194,10 @@ class Report:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Report:
-        """The report that `to_dict` was asked for; places become mere names."""
+        """Inverse of `to_dict`; locations come back as plain names.
+
+        The verdict follows from findings and ledger again; the one in the document is not read.
+        """
         version = data.get("format")
         if version != FORMAT:
             raise ValueError(f"a report of format {FORMAT} was expected, found format {version!r}")
@@ -129,6 +213,7 @@ class Report:
                 "resolution": None if resolution is None else float(resolution),
                 "coverage": tuple(given.get("coverage", ())),
                 "notes": tuple(given.get("notes", ())),
+                "ledger": tuple(_ledger_row(row) for row in given.get("ledger", ())),
                 "source": SourceCode(**source) if source else None,
             }
         )
@@ -139,8 +224,16 @@ class Report:
             raise GradientError(str(self), self)
 
     def save(self, path: str | Path) -> None:
-        """Write the report as JSON."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=2), encoding="utf-8")
+        """Write the report to a file: a name that ends in .json gets JSON, one in .html or .htm gets a page."""
+        file = Path(path)
+        suffix = file.suffix.lower()
+        if suffix == ".json":
+            text = json.dumps(self.to_dict(), indent=2)
+        elif suffix in (".html", ".htm"):
+            text = RENDERERS["page"](self)  # `import gradvet` enters it
+        else:
+            raise ValueError(f"a report is saved as .json or .html, found the file name {file.name!r}")
+        file.write_text(text, encoding="utf-8")
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the renderer of `gradvet.reports`, which puts itself into `RENDERERS`."""
@@ -157,16 +250,26 @@ class Report:
             return render(self)
         telling = [f for f in self.findings if f.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)]
         lines = [f"{finding.check}: {finding.headline}" for finding in telling]
-        return "\n  ".join([f"{self.verdict.value.upper()} {self.title}", *lines])
+        return "\n  ".join([f"{self.verdict} {self.title}", *lines])
 
 
 RENDERERS: dict[str, Callable[[Report], str]] = {}
-"""How a report is shown, by kind. The renderers stand above this file, so they register themselves."""
+"""How a report is shown, by kind (text, html, page). `gradvet.reports` enters its renderers here."""
+
+
+class InconclusiveWarning(UserWarning):
+    """A check is inconclusive; `-W error::gradvet.pytest_plugin.InconclusiveWarning` makes that a failure."""
 
 
 def _finding(data: Mapping[str, Any]) -> Finding:
     mismatches = tuple(_mismatch(mismatch) for mismatch in data["mismatches"])
     return Finding(**{**data, "verdict": Verdict(data["verdict"]), "mismatches": mismatches})
+
+
+def _ledger_row(data: Mapping[str, Any]) -> LedgerRow:
+    resolution = data["resolution"]
+    number = None if resolution is None else float(resolution)
+    return LedgerRow(**{**data, "resolution": number, "asked": float(data["asked"]), "reasons": tuple(data["reasons"])})
 
 
 def _mismatch(data: Mapping[str, Any]) -> Mismatch:

@@ -1,4 +1,4 @@
-"""Circumstances under which a derivative must not change: what a frontend can arrange for the exact checks."""
+"""The same gradient under other conditions, for the exact checks."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ class FreshGradient:
 
     gradient: Array
     changed: list[str]
+    reads_arguments: bool = False
+    """Whether a call with other arguments in between returned other values."""
 
 
 class GradientVariants(Protocol):
@@ -60,28 +62,8 @@ class GradientVariants(Protocol):
         """The values of two points in one mapped call, and in two plain ones."""
         ...
 
-    def has_custom_rules(self) -> bool:
-        """Whether the function brings derivative rules of its own, beside the framework's."""
-        ...
-
-    def is_builtin(self) -> bool:
-        """Whether nothing in the derivative is the function's own: no rule, and no hook that changes a gradient."""
-        ...
-
-    def branches_smoothly(self) -> bool:
-        """Whether the function chooses between formulas without kinks: then no convention explains a wrong slope."""
-        ...
-
     def reads_captured(self) -> bool:
         """Whether the function reads tensors that it captured instead of its arguments."""
-        ...
-
-    def decomposes(self) -> bool:
-        """Whether matrices are decomposed, which the framework cannot differentiate where eigenvalues are equal."""
-        ...
-
-    def calls_one_operator(self) -> bool:
-        """Whether the function does nothing but call one operator of the framework's."""
         ...
 
     def without_grad_mode(self) -> Array:

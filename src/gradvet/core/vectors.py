@@ -66,6 +66,13 @@ def finite_part(values: Array) -> Array:
     return values if all_finite(values) else xp.where(xp.isfinite(values), values, xp.zeros_like(values))
 
 
-def only(u: Array, part: slice) -> Array:
-    xp = namespace(u)
-    return xp.concat([xp.zeros_like(u[: part.start]), u[part], xp.zeros_like(u[part.stop :])])
+def window(vector: Array, start: int, stop: int) -> Array:
+    """The vector between two indices, zero (or False) elsewhere."""
+    xp = namespace(vector)
+    return xp.concat([xp.zeros_like(vector[:start]), vector[start:stop], xp.zeros_like(vector[stop:])])
+
+
+def unit(zeros: Array, index: int, length: float = 1.0) -> Array:
+    """A vector of zeros with one entry set, in the memory of `zeros`."""
+    zeros[index] = length
+    return zeros

@@ -1,11 +1,11 @@
-"""Ways to see a report. They read results and nothing else."""
+"""Renderers of reports: terminal, JSON files, HTML page. They import results and nothing else of gradvet."""
 
 from __future__ import annotations
 
 from gradvet.core.results import RENDERERS, Report
 
 
-def _notebook(report: Report) -> str:
+def _html(report: Report) -> str:
     from gradvet.reports.html import fragment
 
     return fragment(report)
@@ -17,4 +17,10 @@ def _text(report: Report) -> str:
     return plain(report)
 
 
-RENDERERS.update(html=_notebook, text=_text)
+def _page(report: Report) -> str:
+    from gradvet.reports.html import page
+
+    return page([report], report.title)
+
+
+RENDERERS.update(html=_html, text=_text, page=_page)

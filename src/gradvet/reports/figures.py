@@ -1,12 +1,12 @@
-"""The two pictures of a finding: where the Jacobians disagree, and how the differences depend on the step.
+"""The two figures of a finding: difference of the Jacobians, and finite-difference error against step size.
 
-A figure is made of what stands in `Finding.facts`; a fact that is not there gives no figure.
+A figure is drawn from `Finding.facts`, and left out if its facts are missing.
 
-    numerical, derivative   blocks of outputs × inputs, by differences and by the derivative under test
-    rows, columns           what their rows and columns are called (optional)
-    block                   these four for a part of the Jacobian around the worst entry, where the whole is not for it
-    sweep                   steps, errors (of the difference at each step), floor (what roundoff alone would give),
-                            chosen (the step that the verdict rests on), gap (by how much the derivative is off)
+    numerical, derivative   Jacobian (outputs × inputs) by finite differences and by the derivative under test
+    rows, columns           names of outputs and inputs (optional)
+    block                   the four facts above for the block around the worst entry of a large Jacobian
+    sweep                   steps, errors (of the difference at each step), floor (error expected from roundoff alone),
+                            chosen (the step that decided the verdict), gap (error of the derivative)
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from typing import Any
 from gradvet.core.results import Finding
 
 Figure = dict[str, Any]
-"""Data and layout in plotly's terms; plain, for plotly's own objects would take most of a page's time."""
+"""Data and layout as plotly reads them from JSON. Building plotly's own objects would dominate the time of a page."""
 
 HOVER = (
     "d %{y} / d %{x}<br>derivative %{customdata[0]}<br>finite differences %{customdata[1]}"
     "<br>difference %{z:.4g}<extra></extra>"
 )
 HEIGHT = 340
+"""Smallest height of a figure, in pixels."""
+
 RED, BLUE, GREY = "#d6336c", "#3b82c4", "#8a8f98"
 MARGIN = {"l": 8, "r": 8, "t": 40, "b": 8}
 
 
 def figures(finding: Finding) -> Iterator[tuple[str, str]]:
-    """The kind of each figure that the facts allow, and the figure as JSON."""
+    """Pairs of kind and JSON for the figures whose facts are present."""
     facts, block = finding.facts, _block(finding)
     if block.get("numerical") and block.get("derivative"):
         yield "heatmap", json.dumps(heatmap(finding))
@@ -40,7 +42,7 @@ def figures(finding: Finding) -> Iterator[tuple[str, str]]:
 
 
 def heatmap(finding: Finding) -> Figure:
-    """Derivative less finite differences, entry by entry, with the worst one framed."""
+    """Derivative minus finite differences for each entry, with a frame around the worst one."""
     facts = _block(finding)
     numerical, derivative = _numbers(facts["numerical"]), _numbers(facts["derivative"])
     rows = _names(facts.get("rows"), "output", len(numerical))
@@ -75,7 +77,7 @@ def heatmap(finding: Finding) -> Figure:
 
 
 def sweep(facts: Mapping[str, Any]) -> Figure:
-    """Error against step, both logarithmic: truncation to the right, roundoff to the left."""
+    """Error against step on logarithmic axes: roundoff dominates on the left, truncation on the right."""
     steps = _floats(facts["steps"])
     errors = _curve("error of the difference", steps, _floats(facts["errors"]), color=BLUE)
     errors |= {"mode": "lines+markers", "connectgaps": True}
@@ -102,7 +104,7 @@ def sweep(facts: Mapping[str, Any]) -> Figure:
 
 
 def _curve(name: str, x: Sequence[float], y: Sequence[float], **line: str) -> dict[str, Any]:
-    heights = [_finite(height) or None for height in y]  # a logarithmic axis has no zero
+    heights = [_finite(height) or None for height in y]  # a logarithmic axis cannot show zero
     return {"type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": heights, "line": line}
 
 
@@ -111,14 +113,14 @@ def _block(finding: Finding) -> Mapping[str, Any]:
 
 
 def _frames(finding: Finding, rows: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
-    """A frame around the worst entry, if it is there."""
-    found = []
+    """A frame around the worst entry, if the block contains it."""
+    frames = []
     for entry in finding.mismatches[:1]:
         if str(entry.output) in rows and str(entry.input) in columns:
             i, j = rows.index(str(entry.output)), columns.index(str(entry.input))
-            place = {"x0": j - 0.5, "x1": j + 0.5, "y0": i - 0.5, "y1": i + 0.5}
-            found.append({"type": "rect", **place, "line": {"color": "#111", "width": 2}})
-    return found
+            corners = {"x0": j - 0.5, "x1": j + 0.5, "y0": i - 0.5, "y1": i + 0.5}
+            frames.append({"type": "rect", **corners, "line": {"color": "#111", "width": 2}})
+    return frames
 
 
 def _height(rows: int) -> int:
@@ -138,5 +140,5 @@ def _numbers(matrix: Sequence[Sequence[Any]]) -> list[list[float]]:
 
 
 def _finite(value: float) -> float | None:
-    """What JSON, and a figure, can hold."""
+    """None for NaN and infinity, which JSON cannot represent."""
     return value if math.isfinite(value) else None

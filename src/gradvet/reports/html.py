@@ -1,21 +1,21 @@
-"""Reports as a page: one file that holds all it needs, so that it opens offline and can be sent by mail."""
+"""Reports as an HTML page: one file with scripts, styles and data, which opens offline."""
 
 from __future__ import annotations
 
 import datetime
 import importlib.metadata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gradvet.core.results import Finding, Report, SourceCode, Verdict
-from gradvet.reports import words
+from gradvet.core.results import Report, SourceCode, Verdict
+from gradvet.reports import ledger_table, wording
 from gradvet.reports.figures import figures
-from gradvet.reports.files import prepared
+from gradvet.reports.json_files import writable_path
 
-EXTRA = "The HTML report needs Jinja2 and plotly: install them with pip install 'gradvet[report]'."
+INSTALL_HINT = "The HTML report needs Jinja2 and plotly: install them with pip install 'gradvet[report]'."
 
 
 class MissingLibraryError(ImportError):
@@ -23,30 +23,34 @@ class MissingLibraryError(ImportError):
 
 
 def page(reports: Sequence[Report], title: str = "gradvet") -> str:
-    """A whole document about many checks, with search, filters and figures."""
+    """An HTML document about many checks, with search, filters and figures."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise MissingLibraryError(EXTRA) from error
-    drawn = {(i, j): list(figures(finding)) for i, j, finding in _telling(reports)}
+        raise MissingLibraryError(INSTALL_HINT) from error
+    drawn = {
+        (i, j): list(figures(finding))
+        for i, report in enumerate(reports)
+        for j, finding in enumerate(wording.notable_findings(report))
+    }
     return str(
         _templates()
         .get_template("page.html.j2")
         .render(
             title=title,
-            reports=sorted(enumerate(reports), key=lambda pair: words.ORDER.index(pair[1].verdict)),
+            reports=sorted(enumerate(reports), key=lambda pair: wording.VERDICT_ORDER.index(pair[1].verdict)),
             figures=drawn,
             counts=Counter(report.verdict for report in reports),
-            verdicts=words.ORDER[:3],
+            verdicts=wording.VERDICT_ORDER[:3],
             version=importlib.metadata.version("gradvet"),
-            made=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+            created=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
             plotly=get_plotlyjs() if any(drawn.values()) else "",
         )
     )
 
 
 def fragment(report: Report) -> str:
-    """One report for a notebook: no scripts and no figures."""
+    """One report for a notebook, without scripts and figures."""
     try:
         template = _templates().get_template("fragment.html.j2")
     except MissingLibraryError:
@@ -56,15 +60,17 @@ def fragment(report: Report) -> str:
     return str(template.render(report=report))
 
 
+def require_writable(html_file: str | None, json_file: str | None) -> None:
+    """Fail early if an output file cannot be written, or if a library for the page is missing."""
+    for path in filter(None, (html_file, json_file)):
+        writable_path(path)
+    if html_file is not None:
+        page([])
+
+
 def write(reports: Sequence[Report], path: str | Path, title: str = "gradvet") -> None:
     """Write the page to a file."""
-    prepared(path).write_text(page(reports, title), encoding="utf-8")
-
-
-def _telling(reports: Sequence[Report]) -> Iterator[tuple[int, int, Finding]]:
-    for i, report in enumerate(reports):
-        for j, finding in enumerate(words.telling(report)):
-            yield i, j, finding
+    writable_path(path).write_text(page(reports, title), encoding="utf-8")
 
 
 @cache
@@ -72,7 +78,7 @@ def _templates() -> Any:
     try:
         import jinja2
     except ImportError as error:
-        raise MissingLibraryError(EXTRA) from error
+        raise MissingLibraryError(INSTALL_HINT) from error
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -80,13 +86,16 @@ def _templates() -> Any:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals.update(words=words, Verdict=Verdict, styles=_code_styles)
+    environment.globals.update(wording=wording, Verdict=Verdict, styles=_code_styles)
+    environment.globals.update(ledger_lines=ledger_table.ledger_lines, headings=ledger_table.HEADINGS)
+    environment.globals.update(why_not_pass=ledger_table.why_not_pass, what_to_do=ledger_table.what_to_do)
+    environment.globals.update(headline=ledger_table.headline)
     environment.filters.update(code=_code, script=_script, data=_data)
     return environment
 
 
 def _code(source: SourceCode) -> Any:
-    """Python code with colours and the line numbers of its file."""
+    """Highlighted Python code with the line numbers of its file."""
     from markupsafe import Markup
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
@@ -103,14 +112,14 @@ def _code_styles(style: str) -> str:
 
 
 def _script(text: str) -> Any:
-    """JavaScript for a script element: what would end the element is written in another way."""
+    """JavaScript for a script element, with the character sequences escaped that would end the element."""
     from markupsafe import Markup
 
     return Markup(text.replace("</script", "<\\/script").replace("<!--", "<\\!--"))
 
 
 def _data(text: str) -> Any:
-    """JSON for a script element: no tag can begin in it."""
+    """JSON for a script element, with `<` escaped so that no tag can begin in it."""
     from markupsafe import Markup
 
     return Markup(text.replace("<", "\\u003c"))

@@ -1,159 +1,150 @@
-"""How far a run is: a live view on terminals that leaves only failures behind, a line now and then in a log."""
+"""Progress of a run: a bar on a terminal, a line at intervals in a log file."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Protocol
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Protocol
 
 from gradvet.core.results import Report, Verdict
-from gradvet.reports.words import ORDER, telling
+from gradvet.reports.wording import VERDICT_ORDER, notable_findings
 
-PATIENCE = 1.0
-"""Seconds that nobody minds."""
+if TYPE_CHECKING:
+    from rich.console import Console
 
-LOG = 10.0
-"""Seconds between two lines of a log."""
+BAR_DELAY_SECONDS = 1.0
+"""Time before the progress bar appears: shorter runs print nothing."""
 
-TROUBLE = "no verdict"
+LOG_INTERVAL_SECONDS = 10.0
+"""Time between two lines of a log, also before the first one."""
+
+NO_VERDICT = "no verdict"
 
 
 class Advance(Protocol):
-    """Says that one more is done, and of what is to be told and counted, what came of it."""
+    """Reports that one more case is done. With a report or an error message, failures are printed and counted."""
 
-    def __call__(self, done: str = "", report: Report | None = None, trouble: str = "") -> None: ...
-
-
-class _View(Protocol):
-    def count(self, coming: str, tally: Counter[str]) -> None: ...
-
-    def tell(self, line: str, style: str) -> None: ...
+    def __call__(self, name: str = "", report: Report | None = None, error: str = "") -> None: ...
 
 
 @contextmanager
-def progress(names: Sequence[str], console: Console) -> Iterator[Advance]:
-    """Count through what has these names, showing the one that is under way; the bar appears after a second."""
-    with (_bar if console.is_terminal else _log)(names, console) as view:
-        tally: Counter[str] = Counter()
-        coming = dict.fromkeys(names)
+def progress(names: Sequence[str], console: Console, clock: Callable[[], float] = time.monotonic) -> Iterator[Advance]:
+    """Show how many of the named cases are done, and the first one that is not."""
+    with _Bar(names, console) if console.is_terminal else nullcontext(_Log(len(names), console, clock)) as view:
+        counts: Counter[str] = Counter()
+        pending = dict.fromkeys(names)
 
-        def advance(done: str = "", report: Report | None = None, trouble: str = "") -> None:
-            coming.pop(done or next(iter(coming), ""), None)
+        def advance(name: str = "", report: Report | None = None, error: str = "") -> None:
+            pending.pop(name or next(iter(pending), ""), None)
             if report is not None:
-                tally[report.verdict.value] += 1
+                counts[report.verdict.value] += 1
                 if report.verdict is Verdict.FAIL:
-                    worst = telling(report)[0]
-                    view.tell(f"FAIL {done}: {worst.check}: {worst.headline}", "red")
-            elif trouble:
-                tally[TROUBLE] += 1
-                view.tell(f"{done}: {trouble}", "yellow")
-            view.count(next(iter(coming), ""), tally)
+                    worst = notable_findings(report)[0]
+                    view.print(f"FAIL {name}: {worst.check}: {worst.headline}", "red")
+            elif error:
+                counts[NO_VERDICT] += 1
+                view.print(f"{name}: {error}", "yellow")
+            view.update(next(iter(pending), ""), counts)
 
         yield advance
 
 
+@contextmanager
+def interactive_progress(title: str) -> Iterator[None]:
+    """A progress bar in an interactive Python session on a terminal, nothing elsewhere."""
+    if not (hasattr(sys, "ps1") and sys.stderr.isatty()):
+        yield
+        return
+    from gradvet.reports.terminal import console_for
+
+    with progress([title], console_for(stderr=True)):
+        yield
+
+
 class _Bar:
-    """A live line on a terminal."""
+    """A live line on a terminal, which appears after a delay."""
 
     def __init__(self, names: Sequence[str], console: Console) -> None:
-        self.bar = Progress(
-            SpinnerColumn(),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}", markup=False),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[tally]}{task.description}", markup=False),
+        from rich import progress as rich_progress
+
+        self.bar = rich_progress.Progress(
+            rich_progress.SpinnerColumn(),
+            rich_progress.BarColumn(),
+            rich_progress.MofNCompleteColumn(),
+            rich_progress.TextColumn("{task.fields[rate]}", markup=False),
+            rich_progress.TimeElapsedColumn(),
+            rich_progress.TextColumn("left"),
+            rich_progress.TimeRemainingColumn(),
+            rich_progress.TextColumn("{task.fields[counts]}{task.description}", markup=False),
             console=console,
             transient=True,
         )
-        self.task = self.bar.add_task(next(iter(names), ""), total=len(names), rate="", tally="")
+        self.task = self.bar.add_task(next(iter(names), ""), total=len(names), rate="", counts="")
+        self.timer = threading.Timer(BAR_DELAY_SECONDS, self.bar.start)
+        self.timer.daemon = True
 
-    def count(self, coming: str, tally: Counter[str]) -> None:
+    def __enter__(self) -> _Bar:
+        self.timer.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.timer.cancel()
+        self.timer.join()
+        self.bar.stop()
+
+    def update(self, next_name: str, counts: Counter[str]) -> None:
         speed = self.bar.tasks[0].speed
         rate = f"{speed:.3g}/s" if speed else ""
-        self.bar.update(self.task, advance=1, description=coming, rate=rate, tally=_counted(tally))
+        shown = "".join(f"{part}, " for part in _counted(counts))
+        self.bar.update(self.task, advance=1, description=next_name, rate=rate, counts=shown)
 
-    def tell(self, line: str, style: str) -> None:
+    def print(self, line: str, style: str) -> None:
+        from rich.text import Text
+
         if self.bar.live.is_started:
             self.bar.console.print(Text(line, style), overflow="ellipsis", no_wrap=True)
 
 
-@contextmanager
-def _bar(names: Sequence[str], console: Console) -> Iterator[_View]:
-    view = _Bar(names, console)
-    timer = threading.Timer(PATIENCE, view.bar.start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield view
-    finally:
-        timer.cancel()
-        timer.join()
-        view.bar.stop()
-
-
 class _Log:
-    """Lines for a file. A run that is over before the first is due leaves none."""
+    """Lines for a file. Failures are held back until the first interval is over, so that a short run prints nothing."""
 
     def __init__(self, total: int, console: Console, clock: Callable[[], float]) -> None:
         self.total, self.console, self.clock = total, console, clock
-        self.started = self.due = clock()
+        self.started = self.last_printed = clock()
         self.done = 0
-        self.held: list[str] = []
+        self.held_lines: list[str] = []
 
-    def count(self, coming: str, tally: Counter[str]) -> None:
+    def update(self, next_name: str, counts: Counter[str]) -> None:
         self.done += 1
-        elapsed = self.clock() - self.started
-        if self.clock() < self.due + LOG:
+        now = self.clock()
+        if now < self.last_printed + LOG_INTERVAL_SECONDS:
             return
-        self.due = self.clock()
-        rate = self.done / elapsed
-        left = (self.total - self.done) / rate
-        self.held.append(f"{self.done} of {self.total}, {rate:.3g}/s, {_duration(left)} left{_told(tally)}")
+        self.last_printed = now
+        rate = self.done / (now - self.started)
+        left = _duration((self.total - self.done) / rate)
+        shown = ", ".join(_counted(counts))
+        line = f"{self.done} of {self.total}, {rate:.3g}/s, {left} left"
+        self.held_lines.append(f"{line}; {shown}" if shown else line)
         self._flush()
 
-    def tell(self, line: str, style: str) -> None:
-        self.held.append(line)
-        if self.due > self.started:
+    def print(self, line: str, style: str) -> None:
+        self.held_lines.append(line)
+        if self.last_printed > self.started:
             self._flush()
 
     def _flush(self) -> None:
-        for line in self.held:
+        for line in self.held_lines:
             self.console.out(line, highlight=False)
-        self.held.clear()
+        self.held_lines.clear()
 
 
-@contextmanager
-def _log(names: Sequence[str], console: Console) -> Iterator[_View]:
-    yield _Log(len(names), console, time.monotonic)
-
-
-def _counted(tally: Counter[str]) -> str:
-    return "".join(
-        f"{tally[name]} {name}, " for name in (*(verdict.value for verdict in ORDER), TROUBLE) if tally[name]
-    )
-
-
-def _told(tally: Counter[str]) -> str:
-    told = _counted(tally).removesuffix(", ")
-    return f"; {told}" if told else ""
+def _counted(counts: Counter[str]) -> list[str]:
+    kinds = (*(verdict.value for verdict in VERDICT_ORDER), NO_VERDICT)
+    return [f"{counts[kind]} {kind}" for kind in kinds if counts[kind]]
 
 
 def _duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Many reports about one thing in one line: the worst verdict of each mode, the worst entry, resolution and cost."""
+"""Several reports in one table row: the worst verdict of each mode, the worst entry, resolution and cost."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gradvet.core.results import Mismatch, Report, Verdict
-from gradvet.reports import words
+from gradvet.reports import wording
 from gradvet.reports.terminal import COLOURS
 
-MODES = {
+COLUMN_HEADINGS = {
     "reverse": "reverse",
     "forward": "forward",
     "reverse-over-reverse": "r/r",
@@ -24,75 +24,83 @@ MODES = {
     "forward-over-forward": "f/f",
     "symmetry": "symmetry",
 }
-"""What has a column of its own where it was run, and its heading."""
+"""Checks with a column of their own, and the heading of the column."""
 
 OTHERS = "others"
-"""The checks that need no differences."""
+"""Heading of the column for all other checks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a group of reports says together."""
+    """The reports of one operator, or of another group of cases."""
 
     name: str
     reports: int
     verdicts: Mapping[str, Verdict]
-    """The worst of each mode; a mode that was nowhere exercised is SKIPPED."""
+    """The worst verdict of each mode; SKIPPED if no report exercised the mode."""
     worst: Mismatch | None
     resolution: float | None
     calls: int
     seconds: float
-    troubles: tuple[str, ...] = ()
-    """Why there is no report, for each case that has none."""
-    declared: tuple[str, ...] = ()
-    """What others say of this: tests of theirs that are skipped or expected to fail."""
+    errors: tuple[str, ...] = ()
+    """One message for each case without a report."""
+    upstream_marks: tuple[str, ...] = ()
+    """Gradient tests of PyTorch that are skipped or expected to fail."""
 
     @property
     def verdict(self) -> Verdict:
-        return next((one for one in words.ORDER if one in self.verdicts.values()), Verdict.SKIPPED)
+        return next((one for one in wording.VERDICT_ORDER if one in self.verdicts.values()), Verdict.SKIPPED)
 
     @classmethod
     def of(
-        cls, name: str, reports: Sequence[Report], troubles: Iterable[str] = (), declared: Iterable[str] = ()
+        cls, name: str, reports: Sequence[Report], errors: Iterable[str] = (), upstream_marks: Iterable[str] = ()
     ) -> Summary:
         found: dict[str, set[Verdict]] = defaultdict(set)
         for report in reports:
             for finding in report.findings:
-                found[finding.check if finding.check in MODES else OTHERS].add(finding.verdict)
+                found[_column(finding.check)].add(finding.verdict)
+            if not report.is_complete:
+                # Findings alone decide no verdict: what the ledger leaves open is inconclusive.
+                for column in {_column(row.mode) for row in report.open_rows} or {OTHERS}:
+                    found[column].add(Verdict.INCONCLUSIVE)
         resolutions = [report.resolution for report in reports if report.resolution is not None]
         costs = [report.cost for report in reports]
         return cls(
             name,
             len(reports),
-            {mode: next(one for one in words.ORDER if one in verdicts) for mode, verdicts in found.items()},
+            {mode: next(one for one in wording.VERDICT_ORDER if one in verdicts) for mode, verdicts in found.items()},
             _worst(reports),
             max(resolutions, default=None),
             sum(cost.forwards + cost.pulls + cost.pushes for cost in costs),
             sum(report.seconds for report in reports),
-            tuple(troubles),
-            tuple(declared),
+            tuple(errors),
+            tuple(upstream_marks),
         )
 
 
+def _column(check: str) -> str:
+    return check if check in COLUMN_HEADINGS else OTHERS
+
+
 def _worst(reports: Iterable[Report]) -> Mismatch | None:
-    """The wrong entry that is furthest from what was allowed, in units of it."""
+    """The wrong entry with the largest relative error."""
     entries = [entry for report in reports for finding in report.failures for entry in finding.mismatches]
-    return max(entries, key=_distance, default=None)
+    return max(entries, key=_relative_error, default=None)
 
 
-def _distance(entry: Mismatch) -> float:
-    gap = abs(entry.derivative - entry.numerical)
-    return gap / (abs(entry.derivative) + abs(entry.numerical)) if gap else 0.0
+def _relative_error(entry: Mismatch) -> float:
+    error = abs(entry.derivative - entry.numerical)
+    return error / (abs(entry.derivative) + abs(entry.numerical)) if error else 0.0
 
 
 def show(summaries: Sequence[Summary], console: Console) -> None:
-    """A table with one line for each, then what there is to say of some."""
-    modes = [mode for mode in (*MODES, OTHERS) if any(mode in summary.verdicts for summary in summaries)]
+    """Print a table with one row per summary, then the remarks."""
+    modes = [mode for mode in (*COLUMN_HEADINGS, OTHERS) if any(mode in summary.verdicts for summary in summaries)]
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
     table.add_column("operator", overflow="fold")
     table.add_column("samples", justify="right")
     for mode in modes:
-        table.add_column(MODES.get(mode, mode), no_wrap=True)
+        table.add_column(COLUMN_HEADINGS.get(mode, mode), no_wrap=True)
     for heading in ("resolution", "calls", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     for summary in summaries:
@@ -103,11 +111,11 @@ def show(summaries: Sequence[Summary], console: Console) -> None:
             console.print(Text.assemble((summary.name, "bold"), f": {remark}"))
 
 
-def _row(summary: Summary, modes: Sequence[str]) -> list[str | Text]:
+def _row(summary: Summary, modes: Sequence[str]) -> list[Text]:
     resolution = "" if summary.resolution is None else f"{summary.resolution:.0e}"
     verdicts = [_verdict(summary.verdicts.get(mode, Verdict.SKIPPED)) for mode in modes]
-    cost = [str(summary.calls), words.seconds(summary.seconds)]
-    return [summary.name, str(summary.reports), *verdicts, resolution, *cost]
+    cost = [str(summary.calls), wording.seconds(summary.seconds)]
+    return [Text(summary.name), Text(str(summary.reports)), *verdicts, Text(resolution), *map(Text, cost)]
 
 
 def _verdict(verdict: Verdict) -> Text:
@@ -118,8 +126,9 @@ def _verdict(verdict: Verdict) -> Text:
 def _remarks(summary: Summary) -> Iterable[str]:
     if summary.worst is not None:
         entry = summary.worst
-        yield f"worst entry: {entry} is {words.number(entry.derivative)}, finite differences give {words.bar(entry)}"
-    for trouble, count in Counter(summary.troubles).items():
-        yield f"{trouble} (in {count} sample{'' if count == 1 else 's'})"
-    if summary.declared:
-        yield f"PyTorch's own tests: {', '.join(summary.declared)}"
+        derivative, numerical = wording.number(entry.derivative), wording.numerical(entry)
+        yield f"worst entry: {entry} is {derivative}, finite differences give {numerical}"
+    for error, count in Counter(summary.errors).items():
+        yield f"{error} (in {count} sample{'' if count == 1 else 's'})"
+    if summary.upstream_marks:
+        yield f"PyTorch's own tests: {', '.join(summary.upstream_marks)}"

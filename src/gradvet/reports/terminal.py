@@ -1,13 +1,14 @@
-"""A report for a terminal: one line if all is well, else the worst entries, the diagnosis and how to run it again.
+"""A report for a terminal, and the same as plain text for files, pipes and logs.
 
-The same words come out as plain text where nobody looks: in a file, in a pipe, in a log.
+A pass is one line. An inconclusive report begins with what was not compared; a failure with the worst entries and the
+diagnosis. The command that reproduces the report comes last. Text of the user is never read as markup.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
-from typing import IO
+from typing import IO, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -16,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gradvet.core.results import Finding, Report, Verdict
-from gradvet.reports import words
+from gradvet.reports import wording
+from gradvet.reports.ledger_table import HEADINGS, LedgerLine, shown_in_terminal, what_to_do, why_not_pass
 
 COLOURS = {
     Verdict.PASS: "bold green",
@@ -24,57 +26,90 @@ COLOURS = {
     Verdict.INCONCLUSIVE: "bold yellow",
     Verdict.SKIPPED: "dim",
 }
-WORST = 5
-"""So many entries of a finding are shown."""
+MAX_TABLE_ROWS = 5
+"""Number of wrong entries shown for one finding."""
 
-ENDLESS = 10_000
-"""The width where no terminal gives one: what is read by programs, or searched, is not broken into lines."""
+UNLIMITED_WIDTH = 10_000
+"""Line width in columns for output that is not a terminal: programs and searches need unbroken lines."""
 
 
 def console_for(stream: IO[str] | None = None, *, stderr: bool = False) -> Console:
-    """A console on a stream; what is not a terminal gets neither colours nor a terminal's narrow width."""
-    console = Console(file=stream, stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(file=stream, stderr=stderr, highlight=False, width=ENDLESS)
+    """A console on a stream; without colours and line breaks if the stream is not a terminal."""
+    console = _console(file=stream, stderr=stderr)
+    return console if console.is_terminal else _console(file=stream, stderr=stderr, width=UNLIMITED_WIDTH)
+
+
+def _console(**settings: Any) -> Console:
+    """A console that writes to its stream in Jupyter too, where rich would show its output as a cell's result."""
+    return Console(highlight=False, markup=False, emoji=False, force_jupyter=False, **settings)
 
 
 def show(reports: Iterable[Report], console: Console | None = None) -> None:
-    """Print reports one below the other, as plain text where the console is not a terminal."""
+    """Print reports one after the other, as plain text if the console is not a terminal."""
     console = console or console_for()
     for report in reports:
         if console.options.ascii_only:
-            console.out(_in_ascii(plain(report)), highlight=False)
+            console.out(_to_ascii(plain(report)), highlight=False)
         elif console.is_terminal:
             console.print(renderable(report))
         else:
             console.out(plain(report), highlight=False)
 
 
-def plain(report: Report, width: int = ENDLESS) -> str:
-    """The same as plain text, in lines of at most a width."""
+def plain(report: Report, width: int = UNLIMITED_WIDTH) -> str:
+    """A report as plain text, in lines of at most `width` columns."""
     stream = io.StringIO()
-    Console(file=stream, highlight=False, width=width, color_system=None).print(renderable(report))
+    _console(file=stream, width=width, color_system=None).print(renderable(report))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
 def renderable(report: Report) -> RenderableType:
-    """One line for a pass; more where there is more to say."""
+    """A report for rich: one line and the notes for a pass, all notable findings otherwise."""
     head = _head(report)
     if report.verdict is Verdict.PASS:
         return Group(head, *(_line("note", note) for note in report.notes))
-    parts: list[RenderableType] = [head]
-    for finding in words.telling(report):
-        parts += _finding(finding)
-    return Group(*parts, *_footer(report))
+    findings = [part for finding in wording.notable_findings(report) for part in _finding(finding)]
+    ledger = list(_ledger(report))
+    parts = [*findings, *ledger] if report.verdict is Verdict.FAIL else [*ledger, *findings]
+    return Group(head, *parts, *_footer(report))
 
 
 def _head(report: Report) -> Text:
     one_line = report.verdict is Verdict.PASS
     head = Text(overflow="ellipsis" if one_line else "fold", no_wrap=one_line)
-    head.append(report.verdict.value.upper(), COLOURS[report.verdict])
+    head.append(str(report.verdict), COLOURS[report.verdict])
     head.append(f" {report.title}", "bold")
-    gaps = words.gaps(report) if one_line else ""
-    details = [words.power(report), gaps and f"not exercised: {gaps}", words.cost(report)]
+    skipped = wording.not_exercised_names(report) if one_line else ""
+    details = [wording.resolution(report), skipped and f"not exercised: {skipped}", wording.cost(report)]
     return head.append(f"  {'; '.join(filter(None, details))}", "dim")
+
+
+def _ledger(report: Report) -> Iterator[RenderableType]:
+    """Why the report is not a pass, the table of the ledger, and what to do."""
+    for sentence in why_not_pass(report):
+        yield _indented(Text(sentence, COLOURS[Verdict.INCONCLUSIVE]))
+    if lines := shown_in_terminal(report):
+        yield _indented(_ledger_table(lines))
+    if advice := what_to_do(report):
+        yield _indented(Text(advice, "italic"), 4)
+
+
+def _ledger_table(lines: Iterable[LedgerLine]) -> Table:
+    table = _empty_table()
+    table.add_column(HEADINGS[0], overflow="fold")
+    for title in HEADINGS[1:3]:
+        table.add_column(title)
+    for title in HEADINGS[3:5]:
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column(HEADINGS[5], overflow="fold")
+    for line in lines:
+        colour = COLOURS[Verdict.INCONCLUSIVE] if line.is_open else ""
+        table.add_row(*map(Text, line.cells[:5]), Text(line.verdict, colour))
+    return table
+
+
+def _empty_table() -> Table:
+    return Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
 
 
 def _finding(finding: Finding) -> Iterator[RenderableType]:
@@ -87,18 +122,18 @@ def _finding(finding: Finding) -> Iterator[RenderableType]:
 
 
 def _table(finding: Finding) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+    table = _empty_table()
     for title in ("output", "input"):
         table.add_column(title, overflow="fold")
     for title in ("derivative", "numerical ± error", "ratio"):
         table.add_column(title, justify="right", no_wrap=True)
-    for entry in finding.mismatches[:WORST]:
+    for entry in finding.mismatches[:MAX_TABLE_ROWS]:
         table.add_row(
-            str(entry.output),
-            str(entry.input),
-            words.number(entry.derivative),
-            words.bar(entry),
-            words.ratio(entry),
+            Text(str(entry.output)),
+            Text(str(entry.input)),
+            Text(wording.number(entry.derivative)),
+            Text(wording.numerical(entry)),
+            Text(wording.ratio(entry)),
         )
     return table
 
@@ -106,32 +141,30 @@ def _table(finding: Finding) -> Table:
 def _footer(report: Report) -> Iterator[RenderableType]:
     for note in report.notes:
         yield _line("note", note)
-    if exercised := words.exercised(report):
+    if exercised := wording.exercised(report):
         yield _line("exercised", exercised)
-    for name, what in words.tried(report):
-        yield _line(name, what)
-    for reason, names in words.left_out(report).items():
+    for label, text in wording.other_coverage(report):
+        yield _line(label, text)
+    for reason, names in wording.not_exercised(report).items():
         line = f"  not exercised: {': '.join(filter(None, (', '.join(names), reason)))}"
         yield Text(line, "dim", overflow="ellipsis", no_wrap=True)
     if report.source is not None:
         yield _line("code", f"{report.source.file}:{report.source.line}")
     if report.replay:
-        yield _line("again", report.replay)
+        yield _line("reproduce", report.replay)
 
 
-def _line(name: str, text: str) -> Padding:
-    """A name and what belongs to it."""
+def _line(label: str, text: str) -> Padding:
     grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(no_wrap=True, min_width=len(name) + 1)
+    grid.add_column(no_wrap=True, min_width=len(label) + 1)
     grid.add_column(overflow="fold")
-    grid.add_row(Text(f"{name}:", "dim"), Text(text, "dim"))
+    grid.add_row(Text(f"{label}:", "dim"), Text(text, "dim"))
     return _indented(grid)
 
 
-def _indented(what: RenderableType, columns: int = 2) -> Padding:
-    return Padding(what, (0, 0, 0, columns), expand=False)
+def _indented(content: RenderableType, columns: int = 2) -> Padding:
+    return Padding(content, (0, 0, 0, columns), expand=False)
 
 
-def _in_ascii(text: str) -> str:
-    """For streams that can say nothing else."""
+def _to_ascii(text: str) -> str:
     return text.replace("±", "+/-").replace("─", "-").encode("ascii", "replace").decode()

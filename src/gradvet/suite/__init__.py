@@ -1,1 +1,1 @@
-"""Many checks: what is to be checked, found by name, and run one after the other or side by side."""
+"""Many checks in one run: cases and where they come from, executors, and a store for the results."""

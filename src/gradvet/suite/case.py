@@ -1,40 +1,45 @@
-"""A case is a function with inputs and options that can be found by name and checked."""
+"""Cases: functions with inputs and options that are found by name and checked, and the result of one case."""
 
 from __future__ import annotations
 
+import inspect
+import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import partial, update_wrapper
 from types import ModuleType
 from typing import Any, TypeVar
 
 from gradvet.api import check
 from gradvet.core.provenance import environment, source_of, title_of
-from gradvet.core.results import Report
+from gradvet.core.results import Report, Verdict
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.inputs import seeded
-from gradvet.suite.grid import Grid, combinations, label, require_takers, with_those_it_takes
+from gradvet.frontends.torch.random_state import seeded
 
-MARK = "__gradvet_cases__"
+CASES_ATTRIBUTE = "__gradvet_cases__"
+"""Attribute of a decorated function that holds its cases."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Grid = Mapping[str, Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What to check, and how. `inputs` makes fresh inputs each time."""
+    """A function to check, with options. `inputs` returns new inputs at each call."""
 
     name: str
     func: Callable[..., Any]
     inputs: Callable[[], Any]
     options: Mapping[str, Any] = field(default_factory=dict)
     replay: str = ""
-    """The command that runs this case alone."""
+    """The command that runs this case alone, without its seed."""
     label: str = ""
-    """What tells it from the other cases of the same function."""
+    """Grid parameters, as in `n=2,dim=0`; part of the name."""
 
     def run(self, seed: int, **overrides: Any) -> Report:
-        """Check the case. The seed settles the inputs as well as the directions."""
+        """Check the case. The seed determines the inputs as well as the directions."""
         with seeded(seed):
             inputs = self.inputs()
             report = check(self.func, inputs, **{**self.options, **overrides, "seed": seed})
@@ -47,8 +52,37 @@ class Case:
         )
 
 
+class Status(str, Enum):
+    """How a case ended."""
+
+    REPORTED = "reported"
+    RAISED = "raised"
+    DIED = "died"
+    TIME_LIMIT = "time limit"
+    MEMORY_LIMIT = "memory limit"
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """The report of a case, or the reason why there is none."""
+
+    name: str
+    status: Status
+    report: Report | None = None
+    message: str = ""
+    attempts: int = 1
+    seconds: float = 0.0
+    """Wall time of the case, including the creation of its inputs."""
+    error: Exception | None = None
+    """The exception, if the case raised it in this process."""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return None if self.report is None else self.report.verdict
+
+
 def case(*, inputs: Callable[..., Any], grid: Grid | None = None, **options: Any) -> Callable[[Function], Function]:
-    """Mark a function for `gradvet check FILE`; it stays as it is. `options` are those of `gradvet.check`.
+    """Mark a function for `gradvet check FILE`. The function itself is unchanged; `options` go to `gradvet.check`.
 
     >>> import torch
     >>> @case(inputs=lambda: torch.ones(3, dtype=torch.float64), order=2)
@@ -57,37 +91,31 @@ def case(*, inputs: Callable[..., Any], grid: Grid | None = None, **options: Any
     >>> cube(2)
     8
 
-    A `grid` gives one case for each combination of parameters. Each goes by name to whoever takes it: the function, its
-    inputs, or both.
+    A `grid` makes one case for each combination of its parameters. A parameter is passed by name to the function, to
+    `inputs`, or to both, according to their signatures.
 
     >>> @case(inputs=lambda n: torch.ones(n, 4, dtype=torch.float64), grid={"n": (2, 3), "dim": (0, 1)})
     ... def total(x, dim):
     ...     return x.sum(dim)
     """
     if grid is not None and not all(map(list, grid.values())):
-        raise InvalidProblemError("a parameter of the grid has no values, so that there is no case: give it some")
-
+        raise InvalidProblemError("a parameter of the grid has no values, so there is no case: give it some")
     if not callable(inputs):
         raise InvalidProblemError(
             f"inputs makes fresh inputs for every check, so a function was expected, found {type(inputs).__name__}: "
             "write inputs=lambda: ..."
         )
+    values = {name: tuple(some) for name, some in (grid or {}).items()}
 
     def mark(func: Function) -> Function:
-        require_takers(grid or {}, (func, inputs))
+        _require_used(values, (func, inputs))
         name = title_of(func)
-        found = [
-            Case(
-                name,
-                with_those_it_takes(func, parameters),
-                with_those_it_takes(inputs, parameters),
-                options,
-                label=label(parameters),
-            )
-            for parameters in combinations({name: tuple(values) for name, values in (grid or {}).items()})
+        cases = [
+            Case(name, _bind(func, parameters), _bind(inputs, parameters), options, label=_label(parameters))
+            for parameters in _combinations(values)
         ]
         try:
-            setattr(func, MARK, (*getattr(func, MARK, ()), *found))
+            setattr(func, CASES_ATTRIBUTE, (*getattr(func, CASES_ATTRIBUTE, ()), *cases))
         except AttributeError:
             raise InvalidProblemError(f"{name} cannot be marked: mark a function that calls it") from None
         return func
@@ -96,15 +124,49 @@ def case(*, inputs: Callable[..., Any], grid: Grid | None = None, **options: Any
 
 
 def cases_in(module: ModuleType) -> list[Case]:
-    """The marked functions of a module in the order in which they stand, each under the name that it has there."""
-    found: list[Case] = []
+    """The cases of a module in the order of their definitions, named after the module's attributes."""
+    cases: list[Case] = []
     for name, value in vars(module).items():
-        marked = vars(value).get(MARK, ()) if hasattr(value, "__dict__") else ()
+        marked = vars(value).get(CASES_ATTRIBUTE, ()) if hasattr(value, "__dict__") else ()
         labels = Counter(one.label for one in marked)
         for number, one in enumerate(marked):
-            # A label alone is enough where it is the only one of its kind; a function marked twice counts its cases.
-            told = (
-                one.label if one.label and labels[one.label] == 1 else ",".join(filter(None, (one.label, str(number))))
+            # The number is added if several cases of the function have the same label, or none.
+            parts = [one.label] if one.label and labels[one.label] == 1 else filter(None, (one.label, str(number)))
+            is_only_case = len(marked) == 1 and not one.label
+            cases.append(replace(one, name=name if is_only_case else f"{name}[{','.join(parts)}]"))
+    return cases
+
+
+def _combinations(grid: Grid) -> Iterator[dict[str, Any]]:
+    """All combinations of the parameters; the last parameter varies fastest.
+
+    >>> [tuple(one.values()) for one in _combinations({"n": (2, 3), "dim": (0, 1)})]
+    [(2, 0), (2, 1), (3, 0), (3, 1)]
+    """
+    return (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
+
+
+def _label(parameters: Mapping[str, Any]) -> str:
+    return ",".join(f"{name}={getattr(value, '__name__', value)}" for name, value in parameters.items())
+
+
+def _bind(func: Callable[..., Any], parameters: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function with the parameters that its signature accepts filled in."""
+    accepted = {name: value for name, value in parameters.items() if _accepts(func, name)}
+    return update_wrapper(partial(func, **accepted), func) if accepted else func
+
+
+def _accepts(func: Callable[..., Any], name: str) -> bool:
+    try:
+        known = inspect.signature(func).parameters
+    except (TypeError, ValueError):
+        return False
+    return name in known or any(one.kind is one.VAR_KEYWORD for one in known.values())
+
+
+def _require_used(grid: Grid, functions: tuple[Callable[..., Any], ...]) -> None:
+    for name in grid:
+        if not any(_accepts(func, name) for func in functions):
+            raise InvalidProblemError(
+                f"the grid has a parameter {name!r} that neither the function nor its inputs take: rename one of them"
             )
-            found.append(replace(one, name=name if len(marked) == 1 and not one.label else f"{name}[{told}]"))
-    return found

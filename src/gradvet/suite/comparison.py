@@ -1,25 +1,27 @@
-"""What changed between two runs of the same cases: a new version of torch, another kernel, another machine."""
+"""Differences between two runs of the same cases, for example with two versions of torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from gradvet.core.results import Verdict
-from gradvet.suite.job import Outcome
+from gradvet.reports.ledger_table import why_not_pass
+from gradvet.suite.case import CaseResult
 
-SLOWER = 1.5
-"""A case is slower if it takes this many times as long, and more than `NOTICED` seconds longer."""
+MIN_SLOWDOWN = 1.5
+"""Ratio of the times from which a case counts as slower; smaller ratios are usual variation."""
 
-NOTICED = 0.1
+MIN_SLOWDOWN_SECONDS = 0.1
+"""Difference of the times from which a case counts as slower."""
 
-BLUNTER = 10.0
-"""Resolution is lost if the smallest error that could have been seen is this many times as large."""
+MIN_RESOLUTION_LOSS = 10.0
+"""Ratio of the resolutions from which resolution counts as lost."""
 
 
 class Change(Enum):
-    """A kind of change, the worst first; the value is what it is called."""
+    """A kind of change, worst first; the value is the printed name."""
 
     NEWLY_FAILING = "newly failing"
     NEWLY_UNFINISHED = "newly without a verdict"
@@ -33,59 +35,57 @@ class Change(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One case that changed."""
+    """A change of one case."""
 
     change: Change
     name: str
-    words: str = ""
+    details: str = ""
 
 
-def differences(old: Iterable[Outcome], new: Iterable[Outcome]) -> list[Difference]:
-    """What changed, the worst first and each kind in the order of the new run."""
+def differences(old: Iterable[CaseResult], new: Iterable[CaseResult]) -> list[Difference]:
+    """All changes, worst first, and within each kind in the order of the new run."""
     before, after = {one.name: one for one in old}, {one.name: one for one in new}
     found = [Difference(Change.GONE, name) for name in before if name not in after]
-    for name, outcome in after.items():
-        found += _of_one(before[name], outcome) if name in before else [_added(outcome)]
+    for name, result in after.items():
+        found += _changes(before[name], result) if name in before else [_added(result)]
     order = list(Change)
     return sorted(found, key=lambda difference: order.index(difference.change))
 
 
-def _added(outcome: Outcome) -> Difference:
-    """A case that the old run did not have. One that fails is a failure that nobody has seen before."""
-    if _verdict(outcome) is Verdict.FAIL:
-        return Difference(Change.NEWLY_FAILING, outcome.name, _headline(outcome))
-    return Difference(Change.ADDED, outcome.name, outcome.words)
+def _added(result: CaseResult) -> Difference:
+    """The change for a case that the old run did not have. If it fails, it counts as newly failing."""
+    if result.verdict is Verdict.FAIL:
+        return Difference(Change.NEWLY_FAILING, result.name, _headline(result))
+    return Difference(Change.ADDED, result.name, result.message)
 
 
-def _of_one(old: Outcome, new: Outcome) -> list[Difference]:
+def _changes(old: CaseResult, new: CaseResult) -> list[Difference]:
     name = new.name
-    was, is_ = _verdict(old), _verdict(new)
+    was, is_ = old.verdict, new.verdict
     if was is is_:
-        return [Difference(change, name, words) for change, words in _subtler(old, new)]
+        return list(_changes_with_same_verdict(old, new))
     if is_ is None:
-        return [Difference(Change.NEWLY_UNFINISHED, name, f"{new.ending.value}: {new.words}")]
+        return [Difference(Change.NEWLY_UNFINISHED, name, f"{new.status.value}: {new.message}")]
     if is_ is Verdict.PASS:
-        return [Difference(Change.NEWLY_PASSING, name, f"was {was.value if was else old.ending.value}")]
+        return [Difference(Change.NEWLY_PASSING, name, f"was {was.value if was else old.status.value}")]
     kind = Change.NEWLY_FAILING if is_ is Verdict.FAIL else Change.NEWLY_INCONCLUSIVE
     return [Difference(kind, name, _headline(new))]
 
 
-def _subtler(old: Outcome, new: Outcome) -> Iterable[tuple[Change, str]]:
-    """What changes while the verdict stays."""
+def _changes_with_same_verdict(old: CaseResult, new: CaseResult) -> Iterator[Difference]:
     if old.report is None or new.report is None:
         return
     was, is_ = old.report.resolution, new.report.resolution
-    if was is not None and (is_ is None or is_ > BLUNTER * was):
-        yield Change.LOST_RESOLUTION, f"{was:.1g} to {'nothing' if is_ is None else format(is_, '.1g')}"
-    if new.seconds > SLOWER * old.seconds and new.seconds - old.seconds > NOTICED:
-        yield Change.SLOWER, f"{old.seconds:.3g} s to {new.seconds:.3g} s"
+    if was is not None and (is_ is None or is_ > MIN_RESOLUTION_LOSS * was):
+        resolutions = f"{was:.1g} to {'nothing' if is_ is None else format(is_, '.1g')}"
+        yield Difference(Change.LOST_RESOLUTION, new.name, resolutions)
+    if new.seconds > MIN_SLOWDOWN * old.seconds and new.seconds - old.seconds > MIN_SLOWDOWN_SECONDS:
+        yield Difference(Change.SLOWER, new.name, f"{old.seconds:.3g} s to {new.seconds:.3g} s")
 
 
-def _verdict(outcome: Outcome) -> Verdict | None:
-    return None if outcome.report is None else outcome.report.verdict
-
-
-def _headline(outcome: Outcome) -> str:
-    verdict = _verdict(outcome)
-    findings = () if outcome.report is None else outcome.report.findings
-    return next((f"{one.check}: {one.headline}" for one in findings if one.verdict is verdict), "")
+def _headline(result: CaseResult) -> str:
+    """The first finding with the verdict of the report; without one, what its ledger leaves open."""
+    if result.report is None:
+        return ""
+    findings = [f"{one.check}: {one.headline}" for one in result.report.findings if one.verdict is result.verdict]
+    return next(iter((*findings, *why_not_pass(result.report))), "")

@@ -1,4 +1,4 @@
-"""The samples of PyTorch's operator database as cases: `addmm/float64/3`, and `addmm/inplace/float64/3`."""
+"""The samples of PyTorch's operator database as cases with names such as `addmm/inplace/float64/3`."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from functools import cached_property
 from typing import Any
 
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.opdb.database import database
-from gradvet.frontends.torch.opdb.roster import Group, group_named, groups
+from gradvet.frontends.torch.opdb.operators import database
+from gradvet.frontends.torch.opdb.samples import Group, group_named, groups
 from gradvet.suite.case import Case
 
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """Which samples are wanted."""
+    """A selection of samples, as a source of cases."""
 
     glob: str = "*"
     dtypes: tuple[str, ...] = ("float64", "complex128")
     device: str = "cpu"
     samples: int | None = None
-    """At most so many of each operator, variant and dtype, taken at random; None is all."""
+    """Largest number of random samples per operator, variant and dtype; None takes all."""
     cases: tuple[str, ...] = ()
-    """These alone, by name."""
+    """Names of single samples; if given, nothing else is selected."""
     flags: str = ""
-    """Options that hold for every case, as they were typed, for the command that repeats one."""
+    """Command-line options of the run, for the command that repeats one case."""
 
     def open(self) -> Mapping[str, Case]:
-        database()  # here, where it counts for no case
+        database()  # loaded here, so that its time counts for no case
         return _Samples(self)
 
     def describe(self) -> dict[str, Any]:
@@ -36,10 +36,10 @@ class Operators:
 
 
 class _Samples(Mapping[str, Case]):
-    """Cases by name. A name is looked up by drawing the samples of its operator alone."""
+    """Cases by name. Looking up a name creates only the samples of its operator."""
 
-    def __init__(self, wanted: Operators) -> None:
-        self.wanted = wanted
+    def __init__(self, selection: Operators) -> None:
+        self.selection = selection
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -49,30 +49,30 @@ class _Samples(Mapping[str, Case]):
 
     def __getitem__(self, name: str) -> Case:
         group, _, index = name.rpartition("/")
-        sample = group_named(group, self.wanted.device).sample(int(index)) if index.isdecimal() else None
+        sample = group_named(group, self.selection.device).sample(int(index)) if index.isdecimal() else None
         if sample is None:
-            raise InvalidProblemError(
-                f"the operator database has no sample {name!r}: a name is such as addmm/float64/3"
-            )
-        device = f" --device {self.wanted.device}" if self.wanted.device != "cpu" else ""
+            raise InvalidProblemError(f"the operator database has no sample {name!r}: names look like addmm/float64/3")
+        device = f" --device {self.selection.device}" if self.selection.device != "cpu" else ""
         return Case(
             name,
             sample.function,
             inputs=lambda: sample.inputs,
             options=sample.settings,
-            replay=f"gradvet ops --case {name}{device} {self.wanted.flags}".rstrip(),
+            replay=f"gradvet ops --case {name}{device} {self.selection.flags}".rstrip(),
         )
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
-        limit = self.wanted.samples
-        return self.wanted.cases or tuple(f"{one}/{index}" for one in self._groups() for index in one.indices(limit))
+        if self.selection.cases:
+            return tuple(dict.fromkeys(self.selection.cases))
+        limit = self.selection.samples
+        return tuple(f"{group}/{index}" for group in self._groups() for index in group.indices(limit))
 
     def _groups(self) -> list[Group]:
-        found = groups(self.wanted.glob, self.wanted.dtypes, self.wanted.device)
-        if not found:
+        matching = groups(self.selection.glob, self.selection.dtypes, self.selection.device)
+        if not matching:
             raise InvalidProblemError(
-                f"no operator fits {self.wanted.glob!r} and is differentiable in {', '.join(self.wanted.dtypes)} "
-                f"on {self.wanted.device}"
+                f"no operator fits {self.selection.glob!r} and is differentiable in {', '.join(self.selection.dtypes)} "
+                f"on {self.selection.device}"
             )
-        return found
+        return matching

@@ -1,7 +1,7 @@
-"""An executor whose calls run in new processes, within limits: a crash, a hang or a flood is that call's exception.
+"""An executor whose calls run in worker processes with limits on time and memory.
 
-The standard library's pool breaks as a whole when one of its processes dies. Here a process that dies, or is ended
-because it went beyond a limit, takes one call with it; the next call gets another process.
+A worker that dies, or is killed because it exceeded a limit, fails one call; the next call gets a new worker. The
+standard library's pool fails all its calls in this situation.
 """
 
 from __future__ import annotations
@@ -22,204 +22,213 @@ from typing import Any, TypeVar
 
 import psutil
 
-from gradvet.suite.wire import receive, send
+from gradvet.suite.worker import receive, send
 
 Result = TypeVar("Result")
 
-LOOK = 0.02
-"""Seconds between two looks at the processes that have limits."""
+POLL_SECONDS = 0.02
+"""Time between two inspections of the workers for exceeded limits."""
 
-START = 300.0
-"""Seconds that a new process may take to prepare itself, where there is a time limit at all."""
+START_TIMEOUT_SECONDS = 300.0
+"""Time within which a worker must be ready, if calls have a time limit. Importing torch on a busy machine is slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one call may use; None is no limit."""
+    """What one call may use; None means no limit."""
 
     seconds: float | None = None
     bytes: int | None = None
     """Resident memory of the process."""
 
 
-class DeadProcessError(RuntimeError):
-    """The process died under the call."""
+class ProcessDiedError(RuntimeError):
+    """The worker process died during the call."""
 
 
-class TimeLimitError(DeadProcessError):
-    """The process was ended: the call took too long."""
+class TimeLimitError(ProcessDiedError):
+    """The worker was killed because the call took too long."""
 
 
-class MemoryLimitError(DeadProcessError):
-    """The process was ended: it held too much memory."""
+class MemoryLimitError(ProcessDiedError):
+    """The worker was killed because it used too much memory."""
 
 
-class Processes(ThreadPoolExecutor):
-    """At most `jobs` processes. `prepare(*with_)` runs first in each, outside of the limits of any call."""
+class ProcessExecutor(ThreadPoolExecutor):
+    """Runs calls in at most `jobs` worker processes.
+
+    `prepare(*arguments)` runs first in each worker, outside the limits of any call. Its result stays in the worker and
+    is the first argument of every call.
+    """
 
     def __init__(
-        self, jobs: int, limits: Limits | None = None, prepare: Callable[..., Any] | None = None, with_: Any = ()
+        self,
+        jobs: int,
+        limits: Limits | None = None,
+        prepare: Callable[..., Any] | None = None,
+        arguments: tuple[Any, ...] = (),
     ) -> None:
         super().__init__(jobs, thread_name_prefix="gradvet")
         self._limits = limits or Limits()
-        self._preparation = (prepare, tuple(with_)) if prepare else None
-        self._threads_each = max(1, (os.cpu_count() or 1) // jobs)
-        self._mine = threading.local()
-        self._children: set[_Child] = set()
+        self._preparation = (prepare, arguments) if prepare else None
+        self._threads_per_worker = max(1, (os.cpu_count() or 1) // jobs)
+        self._thread_local = threading.local()
+        self._workers: set[_Worker] = set()
         self._aborted = threading.Event()
-        self._over = threading.Event()
+        self._closed = threading.Event()
         if self._limits != Limits():
-            arguments = (self._children, self._limits, self._over)
-            threading.Thread(target=_watch, args=arguments, name="gradvet-limits", daemon=True).start()
-            weakref.finalize(self, self._over.set)
+            watched = (self._workers, self._limits, self._closed)
+            threading.Thread(target=_enforce_limits, args=watched, name="gradvet-limits", daemon=True).start()
+            weakref.finalize(self, self._closed.set)
 
     def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
-        """The future of `fn(*args)`, which must be importable by name, as its arguments."""
+        """The future of `fn(*args)`. The worker imports the function by name; the arguments are pickled."""
         assert not kwargs
         return super().submit(self._call, fn, args)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes: when their calls are done, or at once with `cancel_futures`."""
+        """End the workers: after their calls, or at once with `cancel_futures`."""
         if cancel_futures:
             super().shutdown(wait=False, cancel_futures=True)
-            self._aborted.set()  # first: a process that is just being started sees it
-            for child in list(self._children):
-                child.kill()
+            self._aborted.set()  # before the loop, so that a worker that is being started sees it
+            for worker in list(self._workers):
+                worker.kill()
         super().shutdown(wait=wait)
         if wait:
-            for child in list(self._children):
-                child.end()
-            self._over.set()
+            for worker in list(self._workers):
+                worker.close()
+            self._closed.set()
 
     def _call(self, func: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        child: _Child | None = getattr(self._mine, "child", None)
-        if child is None or not child.is_fit(self._limits):
-            child = self._mine.child = self._started(child)
+        worker: _Worker | None = getattr(self._thread_local, "worker", None)
+        if worker is None or not worker.is_reusable(self._limits):
+            worker = self._thread_local.worker = self._start_worker(worker)
         try:
-            return child.call(func, arguments, self._limits.seconds)
-        except DeadProcessError:
-            self._children.discard(child)
-            self._mine.child = None
+            return worker.call(func, arguments, self._limits.seconds)
+        except ProcessDiedError:
+            self._workers.discard(worker)
+            self._thread_local.worker = None
             raise
 
-    def _started(self, former: _Child | None) -> _Child:
-        if former is not None:
-            former.end()
-            self._children.discard(former)
-        child = _Child(self._limits.seconds, self._threads_each)
-        self._children.add(child)
+    def _start_worker(self, previous: _Worker | None) -> _Worker:
+        if previous is not None:
+            previous.close()
+            self._workers.discard(previous)
+        worker = _Worker(self._threads_per_worker)
+        self._workers.add(worker)
         if self._aborted.is_set():
-            child.kill()
+            worker.kill()
         if self._preparation is not None:
-            limit = None if self._limits.seconds is None else max(START, self._limits.seconds)
+            limit = None if self._limits.seconds is None else max(START_TIMEOUT_SECONDS, self._limits.seconds)
             try:
-                child.call(*self._preparation, limit)
-            except DeadProcessError:
-                self._children.discard(child)
+                worker.call(*self._preparation, limit, keep=True)
+            except Exception:
+                worker.close()
+                self._workers.discard(worker)
                 raise
-        return child
+        return worker
 
 
-class _Child:
-    """A process that runs one call at a time."""
+class _Worker:
+    """A worker process, seen from its parent. It runs one call at a time."""
 
-    def __init__(self, seconds: float | None, threads: int) -> None:
-        self._errors = tempfile.TemporaryFile("ab+")  # noqa: SIM115, it is closed with the process
+    def __init__(self, threads: int) -> None:
+        self._stderr = tempfile.TemporaryFile("ab+")  # noqa: SIM115, closed by `close`
         environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "gradvet.suite.child"],
+            [sys.executable, "-m", "gradvet.suite.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._errors,
+            stderr=self._stderr,
             env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         self._deadline: float | None = None
         self._limit: float | None = None
-        self._verdict: DeadProcessError | None = None
-        self._send((sys.path, seconds))
+        self._limit_error: ProcessDiedError | None = None
+        self._send(sys.path)
 
-    def call(self, func: Callable[..., Any], arguments: tuple[Any, ...], seconds: float | None) -> Any:
-        """What the function gives; what it raises in other words; DeadProcessError if there is no answer."""
-        self._errors.truncate(0)
+    def call(
+        self, func: Callable[..., Any], arguments: tuple[Any, ...], seconds: float | None, *, keep: bool = False
+    ) -> Any:
+        """The result of the function. Raises RuntimeError with its message if it raises, or ProcessDiedError."""
+        self._stderr.truncate(0)
         self._limit, self._deadline = seconds, None if seconds is None else time.monotonic() + seconds
-        self._send((func, arguments))
+        self._send((keep, func, arguments, seconds))
         assert self._process.stdout is not None
         try:
-            fine, answer = receive(self._process.stdout)
+            succeeded, value = receive(self._process.stdout)
         except EOFError:
-            raise self._obituary() from None
+            raise self._death_error() from None
         finally:
             self._deadline = None
-        if fine:
-            return answer
-        raise answer
+        if succeeded:
+            return value
+        raise value
 
-    def is_fit(self, limits: Limits) -> bool:
-        """Whether it is alive, and leaves the next call at least half of the memory allowed."""
+    def is_reusable(self, limits: Limits) -> bool:
+        """Whether the process runs and uses at most half of the memory limit."""
         if self._process.poll() is not None:
             return False
-        return limits.bytes is None or self._resident() <= limits.bytes / 2
+        return limits.bytes is None or self._resident_bytes() <= limits.bytes / 2
 
-    def hold_to(self, limits: Limits) -> None:
-        """End the process if its call is beyond a limit."""
+    def enforce(self, limits: Limits) -> None:
+        """Kill the process if its call exceeds a limit."""
         deadline = self._deadline
-        if self._verdict is not None:
+        if self._limit_error is not None:
             return
         if deadline is not None and time.monotonic() > deadline:
-            self._end_with(TimeLimitError(f"did not end within {self._limit:g} s"))
-        elif limits.bytes is not None and self._resident() > limits.bytes:
-            self._end_with(MemoryLimitError(f"used more than {limits.bytes / 2**20:.0f} MiB of memory"))
+            self._limit_error = TimeLimitError(f"did not end within {self._limit:g} s")
+        elif limits.bytes is not None and self._resident_bytes() > limits.bytes:
+            self._limit_error = MemoryLimitError(f"used more than {limits.bytes / 2**20:.0f} MiB of memory")
+        if self._limit_error is not None:
+            self.kill()
 
     def kill(self) -> None:
-        """End the process; whoever waits for its answer hears of it."""
+        """Kill the process; a pending `call` raises ProcessDiedError."""
         self._process.kill()
 
-    def end(self) -> None:
-        """End the process and close what leads to it; nobody may be waiting for its answer."""
+    def close(self) -> None:
+        """Kill the process and close its pipes. No call may be pending."""
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
             assert stream is not None
             with contextlib.suppress(OSError):
                 stream.close()
 
     def _send(self, value: Any) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it is dead: who waits for the answer will hear of it
+        with contextlib.suppress(BrokenPipeError):  # the process is dead: reading the answer raises EOFError
             send(self._process.stdin, value)
 
-    def _end_with(self, verdict: DeadProcessError) -> None:
-        self._verdict = verdict
-        self.kill()
-
-    def _obituary(self) -> DeadProcessError:
+    def _death_error(self) -> ProcessDiedError:
         code = self._process.wait()
-        last = self._last_words()
-        self.end()
-        if self._verdict is not None:
-            return self._verdict
-        cause = f"was ended by {_signal(-code)}" if code < 0 else f"ended its process with code {code}"
-        return DeadProcessError(f"{cause} ({last})" if last else cause)
+        last_line = self._last_stderr_line()
+        self.close()
+        if self._limit_error is not None:
+            return self._limit_error
+        cause = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended its process with code {code}"
+        return ProcessDiedError(f"{cause} ({last_line})" if last_line else cause)
 
-    def _last_words(self) -> str:
-        self._errors.seek(0)
-        lines = [line for line in self._errors.read()[-4000:].decode(errors="replace").splitlines() if line.strip()]
+    def _last_stderr_line(self) -> str:
+        self._stderr.seek(0)
+        lines = [line for line in self._stderr.read()[-4000:].decode(errors="replace").splitlines() if line.strip()]
         return lines[-1].strip()[:200] if lines else ""
 
-    def _resident(self) -> int:
+    def _resident_bytes(self) -> int:
         try:
             return int(psutil.Process(self._process.pid).memory_info().rss)
         except psutil.Error:
             return 0
 
 
-def _watch(children: set[_Child], limits: Limits, over: threading.Event) -> None:
-    while not over.wait(LOOK):
-        for child in list(children):
-            child.hold_to(limits)
+def _enforce_limits(workers: set[_Worker], limits: Limits, closed: threading.Event) -> None:
+    while not closed.wait(POLL_SECONDS):
+        for worker in list(workers):
+            worker.enforce(limits)
 
 
-def _signal(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:

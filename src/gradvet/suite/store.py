@@ -1,7 +1,7 @@
-"""Outcomes in a file that survives a kill at any moment: an SQLite database, written as each outcome arrives.
+"""Results of one run in an SQLite database, each committed as it arrives, so that a killed run loses none of them.
 
-A store holds one run: what it is (its identity), its cases in order, and at most one outcome of each. A store without
-a file lives in memory.
+A store holds the identity of the run, its cases in order, and at most one result per case. A store without a file is
+kept in memory. The tables and columns are documented for SQL queries, so their names are part of the file format.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ from typing import Any
 
 from gradvet.core.results import Report
 from gradvet.errors import InvalidProblemError
-from gradvet.suite.job import Ending, Outcome
+from gradvet.suite.case import CaseResult, Status
 
-FORMAT = 1
-MAGIC = b"SQLite format 3\0"
+STORE_FORMAT = 1
+SQLITE_SIGNATURE = b"SQLite format 3\0"
+"""First bytes of every SQLite database."""
+
+LOCK_TIMEOUT_SECONDS = 60.0
+"""Time to wait for another process that writes to the same file."""
 
 TABLES = (
     "CREATE TABLE run (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "CREATE TABLE cases (position INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
-    # The columns are for people with questions in SQL; the report itself is the compressed JSON of `document`.
+    # `document` is the report as compressed JSON; the other columns are for queries.
     """CREATE TABLE outcomes (
         position INTEGER PRIMARY KEY REFERENCES cases, ending TEXT NOT NULL, verdict TEXT, resolution REAL,
         seconds REAL NOT NULL, forwards INTEGER, attempts INTEGER NOT NULL, words TEXT NOT NULL, document BLOB)""",
@@ -34,11 +38,11 @@ QUERY = "SELECT name, ending, document, words, attempts, seconds FROM cases JOIN
 
 
 class StoreError(InvalidProblemError):
-    """A file that cannot serve as the store of this run; the message says what to do."""
+    """A file cannot be used as the store of this run; the message says what to do."""
 
 
 class Store:
-    """The outcomes of one run."""
+    """The results of one run."""
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self._connection = connection
@@ -53,18 +57,18 @@ class Store:
         if path is not None and holds_run(path):
             raise StoreError(f"{path} holds a run already: go on with --resume, or name another file")
         connection = _connected(path)
-        with connection:  # one transaction: a store is whole, or it is none
+        with connection:  # one transaction, so that a killed process leaves no incomplete store
             connection.execute("BEGIN IMMEDIATE")
             for table in TABLES:
                 connection.execute(table)
-            values = {"format": FORMAT, "identity": identity}
+            values = {"format": STORE_FORMAT, "identity": identity}
             connection.executemany("INSERT INTO run VALUES (?, ?)", [(k, json.dumps(v)) for k, v in values.items()])
             connection.executemany("INSERT INTO cases VALUES (?, ?)", enumerate(dict.fromkeys(names)))
         return cls(connection, str(path))
 
     @classmethod
     def open(cls, path: str | Path) -> Store:
-        """The store in a file."""
+        """The store in an existing file."""
         if not holds_run(path):
             raise StoreError(f"{path} holds no run of gradvet: give a file that --store wrote")
         return cls(_connected(path), str(path))
@@ -72,54 +76,44 @@ class Store:
     def __len__(self) -> int:
         return len(self._positions)
 
-    def require(self, identity: Mapping[str, Any]) -> None:
-        """Refuse to go on with another run than the one that was begun."""
+    def require_identity(self, identity: Mapping[str, Any]) -> None:
+        """Raise `StoreError` if the store belongs to another run."""
         for name, value in identity.items():
-            found = self.identity.get(name)
-            if json.loads(json.dumps(value)) != found:
+            stored = self.identity.get(name)
+            if json.loads(json.dumps(value)) != stored:
                 raise StoreError(
-                    f"{self.path} holds another run ({name}: {_brief(found)} there, {_brief(value)} here): repeat its "
+                    f"{self.path} holds another run ({name}: {_brief(stored)} there, {_brief(value)} here): repeat its "
                     "command, or name another file"
                 )
 
     def names(self) -> list[str]:
-        """All cases, in order."""
+        """The names of all cases, in order."""
         return list(self._positions)
 
     def missing(self) -> list[str]:
-        """The cases that have no outcome, in order."""
+        """The names of the cases without a result, in order."""
         query = "SELECT name FROM cases WHERE position NOT IN (SELECT position FROM outcomes) ORDER BY position"
         return [name for (name,) in self._connection.execute(query)]
 
-    def add(self, outcome: Outcome) -> None:
-        """Keep an outcome; a second one of the same case changes nothing."""
-        report = outcome.report
-        known = (None, None, None, None)
-        if report is not None:
+    def add(self, result: CaseResult) -> None:
+        """Store a result. A second result of the same case is ignored."""
+        verdict = resolution = forwards = document = None
+        if (report := result.report) is not None:
+            verdict, resolution, forwards = report.verdict.value, report.resolution, report.cost.forwards
             document = zlib.compress(json.dumps(report.to_dict()).encode())
-            known = (report.verdict.value, report.resolution, report.cost.forwards, document)  # type: ignore[assignment]
-        verdict, resolution, forwards, content = known
-        row = (
-            self._positions[outcome.name],
-            outcome.ending.value,
-            verdict,
-            resolution,
-            outcome.seconds,
-            forwards,
-            outcome.attempts,
-            outcome.words,
-            content,
-        )
+        position = self._positions[result.name]
+        timing = (result.seconds, forwards, result.attempts)
+        row = (position, result.status.value, verdict, resolution, *timing, result.message, document)
         with self._connection:
             self._connection.execute(f"INSERT OR IGNORE INTO outcomes VALUES ({', '.join('?' * len(row))})", row)
 
-    def outcome(self, name: str) -> Outcome:
-        """That of a case which has one."""
-        return _outcome(self._connection.execute(f"{QUERY} WHERE name = ?", (name,)).fetchone())
+    def result(self, name: str) -> CaseResult:
+        """The stored result of a case."""
+        return _result(self._connection.execute(f"{QUERY} WHERE name = ?", (name,)).fetchone())
 
-    def outcomes(self) -> Iterator[Outcome]:
-        """Those that are known, in the order of the cases."""
-        return map(_outcome, self._connection.execute(f"{QUERY} ORDER BY position"))
+    def results(self) -> Iterator[CaseResult]:
+        """The stored results, in the order of the cases."""
+        return map(_result, self._connection.execute(f"{QUERY} ORDER BY position"))
 
     def close(self) -> None:
         self._connection.close()
@@ -129,20 +123,28 @@ class Store:
         return str(value)
 
 
-def _outcome(row: tuple[Any, ...]) -> Outcome:
-    name, ending, document, words, attempts, seconds = row
+def _result(row: tuple[Any, ...]) -> CaseResult:
+    name, status, document, message, attempts, seconds = row
     report = None if document is None else Report.from_dict(json.loads(zlib.decompress(document)))
-    return Outcome(name, Ending(ending), report, words, attempts, seconds)
+    return CaseResult(name, Status(status), report, message, attempts, seconds)
+
+
+def is_database(path: str | Path) -> bool:
+    """Whether a file exists and begins with the signature of SQLite."""
+    file = Path(path)
+    if not file.is_file():
+        return False
+    with file.open("rb") as stream:
+        return stream.read(len(SQLITE_SIGNATURE)) == SQLITE_SIGNATURE
 
 
 def holds_run(path: str | Path) -> bool:
-    """Whether a file is a store. One that was killed while it was made holds nothing yet."""
+    """Whether a file is a store. An empty database does not count: the process that created it was killed."""
     file = Path(path)
     if not file.is_file() or file.stat().st_size == 0:
         return False
-    with file.open("rb") as stream:
-        if stream.read(len(MAGIC)) != MAGIC:
-            raise StoreError(f"{path} is not a store but some other file: name another one")
+    if not is_database(path):
+        raise StoreError(f"{path} is not a store but some other file: name another one")
     with closing(_connected(path)) as connection:
         tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     if tables and ("outcomes",) not in tables:
@@ -152,8 +154,9 @@ def holds_run(path: str | Path) -> bool:
 
 def _connected(path: str | Path | None) -> sqlite3.Connection:
     try:
-        connection = sqlite3.connect(":memory:" if path is None else path, timeout=60.0, isolation_level=None)
-        # A write-ahead log: what was committed outlives the process, and nobody who reads waits for who writes.
+        database = ":memory:" if path is None else path
+        connection = sqlite3.connect(database, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)
+        # With a write-ahead log, committed results survive a kill, and readers do not wait for writers.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
     except sqlite3.Error as error:

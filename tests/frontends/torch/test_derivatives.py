@@ -1,16 +1,22 @@
-"""Reverse and forward mode in real coordinates, one by one and together."""
+"""Reverse and forward mode in real coordinates, one by one and together.
+
+Also tests `frontends/torch/vectorised.py`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import gc
+import weakref
 
 import pytest
 import torch
 from torch import Tensor
 
-from gradvet.frontends.torch.batching import evaluate_together
+from gradvet.frontends.torch.binding import drop_in_binding
 from gradvet.frontends.torch.problem import TorchProblem
-from tests.core.planted import numbers
+from gradvet.frontends.torch.vectorised import evaluate_together
+from tests.core.wrong_jacobians import numbers
+from tests.functions import with_vjp
 
 
 def pair(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
@@ -20,7 +26,7 @@ def pair(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
 
 def problem() -> TorchProblem:
     x, z = numbers((3,), 0).requires_grad_(), numbers((2,), 1, torch.complex128).requires_grad_()
-    return TorchProblem(pair, (x, z), seed=0)
+    return TorchProblem(drop_in_binding(pair, (x, z)), seed=0)
 
 
 def jacobian() -> Tensor:
@@ -57,7 +63,7 @@ def test_pull_from_one_output_needs_no_cotangent_of_the_others() -> None:
     v = numbers((7,), 2)
     assert torch.allclose(found.vjp_of_output(0, v[:4]), v[:4] @ J[:4])
     assert torch.allclose(found.vjp_of_output(1, v[4:]), v[4:] @ J[4:])
-    assert torch.allclose(found.vjp_by_output(v), v @ J)
+    assert torch.allclose(found.gradient_by_output(v).vector, v @ J)
 
 
 def test_several_directions_together_give_what_each_gives() -> None:
@@ -92,24 +98,20 @@ def test_function_that_cannot_be_mapped_gives_no_points_and_no_rows() -> None:
     def function(x: Tensor) -> Tensor:
         return x * x.sum().item()
 
-    class Single(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * 2.0
-
-        @staticmethod
-        def backward(ctx: Any, v: Tensor) -> Tensor:
-            return v * (2.0 + 0.0 * v.sum().item())
+    single = with_vjp(lambda x: x * 2.0, lambda v, x: v * (2.0 + 0.0 * v.sum().item()))
 
     x = numbers((3,), 0).requires_grad_()
-    assert evaluate_together(TorchProblem(function, [x], 0), torch.ones(4, 3, dtype=torch.float64)) is None
-    found = TorchProblem(Single.apply, [x], 0)
+    assert (
+        evaluate_together(TorchProblem(drop_in_binding(function, [x]), 0), torch.ones(4, 3, dtype=torch.float64))
+        is None
+    )
+    found = TorchProblem(drop_in_binding(single, [x]), 0)
     assert found.vjp_rows(0, 0, 3) is None
 
 
 def test_unused_input_has_a_zero_derivative() -> None:
     x, y = numbers((3,), 0).requires_grad_(), numbers((2,), 1).requires_grad_()
-    found = TorchProblem(lambda x, y: x.sin(), (x, y), 0)
+    found = TorchProblem(drop_in_binding(lambda x, y: x.sin(), (x, y)), 0)
     v = torch.ones(3, dtype=torch.float64)
     assert torch.equal(found.vjp(v)[3:], torch.zeros(2, dtype=torch.float64))
     (together,) = found.vjp_batched([v])
@@ -135,19 +137,26 @@ def test_forward_mode_hands_over_tensors_that_do_not_require_grad() -> None:
         seen.append(x.requires_grad)
         return x.sin()
 
-    found = TorchProblem(function, [numbers((3,), 0).requires_grad_()], 0)
+    found = TorchProblem(drop_in_binding(function, [numbers((3,), 0).requires_grad_()]), 0)
     found.jvp(torch.ones(3, dtype=torch.float64))
     assert seen == [True, False]
 
 
-def test_derivatives_do_not_own_their_problem() -> None:
-    reverse = problem().reverse
-    with pytest.raises(AssertionError):
-        reverse.vjp(torch.ones(7, dtype=torch.float64))
+def test_graph_is_freed_with_its_problem() -> None:
+    found = problem()
+    assert not found.rules.has_custom
+    assert not found.variants.reads_captured()
+    graph = weakref.ref(found)
+    gc.disable()
+    try:
+        del found
+        assert graph() is None  # the graph belongs to the problem
+    finally:
+        gc.enable()
 
 
 def test_gradients_come_back_in_memory_of_their_own() -> None:
-    found = TorchProblem(lambda x: x.view_as(x), [numbers((3,), 0).requires_grad_()], 0)
+    found = TorchProblem(drop_in_binding(lambda x: x.view_as(x), [numbers((3,), 0).requires_grad_()]), 0)
     v = torch.ones(3, dtype=torch.float64)
     vjp = found.vjp(v)
     vjp.zero_()

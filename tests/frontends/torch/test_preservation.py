@@ -1,4 +1,4 @@
-"""A check leaves the world as it found it, also when the function raises in the middle."""
+"""A check restores inputs, buffers, modes and random states, also if the function raises."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from gradvet import GradcheckError, gradcheck, gradgradcheck
-from gradvet.frontends.torch.contents import REACH, modules_in
-from gradvet.frontends.torch.preservation import preserved_state
-from tests.core.planted import numbers
+from gradvet.frontends.torch.preservation import MAX_OBJECTS, preserved_state, reachable_modules
+from tests.core.wrong_jacobians import numbers
+from tests.frontends.torch import needs_private_names
+from tests.functions import with_vjp
 
 EVERYTHING = {
     "check_forward_ad": True,
@@ -169,6 +170,7 @@ def test_running_statistics_are_restored_by_gradgradcheck() -> None:
     assert all(torch.equal(buffer, before[name]) for name, buffer in NORM.named_buffers())
 
 
+@needs_private_names
 def test_buffers_that_are_replaced_come_back_as_the_same_objects() -> None:
     class Counter(nn.Module):
         def __init__(self) -> None:
@@ -190,11 +192,11 @@ def test_buffers_that_are_replaced_come_back_as_the_same_objects() -> None:
 
 
 def test_search_for_modules_ends_in_large_or_cyclic_surroundings() -> None:
-    cycle: list[Any] = list(range(10 * REACH))
+    cycle: list[Any] = list(range(10 * MAX_OBJECTS))
     cycle.append(cycle)
     module = nn.Tanh()
-    assert modules_in(functools.partial(torch.sin, cycle)) == []
-    assert modules_in(functools.partial(module, cycle, cycle), [cycle, module]) == [module]
+    assert reachable_modules(functools.partial(torch.sin, cycle)) == []
+    assert reachable_modules(functools.partial(module, cycle, cycle), [cycle, module]) == [module]
 
 
 # Gradients that the caller has accumulated
@@ -270,18 +272,13 @@ def test_payload_of_an_input_that_is_not_a_number_is_kept(mode: str) -> None:
 
 
 def test_input_is_restored_where_a_derivative_raises() -> None:
-    class Broken(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * 2.0
+    def vjp(v: Tensor, x: Tensor) -> Tensor:
+        raise InterruptionError
 
-        @staticmethod
-        def backward(ctx: Any, v: Tensor) -> Tensor:
-            raise InterruptionError
-
+    broken = with_vjp(lambda x: x * 2.0, vjp)
     x = numbers((3,), 0).requires_grad_()
     with pytest.raises(InterruptionError):
-        gradcheck(Broken.apply, x)
+        gradcheck(broken, x)
     assert torch.equal(x.detach(), numbers((3,), 0))
 
 

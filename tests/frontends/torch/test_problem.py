@@ -1,4 +1,7 @@
-"""A torch function at a point: which tensors are moved, how, and what of the outputs counts."""
+"""A torch function at a point: which inputs are perturbed, and which outputs are compared.
+
+Also tests `core/problem.py`, `frontends/torch/arguments.py` and `frontends/torch/layouts/strided.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +15,25 @@ from torch import Tensor, nn
 
 from gradvet import GradcheckError, gradcheck, gradgradcheck
 from gradvet.errors import InvalidProblemError, OutputsChangedError
-from gradvet.frontends.torch.problem import TorchProblem, differentiable, tensors_in
-from tests.core.planted import numbers
+from gradvet.frontends.torch.arguments import is_differentiable, tensors_in
+from gradvet.frontends.torch.binding import drop_in_binding
+from gradvet.frontends.torch.problem import TorchProblem
+from tests.core.wrong_jacobians import numbers
+from tests.functions import with_vjp
 
 FAST = pytest.mark.parametrize("fast_mode", [False, True])
 
 
 def problem(function: Callable[..., Any], *arguments: Any, seed: int = 0) -> TorchProblem:
-    return TorchProblem(function, arguments, seed)
+    return TorchProblem(drop_in_binding(function, arguments), seed)
 
 
 def accepts(function: Callable[..., Any], inputs: Any, fast_mode: bool, **options: Any) -> bool:
     return gradcheck(function, inputs, fast_mode=fast_mode, raise_exception=False, **options)
 
 
-class Half(torch.autograd.Function):
-    """x · 2, whose derivative is 1."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x * 2.0
-
-    @staticmethod
-    def backward(ctx: Any, v: Tensor) -> Tensor:
-        return v
+half = with_vjp(lambda x: x * 2.0, lambda v, x: v)
+"""x · 2, whose derivative is 1."""
 
 
 # Inputs of every kind: a right function of them passes, a wrong one fails.
@@ -98,7 +96,7 @@ def test_input_of_every_kind_is_moved_and_put_back(kind: Callable[[], Tensor], f
     x = kind()
     values, described = x.detach().clone(), (x.stride(), x.is_conj(), x.is_neg(), x.is_leaf, x._version)
     assert accepts(lambda x: x.sin() * x.sum(), x, fast_mode, check_forward_ad=True)
-    assert not accepts(Half.apply, x, fast_mode)
+    assert not accepts(half, x, fast_mode)
     assert gradgradcheck(lambda x: x.sin() * x.sum(), x, fast_mode=fast_mode)
     assert torch.equal(x.detach(), values)
     assert (x.stride(), x.is_conj(), x.is_neg(), x.is_leaf, x._version) == described
@@ -108,7 +106,7 @@ def test_input_of_every_kind_is_moved_and_put_back(kind: Callable[[], Tensor], f
 def test_same_tensor_given_twice_moves_in_both_places(fast_mode: bool) -> None:
     x = numbers((3,), 0).requires_grad_()
     assert accepts(lambda a, b: a * b.sin(), (x, x), fast_mode)
-    assert not accepts(lambda a, b: a * Half.apply(b), (x, x), fast_mode)
+    assert not accepts(lambda a, b: a * half(b), (x, x), fast_mode)
     assert torch.equal(x.detach(), numbers((3,), 0))
 
 
@@ -117,7 +115,7 @@ def test_views_of_one_storage_that_do_not_overlap_are_moved_apart(fast_mode: boo
     storage = numbers((7,), 0)
     a, b = storage[:3].requires_grad_(), storage[4:].requires_grad_()
     assert accepts(lambda a, b: a * b.sin(), (a, b), fast_mode)
-    assert not accepts(lambda a, b: a * Half.apply(b), (a, b), fast_mode)
+    assert not accepts(lambda a, b: a * half(b), (a, b), fast_mode)
     assert torch.equal(storage, numbers((7,), 0))
 
 
@@ -147,7 +145,7 @@ def test_captured_tensor_moves_with_the_input(fast_mode: bool) -> None:
     layer = nn.Linear(3, 2).double()
     x = numbers((4, 3), 0).requires_grad_()
     assert accepts(lambda *_: layer(x), (x, *layer.parameters()), fast_mode)
-    assert not accepts(lambda *_: Half.apply(layer(x)), (x, *layer.parameters()), fast_mode)
+    assert not accepts(lambda *_: half(layer(x)), (x, *layer.parameters()), fast_mode)
 
 
 @FAST
@@ -189,10 +187,10 @@ def test_tensors_of_a_result_are_found_in_any_container() -> None:
 
 
 def test_only_numbers_that_require_grad_are_differentiable() -> None:
-    assert differentiable(numbers((2,), 0).requires_grad_())
-    assert differentiable(numbers((2,), 0, torch.complex128).requires_grad_())
-    assert not differentiable(numbers((2,), 0))
-    assert not differentiable(torch.arange(2))
+    assert is_differentiable(numbers((2,), 0).requires_grad_())
+    assert is_differentiable(numbers((2,), 0, torch.complex128).requires_grad_())
+    assert not is_differentiable(numbers((2,), 0))
+    assert not is_differentiable(torch.arange(2))
 
 
 def switching(what: str) -> Callable[[Tensor], Any]:
@@ -265,7 +263,7 @@ def test_coarseness_is_what_rounding_may_do_to_a_step() -> None:
 def test_wrong_leaf_is_named_as_the_caller_counts_differentiable_inputs() -> None:
     with pytest.raises(GradcheckError, match="output 0 with respect to input 1"):
         gradcheck(
-            lambda a, flag, b: a * Half.apply(b),
+            lambda a, flag, b: a * half(b),
             (numbers((3,), 0).requires_grad_(), 7, numbers((3,), 1).requires_grad_()),
         )
 

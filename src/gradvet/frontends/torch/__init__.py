@@ -1,1 +1,111 @@
-"""Everything that imports torch."""
+"""The torch frontend: `FRONTEND` is what the interfaces need of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from gradvet.core.frontend import Frontend, Point, PointRequest, Request
+from gradvet.core.problem import Problem
+from gradvet.core.results import Report
+from gradvet.frontends.torch import domains, sparse_semantics, toolchain
+from gradvet.frontends.torch.arguments import require_output
+from gradvet.frontends.torch.autograd_graph import is_unsupported_error
+from gradvet.frontends.torch.binding import Binding, bind
+from gradvet.frontends.torch.numerical_jacobian import NumericalJacobian, jacobian_of
+from gradvet.frontends.torch.points import PointSource, generated_points
+from gradvet.frontends.torch.preservation import preserved_state
+from gradvet.frontends.torch.problem import TorchProblem
+from gradvet.frontends.torch.random_state import preserved_rng
+from gradvet.frontends.torch.reference import reference_problem
+from gradvet.frontends.torch.second_order import second_order_problem
+from gradvet.frontends.torch.shapes import generated_shapes
+
+
+class TorchFrontend:
+    """`core.frontend.Frontend` for torch."""
+
+    def bind(self, request: Request, *, widened: bool = False) -> Binding:
+        return bind(request, widened=widened)
+
+    def problem(self, binding: Binding, seed: int, *, masked: bool = False) -> TorchProblem:
+        problem = TorchProblem(binding, seed, masked)
+        require_output(problem)
+        return problem
+
+    def problem_at(self, problem: Problem, binding: Binding, seed: int) -> TorchProblem:
+        return _own(problem).rebound(binding, seed)
+
+    def binding(self, problem: Problem) -> Binding:
+        return _own(problem).binding
+
+    def reference(self, problem: Problem, request: Request, seed: int) -> TorchProblem | None:
+        return reference_problem(_own(problem), request, seed)
+
+    def second_order(self, problem: Problem, composition: str, seed: int) -> TorchProblem:
+        return second_order_problem(_own(problem), composition, seed)
+
+    def points(self, problem: Problem, request: PointRequest) -> Iterator[Point]:
+        return generated_points(_source(problem, request), request.thorough)
+
+    def shapes(self, problem: Problem, request: PointRequest) -> Iterator[Point]:
+        return generated_shapes(_source(problem, request), request.thorough, empty=request.empty)
+
+    def is_strategy(self, value: Any) -> bool:
+        return domains.is_strategy(value)
+
+    def examples(self, strategy: Any, count: int, seed: int) -> list[Any]:
+        return domains.examples(strategy, count, seed)
+
+    def has_dimensions(self, problem: Problem) -> bool:
+        return any(tensor.dim() for tensor in _own(problem).inputs)
+
+    def may_crash(self, problem: Problem) -> bool:
+        return _own(problem).home.type != "cpu" and not problem.rules.are_builtin
+
+    def preserved_state(self, function: Any, arguments: Sequence[Any]) -> AbstractContextManager[None]:
+        return preserved_state(function, arguments)
+
+    def preserved_random_state(self) -> AbstractContextManager[None]:
+        return preserved_rng()
+
+    def is_unsupported(self, error: BaseException) -> bool:
+        return is_unsupported_error(error)
+
+    def notes(self, problem: Problem) -> Iterator[str]:
+        yield from _own(problem).binding.notes
+        yield from sparse_semantics.remarks(_own(problem))
+
+    def add_note(self, error: Exception, arguments: Sequence[Any], masked: bool) -> None:
+        sparse_semantics.add_sparse_note(error, arguments, masked)
+
+    def with_other_semantics_tried(
+        self, report: Report, arguments: Sequence[Any], masked: bool, again: Callable[[bool], Report]
+    ) -> Report:
+        return sparse_semantics.with_other_semantics_tried(report, arguments, masked, again)
+
+    def registration_complaints(self, request: Request) -> Mapping[str, str] | None:
+        return toolchain.opcheck_complaints(request)
+
+    def draws_random_numbers(self, request: Request) -> bool:
+        return toolchain.draws_random_numbers(request)
+
+    def compiled(self, problem: Problem, request: Request) -> TorchProblem:
+        return toolchain.compiled_problem(_own(problem), request)
+
+    def numerical_jacobian(self, request: Request, seed: int) -> NumericalJacobian:
+        return jacobian_of(request, seed)
+
+
+def _own(problem: Problem) -> TorchProblem:
+    if not isinstance(problem, TorchProblem):
+        raise TypeError(f"a problem of the torch frontend was expected, found {type(problem).__name__}")
+    return problem
+
+
+def _source(problem: Problem, request: PointRequest) -> PointSource:
+    return PointSource.of(_own(problem).binding, request.function, request.regions, request.seed)
+
+
+FRONTEND: Frontend = TorchFrontend()

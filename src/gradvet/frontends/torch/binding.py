@@ -1,103 +1,149 @@
-"""What users pass, as a function of a flat list of tensors: which of them are checked, and what each is called."""
+"""What the user passed, as a function of flat arguments: which of them are checked, and the name of each."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import is_tensor_like
 
+from gradvet.core.frontend import Request
 from gradvet.core.provenance import title_of
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.randomness import RandomState
-from gradvet.frontends.torch.trees import Slot, Tree, filled
+from gradvet.frontends.torch import private
+from gradvet.frontends.torch.arguments import ArgumentTree, Slot, fill, is_differentiable, tensors_in
+from gradvet.frontends.torch.autograd_graph import nodes_behind
+from gradvet.frontends.torch.double_precision import DoublePrecision, wide_dtype
+from gradvet.frontends.torch.layouts.strided import separate
+from gradvet.frontends.torch.preservation import FixedState
+
+__all__ = ["Binding", "ForwardMode", "Request", "bind", "callable_of", "drop_in_binding", "wide"]
+
+
+REENTRANT_NODE = "CheckpointFunctionBackward"
+"""The node of a reentrant checkpoint."""
+
+
+class ForwardMode(Enum):
+    """How JVPs are computed."""
+
+    RECORDED = "dual numbers that require grad, for functions that take gradients themselves"
+    DETACHED = "dual numbers that do not require grad"
+    NESTED = "torch.func.jvp, which can be nested"
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A function of flat arguments, some of which are checked."""
+    """A function of flat arguments, some of which are checked, and how a problem is to treat it."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     names: tuple[str, ...]
-    """What each argument is called, in the order of the arguments."""
+    """The name of each argument."""
     title: str
     notes: tuple[str, ...] = ()
     surrogate: Callable[..., Any] | None = None
-    """Another function of the same flat arguments, whose slopes the derivative is held to."""
+    """Another function of the same arguments, with whose slopes the derivative is compared."""
     output: str = "output"
-    """What the results are called."""
+    """The name of an output."""
+    numbers_outputs: bool = False
+    """Whether a single output is numbered too."""
     derived: bool = False
-    """Whether the function is a derivative of the user's, made by torch."""
+    """Whether the function is a derivative of the user's function, made by torch."""
+    fixed_random_state: bool = True
+    """Whether every backward pass starts from the random state that the forward pass left."""
+    classifies_errors: bool = True
+    """Whether exceptions of backward passes are raised as `DerivativeError` or `UnsupportedError`."""
+    forward_mode: ForwardMode = ForwardMode.RECORDED
+    start: FixedState | None = None
+    """The state from which every call of the function starts."""
+    double: DoublePrecision | None = None
+    """The mode in which the function is called, and in which its derivatives are to be computed; None: none."""
 
     @property
     def checked(self) -> list[int]:
-        """The places of the arguments that are checked."""
-        return [i for i, argument in enumerate(self.arguments) if isinstance(argument, Tensor) and _live(argument)]
+        """The positions of the arguments that are checked."""
+        return [i for i, argument in enumerate(self.arguments) if _is_checked(argument)]
 
-    def restricted(self, places: Sequence[int]) -> Binding:
-        """Only some of the arguments are checked; the others are constants."""
-        return self.at(
-            argument.detach() if i not in places and isinstance(argument, Tensor) and _live(argument) else argument
-            for i, argument in enumerate(self.arguments)
-        )
+    def restricted(self, positions: Sequence[int]) -> Binding:
+        """The binding with these arguments alone checked; the others are constants."""
+        others = set(self.checked) - set(positions)
+        return self.at(argument.detach() if i in others else argument for i, argument in enumerate(self.arguments))
 
     def at(self, arguments: Iterable[Any]) -> Binding:
-        """The same with other arguments."""
-        unchanged = (self.names, self.title, self.notes, self.surrogate, self.output, self.derived)
-        return Binding(self.function, tuple(arguments), *unchanged)
+        """The binding with other arguments."""
+        return replace(self, arguments=tuple(arguments))
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What the user passed."""
-
-    func: Callable[..., Any]
-    inputs: Any
-    kwargs: Mapping[str, Any] | None = None
-    surrogate: Callable[..., Any] | None = None
+def _is_checked(argument: Any) -> bool:
+    return is_tensor_like(argument) and is_differentiable(argument)
 
 
-def bind(request: Request, *, widened: bool = False) -> Binding:
-    """Find the tensors among inputs and keywords, and the parameters if the function is a module.
+def drop_in_binding(function: Callable[..., Any], arguments: Sequence[Any]) -> Binding:
+    """The binding of `gradcheck`: the user's own tensors, torch's exceptions as they are, no fixed random state."""
+    names, count = [], 0
+    for argument in arguments:
+        names.append(f"input {count}" if _is_checked(argument) else "")
+        count += _is_checked(argument)
+    return Binding(
+        function,
+        tuple(arguments),
+        tuple(names),
+        "",
+        numbers_outputs=True,
+        fixed_random_state=False,
+        classifies_errors=False,
+        forward_mode=ForwardMode.DETACHED,
+    )
 
-    A tuple is the positional arguments; anything else is the one argument. Widened, all floating-point numbers are
-    copies in double precision.
+
+def bind(request: Request, *, widened: bool = False, double: DoublePrecision | None = None) -> Binding:
+    """Find the tensors in inputs and keywords, and the parameters if the function is a module.
+
+    `widened` replaces all floating-point tensors by copies in double precision; with `double`, the function is called
+    in that mode.
     """
-    func, tree = request.func, Tree()
+    func, tree = request.func, ArgumentTree()
     call = callable_of(func)
-    positional = request.inputs if type(request.inputs) is tuple else (request.inputs,)
-    templates = [tree.template(value, f"input {number}") for number, value in enumerate(positional)]
+    templates = [tree.template(value, f"input {number}") for number, value in enumerate(request.positional)]
     keywords = {name: tree.template(value, name) for name, value in (request.kwargs or {}).items()}
     change = wide if widened else _itself
     tensors, notes = _prepared(tree, change)
-    parameters, buffers = _state(func, change)
+    parameters, fixed_state = _state(func, change)
     own = list(dict(func.named_parameters()).values()) if isinstance(func, nn.Module) else []
     own = [parameter for parameter in own if parameter.requires_grad]
     count = len(tensors)
     in_order = [template.index if isinstance(template, Slot) else None for template in templates] == list(range(count))
-    as_given = in_order and not keywords and not parameters and all(expand is _itself for _, expand in tensors)
+    as_given = in_order and not keywords and not parameters and not fixed_state
+    as_given = as_given and all(expand is _itself for _, expand in tensors)
 
     def arranged(target: Any, values: Sequence[Any]) -> Any:
         shown = [expand(value) for value, (_, expand) in zip(values[:count], tensors, strict=True)]
-        args, words = [filled(t, shown) for t in templates], {name: filled(t, shown) for name, t in keywords.items()}
+        args, words = [fill(t, shown) for t in templates], {name: fill(t, shown) for name, t in keywords.items()}
         given = values[count:]
-        if target is not func or all(one is other for one, other in zip(given, own, strict=True)):
+        as_owned = not fixed_state and all(one is other for one, other in zip(given, own, strict=True))
+        if target is not func or as_owned:
             return (call if target is func else target)(*args, **words)
-        state = {**buffers, **dict(zip(parameters, given, strict=True))}
-        return torch.func.functional_call(call, state, tuple(args), words)
+        # A call may write to buffers.
+        copies = {name: tensor.detach().clone() for name, tensor in fixed_state.items()}
+        state = {**copies, **dict(zip(parameters, given, strict=True))}
+        return _without_reentrance(torch.func.functional_call(call, state, tuple(args), words))
 
-    steady = _Steady(func)
+    fixed, inside = FixedState(func), double.around if double else _itself
     bound = Binding(
-        steady.around(call if as_given else lambda *values: arranged(func, values)),
+        fixed.around(inside(call if as_given else lambda *values: arranged(func, values))),
         (*(tensor for tensor, _ in tensors), *parameters.values()),
         (*tree.names, *parameters),
         title_of(func),
         tuple(notes),
-        steady.around(lambda *values: arranged(request.surrogate, values)) if request.surrogate else None,
+        fixed.around(inside(lambda *values: arranged(request.surrogate, values))) if request.surrogate else None,
+        start=fixed,
+        double=double,
     )
     if not bound.checked:
         found = ", ".join(f"{n}: {_kind(t)}" for n, t in zip(tree.names, tree.tensors, strict=True)) or "no tensor"
@@ -108,16 +154,25 @@ def bind(request: Request, *, widened: bool = False) -> Binding:
     return bound
 
 
+def _without_reentrance(result: Any) -> Any:
+    """The result. Raises if it went through a reentrant checkpoint, which calls the module again in the backward pass.
+
+    The module has its own parameters then, and those in their place get no gradient.
+    """
+    if any(node.name() == REENTRANT_NODE for node in nodes_behind(tensors_in(result))):
+        raise NotImplementedError("a module with a reentrant checkpoint cannot be called with other parameters")
+    return result
+
+
 def wide(tensor: Tensor) -> Tensor:
-    """A copy in double precision; what is not floating-point or complex is itself."""
+    """A copy in double precision; integers and booleans are returned as they are."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor
-    double = torch.complex128 if tensor.is_complex() else torch.float64
-    return tensor.detach().to(double, copy=True).requires_grad_(tensor.requires_grad)
+    return tensor.detach().to(wide_dtype(tensor.dtype), copy=True).requires_grad_(tensor.requires_grad)
 
 
 def _state(func: Any, change: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Parameters that are checked, and everything else that a module holds where it has to be changed."""
+    """The checked parameters of a module, and its other parameters and buffers if they have to be converted."""
     if not isinstance(func, nn.Module):
         return {}, {}
     parameters = {name: change(p) for name, p in func.named_parameters() if p.requires_grad}
@@ -127,75 +182,39 @@ def _state(func: Any, change: Callable[[Any], Any]) -> tuple[dict[str, Any], dic
     return parameters, {**fixed, **{name: change(buffer) for name, buffer in func.named_buffers()}}
 
 
-class _Steady:
-    """The same random state, and the same buffers of a module, before every call."""
-
-    def __init__(self, owner: Any) -> None:
-        self.start = RandomState()
-        self._torch_alone: bool | None = None
-        self._buffers = _Buffers(owner)
-
-    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def steady(*values: Any) -> Any:
-            self.start.restore_torch() if self._torch_alone else self.start.restore()
-            self._buffers.renew()
-            result = function(*values)
-            # Looked at once: what draws from Python's or NumPy's generators does so in the first call.
-            if self._torch_alone is None:
-                self._torch_alone = self.start.is_torch_alone()
-            return result
-
-        return steady
+Change = Callable[[Any], Any]
 
 
-class _Buffers:
-    """Buffers that a call changes are given to the next call as they were at first, in memory of their own."""
-
-    def __init__(self, owner: Any) -> None:
-        modules = owner.modules() if isinstance(owner, nn.Module) else ()
-        self._first = [
-            (module, name, buffer, buffer.detach().clone(), buffer._version)
-            for module in modules
-            for name, buffer in module._buffers.items()
-            if buffer is not None and not buffer.is_inference()
-        ]
-
-    def renew(self) -> None:
-        for module, name, buffer, copy, version in self._first:
-            now = module._buffers[name]
-            # batch_norm writes behind the version's back, in training only.
-            if module.training or now is not buffer or buffer._version != version:
-                module._buffers[name] = copy.clone()
-
-
-def _prepared(tree: Tree, change: Callable[[Any], Any]) -> tuple[list[tuple[Any, Callable[[Any], Any]]], list[str]]:
-    """Each tensor as it is moved, and how the function's own argument is made of it again."""
-    asked = any(_live(tensor) for tensor in tree.tensors)
-    prepared: list[tuple[Any, Callable[[Any], Any]]] = []
+def _prepared(tree: ArgumentTree, change: Change) -> tuple[list[tuple[Any, Change]], list[str]]:
+    """Each tensor as it is perturbed, with the function that makes the argument from it, and notes."""
+    requested = any(is_differentiable(tensor) for tensor in tree.tensors)
+    prepared: list[tuple[Any, Change]] = []
     notes = []
     for tensor, name in zip(tree.tensors, tree.names, strict=True):
         floating = tensor.is_floating_point() or tensor.is_complex()
-        if not asked and floating:
-            # Nobody asked for a gradient, so the caller's tensor stays out of the graph.
+        if not requested and floating:
+            # No input requires grad, so the caller's tensors are not changed.
             tensor = tensor.detach() if _is_expanded(tensor) else tensor.detach().clone()
             tensor.requires_grad_()
-        if _live(tensor) and _is_unrecorded_view(tensor):
+        if is_differentiable(tensor) and private.is_view_of_grad(tensor):
+            # Made in no-grad mode, it requires grad and is in no graph.
             tensor = tensor.detach().requires_grad_()
-        if _live(tensor) and _is_expanded(tensor):
+        if is_differentiable(tensor) and _is_expanded(tensor):
             notes.append(f"{name} is expanded: it is moved through the storage behind it")
-            prepared.append((change(_behind(tensor)), functools.partial(_expanded, size=tensor.size())))
+            expand: Change = functools.partial(_expanded, size=tensor.size())
+            tensor = _behind(tensor)
         else:
-            prepared.append((change(tensor), _itself))
+            expand = _itself
+        if is_differentiable(tensor) and _overlaps(tensor):
+            notes.append(f"elements of {name} share memory: a contiguous copy was checked in its place")
+            tensor = tensor.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
+        prepared.append((change(tensor), expand))
     return prepared, notes
 
 
-def _live(tensor: Any) -> bool:
-    return bool(tensor.requires_grad) and bool(tensor.is_floating_point() or tensor.is_complex())
-
-
-def _is_unrecorded_view(tensor: Tensor) -> bool:
-    """Whether it was made in no-grad mode of one that requires grad: it says that it does too, and is in no graph."""
-    return bool(tensor.is_leaf and tensor._is_view() and tensor._base is not None and tensor._base.requires_grad)
+def _overlaps(tensor: Tensor) -> bool:
+    """Whether elements may share memory: one cannot be perturbed without the others."""
+    return tensor.layout is torch.strided and not separate(tensor.size(), tensor.stride())
 
 
 def _is_expanded(tensor: Tensor) -> bool:
@@ -205,7 +224,7 @@ def _is_expanded(tensor: Tensor) -> bool:
 
 
 def _behind(tensor: Tensor) -> Tensor:
-    """The numbers behind an expanded tensor, each once."""
+    """The stored numbers of an expanded tensor, each once."""
     for dimension, step in enumerate(tensor.stride()):
         if step == 0:
             tensor = tensor.narrow(dimension, 0, 1)
@@ -221,7 +240,7 @@ def _itself(tensor: Any) -> Any:
 
 
 def callable_of(func: Any) -> Any:
-    """What to call: of an `autograd.Function` its `apply`."""
+    """The callable: `apply` of an `autograd.Function`, anything else itself."""
     if isinstance(func, type) and issubclass(func, torch.autograd.Function):
         return func.apply
     if not callable(func):

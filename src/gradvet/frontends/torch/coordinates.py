@@ -8,19 +8,19 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
-WORK = torch.float64
-"""The precision of every vector that the engine sees."""
+WORKING_DTYPE = torch.float64
+"""The dtype of every vector that the engine sees."""
 
 
-def is_plain(value: Any) -> TypeGuard[Tensor]:
-    """Whether it is an ordinary tensor of the working precision."""
-    return type(value) is Tensor and value.dtype is WORK and value.layout is torch.strided
+def is_working_tensor(value: Any) -> TypeGuard[Tensor]:
+    """Whether it is a strided tensor of the working dtype and of no subclass."""
+    return type(value) is Tensor and value.dtype is WORKING_DTYPE and value.layout is torch.strided
 
 
 class Dense:
     """The numbers of a tensor in the order of its indices; complex numbers as (real, imaginary) side by side.
 
-    `home` is the device on which the vectors live, so that leaves on several devices can stand in one vector.
+    `home` is the device of the vectors, so that leaves on several devices fit into one vector.
     """
 
     __slots__ = ("_flat", "device", "dtype", "home", "is_plain", "parts", "shape", "size")
@@ -29,11 +29,11 @@ class Dense:
         self.shape, self.dtype, self.device, self.home = shape, dtype, device, home
         self.parts = 2 if dtype.is_complex else 1
         self.size = math.prod(shape) * self.parts
-        self.is_plain = dtype is WORK and device == home
+        self.is_plain = dtype is WORKING_DTYPE and device == home
         self._flat = self.is_plain and len(shape) == 1
 
     def flatten(self, value: Any) -> Tensor:
-        if self.is_plain and is_plain(value):
+        if self.is_plain and is_working_tensor(value):
             return value.detach() if self._flat else value.detach().flatten()
         tensor = _tensor(value)
         if tensor.layout is not torch.strided:
@@ -42,25 +42,25 @@ class Dense:
             tensor = torch.view_as_real(tensor.to(torch.complex128).resolve_conj())
         elif tensor.is_complex():
             tensor = tensor.real
-        return tensor.reshape(-1).to(self.home, WORK)
+        return tensor.reshape(-1).to(self.home, WORKING_DTYPE)
 
     def unflatten(self, vector: Tensor) -> Tensor:
-        # A copy in storage of its own: a misaligned complex view crashes forward AD.
+        # A fresh tensor, no view: forward mode treats views otherwise, and crashes on a misaligned complex one.
         if self.is_plain:
-            return vector.clone() if self._flat else vector.clone().view(self.shape)
-        vector = vector.clone().to(self.device)
+            return vector.clone() if self._flat else vector.view(self.shape).clone()
         if self.parts == 2:
-            return torch.view_as_complex(vector.view(*self.shape, 2)).to(self.dtype)
-        return vector.view(self.shape).to(self.dtype)
+            pairs = vector.clone().view(*self.shape, 2)
+            return torch.view_as_complex(pairs).to(self.device, self.dtype, copy=True)
+        return vector.view(self.shape).to(self.device, self.dtype, copy=True)
 
     def shaped(self, vector: Tensor) -> Tensor:
-        """The same to be read at once and not to be handed out: without a copy, where none is needed."""
+        """The same, perhaps in the memory of the vector: for reading only."""
         if self._flat:
             return vector
         return vector.view(self.shape) if self.is_plain else self.unflatten(vector)
 
     def unflatten_rows(self, matrix: Tensor) -> Tensor:
-        """A value for each row, side by side along a first axis, in storage of their own."""
+        """A value for each row, stacked along a first axis, in their own storage."""
         matrix = matrix.clone().to(self.device).view(len(matrix), *self.shape, *([2] if self.parts == 2 else []))
         return (torch.view_as_complex(matrix) if self.parts == 2 else matrix).to(self.dtype)
 
@@ -75,7 +75,7 @@ class Dense:
 
 
 def _tensor(value: Any) -> Tensor:
-    """A plain tensor of a value that may only be like one."""
+    """A tensor with the numbers of a tensor-like value."""
     if isinstance(value, Tensor):
         return value.detach()
     return torch.tensor(value.data.tolist(), dtype=value.dtype)

@@ -1,164 +1,246 @@
-"""Reverse and forward mode of a torch function, in real coordinates."""
+"""VJPs and JVPs of a problem as tensors: backward passes, dual numbers, and the attributes of what they return."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import warnings
-import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.autograd.forward_ad as forward_ad
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import has_torch_function
 
 from gradvet.core.problem import Misfit
-from gradvet.frontends.torch.batching import vjp_rows
+from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch import private
+from gradvet.frontends.torch.autograd_graph import classify_backward_error, is_unsupported_error, nodes_behind
+from gradvet.frontends.torch.binding import ForwardMode
 from gradvet.frontends.torch.layouts import can_be_cut
-from gradvet.frontends.torch.passes import swift_gradients
+from gradvet.frontends.torch.preservation import reachable_objects
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
 
+REENTRANT = "incompatible with .grad()"
+"""Phrase of the exception that a reentrant checkpoint raises in `torch.autograd.grad`."""
 
-def _undefined(output: Any) -> Any:
-    """The output through an identity that lets no cotangent back; what cannot be cut off so gets zeros."""
-    return torch._C._functions.UndefinedGrad()(output) if can_be_cut(output) else output
-
-
-@functools.cache
-def load_forward_mode() -> None:
-    """The first dual number makes torch load its formulas, which warns: nothing that a user can mend, or should see."""
-    with warnings.catch_warnings(), contextlib.suppress(RuntimeError), forward_ad.dual_level():
-        warnings.simplefilter("ignore")
-        forward_ad.make_dual(torch.zeros(()), torch.zeros(()))
+Tangents = list[tuple[Tensor, Tensor | None]]
+"""Outputs with their tangents; None for a tangent that is missing."""
 
 
-def _is_nothing(gradient: Any) -> bool:
-    """Whether a gradient is missing, or an ordinary tensor of zeros."""
+def gradients(
+    outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor], *, plain: bool = False
+) -> Sequence[Any]:
+    """One backward pass: the gradient of every source, None if it has none. The graph is kept.
+
+    `plain` says that outputs and sources are known to be tensors without `__torch_function__`.
+    """
+    outputs, sources = tuple(outputs), tuple(sources)
+    try:
+        if not plain and (has_torch_function(outputs) or has_torch_function(sources)):
+            return torch.autograd.grad(outputs, sources, cotangents, retain_graph=True, allow_unused=True)
+        return private.run_backward(outputs, sources, tuple(cotangents))
+    except RuntimeError as error:
+        if REENTRANT not in str(error):
+            raise
+    return accumulated_gradients(outputs, sources, cotangents)
+
+
+def accumulated_gradients(
+    outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]
+) -> Sequence[Any]:
+    """The same through `backward()`, which reentrant checkpoints demand. Every `.grad` is left as it was."""
+    found: dict[int, Any] = {}
+    inner = [source for source in sources if not source.is_leaf]
+    hooks = [source.register_hook(functools.partial(found.__setitem__, id(source))) for source in inner]
+    try:
+        with preserved_gradients((*leaves_behind(outputs), *(source for source in sources if source.is_leaf))):
+            torch.autograd.backward(outputs, cotangents, retain_graph=True)
+            return [source.grad if source.is_leaf else found.get(id(source)) for source in sources]
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextlib.contextmanager
+def preserved_gradients(leaves: Iterable[Any]) -> Iterator[None]:
+    """The leaves without `.grad`; on exit they have their own again."""
+    before = {id(leaf): (leaf, leaf.grad) for leaf in leaves}
+    for leaf, _ in before.values():
+        leaf.grad = None
+    try:
+        yield
+    finally:
+        for leaf, gradient in before.values():
+            leaf.grad = gradient
+
+
+def leaves_behind(outputs: Sequence[Any]) -> Iterator[Any]:
+    """The leaves that a backward pass adds gradients to, those that checkpointed functions use included."""
+    for node in nodes_behind(outputs):
+        for thing in (getattr(node, "variable", None), *reachable_objects(getattr(node, "run_function", None))):
+            if isinstance(thing, nn.Module):
+                yield from thing.parameters()
+            elif isinstance(thing, Tensor) and thing.is_leaf and thing.requires_grad:
+                yield thing
+
+
+def in_mode_of(problem: TorchProblem) -> contextlib.AbstractContextManager[None]:
+    """The mode in which derivatives of the problem are computed."""
+    double = problem.binding.double
+    return contextlib.nullcontext() if double is None else double.active()
+
+
+@contextlib.contextmanager
+def classified_errors(problem: TorchProblem) -> Iterator[None]:
+    """Raise exceptions of backward passes as `DerivativeError` or `UnsupportedError` where their cause is known.
+
+    Inside, the mode of the problem is active.
+    """
+    try:
+        with in_mode_of(problem):
+            yield
+    except Exception as error:
+        classify_backward_error(error, problem.rules, users_graph=not problem.binding.derived)
+        raise
+
+
+def classified_gradients(
+    problem: TorchProblem, outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]
+) -> Sequence[Any]:
+    """Gradients through a graph of the problem's function, with classified exceptions."""
+    with classified_errors(problem):
+        return gradients(outputs, sources, cotangents)
+
+
+def accumulate(problem: TorchProblem, outputs: Sequence[Any], cotangents: Sequence[Tensor]) -> None:
+    """Add the gradients to the `.grad` of the inputs, with classified exceptions. The graph is kept.
+
+    Other leaves keep their `.grad`.
+    """
+    own = set(map(id, problem.inputs))
+    others = [leaf for leaf in leaves_behind(outputs) if id(leaf) not in own]
+    with classified_errors(problem), preserved_gradients(others):
+        torch.autograd.backward(outputs, cotangents, retain_graph=True)
+
+
+def problem_gradients(problem: TorchProblem, outputs: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
+    """Gradients of a problem's inputs, as its binding asks for them."""
+    problem.cost.pulls += 1
+    if problem.state_after_forward is not None:
+        problem.state_after_forward.restore_torch()
+    with classified_errors(problem) if problem.binding.classifies_errors else contextlib.nullcontext():
+        return gradients(outputs, problem.inputs, cotangents, plain=problem.is_plain)
+
+
+def undefined_gradients(problem: TorchProblem, undefined: Sequence[int]) -> Sequence[Any]:
+    """Gradients with undefined cotangents for some outputs and zeros for the others."""
+    outputs = [
+        private.without_cotangent(y) if i in undefined and can_be_cut(y) else y
+        for i, y in enumerate(problem.differentiable_outputs)
+    ]
+    return problem_gradients(problem, outputs, [torch.zeros_like(y) for y in outputs])
+
+
+def is_zero(gradient: Any) -> bool:
+    """Whether a gradient is missing, or a dense tensor of zeros."""
     return gradient is None or (
         type(gradient) is Tensor and gradient.layout is torch.strided and not torch.count_nonzero(gradient)
     )
 
 
-class Derivative:
-    """A derivative of a problem, which owns it: a strong reference back would keep the graph alive too long."""
+def batched_gradients(problem: TorchProblem, cotangents: Sequence[Tensor]) -> Sequence[Any]:
+    """One vectorised backward pass; cotangents and gradients have a first axis more."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        return torch.autograd.grad(
+            problem.differentiable_outputs,
+            problem.inputs,
+            cotangents,
+            retain_graph=True,
+            allow_unused=True,
+            is_grads_batched=True,
+        )
 
-    def __init__(self, problem: TorchProblem) -> None:
-        self._problem = weakref.ref(problem)
 
-    @property
-    def problem(self) -> TorchProblem:
-        problem = self._problem()
-        assert problem is not None
-        return problem
+def gradient_misfits(problem: TorchProblem, found: Sequence[Any]) -> list[Misfit]:
+    """Attributes in which gradients differ from their inputs."""
+    return [
+        Misfit(leaf, *misfit, kind=str(gradient.layout).removeprefix("torch.").removesuffix("_coo"))
+        for leaf, (layout, gradient) in enumerate(zip(problem.layouts, found, strict=True))
+        if gradient is not None
+        for misfit in layout.misfits(gradient)
+    ]
 
 
-class TorchReverse(Derivative):
-    """Backward passes through the one graph that was recorded at the point."""
+def tangent_misfits(found: Tangents) -> list[Misfit]:
+    """Tangents that are complex although their values are real, or the reverse."""
+    return [
+        Misfit(leaf, "dtype", str(tangent.dtype), str(value.dtype))
+        for leaf, (value, tangent) in enumerate(found)
+        if tangent is not None and tangent.is_complex() != value.is_complex()
+    ]
 
-    def __init__(self, problem: TorchProblem) -> None:
-        super().__init__(problem)
-        self._last: Sequence[Any] = ()
 
-    def vjp(self, v: Tensor) -> Tensor:
-        problem = self.problem
-        return problem.gathered(self._gradients(problem, problem.live, problem.codomain.unflatten(v)))
+@functools.cache
+def load_forward_mode() -> None:
+    """Make the first dual number: torch then loads its formulas, with a warning that does not concern the user."""
+    with warnings.catch_warnings(), contextlib.suppress(RuntimeError), forward_ad.dual_level():
+        warnings.simplefilter("ignore")
+        forward_ad.make_dual(torch.zeros(()), torch.zeros(()))
 
-    def vjp_of_output(self, output: int, v: Tensor) -> Tensor:
-        problem = self.problem
-        cotangent = problem.codomain.leaves[output].coordinates.unflatten(v)
-        return problem.gathered(self._gradients(problem, (problem.live[output],), (cotangent,)))
 
-    def vjp_by_output(self, v: Tensor) -> Tensor:
-        codomain = self.problem.codomain
-        if len(codomain.leaves) == 1:
-            return self.vjp(v)
-        return sum((self.vjp_of_output(i, v[codomain.slice(i)]) for i in range(len(codomain.leaves))), torch.zeros(()))
+def output_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) -> Tangents:
+    """The outputs with their tangents for tangents of the inputs, by the forward mode that the binding names."""
+    # torch's refusals take long, so one is enough.
+    if problem.forward_refusal is not None:
+        raise problem.forward_refusal
+    try:
+        return _output_tangents(problem, tangents)
+    except Exception as error:
+        if problem.binding.forward_mode is ForwardMode.RECORDED and is_unsupported_error(error):
+            # A new exception, because the traceback of this one keeps all its frames alive.
+            kind = NotImplementedError if isinstance(error, NotImplementedError) else RuntimeError
+            problem.forward_refusal = kind(str(error))
+        raise
 
-    def vjp_undefined(self, outputs: Sequence[int]) -> Tensor | None:
-        problem = self.problem
-        live = [_undefined(y) if i in outputs else y for i, y in enumerate(problem.live)]
-        gradients = self._gradients(problem, live, [torch.zeros_like(y) for y in live])
-        return None if all(map(_is_nothing, gradients)) else problem.gathered(gradients)
 
-    def vjp_batched(self, V: Sequence[Tensor]) -> list[Tensor]:
-        problem = self.problem
-        each = [problem.codomain.unflatten(v) for v in V]
-        cotangents = [torch.stack(column) for column in zip(*each, strict=True)]
-        problem.cost.pulls += 1
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="There is a performance drop")
-            gradients = torch.autograd.grad(
-                problem.live, problem.inputs, cotangents, retain_graph=True, allow_unused=True, is_grads_batched=True
-            )
-        return [problem.gathered([g if g is None else g[k] for g in gradients]) for k in range(len(V))]
-
-    def vjp_rows(self, output: int, start: int, stop: int) -> Tensor | None:
-        return vjp_rows(self.problem, output, range(start, stop))
-
-    def misfits(self) -> list[Misfit]:
-        return [
-            Misfit(leaf, *misfit, kind=str(gradient.layout).removeprefix("torch.").removesuffix("_coo"))
-            for leaf, (layout, gradient) in enumerate(zip(self.problem.layouts, self._last, strict=True))
-            if gradient is not None
-            for misfit in layout.misfits(gradient)
+def _output_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) -> Tangents:
+    problem.cost.pushes += 1
+    if problem.binding.forward_mode is ForwardMode.NESTED:
+        return nested_tangents(problem, tangents)
+    load_forward_mode()
+    strided = all(tensor.layout is torch.strided for tensor in problem.inputs)
+    recorded = problem.binding.forward_mode is ForwardMode.RECORDED and strided
+    with forward_ad.dual_level():
+        duals = [
+            _recorded_dual(tensor, tangent) if recorded else layout.dual(tangent)
+            for tensor, layout, tangent in zip(problem.inputs, problem.layouts, tangents, strict=True)
         ]
-
-    def _gradients(self, problem: TorchProblem, live: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
-        problem.cost.pulls += 1
-        self._last = swift_gradients(tuple(live), problem.inputs, tuple(cotangents), ordinary=problem.ordinary)
-        return self._last
+        pairs = [forward_ad.unpack_dual(y) for y in problem.call_differentiable(problem.arguments_with(duals))]
+        # A tangent lives as long as its level, so copies are returned.
+        return [(value, None if tangent is None else tangent.clone()) for value, tangent in pairs]
 
 
-class TorchForward(Derivative):
-    """Dual numbers through a fresh call of the function; the inputs are detached, so nothing requires grad."""
+def _recorded_dual(tensor: Tensor, tangent: Tensor | None) -> Tensor:
+    """A dual that requires grad, for functions that take gradients themselves."""
+    primal = tensor.detach().requires_grad_()
+    if tangent is None:
+        return primal
+    dual: Tensor = forward_ad.make_dual(primal, tangent)
+    return dual
 
-    def __init__(self, problem: TorchProblem) -> None:
-        super().__init__(problem)
-        self._last: list[tuple[Tensor, Tensor | None]] = []
 
-    def jvp(self, u: Tensor) -> Tensor:
-        return self._vector(self._jvp(self.problem.domain.unflatten(u)))
+def nested_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) -> Tangents:
+    """By `torch.func.jvp`, the only forward mode that can be nested."""
+    if any(tangent is None for tangent in tangents):
+        raise InvalidProblemError("nested forward mode needs a tangent for every input")
 
-    def jvp_undefined(self, u: Tensor, leaf: int) -> Tensor:
-        tangents: list[Tensor | None] = self.problem.domain.unflatten(u)
-        tangents[leaf] = None
-        return self._vector(self._jvp(tangents))
+    def outputs(*sources: Any) -> tuple[Tensor, ...]:
+        return tuple(problem.select_differentiable(problem.function(*problem.arguments_with(sources))))
 
-    def jvp_batched(self, U: Sequence[Tensor]) -> list[Tensor]:
-        from torch._vmap_internals import _vmap  # what torch itself batches derivatives with
-
-        def jvp(*tangents: Tensor) -> tuple[Tensor, ...]:
-            found = self._jvp(tangents)
-            return tuple(
-                torch.zeros_like(y) if tangent is None else tangent
-                for y, tangent in zip(self.problem.live, found, strict=True)
-            )
-
-        each = [self.problem.domain.unflatten(u) for u in U]
-        found = _vmap(jvp)(*[torch.stack(column) for column in zip(*each, strict=True)])
-        return [self._vector([tangent[k] for tangent in found]) for k in range(len(U))]
-
-    def misfits(self) -> list[Misfit]:
-        return [
-            Misfit(leaf, "dtype", str(tangent.dtype), str(value.dtype))
-            for leaf, (value, tangent) in enumerate(self._last)
-            if tangent is not None and tangent.is_complex() != value.is_complex()
-        ]
-
-    def _jvp(self, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
-        problem = self.problem
-        problem.cost.pushes += 1
-        load_forward_mode()
-        arguments = list(problem.arguments)
-        with forward_ad.dual_level():
-            for leaf, layout, tangent in zip(problem.domain.leaves, problem.layouts, tangents, strict=True):
-                arguments[leaf.position] = layout.dual(tangent)
-            self._last = [forward_ad.unpack_dual(y) for y in problem.call(arguments)[: len(problem.live)]]
-            # A tangent lives as long as its level; what leaves the level is a copy.
-            return [None if tangent is None else tangent.clone() for _, tangent in self._last]
-
-    def _vector(self, tangents: Sequence[Tensor | None]) -> Tensor:
-        return self.problem.vector(self.problem.codomain, tangents)
+    points = tuple(tensor.detach() for tensor in problem.inputs)
+    return list(zip(*torch.func.jvp(outputs, points, tuple(tangents)), strict=True))

@@ -1,8 +1,8 @@
-"""Where inputs may lie: what the user says about it, and candidates brought inside.
+"""Regions of inputs, as the user gives them in `domain=`, and candidate values brought into them.
 
-A domain of one input is an interval `(low, high)` with None for no bound; a callable that is given candidate values and
-says which are inside (a mask, or one truth for all) or gives values of the same shape instead (a sampler); or a
-Hypothesis strategy of numbers or of tensors.
+The region of one input is an interval `(low, high)` with None for no bound; a function of candidate values that returns
+which are inside (a mask, or one truth value) or other values of the same shape (a sampler); or a Hypothesis strategy of
+numbers or of tensors. Hypothesis is imported only when a strategy is given.
 """
 
 from __future__ import annotations
@@ -16,21 +16,51 @@ import torch
 from torch import Tensor
 
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.strategies import examples, is_strategy
 
-VALUES = 64
-"""So many numbers are drawn from a strategy of numbers; larger tensors repeat them."""
+MAX_EXAMPLES = 64
+"""Numbers that are drawn from a strategy of numbers; larger tensors repeat them."""
+
+
+def is_strategy(value: Any) -> bool:
+    """Whether this is a Hypothesis strategy."""
+    return hasattr(value, "do_draw") and hasattr(value, "example")
+
+
+def examples(strategy: Any, count: int, seed: int) -> list[Any]:
+    """At most `count` examples, the same for the same seed."""
+    import hypothesis
+
+    found: list[Any] = []
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(strategy)
+    def gather(example: Any) -> None:
+        found.append(example)
+
+    gather()
+    return found[:count]
+
+
+Region = Any
+"""An interval, a function of candidate values, or a Hypothesis strategy."""
 
 
 @dataclass(frozen=True, slots=True)
-class Domain:
-    """Where each argument may lie, by its place; arguments without an entry may lie anywhere."""
+class Regions:
+    """The region of each argument by its position; arguments without an entry may have any value."""
 
-    regions: Mapping[int, Any]
+    regions: Mapping[int, Region]
 
     @classmethod
-    def of(cls, given: Any, names: Sequence[str]) -> Domain:
-        """One region per input in their order, or by name or number; one alone is for all inputs."""
+    def of(cls, given: Any, names: Sequence[str]) -> Regions:
+        """From one region per input in their order, by name or number, or one region for all inputs."""
         if given is None:
             return cls({})
         if isinstance(given, Mapping):
@@ -47,7 +77,7 @@ class Domain:
 
     @property
     def strategies(self) -> list[int]:
-        """The places of arguments that are drawn from a strategy."""
+        """The positions of arguments that have a strategy."""
         return [place for place, region in self.regions.items() if is_strategy(region)]
 
     def example(self, place: int, like: Tensor, seed: int) -> Tensor:
@@ -61,7 +91,7 @@ class Domain:
         return [float(end) for end in ends if end is not None and math.isfinite(end)]
 
     def inside(self, place: int, candidate: Tensor, own: Tensor) -> Tensor | None:
-        """The candidate with the numbers that are not allowed put back to the user's own; None if nothing is left."""
+        """The candidate with numbers outside of the region replaced by the user's; None if all are outside."""
         region = self.regions.get(place)
         if region is None:
             return candidate
@@ -76,7 +106,7 @@ class Domain:
         if isinstance(answer, Tensor) and answer.dtype is not torch.bool:
             if answer.shape != candidate.shape:
                 raise InvalidProblemError(
-                    f"the sampler of domain= must give values of the shape {tuple(candidate.shape)} that it is handed, "
+                    f"the sampler of domain= must give values of the shape {tuple(candidate.shape)} that it receives, "
                     f"found {tuple(answer.shape)}"
                 )
             return answer.detach().to(candidate.dtype)
@@ -95,7 +125,7 @@ def _kept(candidate: Tensor, allowed: Tensor, own: Tensor) -> Tensor | None:
 
 def _drawn(strategy: Any, like: Tensor, seed: int) -> Tensor:
     """A tensor from a strategy of tensors, or numbers from a strategy of numbers."""
-    first = examples(strategy, min(VALUES, max(1, like.numel())), seed)
+    first = examples(strategy, min(MAX_EXAMPLES, max(1, like.numel())), seed)
     whole = [torch.as_tensor(value) for value in first]
     for tensor in whole:
         if tensor.dim() and tensor.shape == like.shape:

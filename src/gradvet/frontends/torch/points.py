@@ -1,7 +1,6 @@
-"""Points that nobody tries: the user's tensors with zeros, ones, ties, other scales and signs in them.
+"""Generated points: copies of the user's tensors with zeros, ones, ties, other scales and signs.
 
-What is special is written into copies of the user's own values, so that a point stays where the function is at home.
-A point may have milder forms, for functions that are not defined at the first one: the first form is the one wanted.
+A point may have several forms, for functions that are not defined at the first one.
 """
 
 from __future__ import annotations
@@ -14,28 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradvet.core.frontend import Point
 from gradvet.frontends.torch.binding import Binding
-from gradvet.frontends.torch.contents import reachable
-from gradvet.frontends.torch.domains import Domain
+from gradvet.frontends.torch.domains import Regions
+from gradvet.frontends.torch.preservation import reachable_objects
 
-FAR_REACH = 256
-"""So many things that a function holds are looked at in search of integers."""
+MAX_SEARCHED_OBJECTS = 256
+"""Objects that are entered in search of integers."""
 
 Change = Callable[[Tensor, torch.Generator], Tensor]
-
-
-@dataclass(slots=True)
-class Point:
-    """A place to look at, in one or several forms, each made when it is asked for."""
-
-    name: str
-    forms: Iterator[Binding]
-    given: bool = False
-    """Whether the user asked for it."""
-    brief: bool = False
-    """Whether finite gradients are all that is asked for."""
-    agrees: bool | None = None
-    """Whether a glance at the first form showed the gradient to be the slope; None where there was none."""
 
 
 def _half(x: Tensor, generator: torch.Generator) -> Tensor:
@@ -49,7 +35,7 @@ def _half(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _zeros(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Half of a vector; of anything with rows, the whole first row and some more."""
+    """Zeros in half of a vector; in other tensors the first row and about a quarter of the rest."""
     chosen = _half(x, generator)
     if x.dim() > 1 and len(x) > 1:
         chosen = chosen & _half(x, generator)
@@ -96,7 +82,7 @@ def _ones_and_ties(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _far(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Eight times as large; with the other sign where there are both signs, so that neither is out of place."""
+    """Eight times as large; with the other sign where there are both signs, so that neither sign is unusual."""
     real = x.real if x.is_complex() else x
     low, high = torch.aminmax(real) if real.numel() else (0.0, 0.0)
     return (-8.0 if float(low) < 0.0 < float(high) else 8.0) * x
@@ -109,7 +95,7 @@ SMALL: Mapping[str, Sequence[Change]] = {
     "a thousand times larger": (_times(1024.0),),
     "the origin": (_origin,),
 }
-"""Point by name, the forms of each from the one that is wanted to the mildest."""
+"""The forms of each point by name, the preferred one first."""
 
 MORE: Mapping[str, Sequence[Change]] = {
     "integers": (_integers, _counts),
@@ -121,23 +107,23 @@ MORE: Mapping[str, Sequence[Change]] = {
     "all minus ones": (lambda x, generator: -torch.ones_like(x),),
     "all equal": (_constant,),
 }
-"""What a thorough search adds."""
+"""Points of a thorough search in addition."""
 
 
 @dataclass(frozen=True)
-class Neighbourhood:
-    """The user's point and what may be made of it: the same points for the same seed."""
+class PointSource:
+    """Makes points from the user's point: the same ones for the same seed."""
 
     binding: Binding
-    domain: Domain
+    regions: Regions
     seed: int
     function: Any = None
-    """What the user passed, to look into."""
+    """The user's function, searched for integers."""
 
     @classmethod
-    def of(cls, binding: Binding, function: Any, domain: Any, seed: int) -> Neighbourhood:
-        """With the domain as the user gave it."""
-        return cls(binding, Domain.of(domain, binding.names), seed, function)
+    def of(cls, binding: Binding, function: Any, domain: Any, seed: int) -> PointSource:
+        """With the regions as the user gave them in `domain=`."""
+        return cls(binding, Regions.of(domain, binding.names), seed, function)
 
     @cached_property
     def generator(self) -> torch.Generator:
@@ -145,22 +131,22 @@ class Neighbourhood:
 
     @property
     def reaches_integers(self) -> bool:
-        """Whether there are integers in tensors or arrays, among the arguments or in what the function holds."""
-        things = reachable(*self.binding.arguments, self.function, reach=FAR_REACH)
-        return any(_kind(thing).startswith(("int", "uint")) for thing in things)
+        """Whether the arguments or the function refer to tensors or arrays of integers."""
+        objects = reachable_objects(*self.binding.arguments, self.function, limit=MAX_SEARCHED_OBJECTS)
+        return any(_kind(found).startswith(("int", "uint")) for found in objects)
 
     @property
     def places(self) -> list[int]:
-        """Arguments whose values are changed: inputs that are checked; a module's parameters only if there are none."""
+        """Positions of the arguments to change: checked inputs, or parameters of a module if there are none."""
         checked = [i for i in self.binding.checked if self.binding.arguments[i].layout is torch.strided]
         return [i for i in checked if not isinstance(self.binding.arguments[i], nn.Parameter)] or checked
 
     def changed(self, change: Change, places: Sequence[int]) -> Binding | None:
-        """The binding with some arguments changed; None where that leaves the domain or changes nothing."""
+        """The binding with some arguments changed; None if that leaves their regions or changes nothing."""
         arguments, fresh = list(self.binding.arguments), False
         for place in places:
             own = arguments[place].detach()
-            value = self.domain.inside(place, change(own, self.generator), own)
+            value = self.regions.inside(place, change(own, self.generator), own)
             if value is None:
                 return None
             fresh = fresh or not torch.equal(value, own)
@@ -170,9 +156,9 @@ class Neighbourhood:
     def example(self) -> Binding:
         """The binding with an example in place of every argument that has a strategy."""
         arguments = list(self.binding.arguments)
-        for place in self.domain.strategies:
+        for place in self.regions.strategies:
             seed = int(torch.randint(2**31, (), generator=self.generator))
-            drawn = self.domain.example(place, arguments[place].detach(), seed)
+            drawn = self.regions.example(place, arguments[place].detach(), seed)
             arguments[place] = drawn.requires_grad_(arguments[place].requires_grad)
         return self.binding.at(arguments)
 
@@ -181,35 +167,35 @@ def _kind(thing: Any) -> str:
     return str(getattr(thing, "dtype", "")).removeprefix("torch.")
 
 
-def special_points(near: Neighbourhood, thorough: bool) -> Iterator[Point]:
-    """Points by name; all inputs changed at once, or where the function refuses that, one alone."""
-    places = near.places
+def generated_points(source: PointSource, thorough: bool) -> Iterator[Point]:
+    """Points with all inputs changed at once or, in further forms, one alone."""
+    places = source.places
     if not places:
         return
     each = [[place] for place in places] if len(places) > 1 else []
-    for name, forms in {**_edges(near), **SMALL, **(MORE if thorough else {})}.items():
-        yield Point(name, _forms(near, forms, [places, *each[:2]]))
+    for name, forms in {**_edges(source), **SMALL, **(MORE if thorough else {})}.items():
+        yield Point(name, _forms(source, forms, [places, *each[:2]]))
         for place in places if each and thorough else []:
-            yield Point(f"{name} in {near.binding.names[place]}", _forms(near, forms, [[place]]))
-    for number in range(_examples(near, thorough)):
-        yield Point(f"example {number + 1}", iter([near.example()]))
+            yield Point(f"{name} in {source.binding.names[place]}", _forms(source, forms, [[place]]))
+    for number in range(_examples(source, thorough)):
+        yield Point(f"example {number + 1}", iter([source.example()]))
 
 
-def _forms(near: Neighbourhood, forms: Sequence[Change], where: Sequence[Sequence[int]]) -> Iterator[Binding]:
+def _forms(source: PointSource, forms: Sequence[Change], where: Sequence[Sequence[int]]) -> Iterator[Binding]:
     for places in where:
         for change in forms:
-            binding = near.changed(change, places)
+            binding = source.changed(change, places)
             if binding is not None:
                 yield binding
 
 
-def _examples(near: Neighbourhood, thorough: bool) -> int:
-    return (8 if thorough else 2) if near.domain.strategies else 0
+def _examples(source: PointSource, thorough: bool) -> int:
+    return (8 if thorough else 2) if source.regions.strategies else 0
 
 
-def _edges(near: Neighbourhood) -> dict[str, Sequence[Change]]:
+def _edges(source: PointSource) -> dict[str, Sequence[Change]]:
     """The ends of the intervals that the user gave."""
-    ends = sorted({end for place in near.places for end in near.domain.edges(place)})
+    ends = sorted({end for place in source.places for end in source.regions.edges(place)})
 
     def at(end: float) -> Change:
         return lambda x, generator: torch.where(_half(x, generator), torch.full_like(x, end), x)

@@ -1,151 +1,132 @@
-"""A torch function at a point, as the engine sees it."""
+"""`TorchProblem`: a torch function at a point, in real coordinates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import optree
 import torch
 from torch import Tensor
-from torch.overrides import has_torch_function, is_tensor_like
+from torch.overrides import has_torch_function
 
-from gradvet.core.problem import Cost, Misfit, Move
+from gradvet.core.problem import Cost, Distribution, Evaluation, Gradient, Misfit, Move, Tangent
 from gradvet.core.spaces import Leaf, Space
-from gradvet.errors import InvalidProblemError, OutputsChangedError
-from gradvet.frontends.torch.batching import evaluate_together
-from gradvet.frontends.torch.coordinates import WORK
-from gradvet.frontends.torch.derivatives import TorchForward, TorchReverse
-from gradvet.frontends.torch.draws import APART, EVEN, Draws
-from gradvet.frontends.torch.hooks import have_hooks, hooks_so_far
-from gradvet.frontends.torch.layouts import Layout, coordinates_of, layouts_of, moving
-from gradvet.frontends.torch.passes import stock_kinds
-from gradvet.frontends.torch.replay import Replay, evaluate_replayed
+from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch import derivatives, private
+from gradvet.frontends.torch.arguments import outputs_changed, signature_of, tensors_in
+from gradvet.frontends.torch.autograd_graph import TorchRules, applies_function, have_hooks, nodes_behind
+from gradvet.frontends.torch.binding import Binding
+from gradvet.frontends.torch.coordinates import WORKING_DTYPE, is_working_tensor
+from gradvet.frontends.torch.layouts import coordinates_of, layouts_of, perturbation_of
+from gradvet.frontends.torch.random_state import TorchRandomState
+from gradvet.frontends.torch.reference import coarsest_eps
+from gradvet.frontends.torch.sampling import Sampler
+from gradvet.frontends.torch.variants import TorchVariants
+from gradvet.frontends.torch.vectorised import CapturedEvaluations, evaluate_replayed, evaluate_together, vjp_rows
 
-NOTHING = Space([])
+EMPTY = Space([])
 
-_HALF_A_UNIT = torch.finfo(WORK).eps / 2.0
-
-
-def tensors_in(result: Any) -> list[Any]:
-    """The tensors among a function's results, in order, whatever holds them."""
-    if isinstance(result, Tensor):
-        return [result]
-    if type(result) in (tuple, list) and all(isinstance(item, Tensor) for item in result):
-        return list(result)
-    leaves = optree.tree_leaves(result, none_is_leaf=True)
-    tensors = [leaf for leaf in leaves if is_tensor_like(leaf)]
-    if leaves and not tensors:
-        raise InvalidProblemError(
-            f"the function returned no tensor but {type(result).__name__}, so there is no derivative to check: return "
-            "the tensor that you want checked"
-        )
-    return tensors
-
-
-def differentiable(tensor: Any) -> bool:
-    """Whether a tensor has a derivative to check."""
-    return bool(tensor.requires_grad) and (tensor.is_floating_point() or tensor.is_complex())
+HALF_EPS = torch.finfo(WORKING_DTYPE).eps / 2.0
 
 
 class TorchProblem:
-    """Calls the function with the caller's own tensors, moved in place and always put back."""
+    """A bound function at its arguments, which are perturbed in place and always restored.
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        arguments: Sequence[Any],
-        seed: int,
-        masked: bool = False,
-    ) -> None:
-        self.function = function
-        self.arguments = tuple(arguments)
-        self.cost = Cost()
-        self._positions = positions = [
-            i for i, argument in enumerate(self.arguments) if is_tensor_like(argument) and differentiable(argument)
-        ]
-        self.inputs = tuple([self.arguments[i] for i in positions])
+    With a surrogate, the values are those of the surrogate and the derivatives those of the function.
+    """
+
+    def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
+        self.binding, self.masked, self.cost = binding, masked, Cost()
+        self.function, self.arguments = binding.function, binding.arguments
+        self._positions = binding.checked
+        self.inputs = tuple([self.arguments[i] for i in self._positions])
         self.home = self.inputs[0].device if isinstance(self.inputs[0], Tensor) else torch.device("cpu")
-        self.masked = masked
-        self.layouts: list[Layout] = layouts_of(self.inputs, masked, self.home)
-        self._moving = moving(self.layouts)
+        self.layouts = layouts_of(self.inputs, masked, self.home)
+        self._perturbation = perturbation_of(self.layouts)
         self.independent = all(layout.independent for layout in self.layouts)
         self.domain = Space(
             [
-                Leaf(f"input {number}", layout.coordinates, position)
-                for number, (position, layout) in enumerate(zip(positions, self.layouts, strict=True))
+                Leaf(binding.names[position], layout.coordinates, position)
+                for position, layout in zip(self._positions, self.layouts, strict=True)
             ]
         )
-        self.draws = Draws(self.home, seed)
-        before = hooks_so_far()
+        self._sampler = Sampler(self.home, seed)
+        before = private.hook_count()
         self.outputs = self._call(self.arguments)
-        self.is_hooked = hooks_so_far() > before or have_hooks(self.inputs)
-        """Whether somebody put hooks on the inputs, or the function on whatever it made."""
-        self._signature = _signature(self.outputs)
-        live: list[int] = []
-        nondifferentiable: list[int] = []
-        for i, output in enumerate(self.outputs):
-            if output.is_floating_point() or output.is_complex():
-                (live if output.requires_grad else nondifferentiable).append(i)
-        self._numeric = live + nondifferentiable
-        self.codomain, self.nondifferentiable = (
-            self._space(live),
-            self._space(nondifferentiable) if nondifferentiable else NOTHING,
+        self.is_hooked = private.hook_count() > before or have_hooks(self.inputs)
+        """Whether the inputs have hooks, or the function registered one."""
+        self._signature = signature_of(self.outputs)
+        numeric = [i for i, y in enumerate(self.outputs) if y.is_floating_point() or y.is_complex()]
+        differentiable = [i for i in numeric if self.outputs[i].requires_grad]
+        self.codomain = self._space(differentiable)
+        self.nondifferentiable = EMPTY
+        self._all_outputs = self.codomain
+        if len(differentiable) < len(numeric):
+            self.nondifferentiable = self._space([i for i in numeric if i not in differentiable])
+            self._all_outputs = Space(self.codomain.leaves + self.nondifferentiable.leaves)
+        self.differentiable_outputs = tuple([self.outputs[i] for i in differentiable])
+        self.is_plain = not has_torch_function(self.differentiable_outputs + self.inputs)
+        """Whether inputs and outputs are tensors without `__torch_function__`."""
+        self.state_after_forward = TorchRandomState() if binding.fixed_random_state else None
+        """The random state from which every backward pass starts; None leaves it as it is."""
+        self.forward_refusal: Exception | None = None
+        """What torch raised because it has no forward mode for an operator."""
+        self.captured: CapturedEvaluations | None = None
+        self.refusals: list[str] = []
+        """Exceptions of the function next to the point."""
+        self.value = (
+            self.values(self.arguments)
+            if binding.surrogate
+            else self.vector(self._all_outputs, [self.outputs[leaf.position] for leaf in self._all_outputs.leaves])
         )
-        self._everything = (
-            Space(self.codomain.leaves + self.nondifferentiable.leaves) if nondifferentiable else self.codomain
-        )
-        self.live = tuple([self.outputs[i] for i in live])
-        self.ordinary = not has_torch_function(self.live + self.inputs)
-        self.replay: Replay | None = None
-        self.reverse = TorchReverse(self)
 
     @property
-    def is_known_builtin(self) -> bool:
-        return self._kinds is not None and len(self.live) == 1
+    def rules(self) -> TorchRules:
+        return TorchRules(self)
+
+    @property
+    def variants(self) -> TorchVariants:
+        return TorchVariants(self)
 
     @cached_property
-    def _kinds(self) -> set[str] | None:
-        """The kinds of nodes in the graph, if they are all torch's own and nobody put hooks on anything."""
-        return stock_kinds(self.live) if self.ordinary and not self.is_hooked else None
+    def node_names(self) -> frozenset[str]:
+        """The names of all nodes in the graph of the differentiable outputs."""
+        return frozenset([node.name() for node in nodes_behind(self.differentiable_outputs)])
 
     @cached_property
-    def forward(self) -> TorchForward:
-        return TorchForward(self)
+    def applies_function(self) -> bool:
+        """Whether a call of the function applies an `autograd.Function`. Calls the function."""
+        return applies_function(lambda: self._call(self.arguments))
 
-    def vjp(self, v: Tensor) -> Tensor:
-        return self.reverse.vjp(v)
+    def rebound(self, binding: Binding, seed: int) -> TorchProblem:
+        """The problem of another binding, with the same sparse semantics and mode; calls are counted together."""
+        if (double := self.binding.double) is not None and binding.double is None:
+            binding = replace(binding, function=double.around(binding.function), double=double)
+        other = TorchProblem(binding, seed, self.masked)
+        self.cost.forwards, other.cost = self.cost.forwards + other.cost.forwards, self.cost
+        return other
 
-    def vjp_of_output(self, output: int, v: Tensor) -> Tensor:
-        return self.reverse.vjp_of_output(output, v)
+    # Vectors.
 
-    def vjp_by_output(self, v: Tensor) -> Tensor:
-        return self.reverse.vjp_by_output(v)
+    @cached_property
+    def point(self) -> Tensor:
+        return self.vector(self.domain, self.inputs)
 
-    def vjp_batched(self, V: Sequence[Tensor]) -> list[Tensor]:
-        return self.reverse.vjp_batched(V)
+    @cached_property
+    def eps(self) -> float:
+        return max([torch.finfo(t.dtype).eps for t in (*self.inputs, *self.differentiable_outputs)], default=2.0**-52)
 
-    def vjp_rows(self, output: int, start: int, stop: int) -> Tensor | None:
-        return self.reverse.vjp_rows(output, start, stop)
+    @cached_property
+    def _internal_eps(self) -> float:
+        return self.eps if self.binding.double else max(self.eps, coarsest_eps(self.function, self.arguments))
 
-    def vjp_undefined(self, outputs: Sequence[int]) -> Tensor | None:
-        return self.reverse.vjp_undefined(outputs)
+    def internal_eps(self) -> float:
+        return self._internal_eps
 
-    def jvp(self, u: Tensor) -> Tensor:
-        return self.forward.jvp(u)
-
-    def jvp_batched(self, U: Sequence[Tensor]) -> list[Tensor]:
-        return self.forward.jvp_batched(U)
-
-    def jvp_undefined(self, u: Tensor, leaf: int) -> Tensor:
-        return self.forward.jvp_undefined(u, leaf)
-
-    def gradient_misfits(self) -> list[Misfit]:
-        return self.reverse.misfits()
-
-    def tangent_misfits(self) -> list[Misfit]:
-        return self.forward.misfits()
+    def settle_for(self, eps: float) -> None:
+        self.eps = eps
 
     def equal(self, one: Tensor, other: Tensor) -> bool:
         return torch.equal(one, other)
@@ -154,72 +135,27 @@ class TorchProblem:
         return not torch.count_nonzero(vector)
 
     def zeros(self, size: int | tuple[int, ...]) -> Tensor:
-        return torch.zeros(size, dtype=WORK, device=self.home)
+        return torch.zeros(size, dtype=WORKING_DTYPE, device=self.home)
 
-    def signed(self, size: int, scale: float = 1.0) -> Tensor:
-        return self.draws.take(APART, size, scale)
+    def random(self, size: int, distribution: Distribution, scale: float = 1.0) -> Tensor:
+        return self._sampler.take(distribution, size, scale)
 
-    def uniform(self, size: int, scale: float = 1.0) -> Tensor:
-        return self.draws.take(EVEN, size, scale)
-
-    def coarseness(self, step: float) -> float:
-        return max([layout.coarseness(step) for layout in self.layouts])
-
-    def keeps(self, step: float, within: float) -> bool:
-        # One product for all of them shows it as a rule.
-        return self._moving.extent * _HALF_A_UNIT <= within * step or self.coarseness(step) <= within
+    def representable(self, vector: Tensor, space: Space | None = None) -> Tensor:
+        if space is None:
+            return vector if self._outputs_hold_any else self.representable(vector, self.codomain)
+        return self.vector(space, space.unflatten(vector))
 
     @cached_property
-    def value(self) -> Tensor:
-        return self._side_by_side(self._everything, [self.outputs[i] for i in self._numeric])
-
-    def move(self, displacement: Tensor) -> Move:
-        return self._moving.move(displacement)
-
-    def evaluate(self, move: Move, scales: Sequence[float]) -> list[Tensor]:
-        try:
-            return [self._at(move, scale).clone() for scale in scales]
-        finally:
-            self._moving.restore()
-
-    def weighted(self, move: Move, scales: Sequence[float], weights: Sequence[float]) -> Tensor:
-        try:
-            total = self._at(move, scales[0]) * weights[0]
-            for scale, weight in zip(scales[1:], weights[1:], strict=True):
-                total.add_(self._at(move, scale), alpha=weight)
-            return total
-        finally:
-            self._moving.restore()
-
-    def _at(self, move: Move, scale: float) -> Tensor:
-        """The outputs at a point, to be read while the inputs are there: they may share memory."""
-        if not scale:
-            self._moving.restore()
-            return self.value
-        return self._side_by_side(self._everything, self.call(self._placed(move, scale)))
-
-    def _placed(self, move: Move, scale: float) -> Sequence[Any]:
-        """The arguments, moved; to be restored by all means."""
-        others = self._moving.place(move, scale)
-        if others is None:
-            return self.arguments
-        arguments = list(self.arguments)
-        for position, argument in zip(self._positions, others, strict=True):
-            arguments[position] = argument
-        return arguments
-
-    def evaluate_together(self, displacements: Tensor) -> Tensor | None:
-        return evaluate_together(self, displacements)
-
-    def evaluate_replayed(self, displacements: Tensor) -> Tensor | None:
-        return evaluate_replayed(self, displacements)
+    def _outputs_hold_any(self) -> bool:
+        """Whether the outputs can hold every number of the working dtype."""
+        return all(map(is_working_tensor, self.differentiable_outputs))
 
     def vector(self, space: Space, values: Sequence[Any]) -> Tensor:
-        """Values as one vector of a space, in memory of its own; a missing one counts as zero."""
-        vector = self._side_by_side(space, values)
+        """Values as one vector of a space, in its own memory; a missing value counts as zero."""
+        vector = self._flattened(space, values)
         return vector.clone() if len(values) == 1 and values[0] is not None else vector
 
-    def _side_by_side(self, space: Space, values: Sequence[Any]) -> Tensor:
+    def _flattened(self, space: Space, values: Sequence[Any]) -> Tensor:
         """The same, perhaps in the memory of the only value."""
         if len(values) == 1 and values[0] is not None:
             alone: Tensor = space.leaves[0].coordinates.flatten(values[0])
@@ -231,45 +167,231 @@ class TorchProblem:
         return torch.cat(parts) if parts else self.zeros(0)
 
     def gathered(self, gradients: Sequence[Any]) -> Tensor:
-        """Gradients as one vector of the domain, in memory of its own."""
-        at_once = self._moving.gathered(gradients)
+        """Gradients as one vector of the domain, in its own memory."""
+        at_once = self._perturbation.gathered(gradients)
         return self.vector(self.domain, gradients) if at_once is None else at_once
 
-    def values(self, arguments: Sequence[Any]) -> Tensor:
-        """The outputs for these arguments as one vector, the silent ones last."""
-        return self.vector(self._everything, self.call(arguments))
+    # Calls of the function.
 
     def call(self, arguments: Sequence[Any]) -> list[Any]:
-        """The live outputs, then the silent ones, for other arguments (duals, say)."""
-        outputs = self._call(arguments)
-        self._verify(outputs)
-        return [outputs[i] for i in self._numeric]
+        """The differentiable outputs, then the others, for other arguments."""
+        outputs = self._verified(self._call(arguments))
+        return [outputs[leaf.position] for leaf in self._all_outputs.leaves]
+
+    def call_differentiable(self, arguments: Sequence[Any]) -> list[Any]:
+        """The differentiable outputs of a fresh call."""
+        outputs = self._verified(self._call(arguments))
+        return [outputs[leaf.position] for leaf in self.codomain.leaves]
+
+    def select_differentiable(self, result: Any) -> list[Any]:
+        """The tensors of a result at the places of the differentiable outputs."""
+        outputs = tensors_in(result)
+        return [outputs[leaf.position] for leaf in self.codomain.leaves]
+
+    def values(self, arguments: Sequence[Any]) -> Tensor:
+        """All numeric outputs for these arguments as one vector; those of the surrogate if there is one."""
+        return self.vector(self._all_outputs, self._outputs_at(arguments))
+
+    def arguments_with(self, inputs: Sequence[Any]) -> list[Any]:
+        """The arguments with other tensors in place of the inputs."""
+        arguments = list(self.arguments)
+        for position, argument in zip(self._positions, inputs, strict=True):
+            arguments[position] = argument
+        return arguments
+
+    def _outputs_at(self, arguments: Sequence[Any]) -> list[Any]:
+        if self.binding.surrogate is None:
+            return self.call(arguments)
+        self.cost.forwards += 1
+        outputs = self._verified(tensors_in(self.binding.surrogate(*arguments)))
+        return [outputs[leaf.position] for leaf in self._all_outputs.leaves]
 
     def _call(self, arguments: Sequence[Any]) -> list[Any]:
         self.cost.forwards += 1
         return tensors_in(self.function(*arguments))
 
-    def _space(self, indices: list[int]) -> Space:
-        return Space([Leaf(f"output {i}", coordinates_of(self.outputs[i], self.masked, self.home), i) for i in indices])
+    def _space(self, indices: Sequence[int]) -> Space:
+        title, numbered = self.binding.output, self.binding.numbers_outputs or len(self.outputs) > 1
+        return Space(
+            [
+                Leaf(f"{title} {i}" if numbered else title, coordinates_of(self.outputs[i], self.masked, self.home), i)
+                for i in indices
+            ]
+        )
 
-    def _verify(self, outputs: list[Any]) -> None:
-        if _signature(outputs) == self._signature:
-            return
-        for i, (output, (size, dtype)) in enumerate(zip(outputs, self._signature, strict=False)):
-            if output.size() != size:
-                raise _changed("shape", i, size, output.size())
-            if output.dtype != dtype:
-                raise _changed("dtype", i, dtype, output.dtype)
-        if len(outputs) != len(self._signature):
-            raise _changed("number", 0, len(self._signature), len(outputs))
+    def _verified(self, outputs: list[Any]) -> list[Any]:
+        if signature_of(outputs) != self._signature:
+            raise outputs_changed(outputs, self._signature)
+        return outputs
+
+    # Evaluation next to the point.
+
+    def coarseness(self, step: float) -> float:
+        return max([layout.coarseness(step) for layout in self.layouts])
+
+    def keeps(self, step: float, within: float) -> bool:
+        # One product for all layouts suffices as a rule.
+        return self._perturbation.extent * HALF_EPS <= within * step or self.coarseness(step) <= within
+
+    def move(self, displacement: Tensor) -> Move:
+        return self._perturbation.move(displacement)
+
+    def evaluate(self, move: Move, scales: Sequence[float]) -> list[Tensor]:
+        try:
+            return [self._at(move, scale).clone() for scale in scales]
+        finally:
+            self._perturbation.restore()
+
+    def weighted(self, move: Move, scales: Sequence[float], weights: Sequence[float]) -> Tensor:
+        try:
+            total = self._at(move, scales[0]) * weights[0]
+            for scale, weight in zip(scales[1:], weights[1:], strict=True):
+                # Not in place: the derivative of a constant may be one of torch's immutable zero tensors.
+                total = torch.add(total, self._at(move, scale), alpha=weight)
+            return total
+        finally:
+            self._perturbation.restore()
+
+    def _at(self, move: Move, scale: float) -> Tensor:
+        """The outputs at a point, to be read before the inputs are restored: they may share memory."""
+        if not scale:
+            self._perturbation.restore()
+            return self.value
+        return self._flattened(self._all_outputs, self._outputs_at(self._perturbed(move, scale)))
+
+    def _perturbed(self, move: Move, scale: float = 1.0) -> Sequence[Any]:
+        """The perturbed arguments; the caller restores them."""
+        others = self._perturbation.place(move, scale)
+        return self.arguments if others is None else self.arguments_with(others)
+
+    def evaluate_at(self, displacement: Tensor) -> Evaluation:
+        point, move = self.point, self.move(displacement)
+        try:
+            arguments = self._perturbed(move)
+            realised = move.vector
+            if not self._inputs_are_double:
+                realised = self.vector(self.domain, [arguments[i] for i in self._positions]) - point
+            return Evaluation(self.values(arguments), realised)
+        except (InvalidProblemError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            # The function may be undefined next to the point, which the step sweep takes into account.
+            self.refusals.append(f"{type(error).__name__}: {error}")
+            return Evaluation(torch.full_like(self.value, torch.nan), point * 0.0)
+        finally:
+            self._perturbation.restore()
+
+    @cached_property
+    def _inputs_are_double(self) -> bool:
+        return all(tensor.dtype in (torch.float64, torch.complex128) for tensor in self.inputs)
+
+    def evaluate_together(self, displacements: Tensor) -> Tensor | None:
+        return evaluate_together(self, displacements)
+
+    def evaluate_replayed(self, displacements: Tensor) -> Tensor | None:
+        return evaluate_replayed(self, displacements)
+
+    # Reverse mode.
+
+    def vjp(self, v: Tensor) -> Tensor:
+        return self.gathered(self._gradients(v))
+
+    def gradient(self, v: Tensor) -> Gradient:
+        return self._gradient(self._gradients(v))
+
+    def _gradients(self, v: Tensor) -> Sequence[Any]:
+        return derivatives.problem_gradients(self, self.differentiable_outputs, self.codomain.unflatten(v))
+
+    def _gradient(self, found: Sequence[Any]) -> Gradient:
+        return Gradient(self.gathered(found), derivatives.gradient_misfits(self, found))
+
+    def vjp_of_output(self, output: int, v: Tensor) -> Tensor:
+        return self.gathered(self._gradients_of_output(output, v))
+
+    def _gradients_of_output(self, output: int, v: Tensor) -> Sequence[Any]:
+        cotangent = self.codomain.leaves[output].coordinates.unflatten(v)
+        return derivatives.problem_gradients(self, (self.differentiable_outputs[output],), (cotangent,))
+
+    def gradient_by_output(self, v: Tensor) -> Gradient:
+        if len(self.codomain.leaves) == 1:
+            return self.gradient(v)
+        total, misfits = self.zeros(self.domain.size), dict[Misfit, None]()
+        for output in range(len(self.codomain.leaves)):
+            found = self._gradients_of_output(output, v[self.codomain.slice(output)])
+            total += self.gathered(found)
+            misfits |= dict.fromkeys(derivatives.gradient_misfits(self, found))
+        return Gradient(total, list(misfits))
+
+    def vjp_batched(self, V: Sequence[Tensor]) -> list[Tensor]:
+        cotangents = _stacked(self.codomain, V)
+        self.cost.pulls += 1
+        with derivatives.in_mode_of(self):
+            found = derivatives.batched_gradients(self, cotangents)
+        return [self.gathered([g if g is None else g[k] for g in found]) for k in range(len(V))]
+
+    def vjp_rows(self, output: int, start: int, stop: int) -> Tensor | None:
+        with derivatives.in_mode_of(self):
+            return vjp_rows(self, output, range(start, stop))
+
+    def vjp_undefined(self, outputs: Sequence[int]) -> Gradient:
+        found = derivatives.undefined_gradients(self, outputs)
+        vector = None if all(map(derivatives.is_zero, found)) else self.gathered(found)
+        return Gradient(vector, derivatives.gradient_misfits(self, found))
+
+    def vjp_at(self, displacement: Tensor, v: Tensor) -> Tensor:
+        move = self.move(displacement)
+        try:
+            arguments = self._perturbed(move)
+            outputs = self.call_differentiable(arguments)
+            sources = [arguments[i] for i in self._positions]
+            self.cost.pulls += 1
+            found = derivatives.classified_gradients(self, outputs, sources, self.codomain.unflatten(v))
+            return self.vector(self.domain, found)
+        finally:
+            self._perturbation.restore()
+
+    # Forward mode.
+
+    def jvp(self, u: Tensor) -> Tensor:
+        return self._jvp(self.domain.unflatten(u))
+
+    def jvp_at(self, displacement: Tensor, u: Tensor) -> Tensor | None:
+        move = self.move(displacement)
+        try:
+            in_place = self._perturbed(move) is self.arguments
+            return self.jvp(u) if in_place else None
+        finally:
+            self._perturbation.restore()
+
+    def tangent(self, u: Tensor) -> Tangent:
+        found = derivatives.output_tangents(self, self.domain.unflatten(u))
+        vector = self.vector(self.codomain, [tangent for _, tangent in found])
+        return Tangent(vector, derivatives.tangent_misfits(found))
+
+    def jvp_undefined(self, u: Tensor, leaf: int) -> Tensor:
+        tangents: list[Tensor | None] = self.domain.unflatten(u)
+        tangents[leaf] = None
+        return self._jvp(tangents)
+
+    def _jvp(self, tangents: Sequence[Tensor | None]) -> Tensor:
+        found = derivatives.output_tangents(self, tangents)
+        return self.vector(self.codomain, [tangent for _, tangent in found])
+
+    def jvp_batched(self, U: Sequence[Tensor]) -> list[Tensor]:
+        vmap = private.dual_vmap()
+        pairs_of = derivatives.nested_tangents if vmap is None else derivatives.output_tangents
+
+        def jvp(*tangents: Tensor) -> tuple[Tensor, ...]:
+            found = [tangent for _, tangent in pairs_of(self, tangents)]
+            return tuple(
+                torch.zeros_like(y) if tangent is None else tangent
+                for y, tangent in zip(self.differentiable_outputs, found, strict=True)
+            )
+
+        found = (vmap or torch.func.vmap)(jvp)(*_stacked(self.domain, U))
+        return [self.vector(self.codomain, [tangent[k] for tangent in found]) for k in range(len(U))]
 
 
-def _signature(outputs: Sequence[Any]) -> list[tuple[torch.Size, torch.dtype]]:
-    return [(output.size(), output.dtype) for output in outputs]
-
-
-def _changed(attribute: str, index: int, before: object, after: object) -> OutputsChangedError:
-    return OutputsChangedError(
-        f"the function must return outputs with the same {attribute} when inputs are perturbed: output {index} has "
-        f"{attribute} {before} at the point and {after} next to it. Choose inputs away from such a switch."
-    )
+def _stacked(space: Space, vectors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors of several vectors of a space, stacked along a first axis."""
+    return [torch.stack(column) for column in zip(*[space.unflatten(vector) for vector in vectors], strict=True)]

@@ -1,7 +1,7 @@
-"""Shapes that nobody tries: one element, none, or one less along a dimension, in all arguments that share its length.
+"""Generated shapes: one element, none, or one less along a dimension, in all arguments that share its length.
 
-Which dimensions belong together is not known. Those of one length are changed together; where the function does not
-accept that, those of one length at one place alone. A module's parameters keep their shapes.
+Dimensions of one length are changed together or, if the function refuses that, those at one position alone. A module's
+parameters keep their shapes.
 """
 
 from __future__ import annotations
@@ -12,41 +12,41 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradvet.core.frontend import Point
 from gradvet.frontends.torch.binding import Binding
-from gradvet.frontends.torch.points import Neighbourhood, Point
+from gradvet.frontends.torch.points import PointSource
 
 Dimensions = Sequence[tuple[int, int]]
-"""Pairs of an argument's place and a dimension of it."""
+"""Pairs of an argument's position and a dimension of it."""
 
 
-def special_shapes(near: Neighbourhood, thorough: bool, *, empty: bool = True) -> Iterator[Point]:
-    """Other lengths along the dimensions that are surely free, or thoroughly along all; the length 0 if allowed."""
-    binding = near.binding
-    for number, length in enumerate(_lengths(binding) if thorough else _free_lengths(near)):
+def generated_shapes(source: PointSource, thorough: bool, *, empty: bool = True) -> Iterator[Point]:
+    """Other lengths along dimensions that are independent of others, or along all if `thorough`; 0 if `empty`."""
+    binding = source.binding
+    for number, length in enumerate(_lengths(binding) if thorough else _free_lengths(source)):
         for other in _others(length, empty=thorough or (empty and not number)):
             name = f"length {other} instead of {length}"
-            yield Point(name, _forms(near, length, other, thorough))
+            yield Point(name, _forms(source, length, other, thorough))
             places = sorted({place for place, _ in _all_of(binding, length)})
             for place in places if thorough and len(places) > 1 else []:
                 alone = [dimension for dimension in _all_of(binding, length) if dimension[0] == place]
-                yield Point(f"{name} in {binding.names[place]}", _resized(near, [alone], other))
+                yield Point(f"{name} in {binding.names[place]}", _resized(source, [alone], other))
 
 
-def _free_lengths(near: Neighbourhood) -> list[int]:
+def _free_lengths(source: PointSource) -> list[int]:
     """Of the first input: the first dimension, and if there is no other input, the last one.
 
-    Native code that is handed lengths that do not belong together may end the process instead of refusing them. So
-    nothing is changed where there are integers, which may be indices and offsets, and a length that several arguments
-    have is left alone where another length is a multiple of it or divides it.
+    Native code may crash on inconsistent lengths. So nothing is changed if there are integers, which may be indices and
+    offsets, and a length of several arguments is kept if another length is a multiple or a divisor of it.
     """
-    tensors = [tensor for tensor in near.binding.arguments if _is_free(tensor) and tensor.dim()]
+    tensors = [tensor for tensor in source.binding.arguments if _is_free(tensor) and tensor.dim()]
     first = next((tensor for tensor in tensors if tensor.requires_grad and all(tensor.shape)), None)
-    if first is None or near.reaches_integers:
+    if first is None or source.reaches_integers:
         return []
     if len(tensors) == 1:
         return list(dict.fromkeys((first.shape[0], first.shape[-1])))
     length = first.shape[0]
-    shared = len({place for place, _ in _all_of(near.binding, length)}) > 1
+    shared = len({place for place, _ in _all_of(source.binding, length)}) > 1
     others = {size for tensor in tensors for size in tensor.shape} - {0, 1, length}
     derived = any(size % length == 0 or length % size == 0 for size in others)
     return [] if shared and derived else [length]
@@ -54,8 +54,8 @@ def _free_lengths(near: Neighbourhood) -> list[int]:
 
 def _others(length: int, *, empty: bool) -> list[int]:
     """One, the nearest of the other parity, and none."""
-    near = length - 1 if length > 2 else 3
-    return [other for other in dict.fromkeys((near, 1, *([0] if empty else []))) if other != length]
+    nearest = length - 1 if length > 2 else 3
+    return [other for other in dict.fromkeys((nearest, 1, *([0] if empty else []))) if other != length]
 
 
 def _lengths(binding: Binding) -> list[int]:
@@ -75,21 +75,21 @@ def _all_of(binding: Binding, length: int) -> Dimensions:
     ]
 
 
-def _forms(near: Neighbourhood, length: int, other: int, thorough: bool) -> Iterator[Binding]:
-    together = _all_of(near.binding, length)
+def _forms(source: PointSource, length: int, other: int, thorough: bool) -> Iterator[Binding]:
+    together = _all_of(source.binding, length)
     aligned = [(place, dimension) for place, dimension in together if dimension == together[0][1]]
-    yield from _resized(near, [together, *([aligned] if thorough and aligned != together else [])], other)
+    yield from _resized(source, [together, *([aligned] if thorough and aligned != together else [])], other)
 
 
-def _resized(near: Neighbourhood, choices: Sequence[Dimensions], other: int) -> Iterator[Binding]:
+def _resized(source: PointSource, choices: Sequence[Dimensions], other: int) -> Iterator[Binding]:
     for dimensions in choices:
-        arguments: list[Any] = list(near.binding.arguments)
+        arguments: list[Any] = list(source.binding.arguments)
         for place, dimension in dimensions:
             arguments[place] = _with_length(arguments[place], dimension, other)
         changed = {place for place, _ in dimensions}
-        inside = all(near.domain.inside(place, arguments[place], arguments[place]) is not None for place in changed)
+        inside = all(source.regions.inside(place, arguments[place], arguments[place]) is not None for place in changed)
         if inside:
-            yield near.binding.at(arguments)
+            yield source.binding.at(arguments)
 
 
 def _is_free(value: Any) -> bool:
@@ -97,7 +97,7 @@ def _is_free(value: Any) -> bool:
 
 
 def _with_length(tensor: Tensor, dimension: int, other: int) -> Tensor:
-    """The first entries along a dimension; where there are too few, the same again a little changed."""
+    """The first entries along a dimension, repeated with a factor of 0.75 if there are too few."""
     length = tensor.shape[dimension]
     index = torch.arange(other, device=tensor.device) % max(length, 1)
     found = tensor.detach().index_select(dimension, index)

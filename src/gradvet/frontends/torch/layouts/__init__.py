@@ -1,6 +1,6 @@
-"""Which stored numbers of a tensor are coordinates, and how they are moved.
+"""Which stored numbers of a tensor are coordinates, and how they are perturbed and restored.
 
-A layout is bound to one argument of the function. This package is the only place that knows how tensors are stored.
+A layout belongs to one argument of the function. No other module depends on how tensors are stored.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from torch import Tensor
 from gradvet.core.spaces import Coordinates
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.coordinates import Dense
-from gradvet.frontends.torch.layouts.compressed import IN_BLOCKS
 from gradvet.frontends.torch.layouts.mkldnn import Mkldnn
-from gradvet.frontends.torch.layouts.pattern import Pattern
+from gradvet.frontends.torch.layouts.perturbation import perturbation_of
 from gradvet.frontends.torch.layouts.sparse import Copies, Sparse
-from gradvet.frontends.torch.layouts.specified import Specified
-from gradvet.frontends.torch.layouts.storage import is_sparse, materialised, storage_of, unspecified
+from gradvet.frontends.torch.layouts.sparse_coordinates import Pattern, SparseCoordinates
+from gradvet.frontends.torch.layouts.sparse_storage import IN_BLOCKS, is_sparse, materialised, storage_of, unspecified
 from gradvet.frontends.torch.layouts.strided import Strided
-from gradvet.frontends.torch.layouts.unison import moving
 
 __all__ = [
     "Layout",
@@ -30,41 +28,41 @@ __all__ = [
     "is_sparse",
     "layouts_of",
     "materialised",
-    "moving",
     "numbers_of",
+    "perturbation_of",
     "storage_of",
     "unspecified",
 ]
 
 
 class Layout(Protocol):
-    """One argument of the function, as coordinates that can be moved."""
+    """One argument of the function, as coordinates that can be perturbed."""
 
     @property
     def coordinates(self) -> Coordinates: ...
     @property
     def independent(self) -> bool:
-        """Whether moving one coordinate leaves the others where they are."""
+        """Whether perturbing one coordinate leaves the others unchanged."""
         ...
 
     def rounded(self, displacement: Tensor) -> tuple[Any, Tensor]:
-        """A vector of coordinates as a displacement of the stored numbers, and what is left of it after rounding."""
+        """A displacement of the stored numbers, and the vector of coordinates that rounding leaves of it."""
         ...
 
     def place(self, displacement: Any, scale: float) -> Any:
-        """Move by so much of a rounded displacement; gives what the function is to be called with."""
+        """Perturb by scale · displacement; returns the argument for the function."""
         ...
 
     def points(self, displacements: Tensor) -> Tensor | None:
-        """Copies of the argument, each moved by one row, stacked for `vmap`; None where the layout cannot be mapped."""
+        """Copies of the argument, each displaced by one row, stacked for `vmap`; None if that is impossible."""
         ...
 
     def restore(self) -> None:
-        """Put the argument back, bit for bit."""
+        """Restore the argument, bit for bit."""
         ...
 
     def coarseness(self, step: float) -> float:
-        """By how much of itself rounding may change a step of this size."""
+        """The largest relative change of a step of this size by rounding."""
         ...
 
     def dual(self, tangent: Tensor | None) -> Tensor:
@@ -85,7 +83,7 @@ def layouts_of(tensors: Sequence[Any], masked: bool, home: torch.device) -> list
 def _layout(tensor: Any, masked: bool, home: torch.device, copies: Copies) -> Layout:
     if tensor.layout is torch.strided:
         return Strided(tensor, home)
-    if tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]
+    if tensor.is_mkldnn:
         return Mkldnn(tensor, home)
     if is_sparse(tensor):
         return Sparse(tensor, masked, home, copies)
@@ -98,18 +96,18 @@ def coordinates_of(output: Any, masked: bool, home: torch.device) -> Coordinates
     For a sparse output that is a tensor of its layout, with its pattern if `masked`, with every element otherwise.
     """
     if is_sparse(output):
-        return Specified(Pattern(output if masked else materialised(output)), home)
+        return SparseCoordinates(Pattern(output if masked else materialised(output)), home)
     device = output.device if isinstance(output, Tensor) else home
     return Dense(output.size(), output.dtype, device, home)
 
 
 def numbers_of(tensor: Any) -> Any:
-    """What has strides: the tensor itself, or the stored numbers of a sparse one; None if there is no such thing."""
+    """The strided tensor of numbers: the tensor itself, the stored numbers of a sparse one, or None."""
     if tensor.layout is torch.strided:
         return tensor
     return storage_of(tensor).numbers if is_sparse(tensor) else None
 
 
 def can_be_cut(output: Any) -> bool:
-    """Whether an output can be left without a cotangent: torch must be able to make the zeros that Functions want."""
+    """Whether an output can have an undefined cotangent: torch must be able to make zeros for it."""
     return isinstance(output, Tensor) and output.layout not in IN_BLOCKS

@@ -1,4 +1,4 @@
-"""mkldnn tensors: opaque blocks that are moved by going through a dense copy."""
+"""mkldnn tensors: opaque blocks that are perturbed through a dense copy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradvet.frontends.torch.layouts.strided import coarseness
 
 
 class Mkldnn:
-    """Each displaced point is a new tensor, converted back; the caller's is never written."""
+    """Each displaced point is a new tensor; the caller's tensor is never written to."""
 
     __slots__ = ("base", "coordinates", "independent", "tensor")
 
@@ -34,7 +34,7 @@ class Mkldnn:
         return None
 
     def restore(self) -> None:
-        """Nothing was moved."""
+        """The caller's tensor was not changed."""
 
     def coarseness(self, step: float) -> float:
         return coarseness(self.base, step)

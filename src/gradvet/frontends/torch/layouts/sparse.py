@@ -1,4 +1,4 @@
-"""Sparse arguments of every layout: their stored numbers are moved in place, and their pattern stays."""
+"""Sparse arguments of every layout: stored numbers are perturbed in place, the pattern stays."""
 
 from __future__ import annotations
 
@@ -8,36 +8,35 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
-from gradvet.frontends.torch.layouts.pattern import Pattern
-from gradvet.frontends.torch.layouts.specified import Masked, Specified
-from gradvet.frontends.torch.layouts.storage import materialised, storage_of
+from gradvet.frontends.torch.layouts.sparse_coordinates import MaskedSparseCoordinates, Pattern, SparseCoordinates
+from gradvet.frontends.torch.layouts.sparse_storage import materialised, storage_of
 from gradvet.frontends.torch.layouts.strided import coarseness, separate
 
 Copies = dict[int, Tensor]
-"""Materialised copies by the identity of the tensors: one that is given twice must move in both places."""
+"""Materialised copies by the identity of the tensors: one that is passed twice is perturbed in both places."""
 
 
 class Sparse:
-    """Calls happen with `moving`: the caller's own tensor, so that captured references see it move, or a copy of it.
+    """Perturbs `perturbed`: the caller's tensor, so that captured references see it, or a copy.
 
-    Under unmasked semantics unspecified elements move too. They have no storage, so a copy with every element
-    specified moves instead; derivatives are still those of the caller's own tensor.
+    Under unmasked semantics unspecified elements are perturbed too. They have no storage, so a copy with every element
+    specified is perturbed instead. Derivatives are those of the caller's tensor.
     """
 
-    __slots__ = ("_moved", "_numbers", "_rounding", "base", "coordinates", "independent", "moving", "tensor")
+    __slots__ = ("_is_perturbed", "_numbers", "_rounding", "base", "coordinates", "independent", "perturbed", "tensor")
 
     def __init__(self, tensor: Tensor, masked: bool, home: torch.device, copies: Copies) -> None:
-        self.tensor = self.moving = tensor
+        self.tensor = self.perturbed = tensor
         pattern = Pattern(tensor)
         if pattern.unspecified and not masked:
             if id(tensor) not in copies:
                 copies[id(tensor)] = materialised(tensor).requires_grad_()
-            self.moving = copies[id(tensor)]
-            pattern = Pattern(self.moving)
-        self.coordinates = (Masked if pattern.unspecified else Specified)(pattern, home)
-        self._numbers = storage_of(self.moving).numbers
+            self.perturbed = copies[id(tensor)]
+            pattern = Pattern(self.perturbed)
+        self.coordinates = (MaskedSparseCoordinates if pattern.unspecified else SparseCoordinates)(pattern, home)
+        self._numbers = storage_of(self.perturbed).numbers
         self.base = self._numbers.clone()
-        self._moved = False
+        self._is_perturbed = False
         self._rounding = coarseness(self.base, 1.0)
         self.independent = separate(self._numbers.size(), self._numbers.stride())
 
@@ -45,22 +44,22 @@ class Sparse:
         rounded = (self.base + self.coordinates.stored(displacement)) - self.base
         if not self._rounding < torch.inf:
             rounded = torch.nan_to_num(rounded, 0.0, 0.0, 0.0)
-        difference_along = self.coordinates.read_stored(rounded)
-        # What lies outside the pattern moves nothing, and is walked as it is.
-        return rounded, torch.cat([difference_along, displacement[len(difference_along) :]])
+        realised = self.coordinates.read_stored(rounded)
+        # Coordinates outside the pattern change nothing and are not rounded.
+        return rounded, torch.cat([realised, displacement[len(realised) :]])
 
     def place(self, displacement: Tensor, scale: float) -> Any:
-        self._moved = True
+        self._is_perturbed = True
         self._numbers.add_(displacement, alpha=scale)
-        return self.moving
+        return self.perturbed
 
     def points(self, displacements: Tensor) -> Tensor | None:
         return None
 
     def restore(self) -> None:
-        if self._moved:
+        if self._is_perturbed:
             self._numbers.copy_(self.base)
-            self._moved = False
+            self._is_perturbed = False
 
     def coarseness(self, step: float) -> float:
         return self._rounding / step
@@ -74,7 +73,7 @@ class Sparse:
 
     def misfits(self, gradient: Any) -> list[tuple[str, str, str]]:
         found, expected = _attributes(gradient), _attributes(self.tensor)
-        # A dense gradient of a sparse tensor is usual; one that is sparse in another way is a mistake.
+        # A dense gradient of a sparse tensor is usual; one of another sparse layout is an error.
         if gradient.layout is not torch.strided:
             found, expected = _kind(gradient) | found, _kind(self.tensor) | expected
         return [(name, str(found[name]), str(expected[name])) for name in found if found[name] != expected[name]]

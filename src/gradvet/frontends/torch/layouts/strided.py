@@ -1,4 +1,4 @@
-"""Ordinary tensors, and objects that are only like tensors: moved in place, so that captured references see it."""
+"""Strided tensors and tensor-like objects: perturbed in place, so that captured references see it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gradvet.frontends.torch.coordinates import Dense
 
 
 class Strided:
-    """Moves the caller's own tensor through `.data`: no version is counted, and everyone who holds it sees it move."""
+    """Perturbs the caller's tensor through `.data`, which counts no version."""
 
-    __slots__ = ("_moved", "_rounding", "base", "coordinates", "independent", "tensor")
+    __slots__ = ("_is_perturbed", "_rounding", "base", "coordinates", "independent", "tensor")
 
     def __init__(self, tensor: Any, home: torch.device) -> None:
         self.tensor = tensor
         self.base = tensor.data.clone()
-        self._moved = False
+        self._is_perturbed = False
         self._rounding: float | None = None
         size = tensor.size()
         if isinstance(tensor, Tensor):
@@ -31,22 +31,22 @@ class Strided:
 
     def rounded(self, displacement: Tensor) -> tuple[Tensor, Tensor]:
         rounded: Tensor = (self.base + self.coordinates.shaped(displacement)).sub_(self.base)
-        # Infinite elements cannot be moved: inf - inf is no displacement.
+        # Infinite elements cannot be perturbed: inf - inf is NaN.
         if not self.coarseness(1.0) < torch.inf:
             rounded = torch.nan_to_num(rounded, 0.0, 0.0, 0.0)
-        if self.coordinates.is_plain:
+        if self.coordinates.is_plain and isinstance(rounded, Tensor):
             return rounded, rounded.flatten()
         return rounded, self.coordinates.flatten(rounded)
 
     def place(self, displacement: Tensor, scale: float) -> Any:
-        self._moved = True
-        # Added, not assigned: where the same tensor is given twice, both displacements count.
+        self._is_perturbed = True
+        # Added, not assigned: if a tensor is passed twice, both displacements count.
         self.tensor.data.add_(displacement, alpha=scale)
         return self.tensor
 
     def put(self, value: Tensor) -> None:
-        """Somewhere else altogether, until it is restored."""
-        self._moved = True
+        """Set the tensor to a value until it is restored."""
+        self._is_perturbed = True
         self.tensor.data.copy_(value)
 
     def points(self, displacements: Tensor) -> Tensor:
@@ -54,9 +54,9 @@ class Strided:
         return stacked
 
     def restore(self) -> None:
-        if self._moved:
+        if self._is_perturbed:
             self.tensor.data.copy_(self.base)
-            self._moved = False
+            self._is_perturbed = False
 
     def coarseness(self, step: float) -> float:
         if self._rounding is None:
@@ -88,13 +88,13 @@ def coarseness(base: Any, step: float) -> float:
         return 0.0
     least, most = torch.aminmax(torch.view_as_real(base) if base.is_complex() else base)
     # Both are NaN if there is one.
-    return torch.finfo(base.dtype).eps / 2.0 * max(float(most), -float(least)) / step
+    return torch.finfo(base.dtype).eps / 2.0 * max(most.item(), -least.item()) / step
 
 
-def separate(size: tuple[int, ...], scheme: tuple[int, ...]) -> bool:
+def separate(size: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether no two indices share memory, by the usual sufficient test: each stride clears the smaller dimensions."""
     reach = 0
-    for step, length in sorted(zip(scheme, size, strict=True)):
+    for step, length in sorted(zip(strides, size, strict=True)):
         if length > 1:
             if step <= reach:
                 return False

@@ -1,25 +1,39 @@
-"""Samples of PyTorch's operator database, prepared as PyTorch's own gradient tests prepare them.
+"""Samples of PyTorch's operators, prepared as PyTorch's own gradient tests prepare them.
 
-A sample is a function of tensors alone, the tensors to differentiate at, and the options that the operator asks for.
-The same sample has the same values in every run and in any order: each operator and dtype has its own seed.
-Nothing is checked here.
+A sample is a function of tensors alone, the tensors to differentiate at, and the options of the operator. Each operator
+and dtype has its own seed, so a sample has the same values in every run and order. Groups have names such as
+`addmm/float64` and `addmm/inplace/float64`. Nothing is checked here.
 """
 
 from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
-from unittest.mock import patch
 
 import optree
 import torch
 
-from gradvet.frontends.torch.inputs import seeded
-from gradvet.frontends.torch.opdb.database import Check, Variant, dtype_name, is_differentiable, supports, variants
+from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch import private
+from gradvet.frontends.torch.inputs import differentiable_dtype
+from gradvet.frontends.torch.opdb.operators import (
+    Check,
+    Mark,
+    Variant,
+    dtype_name,
+    is_differentiable,
+    marks,
+    operator_named,
+    operators,
+    settings,
+    supports,
+    variants,
+)
+from gradvet.frontends.torch.random_state import seeded
 
 
 @dataclass(frozen=True)
@@ -40,10 +54,7 @@ class Sample:
         return f"{self.operator} {self.variant.value} {dtype_name(self.dtype)} sample {self.index}"
 
     def entries(self) -> int:
-        """Numbers in the Jacobian: real coordinates of the outputs times those of the inputs. Calls the function.
-
-        None where the function raises: then there is no Jacobian, and every checker is to let the exception through.
-        """
+        """Entries of the Jacobian; 0 if the function raises. Calls the function."""
         try:
             with seeded(0):
                 outputs = optree.tree_leaves(self.function(*self.inputs))
@@ -53,7 +64,7 @@ class Sample:
 
 
 def coordinates(tensors: Iterable[torch.Tensor]) -> int:
-    """Real numbers that the tensors hold where they can have a derivative."""
+    """The number of real coordinates of the floating-point and complex tensors."""
     return sum(
         tensor.numel() * (2 if tensor.is_complex() else 1)
         for tensor in tensors
@@ -75,8 +86,8 @@ def draw(
         or not supports(operator, check)
     ):
         return []
-    with seeded(zlib.crc32(f"{operator.full_name} {dtype_name(dtype)}".encode())), _unobserved():
-        # All at once: drawn lazily, the values would depend on what runs between two draws.
+    with seeded(zlib.crc32(f"{operator.full_name} {dtype_name(dtype)}".encode())), private.quick_samples():
+        # All at once: values drawn lazily would depend on the code between two draws.
         calls = list(
             operator.sample_inputs(
                 device,
@@ -101,7 +112,7 @@ def draw(
 def small(samples: Sequence[Sample], count: int, max_entries: int, seed: int = 0) -> list[Sample]:
     """At most `count` of the samples, taken at random from those whose Jacobian has at most `max_entries` numbers.
 
-    Samples with nothing in their Jacobian come last: they exercise little, and some operators have hundreds.
+    Samples with an empty Jacobian come last.
     """
     shuffled = random.Random(seed).sample(samples, len(samples))
     chosen: list[Sample] = []
@@ -109,7 +120,7 @@ def small(samples: Sequence[Sample], count: int, max_entries: int, seed: int = 0
     for sample in shuffled:
         if len(chosen) == count:
             break
-        # A function of that many inputs is not called just to learn that it is too large.
+        # A function of more inputs is not called to find out that its Jacobian is too large.
         entries = sample.entries() if coordinates(sample.inputs) <= max_entries else max_entries + 1
         if entries <= max_entries:
             (chosen if entries else empty).append(sample)
@@ -144,24 +155,9 @@ def options_of(operator: Any, variant: Variant, check: Check) -> dict[str, objec
     return options
 
 
-@contextmanager
-def _unobserved() -> Iterator[None]:
-    """Without what PyTorch does about each sample besides making it, which costs many times as much.
-
-    It looks for the test that asks in the sources of the whole stack, and keeps the stack for a GPU that is not there.
-    """
-    from torch.testing._internal import common_utils
-
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(common_utils, "extract_test_fn", lambda: None, create=True))
-        if not torch.cuda.is_available():
-            stack.enter_context(patch.object(torch.cuda, "manual_seed_all", lambda seed: None))
-        yield
-
-
 @dataclass(frozen=True)
 class Unknown:
-    """Stands in the arguments of a call where input number `position` belongs."""
+    """Stands in the arguments of a call for input number `position`."""
 
     position: int
 
@@ -199,3 +195,72 @@ def on_a_copy(inplace: Callable[..., Any]) -> Callable[..., Any]:
         return inplace(tensor.clone(), *arguments, **keywords)
 
     return function
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSample:
+    """A sample, ready for `gradvet.check(function, inputs, **settings)`."""
+
+    function: Callable[..., Any]
+    inputs: tuple[torch.Tensor, ...]
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One operator in one variant and dtype, on one device."""
+
+    operator: str
+    variant: Variant
+    dtype: torch.dtype
+    device: str
+
+    def __str__(self) -> str:
+        inplace = "/inplace" if self.variant is Variant.INPLACE else ""
+        return f"{self.operator}{inplace}/{dtype_name(self.dtype)}"
+
+    def indices(self, limit: int | None) -> list[int]:
+        """The numbers of its samples, or of `limit` random ones; samples without coordinates come last."""
+        samples = _samples_of(self)
+        if limit is None or len(samples) <= limit:
+            return list(samples)
+        shuffled = random.Random(0).sample(list(samples), len(samples))
+        return sorted(sorted(shuffled, key=lambda index: not coordinates(samples[index].inputs))[:limit])
+
+    def sample(self, index: int) -> PreparedSample | None:
+        sample = _samples_of(self).get(index)
+        if sample is None:
+            return None
+        return PreparedSample(sample.function, sample.inputs, settings(operator_named(self.operator), self.variant))
+
+    def marks(self) -> list[Mark]:
+        """The gradient tests of PyTorch from which this operator is exempt."""
+        return marks(operator_named(self.operator), self.dtype, self.variant, self.device)
+
+
+def groups(glob: str, dtypes: Sequence[str], device: str) -> list[Group]:
+    """The operators that match and are declared to be differentiable for dtype and device."""
+    kinds = [differentiable_dtype(name) for name in dtypes]
+    return [
+        Group(operator.full_name, variant, dtype, device)
+        for operator in operators(glob)
+        for dtype in kinds
+        if is_differentiable(operator, dtype, device)
+        for variant in variants(operator)
+    ]
+
+
+def group_named(name: str, device: str) -> Group:
+    """The group with this `str`."""
+    operator, *rest = name.split("/")
+    variant = Variant.INPLACE if rest[:-1] == ["inplace"] else Variant.FUNCTION
+    if not rest or not operators(operator):
+        raise InvalidProblemError(f"the operator database has no {name!r}: a name is such as addmm/float64")
+    return Group(operator, variant, differentiable_dtype(rest[-1]), device)
+
+
+@lru_cache(maxsize=8)
+def _samples_of(group: Group) -> dict[int, Sample]:
+    """The samples of a group by number. Cases of one operator follow each other, so a few groups are cached."""
+    samples = draw(operator_named(group.operator), group.dtype, group.variant, device=group.device)
+    return {sample.index: sample for sample in samples}

@@ -1,1 +1,0 @@
-"""Commands of `gradvet` that have a file of their own, and what all commands share."""

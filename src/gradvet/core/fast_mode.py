@@ -1,0 +1,331 @@
+"""Tolerance policy, fast mode: a verdict from a bounded number of projections.
+
+In this order: a certificate from one random direction, at up to three step lengths; torch's criterion, which compares
+one projection per pair of tensors with a tolerance; and, where either shows a disagreement, the entries that may be
+wrong. The residual of a projection is beyond its error bar if neither the curvature nor the noise that its own
+evaluations show explain it. Where torch's criterion holds, a derivative is refused only for a named entry that is
+outside the tolerance at two step lengths and not at a kink.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gradvet.core import thresholds
+from gradvet.core.certificate import GROWTH, MIN_COUPLED_INPUTS, ROUNDOFF, is_fine_enough, is_true_to_step
+from gradvet.core.entrywise import Axis, ComparedEntry, Comparison, ToleranceMode, located, sweep
+from gradvet.core.miss_probability import Plan, resolving_ratio
+from gradvet.core.projections import SCHEMES, SHORT, WITHIN, OutOfReachError, Projections, TwoSidedDifference
+from gradvet.core.spaces import Array, Space
+from gradvet.core.vectors import namespace
+
+SECOND_STEP_RATIO = 4.0
+"""Ratio of the first step length to the second."""
+
+THIRD_STEP_RATIO = 16.0
+"""Ratio by which a third step length is larger than the first, against noise, or smaller than the second."""
+
+ATTEMPT_SHARES = (0.6, 0.1, 0.1, 0.1)
+"""Shares of the miss probability for the attempts to certify: first step, second, extrapolation, one more probe."""
+
+MAX_NAMING = 200
+"""Evaluations that may be spent on naming a wrong entry of a derivative that torch's criterion refuses."""
+
+MAX_DOUBTING = 64
+"""The same for a sweep over all entries of a derivative that torch's criterion accepts."""
+
+NAMING_DESCENTS, DOUBTING_DESCENTS = 2, 1
+"""Searches for a wrong entry, each of about log₂(rows) backward passes and 2 log₂(columns) evaluations; the second
+number is for a derivative that torch's criterion accepts."""
+
+UnitVectors = Callable[[int], Array]
+"""Draws a vector of a given size with random entries in [0, 1), divided by its norm."""
+
+
+@dataclass(frozen=True, slots=True)
+class FastDecision:
+    """What fast mode found: a miss probability, entries, or a pair of tensors whose projection disagrees."""
+
+    miss: float = 1.0
+    """Of the certificate; 1 if torch's criterion alone was met."""
+    comparison: Comparison | None = None
+    """Wrong entries."""
+    projected: tuple[int, int, str] | None = None
+    """Output, input and part of a projection outside torch's tolerance, if no wrong entry could be named."""
+
+    @property
+    def agrees(self) -> bool:
+        return self.comparison is None and self.projected is None
+
+
+def decide(projections: Projections, mode: ToleranceMode, draw: UnitVectors) -> FastDecision:
+    """Calls the function and its derivative at most three times as often as torch's fast mode before it accepts."""
+    test = ProjectionTest(projections, mode)
+    miss = test.certified()
+    if miss is not None:
+        return FastDecision(miss)
+    refused = next(torch_refusals(projections, mode, draw), None)
+    if refused is None and not test.disagrees:
+        return FastDecision()
+    projections.release()
+    price = mode.price(projections.problem)
+    if price <= (MAX_NAMING if refused else MAX_DOUBTING):
+        comparison = sweep(projections, mode)
+    else:
+        projections.use_scheme(test.scheme)
+        comparison = located(projections, mode, NAMING_DESCENTS if refused else DOUBTING_DESCENTS)
+    if comparison.disagrees:
+        return FastDecision(comparison=comparison) if refused or _confirmed(projections, comparison) else FastDecision()
+    if comparison.complete:
+        return FastDecision(comparison.miss)
+    return FastDecision(projected=refused)
+
+
+class ProjectionTest:
+    """Residuals of one random direction at several step lengths."""
+
+    def __init__(self, projections: Projections, mode: ToleranceMode) -> None:
+        problem, options = projections.problem, projections.options
+        self.projections, self.mode = projections, mode
+        self.disagrees = False
+        """Whether a residual is beyond its error bar."""
+        coupled = problem.domain.size > MIN_COUPLED_INPUTS * problem.codomain.size
+        self.scheme = WITHIN if coupled else SHORT
+        self.width = SCHEMES[self.scheme][1]
+        self.rows_seen = mode.axis is Axis.OUTPUTS or projections.sees_all_rows
+        self.detectable = options.tolerance.absolute / math.sqrt(max(problem.domain.parts, problem.codomain.parts))
+        self.may_certify = self.detectable > 0.0 and problem.independent and is_true_to_step(projections)
+
+    def certified(self) -> float | None:
+        """The miss probability of the certificate, or None; then `disagrees` is known."""
+        wide = self.projections.two_sided(0, self.width)
+        of_wide = self._residual(wide)
+        if self._is_small(of_wide, 0, self.width):
+            return self.miss
+        narrow_width = self.width / SECOND_STEP_RATIO
+        narrow = self.projections.two_sided(0, narrow_width)
+        of_narrow = self._residual(narrow)
+        if self._is_small(of_narrow, 1, narrow_width):
+            return self.miss
+        if wide is None or narrow is None or of_wide is None or of_narrow is None:
+            self.scheme = WITHIN
+            return None
+        # The error of a central difference is c h²: two step lengths remove it.
+        extrapolated = (SECOND_STEP_RATIO**2 * of_narrow - of_wide) / (SECOND_STEP_RATIO**2 - 1.0)
+        if self._is_small(extrapolated, 2, narrow_width):
+            return self.miss
+        self.disagrees = self._beyond(wide, narrow, of_wide, of_narrow)
+        if self.disagrees:
+            return None
+        return self.miss if self._third(of_wide, of_narrow) else None
+
+    @property
+    def miss(self) -> float:
+        return 0.0 if self.projections.sees_all_columns and self.rows_seen else self.projections.options.miss
+
+    def _third(self, of_wide: Array, of_narrow: Array) -> bool:
+        """One more probe, if it may certify: a second direction, or a larger or a smaller step."""
+        at_wide, at_narrow = _largest(of_wide), _largest(of_narrow)
+        width = self.width if at_wide <= at_narrow else self.width / SECOND_STEP_RATIO
+        two = self._ratio(ATTEMPT_SHARES[3], 2)
+        if self.may_certify and GROWTH * min(at_wide, at_narrow) <= two * self.detectable:
+            return self._second_direction(width, two)
+        wanted = self._ratio(ATTEMPT_SHARES[3], 1) * self.detectable
+        if at_wide <= at_narrow:
+            width, expected = self.width * THIRD_STEP_RATIO, at_wide / THIRD_STEP_RATIO
+        else:
+            # Curvature falls with the square of the step; a residual that falls more slowly is due to kinks.
+            by_curvature = at_narrow < at_wide / SECOND_STEP_RATIO
+            width = self.width / SECOND_STEP_RATIO / THIRD_STEP_RATIO
+            expected = at_narrow / THIRD_STEP_RATIO**2 if by_curvature else 0.0
+        if not expected <= wanted:
+            return False
+        return self._is_small(self._residual(self.projections.two_sided(0, width)), 3, width)
+
+    def _second_direction(self, width: float, ratio: float) -> bool:
+        both = [self._residual(self.projections.two_sided(number, width), 2) for number in range(2)]
+        if not is_fine_enough(self.projections, width, ratio):
+            return False
+        return all(residual is not None and _largest(residual) <= ratio * self.detectable for residual in both)
+
+    def _residual(self, difference: TwoSidedDifference | None, cotangents: int = 1) -> Array | None:
+        """v·D - (Jᵀv)·d for each cotangent, or D - J d for each row, per step."""
+        if difference is None:
+            return None
+        odd, displacement = difference.odd, difference.displacement
+        if self.mode.axis is Axis.OUTPUTS:
+            return (odd - self.projections.problem.jvp(displacement)) / difference.step
+        probes = self.projections.probe_cotangents(cotangents)
+        return namespace(odd).stack([probe.v @ odd - probe.vjp @ displacement for probe in probes]) / difference.step
+
+    def _ratio(self, share: float, directions: int) -> float:
+        columns_seen = self.projections.sees_all_columns
+        if columns_seen and self.rows_seen:
+            return thresholds.TOLERANCE_PART
+        plan = Plan(None if columns_seen else directions, None if self.rows_seen else directions)
+        return resolving_ratio(share * self.projections.options.miss, plan)
+
+    def _is_small(self, residual: Array | None, attempt: int, width: float) -> bool:
+        """Whether the residual certifies all entries."""
+        if residual is None or not self.may_certify:
+            return False
+        ratio = self._ratio(ATTEMPT_SHARES[attempt], 1)
+        return _largest(residual) <= ratio * self.detectable and is_fine_enough(self.projections, width, ratio)
+
+    def _beyond(self, wide: TwoSidedDifference, narrow: TwoSidedDifference, of_wide: Array, of_narrow: Array) -> bool:
+        """Whether neither curvature nor noise nor a kink explains the residual at the smaller step.
+
+        The even parts at steps 4h and h, the latter times 16, cancel for a smooth function: what is left of them is
+        noise, or a kink. The residuals at both steps differ by the curvature.
+        """
+        xp = namespace(of_narrow)
+        size = xp.abs(self.projections.problem.value[: narrow.even.shape[0]])
+        noise = xp.abs(wide.even / SECOND_STEP_RATIO**2 - narrow.even) + ROUNDOFF * size
+        # The noise of one row may be small by chance, so the median relative noise of the rows is the least.
+        usual = float(xp.sort(noise / (size + sys.float_info.min))[noise.shape[0] // 2])
+        noise = xp.maximum(noise, usual * size) if math.isfinite(usual) else noise
+        bar = xp.abs(of_wide - of_narrow) + thresholds.SCREEN_NOISE * self._combined(noise) / narrow.step
+        return not bool(xp.all(xp.abs(of_narrow) <= bar))
+
+    def _combined(self, noise: Array) -> Array:
+        """The noise of rows as noise of the residuals."""
+        if self.mode.axis is Axis.OUTPUTS:
+            return noise
+        xp = namespace(noise)
+        weighted = [xp.abs(probe.v) * noise for probe in self.projections.probe_cotangents(1)]
+        return xp.stack([xp.sqrt(row @ row) for row in weighted])
+
+
+def torch_refusals(projections: Projections, mode: ToleranceMode, draw: UnitVectors) -> Iterator[tuple[int, int, str]]:
+    """Output, input and part of the projections that torch's fast mode refuses.
+
+    A projection is v·J·u for one output and one input, with positive unit vectors and the step of single entries. It
+    may be off by the relative tolerance and by what an error of the absolute tolerance in every entry would give. Of
+    complex numbers, torch takes the parts of outputs one by one in reverse mode and those of inputs in forward mode.
+    """
+    problem, tolerance = projections.problem, projections.options.tolerance
+    together = mode.axis is Axis.OUTPUTS
+    directions = [_by_part(problem.domain, leaf, draw, together) for leaf in range(len(problem.domain.leaves))]
+    if mode.axis is Axis.OUTPUTS:
+        for source, parts in enumerate(directions):
+            for part, u in reversed(list(enumerate(parts))):
+                numerical = _slope(projections, source, part, u)
+                derivative = problem.jvp(_embedded(projections, problem.domain, source, part, u))
+                allowed = tolerance.absolute * float(namespace(u).sum(u))
+                for output in range(len(problem.codomain.leaves)):
+                    rows, count = problem.codomain.slice(output), problem.codomain.leaves[output].coordinates.parts
+                    n, a = _numbers(numerical[rows], count), _numbers(derivative[rows], count)
+                    if not _close(a, n, allowed, tolerance.relative):
+                        yield output, source, ("real", "imag")[part] if len(parts) == 2 else ""
+        return
+    cotangents = [_by_part(problem.codomain, leaf, draw, True) for leaf in range(len(problem.codomain.leaves))]
+    probes = [
+        (output, part, v)
+        for part in (1, 0)
+        for output, vectors in enumerate(cotangents)
+        for v in vectors[part : part + 1]
+    ]
+    slopes = {}
+    for source, parts in enumerate(directions):
+        for side, u in enumerate(parts):
+            numerical = _slope(projections, source, side, u)
+            for output, part, v in probes:
+                rows, count = problem.codomain.slice(output), problem.codomain.leaves[output].coordinates.parts
+                slopes[source, side, output, part] = float(v @ numerical[rows][part::count])
+    for output, part, v in probes:
+        count = problem.codomain.leaves[output].coordinates.parts
+        local = _embedded(projections, problem.codomain, output, part, v)[problem.codomain.slice(output)]
+        gradient = problem.vjp_of_output(output, local)
+        for source, parts in enumerate(directions):
+            section = gradient[problem.domain.slice(source)]
+            xp = namespace(gradient)
+            pairs = [
+                (float(section[side :: len(parts)] @ u), slopes[source, side, output, part])
+                for side, u in enumerate(parts)
+            ]
+            weight = sum(float(xp.sum(u)) for u in parts) * float(xp.sum(v))
+            if not _is_within(pairs, tolerance.absolute * weight, tolerance.relative):
+                yield output, source, ("real", "imag")[part] if count == 2 else ""
+
+
+def _is_within(pairs: list[tuple[float, float]], absolute: float, relative: float) -> bool:
+    difference = math.hypot(*(a - n for a, n in pairs))
+    return difference <= absolute + relative * math.hypot(*(n for _, n in pairs)) and math.isfinite(difference)
+
+
+def _close(derivative: Array, numerical: Array, absolute: float, relative: float) -> bool:
+    xp = namespace(numerical)
+    difference = _modulus(derivative - numerical)
+    within = (difference <= absolute + relative * _modulus(numerical)) & xp.isfinite(difference)
+    return bool(xp.all(within))
+
+
+def _numbers(vector: Array, parts: int) -> Array:
+    return namespace(vector).reshape(vector, (-1, parts))
+
+
+def _modulus(numbers: Array) -> Array:
+    xp = namespace(numbers)
+    return xp.sqrt(xp.sum(numbers * numbers, axis=1))
+
+
+def _by_part(space: Space, leaf: int, draw: UnitVectors, same: bool) -> list[Array]:
+    """A unit vector for the real numbers of a leaf, or two for the parts of its complex numbers, perhaps the same."""
+    coordinates = space.leaves[leaf].coordinates
+    if not coordinates.size:
+        return []
+    size, parts = coordinates.size // coordinates.parts, coordinates.parts
+    return [draw(size)] * parts if same else [draw(size) for _ in range(parts)]
+
+
+def _embedded(projections: Projections, space: Space, leaf: int, part: int, vector: Array) -> Array:
+    """The vector as those coordinates of the space, zero elsewhere."""
+    whole = projections.problem.zeros(space.size)
+    whole[space.slice(leaf)][part :: space.leaves[leaf].coordinates.parts] = vector
+    return whole
+
+
+def _slope(projections: Projections, leaf: int, part: int, u: Array) -> Array:
+    """J u by a central difference with the step of single entries. What the function raises escapes."""
+    problem, step = projections.problem, projections.options.step
+    move = problem.move(_embedded(projections, problem.domain, leaf, part, u) * step)
+    return problem.weighted(move, (1.0, -1.0), (0.5 / step, -0.5 / step))[: problem.codomain.size]
+
+
+def _confirmed(projections: Projections, comparison: Comparison) -> bool:
+    """Whether a wrong entry is wrong at the step and at half of it, and not at a kink."""
+    return any(pair.worst is not None and _is_wrong(projections, pair.worst) for pair in comparison.pairs.values())
+
+
+def _is_wrong(projections: Projections, entry: ComparedEntry) -> bool:
+    """Four evaluations along the entry's own column."""
+    unit = projections.problem.zeros(projections.problem.domain.size)
+    unit[entry.column] = 1.0
+    slopes, bends = [], []
+    for width in (1.0, 0.5):
+        try:
+            found = projections.two_sided_along(unit, width)
+        except OutOfReachError:
+            return False
+        slopes.append(float(found.odd[entry.row]) / found.step)
+        bends.append(abs(float(found.even[entry.row])) / found.step)
+    if not all(map(math.isfinite, slopes)) or not math.isfinite(entry.derivative):
+        return not math.isfinite(entry.derivative) and all(map(math.isfinite, slopes))
+    gap = min(abs(entry.derivative - slope) for slope in slopes)
+    # The tolerance is for the modulus of a complex number, of which the entry is one coordinate.
+    other_part = max(0.0, entry.difference**2 - (entry.derivative - entry.numerical) ** 2)
+    modulus = math.hypot(gap, math.sqrt(other_part))
+    steady = thresholds.PLATEAU_RTOL * gap
+    # Per step, the even part of a smooth function halves with the step, and that of a kink stays.
+    at_kink = bends[0] > steady and thresholds.KINK_SHRINKAGE * bends[1] > 2.0 * bends[0]
+    return modulus > entry.allowed and abs(slopes[1] - slopes[0]) <= steady and not at_kink
+
+
+def _largest(vector: Array) -> float:
+    """The largest size in a vector; infinite if one is not a number."""
+    xp = namespace(vector)
+    largest = float(xp.max(xp.abs(vector)))
+    return largest if largest == largest else math.inf

@@ -1,0 +1,159 @@
+"""What the interfaces need of a framework: binding user input, problems derived from it, points, and tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gradvet.core.problem import Problem
+from gradvet.core.results import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user passed."""
+
+    func: Callable[..., Any]
+    inputs: Any
+    kwargs: Mapping[str, Any] | None = None
+    surrogate: Callable[..., Any] | None = None
+
+    @property
+    def positional(self) -> tuple[Any, ...]:
+        """The positional arguments: the inputs if they are a tuple, otherwise the inputs as the only one."""
+        return self.inputs if type(self.inputs) is tuple else (self.inputs,)
+
+
+class Binding(Protocol):
+    """A function of flat arguments, some of which are checked."""
+
+    @property
+    def function(self) -> Callable[..., Any]: ...
+    @property
+    def arguments(self) -> tuple[Any, ...]: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+    @property
+    def surrogate(self) -> Callable[..., Any] | None:
+        """Another function of the same arguments, with whose slopes the derivative is compared."""
+        ...
+
+    @property
+    def checked(self) -> list[int]:
+        """The positions of the arguments that are checked."""
+        ...
+
+    def restricted(self, positions: Sequence[int]) -> Binding:
+        """The binding with these arguments alone checked; the others are constants."""
+        ...
+
+    def at(self, arguments: Iterable[Any]) -> Binding:
+        """The binding with other arguments."""
+        ...
+
+
+@dataclass(slots=True)
+class Point:
+    """A generated or given point in one or several forms, each made on demand."""
+
+    name: str
+    forms: Iterator[Any]
+    """Bindings, the preferred one first."""
+    given: bool = False
+    """Whether the user gave it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointRequest:
+    """Which points to generate."""
+
+    function: Callable[..., Any]
+    """The user's function, which is searched for integers before shapes are changed."""
+    regions: Any
+    """Regions of the inputs as the user gave them in `domain=`."""
+    seed: int
+    thorough: bool = False
+    empty: bool = True
+    """Whether shapes of length 0 are tried."""
+
+
+class Frontend(Protocol):
+    """One framework. Problems that it receives are those that it made."""
+
+    def bind(self, request: Request, *, widened: bool = False) -> Binding:
+        """Find the tensors in what the user passed; `widened` makes them double precision."""
+        ...
+
+    def problem(self, binding: Any, seed: int, *, masked: bool = False) -> Problem:
+        """The function at the point. Raises if it returns nothing that could have a derivative. Calls the function."""
+        ...
+
+    def problem_at(self, problem: Problem, binding: Any, seed: int) -> Problem:
+        """The problem at another point. Calls the function."""
+        ...
+
+    def binding(self, problem: Problem) -> Binding: ...
+    def reference(self, problem: Problem, request: Request, seed: int) -> Problem | None:
+        """The problem in float64; None if the function refuses float64 or returns other values there."""
+        ...
+
+    def second_order(self, problem: Problem, composition: str, seed: int) -> Problem:
+        """The problem whose derivative is the second derivative named `outer-over-inner`."""
+        ...
+
+    def points(self, problem: Problem, request: PointRequest) -> Iterator[Point]: ...
+    def shapes(self, problem: Problem, request: PointRequest) -> Iterator[Point]: ...
+    def is_strategy(self, value: Any) -> bool:
+        """Whether a value is a Hypothesis strategy."""
+        ...
+
+    def examples(self, strategy: Any, count: int, seed: int) -> list[Any]: ...
+    def has_dimensions(self, problem: Problem) -> bool:
+        """Whether an input has a shape that could be changed."""
+        ...
+
+    def may_crash(self, problem: Problem) -> bool:
+        """Whether kernels of the user on a device could end the process at other shapes."""
+        ...
+
+    def preserved_state(self, function: Any, arguments: Sequence[Any]) -> AbstractContextManager[None]:
+        """Restore random states, buffers, gradients and arguments on exit."""
+        ...
+
+    def preserved_random_state(self) -> AbstractContextManager[None]: ...
+    def is_unsupported(self, error: BaseException) -> bool:
+        """Whether an exception says that the framework does not offer what was asked for."""
+        ...
+
+    def notes(self, problem: Problem) -> Iterator[str]:
+        """Sentences about inputs and outputs for the report."""
+        ...
+
+    def add_note(self, error: Exception, arguments: Sequence[Any], masked: bool) -> None:
+        """Add a note to an exception if the kind of the inputs may explain it."""
+        ...
+
+    def with_other_semantics_tried(
+        self, report: Report, arguments: Sequence[Any], masked: bool, again: Callable[[bool], Report]
+    ) -> Report:
+        """A failed report with a sentence about the verdict with the other value of `masked`, if that may differ."""
+        ...
+
+    def registration_complaints(self, request: Request) -> Mapping[str, str] | None:
+        """Complaints about a custom operator by test, empty if it passes; None if the function is none."""
+        ...
+
+    def draws_random_numbers(self, request: Request) -> bool: ...
+    def compiled(self, problem: Problem, request: Request) -> Problem:
+        """The problem with the function compiled."""
+        ...
+
+    def numerical_jacobian(self, request: Request, seed: int) -> Any:
+        """The Jacobian by finite differences with error bars."""
+        ...

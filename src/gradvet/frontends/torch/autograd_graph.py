@@ -1,0 +1,230 @@
+"""The autograd graph behind the outputs: its nodes, builtin or custom rules, hooks, and the cause of an exception.
+
+Backward passes themselves are in `derivatives`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from gradvet.errors import DerivativeError, UnsupportedError
+from gradvet.frontends.torch import private
+
+if TYPE_CHECKING:
+    from gradvet.frontends.torch.problem import TorchProblem
+
+BUILTIN = re.compile(r"\w+Backward\d+|torch::autograd::\w+|CopyBackwards|CopySlices")
+"""Names of torch's own nodes. The node of an `autograd.Function` is named after its class, without a number."""
+
+WRAPPERS = frozenset({"CopySlices", "torch::autograd::CopySlices"})
+"""Nodes of operators that wrote to a view. They hide the operator's own node, which may be custom."""
+
+DECOMPOSITIONS = ("LinalgEig", "LinalgSvd", "LinalgQr")
+"""Beginnings of the names of operators whose derivatives divide by differences of eigenvalues or by pivots."""
+
+SMOOTH = re.compile(
+    r"""
+    AccumulateGrad | Add | Addbmm | Addcdiv | Addcmul | Addmm | Addmv | AsStrided | Atan | Atanh | Asinh | Baddbmm |
+    Bmm | Cat | Clone | Complex | Conj | ConjPhysical | Convolution | CopySlices | Cos | Cosh | Cumsum | Diagonal |
+    Digamma | Div | Dot | Erf | Erfc | Exp | Exp2 | Expand | Expm1 | Flip | Imag | IndexSelect | Index |
+    Lgamma | Log | Log10 | Log1P | Log2 | LogSigmoid | LogSoftmax | Logaddexp | Logcumsumexp | Logsumexp | Mean |
+    Mm | Mul | Mv | Neg | Permute | Polygamma | Pow | Real | Reciprocal | Repeat | ReshapeAlias | Roll |
+    Rsqrt | Rsub | Select | Sigmoid | Silu | Sin | Sinc | Sinh | Slice | Softmax | Softplus | SpecialErfcx | Split |
+    SplitWithSizes | Sqrt | Squeeze | Stack | Sub | Sum | T | Tan | Tanh | ToCopy | Trace | Transpose |
+    Tril | Triu | Unbind | UnsafeView | Unsqueeze | Var | View | ViewAsComplex | ViewAsReal | Where
+    """,
+    re.VERBOSE,
+)
+"""Operators without kinks."""
+
+ROUNDING = frozenset({"DivBackward2", "DivBackward3"})
+"""Division with a `rounding_mode`."""
+
+MISUSE_PHRASES = ("inplace operation", "second time")
+"""Phrases in messages of torch's nodes about a graph that the function's code made unusable."""
+
+HOOK_ERRORS = (AttributeError, NameError, ZeroDivisionError)
+"""Exceptions that hooks raise and torch's own nodes do not."""
+
+UNSUPPORTED_PHRASES = (
+    "not implemented",
+    "has not been implemented",
+    "does not support it",
+    "must implement the jvp",
+    "must implement a jvp",
+    "once_differentiable",
+    "setup_context",
+    "vmap staticmethod",
+    "generate_vmap_rule",
+    "batching rule not implemented",
+    "does not support forward",
+    "not support for forward ad",
+    "not supported for forward",
+    "nested forward mode ad is not supported",
+    "does not currently support",
+    "is not supported",
+    "not differentiable",
+    "double backward",
+    "sparse csr tensors do not have",
+    "cannot access data pointer",
+    "data-dependent control flow",
+    "torch.utils.checkpoint",
+    "do not have strides",
+)
+"""Phrases, in lower case, of torch's messages about operators without a derivative of some kind."""
+
+
+APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
+"""The code that runs when an `autograd.Function` is applied."""
+
+
+def nodes_behind(outputs: Sequence[Any]) -> Iterator[Any]:
+    """Every node of the graph behind some outputs, once."""
+    seen = {output.grad_fn for output in outputs} - {None}
+    waiting = list(seen)
+    seen.add(None)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for following, _ in node.next_functions:
+            if following not in seen:
+                seen.add(following)
+                waiting.append(following)
+
+
+@functools.lru_cache(maxsize=1024)
+def is_builtin_name(name: str) -> bool:
+    """Whether a node of this name is torch's own."""
+    return BUILTIN.fullmatch(name) is not None
+
+
+def has_custom_function(outputs: Sequence[Any]) -> bool:
+    """Whether the graph behind the outputs has a node of an `autograd.Function`."""
+    return any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in nodes_behind(outputs))
+
+
+class TorchRules:
+    """The derivative rules in the graph of a problem."""
+
+    def __init__(self, problem: TorchProblem) -> None:
+        self._problem = problem
+
+    @property
+    def are_builtin(self) -> bool:
+        return not self.has_custom and not self._problem.is_hooked
+
+    @property
+    def has_custom(self) -> bool:
+        names = self._problem.node_names
+        return not all(map(is_builtin_name, names)) or (
+            not names.isdisjoint(WRAPPERS) and self._problem.applies_function
+        )
+
+    @property
+    def is_smooth_branch(self) -> bool:
+        names = self._problem.node_names
+        smooth = all(SMOOTH.fullmatch(_operator(name)) for name in names) and not names & ROUNDING
+        return "WhereBackward0" in names and smooth
+
+    @property
+    def decomposes(self) -> bool:
+        return any(name.startswith(DECOMPOSITIONS) for name in self._problem.node_names)
+
+    def calls_one_operator(self) -> bool:
+        with CallCounter() as calls:
+            self._problem.call_differentiable(self._problem.arguments)
+        return calls.count <= 1 and self.are_builtin
+
+
+def _operator(name: str) -> str:
+    """The operator of a node: `Exp` of `ExpBackward0`."""
+    return name.removeprefix("torch::autograd::").rstrip("0123456789").removesuffix("Backward")
+
+
+def have_hooks(tensors: Sequence[Any]) -> bool:
+    """Whether one of the tensors has hooks, which the graph does not show."""
+    return any(isinstance(tensor, Tensor) and private.has_hooks(tensor) for tensor in tensors)
+
+
+def is_unsupported_error(error: BaseException) -> bool:
+    """Whether an exception says that torch does not offer what was asked for."""
+    if isinstance(error, NotImplementedError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(phrase in text for phrase in UNSUPPORTED_PHRASES)
+
+
+def classify_backward_error(error: Exception, rules: TorchRules, *, users_graph: bool) -> None:
+    """Raise the cause of an exception of a backward pass: a custom rule, or an operator without a derivative.
+
+    `users_graph` says that the user's code recorded the graph and may have made it unusable. If neither cause is known,
+    nothing is raised.
+    """
+    if isinstance(error, (torch.OutOfMemoryError, DerivativeError, UnsupportedError)) or is_unsupported_error(error):
+        return
+    line = (str(error).strip().splitlines() or [""])[0]
+    misused = users_graph and any(phrase in str(error) for phrase in MISUSE_PHRASES)
+    if not misused and not isinstance(error, HOOK_ERRORS) and not rules.has_custom:
+        raise UnsupportedError(f"{type(error).__name__}: {line}") from error
+    raise DerivativeError(f"the backward pass raises {type(error).__name__}: {line[:300]}") from error
+
+
+def applies_function(call: Callable[[], object]) -> bool:
+    """Whether a call applies an `autograd.Function`, seen by a profiling function; True if a profiler is in the way."""
+    if sys.getprofile() is not None:
+        return True
+    applied = False
+
+    def notice(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal applied
+        applied = applied or (event == "call" and frame.f_code is APPLY)
+
+    sys.setprofile(notice)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return applied
+
+
+class CallCounter(TorchFunctionMode):
+    """Counts the calls of torch by user code whose results require grad.
+
+    Calls that a function of torch, such as a loss or a module, makes itself count as one call.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._callers: set[object] = set()
+
+    @property
+    def count(self) -> int:
+        return len(self._callers)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        parts = result if isinstance(result, (tuple, list)) else (result,)
+        if any(isinstance(part, Tensor) and part.requires_grad for part in parts):
+            frame = inspect.currentframe()
+            self._callers.add(_outermost_in_torch(frame and frame.f_back) or object())
+        return result
+
+
+def _outermost_in_torch(frame: FrameType | None) -> FrameType | None:
+    """The frame of torch's function that user code called; None if user code made the call itself."""
+    found = None
+    while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith("torch."):
+        found, frame = frame, frame.f_back
+    return found

@@ -1,0 +1,384 @@
+"""Runs a function in double precision whatever it casts, captures or draws: operators are intercepted one by one.
+
+Contains the mode and the record of random draws. Whether the result is a float64 reference is decided in `reference`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from gradvet.frontends.torch import private
+
+DOUBLE = (torch.float64, torch.complex128)
+
+DRAWS = frozenset(
+    [
+        "bernoulli",
+        "binomial",
+        "cauchy",
+        "exponential",
+        "geometric",
+        "log_normal",
+        "multinomial",
+        "native_dropout",
+        "normal",
+        "poisson",
+        "rand",
+        "rand_like",
+        "randint",
+        "randint_like",
+        "randn",
+        "randn_like",
+        "random",
+        "randperm",
+        "uniform",
+    ]
+)
+"""Operators that only draw. Fused attention is tagged as random too, and its result is computed from its inputs."""
+
+NORMAL_OF_TENSORS = frozenset(f"aten::normal.{kind}" for kind in ("Tensor_float", "float_Tensor", "Tensor_Tensor"))
+"""Operators that add a tensor of means to what they draw, or multiply it by a tensor of deviations."""
+
+STRICT_FUNCTIONS = frozenset(
+    {
+        torch.conv1d,
+        torch.conv2d,
+        torch.conv3d,
+        torch.conv_transpose1d,
+        torch.conv_transpose2d,
+        torch.conv_transpose3d,
+        functional.scaled_dot_product_attention,
+        functional.multi_head_attention_forward,
+    }
+)
+"""Functions that refuse arguments of different formats before they call an operator."""
+
+AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
+class RefusedError(RuntimeError):
+    """An operator would write double precision into a tensor of lower precision, or reads the bits of a number."""
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float64 for floating-point formats, complex128 for complex ones, integers and booleans as they are."""
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else dtype
+
+
+def widened(value: Any) -> Any:
+    """A value with all its tensors and dtypes in double precision; the same object where nothing changes."""
+    if isinstance(value, (Tensor, torch.dtype)):
+        dtype = value.dtype if isinstance(value, Tensor) else value
+        wide = wide_dtype(dtype)
+        if wide is dtype:
+            return value
+        return value.to(wide) if isinstance(value, Tensor) else wide
+    if isinstance(value, (list, tuple)):
+        items = [widened(item) for item in value]
+        if all(one is other for one, other in zip(items, value, strict=True)):
+            return value
+        return type(value)(items) if type(value) in (list, tuple) else type(value)(*items)
+    return value
+
+
+def _is_strided(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout is torch.strided
+
+
+def largest_eps(value: Any) -> float:
+    """The largest eps of the floating-point and complex tensors in nested sequences; 0 if there is none."""
+    if isinstance(value, Tensor):
+        return float(torch.finfo(value.dtype).eps) if value.is_floating_point() or value.is_complex() else 0.0
+    if isinstance(value, (list, tuple)):
+        return max(map(largest_eps, value), default=0.0)
+    return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Traits:
+    """What is known about an operator from its schema."""
+
+    name: str
+    draws: bool
+    writes: tuple[tuple[int, str], ...]
+    """Position and name of the arguments that it writes to."""
+    is_view: bool
+    has_dtype: bool
+    flag: int | None
+    """Position of the argument that asks for float32 results of half-precision inputs."""
+    body: Callable[..., Any] | None
+    """The Python function that an operator of the user runs."""
+
+    @classmethod
+    def of(cls, operator: Any) -> _Traits:
+        schema = private.schema_of(operator)
+        arguments = list(schema.arguments)
+        base = schema.name.removeprefix("aten::")
+        names = [argument.name for argument in arguments]
+        writes = tuple((i, a.name) for i, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write)
+        return cls(
+            f"{schema.name}.{schema.overload_name}",
+            torch.Tag.nondeterministic_seeded in operator.tags
+            and base.removesuffix("_") in DRAWS
+            and bool(writes) == base.endswith("_"),
+            writes,
+            any(value.alias_info is not None and not value.alias_info.is_write for value in schema.returns),
+            "dtype" in names,
+            names.index("half_to_float") if "half_to_float" in names else None,
+            private.operator_body(operator),
+        )
+
+
+class _OperatorTraits(dict[Any, _Traits]):
+    def __missing__(self, operator: Any) -> _Traits:
+        self[operator] = _Traits.of(operator)
+        return self[operator]
+
+
+_TRAITS = _OperatorTraits()
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """The dtypes of a draw: of its tensor arguments in order, and of its result."""
+
+    arguments: tuple[torch.dtype, ...]
+    result: torch.dtype
+
+
+@dataclass(slots=True)
+class Formats:
+    """In which formats a function rounds its results and draws random numbers.
+
+    Draws are kept by operator and state of the generator: from the same state the same operator draws the same numbers
+    in the same format, and others in another format.
+    """
+
+    rounding: float = 0.0
+    """The eps of the coarsest format in which an operator returned a result, views of captured tensors left out."""
+    _by_state: dict[tuple[str, bytes], _Draw] = field(default_factory=dict)
+    _by_name: dict[str, _Draw] = field(default_factory=dict)
+
+    @property
+    def has_draws(self) -> bool:
+        return bool(self._by_name)
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], arguments: Sequence[Any]) -> Formats:
+        """The formats of one call of the function; none if operators cannot be intercepted."""
+        formats = cls()
+        mode = private.operator_mode(formats._recorded)
+        if mode is not None:
+            with mode:
+                function(*arguments)
+        return formats
+
+    def of_draw(self, name: str, state: bytes) -> _Draw | None:
+        """The formats in which the operator drew from this state, or last drew at all."""
+        return self._by_state.get((name, state)) or self._by_name.get(name)
+
+    def _recorded(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        traits = _TRAITS[operator]
+        if not traits.draws:
+            result = operator(*args, **kwargs)
+            if not traits.is_view:
+                self.rounding = max(self.rounding, largest_eps(result))
+            return result
+        state = _generator_state(args, kwargs)
+        dtypes = tuple(value.dtype for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        result = operator(*args, **kwargs)
+        first = result[0] if isinstance(result, (tuple, list)) else result
+        self._by_state[traits.name, state] = self._by_name[traits.name] = _Draw(dtypes, first.dtype)
+        return result
+
+
+def _generator_state(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+    """The state of the generator from which an operator with these arguments draws."""
+    generator = next((value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)), None)
+    if generator is not None:
+        state = generator.get_state()
+    else:
+        place = next((value.device for value in args if isinstance(value, Tensor)), kwargs.get("device"))
+        device = torch.device(place or "cpu")
+        state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+    return ctypes.string_at(state.data_ptr(), state.numel())
+
+
+class _WideArguments(TorchFunctionMode):
+    """Widens the arguments of functions that would refuse them."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in STRICT_FUNCTIONS:
+            args, kwargs = widened(args), {name: widened(value) for name, value in kwargs.items()}
+        return func(*args, **kwargs)
+
+
+class DoublePrecision:
+    """A mode in which every operator computes in double precision and draws in the formats of a record.
+
+    Tensors of lower precision are widened when they enter an operator, casts to lower formats are left out, autocast is
+    off. An operator that would write into a tensor of lower precision raises `RefusedError`. `strict` also widens
+    the arguments of functions that compare their formats first, at some cost for every call.
+    """
+
+    def __init__(self, formats: Formats, *, strict: bool = False) -> None:
+        self._formats = formats
+        self._wide_arguments = _WideArguments() if strict else nullcontext()
+        self._mode = private.operator_mode(self._run)
+        self._depth = 0
+        self._stand_ins: set[Any] = set()
+        """The memory of copies whose views were taken: a write to them would be lost."""
+        self.coarsest = 0.0
+        """The largest eps of results that an operator returned in lower precision although its inputs were double."""
+        self.was_refused = False
+
+    @property
+    def is_available(self) -> bool:
+        return self._mode is not None
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, called in the mode."""
+
+        def in_double_precision(*values: Any) -> Any:
+            with self.active():
+                return function(*values)
+
+        return in_double_precision
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Enter the mode, unless it is entered already."""
+        if self._depth or self._mode is None:
+            yield
+            return
+        with _without_autocast(), _default_double():
+            self._depth += 1
+            try:
+                with self._mode, self._wide_arguments:
+                    yield
+            finally:
+                self._depth -= 1
+                self._stand_ins.clear()
+
+    def _run(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        traits = _TRAITS[operator]
+        if traits.writes:
+            self._refuse_narrow_writes(traits, args, kwargs)
+        if traits.draws:
+            formats = self._formats.of_draw(traits.name, _generator_state(args, kwargs))
+            if formats is not None:
+                return widened(_drawn(operator, traits, formats, args, kwargs))
+        if traits.name == "aten::view.dtype":
+            return self._reinterpreted(operator, args)
+        given = [widened(value) for value in args]
+        words = {name: widened(value) for name, value in kwargs.items()}
+        if traits.is_view and traits.name != "aten::lift_fresh.":
+            copies = [one for one, other in zip(given, args, strict=True) if one is not other]
+            self._stand_ins.update(map(private.storage_reference, filter(_is_strided, copies)))
+        if traits.flag is not None and traits.flag < len(given):
+            given[traits.flag] = False
+        if traits.body is not None:
+            with self._mode:  # type: ignore[union-attr]
+                return self._kept(traits.body(*given, **words))
+        return self._kept(operator(*given, **words))
+
+    def _kept(self, result: Any) -> Any:
+        wide = widened(result)
+        if wide is not result:
+            self.coarsest = max(self.coarsest, largest_eps(result))
+        return wide
+
+    def _refuse_narrow_writes(self, traits: _Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        for position, name in traits.writes:
+            value = args[position] if position < len(args) else kwargs.get(name)
+            for tensor in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(tensor, Tensor) and self._stands_for_narrow(tensor):
+                    self.was_refused = True
+                    raise RefusedError(f"{traits.name} writes into a tensor of lower precision")
+
+    def _stands_for_narrow(self, tensor: Tensor) -> bool:
+        """Whether a tensor has lower precision, or is a view of the copy that stands for one that has."""
+        if tensor.dtype is not wide_dtype(tensor.dtype):
+            return True
+        return bool(self._stand_ins) and _is_strided(tensor) and private.storage_reference(tensor) in self._stand_ins
+
+    def _reinterpreted(self, operator: Any, args: Sequence[Any]) -> Any:
+        """Bits of integers as numbers; those of numbers depend on their format."""
+        if args[0].dtype.is_floating_point or args[0].dtype.is_complex:
+            self.was_refused = True
+            raise RefusedError("the bits of a number are read as another type")
+        return widened(operator(*args))
+
+
+def _drawn(operator: Any, traits: _Traits, formats: _Draw, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The draw in the recorded formats."""
+    dtypes = iter(formats.arguments)
+
+    def narrow(value: Any) -> Any:
+        return value.to(next(dtypes, value.dtype)) if isinstance(value, Tensor) else value
+
+    if traits.name.startswith("aten::native_dropout."):
+        # The mask alone is drawn: the other result is computed from the input.
+        x, probability = args[0], args[1]
+        mask = operator(torch.ones_like(x, dtype=formats.arguments[0]), *args[1:], **kwargs)[1]
+        kept = 0.0 if probability == 1.0 else 1.0 / (1.0 - probability)
+        return (widened(x) * mask * kept if args[2] is not False else widened(x)), mask
+    if traits.name in NORMAL_OF_TENSORS:
+        # The result depends on mean and deviation: standard numbers alone are drawn.
+        pair = (*args[:2], 1.0)[:2]
+        standard = [
+            torch.full_like(x, constant, dtype=next(dtypes)) if isinstance(x, Tensor) else constant
+            for x, constant in zip(pair, (0.0, 1.0), strict=True)
+        ]
+        mean, deviation = map(widened, pair)
+        return widened(operator(*standard, *args[2:], **kwargs)) * deviation + mean
+    if traits.writes:
+        own = args[0] if args else kwargs["self"]
+        fresh = torch.empty_like(own, dtype=next(dtypes, own.dtype))
+        operator(fresh, *map(narrow, args[1:]), **{name: narrow(value) for name, value in kwargs.items()})
+        return own.copy_(fresh)
+    words = {name: narrow(value) for name, value in kwargs.items()}
+    if traits.has_dtype:
+        words["dtype"] = formats.result
+    return operator(*map(narrow, args), **words)
+
+
+@contextmanager
+def _default_double() -> Iterator[None]:
+    """Factory functions without a dtype, and quotients of integers, are double precision."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def _without_autocast() -> Iterator[None]:
+    """Autocast off, and no cast of a parameter kept: a kept one would be used in both precisions."""
+    enabled = [device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)]
+    keeps = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    for device in enabled:
+        torch.set_autocast_enabled(device, False)
+    try:
+        yield
+    finally:
+        for device in enabled:
+            torch.set_autocast_enabled(device, True)
+        torch.set_autocast_cache_enabled(keeps)

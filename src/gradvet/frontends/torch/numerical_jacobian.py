@@ -1,0 +1,146 @@
+"""The Jacobian by finite differences with error bars, in the shapes of the user's tensors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradvet.core.context import Context
+from gradvet.core.extrapolation import SlopeFit, fit_slope
+from gradvet.core.finite_differences import Prediction, steps_for, sweep_steps
+from gradvet.core.problem import Evaluation
+from gradvet.core.spaces import Space
+from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch.arguments import require_output
+from gradvet.frontends.torch.binding import Request, bind
+from gradvet.frontends.torch.coordinates import Dense
+from gradvet.frontends.torch.preservation import preserved_state
+from gradvet.frontends.torch.problem import TorchProblem
+from gradvet.frontends.torch.random_state import preserved_rng
+from gradvet.options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class NumericalJacobian:
+    """Blocks of slopes by output and input; each has the output's shape followed by the input's.
+
+    A complex number is two real ones: its shape has a 2 (real, imaginary) at its end.
+    """
+
+    values: tuple[tuple[Tensor, ...], ...]
+    errors: tuple[tuple[Tensor, ...], ...]
+    outputs: tuple[str, ...]
+    inputs: tuple[str, ...]
+
+    @property
+    def value(self) -> Tensor:
+        """The only block."""
+        return _only(self.values)
+
+    @property
+    def error(self) -> Tensor:
+        """The error bars of the only block."""
+        return _only(self.errors)
+
+
+def jacobian_of(request: Request, seed: int = 0) -> NumericalJacobian:
+    """Measure every column by a step sweep. Calls the function."""
+    with preserved_rng():
+        binding = bind(request)
+        with preserved_state(request.func, binding.arguments):
+            problem = TorchProblem(binding, seed)
+            require_output(problem)
+            whole = _WholeProblem(problem, Space(problem.codomain.leaves + problem.nondifferentiable.leaves))
+            return _blocks(problem, whole.codomain, *_measured(Context(problem, Options(seed=seed)), whole))
+
+
+@dataclass(frozen=True, slots=True)
+class _WholeProblem:
+    """A problem whose codomain holds all numeric outputs."""
+
+    problem: TorchProblem
+    codomain: Space
+
+    @property
+    def value(self) -> Tensor:
+        return self.problem.value
+
+    @property
+    def eps(self) -> float:
+        return self.problem.eps
+
+    def evaluate_at(self, displacement: Tensor) -> Evaluation:
+        return self.problem.evaluate_at(displacement)
+
+
+def _measured(context: Context, whole: _WholeProblem) -> tuple[Tensor, Tensor]:
+    rows, columns = whole.codomain.size, context.problem.domain.size
+    values, errors = torch.zeros(rows, columns, dtype=torch.float64), torch.zeros(rows, columns, dtype=torch.float64)
+    repeat_noise = (whole.evaluate_at(context.problem.zeros(columns)).values - whole.value).abs().nan_to_num()
+    for column in range(columns):
+        size, own = float(context.lengths[column]), abs(float(context.problem.point[column]))
+        found = _column(context, whole, column, size, repeat_noise)
+        if 0.0 < own < size / 2.0:
+            # Large steps may miss the behaviour next to a small number.
+            found = [
+                _nearer(*pair) for pair in zip(found, _column(context, whole, column, own, repeat_noise), strict=True)
+            ]
+        for row, (value, error) in enumerate(found):
+            values[row, column], errors[row, column] = value, error
+    return values, errors
+
+
+def _column(
+    context: Context, whole: _WholeProblem, column: int, size: float, repeat_noise: Tensor
+) -> list[tuple[float, float]]:
+    """The slope of every output along one coordinate, with step length `size`."""
+    u = context.problem.zeros(context.problem.domain.size)
+    u[column] = size
+    units = torch.eye(whole.codomain.size, dtype=torch.float64)
+    predictions = [Prediction(unit, lambda displacement, t: 0.0) for unit in units]
+    sweeps = sweep_steps(whole, u, predictions, repeat_noise, steps_for(whole.eps), whole.eps)
+    return [_slope(fit_slope(step_sweep), size) for step_sweep in sweeps]
+
+
+def _slope(fit: SlopeFit, size: float) -> tuple[float, float]:
+    """A value and its error bar: infinite where there is no slope, half the difference of two slopes at a kink."""
+    bar = math.inf if fit.is_steep or fit.jumps else fit.error.error
+    if fit.has_kink_plateau:
+        bar += abs(fit.kink.value) + fit.kink.error
+    return fit.error.value / size, bar / size
+
+
+def _nearer(wide: tuple[float, float], near: tuple[float, float]) -> tuple[float, float]:
+    """The more accurate of two estimates that agree; otherwise the one with the smaller steps."""
+    return near if not abs(wide[0] - near[0]) <= wide[1] + near[1] or near[1] < wide[1] else wide
+
+
+def _blocks(problem: TorchProblem, codomain: Space, values: Tensor, errors: Tensor) -> NumericalJacobian:
+    def cut(matrix: Tensor) -> tuple[tuple[Tensor, ...], ...]:
+        return tuple(
+            tuple(
+                matrix[codomain.slice(i), problem.domain.slice(j)].reshape(
+                    *_shape(output.coordinates), *_shape(source.coordinates)
+                )
+                for j, source in enumerate(problem.domain.leaves)
+            )
+            for i, output in enumerate(codomain.leaves)
+        )
+
+    names = tuple(leaf.name for leaf in codomain.leaves), tuple(leaf.name for leaf in problem.domain.leaves)
+    return NumericalJacobian(cut(values), cut(errors), *names)
+
+
+def _shape(coordinates: object) -> tuple[int, ...]:
+    if isinstance(coordinates, Dense):
+        return (*coordinates.shape, 2) if coordinates.parts == 2 else tuple(coordinates.shape)
+    return (coordinates.size,)  # type: ignore[attr-defined]
+
+
+def _only(blocks: tuple[tuple[Tensor, ...], ...]) -> Tensor:
+    if len(blocks) != 1 or len(blocks[0]) != 1:
+        raise InvalidProblemError("there are several outputs or inputs: take a block of `values` or `errors`")
+    return blocks[0][0]

@@ -1,0 +1,92 @@
+"""Saves, restores and seeds the global random generators of torch, Python and NumPy."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from gradvet.frontends.torch import private
+
+
+class TorchRandomState:
+    """The state of torch's generators at one moment."""
+
+    __slots__ = ("_cuda", "_torch")
+
+    def __init__(self) -> None:
+        self._torch = torch.get_rng_state()
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+
+    def restore_torch(self) -> None:
+        torch.default_generator.set_state(self._torch)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
+
+
+class HostRandomState:
+    """The state of Python's and NumPy's global generators at one moment."""
+
+    __slots__ = ("_numpy", "_python")
+
+    def __init__(self) -> None:
+        self._python = private.python_state()
+        self._numpy = private.numpy_state()
+
+    def is_current(self) -> bool:
+        """Whether no number has been drawn since."""
+        return self._python == private.python_state() and (
+            self._numpy is None or bool(self._numpy == private.numpy_state())
+        )
+
+    def restore(self) -> None:
+        """Write back the states that have changed."""
+        if self._python != private.python_state():
+            private.set_python_state(self._python)
+        if self._numpy is not None and self._numpy != private.numpy_state():
+            private.set_numpy_state(self._numpy)
+
+
+class RandomState(TorchRandomState):
+    """The state of all generators that a function may draw from, at one moment."""
+
+    __slots__ = ("_host",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._host = HostRandomState()
+
+    def restore(self) -> None:
+        self.restore_torch()
+        self._host.restore()
+
+    def is_host_current(self) -> bool:
+        """Whether no number has been drawn from Python's and NumPy's generators since."""
+        return self._host.is_current()
+
+
+@contextmanager
+def preserved_rng() -> Iterator[None]:
+    """Restore all random states on exit."""
+    state = RandomState()
+    try:
+        yield
+    finally:
+        state.restore()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed all generators on entry and restore their states on exit."""
+    with preserved_rng():
+        # Not torch.manual_seed, which loads the compiler (seconds).
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(seed)
+        random.seed(seed)
+        if numpy := sys.modules.get("numpy"):
+            numpy.random.seed(seed)
+        yield

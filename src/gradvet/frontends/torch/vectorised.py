@@ -1,0 +1,152 @@
+"""Many points or many rows in one call: vmap of the function or of its backward pass, or a captured CUDA graph.
+
+A vectorised call runs other kernels, and a replayed graph does not call the function at all, so the engine compares
+both with plain calls before it relies on them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gradvet.frontends.torch.coordinates import WORKING_DTYPE, Dense
+from gradvet.frontends.torch.layouts.strided import Strided
+
+if TYPE_CHECKING:
+    from gradvet.frontends.torch.problem import TorchProblem
+
+GRAPH_POINTS = 32
+"""Points in one captured graph."""
+
+
+def evaluate_together(problem: TorchProblem, displacements: Tensor) -> Tensor | None:
+    """The outputs at each displaced point by one `vmap` of the function; None if it cannot be mapped."""
+    pieces = torch.split(displacements, [leaf.coordinates.size for leaf in problem.domain.leaves], dim=1)
+    points: list[Any] = [layout.points(piece) for layout, piece in zip(problem.layouts, pieces, strict=True)]
+    if not problem.is_plain or any(point is None for point in points):
+        return None
+
+    def outputs(*values: Tensor) -> tuple[Tensor, ...]:
+        return tuple(problem.call(problem.arguments_with(values)))
+
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            found = torch.func.vmap(outputs)(*points)
+    except Exception:  # the points can still be evaluated one by one
+        return None
+    return _rows(found, len(displacements), problem.home)
+
+
+def vjp_rows(problem: TorchProblem, output: int, rows: range) -> Tensor | None:
+    """Some rows of one output by one batched backward pass; None if the derivative cannot be mapped."""
+    chosen = problem.differentiable_outputs[output]
+    if not problem.is_plain or any(tensor.layout is not torch.strided for tensor in (chosen, *problem.inputs)):
+        return None
+    coordinates = problem.codomain.leaves[output].coordinates
+    assert isinstance(coordinates, Dense)
+    units = torch.zeros(len(rows), coordinates.size, dtype=WORKING_DTYPE, device=problem.home)
+    units[:, rows.start : rows.stop].fill_diagonal_(1.0)
+    cotangents = coordinates.unflatten_rows(units)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gradients = torch.autograd.grad(
+                chosen, problem.inputs, cotangents, retain_graph=True, allow_unused=True, is_grads_batched=True
+            )
+    except Exception:  # the rows can still be computed one by one
+        return None
+    problem.cost.pulls += 1
+    found = [
+        units.new_zeros(len(rows), *tensor.shape, dtype=tensor.dtype) if gradient is None else gradient
+        for tensor, gradient in zip(problem.inputs, gradients, strict=True)
+    ]
+    return _rows(found, len(rows), problem.home)
+
+
+def _rows(values: Any, number: int, home: torch.device) -> Tensor | None:
+    """Batched values as real coordinates, one row each; None if one of them is not strided."""
+    columns = []
+    for value in values:
+        if value.layout is not torch.strided:
+            return None
+        real = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+        columns.append(real.detach().reshape(number, -1).to(home, WORKING_DTYPE))
+    return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
+
+
+class CapturedEvaluations:
+    """A CUDA graph with the launches of a block of evaluations: points are copied in, values are copied out.
+
+    On a GPU a small function spends its time on launches, and a graph needs one for a whole block. It also serves
+    functions that `vmap` cannot map, such as kernels of the user.
+    """
+
+    def __init__(self, problem: TorchProblem, layouts: Sequence[Strided]) -> None:
+        self._points = [layout.base.expand(GRAPH_POINTS, *layout.base.shape).clone() for layout in layouts]
+        self._graph = torch.cuda.CUDAGraph()
+        with _synchronisation_forbidden():
+            problem.call(problem.arguments)
+        # First calls may allocate and compile, which must not happen on the stream that captures.
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._evaluate(problem, layouts, 1)
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(self._graph):
+            self._values = self._evaluate(problem, layouts, GRAPH_POINTS)
+
+    def _evaluate(self, problem: TorchProblem, layouts: Sequence[Strided], number: int) -> Tensor:
+        rows = []
+        for index in range(number):
+            for layout, points in zip(layouts, self._points, strict=True):
+                layout.put(points[index])
+            rows.append(problem.values(problem.arguments))
+        return torch.stack(rows)
+
+    def at(self, points: Sequence[Tensor]) -> Tensor:
+        """The outputs at up to `GRAPH_POINTS` points."""
+        number = len(points[0])
+        for own, given in zip(self._points, points, strict=True):
+            own[:number] = given
+        self._graph.replay()
+        return self._values[:number].clone()
+
+
+@contextmanager
+def _synchronisation_forbidden() -> Iterator[None]:
+    """Raise if the function waits for the GPU: it cannot be captured, and trying would break torch's generators."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Synchronization debug mode")
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+
+def evaluate_replayed(problem: TorchProblem, displacements: Tensor) -> Tensor | None:
+    """The outputs at each displaced point by replays of one graph; None if the function cannot be captured."""
+    layouts = [layout for layout in problem.layouts if isinstance(layout, Strided)]
+    if problem.home.type != "cuda" or not problem.is_plain or len(layouts) < len(problem.layouts):
+        return None
+    pieces = torch.split(displacements, [leaf.coordinates.size for leaf in problem.domain.leaves], dim=1)
+    points = [layout.points(piece).split(GRAPH_POINTS) for layout, piece in zip(layouts, pieces, strict=True)]
+    try:
+        with torch.no_grad(), torch.cuda.device(problem.home):
+            if problem.captured is None:
+                problem.captured = CapturedEvaluations(problem, layouts)
+            for layout in layouts:
+                layout.put(layout.base)  # marks it as perturbed: a replay writes to it unnoticed
+            return torch.cat([problem.captured.at(block) for block in zip(*points, strict=True)])
+    except Exception:  # the points can still be evaluated one by one
+        return None
+    finally:
+        for layout in layouts:
+            layout.restore()

@@ -1,0 +1,211 @@
+"""The ledger of a report as table rows and sentences, shared by all renderers. This module decides no layout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gradvet.core.results import LedgerRow, Report, Verdict
+from gradvet.reports.wording import notable_findings
+
+HEADINGS = ("input", "precision", "mode", "compared", "resolution", "verdict")
+MAX_ROWS = 8
+"""Number of rows up to which every row is shown; more are summarised by verdict."""
+
+MAX_WORST = 5
+"""Number of open rows that are listed one by one if the ledger is summarised, and of sentences about them."""
+
+GIVEN = "given"
+"""Name of the precision of the inputs in a ledger."""
+
+COMPARED, EMPTY, NOT_COMPARED, WRONG = "compared", "no elements", "not compared", "wrong"
+
+MAX_SUGGESTED_RESOLUTION = 0.5
+"""Largest resolution that is suggested to the user: beyond, a check says little."""
+
+ACCEPT = 'To accept an inconclusive result, pass inconclusive="warn" or inconclusive="ignore".'
+OTHER_POINT = "Check at a point where the function and its derivative are finite and smooth, with float64 inputs."
+MORE_TIME = "Allow more time with budget=, or check fewer inputs at a time."
+SOME_ELEMENTS = "Give inputs with at least one element, and a function whose outputs depend on them."
+STOPPED = "the comparison ended at the failure"
+NOTHING = "not compared: no element of any input was compared with finite differences"
+UNSUPPORTED = "not a pass: no finding says that the elements in the ledger agree with finite differences"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLine:
+    """One line of the table, in the order of `HEADINGS`."""
+
+    input: str
+    precision: str
+    mode: str
+    compared: str
+    resolution: str
+    verdict: str
+    is_open: bool
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return self.input, self.precision, self.mode, self.compared, self.resolution, self.verdict
+
+
+def ledger_lines(report: Report, *, open_only: bool = False) -> list[LedgerLine]:
+    """The rows of the ledger, open ones first. More than `MAX_ROWS` are counted by verdict, after the worst ones."""
+    open_rows = sorted(report.open_rows, key=_badness, reverse=True)
+    complete = [] if open_only else [row for row in report.ledger if row.is_complete]
+    if len(open_rows) + len(complete) <= MAX_ROWS:
+        return [_line(report, row) for row in (*open_rows, *complete)]
+    return [*(_line(report, row) for row in open_rows[:MAX_WORST]), *_summary(report, (*open_rows, *complete))]
+
+
+def why_not_pass(report: Report) -> list[str]:
+    """One sentence for each input that was not compared as asked, the worst first. Empty for other reasons."""
+    if report.verdict is Verdict.PASS:
+        return []
+    if not report.expects_ledger or report.open_rows:
+        return _sentences(report)
+    if report.is_complete or report.verdict is Verdict.FAIL:
+        return []
+    return [UNSUPPORTED if any(row.compared for row in report.ledger) else NOTHING]
+
+
+def headline(report: Report) -> str:
+    """What speaks against a pass, in one sentence: the worst finding, or the first row that is open."""
+    findings = [finding.headline for finding in notable_findings(report)]
+    return next(iter((*findings, *why_not_pass(report))), "")
+
+
+def what_to_do(report: Report) -> str:
+    """How the rows that are open, if any, could be compared; empty if a finding has advice of its own."""
+    is_advised = any(found.advice for found in report.findings if found.verdict is Verdict.INCONCLUSIVE)
+    if report.verdict is not Verdict.INCONCLUSIVE or is_advised:
+        return ""
+    rows = report.open_rows
+    if not rows:
+        return SOME_ELEMENTS if why_not_pass(report) == [NOTHING] else ""
+    if any("time budget" in _reason(report, row) for row in rows):
+        return MORE_TIME
+    worst = max((row.resolution or 0.0) for row in rows)
+    if all(row.compared == row.elements for row in rows) and worst <= MAX_SUGGESTED_RESOLUTION:
+        enough = math.ceil(110.0 * worst) / 100.0
+        return f"Pass resolution={enough:g} to accept what was compared, or check with float64 inputs of moderate size."
+    return OTHER_POINT
+
+
+def unexplained_rows(report: Report) -> list[LedgerRow]:
+    """The open rows of inputs that no failing finding of their mode calls wrong."""
+    return [row for row in report.open_rows if not _is_wrong(report, row)]
+
+
+def _badness(row: LedgerRow) -> tuple[float, float]:
+    """Rows with the largest uncompared part come first, then those whose resolution is furthest from the one asked."""
+    coarseness = 1.0
+    if _is_coarse(row) and row.resolution is not None:
+        coarseness = row.resolution / row.asked if row.asked > 0.0 else math.inf
+    return 1.0 - row.compared / max(row.elements, 1), coarseness
+
+
+def _line(report: Report, row: LedgerRow) -> LedgerLine:
+    return LedgerLine(
+        row.input,
+        row.precision,
+        row.mode,
+        f"{row.compared}/{row.elements}",
+        _number(row.resolution),
+        _verdict(report, row),
+        not row.is_complete,
+    )
+
+
+def _summary(report: Report, rows: Iterable[LedgerRow]) -> list[LedgerLine]:
+    groups: dict[tuple[str, str, str, bool], list[LedgerRow]] = {}
+    for row in rows:
+        verdict = _verdict(report, row, with_number=False)
+        groups.setdefault((row.precision, row.mode, verdict, not row.is_complete), []).append(row)
+    lines = []
+    for (precision, mode, verdict, is_open), group in groups.items():
+        compared, elements = sum(row.compared for row in group), sum(row.elements for row in group)
+        worst = max((row.resolution for row in group if row.resolution is not None), default=None)
+        inputs = f"{len(group)} input{'' if len(group) == 1 else 's'}"
+        lines.append(LedgerLine(inputs, precision, mode, f"{compared}/{elements}", _number(worst), verdict, is_open))
+    return lines
+
+
+def _verdict(report: Report, row: LedgerRow, *, with_number: bool = True) -> str:
+    if row.is_complete:
+        return COMPARED if row.elements else EMPTY
+    if _is_wrong(report, row):
+        return WRONG
+    parts = [*row.reasons, *([_coarseness(row, with_number)] if _is_coarse(row) else [])]
+    return "; ".join(parts) or NOT_COMPARED
+
+
+def _is_coarse(row: LedgerRow) -> bool:
+    return row.resolution is not None and not row.resolution <= row.asked
+
+
+def _coarseness(row: LedgerRow, with_number: bool = True) -> str:
+    if not with_number:
+        return f"resolution above {_number(row.asked)}"
+    seen, asked = _number(row.resolution), _number(row.asked)
+    if seen == asked:
+        seen = f"{row.resolution:.6g}"
+    return f"resolution {seen}, asked {asked}"
+
+
+def _is_wrong(report: Report, row: LedgerRow) -> bool:
+    """Whether a failing finding of the row's mode names this input."""
+    return any(
+        str(mismatch.input) == row.input or str(mismatch.input).startswith(f"{row.input} [")
+        for finding in report.failures
+        if finding.check == row.mode
+        for mismatch in finding.mismatches
+    )
+
+
+def _sentences(report: Report) -> list[str]:
+    """Sentences about the open rows that no failing finding explains; the modes of an input share one."""
+    modes: dict[tuple[str, str, str], list[str]] = {}
+    for row in sorted(unexplained_rows(report), key=_badness, reverse=True):
+        precision = f" ({row.precision})" if len({other.precision for other in report.ledger}) > 1 else ""
+        if row.compared < row.elements:
+            label, count = NOT_COMPARED, f" ({row.elements - row.compared} of {row.elements} elements)"
+        else:
+            label, count = "not compared sharply enough", ""
+        reason = _reason(report, row)
+        modes.setdefault((f"{label}: {row.input}", precision, f"{f': {reason}' if reason else ''}{count}"), []).append(
+            row.mode
+        )
+    sentences = [
+        f"{head} in {' and '.join(names)} mode{precision}{tail}" for (head, precision, tail), names in modes.items()
+    ]
+    more = len(sentences) - MAX_WORST
+    if more <= 1:
+        return sentences
+    return [*sentences[:MAX_WORST], f"{more} more inputs in the ledger were not compared as asked"]
+
+
+def _reason(report: Report, row: LedgerRow) -> str:
+    """The reasons in the row; for a row without any, the headline of the finding about its mode."""
+    if row.reasons or _is_coarse(row):
+        return _verdict(report, row)
+    return _headline(report, row).removesuffix(f" ({row.mode} mode)")
+
+
+def _headline(report: Report, row: LedgerRow) -> str:
+    has_reference = any(other.precision != GIVEN for other in report.ledger)
+    check = "precision" if has_reference and row.precision == GIVEN else row.mode
+    headlines = {one.verdict: one.headline for one in report.findings if one.check == check}
+    return STOPPED if Verdict.FAIL in headlines else headlines.get(Verdict.INCONCLUSIVE, "")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1g}" if value < 1e-3 else f"{value:.2g}"
+
+
+def shown_in_terminal(report: Report) -> Sequence[LedgerLine]:
+    """All rows if the report is inconclusive, open rows alone if it fails, and none without a row to explain."""
+    if report.verdict is Verdict.PASS or not unexplained_rows(report):
+        return []
+    return ledger_lines(report, open_only=report.verdict is Verdict.FAIL)

@@ -1,0 +1,132 @@
+"""Numbers, counts and sentences shared by all renderers of a report. This module decides no layout."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+from gradvet.core.results import Finding, Mismatch, Report, Verdict
+
+CALL_KINDS = {"forwards": "forward", "pulls": "backward", "pushes": "forward-mode"}
+"""Counters of `Cost`, and the names under which they are printed."""
+
+VERDICT_ORDER = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.SKIPPED)
+"""Order in which verdicts are listed: failures first."""
+
+MODE_NAMES = {"reverse": "reverse mode", "forward": "forward mode"}
+
+EXERCISED, NOT_EXERCISED = "exercised: ", "not exercised: "
+"""Prefixes of the lines in `Report.coverage`."""
+
+
+MAX_MESSAGE_LENGTH = 300
+"""Length in characters to which the message of an exception is cut."""
+
+
+def number(value: float) -> str:
+    return f"{value + 0.0:.7g}"  # adding 0.0 turns -0.0 into 0.0
+
+
+def numerical(mismatch: Mismatch) -> str:
+    """The finite-difference value with its error bar."""
+    error = f"{mismatch.error:.1g}" if math.isfinite(mismatch.error) else "unknown"
+    return f"{number(mismatch.numerical)} ± {error}"
+
+
+def ratio(mismatch: Mismatch) -> str:
+    """Derivative divided by numerical value, or a dash if the numerical value is zero within its error bar."""
+    is_meaningful = math.isfinite(mismatch.ratio) and not abs(mismatch.numerical) <= mismatch.error
+    return f"{mismatch.ratio + 0.0:.4g}" if is_meaningful else "-"
+
+
+def cost(report: Report) -> str:
+    """Calls of the function and of its derivatives, and the time."""
+    calls = [f"{getattr(report.cost, kind)} {name}" for kind, name in CALL_KINDS.items() if getattr(report.cost, kind)]
+    return f"{', '.join(calls) or 'no'} calls, {seconds(report.seconds)}"
+
+
+def seconds(value: float) -> str:
+    return f"{value * 1e3:.0f} ms" if value < 1.0 else f"{value:.3g} s"
+
+
+def resolution(report: Report) -> str:
+    """The smallest error that the check resolves, and the probability that it misses one."""
+    if report.resolution is None:
+        return ""
+    return f"resolution {report.resolution:.1g}, miss probability {report.miss:.1g}"
+
+
+def exercised(report: Report) -> str:
+    """The checks that ran, separated by commas."""
+    return ", ".join(line.removeprefix(EXERCISED) for line in report.coverage if line.startswith(EXERCISED))
+
+
+def not_exercised(report: Report) -> dict[str, list[str]]:
+    """The checks that did not run, by reason."""
+    checks: dict[str, list[str]] = {}
+    for line in report.coverage:
+        if line.startswith(NOT_EXERCISED):
+            name, _, reason = line.removeprefix(NOT_EXERCISED).partition(": ")
+            checks.setdefault(reason, []).append(name)
+    return checks
+
+
+def not_exercised_names(report: Report) -> str:
+    """The names alone of the checks that did not run, or ran in part."""
+    complete_or_partial = exercised(report).split(", ")
+    names = dict.fromkeys(name for names in not_exercised(report).values() for name in names)
+    return ", ".join(f"{name} (in part)" if name in complete_or_partial else name for name in names)
+
+
+def other_coverage(report: Report) -> list[tuple[str, str]]:
+    """The remaining lines of the coverage, such as the points tried, as pairs of label and text."""
+    lines = [line for line in report.coverage if not line.startswith((EXERCISED, NOT_EXERCISED))]
+    return [(label, text) if text else ("coverage", label) for label, _, text in (x.partition(": ") for x in lines)]
+
+
+def environment(report: Report) -> str:
+    """Versions of the libraries with which the check ran."""
+    return " · ".join(f"{name} {version}" for name, version in report.environment.items())
+
+
+def notable_findings(report: Report) -> list[Finding]:
+    """The findings that fail, then the inconclusive ones."""
+    return [finding for verdict in VERDICT_ORDER[:2] for finding in report.findings if finding.verdict is verdict]
+
+
+def tally(verdicts: Iterable[Verdict]) -> str:
+    """`12 checks: 1 fail, 11 pass`"""
+    counts = Counter(verdicts)
+    total = counts.total()
+    parts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in VERDICT_ORDER if counts[verdict])
+    return f"{total} check{'' if total == 1 else 's'}: {parts}" if total else "no checks"
+
+
+def one_line(error: BaseException, limit: int | None = MAX_MESSAGE_LENGTH) -> str:
+    """The message of an exception without line breaks."""
+    return " ".join(str(error).split())[:limit]
+
+
+def describe(finding: Finding) -> str:
+    """A finding as plain text: headline, worst entry with both values and the error bar, advice."""
+    lines = [finding.headline]
+    for mismatch in finding.mismatches[:1]:
+        name = MODE_NAMES.get(finding.check, finding.check)
+        width = max(len(name), len("finite differences"))
+        lines += [
+            f"  worst: {mismatch}",
+            f"    {name:<{width}}  {mismatch.derivative + 0.0:#.10g}",
+            f"    {'finite differences':<{width}}  {mismatch.numerical + 0.0:#.10g} ± {mismatch.error:.1g}",
+            f"    {'allowed difference':<{width}}  {mismatch.allowed:.3g}",
+        ]
+    if finding.advice:
+        lines.append(f"  {finding.advice}")
+    return "\n".join(lines)
+
+
+def matrix(rows: list[list[float]]) -> str:
+    """A Jacobian with one line per input element, the layout of `torch.autograd.gradcheck`."""
+    return "\n".join(
+        "  [" + ", ".join(f"{entry + 0.0:.6g}" for entry in column) + "]" for column in zip(*rows, strict=True)
+    )

@@ -1,0 +1,153 @@
+"""`assert_gradients`, and the arguments that it shares with `check`."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gradvet
+from gradvet import GradientError, InconclusiveWarning, InvalidProblemError, Verdict
+
+POINT = torch.linspace(0.1, 1.2, 6, dtype=torch.float64)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
+        return 2 * grad_output
+
+
+def partly_defined(x: Tensor, y: Tensor) -> Tensor:
+    return x * y.log()
+
+
+OUTSIDE = torch.tensor([1.0, -1.0, 2.0, 0.5, -2.0, 1.0], dtype=torch.float64)
+
+
+def test_pass_returns_the_report() -> None:
+    report = gradvet.assert_gradients(torch.sin, POINT, seed=0)
+    assert report.passed
+    assert report.seed == 0
+
+
+@pytest.mark.parametrize("inconclusive", ["raise", "warn", "ignore"])
+def test_failure_raises_whatever_is_done_with_inconclusive(inconclusive: Any) -> None:
+    with pytest.raises(GradientError, match="FAIL Doubled") as caught:
+        gradvet.assert_gradients(Doubled, POINT, inconclusive=inconclusive)
+    assert caught.value.report.verdict is Verdict.FAIL
+
+
+def test_inconclusive_raises_and_says_what_was_not_compared_and_what_to_do() -> None:
+    with pytest.raises(GradientError) as caught:
+        gradvet.assert_gradients(torch.floor, 0 * POINT)
+    assert caught.value.report.verdict is Verdict.INCONCLUSIVE
+    text = str(caught.value)
+    assert text.startswith("INCONCLUSIVE floor")
+    assert "not compared: input 0 in reverse and forward mode: the function jumps at the point" in text
+    assert "(6 of 6 elements)" in text
+    assert "Check at a point where the function and its derivative are finite and smooth" in text
+    assert text.endswith('pass inconclusive="warn" or inconclusive="ignore".')
+
+
+def test_elements_without_a_derivative_raise() -> None:
+    not_compared = (
+        r"not compared: input 0 in reverse and forward mode: the derivative is not finite \(2 of 6 elements\)"
+    )
+    with pytest.raises(GradientError, match=not_compared):
+        gradvet.assert_gradients(partly_defined, (POINT, OUTSIDE))
+
+
+def test_inconclusive_can_warn() -> None:
+    with pytest.warns(InconclusiveWarning, match="^floor: the function jumps at the point") as caught:
+        report = gradvet.assert_gradients(torch.floor, 0 * POINT, inconclusive="warn")
+    assert report.verdict is Verdict.INCONCLUSIVE
+    (warning,) = [one for one in caught if one.category is InconclusiveWarning]
+    assert warning.filename == __file__
+
+
+def test_inconclusive_can_be_ignored() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InconclusiveWarning)
+        report = gradvet.assert_gradients(torch.floor, 0 * POINT, inconclusive="ignore")
+    assert report.verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("value", ["error", None, True, "Raise"])
+def test_other_value_gets_one_sentence(value: Any) -> None:
+    with pytest.raises(InvalidProblemError, match=rf"^inconclusive is 'raise', 'warn' or 'ignore', found {value!r}$"):
+        gradvet.assert_gradients(torch.sin, POINT, inconclusive=value)
+
+
+# The signature.
+
+
+def parameters(function: Any) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(function).parameters)
+
+
+def test_arguments_are_those_of_check() -> None:
+    own = parameters(gradvet.assert_gradients)
+    assert own.pop("inconclusive").default == "raise"
+    assert own == parameters(gradvet.check)
+    assert all(one.kind is not one.VAR_KEYWORD for one in own.values())
+
+
+def test_arguments_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    import gradvet.api
+
+    given: dict[str, Any] = {}
+    report = gradvet.check(torch.sin, POINT)
+
+    def stub(func: Any, inputs: Any, **settings: Any) -> gradvet.Report:
+        given.update(settings)
+        return report
+
+    markers = {name: object() for name, one in parameters(gradvet.check).items() if one.kind is one.KEYWORD_ONLY}
+    monkeypatch.setattr(gradvet.api, "check", stub)
+    gradvet.assert_gradients(torch.sin, POINT, **markers)  # type: ignore[arg-type]
+    assert given == markers
+
+
+def test_every_argument_is_described() -> None:
+    text = inspect.getdoc(gradvet.check)
+    assert text is not None
+    missing = [name for name in parameters(gradvet.check) if f"\n    {name}: " not in text]
+    assert missing == []
+    assert "\n    inconclusive: " in str(inspect.getdoc(gradvet.assert_gradients))
+
+
+# The resolution under both names.
+
+
+def test_resolution_and_power_are_the_same() -> None:
+    new, old = (
+        gradvet.check(torch.sin, POINT, seed=0, points=None, **{name: 1e-4}) for name in ("resolution", "power")
+    )
+    assert [row.asked for row in new.ledger] == [row.asked for row in old.ledger] == [1e-4] * len(new.ledger)
+    assert new.replay == old.replay
+
+
+def test_both_names_are_refused_in_one_sentence() -> None:
+    with pytest.raises(InvalidProblemError, match=r"^resolution= and power= are two names of the same argument: give"):
+        gradvet.check(torch.sin, POINT, resolution=0.1, power=0.1)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.1, 1.5, True, "fine", float("nan")])
+def test_resolution_that_is_none_is_refused_by_its_name(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^resolution is a relative error between 0 and 1 such as 0\.01, found"):
+        gradvet.check(torch.sin, POINT, resolution=value)
+
+
+def test_thorough_takes_the_resolution_that_is_given() -> None:
+    settings: dict[str, Any] = {"thorough": True, "points": None, "order": 1, "checks": ["reverse"]}
+    usual, given = (gradvet.check(torch.sin, POINT, **settings, **more) for more in ({}, {"resolution": 0.2}))
+    assert ({row.asked for row in usual.ledger}, {row.asked for row in given.ledger}) == ({1e-4}, {0.2})

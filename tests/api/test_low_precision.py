@@ -1,0 +1,92 @@
+"""Kernels that exist in low precision only: the verdict and the resolution that their own values allow.
+
+Also tests `core/low_precision.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gradvet
+from gradvet.core.results import Report, Verdict
+from tests.functions import with_vjp
+
+HALVES = [torch.float16, torch.bfloat16]
+
+
+def kernel(derivative: Callable[[Tensor], Tensor]) -> Any:
+    """x sin x, for formats of at most 16 bits."""
+
+    def value(x: Tensor) -> Tensor:
+        if x.element_size() > 2:
+            raise RuntimeError("this kernel is for half precision")
+        return x * torch.sin(x)
+
+    return with_vjp(value, lambda v, x: v * derivative(x))
+
+
+def right(x: Tensor) -> Tensor:
+    return torch.sin(x) + x * torch.cos(x)
+
+
+def too_large(x: Tensor) -> Tensor:
+    return 1.4 * right(x)
+
+
+def zero_where_negative(x: Tensor) -> Tensor:
+    return torch.where(x < 0, torch.zeros_like(x), right(x))
+
+
+def one_missing(x: Tensor) -> Tensor:
+    return torch.where(torch.arange(len(x)) == 7, torch.zeros_like(x), right(x))
+
+
+def report_on(derivative: Callable[[Tensor], Tensor], dtype: torch.dtype, n: int, **settings: Any) -> Report:
+    x = torch.randn(n, dtype=torch.float64, generator=torch.Generator().manual_seed(4)).to(dtype)
+    return gradvet.check(kernel(derivative), (x,), checks=["reverse"], seed=2, **settings)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("n", [10, 100, 3000])
+def test_right_kernel_is_never_called_wrong(dtype: torch.dtype, n: int) -> None:
+    assert report_on(right, dtype, n).verdict is not Verdict.FAIL
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("n", [10, 100, 3000])
+@pytest.mark.parametrize("derivative", [too_large, zero_where_negative])
+def test_kernel_that_is_wrong_in_many_places_is_found(
+    derivative: Callable[[Tensor], Tensor], dtype: torch.dtype, n: int
+) -> None:
+    assert report_on(derivative, dtype, n).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_single_wrong_entry_among_a_hundred_is_found_and_named(dtype: torch.dtype) -> None:
+    report = report_on(one_missing, dtype, 100)
+    assert report.verdict is Verdict.FAIL
+    assert str(report.failures[0].mismatches[0].input) == "input 0 [7]"
+
+
+def test_what_could_be_seen_is_said_and_passes_where_no_more_is_asked_for() -> None:
+    report = report_on(right, torch.float16, 100)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert report.resolution is not None
+    assert 0.01 < report.resolution < 0.1
+    (finding,) = [finding for finding in report.findings if finding.check == "reverse"]
+    assert "resolution=0.0" in finding.advice
+    again = report_on(right, torch.float16, 100, power=0.1)
+    assert again.verdict is Verdict.PASS
+    assert again.resolution is not None
+    assert again.resolution <= 0.1
+
+
+def test_outputs_that_were_not_looked_at_leave_the_verdict_open() -> None:
+    report = report_on(one_missing, torch.float16, 3000, power=0.1)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert any("of 3000 outputs were compared" in note for note in report.notes)

@@ -1,0 +1,221 @@
+"""Missing cotangents and tangents, and the zero cotangent, as findings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradvet import gradcheck
+from gradvet.checks.linearity import undefined_cotangents, undefined_tangents, zero_cotangent
+from gradvet.core.context import Context
+from gradvet.core.results import Finding, Verdict
+from gradvet.core.runner import CheckFunction
+from gradvet.frontends.torch.binding import drop_in_binding
+from gradvet.frontends.torch.problem import TorchProblem
+from gradvet.options import Options
+from tests.core.wrong_jacobians import context_at, numbers
+
+
+class Pair(torch.autograd.Function):
+    """(2x, 3x), given cotangents as they come; `treatment` says what a missing one does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, treatment: str) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.treatment = treatment
+        return x * 2.0, x * 3.0
+
+    @staticmethod
+    def backward(ctx: Any, first: Tensor | None, second: Tensor | None) -> tuple[Tensor | None, None]:
+        if ctx.treatment == "raises" and second is None:
+            raise RuntimeError("second is missing")
+        if ctx.treatment == "adds" and second is None:
+            return (torch.ones(4, dtype=torch.float64) if first is None else 2.0 * first + 1.0), None
+        terms = [factor * v for factor, v in ((2.0, first), (3.0, second)) if v is not None]
+        return (sum(terms[1:], terms[0]) if terms else None), None
+
+
+def reverse_findings(function: Any) -> list[Finding]:
+    return list(undefined_cotangents(context_at(function, numbers((4,), 0))))
+
+
+def test_missing_cotangents_that_count_as_zero_pass_all_together_and_one_by_one() -> None:
+    findings = reverse_findings(lambda x: Pair.apply(x, "zero"))
+    assert [(finding.check, finding.verdict) for finding in findings] == [("undefined cotangents", Verdict.PASS)] * 3
+    assert [finding.headline for finding in findings] == [
+        "no cotangent for output 0, output 1 counts as zero",
+        "no cotangent for output 0 counts as zero",
+        "no cotangent for output 1 counts as zero",
+    ]
+
+
+def test_single_output_is_asked_once() -> None:
+    assert len(reverse_findings(torch.sin)) == 1
+
+
+def test_derivative_that_raises_without_a_cotangent_fails_with_what_it_raised() -> None:
+    findings = reverse_findings(lambda x: Pair.apply(x, "raises"))
+    assert [finding.verdict for finding in findings] == [Verdict.FAIL, Verdict.PASS, Verdict.FAIL]
+    assert findings[2].facts == {"raised": "second is missing"}
+    assert findings[2].headline == "the derivative fails when there is no cotangent for output 1: second is missing"
+
+
+def test_derivative_that_is_not_zero_without_a_cotangent_fails() -> None:
+    findings = reverse_findings(lambda x: Pair.apply(x, "adds"))
+    assert [finding.verdict for finding in findings] == [Verdict.FAIL, Verdict.PASS, Verdict.FAIL]
+    assert findings[2].headline == (
+        "the gradient is not zero although there is no cotangent for output 1 and zeros for the rest"
+    )
+    assert "raised" not in findings[2].facts
+
+
+def test_derivative_that_is_not_a_number_without_a_cotangent_fails() -> None:
+    class Normalised(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2.0
+
+        @staticmethod
+        def backward(ctx: Any, v: Tensor) -> Tensor:
+            largest = v.abs().max()
+            return v / largest * 2.0 * largest
+
+    (finding,) = reverse_findings(Normalised.apply)
+    assert finding.verdict is Verdict.FAIL
+
+
+def test_function_without_derivative_is_not_asked() -> None:
+    assert reverse_findings(torch.Tensor.detach) == []
+
+
+class Product(torch.autograd.Function):
+    """x · y, whose forward mode takes a missing tangent of y for ones if `careless`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, careless: bool) -> Tensor:
+        ctx.save_for_forward(x, y)
+        ctx.set_materialize_grads(False)
+        ctx.careless = careless
+        return x * y
+
+    @staticmethod
+    def jvp(ctx: Any, dx: Tensor | None, dy: Tensor | None, _: None) -> Tensor:
+        x, y = ctx.saved_tensors
+        missing = torch.ones_like(y) if ctx.careless else torch.zeros_like(y)
+        product: Tensor = (torch.zeros_like(x) if dx is None else dx) * y + x * (missing if dy is None else dy)
+        return product
+
+
+@pytest.mark.parametrize("careless", [False, True])
+def test_missing_tangent_must_count_as_zero(careless: bool) -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x.sin(), Product.apply(x, y, careless)
+
+    context = context_at(function, numbers((3,), 0), numbers((3,), 1))
+    findings = list(undefined_tangents(context))
+    if not careless:
+        assert findings == []
+        return
+    (finding,) = findings
+    assert (finding.check, finding.verdict) == ("undefined tangents", Verdict.FAIL)
+    assert (finding.facts["output"], finding.facts["input"]) == (1, 1)
+    assert finding.headline == "output 1 differs between a missing tangent and a zero tangent of input 1"
+
+
+@pytest.mark.parametrize(("factor", "fails"), [(1.0, False), (1.0 + 1e-6, False), (1.0 + 1e-4, True), (1.5, True)])
+def test_tangent_without_another_must_be_what_it_is_beside_zeros(factor: float, fails: bool) -> None:
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+            ctx.set_materialize_grads(False)
+            return 100.0 * x + y
+
+        @staticmethod
+        def jvp(ctx: Any, dx: Tensor | None, dy: Tensor | None) -> Tensor:
+            first = 0.0 if dx is None else 100.0 * dx * (factor if dy is None else 1.0)
+            second = 0.0 if dy is None else dy
+            tangent: Tensor = first + second  # type: ignore[assignment]
+            return tangent
+
+    findings = list(undefined_tangents(context_at(Scaled.apply, numbers((3,), 0), numbers((3,), 1))))
+    assert bool(findings) is fails
+
+
+BOTH = pytest.mark.parametrize("check", [zero_cotangent])
+
+
+class Additive(torch.autograd.Function):
+    """x · 2, whose gradient has a constant added to it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, amount: float) -> Tensor:
+        ctx.amount = amount
+        return x * 2.0
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> tuple[Tensor, None]:
+        return v * 2.0 + ctx.amount, None
+
+
+class Normalised(torch.autograd.Function):
+    """x · 2, whose derivative scales its cotangent to one and back: 0/0 where it is zero."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2.0
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Tensor:
+        largest = v.abs().max()
+        return v / largest * 2.0 * largest
+
+
+def zero_findings(function: Any, *, masked: bool = False, check: CheckFunction = zero_cotangent) -> list[Finding]:
+    problem = TorchProblem(drop_in_binding(function, [numbers((4,), 0).requires_grad_()]), seed=0)
+    return list(check(Context(problem, Options(seed=0, masked=masked))))
+
+
+@BOTH
+def test_derivative_that_is_proportional_to_its_cotangent_passes(check: CheckFunction) -> None:
+    for function in (torch.sin, lambda x: (x.sin(), x.sum()), lambda x: x[:1] * 0.0):
+        assert zero_findings(function, check=check) == [
+            Finding("zero cotangent", Verdict.PASS, "a zero cotangent gives a zero gradient")
+        ]
+
+
+@BOTH
+def test_smallest_constant_in_a_derivative_fails(check: CheckFunction) -> None:
+    for amount in (1e-2, 1e-12):
+        (finding,) = zero_findings(lambda x, amount=amount: Additive.apply(x, amount), check=check)
+        assert (finding.check, finding.verdict) == ("zero cotangent", Verdict.FAIL)
+        assert finding.facts == {"largest": amount}
+        assert finding.headline == f"a zero cotangent gives a gradient of size {amount:.3g}"
+
+
+def test_masked_semantics_allow_for_roundoff() -> None:
+    assert [finding.verdict for finding in zero_findings(lambda x: Additive.apply(x, 1e-9), masked=True)] == [
+        Verdict.PASS
+    ]
+    assert [finding.verdict for finding in zero_findings(lambda x: Additive.apply(x, 1e-7), masked=True)] == [
+        Verdict.FAIL
+    ]
+
+
+def test_derivative_that_is_not_a_number_at_a_zero_cotangent_fails() -> None:
+    (finding,) = zero_findings(Normalised.apply)
+    assert finding.verdict is Verdict.FAIL
+
+
+@pytest.mark.filterwarnings("ignore:Backwards compatibility")
+@pytest.mark.parametrize("check_undefined_grad", [True, False])
+def test_derivative_that_is_not_a_number_at_zero_is_found_by_one_check_or_another(check_undefined_grad: bool) -> None:
+    x = numbers((4,), 0).requires_grad_()
+    assert not gradcheck(Normalised.apply, x, check_undefined_grad=check_undefined_grad, raise_exception=False)
+
+
+@BOTH
+def test_function_without_derivative_is_not_asked_with_a_zero_cotangent(check: CheckFunction) -> None:
+    assert zero_findings(torch.Tensor.detach, check=check) == []

@@ -1,0 +1,59 @@
+"""What is found at a point of the checker's choice, and what a derivative that raises there comes to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradvet.checks import points
+from gradvet.checks.points import raising
+from gradvet.core.results import Verdict
+from gradvet.errors import DerivativeError, UnsupportedError
+from tests.core.contexts import context_of, point
+from tests.functions import with_derivative
+
+
+def no(error: BaseException) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict", "words"),
+    [
+        (DerivativeError("it broke\nhere"), Verdict.FAIL, "it broke, though the forward pass accepts these inputs"),
+        (UnsupportedError("none"), Verdict.SKIPPED, "the operators have no derivative there"),
+        (KeyError("why"), Verdict.INCONCLUSIVE, "the check raised KeyError: 'why'"),
+        (ValueError(), Verdict.INCONCLUSIVE, "the check raised ValueError: "),
+    ],
+)
+def test_derivative_that_raises_is_wrong_only_if_it_is_the_users(
+    error: Exception, verdict: Verdict, words: str
+) -> None:
+    found = raising(context_of(torch.sin, point(1.0)), "reverse", error, no)
+    assert (found.check, found.verdict, found.headline) == ("reverse", verdict, words)
+
+
+def test_what_the_framework_does_not_offer_is_skipped() -> None:
+    found = raising(context_of(torch.sin, point(1.0)), "reverse", KeyError("why"), lambda error: True)
+    assert found.verdict is Verdict.SKIPPED
+
+
+def test_derivative_that_raises_for_an_empty_input_is_not_wrong() -> None:
+    empty = context_of(lambda x, y: x.sum() + y, point(), point(1.0))
+    assert raising(empty, "reverse", DerivativeError("it broke"), no).verdict is not Verdict.FAIL
+
+
+@pytest.mark.parametrize("mode", ["reverse", "forward"])
+@pytest.mark.parametrize("small", [0.1, 1e-2, 1e-3])
+def test_error_of_an_output_of_small_slope_is_found_beside_large_ones(mode: str, small: float) -> None:
+    def found(factor: float) -> Verdict:
+        inner = with_derivative(lambda x: small * x, lambda x: torch.full_like(x, factor * small))
+
+        def both(x: Tensor) -> Tensor:
+            return torch.cat([torch.sin(x[:3]), inner(x[3:])])
+
+        return points.test_point(context_of(both, point(0.3, 0.7, 1.1, 0.5, 0.6)), mode).verdict
+
+    assert found(1.0) is Verdict.PASS
+    assert found(1.5) is Verdict.FAIL

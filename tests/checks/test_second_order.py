@@ -1,0 +1,65 @@
+"""Second derivatives must be symmetric up to roundoff; a first derivative without a derivative of its own is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gradvet
+from gradvet.core.results import Verdict
+from tests.functions import with_vjp
+
+
+def symmetry(func: object, x: Tensor) -> Verdict:
+    report = gradvet.check(func, x, order=2, checks=["symmetry"], seed=3)  # type: ignore[arg-type]
+    (finding,) = [finding for finding in report.findings if finding.check == "symmetry"]
+    return finding.verdict
+
+
+@pytest.mark.parametrize(
+    "func",
+    [
+        lambda x: torch.nn.functional.layer_norm(x, (2,)),  # ±1 whatever the input: all that is left is roundoff
+        lambda x: torch.copysign(x, x.detach().flip(0)),
+        lambda x: (x / x.sum()).sum() + x.prod(),
+    ],
+)
+def test_second_derivative_that_cancels_down_to_roundoff_is_symmetric(func: object) -> None:
+    assert symmetry(func, torch.randn(3, 2, dtype=torch.float64)) is Verdict.PASS
+
+
+rotation = with_vjp(lambda x: (x**2).sum() / 2, lambda dy, x: dy * (x + 1e-3 * x.roll(1)))
+"""A gradient that is not the gradient of any function: its Jacobian is not symmetric."""
+
+
+def test_gradient_of_nothing_is_not_symmetric() -> None:
+    assert symmetry(rotation, torch.randn(5, dtype=torch.float64)) is Verdict.FAIL
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
+def test_symmetry_is_measured_by_the_size_of_the_second_derivative(scale: float) -> None:
+    def mixed(x: Tensor) -> Tensor:
+        return scale * torch.sin(x[:, None] * x[None, :]).sum() / (1.0 + x.square().sum())
+
+    x = torch.randn(6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert symmetry(mixed, x) is Verdict.PASS
+    assert symmetry(lambda x: scale * rotation(x), x) is Verdict.FAIL
+
+
+def alone(derivative: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Σ 3x + x², whose gradient is `derivative(x)` for every cotangent and has no graph."""
+    return with_vjp(lambda x: (3.0 * x + x**2).sum(), lambda v, x: derivative(x.detach()))
+
+
+@pytest.mark.parametrize(
+    ("derivative", "silent"),
+    [(lambda x: 3.0 + 2.0 * x, True), (lambda x: torch.full_like(x, 3.0), False), (lambda x: 3.0 + 1e-5 * x, False)],
+)
+def test_first_derivative_that_varies_must_have_a_derivative(derivative: Any, silent: bool) -> None:
+    x = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+    report = gradvet.check(alone(derivative), x, order=2, seed=1, checks=["reverse-over-reverse"])
+    assert any("silently zero" in finding.headline for finding in report.findings) is silent

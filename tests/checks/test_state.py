@@ -1,0 +1,45 @@
+"""What `.grad` gains beside what it held, as findings."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradvet.checks.state import accumulation
+from gradvet.core.results import Finding, Verdict
+from gradvet.frontends.torch.variants import TorchVariants
+from tests.core.contexts import context_of, point
+
+
+def found(monkeypatch: pytest.MonkeyPatch, factor: float, added: float, slope: float = 3.0) -> Finding:
+    """The finding where `.grad` gains this factor of the gradient, and something more."""
+    context = context_of(lambda x: slope * x, point(1.0, 1.0))
+    gained = factor * context.random_vjp[1] + added
+    monkeypatch.setattr(TorchVariants, "accumulated", lambda self, v: iter([gained, gained]))
+    (finding,) = accumulation(context)
+    return finding
+
+
+def test_gradient_that_is_added_passes() -> None:
+    (finding,) = accumulation(context_of(torch.sin, point(1.0, 2.0)))
+    assert finding.verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("factor", [0.0, 2.0, -1.0, 1.01])
+def test_anything_else_than_the_gradient_fails(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    assert found(monkeypatch, factor, 0.0).verdict is Verdict.FAIL
+
+
+def test_graph_that_later_calls_spoiled_is_not_held_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = context_of(torch.sin, point(1.0, 2.0))
+    through_fresh_call = context.random_vjp[1]
+    monkeypatch.setattr(
+        TorchVariants, "accumulated", lambda self, v: iter([0.0 * through_fresh_call, through_fresh_call])
+    )
+    (finding,) = accumulation(context)
+    assert finding.verdict is Verdict.PASS
+
+
+def test_roundoff_of_what_was_there_before_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(monkeypatch, 1.0, 2e-14, slope=1e-12).verdict is Verdict.PASS
+    assert found(monkeypatch, 1.0, 2e-13, slope=1e-12).verdict is Verdict.FAIL

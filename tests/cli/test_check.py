@@ -1,0 +1,167 @@
+"""`gradvet check`: targets, options, exit codes, one line for every error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradvet.cli import main
+from gradvet.reports.json_files import load
+from tests.cli.command import exit_code
+from tests.cli.conftest import FILE
+
+
+@pytest.mark.parametrize(
+    ("targets", "code"),
+    [
+        (["ops.py::right"], 0),
+        (["ops.py::wrong"], 1),
+        (["ops.py::wrong", "ops.py::jump", "ops.py::right"], 1),
+        (["ops.py::jump"], 3),
+        (["ops.py::jump", "ops.py::right"], 3),
+        (["ops.py::broken", "ops.py::right"], 2),
+        (["ops.py::wrong", "ops.py::broken"], 1),
+        (["ops.py::jump", "ops.py::broken"], 2),
+        (["none.py"], 2),
+        (["torch:sin", "--input", "2x3"], 0),
+        (["torch:sin", "--input", "2y3"], 2),
+        (["torch:sin", "--input", "-2"], 2),
+        (["ops.py", "--input", "2x3"], 2),
+        (["ops.py::right", "torch:sin", "--input", "2x3"], 0),
+        (["torch:sin", "--input", "2", "--kwargs", "[1]"], 2),
+        (["torch:sin", "--input", "2", "--modes", "sideways"], 2),
+        (["torch:sin", "--input", "2", "--dtype", "int64"], 2),
+        ([], 2),
+        (["ops.py", "--no-such-option"], 2),
+    ],
+)
+def test_exit_code_depends_on_the_verdicts(targets: list[str], code: int) -> None:
+    assert exit_code("check", *targets) == code
+
+
+def test_pass_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("check", "ops.py::right")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("PASS ops.py::right  resolution ")
+
+
+def test_failure_names_the_entry_the_code_and_the_command_that_repeats_it(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("check", "ops.py::wrong", "--seed", "9")
+    out = capsys.readouterr().out
+    assert "look for a wrong constant factor" in out
+    assert "code: ops.py:" in out
+    assert "reproduce: gradvet check ops.py::wrong --seed 9" in out
+
+
+def test_several_cases_end_with_a_count(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("check", "ops.py::right", "ops.py::wrong")
+    assert capsys.readouterr().out.splitlines()[-1] == "2 checks: 1 fail, 1 pass"
+
+
+def test_count_has_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("check", "ops.py::right", "ops.py::broken")
+    assert capsys.readouterr().out.splitlines()[-1] == "1 check: 1 pass; 1 error"
+
+
+def test_case_that_is_named_twice_runs_once(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("check", "ops.py::right", "ops.py::right")
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("options", [(), ("--jobs", "2")], ids=["in process", "isolated"])
+def test_file_is_executed_once_in_each_process(options: tuple[str, ...]) -> None:
+    Path("counted.py").write_text("import os\nopen('executed', 'a').write(f'{os.getpid()}\\n')\n" + FILE)
+    exit_code("check", "counted.py::right", "counted.py::wrong", *options)
+    processes = Path("executed").read_text().split()
+    assert processes.count(str(os.getpid())) == 1
+    assert len(set(processes)) == len(processes)
+
+
+def test_command_that_repeats_a_case_has_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("check", "ops.py::wrong", "--seed", "9", "--order", "2", "--modes", "reverse")
+    assert "reproduce: gradvet check ops.py::wrong --order 2 --modes reverse --seed 9" in capsys.readouterr().out
+
+
+def test_interrupted_run_shows_and_keeps_its_results(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("stopped.py").write_text(FILE + "\n@gradvet.case(inputs=point)\ndef stop(x):\n    raise KeyboardInterrupt\n")
+    targets = [f"stopped.py::{name}" for name in ("wrong", "stop", "right")]
+    assert exit_code("check", *targets, "--json", "run.json") == 130
+    assert "FAIL stopped.py::wrong" in capsys.readouterr().out
+    assert [report.title for report in load("run.json")] == ["stopped.py::wrong"]
+
+
+@pytest.mark.parametrize("option", ["--html", "--json"])
+def test_unwritable_file_is_reported_before_any_check_runs(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("check", "ops.py::right", option, "ops.py/page") == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.startswith("gradvet: ops.py/page cannot be written")
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("check --mo", {"--modes"}),
+        ("check --modes r", {"reverse", "reverse,forward"}),
+        ("check --dtype b", {"bfloat16"}),
+    ],
+)
+def test_shell_completes(typed: str, offered: set[str]) -> None:
+    words = f"gradvet {typed}"
+    environment = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_GRADVET_COMPLETE": "bash_complete"}
+    program = [sys.executable, "-c", "from gradvet.cli import main; main()"]
+    answer = subprocess.run(program, env={**os.environ, **environment}, capture_output=True, text=True, check=True)
+    assert {line.partition(",")[2] for line in answer.stdout.splitlines()} == offered
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["check", "none.py"], "gradvet: there is no file none.py"),
+        (["check", "ops.py::broken"], "ops.py::broken: RuntimeError: no such kernel (--debug shows where)"),
+        (["report", "none.json"], "gradvet: none.json cannot be read"),
+        (["check", "ops.py", "--kwargs", '{"dim": 1}'], "gradvet: cases in files have inputs of their own: --input"),
+    ],
+)
+def test_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(*arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(message)
+
+
+def test_debug_shows_the_exception() -> None:
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        main(["check", "ops.py::broken", "--debug"])
+
+
+def test_same_seed_gives_the_same_inputs(capsys: pytest.CaptureFixture[str]) -> None:
+    tables = []
+    for _ in range(2):
+        exit_code("check", "ops.py::wrong", "--seed", "4")
+        tables.append([line for line in capsys.readouterr().out.splitlines() if line.startswith("  output [")])
+    assert tables[0] == tables[1]
+    assert tables[0]
+
+
+def checks_in(path: str) -> set[str]:
+    return {finding.check for report in load(path) for finding in report.findings}
+
+
+def test_options_reach_the_check() -> None:
+    exit_code("check", "ops.py::right", "--modes", "reverse", "--json", "one.json")
+    exit_code("check", "ops.py::right", "--order", "2", "--json", "two.json")
+    exit_code("check", "ops.py::right", "--thorough", "--json", "three.json")
+    assert "forward" not in checks_in("one.json")
+    assert "reverse-over-reverse" not in checks_in("one.json")
+    assert "reverse-over-reverse" in checks_in("two.json")
+    assert "reverse-over-reverse" in checks_in("three.json")
+
+
+def test_module_is_instantiated_with_init(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        exit_code("check", "torch.nn:Linear", "--input", "4x5", "--init", '{"in_features": 5, "out_features": 3}') == 0
+    )

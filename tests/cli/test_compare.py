@@ -1,0 +1,59 @@
+"""`gradvet compare`: the list of changes, and the exit code of the worst one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradvet.core.results import Report
+from gradvet.reports import json_files
+from gradvet.suite.case import CaseResult, Status
+from gradvet.suite.store import Store
+from tests.cli.command import exit_code
+from tests.reports.samples import doubtful, failed, passed
+
+
+def write(path: str, report: Report | None) -> None:
+    """A store with one case, or a JSON file."""
+    if path.endswith(".json"):
+        json_files.save([] if report is None else [report], path)
+        return
+    Path(path).unlink(missing_ok=True)
+    store = Store.create(path, {}, ["f"])
+    store.add(
+        CaseResult("f", Status.DIED, message="SIGSEGV") if report is None else CaseResult("f", Status.REPORTED, report)
+    )
+    store.close()
+
+
+@pytest.mark.parametrize("kind", ["db", "json"])
+@pytest.mark.parametrize(
+    ("old", "new", "code", "line"),
+    [
+        (passed("f"), passed("f"), 0, "1 cases before, 1 now, 0 changed"),
+        (failed("f"), passed("f"), 0, "newly passing: 1"),
+        (passed("f"), failed("f"), 1, "newly failing: 1"),
+        (passed("f"), doubtful("f"), 3, "newly inconclusive: 1"),
+    ],
+)
+def test_exit_code_is_that_of_the_worst_change(
+    kind: str, old: Report, new: Report, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(f"old.{kind}", old)
+    write(f"new.{kind}", new)
+    assert exit_code("compare", f"old.{kind}", f"new.{kind}") == code
+    assert capsys.readouterr().out.splitlines()[0] == line
+
+
+def test_case_that_has_no_verdict_any_more_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    write("old.db", passed("f"))
+    write("new.db", None)
+    assert exit_code("compare", "old.db", "new.db") == 2
+    assert "  f  died: SIGSEGV" in capsys.readouterr().out
+
+
+def test_file_that_cannot_be_read_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    write("old.db", passed("f"))
+    assert exit_code("compare", "old.db", "none.db") == 2
+    assert capsys.readouterr().err.startswith("gradvet: none.db cannot be read")

@@ -1,0 +1,20 @@
+"""`gradvet ops`: the operators of PyTorch's own database, one line each."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradvet.reports.json_files import load
+from tests.cli.command import exit_code
+
+
+def test_operators_are_listed_with_their_verdicts_and_upstream_marks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert exit_code("ops", "--op", "co[vs]", "--samples", "1", "--seed", "1", "--json", "ops.json") == 0
+    out = capsys.readouterr().out
+    names = [line.split()[0] for line in out.splitlines() if "  pass  " in line]
+    assert names == ["cos/float64", "cos/inplace/float64", "cov/float64"]
+    assert [report.title.rpartition("/")[0] for report in load("ops.json")] == names
+    assert "cov/float64: PyTorch's own tests: reverse expected to fail" in out
+    assert out.splitlines()[-1] == "3 checks: 3 pass"

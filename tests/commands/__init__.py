@@ -1,1 +1,0 @@
-"""The commands that have files of their own."""

@@ -1,0 +1,87 @@
+"""Slow mode where projections certify nothing: the price and the verdict of torch's comparison of all entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd.gradcheck import gradcheck as torch_gradcheck
+
+import gradvet
+
+from .test_fast_mode import ACCEPTED, Counter, bytes_at_once, network, numbers
+
+Function = Callable[[Tensor], Any]
+
+
+def rough(function: Function) -> Function:
+    """The function with noise of 3e-12, which hides what projections of many entries would have to resolve."""
+    return lambda x: function(x) + 3e-12 * (1e9 * function(x.detach())).sin()
+
+
+def broad(rows: int) -> Function:
+    def function(x: Tensor) -> Tensor:
+        weights = torch.linspace(-1.0, 1.0, rows * x.numel(), dtype=x.dtype).view(rows, -1)
+        return (weights @ x).sin()
+
+    return function
+
+
+CASES: dict[str, tuple[Function, Tensor]] = {
+    "10 to 10": (rough(torch.sin), numbers(10)),
+    "30 to 1": (rough(lambda x: x.sin().sum()), numbers(30)),
+    "400 to 1": (rough(lambda x: x.sin().sum()), numbers(400)),
+    "20 to 300": (rough(broad(300)), numbers(20)),
+    "600 to 600": (rough(torch.sin), numbers(600)),
+}
+
+
+def spent(check: Callable[..., bool], function: Function, x: Tensor, **options: Any) -> tuple[bool, int]:
+    counter = Counter(function)
+    verdict = check(counter, x, raise_exception=False, **options)
+    return verdict, counter.calls + counter.runs
+
+
+@pytest.mark.parametrize("options", [{}, {"check_forward_ad": True, "check_backward_ad": False}], ids=["back", "forth"])
+@pytest.mark.parametrize("name", CASES)
+def test_price_is_at_most_a_tenth_more_than_that_of_torch(name: str, options: dict[str, bool]) -> None:
+    function, x = CASES[name]
+    verdict, price = spent(torch_gradcheck, function, x, **options)
+    found = spent(gradvet.gradcheck, function, x, **options)
+    assert found[0] is verdict is True
+    assert found[1] <= 1.1 * price + 8
+
+
+@pytest.mark.parametrize("name", ["network of 600 units", "max pooling", "bilinear sampling"])
+def test_piecewise_function_at_an_ordinary_point_is_certified(name: str) -> None:
+    function, x, _ = ACCEPTED[name]
+    verdict, price = spent(gradvet.gradcheck, function, x)
+    assert verdict
+    assert price <= 60
+
+
+def test_error_in_a_network_is_found_where_steps_must_be_small() -> None:
+    layers = network(50, 400, 200, 10)
+
+    class Tilted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, cotangent: Tensor) -> Tensor:
+            return cotangent * torch.where(torch.arange(50) == 17, 1.01, 1.0)
+
+    for fast_mode in (False, True):
+        with pytest.raises(gradvet.GradcheckError, match="Jacobian mismatch"):
+            gradvet.gradcheck(lambda x: layers(Tilted.apply(x)), numbers(8, 50), fast_mode=fast_mode)
+
+
+def test_comparison_of_all_entries_takes_little_memory() -> None:
+    function, x = rough(torch.sin), numbers(3_000)
+    with bytes_at_once() as peak:
+        assert gradvet.gradcheck(function, x, atol=1e-4)
+    assert peak[0] <= 100_000_000

@@ -1,0 +1,110 @@
+"""At generated points, a derivative is called wrong only where the slopes around allow no other interpretation."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradvet.core.confirmation import is_confirmed
+from gradvet.core.context import Context
+from gradvet.core.decision import Decision, Entry, Reason
+from gradvet.core.results import Verdict
+from tests.core.contexts import Elementwise, context_of, point
+from tests.functions import with_derivative
+
+
+def failure(context: Context, reason: Reason, row: int = 0, column: int = 0) -> Decision:
+    problem = context.problem
+    output, source = problem.codomain.locate(max(row, 0)), problem.domain.locate(column)
+    entry = Entry(output, source, math.nan, math.nan, math.nan, Verdict.FAIL, reason, row, column)
+    return Decision(Verdict.FAIL, reason, entry)
+
+
+def confirmed(function: Elementwise, slope: float, reason: Reason, at: float = 0.0) -> bool:
+    context = context_of(with_derivative(function, lambda x: torch.full_like(x, slope)), point(at))
+    return is_confirmed(context, failure(context, reason))
+
+
+def steep_kink(x: Tensor) -> Tensor:
+    """Slopes 999 and 1001, and a value of one."""
+    return 1.0 + 1000.0 * x + x.abs()
+
+
+@pytest.mark.parametrize(("slope", "beyond"), [(1001.5, False), (998.5, False), (1005.0, True), (995.0, True)])
+def test_derivative_outside_a_kink_is_confirmed_from_a_thousandth_of_its_slopes_on(slope: float, beyond: bool) -> None:
+    assert confirmed(steep_kink, slope, Reason.OUTSIDE) is beyond
+
+
+def rounded_kink(x: Tensor) -> Tensor:
+    """A kink that is smooth on a scale of 1e-10: around zero its slope is anything between -1 and 1."""
+    return 1.0 + torch.sqrt(x**2 + 1e-20)
+
+
+def test_failure_is_not_confirmed_where_slopes_are_more_than_two_numbers() -> None:
+    assert not confirmed(rounded_kink, 2.0, Reason.OUTSIDE)
+    assert confirmed(lambda x: 1.0 + x.abs(), 2.0, Reason.OUTSIDE)
+
+
+@pytest.mark.parametrize(("slope", "wrong"), [(1.0, False), (1.0005, False), (1.01, True), (0.0, True), (-1.0, True)])
+def test_failure_at_a_smooth_function_is_confirmed_if_it_is_material(slope: float, wrong: bool) -> None:
+    assert confirmed(lambda x: 1.0 + torch.sin(x), slope, Reason.DISAGREES) is wrong
+
+
+@pytest.mark.parametrize("unit", [1e-8, 1.0, 1e8])
+def test_confirmation_does_not_depend_on_the_unit_of_the_output(unit: float) -> None:
+    assert confirmed(lambda x: unit * (1.0 + torch.sin(x)), 1.01 * unit, Reason.DISAGREES)
+    assert not confirmed(lambda x: unit * (1.0 + torch.sin(x)), 1.0005 * unit, Reason.DISAGREES)
+
+
+def test_derivative_between_the_slopes_of_a_kink_is_never_confirmed_as_wrong() -> None:
+    for slope in (-1.0, 0.0, 0.5, 1.0):
+        assert not confirmed(lambda x: 1.0 + x.abs(), slope, Reason.DISAGREES)
+        assert not confirmed(lambda x: 1.0 + x.abs(), slope, Reason.OUTSIDE)
+
+
+def test_failure_without_a_row_or_an_entry_is_never_confirmed() -> None:
+    context = context_of(with_derivative(torch.sin, torch.zeros_like), point(0.5))
+    assert is_confirmed(context, failure(context, Reason.DISAGREES))
+    assert not is_confirmed(context, failure(context, Reason.DISAGREES, row=-1))
+    assert not is_confirmed(context, failure(context, Reason.OUTSIDE, row=-1))
+    assert not is_confirmed(context, Decision(Verdict.FAIL, Reason.DISAGREES))
+
+
+def test_nonfinite_derivative_is_confirmed_as_wrong_where_slopes_converge() -> None:
+    def nowhere(x: Tensor) -> Tensor:
+        return torch.full_like(x, math.nan)
+
+    smooth = context_of(with_derivative(lambda x: 1.0 + torch.sin(x), nowhere), point(0.0))
+    bent = context_of(with_derivative(lambda x: 1.0 + x.abs(), nowhere), point(0.0))
+    steep = context_of(with_derivative(lambda x: 1.0 + x.abs().sqrt(), nowhere), point(0.0))
+    assert is_confirmed(smooth, failure(smooth, Reason.NOT_FINITE, row=-1))
+    assert not is_confirmed(smooth, failure(smooth, Reason.NOT_FINITE, row=0))
+    assert not is_confirmed(bent, failure(bent, Reason.NOT_FINITE, row=-1))
+    assert not is_confirmed(steep, failure(steep, Reason.NOT_FINITE, row=-1))
+
+
+def test_error_of_one_tied_element_is_confirmed_only_if_all_of_them_together_are_wrong() -> None:
+    def largest(x: Tensor) -> Tensor:
+        return 1.0 + x.max()
+
+    class Chosen(torch.autograd.Function):
+        """The maximum; all of the gradient goes to the first of those that are tied, `factor` times."""
+
+        @staticmethod
+        def forward(ctx: object, x: Tensor, factor: float) -> Tensor:
+            ctx.factor = factor  # type: ignore[attr-defined]
+            return largest(x)
+
+        @staticmethod
+        def backward(ctx: object, v: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+            return v * torch.tensor([ctx.factor, 0.0], dtype=v.dtype), None  # type: ignore[attr-defined]
+
+    def found(factor: float) -> bool:
+        context = context_of(lambda x: Chosen.apply(x, factor), point(1.0, 1.0))  # type: ignore[no-untyped-call]
+        return is_confirmed(context, failure(context, Reason.OUTSIDE, 0, 0))
+
+    assert not found(1.0)
+    assert found(2.0)

@@ -1,0 +1,84 @@
+"""When two gradients that should be the same are the same."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradvet.core.context import Context
+from gradvet.core.gradient_match import GradientMismatch, gradient_mismatch
+from tests.core.contexts import context_of, point
+
+
+def gap(context: Context, *factors: float) -> GradientMismatch | None:
+    """Between the gradient and itself times these factors."""
+    v, expected = context.random_vjp
+    return gradient_mismatch(context, v, expected * torch.tensor(factors, dtype=torch.float64), expected)
+
+
+def straight() -> Context:
+    return context_of(lambda x: 3.0 * x, point(1.0, 1.0, 1.0))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.0 + 2e-7, 1.0 - 2e-7])
+def test_gradients_may_differ_by_a_millionth_of_the_largest_entry(factor: float) -> None:
+    assert gap(straight(), factor, 1.0, 1.0) is None
+
+
+@pytest.mark.parametrize("factor", [1.0 + 1e-5, 1.0 - 1e-5, 0.0, -1.0, math.nan, math.inf])
+def test_entry_that_differs_more_is_named_with_both_values(factor: float) -> None:
+    context = straight()
+    found = gap(context, 1.0, factor, 1.0)
+    assert found is not None
+    assert str(found.place) == "input 0 [1]"
+    assert found.expected == float(context.random_vjp[1][1])
+    assert found.found == pytest.approx(factor * found.expected, nan_ok=True)
+
+
+def test_worst_of_several_entries_is_named() -> None:
+    found = gap(straight(), 1.01, 1.0, 1.5)
+    assert found is not None
+    assert str(found.place) == "input 0 [2]"
+
+
+def test_where_the_reference_is_not_finite_nothing_is_held_to_it() -> None:
+    context = straight()
+    v, expected = context.random_vjp
+    lost = torch.tensor([math.nan, math.inf, float(expected[2])], dtype=torch.float64)
+    assert gradient_mismatch(context, v, expected, lost) is None
+
+
+def test_every_input_is_held_to_its_own_size() -> None:
+    context = context_of(lambda x, y: x + 1e-6 * y, point(1.0), point(1.0))
+    assert gap(context, 1.0, 1.0 + 1e-7) is None
+    found = gap(context, 1.0, 1.001)
+    assert found is not None
+    assert str(found.place) == "input 1 [0]"
+
+
+def test_roundoff_of_the_input_that_matters_most_is_forgiven_to_all() -> None:
+    faint = context_of(lambda x, y: x + 1e-10 * y, point(1.0), point(1.0))
+    assert gap(faint, 1.0, 1.001) is None
+    assert gap(faint, 1.0, 1.2) is not None
+
+
+def test_gradient_that_changes_with_the_last_digit_of_the_inputs_may_differ_by_what_it_changes() -> None:
+    def fast(x: Tensor) -> Tensor:
+        return torch.sin(1e9 * x)
+
+    context = context_of(fast, point(1.0, 1.0, 1.0))
+    assert gap(context, 1.0 + 3e-6, 1.0, 1.0) is None
+    assert gap(context, 1.0 + 1e-2, 1.0, 1.0) is not None
+
+
+@pytest.mark.parametrize("factor", [1.5, 0.5])
+def test_entry_that_differs_is_found_beside_one_that_is_not_finite(factor: float) -> None:
+    context = straight()
+    v, expected = context.random_vjp
+    lost = expected * torch.tensor([math.inf, 1.0, 1.0], dtype=torch.float64)
+    found = gradient_mismatch(context, v, expected * torch.tensor([1.0, 1.0, factor], dtype=torch.float64), lost)
+    assert found is not None
+    assert str(found.place) == "input 0 [2]"

@@ -1,0 +1,304 @@
+"""The test of one mode: its directions, its ledger, its cost, and derivatives that are not finite.
+
+Also tests `core/modes.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradvet.core import slope_test
+from gradvet.core.context import Context
+from gradvet.core.decision import Decision, Reason
+from gradvet.core.modes import FORWARD, REVERSE, Mode
+from gradvet.core.results import Verdict
+from gradvet.core.slope_test import SlopeTest, _split
+from tests.core.contexts import Elementwise, context_of, point
+from tests.functions import with_derivative, with_jvp, with_rules, with_vjp
+
+MODES = pytest.mark.parametrize("mode", [REVERSE, FORWARD], ids=lambda mode: mode.name)
+
+
+@MODES
+def test_screen_settles_a_smooth_function(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sweep_steps(*_: Any, **__: Any) -> None:
+        raise AssertionError("no sweep was needed")
+
+    monkeypatch.setattr(Context, "sweep_steps", sweep_steps)
+    decision = SlopeTest(context_of(torch.sin, point(0.3, 1.0, 2.0)), mode).run()
+    assert (decision.verdict, decision.reason) == (Verdict.PASS, Reason.AGREES)
+
+
+@MODES
+def test_function_that_curves_within_the_step_is_extrapolated_before_any_sweep(
+    mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sweep_steps(*_: Any, **__: Any) -> None:
+        raise AssertionError("no sweep was needed")
+
+    monkeypatch.setattr(Context, "sweep_steps", sweep_steps)
+    # The truncation of a central difference is (h ω)² / 6 of the slope: 2e-5 here, and 1e-9 once extrapolated.
+    context = context_of(lambda x: torch.sin(2e3 * x), point(0.3, 1.0, 2.0))
+    decision = SlopeTest(context, mode).run()
+    assert (decision.verdict, decision.reason) == (Verdict.PASS, Reason.AGREES)
+    assert "at_twice_the_step" in vars(context.first)
+
+
+@MODES
+@pytest.mark.parametrize("size", [1.0, 1e-6, 1e-9])
+def test_error_of_an_input_of_small_influence_is_found(mode: Mode, size: float) -> None:
+    inner = with_derivative(lambda y: size * y, lambda y: torch.full_like(y, 1.1 * size))
+    decision = SlopeTest(context_of(lambda x, y: x + inner(y), point(0.3, 1.0), point(0.7, 0.2)), mode).run()
+    assert decision.verdict is Verdict.FAIL
+    assert decision.entry is not None
+    assert decision.entry.input.name == "input 1"
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("slope", "verdict", "reason"),
+    [
+        (0.0, Verdict.PASS, Reason.AGREES),
+        (1e-17, Verdict.PASS, Reason.AGREES),
+        (1e-11, Verdict.INCONCLUSIVE, Reason.PRECISION),
+    ],
+)
+def test_derivative_that_is_zero_to_roundoff_passes_and_one_that_roundoff_hides_is_inconclusive(
+    mode: Mode, slope: float, verdict: Verdict, reason: Reason
+) -> None:
+    inner = with_derivative(lambda y: slope * y, lambda y: torch.full_like(y, slope))
+    context = context_of(lambda x, y: x + inner(y), point(1.0), point(1.0))
+    decision, _ = slope_test.test_slopes(context, mode)
+    assert (decision.verdict, decision.reason) == (verdict, reason)
+    complete = {row.input: row.is_complete for row in context.record.ledger.rows()}
+    assert complete == {"input 0": True, "input 1": verdict is Verdict.PASS}
+
+
+@MODES
+def test_every_input_has_a_complete_row_in_the_ledger_of_the_mode(mode: Mode) -> None:
+    context = context_of(lambda x, y: torch.sin(x) + 1e-3 * y, point(0.3, 1.0), point(0.7, 0.2))
+    assert slope_test.test_slopes(context, mode)[0].verdict is Verdict.PASS
+    rows = list(context.record.ledger.rows())
+    assert [(row.input, row.mode, row.precision) for row in rows] == [
+        ("input 0", mode.name, "given"),
+        ("input 1", mode.name, "given"),
+    ]
+    assert all(row.is_complete for row in rows)
+
+
+def test_columns_without_a_finite_derivative_are_left_out_of_the_ledger() -> None:
+    def root(x: Tensor) -> Tensor:
+        return x.abs().sqrt()
+
+    context = context_of(root, point(0.0, 1.0, 4.0))
+    decision, _ = slope_test.test_slopes(context, REVERSE)
+    assert (decision.verdict, decision.reason) == (Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
+    (row,) = context.record.ledger.rows()
+    assert (row.elements, row.compared, row.reasons) == (3, 2, ("the derivative is not finite",))
+    assert row.resolution is not None
+    assert row.resolution <= row.asked
+    assert not row.is_complete
+
+
+def test_inputs_that_a_spent_budget_leaves_open_are_left_out_of_the_ledger() -> None:
+    context = context_of(lambda x, y: (x - 1.0).abs() + y, point(1.0), point(1.0, 2.0))
+    spent = replace(context, deadline=0.0)
+    assert slope_test.test_slopes(spent, REVERSE)[0].verdict is Verdict.INCONCLUSIVE
+    rows = [(row.input, row.compared, row.reasons) for row in spent.record.ledger.rows()]
+    assert rows == [("input 0", 0, ("the time budget was spent",)), ("input 1", 0, ("the time budget was spent",))]
+
+
+def without_forward() -> Context:
+    return context_of(with_vjp(torch.sin, lambda v, x: v * torch.cos(x)), point(0.3, 1.0))
+
+
+def without_reverse() -> Context:
+    context = context_of(with_jvp(torch.sin, lambda u, x: u * torch.cos(x)), point(0.3, 1.0))
+    return replace(context, has_reverse=False)
+
+
+@pytest.mark.parametrize(("context", "mode"), [(without_forward(), FORWARD), (without_reverse(), REVERSE)])
+def test_mode_that_the_function_does_not_have_raises_and_enters_nothing_in_the_ledger(
+    context: Context, mode: Mode
+) -> None:
+    with pytest.raises((NotImplementedError, RuntimeError)):
+        slope_test.test_slopes(context, mode)
+    assert list(context.record.ledger.rows()) == []
+
+
+def test_comparison_that_raises_is_withdrawn_from_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: SlopeTest) -> Decision:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(SlopeTest, "run", interrupted)
+    context = context_of(torch.sin, point(0.3, 1.0))
+    with pytest.raises(ZeroDivisionError):
+        slope_test.test_slopes(context, REVERSE)
+    assert list(context.record.ledger.rows()) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("slope", "verdict"), [(2.0, Verdict.PASS), (2.5, Verdict.FAIL)])
+def test_edge_of_the_domain_is_tested_from_inside(slope: float, verdict: Verdict, seed: int) -> None:
+    def inside(x: Tensor) -> Tensor:
+        return torch.where(x < 0.0, torch.full_like(x, float("nan")), 2.0 * x + x**2)
+
+    context = context_of(with_derivative(inside, lambda x: torch.full_like(x, slope)), point(0.0), seed=seed)
+    assert SlopeTest(context, REVERSE).run().verdict is verdict
+
+
+def test_one_sided_differences_are_noted_at_an_edge_of_the_domain_only() -> None:
+    function = with_derivative(lambda x: 2.0 * x + x**2, lambda x: 2.0 + 2.0 * x)
+    inside, edge = point(0.3, dtype=torch.float32), point(0.0)
+    middle = context_of(function, inside, power=0.2)
+    end = context_of(lambda x: torch.where(x < 0.0, torch.full_like(x, float("nan")), function(x)), edge)
+    for context in (middle, end):
+        assert SlopeTest(context, REVERSE).run().verdict is Verdict.PASS
+    assert middle.record.notes == []
+    assert end.record.notes == ["only one side of the point is inside the function's domain: one-sided differences"]
+
+
+def test_function_that_is_defined_nowhere_around_is_inconclusive() -> None:
+    def alone(x: Tensor) -> Tensor:
+        return torch.where(x == 1.0, x, torch.full_like(x, float("nan")))
+
+    decision = SlopeTest(context_of(with_derivative(alone, torch.ones_like), point(1.0)), REVERSE).run()
+    assert (decision.verdict, decision.reason) == (Verdict.INCONCLUSIVE, Reason.DOMAIN)
+
+
+@MODES
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, Verdict.PASS), (1.5, Verdict.FAIL), (0.5, Verdict.FAIL)])
+def test_coarse_formats_are_decided_by_the_sweep(
+    mode: Mode, dtype: torch.dtype, factor: float, verdict: Verdict
+) -> None:
+    function = with_derivative(torch.sin, lambda x: factor * torch.cos(x))
+    context = context_of(function, point(0.3, 0.5, 0.7, dtype=dtype), power=0.2)
+    assert SlopeTest(context, mode).run().verdict is verdict
+
+
+def test_rows_with_a_kink_are_signed_so_that_their_kinks_add_up() -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.stack([x[0].abs(), -3.0 * x[0].abs(), torch.sin(x[1])])
+
+    context = context_of(function, point(0.0, 1.0))
+    cotangent, difference = context.cotangents[0], context.first
+    bent, rest = _split(context, cotangent, difference, torch.tensor([True, True, False]))
+    first, second, third = cotangent.v.abs().tolist()
+    assert bent.v.tolist() == pytest.approx([first, -second, 0.0])
+    assert rest.v.tolist() == [0.0, 0.0, float(cotangent.v[2])]
+    assert third > 0.0
+
+
+def test_spent_budget_is_inconclusive() -> None:
+    context = replace(context_of(lambda x: (x - 2.0).abs(), point(1.0, 2.0)), deadline=0.0)
+    decision = SlopeTest(context, REVERSE).run()
+    assert (decision.verdict, decision.reason) == (Verdict.INCONCLUSIVE, Reason.BUDGET)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_error_beside_a_kink_is_found_along_every_direction(seed: int) -> None:
+    def claimed(x: Tensor) -> Tensor:
+        return torch.tensor([0.0, 1.1], dtype=x.dtype)
+
+    context = context_of(with_derivative(torch.abs, claimed), point(0.0, 1.0), seed=seed)
+    decision = SlopeTest(context, REVERSE).run()
+    assert decision.verdict is Verdict.FAIL
+    assert decision.entry is not None
+    assert decision.entry.column == 1
+
+
+@MODES
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize(("slope", "verdict"), [(2.0, Verdict.PASS), (2.2, Verdict.FAIL)])
+def test_elements_beside_a_kink_are_tested_along_both_signs_of_a_direction(
+    mode: Mode, sign: float, slope: float, verdict: Verdict
+) -> None:
+    straight = with_derivative(lambda x: 2.0 * x, lambda x: torch.full_like(x, slope))
+    context = context_of(lambda x: x[:1].abs() + straight(x[1:]), point(0.0, 1.0))
+    difference = context.difference(sign * context.first.u.abs())
+    decision = SlopeTest(context, mode).along(difference, context.cotangents[:1])
+    assert decision.verdict is verdict
+
+
+def tilted(size: float, factor: float) -> Callable[[Tensor], Tensor]:
+    """`size` times the sine, with a right backward pass and a tangent that is off by a factor in one entry."""
+
+    def jvp(u: Tensor, y: Tensor) -> Tensor:
+        tangent = u * size * torch.cos(y)
+        return torch.cat([factor * tangent[:1], tangent[1:]])
+
+    return with_rules(lambda y: size * torch.sin(y), lambda v, y: v * size * torch.cos(y), jvp)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.0 + 1e-8])
+def test_second_direction_is_tested_in_forward_mode_too(factor: float) -> None:
+    context = context_of(tilted(1.0, factor), point(0.3, 1.0, 2.0))
+    assert [SlopeTest(context, mode).run().verdict for mode in (REVERSE, FORWARD)] == [Verdict.PASS] * 2
+    assert context.problem.cost.pushes == 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("size", [1.0, 1e-3, 1e-6])
+def test_tangent_that_is_wrong_in_an_input_of_small_influence_is_found_beside_a_right_gradient(
+    size: float, seed: int
+) -> None:
+    inner = tilted(size, 1.1)
+    context = context_of(lambda x, y: x + inner(y), point(0.3, 1.0), point(0.7, 0.2), seed=seed)
+    assert [SlopeTest(context, mode).run().verdict for mode in (REVERSE, FORWARD)] == [Verdict.PASS, Verdict.FAIL]
+
+
+def nowhere(x: Tensor) -> Tensor:
+    return torch.full_like(x, math.nan)
+
+
+def found(function: Elementwise) -> Decision:
+    context = context_of(with_derivative(function, nowhere), point(0.0, 0.0))
+    return SlopeTest(context, REVERSE)._nonfinite_derivative(torch.tensor([False, True]))
+
+
+def test_nonfinite_derivative_where_the_function_has_a_slope_fails_and_is_named() -> None:
+    decision = found(lambda x: 3.0 * x)
+    assert (decision.verdict, decision.reason) == (Verdict.FAIL, Reason.NOT_FINITE)
+    assert decision.entry is not None
+    assert (str(decision.entry.input), decision.entry.column) == ("input 0 [1]", 1)
+    assert abs(decision.entry.numerical) == 3.0
+
+
+def test_nonfinite_derivative_where_the_function_has_no_slope_is_inconclusive() -> None:
+    for function in (lambda x: x.abs().sqrt(), lambda x: torch.sign(x)):
+        decision = found(function)
+        assert (decision.verdict, decision.reason) == (Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
+
+
+def test_mode_with_a_finite_derivative_is_not_failed_for_the_other() -> None:
+    context = context_of(lambda x: 3.0 * x, point(0.0, 0.0))
+    decision = SlopeTest(context, FORWARD)._nonfinite_derivative(torch.tensor([False, True]))
+    assert (decision.verdict, decision.reason) == (Verdict.PASS, Reason.NOT_FINITE)
+
+
+def test_nonfinite_tangent_fails_with_the_slope_of_its_output() -> None:
+    def second(x: Tensor) -> Tensor:
+        return torch.tensor([2.0, math.nan], dtype=x.dtype)
+
+    decision = SlopeTest(
+        context_of(with_derivative(lambda x: 2.0 * x, second), point(1.0, 1.0)), FORWARD
+    )._nonfinite_tangent()
+    assert decision is not None
+    assert decision.verdict is Verdict.FAIL
+    assert decision.entry is not None
+    assert str(decision.entry.output) == "output [1]"
+    assert 0.4 <= abs(decision.entry.numerical) <= 4.0
+
+
+def test_finite_tangents_and_modes_without_tangents_have_nothing_missing() -> None:
+    context = context_of(lambda x: 2.0 * x, point(1.0))
+    assert SlopeTest(context, FORWARD)._nonfinite_tangent() is None
+    assert SlopeTest(context_of(with_derivative(torch.sin, nowhere), point(1.0)), REVERSE)._nonfinite_tangent() is None

@@ -1,0 +1,381 @@
+"""The float64 reference of functions that cast, capture low precision or draw random numbers.
+
+Covers `frontends/torch/double_precision.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import gradvet
+from gradvet.core.frontend import Request
+from gradvet.core.results import Verdict
+from gradvet.frontends.torch.binding import bind
+from gradvet.frontends.torch.problem import TorchProblem
+from gradvet.frontends.torch.reference import reference_problem
+from tests.functions import with_vjp
+from tests.gallery import f18_precision, f24_low_precision, f29_forward_mode, right_autocast, right_half, right_training
+from tests.gallery.case import Case
+from tests.gallery.inputs import normal
+from tests.gallery.kernels import kernel, squash, squash_vjp
+
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+Function = Callable[..., Any]
+
+WITH_ACCURACY = {case.name for case in right_training.CASES if case.accuracy}
+
+
+def verdict(function: Function, *inputs: Any, **options: Any) -> Verdict:
+    return gradvet.check(function, inputs, seed=20, **options).verdict
+
+
+def reference(function: Function, *inputs: Any) -> tuple[TorchProblem, TorchProblem | None]:
+    """The problem and its reference."""
+    request = Request(function, inputs, None)
+    problem = TorchProblem(bind(request), seed=0)
+    return problem, reference_problem(problem, request, 0)
+
+
+def single(*shape: int, dtype: torch.dtype = F32, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype).requires_grad_()
+
+
+def named(case: Case) -> str:
+    return case.name
+
+
+@pytest.mark.parametrize("case", [*right_autocast.CASES, *right_training.CASES], ids=named)
+def test_right_functions_of_mixed_precision_and_of_training_pass(case: Case) -> None:
+    if case.name in WITH_ACCURACY:
+        pytest.skip("approximate on purpose")
+    function, inputs = case.build()
+    assert verdict(function, *inputs) is Verdict.PASS
+
+
+@pytest.mark.parametrize("case", right_half.CASES, ids=named)
+def test_right_kernels_are_not_accused(case: Case) -> None:
+    function, inputs = case.build()
+    assert verdict(function, *inputs) is not Verdict.FAIL
+
+
+@pytest.mark.parametrize("case", [*f18_precision.CASES, *f24_low_precision.CASES, *f29_forward_mode.CASES], ids=named)
+def test_wrong_functions_do_not_pass(case: Case) -> None:
+    function, inputs = case.build()
+    assert verdict(function, *inputs) is not Verdict.PASS
+
+
+# Captured low precision and casts.
+
+WEIGHT = single(6, 5, dtype=BF16).detach()
+
+
+def through_bfloat16(x: Tensor) -> Tensor:
+    return torch.tanh((x.to(BF16) @ WEIGHT).float())
+
+
+def partly_detached(x: Tensor) -> Tensor:
+    return (x.to(BF16) @ WEIGHT).float() * x.detach().sum(-1, keepdim=True)
+
+
+def under_autocast(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=BF16):
+        return F.gelu(F.linear(x, WEIGHT.float().mT)).float()
+
+
+def under_autocast_detached(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=BF16):
+        hidden = F.linear(x, WEIGHT.float().mT)
+        return (hidden * torch.sigmoid(hidden.detach())).float()
+
+
+@pytest.mark.parametrize("function", [through_bfloat16, under_autocast])
+def test_captured_bfloat16_is_double_precision_inside(function: Function) -> None:
+    problem, found = reference(function, single(3, 6))
+    assert found is not None
+    exact = torch.autograd.functional.jacobian(
+        lambda x: torch.tanh(x @ WEIGHT.double()) if function is through_bfloat16 else F.gelu(x @ WEIGHT.double()),
+        problem.inputs[0].detach().double(),
+    ).reshape(15, 18)
+    rows = torch.stack([found.vjp(v) for v in torch.eye(15, dtype=torch.float64)])
+    assert torch.allclose(rows, exact, rtol=1e-13, atol=1e-14)
+    columns = torch.stack([found.jvp(u) for u in torch.eye(18, dtype=torch.float64)], 1)
+    assert torch.allclose(columns, exact, rtol=1e-13, atol=1e-14)
+    assert problem.eps == 2.0**-7, "the given problem is as coarse as the numbers inside it"
+    assert found.internal_eps() == found.eps == 2.0**-52
+
+
+@pytest.mark.parametrize("function", [partly_detached, under_autocast_detached])
+def test_wrong_functions_of_captured_bfloat16_fail(function: Function) -> None:
+    assert verdict(function, single(3, 6)) is Verdict.FAIL
+
+
+def test_exact_constants_of_bfloat16_do_not_make_the_problem_coarse() -> None:
+    constant = torch.tensor([0.5, 2.0, 3.0], dtype=BF16)
+    problem, found = reference(lambda x: torch.sin(x) * constant, single(3))
+    assert found is not None
+    assert problem.eps == 2.0**-23
+
+
+def test_coarse_numbers_that_no_output_uses_do_not_make_the_problem_coarse() -> None:
+    def logged(x: Tensor) -> Tensor:
+        x.detach().to(BF16).norm()
+        return torch.sin(x)
+
+    problem, found = reference(logged, single(30))
+    assert found is not None
+    assert problem.eps == 2.0**-23
+
+
+def test_coarse_factors_without_a_gradient_make_the_problem_coarse() -> None:
+    def scaled(x: Tensor) -> Tensor:
+        return x * WEIGHT.sum().float()
+
+    problem, found = reference(scaled, single(30))
+    assert found is not None
+    assert problem.eps == 2.0**-7
+    assert verdict(scaled, single(30)) is Verdict.PASS
+
+
+def test_captured_convolution_and_batch_norm_in_training() -> None:
+    layers = nn.Sequential(nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.Dropout(0.2))
+    before = {name: tensor.clone() for name, tensor in layers.state_dict().items()}
+    assert verdict(lambda x: layers(x), single(4, 2, 6)) is Verdict.PASS
+    assert all(torch.equal(tensor, before[name]) for name, tensor in layers.state_dict().items())
+    assert all(parameter.grad is None for parameter in layers.parameters())
+
+
+def test_casts_in_second_derivatives() -> None:
+    assert verdict(lambda x: torch.sin(x.to(BF16)).float() * x, single(4), order=2) is Verdict.PASS
+
+
+def test_autocast_around_the_check() -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+    with torch.autocast("cpu", dtype=BF16):
+        assert verdict(model, single(3, 4)) is Verdict.PASS
+        assert verdict(lambda x: model(x), single(3, 4)) is Verdict.PASS
+        assert torch.is_autocast_enabled("cpu")
+        assert torch.is_autocast_cache_enabled()
+        assert model(single(3, 4)).dtype == BF16
+    assert torch.get_default_dtype() == F32
+
+
+# Nothing of the user's is changed.
+
+
+def write_whole(x: Tensor, scratch: Tensor) -> None:
+    scratch.copy_(x.detach().expand_as(scratch))
+
+
+def write_part(x: Tensor, scratch: Tensor) -> None:
+    scratch[0] = x.detach()
+
+
+def write_out(x: Tensor, scratch: Tensor) -> None:
+    torch.mul(x.detach().expand_as(scratch), 1.0, out=scratch)
+
+
+@pytest.mark.parametrize("write", [write_whole, write_part, write_out])
+def test_writes_into_low_precision_refuse_the_reference(write: Function) -> None:
+    x = single(4)
+    scratch = x.detach().expand(2, 4).clone()
+    before = scratch.clone()
+
+    def function(y: Tensor) -> Tensor:
+        write(y, scratch)
+        return torch.sin(y) * 2
+
+    problem, found = reference(function, x)
+    assert found is None
+    assert scratch.dtype == F32
+    assert torch.equal(scratch, before)
+    assert torch.equal(problem.inputs[0], x)
+
+
+def test_writes_into_own_memory_are_allowed() -> None:
+    def function(x: Tensor) -> Tensor:
+        total = torch.zeros(3, dtype=F32)
+        total[0] = 2.0
+        total += 1.0
+        return torch.sin(x.to(BF16)).float() * total
+
+    assert reference(function, single(3))[1] is not None
+
+
+# Random numbers.
+
+
+def gated(x: Tensor) -> Tensor:
+    return x * torch.bernoulli(torch.sigmoid(x.detach()))
+
+
+def noisy(x: Tensor) -> Tensor:
+    return torch.sin(x + 0.1 * torch.randn_like(x)) + torch.rand(x.shape).to(x.dtype) * x
+
+
+def picked(x: Tensor) -> Tensor:
+    return torch.log_softmax(x, -1).gather(-1, torch.multinomial(torch.softmax(x.detach(), -1), 1))
+
+
+def dropped_natively(x: Tensor) -> Tensor:
+    return torch.native_dropout(torch.sin(x), 0.3, True)[0]
+
+
+def dropped_twice(x: Tensor) -> Tensor:
+    return F.dropout(torch.sin(F.dropout(x, 0.2)), 0.3)
+
+
+def dropped_in_checkpoint(x: Tensor) -> Tensor:
+    y = checkpoint(dropped_twice, x, use_reentrant=False)
+    assert isinstance(y, Tensor)
+    return y
+
+
+def attended(x: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(x, x * 2, x.sin(), dropout_p=0.2)
+
+
+def gumbel(x: Tensor) -> Tensor:
+    return F.gumbel_softmax(x)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
+@pytest.mark.parametrize(
+    "function", [gated, noisy, picked, dropped_natively, dropped_twice, dropped_in_checkpoint, attended, gumbel]
+)
+def test_the_reference_draws_the_same_numbers(function: Function, dtype: torch.dtype) -> None:
+    x = single(4, 5, dtype=dtype)
+    problem, found = reference(function, x)
+    assert found is not None
+    assert torch.allclose(problem.value, found.value, rtol=16 * problem.eps, atol=16 * problem.eps)
+    assert verdict(function, x) is Verdict.PASS
+
+
+def test_normal_numbers_follow_their_mean() -> None:
+    """Torch gives the mean of `torch.normal` no gradient."""
+    assert verdict(lambda mean: torch.normal(mean, 1.0) * mean, single(5)) is Verdict.FAIL
+
+
+def test_other_masks_in_the_backward_pass_are_no_reference_for_themselves() -> None:
+    masked = with_vjp(
+        lambda x: x * torch.bernoulli(torch.full_like(x, 0.7)),
+        lambda v, x: v * torch.bernoulli(torch.full_like(v, 0.7)),
+    )
+    assert verdict(masked, single(20)) is Verdict.FAIL
+
+
+# What is no reference.
+
+
+def in_numpy(dtype: Any) -> Function:
+    """A sine in lower precision than its result, out of sight of torch."""
+
+    def sine(x: Tensor) -> Tensor:
+        values = x.detach().numpy()
+        return torch.from_numpy(numpy.sin(values.astype(dtype)).astype(values.dtype))
+
+    return with_vjp(sine, lambda v, x: v * torch.cos(x))
+
+
+@pytest.mark.parametrize("dtype", [numpy.float32, numpy.float16])
+@pytest.mark.parametrize("outer", [lambda y: y, torch.sum, lambda y: (y, y.sum() * 3)])
+def test_coarse_kernels_have_no_reference(dtype: Any, outer: Function) -> None:
+    sine = in_numpy(dtype)
+    assert reference(lambda x: outer(sine(x)), single(50))[1] is None
+
+
+def test_kernels_that_refuse_float64_have_no_reference() -> None:
+    assert reference(kernel(squash, squash_vjp, only=BF16), *normal((20,), dtype=BF16))[1] is None
+
+
+def test_backward_passes_that_refuse_float64_have_no_reference() -> None:
+    def backward(v: Tensor, x: Tensor) -> Tensor:
+        if v.dtype == torch.float64:
+            raise TypeError("no float64")
+        return v * torch.cos(x)
+
+    x = single(20)
+    assert reference(with_vjp(torch.sin, backward), x)[1] is None
+    assert verdict(with_vjp(torch.sin, backward), x) is not Verdict.FAIL
+
+
+def test_bits_of_numbers_are_not_read() -> None:
+    assert reference(lambda x: torch.sin(x) + 0 * (x.detach().view(torch.int32) & 1).to(x.dtype), single(6))[1] is None
+
+
+@pytest.mark.parametrize(
+    ("function", "point"),
+    [
+        (torch.round, [0.3, 1.7, -2.2, 5.0]),
+        (torch.floor, [1.0, 2.0, -3.0, 0.25]),
+        (torch.relu, [0.0, 1.0, -1.0, 2.0]),
+        (torch.sin, [0.0, 0.0]),
+        (lambda x: torch.sqrt(1 - x * x), [1.0, 0.5]),
+        (lambda x: (1e3 + x) ** 2, [0.3, 1.7]),
+    ],
+)
+def test_jumps_kinks_and_edges_at_the_point_leave_a_reference(function: Function, point: list[float]) -> None:
+    assert reference(function, torch.tensor(point, requires_grad=True))[1] is not None
+
+
+def test_kernels_that_compute_in_float32_are_double_precision_in_the_mode() -> None:
+    def sine(x: Tensor) -> Tensor:
+        return torch.sin(x.float()).to(x.dtype)
+
+    def backward(v: Tensor, x: Tensor) -> Tensor:
+        return (v.float() * torch.cos(x.float())).to(x.dtype)
+
+    x = single(50, dtype=BF16)
+    _, found = reference(with_vjp(sine, backward), x)
+    assert found is not None
+    assert torch.equal(found.vjp(found.zeros(50) + 1.0), torch.cos(x.detach().double()))
+    assert verdict(with_vjp(sine, lambda v, x: 0.95 * backward(v, x)), x) is Verdict.FAIL
+
+
+def test_custom_operators_in_python_run_in_the_mode() -> None:
+    @torch.library.custom_op("gradvet_tests::float_sine", mutates_args=())
+    def float_sine(x: Tensor) -> Tensor:
+        return torch.sin(x.float()).to(x.dtype)
+
+    float_sine.register_autograd(
+        lambda ctx, v: (v.float() * torch.cos(ctx.saved_tensors[0].float())).to(v.dtype),
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
+    )
+    assert reference(float_sine, single(20, dtype=BF16))[1] is not None
+
+
+# Modules.
+
+
+class Counting(nn.Module):
+    """Its result depends on a buffer that every call changes."""
+
+    total: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.total.add_(1.0)
+        return torch.sin(x) * self.total
+
+
+def test_buffers_of_modules_start_from_the_same_values() -> None:
+    module = Counting()
+    assert verdict(module, single(3)) is Verdict.PASS
+    assert torch.equal(module.total, torch.ones(3))
+
+
+def test_frozen_modules_and_modules_with_buffers_alone_are_widened() -> None:
+    frozen = nn.Linear(3, 2).requires_grad_(False)
+    assert reference(frozen, single(4, 3))[1] is not None
+    assert reference(Counting(), single(3))[1] is not None
+    assert frozen.weight.dtype == F32

@@ -1,0 +1,100 @@
+"""What one circumstance shows in passing need not be asked for again.
+
+Also tests `core/variants.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gradvet
+from tests.core.contexts import context_of, point
+
+
+def test_function_that_reads_its_arguments_shows_it_in_another_forward_pass() -> None:
+    problem = context_of(torch.sin, point(0.3, 1.0)).problem
+    found = problem.variants.after_other_forward(point(1.0, 1.0).detach())
+    assert found.reads_arguments
+    assert not problem.variants.reads_captured()
+
+
+def test_function_that_reads_what_it_captured_is_told_whatever_was_asked_before() -> None:
+    x = point(0.3, 1.0)
+    problem = context_of(lambda y: torch.sin(x), x).problem
+    assert not problem.variants.after_other_forward(point(1.0, 1.0).detach()).reads_arguments
+    assert problem.variants.reads_captured()
+
+
+def test_function_that_is_not_defined_elsewhere_is_asked_next_to_the_point() -> None:
+    def narrow(x: Tensor) -> Tensor:
+        if bool((x[0] > -8.0).any()):
+            raise ValueError("too far")
+        return 2.0 * x
+
+    problem = context_of(narrow, point(-9.0, 1.0)).problem
+    assert not problem.variants.after_other_forward(point(1.0, 1.0).detach()).reads_arguments
+    assert not problem.variants.reads_captured()
+
+
+class FromTheStart(torch.autograd.Function):
+    """The square, whose backward pass reads the memory of its input from the start."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, *v: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 2.0 * v[0] * torch.as_strided(x, x.shape, x.stride(), 0)
+
+
+class Overwritten(torch.autograd.Function):
+    """The square, which keeps its input in the class."""
+
+    saved = torch.zeros(())
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        Overwritten.saved = x.detach().clone()
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, *v: Tensor) -> Tensor:
+        return 2.0 * v[0] * Overwritten.saved
+
+
+@pytest.mark.parametrize(
+    ("function", "failed"),
+    [(torch.sin, set()), (FromTheStart.apply, {"layouts"}), (Overwritten.apply, {"interleaving"})],
+)
+def test_inputs_that_begin_elsewhere_share_a_call_with_another_forward_pass_and_blame_is_told_apart(
+    function: Any, failed: set[str]
+) -> None:
+    names = ["interleaving", "layouts", "mutation"]
+    report = gradvet.check(function, (point(0.3, 1.0, 2.0),), seed=0, checks=names)
+    assert {finding.check for finding in report.failures} == failed
+    assert {finding.check for finding in report.findings} == set(names)
+
+
+def test_input_that_is_changed_where_it_lies_is_told_from_a_copy_that_is_not() -> None:
+    class Careless(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.contiguous().mul_(1.5).clone()
+
+        @staticmethod
+        def backward(ctx: Any, *v: Tensor) -> Tensor:
+            return 1.5 * v[0]
+
+    def careless(x: Tensor) -> Tensor:
+        return Careless.apply(x)  # type: ignore[no-untyped-call,no-any-return]
+
+    report = gradvet.check(careless, (point(0.3, 1.0, 2.0),), seed=0, checks=["mutation"])
+    assert [finding.check for finding in report.failures] == ["mutation"]
+    assert report.failures[0].facts["changed"] == ["input 0"]

@@ -1,0 +1,136 @@
+"""F26: a wrong gradient at an entry whose value happens to be that of another entry at a kink.
+
+Zeros and ones are where parameters begin and where padding, clipping and rectifying have their kinks. Nothing excuses
+the gradient of an entry but a kink of that entry.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tests.gallery import witnesses
+from tests.gallery.case import Family
+from tests.gallery.inputs import point
+from tests.gallery.mutants import scaled, wrong_where
+
+PADDED = [[0.8, -1.2, 0.4], [0.0, 0.0, 0.0]]
+"""A row of data and a row of padding."""
+
+
+def gated(x: Tensor, gate: Tensor) -> Tensor:
+    """A branch behind a gate that begins closed."""
+    return torch.relu(x) + gate * torch.tanh(x + 0.3)
+
+
+def gated_by_detached(x: Tensor, gate: Tensor) -> Tensor:
+    return gated(x, gate.detach())
+
+
+def clipped_and_weighted(x: Tensor, weight: Tensor) -> Tensor:
+    return F.hardtanh(x) * weight
+
+
+def rectified_and_bent(x: Tensor) -> Tensor:
+    """A relu of the first three entries, a sine of the others."""
+    return torch.cat([torch.relu(x[:3]), torch.sin(x[3:])])
+
+
+def sine_lost_at_zero(x: Tensor) -> Tensor:
+    return (x == 0) & (torch.arange(len(x)) >= 3)
+
+
+def clipped_and_grown(x: Tensor) -> Tensor:
+    """The first two entries are clipped at 1, the others are not."""
+    return torch.cat([x[:2].clamp(max=1), torch.exp(x[2:])])
+
+
+def grown_lost_at_minus_one(x: Tensor) -> Tensor:
+    return x == -1
+
+
+def shifted_then_rectified(x: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
+    """A gain of ones and a shift of zeros, as a norm begins."""
+    return torch.relu(x) * gain + torch.exp(shift)
+
+
+def largest_beside_table(a: Tensor, b: Tensor, table: Tensor) -> Tensor:
+    return torch.maximum(a, b) + table**2
+
+
+def magnitude_and_sine(x: Tensor, phase: Tensor) -> Tensor:
+    return x.abs() + torch.sin(phase)
+
+
+wrong = Family("F26", special="an entry of the same value is at a kink", witness=witnesses.one_sided_slopes)
+
+CASES = (
+    wrong(
+        "gate_of_zeros_detached_beside_padding",
+        "The padding is at the kink of the relu; the gate is zero as well, is at no kink, and is never trained.",
+    ).at(gated_by_detached, gated, point, PADDED, [0.0, 0.0, 0.0]),
+    wrong(
+        "weight_of_ones_halved_beside_hardtanh_at_one",
+        "An input of 1 is at the kink of hardtanh; a weight of 1 is only a factor.",
+    ).at(
+        scaled(clipped_and_weighted, 0.5, slot=1),
+        clipped_and_weighted,
+        point,
+        [[1.0, 0.3, -0.6], [0.2, 1.0, 2.0]],
+        [1.0, 1.0, 1.0],
+    ),
+    wrong(
+        "sine_lost_at_zero_beside_relu_at_zero",
+        "Two entries of one tensor are zero: one goes through a relu, the other through a sine of slope 1.",
+    ).at(
+        wrong_where(rectified_and_bent, sine_lost_at_zero), rectified_and_bent, point, [0.0, -1.0, 2.0, 0.0, 0.5, 0.0]
+    ),
+    wrong(
+        "exponential_lost_at_minus_one_beside_clamp_at_one",
+        "The same magnitude with the other sign: -1 has nothing to do with a bound at 1.",
+    ).at(
+        wrong_where(clipped_and_grown, grown_lost_at_minus_one),
+        clipped_and_grown,
+        point,
+        [1.0, 0.3, -1.0, 0.2, -1.0],
+    ),
+    wrong(
+        "shift_of_zeros_lost_beside_padding",
+        "A norm begins with gains of one and shifts of zero, and padded rows are zero too.",
+    ).at(
+        scaled(shifted_then_rectified, 0.0, slot=2),
+        shifted_then_rectified,
+        point,
+        PADDED,
+        [1.0, 1.0, 1.0],
+        [0.0, 0.0, 0.0],
+    ),
+    wrong(
+        "table_doubled_beside_a_tie_of_the_same_value",
+        "Two arguments of a maximum are tied at 0.5; the entries of a third input are 0.5 and tied with nothing.",
+    ).at(
+        scaled(largest_beside_table, 2.0, slot=2),
+        largest_beside_table,
+        point,
+        [0.5, 1.0, -2.0],
+        [0.5, 0.2, 0.7],
+        [0.5, 0.5, 0.5],
+    ),
+    wrong(
+        "phase_of_zeros_negated_beside_abs_at_zero",
+        "The magnitude of zero is a kink; a phase of zero is the steepest point of a sine.",
+    ).at(scaled(magnitude_and_sine, -1.0, slot=1), magnitude_and_sine, point, [0.0, -1.2, 0.0], [0.0, 0.0, 0.0]),
+    wrong(
+        "padding_lost_through_the_smooth_branch",
+        "A padded zero at no kink: only the first row is rectified, and the padding goes through a sine.",
+    ).at(
+        wrong_where(
+            lambda x: torch.cat([torch.relu(x[:1]), torch.sin(x[1:])]),
+            lambda x: (x == 0) & (torch.arange(len(x))[:, None] > 0),
+        ),
+        lambda x: torch.cat([torch.relu(x[:1]), torch.sin(x[1:])]),
+        point,
+        [[0.0, -1.2, 0.4], [0.0, 0.0, 0.0]],
+    ),
+)

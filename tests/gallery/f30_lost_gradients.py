@@ -1,0 +1,84 @@
+"""F30: a gradient of zero where the function has a slope that small steps do not show.
+
+A large offset in the value leaves few digits for its changes. To claim zero needs as much evidence as to claim anything
+else: a step that is wide enough shows the slope of every function here.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tests.gallery.case import Family
+from tests.gallery.inputs import normal, uniform
+from tests.gallery.mutants import scaled, zeroed
+
+
+def far_identity(x: Tensor) -> Tensor:
+    return 1e10 + x
+
+
+def far_identity_cut(x: Tensor) -> Tensor:
+    return 1e10 + x.detach() + 0.0 * x
+
+
+def far_sine(x: Tensor) -> Tensor:
+    return 1e6 + torch.sin(x)
+
+
+def wide_wave(x: Tensor) -> Tensor:
+    """A slope of about one on an offset of 1e9, which only steps of about one can show."""
+    return 1e9 + 100 * torch.sin(x / 100)
+
+
+def total_of_large(x: Tensor, y: Tensor) -> Tensor:
+    """A sum of some 1e8 to which y adds a little."""
+    return (1e8 * torch.ones_like(x) + 1e-3 * x).sum() + torch.sin(y).sum()
+
+
+def loss_with_constant(x: Tensor, weight: Tensor) -> Tensor:
+    """A log-likelihood with its constant term."""
+    return 3e7 + 0.5 * ((x @ weight) ** 2).sum(-1)
+
+
+def energy_in_single(x: Tensor) -> Tensor:
+    return 1e4 + torch.sin(x)
+
+
+def far_product(x: Tensor, y: Tensor) -> Tensor:
+    return 1e8 + x * y
+
+
+wrong = Family("F30")
+
+CASES = (
+    wrong("identity_behind_1e10_lost", "Values come in steps of 2e-6: a step of 1e-6 is noise.", step=100.0).at(
+        zeroed(far_identity), far_identity, normal, (5,)
+    ),
+    wrong(
+        "identity_behind_1e10_detached",
+        "The graph ends in a product with zero.",
+        step=100.0,
+    ).at(far_identity_cut, far_identity, normal, (4,)),
+    wrong("sine_behind_1e6_lost", "The offset leaves ten digits, of which a small step takes six.", step=1e-2).at(
+        zeroed(far_sine), far_sine, normal, (5,)
+    ),
+    wrong("wide_wave_behind_1e9_lost", "A wide step shows the slope of one that is claimed to be zero.", step=1.0).at(
+        zeroed(wide_wave), wide_wave, uniform, 100.0, 200.0, (5,)
+    ),
+    wrong("small_input_beside_large_total_lost", "A sum of 5e8 hides a small input.", step=1e-2).at(
+        zeroed(total_of_large, slot=1), total_of_large, normal, (5,), (3,)
+    ),
+    wrong("loss_with_constant_term_lost", "The constant of a likelihood hides a slope of one.", step=1e-1).at(
+        zeroed(loss_with_constant, slot=1), loss_with_constant, normal, (4, 3), (3, 2)
+    ),
+    wrong("product_behind_1e8_halved", "Not zero but half: the offset hides one as well as the other.", step=1.0).at(
+        scaled(far_product, 0.5), far_product, normal, (4,), (4,)
+    ),
+    wrong(
+        "sine_behind_1e4_lost_in_float32",
+        "In float32 an offset of 1e4 leaves three digits.",
+        drop_in=False,
+        special="an offset that leaves three digits",
+    ).at(zeroed(energy_in_single), energy_in_single, normal, (6,), dtype=torch.float32),
+)

@@ -1,0 +1,64 @@
+"""Reports as JSON files."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gradvet.core.results import FORMAT, Finding, Report, Verdict
+from gradvet.reports.json_files import UnreadableReportError, load, save
+from tests.reports.samples import doubtful, failed, passed, report, worst
+
+
+def test_reports_of_a_run_come_back(tmp_path: Path) -> None:
+    reports = [passed(), failed(), doubtful()]
+    save(reports, tmp_path / "run.json")
+    assert [one.to_dict() for one in load(tmp_path / "run.json")] == [one.to_dict() for one in reports]
+
+
+def test_single_report_comes_back(tmp_path: Path) -> None:
+    failed().save(tmp_path / "one.json")
+    (found,) = load(tmp_path / "one.json")
+    assert found.to_dict() == failed().to_dict()
+    assert str(found) == str(failed())
+
+
+def test_values_that_are_not_finite_come_back(tmp_path: Path) -> None:
+    entry = replace(worst(), derivative=math.nan, error=math.inf)
+    save([report("f", Finding("reverse", Verdict.FAIL, "not finite", (entry,)))], tmp_path / "run.json")
+    (found,) = load(tmp_path / "run.json")[0].findings[0].mismatches
+    assert math.isnan(found.derivative)
+    assert found.error == math.inf
+
+
+def test_document_says_the_version_of_its_format(tmp_path: Path) -> None:
+    save([passed()], tmp_path / "run.json")
+    document = json.loads((tmp_path / "run.json").read_text())
+    assert document["format"] == FORMAT
+    assert document["reports"][0]["format"] == FORMAT
+
+
+def test_format_number_is_unchanged() -> None:
+    # Raise the number only for a change that older versions cannot read.
+    assert FORMAT == 1
+
+
+def test_other_format_is_refused() -> None:
+    with pytest.raises(ValueError, match=f"format {FORMAT} was expected, found format 99"):
+        Report.from_dict({**passed().to_dict(), "format": 99})
+
+
+@pytest.mark.parametrize("text", ["", "[1, 2]", '{"format": 1}', '{"reports": [{}]}', "not json"])
+def test_file_that_holds_no_reports_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "other.json").write_text(text)
+    with pytest.raises(UnreadableReportError, match=r"other\.json is not a gradvet report"):
+        load(tmp_path / "other.json")
+
+
+def test_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableReportError, match=r"none\.json cannot be read"):
+        load(tmp_path / "none.json")

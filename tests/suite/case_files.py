@@ -1,0 +1,49 @@
+"""Files of cases, and runs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gradvet.core.results import Report
+from gradvet.suite.case import CaseResult
+from gradvet.suite.executors import ExecutorSettings, run_missing
+from gradvet.suite.run import Run, open_store
+from gradvet.suite.targets import Targets
+
+HEAD = """
+import ctypes, os, sys, time
+import torch, gradvet
+
+def point():
+    return torch.randn(3, dtype=torch.float64)
+
+def case(func):
+    return gradvet.case(inputs=point, modes=("reverse",), checks=("reverse",))(func)
+"""
+
+
+def write_cases(folder: Path, **bodies: str) -> str:
+    """Write a file with one case for each body, a function of `x`."""
+    cases = [f"@case\ndef {name}(x):\n    {body}\n" for name, body in bodies.items()]
+    (folder / "ops.py").write_text("\n".join([HEAD, *cases]))
+    return "ops.py"
+
+
+def run_of(target: str, options: Mapping[str, Any] | None = None) -> Run:
+    return Run(Targets((target,)), seed=5, options=options or {})
+
+
+def run_all(target: str, settings: ExecutorSettings) -> dict[str, CaseResult]:
+    """Results by the name of the function."""
+    run = run_of(target)
+    cases = run.source.open()
+    results = list(run_missing(run, cases, settings, open_store(run, cases)))
+    assert len({one.name for one in results}) == len(results)
+    return {one.name.partition("::")[2]: one for one in results}
+
+
+def report_of(result: CaseResult) -> Report:
+    assert result.report is not None
+    return result.report

@@ -1,0 +1,212 @@
+"""Cases in this process, in worker processes and on a Dask cluster; each yields one result."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradvet.errors import InvalidProblemError
+from gradvet.suite.case import CaseResult, Status
+from gradvet.suite.executors import BATCH_SIZE, CaseExecutor, ExecutorLostError, ExecutorSettings, run_missing
+from gradvet.suite.processes import Limits, ProcessDiedError
+from gradvet.suite.run import open_store
+from gradvet.suite.store import Store
+from tests.suite.case_files import report_of, run_all, run_of, write_cases
+
+CLUSTER_CASES = 48
+IN_PROCESS, ISOLATED = ExecutorSettings(), ExecutorSettings(jobs=1)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("settings", [IN_PROCESS, ExecutorSettings(jobs=2)], ids=["in process", "isolated"])
+def test_case_that_raises_does_not_stop_the_others(folder: Path, settings: ExecutorSettings) -> None:
+    target = write_cases(
+        folder, right="return x.sin()", broken="raise RuntimeError('no such kernel')", also_right="return x.cos()"
+    )
+    found = run_all(target, settings)
+    assert {name: one.status for name, one in found.items()} == {
+        "right": Status.REPORTED,
+        "broken": Status.RAISED,
+        "also_right": Status.REPORTED,
+    }
+    assert found["broken"].message == "RuntimeError: no such kernel"
+    assert [report_of(found[name]).seed for name in ("right", "also_right")] == [5, 5]
+
+
+def test_same_seed_gives_the_same_findings_everywhere(folder: Path) -> None:
+    target = write_cases(folder, right="return x.sin() * x.exp()")
+    reports = [report_of(run_all(target, settings)["right"]) for settings in (IN_PROCESS, ISOLATED)]
+    assert reports[0].findings == reports[1].findings
+    assert reports[0].resolution == reports[1].resolution
+
+
+def test_crash_and_memory_use_are_results_of_their_cases(folder: Path) -> None:
+    target = write_cases(
+        folder,
+        leaves="os._exit(3)",
+        crashes="ctypes.string_at(0)",
+        floods="memory = bytearray(b'x') * 2**31; time.sleep(1e6); return x + len(memory)",
+        after="return x.cos()",
+    )
+    found = run_all(target, ExecutorSettings(jobs=1, limits=Limits(bytes=2**30), retries=0))
+    assert {name: one.status for name, one in found.items()} == {
+        "leaves": Status.DIED,
+        "crashes": Status.DIED,
+        "floods": Status.MEMORY_LIMIT,
+        "after": Status.REPORTED,
+    }
+    assert found["leaves"].message == "ended its process with code 3"
+    assert found["crashes"].message == "was ended by SIGSEGV"
+
+
+def test_case_that_hangs_has_the_status_of_the_time_limit(folder: Path) -> None:
+    target = write_cases(folder, hangs="time.sleep(1e6)", also_hangs="time.sleep(1e6)")
+    found = run_all(target, ExecutorSettings(jobs=1, limits=Limits(seconds=0.5), retries=0))
+    assert {name: one.status for name, one in found.items()} == dict.fromkeys(
+        ["hangs", "also_hangs"], Status.TIME_LIMIT
+    )
+
+
+DIES_ONCE = """if not os.path.exists('tried'):
+        open('tried', 'w').close()
+        os._exit(1)
+    return x.sin()"""
+
+
+def test_case_that_dies_once_is_tried_again(folder: Path) -> None:
+    found = run_all(write_cases(folder, unlucky=DIES_ONCE), ISOLATED)["unlucky"]
+    assert (found.status, found.attempts) == (Status.REPORTED, 2)
+
+
+class FailingExecutor(Executor):
+    """Fails every call with the name `bad`."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        (names,) = args
+        self.calls.append(list(names))
+        future: Future[Any] = Future()
+        if "bad" in names:
+            future.set_exception(ProcessDiedError("worker lost"))
+        else:
+            future.set_result(fn(names))
+        return future
+
+
+def reported(names: Sequence[str]) -> list[CaseResult]:
+    return [CaseResult(name, Status.REPORTED) for name in names]
+
+
+def test_batch_that_is_lost_is_repeated_one_by_one() -> None:
+    executor = FailingExecutor()
+    cases = CaseExecutor(executor, reported, max_calls=2, batch_size=3, retries=1)
+    found = list(cases.results(["a", "bad", "b", "c"]))
+    assert sorted((one.name, one.status.value, one.attempts) for one in found) == [
+        ("a", "reported", 1),
+        ("b", "reported", 1),
+        ("bad", "died", 2),
+        ("c", "reported", 1),
+    ]
+    assert executor.calls.count(["a", "bad", "b"]) == 1
+    assert executor.calls.count(["bad"]) == 2
+
+
+def test_as_many_calls_run_at_a_time_as_the_executor_accepts() -> None:
+    lock, running, most = threading.Lock(), 0, 0
+    three_calls = threading.Barrier(3)
+
+    def call(names: Sequence[str]) -> list[CaseResult]:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        three_calls.wait(timeout=600)
+        with lock:
+            running -= 1
+        return reported(names)
+
+    with ThreadPoolExecutor(8) as executor:
+        results = CaseExecutor(executor, call, max_calls=3).results([str(number) for number in range(21)])
+        assert len(list(results)) == 21
+    assert most == 3
+
+
+def test_cancelled_call_is_not_a_result() -> None:
+    class Gone(Executor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            future: Future[Any] = Future()
+            future.cancel()
+            future.set_running_or_notify_cancel()
+            return future
+
+    with pytest.raises(ExecutorLostError, match="the cluster is gone"):
+        list(CaseExecutor(Gone(), reported, max_calls=1).results(["a"]))
+
+
+@pytest.fixture
+def cluster(folder: Path) -> Iterator[Any]:
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=3,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address=None,
+        local_directory=str(folder),
+        silence_logs=50,
+    ) as cluster:
+        yield cluster
+
+
+def busy_worker(cluster: Any) -> int:
+    """The process of a worker with pending calls."""
+    import distributed
+
+    with distributed.Client(cluster) as client:
+        busy = {address for address, keys in client.processing().items() if keys}
+    return next(one.process.pid for one in cluster.workers.values() if one.worker_address in busy)
+
+
+def test_killed_worker_costs_no_case_and_none_counts_twice(cluster: Any, folder: Path) -> None:
+    # The first batch ends at once. Later cases wait until a worker was killed, so that a busy one is left to kill.
+    wait = "\n    while not os.path.exists('killed'): time.sleep(0.01)\n    "
+    bodies = {f"case{n}": ("" if n < BATCH_SIZE else wait) + "return x.sin()" for n in range(CLUSTER_CASES)}
+    run = run_of(write_cases(folder, **bodies, crashes="os._exit(4)", broken="raise ValueError('no')"))
+    cases = run.source.open()
+    store = open_store(run, cases, "run.db")
+    seen: Counter[str] = Counter()
+    for result in run_missing(run, cases, ExecutorSettings(cluster=cluster.scheduler_address), store):
+        if not seen:
+            os.kill(busy_worker(cluster), signal.SIGKILL)
+            (folder / "killed").touch()
+        seen[result.name] += 1
+    assert set(seen.values()) == {1}
+    assert len(seen) == CLUSTER_CASES + 2
+    found = {one.name.partition("::")[2]: one for one in Store.open("run.db").results()}
+    assert len(found) == CLUSTER_CASES + 2
+    # A crash of a case is not counted as the loss of a worker, nor the reverse.
+    assert (found.pop("crashes").status, found.pop("broken").message) == (Status.DIED, "ValueError: no")
+    assert {one.status for one in found.values()} == {Status.REPORTED}
+
+
+def test_unreachable_cluster_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("gradvet.suite.executors.CONNECT_TIMEOUT_SECONDS", 0.5)
+    run = run_of(write_cases(folder, right="return x.sin()"))
+    cases = run.source.open()
+    with pytest.raises(InvalidProblemError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1"):
+        list(run_missing(run, cases, ExecutorSettings(cluster="tcp://127.0.0.1:1"), open_store(run, cases)))
