@@ -21,11 +21,14 @@ from gradvet.core.results import Verdict
 from gradvet.frontends.torch.binding import bind
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.reference import reference_problem
+from tests.frontends.torch import needs_private_names
 from tests.functions import with_vjp
 from tests.gallery import f18_precision, f24_low_precision, f29_forward_mode, right_autocast, right_half, right_training
 from tests.gallery.case import Case
 from tests.gallery.inputs import normal
 from tests.gallery.kernels import kernel, squash, squash_vjp
+
+pytestmark = needs_private_names  # without operator modes there is no such reference
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 Function = Callable[..., Any]
