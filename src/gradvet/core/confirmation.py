@@ -8,7 +8,7 @@ derivative is called wrong there only if the slopes around the point allow no ot
     not finite  the derivative is not finite, and the slopes tend to one number
 
 The median of three equal numbers is smooth along every line, with a slope that is no sum of slopes; only the points
-around it show that there is no derivative. Needed by the gallery case `median_of_equal_numbers`.
+around it show that there is no derivative. See the gallery cases `median_of_ties` and `sort_of_ties`.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def find_kinks(context: Context, mode: Mode, u: Array, cotangent: Cotangent) -> 
 def _wrong_in_smooth_rows(context: Context, mode: Mode, columns: Array) -> Entry | None:
     """A wrong entry in outputs that have no kink along these columns.
 
-    Needed by the gallery case `gate_of_zeros_beside_relu`: an element of the same size need not be at a kink.
+    An element of the same size need not be at a kink. Needed by `padding_lost_through_the_smooth_branch`.
     """
     xp = namespace(columns)
     difference = context.difference(xp.where(columns, context.joint_direction(), xp.zeros_like(context.lengths)))

@@ -93,7 +93,7 @@ class SlopeTest:
     def _refining(self, test: Callable[[], Decision]) -> Decision:
         """Repeat a test with smaller step lengths while it is inconclusive.
 
-        Needed by the gallery cases `sine_of_1e4_x` and `log_at_1e_2`: the function varies within the usual step.
+        Needed by `wave_of_frequency_1e5` and `log_at_1e_2`: the function varies within the usual step.
         """
         decision = test()
         while decision.verdict is Verdict.INCONCLUSIVE and not self.context.out_of_time:
@@ -276,7 +276,7 @@ class SlopeTest:
     def _at_the_edge(self) -> Iterator[Decision]:
         """Outputs that exist at the point but not on both sides of it, along two directions that may stay inside.
 
-        All inputs grow, as numbers or in absolute value. Needed by the gallery case `power_at_the_edge`.
+        All inputs grow, as numbers or in absolute value. Needed by `test_edge_of_the_domain_is_tested_from_inside`.
         """
         context = self.context
         if context.first.is_finite:
