@@ -25,7 +25,7 @@ class UnsupportedError(NotImplementedError):
 
 
 class GradientError(AssertionError):
-    """The gradients are wrong; `report` says what was found."""
+    """The gradients are wrong, or could not be compared; `report` says what was found."""
 
     def __init__(self, text: str, report: Report) -> None:
         super().__init__(text)

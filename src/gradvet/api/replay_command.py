@@ -13,7 +13,7 @@ from gradvet.options import Options
 
 PLAIN = (bool, int, float, complex, str, type(None))
 FEW = 3
-"""Checks that were left out are named up to so many; beyond, those that ran are."""
+"""Number of left-out checks up to which the command names them; beyond that it names those that ran."""
 
 
 def replay(

@@ -23,7 +23,7 @@ class Stencil:
     weights: tuple[float, ...]
 
     def along(self, problem: Problem, move: Move) -> Array:
-        """J · move.vector, over codomain and silent outputs."""
+        """J · move.vector, for all outputs, nondifferentiable ones last."""
         return problem.weighted(move, self.scales, self.weights)
 
 

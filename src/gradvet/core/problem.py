@@ -1,7 +1,7 @@
-"""What a frontend offers the engine: a function at a point, and the derivatives that the framework computes for it.
+"""What the engine needs of a function at a point: values, VJPs, JVPs, and what is known about its derivative rules.
 
 Everything is in real coordinates: `domain` for the inputs that are checked, `codomain` for the outputs that have a
-derivative, `silent` for floating-point outputs that have none. A displacement is a vector of the domain.
+derivative, `nondifferentiable` for floating-point outputs that have none. A displacement is a vector of the domain.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Distribution(Enum):
 
 
 class Move(NamedTuple):
-    """A displacement that was made ready, to be walked back and forth."""
+    """A displacement prepared for several evaluations along it."""
 
     parts: Sequence[Any]
     """The displacement of each leaf, in the frontend's own terms."""
@@ -72,7 +72,7 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The outputs (codomain, then silent) next to the point, and the displacement that rounding really left."""
+    """The outputs (codomain, then nondifferentiable) next to the point, and the displacement that rounding left."""
 
     values: Array
     displacement: Array
@@ -132,12 +132,12 @@ class Problem(Protocol):
 
     @property
     def value(self) -> Array:
-        """The outputs (codomain, then silent) at the point, to be read while the inputs are in place."""
+        """The outputs (codomain, then nondifferentiable) at the point, to be read while the inputs are in place."""
         ...
 
     def move(self, displacement: Array) -> Move: ...
     def evaluate(self, move: Move, scales: Sequence[float]) -> list[Array]:
-        """The outputs (codomain, then silent) at point + scale · move; the inputs are back in place afterwards."""
+        """All outputs, nondifferentiable ones last, at point + scale · move; the inputs are restored afterwards."""
         ...
 
     def weighted(self, move: Move, scales: Sequence[float], weights: Sequence[float]) -> Array:

@@ -13,7 +13,7 @@ from typing import Any
 from gradvet.core.results import SourceCode
 
 LONGEST = 200
-"""So many lines of code are kept."""
+"""Number of lines of code that a report keeps."""
 
 PACKAGES = ("gradvet", "torch", "numpy")
 
@@ -21,7 +21,7 @@ PACKAGES = ("gradvet", "torch", "numpy")
 def source_of(func: Callable[..., Any]) -> SourceCode | None:
     """The code of a function, a class or an instance's class with its file and line; None where there is none.
 
-    gradvet's own code counts as none: what stands between a check and the user's function tells nobody anything.
+    Code of gradvet counts as none: it stands between a check and the user's function.
     """
     written = _written(func)
     if is_own(written):
@@ -72,7 +72,7 @@ def environment() -> dict[str, str]:
 
 
 def _written(func: Any) -> Any:
-    """What somebody wrote: behind partials and wrappers, the class of a bound method or of a callable instance."""
+    """The code that the user wrote: behind partials and wrappers, the class of a method or of a callable instance."""
     while isinstance(func, functools.partial):
         func = func.func
     func = inspect.unwrap(func) if callable(func) else func

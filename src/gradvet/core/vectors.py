@@ -1,7 +1,6 @@
 """Sums and maxima over coordinates of which some may be infinite or not a number.
 
-A result that is finite shows that everything it was made of was: the coordinates are looked at one by one only where it
-is not. Most checks are of a few numbers, and spend their time on calls.
+A finite result shows that all coordinates are finite, so they are tested one by one only where it is not.
 """
 
 from __future__ import annotations
