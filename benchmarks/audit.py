@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def failed(outcomes: Sequence[CaseResult]) -> Iterator[Failure]:
     for outcome in outcomes:
-        if outcome.report is not None:
+        if outcome.verdict is not Verdict.ERROR:
             for finding in outcome.report.failures:
                 yield Failure(outcome.name, finding.check, finding.headline)
 
@@ -148,7 +148,7 @@ def everything() -> tuple[str, ...]:
 
 def stage_row(stage: Stage, outcomes: Sequence[CaseResult]) -> str:
     whole = sum(name.split("/")[-2] in stage.dtypes for name in everything())
-    count = Counter("no verdict" if one.report is None else one.report.verdict.value for one in outcomes)
+    count = Counter("no verdict" if one.verdict is Verdict.ERROR else one.verdict.value for one in outcomes)
     verdicts = [str(count[name]) for name in ("pass", "inconclusive", "fail", "no verdict")]
     spent = duration(sum(one.seconds for one in outcomes))
     return f"| {stage.title} | {len(outcomes)} | {whole} | {' | '.join(verdicts)} | {spent} |"
@@ -205,7 +205,7 @@ def inconclusive_section(outcomes: Sequence[CaseResult]) -> Iterator[str]:
     seen: dict[str, set[str]] = defaultdict(set)
     count: Counter[str] = Counter()
     for outcome in outcomes:
-        if outcome.report is None or outcome.report.verdict is not Verdict.INCONCLUSIVE:
+        if outcome.verdict is not Verdict.INCONCLUSIVE:
             continue
         for reason in {one.headline for one in outcome.report.findings if one.verdict is Verdict.INCONCLUSIVE}:
             brief = reason.split(":")[0].split(" at ")[0][:100]
@@ -220,8 +220,8 @@ def inconclusive_section(outcomes: Sequence[CaseResult]) -> Iterator[str]:
 def trouble_section(outcomes: Sequence[CaseResult]) -> Iterator[str]:
     seen: dict[str, list[str]] = defaultdict(list)
     for outcome in outcomes:
-        if outcome.report is None:
-            seen[f"{outcome.status.value}: {outcome.message[:110]}"].append(outcome.name)
+        if outcome.verdict is Verdict.ERROR:
+            seen[f"{outcome.status}: {outcome.message[:110]}"].append(outcome.name)
     if not seen:
         yield "Nothing.\n"
         return

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor
 
 from benchmarks.functions import Problem
 from gradvet.frontends.torch import private
@@ -29,19 +29,27 @@ class Count:
         self.backward_passes += 1
         return ENGINE.run_backward(*args, **settings)
 
+    def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, whose calls are counted."""
+
+        def called(*values: Any) -> Any:
+            self.calls += 1
+            return function(*values)
+
+        return called
+
+
+@contextmanager
+def counting() -> Iterator[Count]:
+    """Counts the backward passes inside the block, and the calls of the functions that `Count.counted` wraps."""
+    count = Count()
+    with mock.patch.object(private, "_ENGINE", count), mock.patch.object(torch.autograd.Variable, ENGINE_NAME, count):
+        yield count
+
 
 def counted(checker: Callable[..., bool], problem: Problem) -> Count:
     """The work of one check among others; what is asked once in a process was asked before."""
     function, inputs = problem
-    count = Count()
-
-    calls: list[None] = []
-
-    def called(*values: Tensor) -> Tensor:
-        calls.append(None)
-        return function(*values)
-
-    with mock.patch.object(private, "_ENGINE", count), mock.patch.object(torch.autograd.Variable, ENGINE_NAME, count):
-        checker(called, inputs)
-    count.calls = len(calls)
+    with counting() as count:
+        checker(count.counted(function), inputs)
     return count

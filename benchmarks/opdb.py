@@ -1,52 +1,57 @@
-"""gradvet beside torch over the samples of PyTorch's operator database: `python -m benchmarks.opdb`.
+"""gradvet beside torch over the samples of PyTorch's operator database: `python -m benchmarks.opdb [FILE]`.
 
-Every sample is checked by torch and by gradvet, in slow and in fast mode, in turn. Ratios above 1 mean that gradvet is
-faster. Only samples that all contestants accept count for the ratios: a refusal is another amount of work. The
-operators come in a random order fixed by `--seed`, so that what `--limit` or `--time-budget` leaves stands for all.
+Every sample is checked by torch and by gradvet, in slow and in fast mode, in turn: once for the verdict and the number
+of evaluations, once for the CPU time. All samples count, whatever the verdict; those on which verdicts differ are
+listed. Ratios above 1 mean that gradvet is faster. The operators come in a random order fixed by `--seed`, so that what
+`--time-budget` leaves stands for all. Rows are appended to FILE, operator by operator; operators that it has are not
+measured again, so that the whole database can be measured in parts. The tables are about all rows of FILE.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.report import Pair, duration, geometric_mean, save, wide_console
-from benchmarks.timing import interleaved
-from gradvet.frontends.torch.opdb.operators import DTYPES, Check, dtype_name, operators
+from benchmarks.counting import counting
+from benchmarks.report import Pair, duration, geometric_mean, wide_console
+from benchmarks.timing import cpu_seconds, quiet_collector
+from gradvet.frontends.torch.opdb.operators import DTYPES, Check, operators
 from gradvet.frontends.torch.opdb.samples import Sample, coordinates, draw, small
-from tests.differential.verdicts import Contestant, Kind, Verdict, gradvet_contestant, torch_contestant, verdict_of
+from tests.differential.verdicts import Contestant, answer, gradvet_contestant, torch_contestant, verdict_of
 
 SLOW = Pair("torch slow", "gradvet slow")
 FAST = Pair("torch fast", "gradvet fast")
-ACCEPTED = str(Verdict(Kind.PASS))
+
+MOST_EVALUATIONS = 3.0
+"""Fast mode may evaluate this many times as often as torch's before it accepts."""
+
+MUCH_SLOWER = 3.0, 0.1
+"""A call is listed if it takes this many times as long as torch's, and this many seconds longer."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One sample: its size, what each contestant said, and how long each took."""
+    """One sample: its size, and for each contestant its verdict, evaluations and CPU seconds."""
 
     label: str
     operator: str
-    dtype: str
     inputs: int
     entries: int
     verdicts: dict[str, str]
+    evaluations: dict[str, int]
     seconds: dict[str, float]
-
-    @property
-    def is_accepted_by_all(self) -> bool:
-        return set(self.verdicts.values()) == {ACCEPTED}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,56 +60,47 @@ def main(arguments: list[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     console = wide_console()
     check = Check.REVERSE_OVER_REVERSE if wanted.gradgrad else Check.REVERSE
-    pairs = [FAST] if wanted.gradgrad else [SLOW, FAST]
-    rows = list(measured(wanted, check, pairs, console))
-    accepted = [row for row in rows if row.is_accepted_by_all]
-    if not accepted:
-        console.print("no sample was accepted by all contestants")
-        return 1
-    for pair in pairs:
-        console.print(overview(accepted, pair), slowest(accepted, pair))
-    report_refusals(rows, console)
-    path = save("opdb", vars(wanted), [vars(row) for row in rows], summary(rows, accepted, pairs))
-    console.print(f"raw numbers: {path}", soft_wrap=True)
+    wanted.file.parent.mkdir(parents=True, exist_ok=True)
+    rows = [Row(**json.loads(line)) for line in wanted.file.read_text().splitlines()] if wanted.file.exists() else []
+    known, deadline = {row.operator for row in rows}, time.perf_counter() + wanted.time_budget
+    chosen = sorted(operators(wanted.ops), key=lambda operator: str(operator.full_name))
+    random.Random(wanted.seed).shuffle(chosen)
+    left = [operator for operator in chosen if operator.full_name not in known]
+    while left and time.perf_counter() < deadline:
+        found = list(measured(left.pop(0), wanted, check))
+        with wanted.file.open("a") as file:
+            file.writelines(json.dumps(vars(row)) + "\n" for row in found)
+        rows += found
+    console.print(f"{len(rows)} samples of {len({row.operator for row in rows})} operators; {len(left)} operators left")
+    for pair in (SLOW, FAST):
+        some = [row for row in rows if pair.baseline in row.seconds and min(row.seconds.values()) > 0.0]
+        if some:
+            console.print(overview(some, pair), slowest(some, pair))
+            report_losses(some, pair, console)
+    report_differences(rows, console)
     return 0
 
 
-def entrants() -> dict[str, Contestant]:
-    every = [make(fast_mode=mode) for mode in (False, True) for make in (torch_contestant, gradvet_contestant)]
-    return {contestant.name: contestant for contestant in every}
+def measured(operator: object, wanted: argparse.Namespace, check: Check) -> Iterator[Row]:
+    modes = (True,) if wanted.gradgrad else (False, True)
+    contestants = [make(fast_mode=mode) for mode in modes for make in (torch_contestant, gradvet_contestant)]
+    for dtype in DTYPES:
+        for sample in small(draw(operator, dtype, check=check), wanted.samples, wanted.max_entries):
+            yield row_of(sample, contestants)
 
 
-def measured(wanted: argparse.Namespace, check: Check, pairs: Sequence[Pair], console: Console) -> Iterator[Row]:
-    contestants = entrants()
-    teams = [[contestants[pair.baseline], contestants[pair.candidate]] for pair in pairs]
-    deadline = time.perf_counter() + wanted.time_budget
-    chosen = operators(wanted.ops)
-    random.Random(wanted.seed).shuffle(chosen)
-    count = 0
-    with Progress(console=console) as progress:
-        for operator in progress.track(chosen, description="operators"):
-            for dtype in DTYPES:
-                for sample in small(draw(operator, dtype, check=check), wanted.samples, wanted.max_entries):
-                    if count == wanted.limit or time.perf_counter() > deadline:
-                        return
-                    count += 1
-                    yield row_of(sample, teams)
-
-
-def row_of(sample: Sample, teams: Sequence[Sequence[Contestant]]) -> Row:
-    verdicts = {contestant.name: str(verdict_of(contestant, sample)) for team in teams for contestant in team}
-    seconds: dict[str, float] = {}
-    if set(verdicts.values()) == {ACCEPTED}:
-        for team in teams:
-            seconds |= interleaved({contestant.name: partial(contestant.run, sample) for contestant in team})
+def row_of(sample: Sample, contestants: Sequence[Contestant]) -> Row:
+    verdicts, evaluations, seconds = {}, {}, {}
+    for contestant in contestants:
+        with counting() as count:
+            verdict = verdict_of(contestant, replace(sample, function=count.counted(sample.function)))
+        verdicts[contestant.name] = str(verdict)
+        evaluations[contestant.name] = count.calls + count.backward_passes
+    with quiet_collector():
+        for contestant in contestants:
+            seconds[contestant.name] = cpu_seconds(partial(answer, partial(contestant.run, sample)))
     return Row(
-        sample.label,
-        sample.operator,
-        dtype_name(sample.dtype),
-        coordinates(sample.inputs),
-        sample.entries(),
-        verdicts,
-        seconds,
+        sample.label, sample.operator, coordinates(sample.inputs), sample.entries(), verdicts, evaluations, seconds
     )
 
 
@@ -137,55 +133,53 @@ def groups(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
 
 
 def slowest(rows: Sequence[Row], pair: Pair, count: int = 12) -> Table:
-    table = Table(title=f"least {pair}")
-    for heading in ("sample", "inputs", "entries", "torch", "gradvet", "ratio"):
+    table = Table(title=f"most time lost, {pair}")
+    for heading in ("sample", "inputs", "entries", "torch", "gradvet", "ratio", "torch evals", "gradvet evals"):
         table.add_column(heading, justify="left" if heading == "sample" else "right")
-    for row in sorted(rows, key=lambda row: pair.ratio(row.seconds))[:count]:
-        seconds = row.seconds
+    lost = sorted(rows, key=lambda row: row.seconds[pair.baseline] - row.seconds[pair.candidate])
+    for row in lost[:count]:
+        both = pair.baseline, pair.candidate
         table.add_row(
             row.label,
             str(row.inputs),
             str(row.entries),
-            duration(seconds[pair.baseline]),
-            duration(seconds[pair.candidate]),
-            f"{pair.ratio(seconds):.2f}",
+            *(duration(row.seconds[name]) for name in both),
+            f"{pair.ratio(row.seconds):.2f}",
+            *(str(row.evaluations[name]) for name in both),
         )
     return table
 
 
-def report_refusals(rows: Sequence[Row], console: Console) -> None:
-    refused = [row for row in rows if not row.is_accepted_by_all]
-    parted = [row for row in refused if len(set(row.verdicts.values())) > 1]
-    console.print(f"{len(refused)} samples not accepted by all and not timed; the verdicts part on {len(parted)}")
-    for row in parted:
+def report_losses(rows: Sequence[Row], pair: Pair, console: Console) -> None:
+    """Calls that are much slower than torch's, and calls of fast mode that evaluate more often than they may."""
+    factor, more = MUCH_SLOWER
+    for row in rows:
+        ours, theirs = row.seconds[pair.candidate], row.seconds[pair.baseline]
+        if ours > factor * theirs and ours > more + theirs:
+            console.print(f"  much slower: {row.label}: {duration(theirs)}, {duration(ours)}", highlight=False)
+        calls = row.evaluations[pair.baseline], row.evaluations[pair.candidate]
+        is_accepted = row.verdicts[pair.candidate] == "pass"
+        if pair is FAST and is_accepted and calls[1] > MOST_EVALUATIONS * calls[0]:
+            console.print(f"  more evaluations: {row.label}: {calls[0]}, {calls[1]}", highlight=False)
+
+
+def report_differences(rows: Sequence[Row], console: Console) -> None:
+    differing = [row for row in rows if len(set(row.verdicts.values())) > 1]
+    console.print(f"the verdicts differ on {len(differing)} samples")
+    for row in differing:
         console.print(f"  {row.label}: {row.verdicts}", highlight=False)
-
-
-def summary(rows: Sequence[Row], accepted: Sequence[Row], pairs: Sequence[Pair]) -> dict[str, object]:
-    seconds = [row.seconds for row in accepted]
-    return {
-        "samples": len(rows),
-        "accepted by all": len(accepted),
-        **{
-            str(pair): {
-                "total ratio": pair.total_ratio(seconds),
-                "geometric mean": geometric_mean(pair.ratio(row) for row in seconds),
-            }
-            for pair in pairs
-        },
-    }
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.opdb", description=__doc__)
+    parser.add_argument("file", nargs="?", type=Path, default=Path("build/opdb.jsonl"), help="rows, one per line")
     parser.add_argument("--ops", default="*", metavar="GLOB", help="operators by full name (default: all)")
     parser.add_argument("--samples", default=6, type=int, metavar="N", help="at most N per operator and dtype")
     parser.add_argument(
         "--max-entries", default=1_000_000, type=int, metavar="N", help="numbers in a sample's Jacobian"
     )
-    parser.add_argument("--limit", default=-1, type=int, metavar="N", help="stop after N samples")
     parser.add_argument(
-        "--time-budget", default=float("inf"), type=float, metavar="SECONDS", help="stop after that time"
+        "--time-budget", default=float("inf"), type=float, metavar="SECONDS", help="begin no operator after that time"
     )
     parser.add_argument("--gradgrad", action="store_true", help="second order: gradgradcheck in fast mode")
     parser.add_argument("--seed", default=0, type=int, help="order of the operators")

@@ -78,7 +78,7 @@ def cases(wanted: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Report
 
 
 def gallery_report(case: Case) -> Report:
-    return gradvet.check(*case.build(), order=case.order, seed=SEED)
+    return gradvet.check(*case.build(), order=case.order, seed=SEED, accuracy=case.accuracy or 0.0)
 
 
 def sample_report(sample: Sample) -> Report:

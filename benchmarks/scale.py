@@ -27,6 +27,7 @@ from distributed import Client
 
 from benchmarks import errands
 from benchmarks.fleet import Costs, Fleet, Result, simulate
+from gradvet.core.results import Verdict
 from gradvet.suite.case import CaseResult
 from gradvet.suite.executors import BATCH_SIZE as BATCH
 from gradvet.suite.processes import ProcessExecutor
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--calls", type=int, default=600, help="calls of the scheduler that are measured")
     wanted = parser.parse_args(arguments)
     runs = {store: list(Store.open(store).results()) for store in wanted.stores}
-    outcomes = [one for some in runs.values() for one in some if one.report is not None]
+    outcomes = [one for some in runs.values() for one in some if one.verdict is not Verdict.ERROR]
     start = started()
     scheduling = scheduled(outcomes[:BATCH], wanted.calls)
     keeping = kept(outcomes[:2000])

@@ -134,3 +134,10 @@ def test_numbers_that_matter_are_compared() -> None:
     line = "output [0]   input 0 [0]   2.2   2 ± 2e-13   1.1; 12 forward calls, 25 ms"
     assert steady(line) == steady(line.replace("2e-13", "3e-12").replace("12 f", "9 f").replace("25 ms", "1.2 s"))
     assert steady(line) != steady(line.replace("2.2", "2.3"))
+
+
+def test_every_fault_of_the_page_on_reliability_has_a_test() -> None:
+    rows = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8"))
+    assert len(rows) > 20
+    missing = [f"{file}::{name}" for file, name in rows if f"def {name}(" not in (ROOT / "tests" / file).read_text()]
+    assert missing == []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gradvet.api import assert_gradients, check, numerical_jacobian
+    from gradvet.api.blame import blame, watch
     from gradvet.compat import (
         GradcheckError,
         as_sparse_gradcheck,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from gradvet.core.results import InconclusiveWarning, Report, Verdict
     from gradvet.errors import GradientError, InvalidProblemError
     from gradvet.options import Budget
+    from gradvet.suite.case import case
 
 __version__ = "0.1.0"
 
@@ -33,6 +35,7 @@ _HOMES = {
     "Verdict": "core.results",
     "as_sparse_gradcheck": "compat",
     "assert_gradients": "api",
+    "blame": "api.blame",
     "case": "suite.case",
     "check": "api",
     "get_analytical_jacobian": "compat",
@@ -42,6 +45,7 @@ _HOMES = {
     "gradgradcheck": "compat",
     "numerical_jacobian": "api",
     "replace_torch_gradcheck": "compat",
+    "watch": "api.blame",
 }
 
 __all__ = [
@@ -54,6 +58,7 @@ __all__ = [
     "Verdict",
     "as_sparse_gradcheck",
     "assert_gradients",
+    "blame",
     "case",
     "check",
     "get_analytical_jacobian",
@@ -63,16 +68,19 @@ __all__ = [
     "gradgradcheck",
     "numerical_jacobian",
     "replace_torch_gradcheck",
+    "watch",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Public names are loaded when they are first used, so that importing gradvet imports no framework."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'gradvet' has no attribute {name!r}")
-    importlib.import_module("gradvet.reports")  # from here on a report can show itself in a notebook
-    value = globals()[name] = getattr(importlib.import_module(f"gradvet.{_HOMES[name]}"), name)
-    return value
+if not TYPE_CHECKING:  # a type checker that sees it takes every name for a name of gradvet
+
+    def __getattr__(name: str) -> Any:
+        """Public names are loaded when they are first used, so that importing gradvet imports no framework."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'gradvet' has no attribute {name!r}")
+        importlib.import_module("gradvet.reports")  # from here on a report can show itself in a notebook
+        value = globals()[name] = getattr(importlib.import_module(f"gradvet.{_HOMES[name]}"), name)
+        return value
 
 
 def __dir__() -> list[str]:

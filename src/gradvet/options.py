@@ -25,14 +25,6 @@ class Budget:
     bytes: int | None = None
     """Memory for the vectors of the comparison, beyond what the function itself needs."""
 
-    @classmethod
-    def of(cls, given: float | Budget | None) -> Budget:
-        """A number is seconds."""
-        budget = given if isinstance(given, Budget) else cls(seconds=given)
-        if not all(limit is None or limit > 0 for limit in (budget.seconds, budget.bytes)):
-            raise ValueError(f"a budget must be positive, or nothing would be checked; found {given}")
-        return budget
-
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -60,13 +52,3 @@ class Options:
     """Relative error that the derivative under test may have by design, as that of an iterative solver."""
     seconds: float | None = None
     """How long a check without tolerance may go on looking."""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.power, bool) or not isinstance(self.power, (int, float)) or not 0.0 < self.power <= 1.0:
-            raise ValueError(f"power is a relative error between 0 and 1 such as 0.01, found {self.power!r}")
-        if (
-            isinstance(self.accuracy, bool)
-            or not isinstance(self.accuracy, (int, float))
-            or not 0.0 <= self.accuracy < 1.0
-        ):
-            raise ValueError(f"accuracy is a relative error from 0 up to 1 such as 1e-5, found {self.accuracy!r}")

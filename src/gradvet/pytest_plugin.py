@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixture `gradvet`, the representation of failures, and output files for all checks of a run.
+"""The pytest plugin: the fixture `gradient_checker`, warnings about ignored failures, and output files of a run.
 
 Reports are attached to pytest's own test reports, so that they also arrive from the worker processes of xdist.
 """
@@ -6,33 +6,53 @@ Reports are attached to pytest's own test reports, so that they also arrive from
 from __future__ import annotations
 
 import argparse
-import importlib
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from _pytest._code.code import ExceptionChainRepr, ReprEntryNative, ReprFileLocation, ReprTraceback, TracebackEntry
 from _pytest._io import TerminalWriter
 
-from gradvet.core.events import listening
+from gradvet.core.events import listening, watching
 from gradvet.core.results import InconclusiveWarning, Report, Verdict
 from gradvet.errors import GradientError, InvalidProblemError
 from gradvet.reports import html, json_files, ledger_table, terminal, wording
 
-if TYPE_CHECKING:
-    from gradvet.api import assert_gradients
-
 REPORTS_ATTRIBUTE = "gradvet"
 """Attribute of pytest's test report that holds the reports of gradvet."""
 
+UNREAD = "the test did not look at this report: use the fixture gradient_checker, or gradvet.assert_gradients"
 PACKAGE_FOLDER = Path(__file__).parent
 SEEDS = range(2**32)
 """Seeds that every random generator accepts."""
+
+
+class UnreadReportWarning(UserWarning):
+    """`gradvet.check` found wrong gradients in a test that passed and did not look at the report."""
+
+
+class WatchedReport(Report):
+    """A report that knows whether anything of it was read."""
+
+    __slots__ = ("is_read",)
+    is_read: bool
+
+    @classmethod
+    def of(cls, report: Report) -> WatchedReport:
+        watched = cls(**{item.name: getattr(report, item.name) for item in fields(Report)})
+        object.__setattr__(watched, "is_read", False)
+        return watched
+
+    def __getattribute__(self, name: str) -> Any:
+        if name != "is_read" and not name.startswith("__"):
+            object.__setattr__(self, "is_read", True)
+        return super().__getattribute__(name)
 
 
 USER_ERRORS = (GradientError, InvalidProblemError, InconclusiveWarning)
@@ -42,17 +62,17 @@ USER_ERRORS = (GradientError, InvalidProblemError, InconclusiveWarning)
 class GradientFailureRepr(ExceptionChainRepr):
     """A failed check as gradvet's report, in place of a traceback. xdist transfers the plain lines."""
 
-    def __init__(self, statement: str, location: ReprFileLocation, report: Report) -> None:
-        self.statement, self.report = f">   {statement}", report
+    def __init__(self, statement: str, location: ReprFileLocation, report: Report, verbose: bool) -> None:
+        self.statement, self.report, self.verbose = f">   {statement}", report, verbose
         self.hint = f"  {ledger_table.ACCEPT}\n" if report.verdict is Verdict.INCONCLUSIVE else ""
         place = f"{location.path}:{location.lineno}"
-        lines = [self.statement, "", terminal.plain(report), self.hint, place]
+        lines = [self.statement, "", terminal.plain(report, verbose=verbose), self.hint, place]
         super().__init__(
             [(ReprTraceback([ReprEntryNative([f"{line}\n" for line in lines])], None, "native"), location, None)]
         )
 
     def toterminal(self, tw: TerminalWriter) -> None:
-        first, _, rest = terminal.plain(self.report, tw.fullwidth).partition("\n")
+        first, _, rest = terminal.plain(self.report, tw.fullwidth, verbose=self.verbose).partition("\n")
         assert self.reprcrash is not None
         tw.line(f"{self.statement}\n", bold=True)
         tw.line(first, bold=True, **{"yellow" if self.hint else "red": True})
@@ -71,12 +91,15 @@ class PluginSession:
             kind: path for kind in ("html", "json") if (path := config.getoption(f"gradvet_{kind}"))
         }
         self.test_id = ""
+        self.is_strict: bool = config.getoption("gradvet_strict")
         self.test_reports: list[Report] = []
+        self.watched: list[tuple[Report, WatchedReport]] = []
         self.reports: list[Report] = []
         self.cleanup = ExitStack()
 
     def start(self) -> None:
-        """Listen to reports if an option needs them, and replace torch's functions if requested."""
+        """Watch reports, listen to them if an option needs that, and replace torch's functions if requested."""
+        self.cleanup.enter_context(watching(self.watch))
         if self.files or self.replaces_torch or self.seed is not None:
             self.cleanup.enter_context(listening(self.add, self.seed))
         if self.replaces_torch:
@@ -89,6 +112,29 @@ class PluginSession:
         self.test_reports.append(
             replace(self.with_test_command(report), title=f"{self.test_id} {report.title}".strip())
         )
+
+    def watch(self, report: Report) -> Report:
+        """A failing report, such that the end of the test knows whether it was read."""
+        if not report.failures:
+            return report
+        watched = WatchedReport.of(report)
+        self.watched.append((report, watched))
+        return watched
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
+        self.watched.clear()
+        try:
+            result = yield
+            unread = [report for report, watched in self.watched if not watched.is_read]
+        finally:
+            self.watched.clear()
+        for report in unread:
+            message = f"{report.title}: {ledger_table.headline(report)}; {UNREAD}"
+            if self.is_strict:
+                raise GradientError(f"{message}\n{report}", report)
+            warnings.warn(UnreadReportWarning(message), stacklevel=1)
+        return result
 
     def with_test_command(self, report: Report) -> Report:
         """The report with the command that repeats its test."""
@@ -150,38 +196,19 @@ class PluginSession:
         folder = self.config.invocation_params.dir
         shown = path.relative_to(folder) if path.is_relative_to(folder) else path
         location = ReprFileLocation(str(shown), entry.lineno + 1, headline)
-        return GradientFailureRepr(str(entry.statement).strip(), location, self.with_test_command(report))
+        is_verbose = self.config.getoption("verbose") > 0
+        return GradientFailureRepr(str(entry.statement).strip(), location, self.with_test_command(report), is_verbose)
 
 
 SESSION_KEY = pytest.StashKey[PluginSession]()
 
 
-class GradvetFixture:
-    """The value of the fixture: `check` raises unless the gradients pass; other names are those of the package."""
-
-    if TYPE_CHECKING:
-        check = staticmethod(assert_gradients)
-    else:
-
-        @property
-        def check(self) -> Callable[..., Report]:
-            """`gradvet.assert_gradients`: raises `GradientError` unless the check passes.
-
-            With `inconclusive="warn"` or `inconclusive="ignore"` an inconclusive check does not fail the test.
-            """
-            from gradvet.api import assert_gradients
-
-            return assert_gradients
-
-    def __getattr__(self, name: str) -> Any:
-        """Other names of the package, because the fixture hides the module of the same name."""
-        return getattr(importlib.import_module("gradvet"), name)
-
-
 @pytest.fixture
-def gradvet() -> GradvetFixture:
-    """Checks gradients: `gradvet.check(func, inputs)` fails the test if they are wrong or could not be compared."""
-    return GradvetFixture()
+def gradient_checker() -> Callable[..., Report]:
+    """`gradvet.assert_gradients`: fails the test if gradients are wrong or could not be compared."""
+    from gradvet.api import assert_gradients
+
+    return assert_gradients
 
 
 def seed(text: str) -> int:
@@ -195,6 +222,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--gradvet-html", metavar="FILE", help="write an HTML page with all gradient checks of the run")
     group.addoption("--gradvet-json", metavar="FILE", help="write the results of all gradient checks of the run")
     group.addoption("--gradvet-seed", metavar="N", type=seed, help="seed of the random directions of every check")
+    group.addoption(
+        "--gradvet-strict",
+        action="store_true",
+        help="fail a test that ignores a report of gradvet.check about wrong gradients, instead of warning",
+    )
     group.addoption(
         "--gradvet-replace-torch",
         action="store_true",

@@ -60,7 +60,8 @@ def test_inconclusive_raises_and_says_what_was_not_compared_and_what_to_do() -> 
 
 def test_elements_without_a_derivative_raise() -> None:
     not_compared = (
-        r"not compared: input 0 in reverse and forward mode: the derivative is not finite \(2 of 6 elements\)"
+        r"not compared: input 0 in reverse and forward mode: 2 outputs are not a number at the point; the derivative "
+        r"is not finite"
     )
     with pytest.raises(GradientError, match=not_compared):
         gradvet.assert_gradients(partly_defined, (POINT, OUTSIDE))
@@ -97,6 +98,7 @@ def parameters(function: Any) -> dict[str, inspect.Parameter]:
 def test_arguments_are_those_of_check() -> None:
     own = parameters(gradvet.assert_gradients)
     assert own.pop("inconclusive").default == "raise"
+    assert own.pop("msg").default == ""
     assert own == parameters(gradvet.check)
     assert all(one.kind is not one.VAR_KEYWORD for one in own.values())
 
@@ -151,3 +153,10 @@ def test_thorough_takes_the_resolution_that_is_given() -> None:
     settings: dict[str, Any] = {"thorough": True, "points": None, "order": 1, "checks": ["reverse"]}
     usual, given = (gradvet.check(torch.sin, POINT, **settings, **more) for more in ({}, {"resolution": 0.2}))
     assert ({row.asked for row in usual.ledger}, {row.asked for row in given.ledger}) == ({1e-4}, {0.2})
+
+
+def test_text_stands_in_front_of_the_message() -> None:
+    with pytest.raises(gradvet.GradientError) as failure:
+        gradvet.assert_gradients(lambda x: x * x.detach(), torch.ones(3, dtype=torch.float64), msg="layer 3", seed=0)
+    assert str(failure.value).startswith("layer 3\nFAIL")
+    assert failure.value.report.verdict is gradvet.Verdict.FAIL

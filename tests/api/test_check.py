@@ -22,7 +22,7 @@ import gradvet
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import GradientError, InvalidProblemError
 from gradvet.frontends.torch import private
-from tests.functions import with_rules, with_vjp
+from tests.functions import with_derivative, with_rules, with_vjp
 
 DOUBLE = torch.float64
 Wrong = Callable[[Tensor], Tensor]
@@ -129,8 +129,8 @@ class Pair(NamedTuple):
 @pytest.mark.parametrize(
     ("spoiled", "place"),
     [
-        ("a", "input 0['a']"),
-        ("b", "input 0['b'][0]"),
+        ("a", 'input 0["a"]'),
+        ("b", 'input 0["b"][0]'),
         ("weight", "input 1.weight"),
         ("left", "input 2.left"),
         ("scale", "scale"),
@@ -295,7 +295,8 @@ def test_value_outside_the_one_sided_slopes_fails() -> None:
 def test_wrong_entry_beside_a_kink_is_still_found() -> None:
     function = wrong_in(one_entry(1.01))
     report = gradvet.check(lambda x: torch.relu(function(x)), torch.tensor([0.5, 0.0, -2.0, 0.0, 1.0], dtype=DOUBLE))
-    assert str(finding(report, "reverse").mismatches[0].input) == "input 0 [4]"
+    assert [str(entry.input) for entry in finding(report, "reverse").mismatches] == ["input 0 [4]"]  # none at a kink
+    assert "in at least 1 of the 25 entries" in finding(report, "reverse").headline
 
 
 def test_square_root_at_zero_is_not_failed() -> None:
@@ -337,7 +338,7 @@ def test_kernel_without_float64_is_judged_by_the_ladder(dtype: torch.dtype, seed
     x = inputs(7, dtype=dtype, seed=seed)
     report = gradvet.check(only_in(dtype, torch.sin), x, seed=seed)
     assert report.verdict is not Verdict.FAIL
-    assert any("refuses float64" in note for note in report.notes)
+    assert any("could not be run in higher precision" in note for note in report.notes)
     assert gradvet.check(only_in(dtype, wrong_in(lambda g: -g)), x, seed=seed).verdict is Verdict.FAIL
 
 
@@ -410,7 +411,7 @@ def test_time_that_is_spent_is_said() -> None:
 
 @pytest.mark.parametrize("settings", [{"budget": 0.0}, {"budget": -1.0}, {"modes": ()}, {"checks": ()}])
 def test_request_that_would_check_nothing_is_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"nothing would be checked|no check is left"):
+    with pytest.raises(ValueError, match=r"budget is a positive number|no check is left"):
         gradvet.check(torch.sin, inputs(4), **settings)
 
 
@@ -507,3 +508,30 @@ def test_detached_term_of_the_gradient_is_found_at_second_order() -> None:
     cube = with_vjp(lambda x: x**3, lambda v, x: 3 * v * x * x.detach())
     assert gradvet.check(cube, inputs(4)).verdict is Verdict.PASS
     assert "reverse-over-reverse" in failed(gradvet.check(cube, inputs(4), order=2))
+
+
+def float32_at_most(factor: float) -> Callable[[Tensor], Tensor]:
+    """A sine that refuses float64, with its slope times this factor."""
+
+    def forward(x: Tensor) -> Tensor:
+        if x.dtype == torch.float64:
+            raise KeyError(x.dtype)
+        return torch.sin(x)
+
+    return with_derivative(forward, lambda x: factor * torch.cos(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, Verdict.PASS), (0.9, Verdict.FAIL)])
+def test_half_precision_is_compared_with_float32_where_float64_is_refused(
+    dtype: torch.dtype, factor: float, verdict: Verdict
+) -> None:
+    report = gradvet.check(float32_at_most(factor), inputs(7, dtype=dtype, seed=0), seed=0)
+    assert report.verdict is verdict
+    assert {row.precision for row in report.ledger} == {"float32", "given"}
+
+
+def test_output_that_is_not_a_number_is_not_compared() -> None:
+    report = gradvet.check(torch.log, torch.tensor([1.0, -1.0, 2.0], dtype=torch.float64), seed=0, points=None)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert any("not a number" in reason for row in report.open_rows for reason in row.reasons)

@@ -66,3 +66,39 @@ def test_roundoff_of_a_large_phase_inside_the_derivative_is_not_called_wrong(see
     z = torch.complex(parts[0], parts[1])
     report = gradvet.check(lambda z: torch.logsumexp(z, 0), (z,), seed=seed, points=None, checks=["reverse"])
     assert report.verdict is not Verdict.FAIL
+
+
+@pytest.mark.parametrize("offset", [1e14, 1e16, 1e20])
+def test_lost_gradient_behind_a_large_offset_does_not_pass(offset: float) -> None:
+    lost = with_vjp(lambda x: offset + x, lambda x, g: 0.0 * g)
+    report = gradvet.check(lost, torch.tensor([0.3, -1.1, 1.7], dtype=torch.float64), seed=0)
+    assert report.verdict is not Verdict.PASS
+
+
+class Normalised(torch.nn.Module):
+    """The bias before the batch norm has no effect: its gradient is zero, and only roundoff can be seen of it."""
+
+    def __init__(self, last: int | None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution, self.bias = torch.nn.Conv1d(3, 8, 3, bias=False), torch.nn.Parameter(torch.randn(8, 1))
+        self.rest = torch.nn.Sequential(torch.nn.BatchNorm1d(8), torch.nn.GELU(), torch.nn.Conv1d(8, 4, 3))
+        self.add = with_vjp(lambda y, b: y + b, lambda g, y, b: (g, g[..., :last].sum((0, 2)).reshape(b.shape)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rest(self.add(self.convolution(x), self.bias))
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_bias_before_a_normalisation_passes(dtype: torch.dtype, seed: int) -> None:
+    x = torch.randn(5, 3, 12, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    assert gradvet.check(Normalised(None).to(dtype), x, seed=seed).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_wrong_gradient_of_a_bias_before_a_normalisation_fails(dtype: torch.dtype) -> None:
+    x = torch.randn(5, 3, 12, generator=torch.Generator().manual_seed(0)).to(dtype)
+    report = gradvet.check(Normalised(-1).to(dtype), x, seed=0)
+    assert report.verdict is Verdict.FAIL
+    assert any("bias" in str(m.input) for finding in report.failures for m in finding.mismatches)

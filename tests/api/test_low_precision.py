@@ -73,20 +73,12 @@ def test_single_wrong_entry_among_a_hundred_is_found_and_named(dtype: torch.dtyp
     assert str(report.failures[0].mismatches[0].input) == "input 0 [7]"
 
 
-def test_what_could_be_seen_is_said_and_passes_where_no_more_is_asked_for() -> None:
+def test_right_kernel_passes_and_the_resolution_is_that_of_a_common_factor() -> None:
     report = report_on(right, torch.float16, 100)
-    assert report.verdict is Verdict.INCONCLUSIVE
+    assert report.verdict is Verdict.PASS
     assert report.resolution is not None
-    assert 0.01 < report.resolution < 0.1
-    (finding,) = [finding for finding in report.findings if finding.check == "reverse"]
-    assert "resolution=0.0" in finding.advice
-    again = report_on(right, torch.float16, 100, power=0.1)
-    assert again.verdict is Verdict.PASS
-    assert again.resolution is not None
-    assert again.resolution <= 0.1
+    assert report.resolution <= 0.01
 
 
-def test_outputs_that_were_not_looked_at_leave_the_verdict_open() -> None:
-    report = report_on(one_missing, torch.float16, 3000, power=0.1)
-    assert report.verdict is Verdict.INCONCLUSIVE
-    assert any("of 3000 outputs were compared" in note for note in report.notes)
+def test_single_wrong_entry_among_thousands_does_not_pass() -> None:
+    assert report_on(one_missing, torch.float16, 3000, power=0.1).verdict is not Verdict.PASS

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from gradvet.checks.jacobian import IMPRECISE, MISS_RATIO, PRINTED, drop_in_forward, drop_in_reverse, forward, reverse
+import gradvet
+from gradvet.checks.jacobian import (
+    BUILTIN_RULES,
+    IMPRECISE,
+    KINK,
+    MISS_RATIO,
+    PRINTED,
+    drop_in_forward,
+    drop_in_reverse,
+    forward,
+    reverse,
+)
 from gradvet.core.events import listening
 from gradvet.core.miss_probability import Plan, miss_probability
 from gradvet.core.results import Finding, Verdict
@@ -169,9 +181,10 @@ wrong = with_derivative(torch.sin, lambda x: 1.1 * torch.cos(x))
 @pytest.mark.parametrize(("check", "mode"), [(reverse, "reverse"), (forward, "forward")])
 def test_headline_counts_entries_where_there_are_several(check: object, mode: str) -> None:
     (one,) = check(context_of(wrong, point(1.0)))  # type: ignore[operator]
-    assert one.headline == f"{mode} mode disagrees with finite differences"
+    start = f"{mode} mode disagrees with finite differences"
+    assert re.fullmatch(rf"{start}; the largest error is [\d.]+ \(10 % of the entry\)", one.headline)
     (several,) = check(context_of(wrong, point(1.0, 2.0)))  # type: ignore[operator]
-    assert several.headline == f"{one.headline} in at least 2 of the 4 entries that were compared"
+    assert several.headline.startswith(f"{start} in at least 2 of the 4 entries that were compared (50 %); the largest")
     assert several.advice
 
 
@@ -187,3 +200,70 @@ def test_mismatch_has_an_allowance_of_one_and_a_half_error_bars() -> None:
     (mismatch,) = finding.mismatches
     assert mismatch.derivative == pytest.approx(1.1 * mismatch.numerical)
     assert mismatch.allowed == pytest.approx(1.5 * mismatch.error)
+
+
+class Swapped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return a * b.sin()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        return dy * a * b.cos(), dy * b.sin()
+
+
+class HalfWrong(Swapped):
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        return dy * b.sin(), 0.5 * dy * a * b.cos()
+
+
+def test_swapped_gradients_are_named() -> None:
+    inputs = point(0.3, -1.2, 2.0), point(1.0, 0.5, -0.7)
+    (failure,) = gradvet.check(Swapped, inputs, checks=("reverse",)).failures
+    assert failure.advice.startswith("The gradients of input 0 and input 1 are swapped")
+    (failure,) = gradvet.check(HalfWrong, inputs, checks=("reverse",)).failures
+    assert "swapped" not in failure.advice
+
+
+class WrongAtKink(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.abs()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return dy * torch.where(x == 0, 2.0, x.sign())
+
+
+def test_wrong_value_at_a_kink_is_not_compared_with_a_slope() -> None:
+    (failure,) = gradvet.check(WrongAtKink, point(1.0, 0.0, -2.0), checks=("reverse",)).failures
+    assert failure.advice == KINK
+
+
+def test_function_without_rules_of_its_own_gets_advice_about_detach() -> None:
+    (failure,) = gradvet.check(lambda x: x.sin() * x.detach(), point(0.5, 1.0), checks=("reverse",)).failures
+    assert failure.advice.endswith(BUILTIN_RULES)
+    (failure,) = gradvet.check(HalfWrong, (point(0.5, 1.0), point(2.0, 0.1)), checks=("reverse",)).failures
+    assert BUILTIN_RULES not in failure.advice
+
+
+def test_worst_entries_come_first() -> None:
+    (failure,) = gradvet.check(HalfWrong, (point(0.3, 9.0, 2.0), point(1.0, 0.5, -0.7)), checks=("reverse",)).failures
+    sizes = [abs(entry.derivative - entry.numerical) for entry in failure.mismatches]
+    assert sizes == sorted(sizes, reverse=True)
+    assert str(failure.mismatches[0].input) == "input 1 [1]"
+
+
+def test_code_of_a_failure_is_the_derivative_that_is_wrong() -> None:
+    report = gradvet.check(lambda a, b: HalfWrong.apply(a.exp(), b), (point(0.5, 1.0), point(2.0, 0.1)))
+    assert report.source is not None
+    assert "0.5 * dy" in report.source.code
+    layer = torch.nn.Linear(2, 3).double()
+    layer.register_full_backward_hook(lambda module, given, found: (2.0 * given[0],))
+    assert gradvet.check(layer, point(0.5, 1.0)).source is None

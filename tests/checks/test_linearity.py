@@ -46,9 +46,9 @@ def test_missing_cotangents_that_count_as_zero_pass_all_together_and_one_by_one(
     findings = reverse_findings(lambda x: Pair.apply(x, "zero"))
     assert [(finding.check, finding.verdict) for finding in findings] == [("undefined cotangents", Verdict.PASS)] * 3
     assert [finding.headline for finding in findings] == [
-        "no cotangent for output 0, output 1 counts as zero",
-        "no cotangent for output 0 counts as zero",
-        "no cotangent for output 1 counts as zero",
+        "a grad_output of None for output 0, output 1 counts as zero",
+        "a grad_output of None for output 0 counts as zero",
+        "a grad_output of None for output 1 counts as zero",
     ]
 
 
@@ -60,14 +60,14 @@ def test_derivative_that_raises_without_a_cotangent_fails_with_what_it_raised() 
     findings = reverse_findings(lambda x: Pair.apply(x, "raises"))
     assert [finding.verdict for finding in findings] == [Verdict.FAIL, Verdict.PASS, Verdict.FAIL]
     assert findings[2].facts == {"raised": "second is missing"}
-    assert findings[2].headline == "the derivative fails when there is no cotangent for output 1: second is missing"
+    assert findings[2].headline == "backward raises when the grad_output of output 1 is None: second is missing"
 
 
 def test_derivative_that_is_not_zero_without_a_cotangent_fails() -> None:
     findings = reverse_findings(lambda x: Pair.apply(x, "adds"))
     assert [finding.verdict for finding in findings] == [Verdict.FAIL, Verdict.PASS, Verdict.FAIL]
     assert findings[2].headline == (
-        "the gradient is not zero although there is no cotangent for output 1 and zeros for the rest"
+        "backward returns a non-zero gradient when the grad_output of output 1 is None, and zero for the rest"
     )
     assert "raised" not in findings[2].facts
 
@@ -182,7 +182,7 @@ def zero_findings(function: Any, *, masked: bool = False, check: CheckFunction =
 def test_derivative_that_is_proportional_to_its_cotangent_passes(check: CheckFunction) -> None:
     for function in (torch.sin, lambda x: (x.sin(), x.sum()), lambda x: x[:1] * 0.0):
         assert zero_findings(function, check=check) == [
-            Finding("zero cotangent", Verdict.PASS, "a zero cotangent gives a zero gradient")
+            Finding("zero cotangent", Verdict.PASS, "a zero grad_output gives a zero gradient")
         ]
 
 
@@ -192,7 +192,7 @@ def test_smallest_constant_in_a_derivative_fails(check: CheckFunction) -> None:
         (finding,) = zero_findings(lambda x, amount=amount: Additive.apply(x, amount), check=check)
         assert (finding.check, finding.verdict) == ("zero cotangent", Verdict.FAIL)
         assert finding.facts == {"largest": amount}
-        assert finding.headline == f"a zero cotangent gives a gradient of size {amount:.3g}"
+        assert finding.headline == f"a zero grad_output gives a gradient of size {amount:.3g}"
 
 
 def test_masked_semantics_allow_for_roundoff() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 import gradvet
 from gradvet.core.results import Verdict
@@ -63,3 +64,35 @@ def test_first_derivative_that_varies_must_have_a_derivative(derivative: Any, si
     x = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
     report = gradvet.check(alone(derivative), x, order=2, seed=1, checks=["reverse-over-reverse"])
     assert any("silently zero" in finding.headline for finding in report.findings) is silent
+
+
+class Once(torch.autograd.Function):
+    """y = x², with a backward that has no derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**2
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        return 2 * ctx.saved_tensors[0] * dy
+
+
+def test_second_derivative_that_raises_leaves_the_ledger_of_the_first() -> None:
+    x = torch.linspace(0.5, 2.0, 4, dtype=torch.float64)
+    rows = [(row.input, row.mode, row.compared) for row in gradvet.check(Once, x, order=2, modes=["reverse"]).ledger]
+    assert rows[:1] == [("input 0", "reverse", 4)]
+
+
+def test_headline_names_the_second_derivative() -> None:
+    class Detached(Once):
+        @staticmethod
+        def backward(ctx: Any, dy: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return 2 * x.detach() * dy + 0.0 * x * dy
+
+    report = gradvet.check(Detached, torch.linspace(0.5, 2.0, 4, dtype=torch.float64), order=2, modes=["reverse"])
+    headlines = [finding.headline for finding in report.failures]
+    assert any(one.startswith("the second derivative (reverse-over-reverse) disagrees") for one in headlines)

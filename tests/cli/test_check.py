@@ -29,7 +29,19 @@ from tests.cli.conftest import FILE
         (["none.py"], 2),
         (["torch:sin", "--input", "2x3"], 0),
         (["torch:sin", "--input", "2y3"], 2),
+        (["torch:take", "--input", "2x3", "--input", "4:int:6"], 0),
+        (["torch:take", "--input", "2x3", "--input", "4:int:"], 2),
+        (["torch:take", "--input", "2x3", "--input", "4:6"], 2),
+        (["ops.py::Wrong", "--input", "2x3"], 1),
+        (["torch:log", "--input", "2", "--domain", "2,1"], 2),
+        (["torch:sin", "--input", "2", "--resolution", "2"], 2),
+        (["torch:sin", "--input", "2", "--points", "many"], 2),
         (["torch:sin", "--input", "-2"], 2),
+        (["torch:tanh", "--input", "9x8", "--reference", "torch:tanh", "--dtypes", "bfloat16,float16"], 0),
+        (["torch:tanh", "--input", "9x8", "--dtype", "bfloat16", "--reference", "torch:sin"], 1),
+        (["torch:tanh", "--input", "9x8", "--reference", "torch.tanh"], 2),
+        (["torch:tanh", "--input", "9x8", "--reference", "torch:no_such"], 2),
+        (["torch:tanh", "--input", "9x8", "--dtypes", "bfloat16"], 2),
         (["ops.py", "--input", "2x3"], 2),
         (["ops.py::right", "torch:sin", "--input", "2x3"], 0),
         (["torch:sin", "--input", "2", "--kwargs", "[1]"], 2),
@@ -57,6 +69,14 @@ def test_failure_names_the_entry_the_code_and_the_command_that_repeats_it(capsys
     assert "reproduce: gradvet check ops.py::wrong --seed 9" in out
 
 
+def test_failure_against_a_reference_is_repeated_by_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--input", "9x8", "--reference", "torch:sin", "--dtypes", "float32,bfloat16")
+    exit_code("check", "torch:tanh", *options, "--seed", "9")
+    out = capsys.readouterr().out
+    assert "reference: bfloat16: output is " in out
+    assert f"reproduce: gradvet check torch:tanh {' '.join(options)} --seed 9" in out
+
+
 def test_several_cases_end_with_a_count(capsys: pytest.CaptureFixture[str]) -> None:
     exit_code("check", "ops.py::right", "ops.py::wrong")
     assert capsys.readouterr().out.splitlines()[-1] == "2 checks: 1 fail, 1 pass"
@@ -64,7 +84,7 @@ def test_several_cases_end_with_a_count(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_count_has_errors(capsys: pytest.CaptureFixture[str]) -> None:
     exit_code("check", "ops.py::right", "ops.py::broken")
-    assert capsys.readouterr().out.splitlines()[-1] == "1 check: 1 pass; 1 error"
+    assert capsys.readouterr().out.splitlines()[-1] == "2 checks: 1 error, 1 pass"
 
 
 def test_case_that_is_named_twice_runs_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,7 +111,8 @@ def test_interrupted_run_shows_and_keeps_its_results(capsys: pytest.CaptureFixtu
     targets = [f"stopped.py::{name}" for name in ("wrong", "stop", "right")]
     assert exit_code("check", *targets, "--json", "run.json") == 130
     assert "FAIL stopped.py::wrong" in capsys.readouterr().out
-    assert [report.title for report in load("run.json")] == ["stopped.py::wrong"]
+    found = [(report.title, report.verdict.value) for report in load("run.json")]
+    assert found == [("stopped.py::wrong", "fail"), ("stopped.py::stop", "error"), ("stopped.py::right", "error")]
 
 
 @pytest.mark.parametrize("option", ["--html", "--json"])
@@ -122,9 +143,11 @@ def test_shell_completes(typed: str, offered: set[str]) -> None:
     ("arguments", "message"),
     [
         (["check", "none.py"], "gradvet: there is no file none.py"),
-        (["check", "ops.py::broken"], "ops.py::broken: RuntimeError: no such kernel (--debug shows where)"),
         (["report", "none.json"], "gradvet: none.json cannot be read"),
-        (["check", "ops.py", "--kwargs", '{"dim": 1}'], "gradvet: cases in files have inputs of their own: --input"),
+        (
+            ["check", "ops.py", "--kwargs", '{"dim": 1}'],
+            "gradvet: cases in files have inputs of their own: --input",
+        ),
     ],
 )
 def test_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,6 +182,31 @@ def test_options_reach_the_check() -> None:
     assert "reverse-over-reverse" not in checks_in("one.json")
     assert "reverse-over-reverse" in checks_in("two.json")
     assert "reverse-over-reverse" in checks_in("three.json")
+    exit_code("check", "ops.py::right", "--points", "none", "--resolution", "0.001", "--json", "four.json")
+    assert "points" in checks_in("one.json")
+    assert "points" not in checks_in("four.json")
+    assert {row.asked for report in load("four.json") for row in report.ledger} == {0.001}
+
+
+def test_command_that_repeats_a_failure_has_all_options(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--resolution", "0.002", "--points", "none", "--domain", "0.5,2.0", "--seed", "3")
+    exit_code("check", "ops.py::Wrong", "--input", "2x3", *options)
+    assert f"reproduce: gradvet check ops.py::Wrong --input 2x3 {' '.join(options)}" in capsys.readouterr().out
+
+
+def test_run_stops_after_the_first_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    targets = [f"ops.py::{name}" for name in ("right", "wrong", "jump", "broken")]
+    assert exit_code("check", *targets, "-x") == 1
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[-1] == "2 checks: 1 fail, 1 pass"
+    assert "stopped; 2 of 4 cases did not run" in captured.err
+
+
+def test_verbose_shows_why_checks_did_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("check", "ops.py::wrong")
+    assert "exercised: values" not in capsys.readouterr().out
+    exit_code("check", "ops.py::wrong", "-v")
+    assert "exercised: values" in capsys.readouterr().out
 
 
 def test_module_is_instantiated_with_init(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,16 +32,19 @@ def test_other_amounts_are_refused(text: str) -> None:
 
 def test_case_beyond_its_time_limit_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("check", "ops.py::hangs", "--timeout", "0.5", "--retries", "0") == 2
-    assert capsys.readouterr().err == "ops.py::hangs: did not end within 0.5 s\n"
+    head, line, command = capsys.readouterr().out.splitlines()
+    assert head.startswith("ERROR ops.py::hangs")
+    assert line == "  time limit: did not end within 0.5 s"
+    assert command.startswith("  reproduce: gradvet check ops.py::hangs --seed ")
 
 
 def test_case_that_dies_is_one_line_beside_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     targets = ("ops.py::dies", "ops.py::right")
     assert exit_code("check", *targets, "--timeout", "3600", "--retries", "0") == 2
     captured = capsys.readouterr()
-    assert captured.out.startswith("PASS ops.py::right")
-    assert captured.out.splitlines()[-1] == "1 check: 1 pass; 1 error"
-    assert captured.err == "ops.py::dies: ended its process with code 3\n"
+    assert "died: ended its process with code 3" in captured.out
+    assert "PASS ops.py::right" in captured.out
+    assert captured.out.splitlines()[-1] == "2 checks: 1 error, 1 pass"
 
 
 def test_store_is_resumed_shown_and_not_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,3 +65,30 @@ def test_store_is_resumed_shown_and_not_overwritten(capsys: pytest.CaptureFixtur
 def test_resume_without_a_store_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("check", "ops.py::right", "--resume") == 2
     assert "name its file with --store" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("timeout", ["nan", "inf", "0", "-1", "soon"])
+def test_time_limit_is_a_number_of_seconds(timeout: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("check", "ops.py::right", "--timeout", timeout) == 2
+    assert "is no time: write a number of seconds above 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--store", "--json", "--html"])
+def test_file_without_a_name_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("check", "ops.py::right", option, "") == 2
+    assert "the name of a file was expected, found nothing" in capsys.readouterr().err
+
+
+def test_errors_are_in_files_reports_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("check", "ops.py::right", "ops.py::dies", "--retries", "0", "--store", "run.db")
+    assert exit_code(*command, "--json", "run.json", "--html", "run.html") == 2
+    capsys.readouterr()
+    assert 'data-verdict="error"' in Path("run.html").read_text(encoding="utf-8")
+    for file in ("run.db", "run.json"):
+        assert exit_code("report", file) == 2
+        out = capsys.readouterr().out
+        assert "ERROR ops.py::dies" in out
+        assert "died: ended its process with code 3" in out
+        assert out.splitlines()[-1] == "2 checks: 1 error, 1 pass"
+    assert exit_code("compare", "run.db", "run.json") == 0
+    assert "now: 2 checks: 1 error, 1 pass" in capsys.readouterr().out

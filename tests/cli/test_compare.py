@@ -21,9 +21,7 @@ def write(path: str, report: Report | None) -> None:
         return
     Path(path).unlink(missing_ok=True)
     store = Store.create(path, {}, ["f"])
-    store.add(
-        CaseResult("f", Status.DIED, message="SIGSEGV") if report is None else CaseResult("f", Status.REPORTED, report)
-    )
+    store.add(CaseResult.of_error("f", Status.DIED, "SIGSEGV") if report is None else CaseResult("f", report))
     store.close()
 
 
@@ -31,7 +29,7 @@ def write(path: str, report: Report | None) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "code", "line"),
     [
-        (passed("f"), passed("f"), 0, "1 cases before, 1 now, 0 changed"),
+        (passed("f"), passed("f"), 0, "before: 1 check: 1 pass"),
         (failed("f"), passed("f"), 0, "newly passing: 1"),
         (passed("f"), failed("f"), 1, "newly failing: 1"),
         (passed("f"), doubtful("f"), 3, "newly inconclusive: 1"),

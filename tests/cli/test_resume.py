@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from gradvet.reports.json_files import load
+from gradvet.suite.case import Status
 from gradvet.suite.store import Store
 from tests.cli.command import exit_code
 from tests.suite.case_files import write_cases
@@ -44,8 +46,17 @@ def test_killed_run_is_resumed_where_it_stopped(folder: Path, capsys: pytest.Cap
             assert run.poll() is None
             time.sleep(0.01)
         os.kill(run.pid, signal.SIGKILL)
-    kept = {one.name: one.seconds for one in Store.open("run.db").results()}
+    kept = {one.name: one.seconds for one in Store.open("run.db").results() if one.status != Status.UNFINISHED}
     assert len(kept) == CASES_BEFORE_KILL
+
+    # The run reads as incomplete everywhere.
+    assert exit_code("report", "run.db", "--json", "run.json", "--html", "run.html") == 2
+    summary = f"{CASES} checks: {CASES - CASES_BEFORE_KILL} error, {CASES_BEFORE_KILL} pass"
+    assert capsys.readouterr().out == f"{summary}\n"
+    assert summary in Path("run.html").read_text(encoding="utf-8")
+    for file in ("run.db", "run.json"):
+        assert exit_code("compare", file, "run.db") == 2
+        assert "incomplete: 5 of 9 cases in run.db have no result" in capsys.readouterr().out
 
     before = set(Path("started").read_text().split())
     Path("started").unlink()
@@ -60,3 +71,20 @@ def test_killed_run_is_resumed_where_it_stopped(folder: Path, capsys: pytest.Cap
     stored = {one.name: one.seconds for one in Store.open("run.db").results()}
     assert len(stored) == CASES
     assert kept.items() <= stored.items()
+
+
+def test_sigterm_ends_a_run_as_ctrl_c_does(folder: Path) -> None:
+    write_cases(folder, right="return x.sin()", waits="open('waits', 'w').close(); time.sleep(1e6)")
+    command = [sys.executable, "-m", "gradvet", "check", "ops.py", "--json", "run.json"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
+        while not (folder / "waits").exists():
+            assert run.poll() is None
+            time.sleep(0.01)
+        run.send_signal(signal.SIGTERM)
+        assert run.stderr is not None
+        assert run.stderr.read() == "gradvet: interrupted; results so far are kept\nwrote run.json\n"
+    assert run.returncode == 130
+    assert [(one.title, one.verdict.value) for one in load("run.json")] == [
+        ("ops.py::right", "pass"),
+        ("ops.py::waits", "error"),
+    ]

@@ -95,6 +95,11 @@ ACCEPTED: dict[str, tuple[Function, Tensor, dict[str, float]]] = {
     "noisy": (lambda x: x + 1e-8 * (1e9 * x).sin().detach(), numbers(1000), {"rtol": 0.5}),
     "strongly curved": (lambda x: (50 * x).sin().sum().exp(), numbers(1000), {}),
     "single precision": (torch.exp, numbers(40_000, dtype=torch.float32), SINGLE),
+    "change below the roundoff of the value": (
+        lambda x: x.sin() + 1e4,
+        numbers(100, dtype=torch.float32),
+        {"eps": 1e-6, "atol": 1e-1, "rtol": 1e-2},
+    ),
     "complex": (lambda z: (z * z).sum(), numbers(300, dtype=torch.complex128), {}),
     "kink within the step": (lambda x: (x - x.detach() - 5e-7).relu(), numbers(500), {"atol": 1e-2}),
     "no absolute tolerance": (torch.exp, numbers(500), {"atol": 0.0}),

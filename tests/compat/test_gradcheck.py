@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -149,3 +151,13 @@ def test_error_survives_pickling() -> None:
     assert type(again) is GradcheckError
     assert str(again) == str(caught.value)
     assert again.report == caught.value.report
+
+
+def test_seconds_of_a_report_are_those_of_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(perf_counter=iter([100.0, 102.5]).__next__)
+    monkeypatch.setattr(sys.modules["gradvet.compat.gradcheck"], "time", clock)
+    x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(GradcheckError) as caught:
+        gradcheck(lambda x: x + x.detach(), x)
+    assert caught.value.report is not None
+    assert caught.value.report.seconds == 2.5

@@ -55,6 +55,25 @@ def test_price_is_at_most_a_tenth_more_than_that_of_torch(name: str, options: di
     assert found[1] <= 1.1 * price + 8
 
 
+@pytest.mark.parametrize(("rows", "outputs"), [(3, 1), (10, 1), (40, 1), (10, 5), (40, 5)])
+def test_custom_rule_is_called_no_more_often_than_by_torch(rows: int, outputs: int) -> None:
+    runs: list[Callable[..., bool]] = []
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return 2.0 * x
+
+        @staticmethod
+        def backward(ctx: Any, cotangent: Tensor) -> Tensor:
+            runs.append(check)
+            return 2.0 * cotangent
+
+    for check in (torch_gradcheck, gradvet.gradcheck):
+        assert check(lambda x: Doubled.apply(x).chunk(outputs), numbers(rows))
+    assert runs.count(gradvet.gradcheck) <= 1.1 * runs.count(torch_gradcheck)
+
+
 @pytest.mark.parametrize("name", ["network of 600 units", "max pooling", "bilinear sampling"])
 def test_piecewise_function_at_an_ordinary_point_is_certified(name: str) -> None:
     function, x, _ = ACCEPTED[name]

@@ -158,9 +158,9 @@ def test_change_of_slope_is_a_kink_if_it_is_clear_has_a_plateau_and_exceeds_roun
     assert verdict(0.5, 1e-6, kink=(1.0, 0.6), has_kink_plateau=True) == (PASS, Reason.KINK)
     assert verdict(0.5, 1e-6, kink=(1.0, 0.7), has_kink_plateau=True) == (FAIL, Reason.DISAGREES)
     assert verdict(0.5, 1e-6, kink=(1.0, 0.6)) == (FAIL, Reason.DISAGREES)
-    assert verdict(1.5e-6, 1e-9, kink=(2e-6, 1e-9), has_kink_plateau=True) == (PASS, Reason.KINK)
-    assert verdict(7e-7, 1e-9, kink=(9e-7, 1e-9), has_kink_plateau=True) == (FAIL, Reason.DISAGREES)
-    assert verdict(1.5e-6, 1e-9, kink=(2e-6, 1e-9), has_kink_plateau=True, scale=10.0) == (FAIL, Reason.DISAGREES)
+    assert verdict(1.5e-5, 1e-9, kink=(2e-5, 1e-9), has_kink_plateau=True) == (PASS, Reason.KINK)
+    assert verdict(7e-6, 1e-9, kink=(9e-6, 1e-9), has_kink_plateau=True) == (FAIL, Reason.DISAGREES)
+    assert verdict(1.5e-5, 1e-9, kink=(2e-5, 1e-9), has_kink_plateau=True, scale=10.0) == (FAIL, Reason.DISAGREES)
 
 
 def test_error_that_the_smallest_steps_deny_is_inconclusive() -> None:

@@ -60,7 +60,7 @@ def test_derivative_that_is_zero_everywhere() -> None:
 
 
 def test_derivative_of_an_input_that_does_nothing() -> None:
-    sentence = "The function does not vary with this input"
+    sentence = "The outputs do not change when this input does"
     assert sentence in of(torch.zeros_like(WIDE), WIDE)
     almost = torch.zeros_like(WIDE)
     almost[0, 0] = 1.0
@@ -156,7 +156,7 @@ def test_same_amount_everywhere() -> None:
 
 
 def test_cotangent_that_is_ignored() -> None:
-    sentence = "look for an incoming cotangent that is ignored or summed up"
+    sentence = "look for a grad_output that is ignored or summed up"
     assert sentence in of(WIDE, WIDE.sum(0).expand(3, 5))
     almost = WIDE.sum(0).repeat(3, 1)
     almost[1, 1] += 1.0
@@ -263,3 +263,29 @@ def test_one_of_two_elements_is_named_as_the_only_one() -> None:
     J = numbers((2, 5), 2)
     assert "Only one output element is affected" in of(J, changed(J, (1, 0), (1, 3), (1, 4)))
     assert "Only one input element is affected" in of(J.T, changed(J.T, (0, 1), (3, 1), (4, 1)))
+
+
+def test_ratios_that_differ_a_little_are_given_as_a_range() -> None:
+    ratios = torch.linspace(1.484, 1.5, WIDE.numel(), dtype=torch.float64).reshape(WIDE.shape)
+    assert "The ratios of the wrong entries are between 1.484 and 1.5: look for a wrong factor" in of(
+        WIDE, ratios * WIDE
+    )
+    ratios[0, 0] = 2.0
+    assert "No simple pattern" in of(WIDE, ratios * WIDE)
+    assert "their ratios are between 1.485 and 2." in of(WIDE, ratios * WIDE)
+
+
+def test_factor_holds_for_small_entries_too() -> None:
+    numerical = torch.tensor([[100.0, 0.1]], dtype=torch.float64)
+    derivative = torch.tensor([[150.0, 0.11]], dtype=torch.float64)
+    assert "1.5" not in of(numerical, derivative).partition("ratios")[0]
+
+
+def test_rows_without_entries_are_not_called_right() -> None:
+    blocks = torch.zeros(6, 4, dtype=torch.float64)
+    blocks[:3] = numbers((3, 4), 2)
+    derivative = blocks.clone()
+    derivative[:3] += numbers((3, 4), 3)
+    assert "Only the first" not in of(blocks, derivative)
+    blocks[3:] = derivative[3:] = numbers((3, 4), 4)
+    assert "Only the first 3 output elements are affected" in of(blocks, derivative)

@@ -154,9 +154,9 @@ def test_error_bar_of_a_column_covers_its_error(step: float) -> None:
 
     x = numbers((2,), 5)
     J = torch.autograd.functional.jacobian(function, x)
-    found = column(context_at(function, x.clone()).problem, 0, step)
-    assert bool(torch.all((found.value - J[:, 0]).abs() <= 3.0 * found.error + 1e-15))
-    assert bool(torch.all(found.error[:3] < 0.1))
+    value, error = column(context_at(function, x.clone()).problem, 0, step)
+    assert bool(torch.all((value - J[:, 0]).abs() <= 3.0 * error + 1e-15))
+    assert bool(torch.all(error[:3] < 0.1))
 
 
 def test_inputs_are_back_in_place_after_a_difference() -> None:
@@ -170,6 +170,6 @@ def test_inputs_are_back_in_place_after_a_difference() -> None:
 def test_error_bar_of_a_column_covers_a_step_that_rounding_changes() -> None:
     # Next to 10, float32 moves in steps of 9.5e-7.
     problem = context_at(lambda x: 30.0 * x.double(), torch.full((1,), 10.0)).problem
-    found = column(problem, 0, 1.4e-6)
-    off = abs(float(found.value[0]) - 30.0)
-    assert 5.0 < off <= 1.01 * float(found.error[0])
+    value, error = column(problem, 0, 1.4e-6)
+    off = abs(float(value[0]) - 30.0)
+    assert 5.0 < off <= 1.01 * float(error[0])

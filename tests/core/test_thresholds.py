@@ -14,7 +14,7 @@ from gradvet.core import thresholds
 
 SOURCE = Path(gradvet.__file__).parent
 TREE = ast.parse(Path(thresholds.__file__).read_text(encoding="utf-8"))
-CALIBRATED = re.compile(r"\[(gallery|operators|theory)\]$")
+CALIBRATED = re.compile(r"\[(gallery|operators|kernels|theory)\]$")
 
 
 def assigned(node: ast.stmt) -> list[str]:
@@ -105,7 +105,7 @@ def test_no_constant_with_a_number_is_defined_in_two_modules() -> None:
     assert {name for name, count in counts.items() if count > 1} == set(ELSEWHERE)
 
 
-MOST_THRESHOLDS = 82
+MOST_THRESHOLDS = 55
 """Names in the table. The number may only shrink; 55 is the aim."""
 
 

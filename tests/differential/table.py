@@ -38,6 +38,18 @@ REASONS: dict[tuple[str, str], tuple[Reason, ...]] = {
 }
 
 
+TESTS: dict[str, str] = {
+    "TestAutograd::test_gradcheck_forward_ad_respects_requires_grad": (
+        "counts the calls of `jvp`, which torch makes once per input and gradvet once for both inputs"
+    ),
+    "TestGradCheckOverride::test_gradcheck": (
+        "lists the attributes of a tensor-like that torch's checker uses; the gradient of `add` is right, and torch "
+        "says False because it moves a copy of the data"
+    ),
+}
+"""Ends of the names of PyTorch's tests (`torch_tests.py`) that end differently with gradvet -> why that is right."""
+
+
 def reason_for(sample: Sample, torch_verdict: Verdict, gradvet_verdict: Verdict) -> Reason | None:
     """The table's reason for this difference of verdicts on this sample, if it has one."""
     for dtype in (dtype_name(sample.dtype), ANY_DTYPE):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradvet.core.context import Context
-from gradvet.core.jacobians import BatchedEvaluation, Numerical
+from gradvet.core.jacobians import CentralDifferences
 from gradvet.core.problem import Distribution
 from gradvet.frontends.torch.binding import drop_in_binding
 from gradvet.frontends.torch.problem import TorchProblem
@@ -81,10 +81,10 @@ def test_function_that_waits_for_the_device_is_refused_and_does_no_harm() -> Non
 def test_opaque_function_is_replayed_after_it_was_verified() -> None:
     context = Context(problem(Opaque.apply, (200,)), Options(seed=0))
     assert context.problem.evaluate_together(context.problem.zeros((2, 200))) is None
-    trusted = BatchedEvaluation(context.projections).trusted
+    trusted = CentralDifferences(context.projections).trusted
     assert trusted == context.problem.evaluate_replayed
     x = context.problem.inputs[0].detach()
-    J = Numerical(context.projections).columns(0, 200)
+    J = CentralDifferences(context.projections).columns(0, 200)
     assert torch.allclose(J, (x.cos() * x + x.sin()).diag(), rtol=0.0, atol=1e-8)
 
 
@@ -97,5 +97,5 @@ def test_replay_that_differs_from_plain_calls_is_not_trusted() -> None:
         return Opaque.apply(x) * (2.0 if torch.cuda.is_current_stream_capturing() else 1.0)
 
     context = Context(problem(counting, (200,)), Options(seed=0))
-    assert BatchedEvaluation(context.projections).trusted is None
+    assert CentralDifferences(context.projections).trusted is None
     assert calls > GRAPH_POINTS

@@ -22,11 +22,11 @@ WRONG = """
 NATIVE = (
     WRONG
     + """
-    def test_right(gradvet):
-        gradvet.check(torch.sin, POINT)
+    def test_right(gradient_checker):
+        gradient_checker(torch.sin, POINT)
 
-    def test_wrong(gradvet):
-        gradvet.check(Wrong, POINT)
+    def test_wrong(gradient_checker):
+        gradient_checker(Wrong, POINT)
 """
 )
 

@@ -1,12 +1,9 @@
-"""The fixture `gradvet`.
+"""The fixture `gradient_checker`, and failures that a test ignores.
 
 Also tests `pytest_plugin.py`.
 """
 
 from __future__ import annotations
-
-import importlib
-import inspect
 
 import pytest
 
@@ -20,12 +17,31 @@ def test_right_gradient_passes_and_wrong_one_fails(pytester: pytest.Pytester) ->
     pytester.runpytest_inprocess().assert_outcomes(passed=1, failed=1)
 
 
+def test_kernel_is_compared_with_its_reference(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import torch
+
+        X, DTYPES = torch.randn(8, 12), (torch.float32, torch.bfloat16)
+
+        def test_right(gradient_checker):
+            gradient_checker(torch.tanh, X, reference=torch.tanh, dtypes=DTYPES)
+
+        def test_wrong(gradient_checker):
+            gradient_checker(lambda x: torch.tanh(x) * 1.5, X, reference=torch.tanh, dtypes=DTYPES)
+        """
+    )
+    result = pytester.runpytest_inprocess()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*reference: float32: output is 1.5 times the reference*"])
+
+
 def test_failure_is_shown_as_a_report(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_op=NATIVE)
     result = pytester.runpytest_inprocess()
     result.stdout.fnmatch_lines(
         [
-            ">   gradvet.check(Wrong, POINT)",
+            ">   gradient_checker(Wrong, POINT)",
             "FAIL Wrong *",
             "*output *input *derivative *numerical ± error *ratio*",
             "*output * *input 0 * *1.1",
@@ -53,17 +69,17 @@ def test_native_tracebacks_are_unchanged(pytester: pytest.Pytester) -> None:
 
 
 def test_other_failures_are_unchanged(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_plain(gradvet):\n    assert 1 == 2")
+    pytester.makepyfile("def test_plain(gradient_checker):\n    assert 1 == 2")
     pytester.runpytest_inprocess().stdout.fnmatch_lines(["E       assert 1 == 2"])
 
 
-REFUSED = "\n    def test_refused(gradvet):\n        gradvet.check(torch.sin, POINT.long())\n"
+REFUSED = "\n    def test_refused(gradient_checker):\n        gradient_checker(torch.sin, POINT.long())\n"
 BROKEN = """
     def kernel(x):
         raise RuntimeError("no such kernel")
 
-    def test_broken(gradvet):
-        gradvet.check(kernel, POINT)
+    def test_broken(gradient_checker):
+        gradient_checker(kernel, POINT)
 """
 
 
@@ -75,7 +91,7 @@ BROKEN = """
 def test_traceback_leaves_out_gradvets_frames(pytester: pytest.Pytester, suite: str, line: str) -> None:
     pytester.makepyfile(test_op=WRONG + suite)
     result = pytester.runpytest_inprocess()
-    result.stdout.fnmatch_lines([">*gradvet.check(*", line])
+    result.stdout.fnmatch_lines([">*gradient_checker(*", line])
     result.stdout.no_fnmatch_line("*gradvet/api/*")
     result.stdout.no_fnmatch_line("*gradvet/frontends/*")
 
@@ -92,28 +108,19 @@ def test_failure_and_its_summary_arrive_from_other_processes(
     pytester.makepyfile(test_op=NATIVE)
     result = pytester.runpytest_subprocess("-n", "1")
     result.stdout.fnmatch_lines(
-        [">   gradvet.check(Wrong, POINT)", "FAIL Wrong *", "*look for a wrong constant factor*"]
+        [">   gradient_checker(Wrong, POINT)", "FAIL Wrong *", "*look for a wrong constant factor*"]
     )
     result.stdout.fnmatch_lines(["FAILED test_op.py::test_wrong - Wrong: reverse mode disagrees*"])
 
 
-def test_fixture_has_the_rest_of_the_package_too(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        WRONG
-        + """
-    def test_classical(gradvet):
-        assert gradvet.gradcheck(torch.sin, POINT.clone().requires_grad_())
-"""
-    )
-    pytester.runpytest_inprocess().assert_outcomes(passed=1)
-
-
 def test_warnings_of_torch_about_itself_do_not_reach_a_strict_suite(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(WRONG + "\n    def test_right(gradvet):\n        gradvet.check(torch.sin, POINT, order=2)\n")
+    pytester.makepyfile(
+        WRONG + "\n    def test_right(gradient_checker):\n        gradient_checker(torch.sin, POINT, order=2)\n"
+    )
     pytester.runpytest_subprocess("-W", "error").assert_outcomes(passed=1)
 
 
-JUMP = WRONG + "\n    def test_jump(gradvet):\n        gradvet.check(torch.floor, 0 * POINT{})\n"
+JUMP = WRONG + "\n    def test_jump(gradient_checker):\n        gradient_checker(torch.floor, 0 * POINT{})\n"
 
 
 def test_inconclusive_check_fails_and_says_what_was_not_compared(
@@ -125,7 +132,7 @@ def test_inconclusive_check_fails_and_says_what_was_not_compared(
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            ">   gradvet.check(torch.floor, 0 [*] POINT)",
+            ">   gradient_checker(torch.floor, 0 [*] POINT)",
             "INCONCLUSIVE floor *",
             "*not compared: input 0 in reverse and forward mode: the function jumps * (6 of 6 elements)",
             "*input *precision *mode *compared *resolution *verdict*",
@@ -155,19 +162,12 @@ def test_inconclusive_check_can_be_ignored(pytester: pytest.Pytester) -> None:
     pytester.runpytest_inprocess("-W", "error::gradvet.InconclusiveWarning").assert_outcomes(passed=1)
 
 
-def test_fixture_checks_with_the_signature_of_assert_gradients() -> None:
-    import gradvet
-
-    fixture = importlib.import_module("gradvet.pytest_plugin").GradvetFixture()
-    assert inspect.signature(fixture.check) == inspect.signature(gradvet.assert_gradients)
-
-
 def test_check_gives_the_report(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         WRONG
         + """
-    def test_report(gradvet):
-        report = gradvet.check(torch.sin, POINT, modes=("reverse",))
+    def test_report(gradient_checker):
+        report = gradient_checker(torch.sin, POINT, modes=("reverse",))
         assert report.verdict.value == "pass"
         assert report.title == "sin"
 """
@@ -178,3 +178,43 @@ def test_check_gives_the_report(pytester: pytest.Pytester) -> None:
 def test_loading_the_plugin_loads_no_framework(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import sys\ndef test_light():\n    assert 'torch' not in sys.modules")
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
+
+
+UNREAD = (
+    WRONG
+    + """
+    import gradvet
+
+    def test_ignores():
+        gradvet.check(Wrong, POINT)
+
+    def test_asserts_the_failure():
+        assert gradvet.check(Wrong, POINT).verdict is gradvet.Verdict.FAIL
+
+    def test_expects_the_exception():
+        import pytest
+        with pytest.raises(gradvet.GradientError):
+            gradvet.assert_gradients(Wrong, POINT)
+
+    def test_right():
+        gradvet.check(torch.sin, POINT)
+
+    def test_classical():
+        assert not gradvet.gradcheck(Wrong.apply, POINT.clone().requires_grad_(), raise_exception=False)
+"""
+)
+
+
+@pytest.mark.parametrize("processes", [(), ("-n", "1")], ids=["one process", "xdist"])
+def test_failure_that_a_test_ignores_is_a_warning(pytester: pytest.Pytester, processes: tuple[str, ...]) -> None:
+    pytester.makepyfile(test_op=UNREAD)
+    result = pytester.runpytest_subprocess(*processes)
+    result.assert_outcomes(passed=5, warnings=1)
+    result.stdout.fnmatch_lines(["*UnreadReportWarning: Wrong: *the test did not look at this report*"])
+
+
+def test_failure_that_a_test_ignores_fails_in_strict_mode(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_op=UNREAD)
+    result = pytester.runpytest_inprocess("--gradvet-strict")
+    result.assert_outcomes(passed=4, failed=1)
+    result.stdout.fnmatch_lines(["FAIL Wrong *", "FAILED test_op.py::test_ignores*"])

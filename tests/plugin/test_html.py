@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from gradvet.reports.html import templates
 from tests.plugin.suites import NATIVE
 
 pytest_plugins = ("pytester",)
@@ -37,7 +38,8 @@ def test_file_that_cannot_be_written_is_a_usage_error_before_any_test_runs(pytes
 def test_missing_library_is_a_usage_error_before_any_test_runs(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    templates.cache_clear()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     pytester.makepyfile("def test_nothing(): pass")
     result = pytester.runpytest_inprocess("--gradvet-html=run.html")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -12,11 +12,11 @@ pytest_plugins = ("pytester",)
 SUITE = (
     WRONG
     + """
-    def test_default(gradvet):
-        gradvet.check(torch.sin, POINT)
+    def test_default(gradient_checker):
+        gradient_checker(torch.sin, POINT)
 
-    def test_own(gradvet):
-        gradvet.check(torch.cos, POINT, seed=5)
+    def test_own(gradient_checker):
+        gradient_checker(torch.cos, POINT, seed=5)
 
     def test_classical():
         assert torch.autograd.gradcheck(torch.tan, POINT.clone().requires_grad_())

@@ -67,5 +67,9 @@ def failed(title: str = "bad") -> Report:
     return report(title, Finding("values", Verdict.PASS, "the value is the same"), disagrees)
 
 
+def errored(title: str = "dead", message: str = "was ended by SIGSEGV") -> Report:
+    return Report.of_error(title, "died", message)
+
+
 def doubtful(title: str = "jump") -> Report:
     return report(title, Finding("reverse", Verdict.INCONCLUSIVE, "the function jumps at the point"))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
+from xml.etree import ElementTree
 
-import plotly.graph_objects as go
 import pytest
 import torch
 from torch import Tensor
@@ -14,67 +13,89 @@ from torch import Tensor
 import gradvet
 from gradvet.core.events import listening
 from gradvet.core.results import Finding, Report
-from gradvet.reports.figures import figures
-from tests.reports.samples import COLUMNS, DERIVATIVE, NUMERICAL, ROWS, STEPS, WRONG, facts, failed
+from gradvet.reports.figures import Figure, figures
+from gradvet.reports.html import page
+from tests.reports.samples import COLUMNS, DERIVATIVE, NUMERICAL, ROWS, WRONG, facts, failed
 
 
-def drawn(**changes: Any) -> dict[str, Any]:
+def drawn(**changes: Any) -> dict[str, Figure]:
     finding = failed().findings[1]
     kept = {name: value for name, value in {**facts(), **changes}.items() if value is not None}
-    return {kind: json.loads(text) for kind, text in figures(replace(finding, facts=kept))}
+    return {figure.kind: figure for figure in figures(replace(finding, facts=kept))}
 
 
-def test_figures_are_what_plotly_knows() -> None:
-    for figure in drawn().values():
-        go.Figure(figure)  # refuses names and values that it does not know
+def elements(figure: Figure, tag: str, kind: str = "") -> list[ElementTree.Element]:
+    """The elements of the SVG, which must be well-formed."""
+    return [one for one in ElementTree.fromstring(figure.svg).iter(tag) if kind in ("", one.get("class"))]
 
 
-def test_heat_map_is_the_difference_of_outputs_by_inputs() -> None:
-    (trace,) = drawn()["heatmap"]["data"]
+def text(figure: Figure) -> str:
+    return " ".join(ElementTree.fromstring(figure.svg).itertext())
+
+
+def test_heat_map_colours_the_wrong_entry_and_names_both_values() -> None:
+    figure = drawn()["heatmap"]
     i, j = WRONG
-    assert len(trace["z"]) == ROWS
-    assert len(trace["z"][0]) == COLUMNS
-    assert trace["z"][i][j] == pytest.approx(DERIVATIVE[i][j] - NUMERICAL[i][j])
-    assert [value for row in trace["z"] for value in row if value] == [trace["z"][i][j]]
+    (cell,) = elements(figure, "rect", "high" if DERIVATIVE[i][j] > NUMERICAL[i][j] else "low")
+    words = f"d output [1] / d weight [2]: derivative {DERIVATIVE[i][j]:.7g}, finite differences {NUMERICAL[i][j]:.7g}"
+    assert "".join(cell.itertext()).startswith(words)
+    assert cell.get("fill-opacity") == "1.00"
 
 
-def test_hover_has_the_entry_and_both_values() -> None:
-    (trace,) = drawn()["heatmap"]["data"]
-    i, j = WRONG
-    assert trace["customdata"][i][j] == [f"{DERIVATIVE[i][j]:.7g}", f"{NUMERICAL[i][j]:.7g}"]
-    assert (trace["y"][i], trace["x"][j]) == ("output [1]", "weight [2]")
+def test_small_differences_are_seen_beside_large_ones() -> None:
+    derivative = [list(row) for row in NUMERICAL]
+    derivative[1][2] += 100.0
+    derivative[0][1] += 0.01
+    derivative[2][3] += 1e-9
+    levels = [
+        float(cell.get("fill-opacity", 0)) for cell in elements(drawn(derivative=derivative)["heatmap"], "rect", "high")
+    ]
+    assert len(levels) == 2
+    assert min(levels) > 0.3
 
 
-def test_worst_entry_is_framed() -> None:
-    (frame,) = drawn()["heatmap"]["layout"]["shapes"]
-    assert (frame["x0"], frame["x1"], frame["y0"], frame["y1"]) == (1.5, 2.5, 0.5, 1.5)
+def test_frame_is_around_the_largest_difference() -> None:
+    derivative = [list(row) for row in DERIVATIVE]
+    derivative[2][0] += 50.0
+    (frame,) = elements(drawn(derivative=derivative)["heatmap"], "rect", "frame")
+    (flat,) = elements(drawn()["heatmap"], "rect", "flat")
+    side = float(flat.get("width", 0)) / COLUMNS
+    assert float(frame.get("x", 0)) == float(flat.get("x", 0))
+    assert float(frame.get("y", 0)) == pytest.approx(2 * side, abs=0.1)
+    derivative[1][3] = float("nan")
+    assert "d output [1] / d weight [3]" in drawn(derivative=derivative)["heatmap"].caption
 
 
 def test_rows_and_columns_without_names_are_numbered() -> None:
-    (trace,) = drawn(rows=None, columns=None)["heatmap"]["data"]
-    assert trace["y"] == [f"output [{i}]" for i in range(ROWS)]
-    assert trace["x"] == [f"input [{j}]" for j in range(COLUMNS)]
+    found = text(drawn(rows=None, columns=None)["heatmap"])
+    assert all(f"output [{i}]" in found for i in range(ROWS))
+    assert all(f"input [{j}]" in found for j in range(COLUMNS))
 
 
-def test_sweep_has_errors_floor_gap_and_chosen_step() -> None:
-    sweep = drawn()["sweep"]
-    traces = {trace["name"]: trace for trace in sweep["data"]}
-    assert list(traces) == ["error of the difference", "noise floor", "error of the derivative", "chosen step"]
-    assert traces["error of the difference"]["x"] == STEPS
-    assert traces["chosen step"]["x"] == [2.0**-18] * 2
-    assert sweep["layout"]["xaxis"]["type"] == sweep["layout"]["yaxis"]["type"] == "log"
+def test_names_are_escaped() -> None:
+    found = drawn(rows=[f"<b>{i}" for i in range(ROWS)])["heatmap"]
+    assert "<b>" not in found.svg
+    assert "<b>0" in text(found)
+
+
+def test_sweep_has_errors_floor_gap_and_explains_the_chosen_step() -> None:
+    figure = drawn()["sweep"]
+    assert [line.get("class") for line in elements(figure, "polyline")] == ["difference", "floor", "gap"]
+    assert len(elements(figure, "line", "chosen")) == 1
+    assert "The vertical line is the step that was used, 3.8e-06: smaller steps lose digits" in figure.caption
 
 
 def test_sweep_without_floor_gap_and_chosen_step_has_errors_alone() -> None:
-    sweep = drawn(sweep={"steps": [0.5, 0.25], "errors": [0.1, 0.0]})["sweep"]
-    assert [trace["name"] for trace in sweep["data"]] == ["error of the difference"]
-    assert sweep["data"][0]["y"] == [0.1, None]
+    figure = drawn(sweep={"steps": [0.5, 0.25, 0.1], "errors": [0.1, 0.0, 0.01]})["sweep"]
+    (line,) = elements(figure, "polyline")
+    assert len(line.get("points", "").split()) == 2
+    assert elements(figure, "line", "chosen") == []
+    assert list(drawn(sweep={"steps": [0.5], "errors": [0.0]})) == ["heatmap"]
 
 
-def test_values_that_are_not_finite_leave_holes() -> None:
+def test_values_that_are_not_finite_are_marked() -> None:
     derivative = [["nan", *row[1:]] for row in DERIVATIVE]
-    (trace,) = drawn(derivative=derivative)["heatmap"]["data"]
-    assert [row[0] for row in trace["z"]] == [None] * ROWS
+    assert len(elements(drawn(derivative=derivative)["heatmap"], "rect", "undefined")) == ROWS
 
 
 @pytest.mark.parametrize(("missing", "left"), [("numerical", ["sweep"]), ("sweep", ["heatmap"])])
@@ -146,7 +167,7 @@ def test_gradcheck_supplies_a_sweep_that_falls_far_below_the_error_of_the_deriva
 
 
 def test_both_figures_of_gradcheck_can_be_drawn() -> None:
-    assert [kind for kind, _ in figures(gradcheck_finding(300))] == ["heatmap", "sweep"]
+    assert [figure.kind for figure in figures(gradcheck_finding(300))] == ["heatmap", "sweep"]
 
 
 def test_gradcheck_computes_no_figures_without_a_listener() -> None:
@@ -199,4 +220,30 @@ def test_check_supplies_a_sweep_that_falls_far_below_the_error_of_the_derivative
 
 
 def test_both_figures_of_check_can_be_drawn(native_finding: Finding) -> None:
-    assert [kind for kind, _ in figures(native_finding)] == ["heatmap", "sweep"]
+    assert [figure.kind for figure in figures(native_finding)] == ["heatmap", "sweep"]
+
+
+def errors_of(kernel: float) -> dict[str, object]:
+    plain = [[1e-7, 2e-7, 0.0], [3e-7, 1e-7, 1e-7]]
+    return {
+        "kernel": [[1e-7, kernel, 0.0], plain[1]],
+        "plain": plain,
+        "rows": ["0", "1"],
+        "columns": ["0:4", "4:8", "8:12"],
+    }
+
+
+def test_errors_of_a_kernel_are_drawn_beside_those_of_plain_torch() -> None:
+    figure = drawn(errors=errors_of(0.5), tensor="grad of input 1")["errors"]
+    cells = {"".join(cell.itertext()): cell.get("fill-opacity") for cell in elements(figure, "rect", "high")}
+    assert cells["kernel [0, 4:8]: largest error 0.5"] == "1.00"
+    assert not any(name.startswith("plain torch [0, 8:12]") for name in cells)
+    assert figure.caption.startswith("errors of grad of input 1 by position")
+    assert {"kernel", "plain torch"} <= set(ElementTree.fromstring(figure.svg).itertext())
+
+
+def test_comparison_with_a_reference_supplies_the_errors() -> None:
+    report = gradvet.check(torch.tanh, torch.randn(30, 40).bfloat16(), reference=torch.tanh, seed=0)
+    (finding,) = [one for one in report.findings if one.check == "reference"]
+    assert [figure.kind for figure in figures(finding)] == ["errors"]
+    assert "errors by position" in page([report])

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from gradvet.core.results import RENDERERS
-from gradvet.reports.html import MissingLibraryError, page, write
-from tests.reports.samples import doubtful, failed, passed
+from gradvet.reports.html import MissingLibraryError, page, templates, write
+from tests.reports.samples import doubtful, errored, failed, passed
 
 
 class AddressParser(HTMLParser):
@@ -54,11 +54,45 @@ def test_page_shows_code_location_and_environment() -> None:
 
 
 def test_figures_belong_to_their_finding() -> None:
-    assert re.findall(r'class="figure" data-kind="(\w+)"', page([passed(), failed()])) == ["heatmap", "sweep"]
+    assert re.findall(r'<figure data-kind="(\w+)"', page([passed(), failed()])) == ["heatmap", "sweep"]
 
 
-def test_page_without_figures_carries_no_plotting_library() -> None:
-    assert len(page([passed()])) < 100_000
+def test_page_is_small() -> None:
+    assert len(page([passed(), failed()])) < 100_000
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return sum(weight * channel for weight, channel in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_contrast_of_badges_and_counts_is_at_least_4_5() -> None:
+    style = page([]).partition("<style>")[2]
+    light, _, dark = style.partition("@media")
+    schemes = [dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in (light, dark.partition("* {")[0])]
+    card = {"card": "#ffffff"}
+    colours = [{**schemes[0], **card}, {**schemes[0], **schemes[1]}]
+    assert colours[0].keys() == colours[1].keys()
+    for scheme in colours:
+        for verdict in ("pass", "fail", "error", "inconclusive", "skipped"):
+            assert contrast("#ffffff", scheme[verdict]) >= 4.5
+        for verdict in ("pass", "fail", "error", "inconclusive"):
+            assert contrast(scheme["card"], scheme[f"{verdict}-ink"]) >= 4.5
+    badges = re.findall(r"\.gradvet \.\w+ \{ background: (#\w+);", passed()._repr_html_())
+    assert len(badges) == 5
+    assert all(contrast("#ffffff", colour) >= 4.5 for colour in badges)
+
+
+def test_error_has_a_badge_and_a_filter() -> None:
+    text = page([errored(), passed()])
+    assert '<span class="badge error">error</span>' in text
+    assert 'data-verdict="error" aria-pressed="true"' in text
 
 
 def test_text_of_a_report_is_escaped() -> None:
@@ -73,7 +107,8 @@ def test_write_makes_one_file(tmp_path: Path) -> None:
 
 
 def test_missing_library_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    templates.cache_clear()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingLibraryError, match=r"pip install 'gradvet\[report\]'"):
         page([passed()])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gradvet.core.results import FORMAT, Finding, Report, Verdict
-from gradvet.reports.json_files import UnreadableReportError, load, save
+from gradvet.reports.json_files import UnreadableReportError, UnwritableFileError, load, save
 from tests.reports.samples import doubtful, failed, passed, report, worst
 
 
@@ -62,3 +63,39 @@ def test_file_that_holds_no_reports_is_named(tmp_path: Path, text: str) -> None:
 def test_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnreadableReportError, match=r"none\.json cannot be read"):
         load(tmp_path / "none.json")
+
+
+def test_damaged_report_among_others_is_an_error_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    save([passed("good"), failed("bad")], path)
+    document = json.loads(path.read_text())
+    document["reports"][1]["findings"] = []  # its verdict is still fail
+    path.write_text(json.dumps(document))
+    found = [(report.title, report.verdict) for report in load(path)]
+    assert found == [("good", Verdict.PASS), ("bad", Verdict.ERROR)]
+
+
+def test_file_of_another_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"format": 99, "reports": []}))
+    with pytest.raises(UnreadableReportError, match="found format 99"):
+        load(path)
+
+
+def test_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.json"
+    save([passed("old")], path)
+
+    def fail(file: Path, text: str, encoding: str) -> None:
+        with file.open("w") as stream:
+            stream.write(text[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", fail)
+        with pytest.raises(UnwritableFileError, match="was not written \\(No space left on device\\)"):
+            save([passed("new")], path)
+        with pytest.raises(OSError, match="No space left"):
+            passed("new").save(path)
+    assert [report.title for report in load(path)] == ["old"]
+    assert [file.name for file in tmp_path.iterdir()] == ["run.json"]

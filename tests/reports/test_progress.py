@@ -18,7 +18,7 @@ from torch import Tensor
 import gradvet
 from gradvet.reports import progress as module
 from gradvet.reports.progress import Advance, progress
-from tests.reports.samples import failed, passed
+from tests.reports.samples import errored, failed, passed
 
 NEVER_SECONDS = 1e6
 WAIT_SECONDS = 120.0
@@ -93,15 +93,15 @@ def test_bar_has_rate_time_left_verdicts_and_failures() -> None:
     with bar(["first", "second", "third"]) as (advance, stream):
         stream.wait_for("0/3")
         advance("first", passed())
-        advance("third", None, "was ended by SIGSEGV")
+        advance("third", errored())
         advance("second", failed())
     text = stream.getvalue()
     assert "3/3" in text
     assert "/s" in text
     assert "left" in text
-    assert "1 fail, 1 pass, 1 no verdict" in text
+    assert "1 fail, 1 error, 1 pass" in text
     assert "FAIL second: reverse: reverse mode disagrees in 1 of 12 entries" in text
-    assert "third: was ended by SIGSEGV" in text
+    assert "ERROR third: died: was ended by SIGSEGV" in text
     assert "FAIL first" not in text
 
 
@@ -112,7 +112,7 @@ def log(seconds_per_call: float) -> list[str]:
     console = Console(file=stream, force_terminal=False, width=140)
     with progress(["first", "second", "third"], console, lambda: seconds_per_call * next(ticks)) as advance:
         advance("first", passed())
-        advance("third", None, "was ended by SIGSEGV")
+        advance("third", errored())
         advance("second", failed())
     return stream.getvalue().splitlines()
 
@@ -120,18 +120,18 @@ def log(seconds_per_call: float) -> list[str]:
 def test_log_has_counts_and_failures_without_control_characters() -> None:
     assert log(20.0) == [
         "1 of 3, 0.05/s, 40 s left; 1 pass",
-        "third: was ended by SIGSEGV",
-        "2 of 3, 0.05/s, 20 s left; 1 pass, 1 no verdict",
+        "ERROR third: died: was ended by SIGSEGV",
+        "2 of 3, 0.05/s, 20 s left; 1 error, 1 pass",
         "FAIL second: reverse: reverse mode disagrees in 1 of 12 entries",
-        "3 of 3, 0.05/s, 0 s left; 1 fail, 1 pass, 1 no verdict",
+        "3 of 3, 0.05/s, 0 s left; 1 fail, 1 error, 1 pass",
     ]
 
 
 def test_log_holds_failures_back_until_the_first_interval_is_over() -> None:
     assert log(4.0) == [
-        "third: was ended by SIGSEGV",
+        "ERROR third: died: was ended by SIGSEGV",
         "FAIL second: reverse: reverse mode disagrees in 1 of 12 entries",
-        "3 of 3, 0.25/s, 0 s left; 1 fail, 1 pass, 1 no verdict",
+        "3 of 3, 0.25/s, 0 s left; 1 fail, 1 error, 1 pass",
     ]
 
 

@@ -18,7 +18,7 @@ from gradvet.core.spaces import Location
 from gradvet.errors import GradientError
 from gradvet.reports import html, summary, terminal
 from gradvet.reports.progress import progress
-from tests.reports.samples import doubtful, failed, passed, worst
+from tests.reports.samples import doubtful, errored, failed, passed, worst
 
 
 class ZMQInteractiveShell:
@@ -123,7 +123,7 @@ def test_labels_in_a_pass_are_printed_as_they_are(label: str) -> None:
 
 @pytest.mark.parametrize("label", LABELS)
 def test_labels_in_a_summary_are_printed_as_they_are(label: str) -> None:
-    summaries = [summary.Summary.of(label, [labelled(label, Verdict.FAIL)], [label], [label])]
+    summaries = [summary.Summary.of(label, [labelled(label, Verdict.FAIL), errored(label, label)], [label])]
     stream = io.StringIO()
     summary.show(summaries, Console(file=stream, width=400))
     assert stream.getvalue().count(label) >= 6
@@ -137,7 +137,7 @@ def test_labels_in_the_progress_of_a_run_are_printed_as_they_are(label: str, is_
     console = Console(file=stream, force_terminal=is_terminal, width=400, color_system=None)
     with progress([label, "other"], console, lambda: float(next(times))) as advance:
         advance(label, labelled(label, Verdict.FAIL))
-        advance("other", None, label)
+        advance("other", errored("other", label))
     assert is_terminal or stream.getvalue().count(label) >= 3
 
 

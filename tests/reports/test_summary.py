@@ -8,7 +8,7 @@ from dataclasses import replace
 from gradvet.core.results import Finding, Verdict
 from gradvet.reports.summary import Summary, show
 from gradvet.reports.terminal import console_for
-from tests.reports.samples import doubtful, failed, passed
+from tests.reports.samples import doubtful, errored, failed, passed
 
 
 def shown(*summaries: Summary) -> str:
@@ -38,15 +38,15 @@ def test_costs_add_up_and_resolution_is_the_worst() -> None:
 
 def test_line_has_verdicts_worst_entry_errors_and_upstream_marks() -> None:
     text = shown(
-        Summary.of("addmm/float64", [passed(), failed()], ["died: SIGSEGV", "died: SIGSEGV"], ["reverse skipped"]),
+        Summary.of("addmm/float64", [passed(), failed(), errored(), errored()], ["reverse skipped"]),
         Summary.of("sin/float64", [passed()]),
     )
     lines = text.splitlines()
     assert lines[0].split() == ["operator", "samples", "reverse", "others", "resolution", "calls", "time"]
-    assert lines[2].split() == ["addmm/float64", "2", "FAIL", "pass", "2e-06", "34", "500", "ms"]
+    assert lines[2].split() == ["addmm/float64", "4", "FAIL", "ERROR", "2e-06", "34", "500", "ms"]
     assert lines[3].split() == ["sin/float64", "1", "pass", "-", "2e-06", "17", "250", "ms"]
     assert lines[4].startswith("addmm/float64: worst entry: d output [1] / d weight [2] is ")
     assert lines[5:] == [
-        "addmm/float64: died: SIGSEGV (in 2 samples)",
+        "addmm/float64: died: was ended by SIGSEGV (in 2 samples)",
         "addmm/float64: PyTorch's own tests: reverse skipped",
     ]

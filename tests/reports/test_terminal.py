@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from gradvet.core.ledger import LedgerRow
+from gradvet.core.results import Finding, Verdict
 from gradvet.reports.terminal import console_for, plain, show
 from tests.reports.samples import doubtful, failed, passed, worst
 
@@ -44,13 +46,13 @@ def test_check_that_was_left_out_in_part_is_both() -> None:
 
 def test_points_that_were_tried_have_a_line_of_their_own() -> None:
     tried = replace(failed(), coverage=("exercised: reverse, points", "points: zeros, ones", "7 % of the elements"))
-    found = lines(plain(tried))
+    found = lines(plain(tried, verbose=True))
     assert {"exercised: reverse, points", "points: zeros, ones", "coverage: 7 % of the elements"} <= set(found)
 
 
 def test_checks_left_out_for_one_reason_share_a_line() -> None:
     lacking = ("not exercised: duality: no jvp", "not exercised: layouts: a view", "not exercised: forward: no jvp")
-    found = lines(plain(replace(failed(), coverage=lacking)))
+    found = lines(plain(replace(failed(), coverage=lacking), verbose=True))
     assert [line for line in found if line.startswith("not exercised")] == [
         "not exercised: duality, forward: no jvp",
         "not exercised: layouts: a view",
@@ -82,8 +84,9 @@ def test_failure_shows_the_worst_entry_with_both_values_error_bar_and_ratio() ->
 def test_failure_shows_diagnosis_coverage_code_and_replay() -> None:
     found = lines(plain(failed()))
     assert "The ratio is 1.5: look for a wrong constant factor." in found
-    assert "exercised: reverse" in found
-    assert "not exercised: forward: no formula" in found
+    assert "not exercised: forward" in found
+    assert "exercised: reverse" not in found
+    assert {"exercised: reverse", "not exercised: forward: no formula"} <= set(lines(failed().text(verbose=True)))
     assert "code: ops.py:17" in found
     assert "reproduce: gradvet.check(bad, inputs, seed=7)" in found
 
@@ -114,3 +117,22 @@ def test_stream_without_unicode_gets_ascii_error_bars() -> None:
     show([failed()], console_for(stream))
     stream.seek(0)
     assert "+/- 2e-11" in stream.read()
+
+
+def test_findings_after_the_first_take_a_line_each_and_consequences_one_together() -> None:
+    more = [Finding(name, Verdict.FAIL, f"{name} is wrong") for name in ("symmetry", "layouts", "points")]
+    report = replace(failed(), findings=(*failed().findings, *more))
+    found = lines(plain(report))
+    assert "layouts: layouts is wrong" in found
+    assert "probably consequences: symmetry, points" in found
+    assert "symmetry: symmetry is wrong" in lines(plain(report, verbose=True))
+
+
+def test_failure_with_much_to_say_fits_one_screen() -> None:
+    rows = tuple(LedgerRow(f"layer.{number}.weight", "reverse", "given", 64, 0, None, 0.01) for number in range(40))
+    more = tuple(Finding(f"check {number}", Verdict.FAIL, "wrong", (worst(),) * 9) for number in range(30))
+    notes = tuple(f"note {number}" for number in range(30))
+    coverage = tuple(f"not exercised: check {number}: reason {number}" for number in range(30))
+    report = replace(failed(), findings=(*failed().findings, *more), ledger=rows, notes=notes, coverage=coverage)
+    assert len(plain(report, 100).splitlines()) <= 50
+    assert len(plain(report, 100, verbose=True).splitlines()) > 200

@@ -8,7 +8,7 @@ from typing import Any
 from gradvet.checks import determinism, jacobian, linearity, metadata, outputs
 from gradvet.core.context import Context
 from gradvet.core.results import Report
-from gradvet.core.runner import run_until_failure
+from gradvet.core.runner import make_report, run_until_failure
 from gradvet.frontends.torch.binding import drop_in_binding
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.sparse_semantics import semantics
@@ -28,4 +28,5 @@ CATALOGUE = (
 def run_pipeline(function: Callable[..., Any], *inputs: Any, masked: bool, miss: float = 1e-9) -> Report:
     """What the checks of a backward pass find."""
     problem = TorchProblem(drop_in_binding(function, inputs), seed=1, masked=masked)
-    return run_until_failure(Context.of(problem, Options(seed=1, masked=masked, miss=miss)), CATALOGUE)
+    context = Context.of(problem, Options(seed=1, masked=masked, miss=miss))
+    return make_report("", context, run_until_failure(context, CATALOGUE))

@@ -69,3 +69,42 @@ def prepare_slowly() -> None:
 
 def hang_after(state: None, argument: None) -> None:
     hang()
+
+
+def fork_and_return() -> int:
+    """Returns in two processes: the one that was called, and a copy of it."""
+    parent = os.getpid()
+    os.fork()
+    return parent
+
+
+def hang_with_child_in_other_session() -> None:
+    """A child in a session of its own, which holds all open pipes, outlives the worker's process group."""
+    if not os.fork():
+        os.setsid()
+        time.sleep(30)
+        os._exit(0)
+    hang()
+
+
+def start_child(path: str) -> None:
+    """Write the number of a child process that hangs to a file, and hang."""
+    import subprocess
+
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1e6)"]) as child:
+        with open(path, "w") as stream:
+            stream.write(str(child.pid))
+        hang()
+
+
+def print_without_end() -> None:
+    for _ in range(20_000):
+        print("x" * 1000, file=sys.stderr)
+    print("last words", file=sys.stderr, flush=True)
+    os._exit(7)
+
+
+def imported_files() -> list[str]:
+    import queue
+
+    return [queue.__file__]

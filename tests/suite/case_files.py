@@ -45,5 +45,4 @@ def run_all(target: str, settings: ExecutorSettings) -> dict[str, CaseResult]:
 
 
 def report_of(result: CaseResult) -> Report:
-    assert result.report is not None
     return result.report

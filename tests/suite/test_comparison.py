@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from gradvet.core.problem import Cost
@@ -17,11 +15,11 @@ def result(
 ) -> CaseResult:
     finding = Finding("reverse", verdict, f"the headline of {name}")
     report = Report(name, (finding,), Cost(), seconds, seed=0, miss=0.0, resolution=resolution)
-    return CaseResult(name, Status.REPORTED, report, seconds=seconds)
+    return CaseResult(name, report, seconds=seconds)
 
 
 def dead(name: str) -> CaseResult:
-    return CaseResult(name, Status.DIED, message="was ended by SIGSEGV")
+    return CaseResult.of_error(name, Status.DIED, "was ended by SIGSEGV")
 
 
 PASS, FAIL, UNSURE = (result("a", verdict) for verdict in (Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE))
@@ -36,7 +34,7 @@ PASS, FAIL, UNSURE = (result("a", verdict) for verdict in (Verdict.PASS, Verdict
         (FAIL, PASS, Change.NEWLY_PASSING),
         (dead("a"), PASS, Change.NEWLY_PASSING),
         (PASS, UNSURE, Change.NEWLY_INCONCLUSIVE),
-        (PASS, dead("a"), Change.NEWLY_UNFINISHED),
+        (PASS, dead("a"), Change.NEWLY_ERROR),
         (PASS, result("a", resolution=2e-5), Change.LOST_RESOLUTION),
         (PASS, result("a", resolution=None), Change.LOST_RESOLUTION),
         (PASS, result("a", seconds=0.3), Change.SLOWER),
@@ -75,9 +73,13 @@ def test_cases_of_one_run_alone_are_named_and_a_new_failure_is_a_failure() -> No
 
 def test_worst_comes_first_with_its_reason() -> None:
     old = [result(name) for name in "abc"]
-    new = [result("a", seconds=9.0), result("b", Verdict.FAIL), replace(dead("c"), message="was ended by SIGABRT")]
+    new = [
+        result("a", seconds=9.0),
+        result("b", Verdict.FAIL),
+        CaseResult.of_error("c", Status.DIED, "was ended by SIGABRT"),
+    ]
     assert [(one.change, one.details) for one in differences(old, new)] == [
         (Change.NEWLY_FAILING, "reverse: the headline of b"),
-        (Change.NEWLY_UNFINISHED, "died: was ended by SIGABRT"),
+        (Change.NEWLY_ERROR, "died: was ended by SIGABRT"),
         (Change.SLOWER, "0.1 s to 9 s"),
     ]

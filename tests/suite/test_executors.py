@@ -1,4 +1,7 @@
-"""Cases in this process, in worker processes and on a Dask cluster; each yields one result."""
+"""Cases in this process, in worker processes and on a Dask cluster; each yields one result.
+
+Also tests `frontends/torch/process_state.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,14 @@ from typing import Any
 
 import pytest
 
+from gradvet.core.results import Verdict
 from gradvet.errors import InvalidProblemError
 from gradvet.suite.case import CaseResult, Status
 from gradvet.suite.executors import BATCH_SIZE, CaseExecutor, ExecutorLostError, ExecutorSettings, run_missing
 from gradvet.suite.processes import Limits, ProcessDiedError
 from gradvet.suite.run import open_store
 from gradvet.suite.store import Store
+from tests.reports.samples import passed
 from tests.suite.case_files import report_of, run_all, run_of, write_cases
 
 CLUSTER_CASES = 48
@@ -109,14 +114,14 @@ class FailingExecutor(Executor):
 
 
 def reported(names: Sequence[str]) -> list[CaseResult]:
-    return [CaseResult(name, Status.REPORTED) for name in names]
+    return [CaseResult(name, passed(name)) for name in names]
 
 
 def test_batch_that_is_lost_is_repeated_one_by_one() -> None:
     executor = FailingExecutor()
     cases = CaseExecutor(executor, reported, max_calls=2, batch_size=3, retries=1)
     found = list(cases.results(["a", "bad", "b", "c"]))
-    assert sorted((one.name, one.status.value, one.attempts) for one in found) == [
+    assert sorted((one.name, one.status, one.attempts) for one in found) == [
         ("a", "reported", 1),
         ("b", "reported", 1),
         ("bad", "died", 2),
@@ -210,3 +215,50 @@ def test_unreachable_cluster_is_one_line(folder: Path, monkeypatch: pytest.Monke
     cases = run.source.open()
     with pytest.raises(InvalidProblemError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1"):
         list(run_missing(run, cases, ExecutorSettings(cluster="tcp://127.0.0.1:1"), open_store(run, cases)))
+
+
+SETTINGS = {
+    "grad_mode": "torch.set_grad_enabled(False)",
+    "dtype": "torch.set_default_dtype(torch.float32 if torch.get_default_dtype() == torch.float64 else torch.float64)",
+    "device": "torch.set_default_device('meta')",
+    "deterministic": "torch.use_deterministic_algorithms(True)",
+    "folder": "os.chdir('/')",
+    "environment": "os.environ['CHANGED_BY_A_CASE'] = '1'",
+    "path": "sys.path.insert(0, '/changed/by/a/case')",
+    "filters": "import warnings; warnings.simplefilter('error')",
+    "random": "torch.manual_seed(3)",
+}
+STATE = """import warnings
+    found = (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_default_device(), os.getcwd(),
+        torch.are_deterministic_algorithms_enabled(), os.environ.get('CHANGED_BY_A_CASE'),
+        sys.path[0] == '/changed/by/a/case',
+        [one for one in warnings.filters if one[0] == 'error' and one[1] is None])
+    open('state', 'a').write(f'{found}' + chr(10))
+    return x.sin()"""
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_a_case_sets_does_not_reach_the_next(folder: Path, name: str) -> None:
+    target = write_cases(folder, before=STATE, sets=f"{SETTINGS[name]}; raise RuntimeError('no')", after=STATE)
+    found = run_all(target, IN_PROCESS)
+    assert [found[one].verdict for one in ("before", "sets", "after")] == [Verdict.PASS, Verdict.ERROR, Verdict.PASS]
+    assert len(set((folder / "state").read_text().splitlines())) == 1
+
+
+@pytest.mark.parametrize("settings", [IN_PROCESS, ISOLATED], ids=["in process", "isolated"])
+def test_every_kind_of_exception_is_the_result_of_its_case(folder: Path, settings: ExecutorSettings) -> None:
+    target = write_cases(
+        folder,
+        skips="import pytest; pytest.skip('not here')",
+        leaves="sys.exit('enough')",
+        odd="raise BaseException('odd')",
+        right="return x.sin()",
+    )
+    found = run_all(target, settings)
+    assert {name: one.message for name, one in found.items()} == {
+        "skips": "Skipped: not here",
+        "leaves": "the case called sys.exit (enough)",
+        "odd": "BaseException: odd",
+        "right": "",
+    }
+    assert found["skips"].report.replay == "gradvet check ops.py::skips --seed 5"

@@ -1,16 +1,22 @@
-"""A worker process that dies or exceeds a limit fails one call."""
+"""A worker process that dies or exceeds a limit fails one call.
+
+Also tests `suite/worker.py`.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
 
 from gradvet.suite.processes import Limits, MemoryLimitError, ProcessDiedError, ProcessExecutor, TimeLimitError
 from tests.suite import calls
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_calls_run_in_a_worker_that_is_reused() -> None:
@@ -103,3 +109,41 @@ time.sleep(1e6)
         parent.kill()
     gone, _ = psutil.wait_procs([child], timeout=60)
     assert gone == [child]
+
+
+def test_copy_of_a_worker_made_by_fork_answers_no_call() -> None:
+    with ProcessExecutor(1) as processes:
+        found = [processes.submit(call).result() for call in (calls.fork_and_return, calls.process_id) * 3]
+    assert len(set(found)) == 1
+
+
+def test_child_that_holds_the_pipe_does_not_delay_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradvet.suite.processes.OUTPUT_TIMEOUT_SECONDS", 0.1)
+    with ProcessExecutor(1, Limits(seconds=0.5)) as processes:
+        stuck = processes.submit(calls.hang_with_child_in_other_session)
+        with pytest.raises(TimeLimitError):
+            stuck.result(timeout=20)  # the child sleeps for 30 s
+
+
+def test_children_of_a_call_that_hangs_are_ended_with_it(tmp_path: Path) -> None:
+    file = tmp_path / "child"
+    with ProcessExecutor(1, Limits(seconds=3.0)) as processes, pytest.raises(TimeLimitError):
+        processes.submit(calls.start_child, str(file)).result()
+    child = int(file.read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
+def test_last_words_of_a_worker_that_printed_a_lot_are_kept() -> None:
+    with ProcessExecutor(1) as processes, pytest.raises(ProcessDiedError, match=r"code 7 \(last words\)"):
+        processes.submit(calls.print_without_end).result()
+
+
+def test_files_in_the_current_folder_do_not_replace_the_standard_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "queue.py").write_text("raise RuntimeError('this file was run')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(ROOT), *filter(None, sys.path)])
+    with ProcessExecutor(1) as processes:
+        (found,) = processes.submit(calls.imported_files).result()
+    assert not found.startswith(str(tmp_path))

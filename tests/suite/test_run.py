@@ -62,11 +62,12 @@ def test_identity_of_a_run_keeps_its_keys(path: Path) -> None:
     identity = run_of(write_cases(path.parent, a="return x.sin()")).identity()
     assert list(identity) == ["targets", "options", "seed", "versions"]
     assert list(identity["targets"]) == ["names", "making", "flags"]
-    assert list(identity["targets"]["making"]) == ["shapes", "dtype", "kwargs", "init", "seed"]
+    expected = ["shapes", "dtype", "kwargs", "init", "seed", "below", "device", "reference", "dtypes"]
+    assert list(identity["targets"]["making"]) == expected
 
 
 def test_results_come_in_the_order_of_the_cases() -> None:
     store = Store.create(None, {}, ["a", "b", "c"])
-    store.add(CaseResult("b", Status.DIED))
-    new = [CaseResult(name, Status.DIED) for name in ("c", "a")]
+    store.add(CaseResult.of_error("b", Status.DIED, ""))
+    new = [CaseResult.of_error(name, Status.DIED, "") for name in ("c", "a")]
     assert [one.name for one in in_case_order(store, iter(new))] == ["a", "b", "c"]

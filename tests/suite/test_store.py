@@ -28,7 +28,7 @@ def wrong(x: torch.Tensor) -> torch.Tensor:
 
 def result(name: str = "a") -> CaseResult:
     report = gradvet.check(wrong, torch.ones(2, dtype=torch.float64), seed=0)
-    return CaseResult(name, Status.REPORTED, report, attempts=2, seconds=0.5)
+    return CaseResult(name, report, attempts=2, seconds=0.5)
 
 
 def test_result_comes_back_as_it_was(path: Path) -> None:
@@ -41,16 +41,20 @@ def test_result_comes_back_as_it_was(path: Path) -> None:
 
 def test_second_result_of_a_case_changes_nothing(path: Path) -> None:
     store = Store.create(path, IDENTITY, ["a"])
-    store.add(CaseResult("a", Status.DIED, message="first"))
-    store.add(CaseResult("a", Status.RAISED, message="second"))
+    store.add(CaseResult.of_error("a", Status.DIED, "first"))
+    store.add(CaseResult.of_error("a", Status.RAISED, "second"))
     assert [one.message for one in store.results()] == ["first"]
 
 
 def test_results_come_in_the_order_of_the_cases(path: Path) -> None:
     store = Store.create(path, IDENTITY, ["b", "a", "c"])
     for name in ("c", "b"):
-        store.add(CaseResult(name, Status.DIED))
-    assert [one.name for one in store.results()] == ["b", "c"]
+        store.add(CaseResult.of_error(name, Status.DIED, ""))
+    assert [(one.name, one.status) for one in store.results()] == [
+        ("b", Status.DIED),
+        ("a", Status.UNFINISHED),
+        ("c", Status.DIED),
+    ]
     assert store.missing() == ["a"]
 
 
@@ -62,7 +66,7 @@ def test_columns_can_be_queried_with_sql(path: Path) -> None:
 
 def test_store_without_a_file_works_as_well() -> None:
     store = Store.create(None, IDENTITY, ["a"])
-    store.add(CaseResult("a", Status.DIED))
+    store.add(CaseResult.of_error("a", Status.DIED, ""))
     assert store.missing() == []
 
 

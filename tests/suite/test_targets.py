@@ -139,3 +139,34 @@ def test_dtype_without_derivatives_is_refused(dtype: str) -> None:
     (case,) = cases_of("torch:sin", InputSpec(((3,),), dtype))
     with pytest.raises(InvalidProblemError, match=f"a floating-point or complex dtype was expected, found '{dtype}'"):
         case.inputs()
+
+
+def test_callable_in_a_file_gets_inputs(ops: str) -> None:
+    Path("layers.py").write_text(
+        "import torch\n\nclass Twice(torch.nn.Module):\n    def forward(self, x):\n        return 2 * x"
+    )
+    (case,) = cases_of("layers.py::Twice", InputSpec(((3,),)))
+    assert case.func(*case.inputs()).shape == (3,)
+    assert case.replay == "gradvet check layers.py::Twice --input 3"
+    with pytest.raises(TargetError, match=r"ops\.py has no case 'factor'.*give --input SHAPE to check factor"):
+        cases_of("ops.py::factor", InputSpec())
+
+
+def test_integer_inputs_are_below_their_bound() -> None:
+    (case,) = cases_of("torch:take", InputSpec(((3, 4), (20,)), below=(None, 12)))
+    values, index = case.inputs()
+    assert values.dtype is torch.float64
+    assert index.dtype is torch.int64
+    assert 0 <= int(index.min()) <= int(index.max()) < 12
+    assert case.replay == "gradvet check torch:take --input 3x4 --input 20:int:12"
+
+
+def test_file_in_a_package_may_import_its_neighbours(tmp_path: Path) -> None:
+    package = tmp_path / "kernels_for_test" / "norms"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    (package.parent / "shared.py").write_text("factor = 3.0")
+    (package / "ops.py").write_text(FILE.replace("from neighbour", "from ..shared"))
+    (first, *_) = cases_of(str(package / "ops.py"), InputSpec())
+    assert first.func(torch.ones(1)) == 3.0

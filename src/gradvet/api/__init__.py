@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from gradvet.api import validation
+from gradvet.api.blame import accepting_stops, accepts_stops, culprit_first
 from gradvet.api.pipeline import PipelineSettings, run_pipeline
 from gradvet.api.points import PointSettings
 from gradvet.api.selection import Selection
-from gradvet.core.events import fresh_seed, publish
-from gradvet.core.frontend import Request
+from gradvet.api.sweep import require_comparable, sweep_dtypes
+from gradvet.core.events import fresh_seed, publish, showing_stages, watched
 from gradvet.core.provenance import title_of
 from gradvet.core.results import InconclusiveWarning, Report, Verdict
 from gradvet.errors import GradientError, InvalidProblemError
-from gradvet.frontends.torch import FRONTEND
+from gradvet.frontends.torch import FRONTEND, is_model, with_constant_stops
 from gradvet.frontends.torch.numerical_jacobian import NumericalJacobian
 from gradvet.options import Budget, Options
 from gradvet.reports.ledger_table import ACCEPT, headline
@@ -41,6 +43,7 @@ def check(
     inputs: Any,
     *,
     kwargs: Mapping[str, Any] | None = None,
+    argnums: int | Sequence[int] | None = None,
     order: int | None = None,
     modes: Iterable[str] = ("reverse", "forward"),
     masked: bool = False,
@@ -51,10 +54,14 @@ def check(
     seed: int | None = None,
     checks: Iterable[str] | Mapping[str, bool] | None = None,
     surrogate: Callable[..., Any] | None = None,
+    reference: Callable[..., Any] | None = None,
+    dtypes: Iterable[Any] | None = None,
     points: Any = "small",
     domain: Any = None,
     compile: bool = False,
     thorough: bool = False,
+    stops: Literal["follow", "constant"] = "follow",
+    blame: bool = True,
 ) -> Report:
     """Compare the derivatives of `func` at `inputs` with finite differences. There is no tolerance to choose.
 
@@ -67,6 +74,8 @@ def check(
         inputs: A tuple of positional arguments, or one argument of any kind. The tensors in it that require grad are
             checked, or all floating-point and complex ones if none does; of a module also the parameters.
         kwargs: Keyword arguments of the function; tensors in them are checked too.
+        argnums: Number of the positional argument to check, or several. All else, also parameters of a module, is a
+            constant then. The default is to check all.
         order: 1 for first derivatives, 2 for second derivatives as well. The default is 1.
         modes: The modes of differentiation to check: "reverse" (backward), "forward" (jvp), or both.
         masked: Whether only the specified elements of sparse tensors count.
@@ -82,12 +91,20 @@ def check(
             all checks of the modes.
         surrogate: A function whose derivative `func` is meant to have, where that is not its own, as for a
             straight-through estimator.
+        reference: Another implementation of `func`, in plain torch: values and gradients of `func` are compared with
+            those of the reference in float64, and the reference with finite differences.
+        dtypes: With `reference`, floating-point dtypes such as (torch.float32, torch.bfloat16): inputs and parameters
+            are cast to each, and the report covers all. The default is the precision of the inputs as given.
         points: Which points are tried beside the one given: "small" for a few special points and shapes, "thorough"
             for all of them, None for none; or a list of inputs, a mapping of names to inputs, or a Hypothesis strategy.
         domain: Values that inputs may have at these points: an interval (low, high), a function, or a strategy, for
             all inputs or for each in a list or a mapping. The default is no restriction.
         compile: Whether to compare with the function that `torch.compile` makes, too.
         thorough: All points, order=2 and resolution=1e-4, unless these arguments say otherwise.
+        stops: "follow" compares with the function as it is, so a `detach` that changes the gradient is a failure.
+            "constant" accepts `detach` and `no_grad` as deliberate: what they stop counts as a constant, and no other
+            points are tried.
+        blame: Whether to search a module that fails for the piece with the wrong derivative, and to report it first.
 
     Returns:
         The report: `report.verdict`, `report.findings`, `report.ledger`; `print(report)` shows it.
@@ -97,34 +114,52 @@ def check(
     >>> report.verdict.value
     'pass'
     """
-    extent = THOROUGH if thorough else USUAL
-    spending = Budget.of(budget)
+    request = validation.request_of(func, inputs, kwargs, surrogate, argnums)
+    extent = THOROUGH if validation.flag("thorough", thorough) else USUAL
+    spending = validation.budget_of(budget)
     options = Options(
-        seed=fresh_seed() if seed is None else seed,
-        masked=masked,
+        seed=fresh_seed() if seed is None else validation.seed_of(seed),
+        masked=validation.flag("masked", masked),
         power=_requested_resolution(resolution, power, extent.power),
-        accuracy=accuracy,
+        accuracy=validation.fraction("accuracy", accuracy, "1e-5", zero=True),
         seconds=spending.seconds,
     )
+    validation.require_domain(FRONTEND, domain)
     other = PointSettings.of(
         FRONTEND, extent.points if isinstance(points, str) and points == USUAL.points else points, domain, options.seed
     )
-    selection = Selection.of(modes, checks).adding(*["compile"] if compile else [])
-    wanted = PipelineSettings(extent.order if order is None else order, selection, other, spending.bytes)
-    with interactive_progress(title_of(func)):
-        report = run_pipeline(FRONTEND, Request(func, inputs, kwargs, surrogate), wanted, options)
-    return publish(report)
+    selection = Selection.of(validation.names_of("modes", modes), validation.checks_of(checks))
+    selection = selection.adding(*["compile"] if validation.flag("compile", compile) else [])
+    # A kernel is compared with its reference at first order.
+    usual_order = extent.order if reference is None else 1
+    chosen_order = usual_order if order is None else validation.order_of(order)
+    wanted = PipelineSettings(chosen_order, selection, other, spending.bytes)
+    request, held = replace(request, reference=reference), None
+    require_comparable(request, wanted, dtypes)
+    if accepts_stops(stops):
+        function, held = with_constant_stops(func)
+        # The constants are those of the point given.
+        request, wanted = replace(request, func=function), replace(wanted, points=None)
+    with interactive_progress(title_of(func)) as show, showing_stages(show):
+        if dtypes is None:
+            report = run_pipeline(FRONTEND, request, wanted, options)
+        else:
+            report = sweep_dtypes(FRONTEND, request, wanted, options, tuple(dtypes))
+        if held is not None:
+            report = accepting_stops(report, func, held.lines)
+        if validation.flag("blame", blame) and report.failures and is_model(func):
+            report = culprit_first(report, replace(request, func=func), stops, spending)
+    return watched(publish(report))
 
 
 def _requested_resolution(resolution: float | None, power: float | None, otherwise: float) -> float:
     """The resolution under either of its names."""
     if resolution is not None and power is not None:
         raise InvalidProblemError("resolution= and power= are two names of the same argument: give only resolution=")
-    if resolution is None:
-        return otherwise if power is None else power
-    if isinstance(resolution, bool) or not isinstance(resolution, (int, float)) or not 0.0 < resolution <= 1.0:
-        raise InvalidProblemError(f"resolution is a relative error between 0 and 1 such as 0.01, found {resolution!r}")
-    return resolution
+    if resolution is None and power is None:
+        return otherwise
+    name, given = ("power", power) if resolution is None else ("resolution", resolution)
+    return validation.fraction(name, given, "0.01")
 
 
 def assert_gradients(
@@ -132,7 +167,9 @@ def assert_gradients(
     inputs: Any,
     *,
     inconclusive: Literal["raise", "warn", "ignore"] = "raise",
+    msg: str = "",
     kwargs: Mapping[str, Any] | None = None,
+    argnums: int | Sequence[int] | None = None,
     order: int | None = None,
     modes: Iterable[str] = ("reverse", "forward"),
     masked: bool = False,
@@ -143,10 +180,14 @@ def assert_gradients(
     seed: int | None = None,
     checks: Iterable[str] | Mapping[str, bool] | None = None,
     surrogate: Callable[..., Any] | None = None,
+    reference: Callable[..., Any] | None = None,
+    dtypes: Iterable[Any] | None = None,
     points: Any = "small",
     domain: Any = None,
     compile: bool = False,
     thorough: bool = False,
+    stops: Literal["follow", "constant"] = "follow",
+    blame: bool = True,
 ) -> Report:
     """Run `check`, and raise `GradientError` unless it passes.
 
@@ -155,6 +196,7 @@ def assert_gradients(
         inputs: A tuple of positional arguments, or one argument of any kind.
         inconclusive: What happens if nothing is wrong but not everything could be compared: "raise" raises
             `GradientError`, "warn" warns with `InconclusiveWarning` and returns the report, "ignore" returns it.
+        msg: Text in front of the message of the exception or of the warning.
 
     The other arguments are those of `check`.
 
@@ -165,12 +207,15 @@ def assert_gradients(
     >>> assert_gradients(torch.exp, torch.ones(3, dtype=torch.float64)).verdict.value
     'pass'
     """
-    if inconclusive not in ("raise", "warn", "ignore"):
-        raise InvalidProblemError(f"inconclusive is 'raise', 'warn' or 'ignore', found {inconclusive!r}")
+    if not isinstance(inconclusive, str) or inconclusive not in ("raise", "warn", "ignore"):
+        validation.refuse("inconclusive is 'raise', 'warn' or 'ignore'", inconclusive)
+    if not isinstance(msg, str):
+        validation.refuse("msg is a text", msg)
     report = check(
         func,
         inputs,
         kwargs=kwargs,
+        argnums=argnums,
         order=order,
         modes=modes,
         masked=masked,
@@ -181,16 +226,22 @@ def assert_gradients(
         seed=seed,
         checks=checks,
         surrogate=surrogate,
+        reference=reference,
+        dtypes=dtypes,
         points=points,
         domain=domain,
         compile=compile,
         thorough=thorough,
+        stops=stops,
+        blame=blame,
     )
-    report.raise_if_failed()
+    before = f"{msg}\n" if msg else ""
+    if report.failures:
+        raise GradientError(f"{before}{report}", report)
     if report.verdict is Verdict.INCONCLUSIVE and inconclusive == "raise":
-        raise GradientError(f"{report}\n  {ACCEPT}", report)
+        raise GradientError(f"{before}{report}\n  {ACCEPT}", report)
     if report.verdict is Verdict.INCONCLUSIVE and inconclusive == "warn":
-        warnings.warn(f"{report.title}: {headline(report)}", InconclusiveWarning, stacklevel=2)
+        warnings.warn(f"{before}{report.title}: {headline(report)}", InconclusiveWarning, stacklevel=2)
     return report
 
 
@@ -204,5 +255,5 @@ def numerical_jacobian(
     >>> [round(float(slope), 6) for slope in found.value.diagonal()]
     [2.0, 6.0]
     """
-    found: NumericalJacobian = FRONTEND.numerical_jacobian(Request(func, inputs, kwargs), seed=0)
+    found: NumericalJacobian = FRONTEND.numerical_jacobian(validation.request_of(func, inputs, kwargs), seed=0)
     return found

@@ -2,7 +2,7 @@
 
 1. Bind: find the tensors among the arguments and parameters (`frontends`).
 2. Preflight: one VJP; if a custom rule raises, that is the only finding.
-3. Reference: the same function in float64, if the given precision is lower and the function accepts it.
+3. Reference: the same function in float64, else in float32, if the given precision is lower and it runs there.
 4. Exact checks in the given precision, then derivatives against differences in the reference.
 5. Low precision against the reference, second order, generated points, tools.
 6. Report: findings, ledger, notes and cost.
@@ -15,7 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gradvet.api.points import PointSettings, generated_points
+from gradvet.api.isolation import findings_of_child
+from gradvet.api.parts import compared_in_parts, parts_of
+from gradvet.api.points import FRAGILE, THOROUGH, Announce, PointSettings, generated_points
 from gradvet.api.replay_command import replay
 from gradvet.api.selection import Selection
 from gradvet.checks.catalogue import (
@@ -23,6 +25,7 @@ from gradvet.checks.catalogue import (
     EXACT,
     GENERATED,
     PRECISION,
+    REFERENCE,
     REGISTRATION,
     SECOND_ORDER,
     SLOPES,
@@ -30,14 +33,18 @@ from gradvet.checks.catalogue import (
     Check,
     runnable,
 )
+from gradvet.checks.determinism import is_repeatable
 from gradvet.checks.precision import precision_against
+from gradvet.checks.reference import Reference, about_reference, compared_with
 from gradvet.checks.second_order import composition, symmetry
 from gradvet.checks.toolchain import compiled_against, registered
-from gradvet.core.context import REFERENCE, Context
+from gradvet.core import thresholds
+from gradvet.core.context import FLOAT32, FLOAT64, GIVEN, Context
+from gradvet.core.events import one_at_a_time
 from gradvet.core.frontend import Binding, Frontend, Request
 from gradvet.core.problem import Problem
 from gradvet.core.provenance import environment, source_of
-from gradvet.core.results import Finding, Report, Verdict
+from gradvet.core.results import Finding, Report, SourceCode, Verdict
 from gradvet.core.runner import IsUnsupported, make_report, run_checks
 from gradvet.core.vectors import all_finite, namespace
 from gradvet.errors import DerivativeError, InvalidProblemError, OutputsChangedError
@@ -45,6 +52,14 @@ from gradvet.options import Options
 
 VECTORS = 16
 """Number of vectors of the size of the inputs that exist at a time, to estimate the memory of a check."""
+
+
+ONE_SHOT = (
+    "a second backward pass through the same graph does not give the gradient again, so retain_graph=True must not be "
+    "used with this function; every backward pass was checked after a forward pass of its own"
+)
+LARGE = 1 << 20
+"""Number of elements of the inputs from which vectors are not kept from one stage to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +70,25 @@ class PipelineSettings:
     selection: Selection
     points: PointSettings | None = None
     bytes: int | None = None
+    precision: str = GIVEN
+    """Name of the inputs' precision in the ledger."""
+    announce: Announce | None = None
+    """Called before the checks that may end the process, which then run in this one."""
 
 
+@one_at_a_time
 def run_pipeline(frontend: Frontend, request: Request, settings: PipelineSettings, options: Options) -> Report:
     """The report about one function at one point."""
-    if settings.order not in (1, 2):
-        raise InvalidProblemError(f"order is 1 or 2, found {settings.order!r}")
     started = time.perf_counter()
     with frontend.preserved_random_state():
         binding, left_out = _within_memory(frontend.bind(request), settings.bytes)
 
+        called = (request.func, request.surrogate, request.inputs, request.kwargs)
+        given = settings.points.own if settings.points else None
+
         def report_for(masked: bool) -> Report:
-            with frontend.preserved_state(request.func, binding.arguments):
+            state = frontend.preserved_state(called, (*binding.arguments, given))
+            with state, state:  # twice: the first restoration may be interrupted
                 return _Pipeline(frontend, request, binding, settings, replace(options, masked=masked)).report(left_out)
 
         try:
@@ -77,7 +99,7 @@ def run_pipeline(frontend: Frontend, request: Request, settings: PipelineSetting
         if report.failures:
             report = frontend.with_other_semantics_tried(report, binding.arguments, options.masked, report_for)
     seconds = time.perf_counter() - started
-    return replace(report, seconds=seconds, source=source_of(request.func), environment=environment())
+    return replace(report, seconds=seconds, environment=environment())
 
 
 def _within_memory(binding: Binding, limit: int | None) -> tuple[Binding, list[str]]:
@@ -110,25 +132,43 @@ class _Pipeline:
 
     def report(self, left_out: Sequence[str]) -> Report:
         context = Context.of(self.problem, self.options)
+        context.record.variations.is_limited = not self._is_thorough
         for note in (*self.frontend.notes(self.problem), *_notes_on_values(self.problem)):
             context.record.note(note)
         context, findings = self._preflight(context)
-        if not findings:
-            reference = self._reference(context)
-            sharp = reference or context
+        if not findings and self.request.reference is not None:
             findings = [
                 *self._run(context, EXACT, lambda error: True),
-                *_something_compared(self._run(sharp, SLOPES, self.frontend.is_unsupported)),
-                *self._precision(context, reference),
-                *self._second_order(sharp),
+                *self._against_reference(context),
+                *self._tools(context),
             ]
+        elif not findings:
+            _release_if_large(context)
+            reference = self._reference(context)
+            sharp = reference or context
+            findings = compared_in_parts(self.frontend, context, reference, self._compared)
+            findings += self._second_order(sharp)
             findings += [*self._generated_points(sharp, findings), *self._tools(context)]
+            findings += self._in_child(context, findings)
         settings = self.settings
         points = {"points": "None"} if settings.points is None else settings.points.as_code
         command = replay(self.request, settings.order, settings.selection, settings.bytes, self.options, points)
-        asked = any(check.name in settings.selection for check in SLOPES) and bool(self.problem.codomain.leaves)
+        names = [check.name for check in SLOPES] if self.request.reference is None else [REFERENCE]
+        asked = any(name in settings.selection for name in names) and bool(self.problem.codomain.leaves)
         title = self.binding.title
-        return make_report(title, context, findings, replay=command, left_out=left_out, expects_ledger=asked)
+        report = make_report(title, context, findings, replay=command, left_out=left_out, expects_ledger=asked)
+        return replace(report, source=self._source(report))
+
+    def _source(self, report: Report) -> SourceCode | None:
+        """The code of the only custom derivative if it failed, otherwise the code of the function."""
+        rules = self.frontend.custom_rules(self.problem) if report.failures else []
+        method = "jvp" if report.failures and report.failures[0].check == "forward" else "backward"
+        own = getattr(rules[0], method) if len(rules) == 1 and hasattr(rules[0], method) else None
+        return (source_of(own) if own else None) or source_of(self.request.func)
+
+    @property
+    def _is_thorough(self) -> bool:
+        return self.settings.points is not None and self.settings.points.extent == THOROUGH
 
     def _preflight(self, context: Context) -> tuple[Context, list[Finding]]:
         """One VJP: a custom rule that raises is the only finding; without a reverse mode the rest goes on without."""
@@ -146,21 +186,44 @@ class _Pipeline:
             if not self.frontend.is_unsupported(error):
                 raise
         else:
-            return context, []
+            return self._with_isolated_passes(context), []
         return replace(context, has_reverse=False), []
 
+    def _with_isolated_passes(self, context: Context) -> Context:
+        """The context as it is, or with a forward pass on copies of the inputs for every backward pass.
+
+        That is needed where the passes write to their inputs, or where a backward pass uses up what the forward pass
+        saved. A derivative that differs between isolated passes too is random, and stays as it is.
+        """
+        problem = context.problem
+        if problem.rules.are_builtin:
+            return context
+        overwritten = problem.overwritten_inputs()
+        if not overwritten and is_repeatable(context):
+            return context
+        isolated = context.for_problem(self.frontend.isolated(problem, self.options.seed))
+        if not overwritten:
+            if not is_repeatable(isolated, context.random_vjp[1]):
+                return context
+            context.record.note(ONE_SHOT)
+        self.problem = isolated.problem
+        return isolated
+
     def _reference(self, context: Context) -> Context | None:
-        """The same in float64 where the given precision is lower."""
+        """The same in float64, else in float32, where the given precision is lower."""
         if context.is_double or not context.problem.codomain.leaves:
             return None
         problem = self.frontend.reference(self.problem, self.request, self.options.seed)
         if problem is None:
             context.record.note(
-                "the function refuses float64 or gives other values there: its slopes are judged in its own precision"
+                "could not be run in higher precision, or gives other values there: it was checked in its own precision"
             )
             return None
-        context.record.note("the formula was checked in float64, and the gradient in low precision against it")
-        return context.for_problem(problem, precision=REFERENCE)
+        found = context.for_problem(problem, precision=FLOAT64 if problem.eps <= thresholds.DOUBLE_EPS else FLOAT32)
+        context.record.note(
+            f"the formula was checked in {found.precision}, and the gradient in low precision against it"
+        )
+        return found
 
     def _run(self, context: Context, checks: Iterable[Check], is_unsupported: IsUnsupported) -> Iterator[Finding]:
         """The selected checks whose needs the function meets.
@@ -171,11 +234,53 @@ class _Pipeline:
             return
         chosen = [check for check in checks if check.name in self.settings.selection]
         has_surrogate = self.binding.surrogate is not None
+        announce = self.settings.announce
+        if announce is not None and chosen:
+            announce(chosen[0].name, "inputs that begin elsewhere in memory" if checks is EXACT else "the point given")
         yield from run_checks(context, runnable(chosen, context, has_surrogate=has_surrogate), is_unsupported)
+        if announce is not None and self.frontend.has_lost_device(context.problem):
+            raise SystemExit("the device is lost")
+
+    def _compared(self, pair: tuple[Context, Context | None]) -> Iterator[Finding]:
+        """The exact checks, derivatives against differences, and those in low precision against the reference."""
+        context, reference = pair
+        yield from self._run(context, EXACT, lambda error: True)
+        _release_if_large(context)
+        yield from _something_compared(self._run(reference or context, SLOPES, self.frontend.is_unsupported))
+        _release_if_large(reference or context)
+        yield from self._precision(context, reference)
 
     def _precision(self, context: Context, reference: Context | None) -> Iterator[Finding]:
         if reference is not None and PRECISION in self.settings.selection and context.problem.codomain.size:
-            yield from run_checks(context, {PRECISION: precision_against(reference)}, self.frontend.is_unsupported)
+            check = precision_against(reference, self.frontend.is_unsupported)
+            yield from run_checks(context, {PRECISION: check}, self.frontend.is_unsupported)
+
+    def _against_reference(self, context: Context) -> Iterator[Finding]:
+        """The kernel against the reference that the user gave, and the reference against differences in float64."""
+        if REFERENCE not in self.settings.selection:
+            return
+        if context.reads_captured:
+            yield Finding(REFERENCE, Verdict.INCONCLUSIVE, "the kernel reads captured tensors: pass them as inputs")
+            return
+        plain, request = self.frontend.plain_problem(self.problem, self.request, self.options.seed)
+        truth = plain if context.is_double else self.frontend.reference(plain, request, self.options.seed)
+        if truth is None:
+            words = "the reference cannot be run in float64, or returns other values there, so there is no truth"
+            advice = "Give a reference of plain torch operations, without random numbers."
+            yield Finding(REFERENCE, Verdict.INCONCLUSIVE, words, advice=advice)
+            return
+
+        def draw_randomly() -> bool:
+            return any(map(self.frontend.draws_random_numbers, (self.request, request)))
+
+        known = Reference(plain, truth, self.frontend.formats, draw_randomly, self.settings.precision)
+        check = {REFERENCE: compared_with(known)}
+        yield from run_checks(context, check, self.frontend.is_unsupported)
+        reverse = [check for check in SLOPES if check.name == "reverse"]
+        # What the kernel may lose by design is no excuse for the reference.
+        exact = context.for_problem(truth, precision=FLOAT64, options=replace(self.options, accuracy=0.0))
+        slopes = self._run(exact, reverse, self.frontend.is_unsupported)
+        yield from map(about_reference, slopes)
 
     def _second_order(self, context: Context) -> Iterator[Finding]:
         problem, selection = context.problem, self.settings.selection
@@ -185,7 +290,8 @@ class _Pipeline:
 
         def derived(name: str) -> Context:
             if name not in known:
-                known[name] = context.for_problem(self.frontend.second_order(problem, name, self.options.seed))
+                second = self.frontend.second_order(problem, name, self.options.seed)
+                known[name] = context.for_problem(second, precision=f"{context.precision}, {name}")
             return known[name]
 
         for name in SECOND_ORDER:
@@ -209,12 +315,33 @@ class _Pipeline:
             why = "the point given could not be decided either"
         elif not context.is_double:
             why = "they need float64, which the function refuses"
+        elif len(parts_of(context.problem.domain)) > 1:
+            why = "the inputs are too large to try others"
         elif context.reads_captured:
             why = "the function reads captured tensors"
         else:
-            yield from generated_points(self.frontend, context, self.request, settings, selection)
+            announce = self.settings.announce
+            yield from generated_points(self.frontend, context, self.request, settings, selection, announce)
             return
         yield from (Finding(name, Verdict.SKIPPED, why) for name in chosen)
+
+    def _in_child(self, context: Context, here: Sequence[Finding]) -> Iterator[Finding]:
+        """Other shapes and alignments, in a process of their own where kernels on a device could end this one."""
+        problem, selection = context.problem, self.settings.selection
+        chosen = [name for name in ("layouts", "shapes") if name in selection]
+        if not chosen or not problem.rules.may_crash:
+            return
+        if not self._is_thorough:
+            if "layouts" in chosen:
+                yield Finding("layouts", Verdict.SKIPPED, f"inputs that begin elsewhere in memory: {FRAGILE}")
+            return
+        if any(found.verdict is Verdict.FAIL for found in here):
+            yield from (Finding(name, Verdict.SKIPPED, "another check failed") for name in chosen)
+            return
+        request = replace(self.request, safe_devices=(*self.request.safe_devices, self.frontend.device_type(problem)))
+        settings = PipelineSettings(1, Selection(frozenset([*chosen, "reverse"])), self.settings.points)
+        seconds = context.deadline - time.monotonic()
+        yield from findings_of_child((self.frontend, request, settings, self.options), chosen, seconds)
 
     def _tools(self, context: Context) -> Iterator[Finding]:
         """The registration of a custom operator, and torch.compile, as far as they are selected and apply."""
@@ -236,6 +363,12 @@ class _Pipeline:
             yield Finding(COMPILE, Verdict.INCONCLUSIVE, f"torch.compile fails: {type(error).__name__}: {words}")
             return
         yield from run_checks(context, {COMPILE: compiled_against(compiled)}, self.frontend.is_unsupported)
+
+
+def _release_if_large(context: Context) -> None:
+    """Between two stages: what one of them computed costs less to compute again than to keep."""
+    if context.problem.domain.size > LARGE:
+        context.release()
 
 
 def _notes_on_values(problem: Problem) -> Iterator[str]:

@@ -6,11 +6,13 @@ An inconclusive result at a generated point does not affect the report's verdict
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from gradvet.api.selection import Selection
+from gradvet.api.validation import refuse
 from gradvet.checks.points import raising, test_finite, test_point
 from gradvet.core import thresholds
 from gradvet.core.context import Context, Record
@@ -25,7 +27,12 @@ EXAMPLES = 8
 EMPTY = (
     "empty inputs: all rules are torch's own, and some of its kernels crash at length 0; points='thorough' tries them"
 )
-FRAGILE = "custom kernels on a device; points='thorough' tries them"
+FRAGILE = (
+    "custom kernels on a device, where a fault ends the process; points='thorough' tries them in a process of its own"
+)
+
+Announce = Callable[[str, str], None]
+"""Called with the name of a check and what it tries next."""
 
 MAX_INCONCLUSIVE = 3
 """Number of inconclusive points after which the search ends, unless it is thorough."""
@@ -48,13 +55,16 @@ class PointSettings:
             return cls(points, None, domain)
         if frontend.is_strategy(points):
             points = frontend.examples(points, EXAMPLES, seed)
+        if isinstance(points, (Mapping, list)) and not points:
+            raise InvalidProblemError("points= has no inputs: leave it out, or pass None to try no other points")
         if isinstance(points, Mapping):
             return cls(SMALL, {str(name): inputs for name, inputs in points.items()}, domain)
         if isinstance(points, list):
             return cls(SMALL, {f"point {number}": inputs for number, inputs in enumerate(points)}, domain)
-        raise InvalidProblemError(
-            f"points= is 'small', 'thorough', None, a list of inputs, a mapping of names to inputs, or a Hypothesis "
-            f"strategy of inputs; found {points!r}"
+        refuse(
+            "points= is 'small', 'thorough', None, a list of inputs, a mapping of names to inputs, or a Hypothesis "
+            "strategy of inputs",
+            points,
         )
 
     @property
@@ -83,7 +93,12 @@ class _Tally:
 
 
 def generated_points(
-    frontend: Frontend, context: Context, request: Request, settings: PointSettings, selection: Selection
+    frontend: Frontend,
+    context: Context,
+    request: Request,
+    settings: PointSettings,
+    selection: Selection,
+    announce: Announce | None = None,
 ) -> Iterator[Finding]:
     """Findings about points and shapes; after the first failure no more of its kind are tried.
 
@@ -95,7 +110,7 @@ def generated_points(
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        search = _Search(frontend, context, request, settings, modes)
+        search = _Search(frontend, context, request, settings, modes, announce)
         for kind, points in (("points", search.points), ("shapes", search.shapes)):
             if kind in selection:
                 yield from points()
@@ -105,9 +120,16 @@ class _Search:
     """The points and shapes of one problem."""
 
     def __init__(
-        self, frontend: Frontend, context: Context, request: Request, settings: PointSettings, modes: list[str]
+        self,
+        frontend: Frontend,
+        context: Context,
+        request: Request,
+        settings: PointSettings,
+        modes: list[str],
+        announce: Announce | None,
     ) -> None:
         self.frontend, self.context, self.request = frontend, context, request
+        self.announce = announce
         self.settings, self.modes, self.problem = settings, modes, context.problem
         self.is_thorough = settings.extent == THOROUGH
         rules = self.problem.rules
@@ -130,9 +152,10 @@ class _Search:
     def shapes(self) -> Iterator[Finding]:
         if self.settings.own is not None:
             return
-        if not self.is_thorough and self.frontend.may_crash(self.problem):
+        if self.problem.rules.may_crash:
             # A read beyond the end of a buffer is an error that a device does not recover from.
-            yield Finding("shapes", Verdict.SKIPPED, FRAGILE)
+            if not self.is_thorough:
+                yield Finding("shapes", Verdict.SKIPPED, FRAGILE)
             return
         empty = self.is_thorough or not self.is_builtin
         yield from self._tested("shapes", self.frontend.shapes(self.problem, self._request(empty=empty)))
@@ -144,7 +167,7 @@ class _Search:
         return PointRequest(self.request.func, self.settings.domain, seed, self.is_thorough, empty)
 
     def _tested(self, kind: str, points: Iterable[Point]) -> Iterator[Finding]:
-        tally = _Tally()
+        tally, variations = _Tally(), self.context.record.variations
         for point in points:
             if self.context.out_of_time:
                 tally.skipped.append(f"{point.name} and the following (the time budget was spent)")
@@ -152,7 +175,17 @@ class _Search:
             if tally.inconclusive >= MAX_INCONCLUSIVE and not self.is_thorough:
                 tally.skipped.append(f"{point.name} and the following (too many kinks; points='thorough' tries them)")
                 break
-            found = self._first_form(point)
+            if kind == "shapes" and variations.is_spent:
+                tally.skipped.append(f"{point.name} and the following ({variations.reason})")
+                break
+            if self.announce is not None:
+                self.announce(kind, point.name)
+            if kind == "shapes":
+                found = variations.measured(partial(self._first_form, point))
+            else:
+                found = self._first_form(point)
+            if self.announce is not None and self.frontend.has_lost_device(self.problem):
+                raise SystemExit("the device is lost")
             tally.inconclusive += found.verdict is Verdict.INCONCLUSIVE
             if found.verdict is Verdict.FAIL or (point.given and found.verdict is Verdict.INCONCLUSIVE):
                 headline = f"at {point.name}: {found.headline}"

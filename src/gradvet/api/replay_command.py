@@ -28,6 +28,7 @@ def replay(
     usual = Options(seed=options.seed)
     settings = {
         **({"kwargs": _written(request.kwargs)} if request.kwargs else {}),
+        **({"argnums": repr(request.argnums)} if request.argnums is not None else {}),
         **({"order": repr(order)} if order != 1 else {}),
         **_selection(selection),
         **({"masked": "True"} if options.masked else {}),
@@ -35,6 +36,7 @@ def replay(
         **({"accuracy": repr(options.accuracy)} if options.accuracy else {}),
         **_budget(options.seconds, bytes),
         **({"surrogate": _named(request.surrogate, "surrogate")} if request.surrogate else {}),
+        **({"reference": _named(request.reference, "reference")} if request.reference else {}),
         **points,
         "seed": repr(options.seed),
     }

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gradvet.checks.catalogue import COMPILE, NAMES, SECOND_ORDER
+from gradvet.checks.catalogue import COMPILE, NAMES, REFERENCE, SECOND_ORDER
 from gradvet.errors import InvalidProblemError
 
 MODES = ("reverse", "forward")
@@ -55,6 +55,8 @@ def _belongs(name: str, modes: tuple[str, ...]) -> bool:
         return name in modes
     if name == COMPILE:
         return False
+    if name == REFERENCE:
+        return "reverse" in modes
     if name == "duality":
         return set(modes) == set(MODES)
     return name not in SECOND_ORDER or set(name.split("-over-")) <= set(modes)

@@ -33,17 +33,17 @@ def duality(context: Context) -> Iterator[Finding]:
         return
     scale = float(xp.sum(xp.abs(cotangent.vjp * u))) + dot(xp.abs(cotangent.v), xp.abs(jvp))
     roundoff = (
-        thresholds.SAME_GRADIENT_ROUNDOFF
+        thresholds.ROUNDOFFS
         * problem.eps
         * math.sqrt(dot(cotangent.v * cotangent.v, problem.value[: cotangent.v.shape[0]] ** 2))
     )
     # Saturated outputs: both slopes are below the roundoff of numbers of size one.
-    saturated = thresholds.SATURATED_EPS * problem.eps * math.sqrt(dot(cotangent.v, cotangent.v))
+    saturated = thresholds.ROUNDOFFS * problem.eps * math.sqrt(dot(cotangent.v, cotangent.v))
     allowed = roundoff + saturated + (thresholds.ADJOINT_RTOL + context.options.accuracy) * scale
     if not abs(left - right) <= allowed:
-        allowed += thresholds.ADJOINT_JITTER * derivative_jitter(context, cotangent.v, u, left - right)
+        allowed += thresholds.RESPONSE_FACTOR * derivative_jitter(context, cotangent.v, u, left - right)
     if not abs(left - right) <= allowed and not context.computes_in_io_dtype:
-        allowed += problem.internal_eps() ** thresholds.SAME_GRADIENT_POWER_LOW * scale
+        allowed += problem.internal_eps() ** thresholds.LOW_PRECISION_POWER * scale
     if cotangent.nonfinite is not None or abs(left - right) <= allowed:
         yield AGREE
     else:

@@ -15,6 +15,7 @@ from gradvet.checks import (
     memory_layout,
     metadata,
     outputs,
+    reference,
     state,
 )
 from gradvet.core.context import Context
@@ -73,10 +74,12 @@ GENERATED = ("points", "shapes")
 """The comparison at other values and other lengths."""
 
 PRECISION, SYMMETRY, REGISTRATION, COMPILE = "precision", "symmetry", "opcheck", "compile"
+REFERENCE = reference.NAME
 
 NAMES = (
     *(check.name for check in (*EXACT, *SLOPES)),
     PRECISION,
+    REFERENCE,
     *SECOND_ORDER,
     SYMMETRY,
     *GENERATED,

@@ -31,15 +31,13 @@ def determinism(context: Context) -> Iterator[Finding]:
     # Builtin rules keep no state between passes.
     passes = 1 if problem.rules.are_builtin else _passes(context)
     gap, spread = xp.zeros_like(first), 0.0
-    for _ in range(passes):
-        again = problem.variants.again(v)
+    for number in range(passes):
+        again = problem.variants.again(v) if number else context.repeated_vjp
         if not problem.equal(first, again):
-            change = xp.abs(again - first)
-            gap = xp.maximum(gap, xp.where(change > 0.0, change, xp.zeros_like(change)))
+            gap = xp.maximum(gap, _gap(first, again))
             spread = float(xp.max(gap))
     facts = {"forward": repeat_noise, "backward": spread, "passes": passes + 1}
-    explained = min(thresholds.REPEAT_ROUNDOFF * problem.eps, thresholds.REPEAT_MAX)
-    if spread and spread > explained * peak(first):
+    if spread and spread > _explained(context):
         place = problem.domain.locate(int(xp.argmax(gap)))
         yield Finding(
             "determinism",
@@ -51,14 +49,46 @@ def determinism(context: Context) -> Iterator[Finding]:
     elif repeat_noise > 0.0:
         yield Finding("determinism", Verdict.PASS, "the function is random in itself", facts=facts)
     else:
-        headline = f"{passes + 1} equal backward passes give equal gradients"
+        own = ", each after a forward pass of its own," if problem.isolates_passes else ""
+        headline = f"{passes + 1} equal backward passes{own} give equal gradients"
         yield Finding("determinism", Verdict.PASS, headline, facts=facts)
+
+
+def is_repeatable(context: Context, first: Array | None = None) -> bool:
+    """Whether a second VJP of the random cotangent gives the same gradient as the first. One VJP, which is kept.
+
+    `first` is compared too.
+    """
+    try:
+        found = [context.repeated_vjp] if first is None else [context.repeated_vjp, first]
+    except Exception:
+        return False
+    own = context.random_vjp[1]
+    return all(float(namespace(own).max(_gap(own, other))) <= _explained(context) for other in found)
+
+
+def _explained(context: Context) -> float:
+    """The difference of two equal passes that sums without a fixed order explain."""
+    relative = min(thresholds.REPEAT_ROUNDOFF * context.problem.eps, thresholds.MATERIAL_MAX)
+    return relative * peak(context.random_vjp[1])
+
+
+def _gap(first: Array, again: Array) -> Array:
+    """The difference of each entry: none where the first is not finite, infinite where only the second is not."""
+    xp = namespace(first)
+    change = xp.abs(again - first)
+    change = xp.where(xp.isnan(change), xp.full_like(change, float("inf")), change)
+    return xp.where(xp.isfinite(first), change, xp.zeros_like(change))
 
 
 def _passes(context: Context) -> int:
     """Number of repeated backward passes through custom rules: more where they are cheap."""
     return REPEATS if context.problem.domain.size + context.problem.codomain.size <= CHEAP_SIZE else 2
 
+
+OTHER_REPEATS = 3
+"""Backward passes for each output that other checks of slow mode run beside a sweep: with these, the repeated ones and
+the sweep together are about as many as torch's two per row."""
 
 ROWS = 1024
 """Number of single rows that are computed twice, to compare their difference with the tolerance."""
@@ -78,14 +108,14 @@ def drop_in_determinism(context: Context) -> Iterator[Finding]:
     if not problem.domain.size or not problem.codomain.size:
         return
     (probe,) = context.projections.probe_cotangents(1)
-    if context.projections.proportion.kept and _repeats(context, probe):
+    if context.projections.proportional is not None and _repeats(context, probe):
         yield REPRODUCIBLE
         return
     tolerance = context.options.nondeterminism
     spread = _unsteadiness(context, probe)
     # The weights of a random cotangent are at least a quarter with a tolerance. Without one, sums whose order changes
     # may differ by roundoff, and single rows may still be equal.
-    if spread > tolerance / 4.0 and (tolerance or spread <= thresholds.SAME_VALUE_ROUNDOFF * EPS * peak(probe.vjp)):
+    if spread > tolerance / 4.0 and (tolerance or spread <= thresholds.ROUNDOFFS * EPS * peak(probe.vjp)):
         spread = max(_row_spread(context, row) for row in range(min(problem.codomain.size, ROWS)))
     if spread > tolerance:
         yield Finding(
@@ -100,10 +130,14 @@ def drop_in_determinism(context: Context) -> Iterator[Finding]:
 
 
 def _repeats(context: Context, probe: ProbeCotangent) -> bool:
-    """Whether more passes through custom rules give the same gradient, about as many as torch's slow mode runs."""
+    """Whether more passes through custom rules give the same gradient.
+
+    About as many as the rows, each of which torch's slow mode runs twice. One pass runs backward for each output.
+    """
     if not context.projections.is_strict or not context.problem.rules.has_custom:
         return True
-    passes = min(2 * context.problem.codomain.size, REPEATS)
+    codomain = context.problem.codomain
+    passes = min(codomain.size // len(codomain.leaves) - OTHER_REPEATS, REPEATS)
     return all(
         context.problem.equal(context.problem.gradient_by_output(probe.v).vector, probe.vjp) for _ in range(passes)
     )

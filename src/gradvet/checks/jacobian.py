@@ -14,11 +14,11 @@ from gradvet.core.decision import Decision, Entry, Reason
 from gradvet.core.diagnosis import diagnose
 from gradvet.core.entrywise import ComparedEntry, Comparison, Pair, ToleranceMode
 from gradvet.core.events import has_listeners
-from gradvet.core.fast_mode import FastDecision, UnitVectors
+from gradvet.core.fast_mode import Draw, FastDecision, UnitVectors
 from gradvet.core.finite_differences import column
 from gradvet.core.miss_probability import Plan, miss_probability
 from gradvet.core.modes import FORWARD, REVERSE, Mode
-from gradvet.core.neighbourhood import around, block, classical_sweep, computed_block, names, study
+from gradvet.core.neighbourhood import around, block, classical_sweep, computed_block, names, study, swapped_inputs
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Mismatch, Verdict
 from gradvet.core.slope_test import test_slopes
@@ -30,6 +30,13 @@ MISS_RATIO = 0.01
 
 MAX_SUGGESTED_POWER = 0.5
 """Largest resolution that the advice suggests as `power`."""
+
+KINK = "The point is at a kink: the derivative must lie between the slopes on its two sides, and does not."
+TORCH_TO_BLAME = "The function is one operator of the framework: its own derivative is wrong at this point."
+BUILTIN_RULES = (
+    "All derivatives in the graph are the framework's own: look for a detach, .data, .item(), a no_grad block or an "
+    "in-place change in the function; without any, one of the framework's operators is to blame."
+)
 
 WORDS = {
     Reason.JUMP: "the function jumps at the point, so it has no derivative there",
@@ -80,16 +87,46 @@ def failure(context: Context, mode: Mode, decision: Decision) -> Finding:
         advice = "Look for 0/0, 0·inf, or a branch that is masked only after it was computed."
         return Finding(mode.name, Verdict.FAIL, headline, (_mismatch(entry),), _facts(decision), advice)
     headline = f"{mode.name} mode disagrees with finite differences"
-    if decision.reason is Reason.OUTSIDE:
-        headline += ": the value is outside the slopes on both sides of a kink"
     if entry is None or entry.row < 0:
-        return Finding(mode.name, Verdict.FAIL, headline, facts=_facts(decision))
+        found_at = () if entry is None else (_mismatch(entry),)
+        return Finding(mode.name, Verdict.FAIL, headline, found_at, _facts(decision))
     found = study(context, mode, entry)
     facts = {**_facts(decision), "wrong": found.wrong, "entries": found.entries, **found.block, "sweep": entry.sweep}
+    mismatches = sorted(map(_mismatch, (entry, *found.others)), key=_size, reverse=True)
     if found.entries > 1:
-        headline += f" in at least {found.wrong} of the {found.entries} entries that were compared"
-    mismatches = tuple(_mismatch(other) for other in (entry, *found.others))
-    return Finding(mode.name, Verdict.FAIL, headline, mismatches, facts, found.diagnosis)
+        share = 100.0 * found.wrong / found.entries
+        headline += f" in at least {found.wrong} of the {found.entries} entries that were compared ({share:.2g} %)"
+    headline += f"; the largest error is {_amount(mismatches[0])}"
+    advice = KINK if decision.reason is Reason.OUTSIDE else _cause(context, mode, entry, found.diagnosis)
+    return Finding(mode.name, Verdict.FAIL, headline, tuple(mismatches), facts, advice)
+
+
+def _size(entry: Mismatch) -> float:
+    """Absolute error of an entry; infinite where one of the values is not finite."""
+    difference = abs(entry.derivative - entry.numerical)
+    return difference if math.isfinite(difference) else math.inf
+
+
+def _amount(entry: Mismatch) -> str:
+    """`0.0012 (0.5 % of the entry)`"""
+    size = _size(entry)
+    if not entry.numerical or not math.isfinite(size):
+        return f"{size:.2g}"
+    percentage = 100.0 * size / abs(entry.numerical)
+    return f"{size:.2g} ({percentage:.{2 if percentage < 100.0 else 3}g} % of the entry)"
+
+
+def _cause(context: Context, mode: Mode, entry: Entry, diagnosis: str) -> str:
+    """The likely cause: swapped gradients, or the diagnosis and where to look if no rule is the user's."""
+    try:
+        if swapped := swapped_inputs(context, mode, entry):
+            return swapped
+        if context.problem.rules.are_builtin and "detach" not in diagnosis:
+            blamed = TORCH_TO_BLAME if context.problem.rules.calls_one_operator() else BUILTIN_RULES
+            return f"{diagnosis} {blamed}".strip()
+    except Exception:  # the function may refuse other inputs; the finding itself stands
+        pass
+    return diagnosis
 
 
 def _mismatch(entry: Entry) -> Mismatch:
@@ -128,10 +165,6 @@ IMPRECISE = (
 )
 
 
-Draw = Callable[[Problem], UnitVectors]
-"""Prepares the draw of positive unit vectors for torch's fast-mode criterion."""
-
-
 Announce = Callable[[str], AbstractContextManager[object]]
 """Tells a waiting user what is under way."""
 
@@ -165,7 +198,7 @@ def _agreement(context: Context, mode: ToleranceMode, draw: Draw, announce: Anno
     if not problem.domain.size or not problem.codomain.size:
         return Finding(mode.name, Verdict.PASS, "there is no entry to compare")
     if not projections.is_strict and not context.options.exhaustive:
-        return _fast_finding(context, mode, fast_mode.decide(projections, mode, draw(problem)))
+        return _fast_finding(context, mode, fast_mode.decide(projections, mode, draw))
     miss = certify(projections, mode.residual, entrywise.spare_evaluations(problem, mode))
     if miss is not None:
         return _agreeing(mode.name, miss)
@@ -202,13 +235,13 @@ def _disagreement(context: Context, mode: str, comparison: Comparison) -> Findin
     pair, part = _first(comparison)
     assert pair.worst is not None
     problem = context.problem
-    sharp = column(problem, pair.worst.column, context.options.step)
+    _, errors = column(problem, pair.worst.column, context.options.step)
     worst = Mismatch(
         output=problem.codomain.locate(pair.worst.row),
         input=problem.domain.locate(pair.worst.column),
         derivative=pair.worst.derivative,
         numerical=pair.worst.numerical,
-        error=float(sharp.error[pair.worst.row]),
+        error=float(errors[pair.worst.row]),
         allowed=pair.worst.allowed,
     )
     facts = {

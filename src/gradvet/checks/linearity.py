@@ -23,13 +23,13 @@ def linearity(context: Context) -> Iterator[Finding]:
     v = problem.representable(-0.5 * a - 0.25 * b)
     parts = -0.5 * of_a - 0.25 * of_b
     comparisons = [
-        ("a sum of cotangents does not give the sum of their gradients", v, problem.vjp(v), parts),
-        ("a zero cotangent does not give a zero gradient", v, context.at_zero.vector, 0.0 * parts),
+        ("the gradient for a sum of two grad_outputs is not the sum of their gradients", v, problem.vjp(v), parts),
+        ("a zero grad_output does not give a zero gradient", v, context.at_zero.vector, 0.0 * parts),
     ]
     if not problem.rules.are_builtin:
         halves = [window(a, *ends) for ends in ((0, a.shape[0] // 2), (a.shape[0] // 2, a.shape[0]))]
         of_halves = problem.vjp(halves[0]) + problem.vjp(halves[1])
-        comparisons.append(("cotangents with zero rows do not give the sum of their gradients", a, of_halves, of_a))
+        comparisons.append(("grad_outputs with zero rows do not give the sum of their gradients", a, of_halves, of_a))
     for name, cotangent, found, expected in comparisons:
         gap = None if found is None else gradient_mismatch(context, cotangent, found, expected)
         if gap is not None:
@@ -37,10 +37,10 @@ def linearity(context: Context) -> Iterator[Finding]:
                 "linearity",
                 Verdict.FAIL,
                 f"{name}, {gap}",
-                advice="The derivative must be multiplied by the incoming cotangent, and nothing may be added to it.",
+                advice="The derivative must be multiplied by grad_output, and nothing may be added to it.",
             )
             return
-    yield Finding("linearity", Verdict.PASS, "the gradient is linear in the cotangent")
+    yield Finding("linearity", Verdict.PASS, "the gradient is linear in grad_output")
 
 
 def missing_cotangents(context: Context) -> Iterator[Finding]:
@@ -73,23 +73,23 @@ def _without(context: Context, missing: Sequence[int]) -> Finding:
         return Finding(
             "undefined cotangents",
             Verdict.FAIL,
-            f"the derivative fails when there is no cotangent for {names}: {error}",
+            f"backward raises when the grad_output of {names} is None: {error}",
             facts={"raised": str(error)},
-            advice="A missing cotangent arrives as None (or an undefined tensor) and counts as zero.",
+            advice="A grad_output that is None (or an undefined tensor) counts as zero.",
         )
     if gradient is not None and not problem.vanishes(gradient):
         return Finding(
             "undefined cotangents",
             Verdict.FAIL,
-            f"the gradient is not zero although there is no cotangent for {names} and zeros for the rest",
-            advice="A missing cotangent counts as zero.",
+            f"backward returns a non-zero gradient when the grad_output of {names} is None, and zero for the rest",
+            advice="A grad_output of None counts as zero.",
         )
     return _counting_as_zero(names)
 
 
 @functools.lru_cache(maxsize=64)
 def _counting_as_zero(names: str) -> Finding:
-    return Finding("undefined cotangents", Verdict.PASS, f"no cotangent for {names} counts as zero")
+    return Finding("undefined cotangents", Verdict.PASS, f"a grad_output of None for {names} counts as zero")
 
 
 def undefined_tangents(context: Context) -> Iterator[Finding]:
@@ -118,7 +118,7 @@ def undefined_tangents(context: Context) -> Iterator[Finding]:
             )
 
 
-PROPORTIONAL = Finding("zero cotangent", Verdict.PASS, "a zero cotangent gives a zero gradient")
+PROPORTIONAL = Finding("zero cotangent", Verdict.PASS, "a zero grad_output gives a zero gradient")
 
 
 def zero_cotangent(context: Context) -> Iterator[Finding]:
@@ -135,9 +135,9 @@ def zero_cotangent(context: Context) -> Iterator[Finding]:
         yield Finding(
             "zero cotangent",
             Verdict.FAIL,
-            f"a zero cotangent gives a gradient of size {largest:.3g}",
+            f"a zero grad_output gives a gradient of size {largest:.3g}",
             facts={"largest": largest},
-            advice="The derivative must be multiplied by the incoming cotangent, and nothing may be added to it.",
+            advice="The derivative must be multiplied by grad_output, and nothing may be added to it.",
         )
     else:
         yield PROPORTIONAL

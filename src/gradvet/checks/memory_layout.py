@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gradvet.core.context import Context
 from gradvet.core.gradient_match import gradient_mismatch
 from gradvet.core.results import Finding, Verdict
+from gradvet.core.spaces import Array
+from gradvet.errors import DerivativeError
 
 
 def input_layouts(context: Context) -> Iterator[Finding]:
@@ -15,9 +17,12 @@ def input_layouts(context: Context) -> Iterator[Finding]:
     if not problem.codomain.size or not problem.domain.size:
         return
     v, expected = context.random_vjp
-    known = {} if context.shifted is None else {"offset": context.shifted.gradient}
-    found = problem.variants.input_layouts(v, known)
-    for name, gradient in found.items():
+    variations = dict(problem.variants.input_layouts(v))
+    if (shifted := context.shifted) is not None:
+        variations["offset"] = lambda: shifted.gradient
+    found, left_out = context.record.variations.carried_out(variations)
+    gradients = {name: gradient for name, gradient in found.items() if gradient is not None}
+    for name, gradient in gradients.items():
         gap = gradient_mismatch(context, v, gradient, expected)
         if gap is not None:
             yield Finding(
@@ -28,8 +33,9 @@ def input_layouts(context: Context) -> Iterator[Finding]:
                 advice="Call contiguous() on the inputs, or use their strides.",
             )
             return
-    if found:
-        yield Finding("layouts", Verdict.PASS, f"inputs that are {', '.join(found)} give the same gradient")
+    if gradients:
+        yield Finding("layouts", Verdict.PASS, f"inputs that are {', '.join(gradients)} give the same gradient")
+    yield from _not_tried(context, "layouts", left_out)
 
 
 GRAD_OUTPUT_ADVICE = (
@@ -43,9 +49,10 @@ def grad_output_layouts(context: Context) -> Iterator[Finding]:
     if not problem.codomain.size or not problem.domain.size:
         return
     v, expected = context.random_vjp
-    cotangents = {name: (found, expected) for name, found in problem.variants.cotangent_layouts(v).items()}
+    gradients, left_out = context.record.variations.carried_out(problem.variants.cotangent_layouts(v))
+    cotangents = {name: (found, expected) for name, found in gradients.items()}
     constant, of_constant = context.constant_vjp
-    expanded = problem.variants.expanded_cotangent(constant)
+    expanded = _expanded(context, constant)
     if expanded is not None:
         cotangents["expanded"] = expanded, of_constant
     for name, (found, reference) in cotangents.items():
@@ -60,3 +67,25 @@ def grad_output_layouts(context: Context) -> Iterator[Finding]:
             )
             return
     yield Finding("cotangents", Verdict.PASS, f"cotangents that are {', '.join(cotangents)} give the same gradient")
+    yield from _not_tried(context, "cotangents", left_out)
+
+
+def _not_tried(context: Context, check: str, layouts: Sequence[str]) -> Iterator[Finding]:
+    """What the budget for variations left out."""
+    if layouts:
+        yield Finding(
+            check, Verdict.SKIPPED, f"not tried in memory: {', '.join(layouts)}: {context.record.variations.reason}"
+        )
+
+
+def _expanded(context: Context, v: Array) -> Array | None:
+    """The gradient for an expanded cotangent; None where a backward pass that writes to it raises.
+
+    The mutation is named by its own check.
+    """
+    try:
+        return context.problem.variants.expanded_cotangent(v)
+    except DerivativeError:
+        if context.fresh.changed:
+            return None
+        raise

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.finite_differences import middle_step
-from gradvet.core.jacobians import Numerical
+from gradvet.core.jacobians import CentralDifferences
 from gradvet.core.projections import OutOfReachError
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array
@@ -28,8 +28,8 @@ def values(context: Context) -> Iterator[Finding]:
         return
     xp = namespace(found)
     gap = xp.abs(found - expected)
-    allowed = thresholds.SAME_VALUE_ROUNDOFF * problem.eps * peak(expected)
-    allowed += thresholds.ADJOINT_JITTER * float(xp.max(context.repeat_noise))
+    allowed = thresholds.ROUNDOFFS * problem.eps * peak(expected)
+    allowed += thresholds.RESPONSE_FACTOR * float(xp.max(context.repeat_noise))
     wrong = ~(gap <= allowed) & ~((found == expected) | (xp.isnan(found) & xp.isnan(expected)))
     if bool(xp.any(wrong)):
         row = int(xp.argmax(xp.astype(wrong, xp.int64)))
@@ -54,7 +54,7 @@ def detached(context: Context) -> Iterator[Finding]:
     xp, step = namespace(problem.value), middle_step(context.eps)
     before = problem.value[rows:]
     change = xp.abs(problem.evaluate_at(step * context.joint_direction()).values[rows:] - before)
-    moved = change > thresholds.SAME_VALUE_ROUNDOFF * problem.eps * xp.abs(before)
+    moved = change > thresholds.ROUNDOFFS * problem.eps * xp.abs(before)
     names = [
         leaf.name
         for number, leaf in enumerate(problem.nondifferentiable.leaves)
@@ -139,7 +139,7 @@ def _within_step(context: Context) -> Iterator[Array]:
 
 
 def _columns(context: Context) -> Iterator[Array]:
-    numerical, rows = Numerical(context.projections), context.problem.codomain.size
+    numerical, rows = CentralDifferences(context.projections), context.problem.codomain.size
     for index in range(context.problem.domain.size):
         yield numerical.everything(index, index + 1)[rows:, 0]
 

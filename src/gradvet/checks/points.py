@@ -68,15 +68,18 @@ def raising(context: Context, mode: str, error: Exception, is_unsupported: IsUns
 
 
 def _excuse(context: Context, decision: Decision) -> str:
-    """Why builtin rules are not blamed: what they do at such points is a convention or a documented limit.
+    """Why a derivative is not blamed: builtin rules follow a convention or a documented limit, or values are rounded.
 
-    Needed by the gallery cases of torch's own operators at ties and singular points.
+    Needed by the gallery cases of torch's own operators at ties and singular points, and by
+    `test_kernel_that_rounds_to_the_dtype_of_its_tables_is_judged_in_that_precision`.
     """
     rules = context.problem.rules
     if decision.reason is Reason.NOT_FINITE:
         if rules.decomposes:
             return "equal eigenvalues or singular values"
         return "the framework's own operator has no finite derivative" if rules.calls_one_operator() else ""
+    if not context.computes_in_io_dtype:
+        return "values inside the function are rounded to a coarser format than that of the inputs"
     if not rules.are_builtin or rules.is_smooth_branch or decision.entry is None:
         return ""
     entry = decision.entry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from gradvet.checks import jacobian
 from gradvet.core import thresholds
@@ -24,7 +25,12 @@ def composition(name: str, derive: Derive) -> CheckFunction:
         if missing is not None:
             yield missing
             return
-        yield from (jacobian.reverse if name.startswith("reverse") else jacobian.forward)(derived)
+        outer = "reverse" if name.startswith("reverse") else "forward"
+        for finding in (jacobian.reverse if outer == "reverse" else jacobian.forward)(derived):
+            headline = finding.headline.replace(
+                f"{outer} mode disagrees", f"the second derivative ({name}) disagrees", 1
+            )
+            yield replace(finding, headline=headline)
 
     return second_order
 
@@ -41,8 +47,8 @@ def _missing(derived: Context) -> Finding | None:
     change = xp.abs(problem.evaluate_at(step).values - problem.value)[rows:]
     size = xp.abs(problem.value[rows:])
     moved = (
-        (change > thresholds.CONSTANT_DERIVATIVE_RTOL * size)
-        & (change > thresholds.CONSTANT_DERIVATIVE_RTOL * float(xp.max(size)))
+        (change > thresholds.SCREEN_RTOL * size)
+        & (change > thresholds.SCREEN_RTOL * float(xp.max(size)))
         & xp.isfinite(change)
     )
     if not bool(xp.any(moved)):
@@ -70,7 +76,7 @@ def symmetry(derive: Derive, inputs: int) -> CheckFunction:
         scale = float(xp.sum(xp.abs(first[0] * second[1])) + xp.sum(xp.abs(second[0] * first[1])))
         # Both sides are changes of a combination of outputs: where they cancel, the roundoff of the outputs remains.
         outputs = float(xp.sum(xp.abs(context.problem.value)))
-        allowed = problem.eps * (thresholds.SYMMETRY_ROUNDOFF * scale + thresholds.SYMMETRY_OUTPUT_ROUNDOFF * outputs)
+        allowed = problem.eps * (thresholds.SYMMETRY_ROUNDOFF * scale + thresholds.ROUNDOFFS * outputs)
         if not scale < float("inf") or abs(left - right) <= allowed:
             yield Finding("symmetry", Verdict.PASS, "the second derivative is symmetric")
             return

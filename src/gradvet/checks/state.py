@@ -18,7 +18,14 @@ def mutation(context: Context) -> Iterator[Finding]:
     problem = context.problem
     if not problem.codomain.size or not problem.domain.size:
         return
-    changed = context.fresh.changed
+    fresh = context.fresh
+    changed = [name for name in fresh.changed if name not in fresh.reused]
+    if fresh.reused:
+        names = ", ".join(fresh.reused)
+        context.record.note(
+            f"the gradient of {names} is returned in the memory of {names}: backward runs once for each forward pass, "
+            "and functions that use or saved the same tensor get wrong numbers; everything was checked on copies"
+        )
     if changed:
         yield Finding(
             "mutation",
@@ -28,7 +35,12 @@ def mutation(context: Context) -> Iterator[Finding]:
             advice="Write to a copy: torch may share a cotangent with other parts of the graph.",
         )
     else:
-        yield Finding("mutation", Verdict.PASS, "inputs and cotangents are left as they were")
+        headline = "inputs and cotangents are left as they were"
+        if fresh.reused:
+            headline = (
+                f"the memory of {', '.join(fresh.reused)} holds the gradient after the passes, the rest is unchanged"
+            )
+        yield Finding("mutation", Verdict.PASS, headline, facts={"reused": fresh.reused} if fresh.reused else {})
 
 
 def interleaving(context: Context) -> Iterator[Finding]:
@@ -106,7 +118,7 @@ def accumulation(context: Context) -> Iterator[Finding]:
     for found in problem.variants.accumulated(v):
         # `.grad` starts at 2, so the sum is accurate to a roundoff of 2.
         gap = gradient_mismatch(context, v, found, (expected + 2.0) - 2.0)
-        roundoff = thresholds.SAME_VALUE_ROUNDOFF * problem.eps
+        roundoff = thresholds.ROUNDOFFS * problem.eps
         if gap is None or abs(gap.found - gap.expected) <= roundoff * (2.0 + abs(gap.expected)):
             yield Finding("accumulation", Verdict.PASS, "gradients add up in `.grad`")
             return

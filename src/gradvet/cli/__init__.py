@@ -16,6 +16,7 @@ from gradvet.cli.common import (
     INTERRUPTED,
     JSON_OPTION,
     PASSED,
+    VERBOSE_OPTION,
     error_message,
     exit_code,
     load_results,
@@ -31,8 +32,8 @@ from gradvet.reports import html, terminal, wording
 def cli() -> None:
     """Check whether gradients are right, and show which entries are wrong.
 
-    Exit codes: 0 all pass, 1 a gradient is wrong, 2 an error, 3 inconclusive. If several apply, 1 wins over 2, and 2
-    over 3.
+    Exit codes: 0 all pass, 1 a gradient is wrong, 2 an error (also a case that raised, died, exceeded a limit or has
+    no result), 3 inconclusive, 130 interrupted. If several apply, 1 wins over 2, and 2 over 3.
     """
 
 
@@ -40,13 +41,16 @@ def cli() -> None:
 @click.argument("results", nargs=-1, required=True, type=click.Path(dir_okay=False))
 @HTML_OPTION
 @JSON_OPTION
+@VERBOSE_OPTION
 @DEBUG_OPTION
-def report_command(results: tuple[str, ...], debug: bool, html_file: str | None, json_file: str | None) -> None:
+def report_command(
+    results: tuple[str, ...], verbose: bool, debug: bool, html_file: str | None, json_file: str | None
+) -> None:
     """Show RESULTS, files that --json or --store wrote, in the terminal or as an HTML page."""
     html.require_writable(html_file, json_file)
-    reports = [result.report for path in results for result in load_results(path) if result.report is not None]
+    reports = [result.report for path in results for result in load_results(path)]
     if html_file is None and json_file is None:
-        terminal.show(reports)
+        terminal.show(reports, verbose=verbose)
     write_files(reports, html_file, json_file)
     verdicts = [report.verdict for report in reports]
     click.echo(wording.tally(verdicts))

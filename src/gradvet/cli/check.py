@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,7 @@ from gradvet.cli.common import (
     HTML_OPTION,
     INTERRUPTED,
     JSON_OPTION,
-    error_count,
-    error_message,
-    executor_settings,
+    VERBOSE_OPTION,
     exit_code,
     run_cases,
     run_options,
@@ -27,7 +26,11 @@ from gradvet.core.results import Report
 from gradvet.reports import html, terminal, wording
 
 if TYPE_CHECKING:
+    from gradvet.suite.case import CaseResult
     from gradvet.suite.run import Run
+
+FLAGS = ("thorough", "order", "modes", "resolution", "points", "domain", "compile")
+"""Options that are arguments of `gradvet.check`."""
 
 DTYPES = ("float64", "float32", "bfloat16", "float16", "complex128", "complex64")
 """Dtypes offered by the completion of the shell."""
@@ -37,12 +40,39 @@ def _completion(*words: str) -> Callable[[click.Context, click.Parameter, str], 
     return lambda context, parameter, prefix: [word for word in words if word.startswith(prefix)]
 
 
-def shape(text: str) -> tuple[int, ...]:
-    """`4x5`, `3`, `scalar`."""
-    sizes = [] if text == "scalar" else text.split("x")
-    if not all(size.isdecimal() for size in sizes):
-        raise click.BadParameter(f"{text!r} is no shape: write the sizes with x between them, such as 4x5, or scalar")
-    return tuple(map(int, sizes))
+def shape(text: str) -> tuple[tuple[int, ...], int | None]:
+    """`4x5`, `3`, `scalar`; `6:int:10` for integers from 0 to 9."""
+    lengths, _, integers = text.partition(":int:")
+    sizes = [] if lengths == "scalar" else lengths.split("x")
+    is_bound = integers.isdecimal() and int(integers) > 0 if ":" in text else True
+    if not is_bound or not all(size.isdecimal() for size in sizes):
+        raise click.BadParameter(
+            f"{text!r} is no shape: write the sizes with x between them, such as 4x5, or scalar; 6:int:10 for six "
+            "integers below 10"
+        )
+    return tuple(map(int, sizes)), int(integers) if integers else None
+
+
+def interval(text: str) -> tuple[float, float]:
+    """`LOW,HIGH`"""
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        low = high = math.nan
+    if not low < high:
+        raise click.BadParameter(f"{text!r} is no interval: write two numbers such as 0.1,2 or -1,1")
+    return low, high
+
+
+def fraction(text: str) -> float:
+    """A number between 0 and 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value <= 1.0:
+        raise click.BadParameter(f"{text!r} is no relative error between 0 and 1: write for example 0.001")
+    return value
 
 
 def json_object(text: str) -> Any:
@@ -65,18 +95,28 @@ def _parse_json(text: str, example: str, *types: type) -> Any:
     return value
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 def modes(text: str) -> tuple[str, ...]:
     """`reverse`, `forward`, or both separated by a comma."""
-    names = tuple(part.strip() for part in text.split(","))
-    if not set(names) <= {"reverse", "forward"}:
+    given = names(text)
+    if not given or not set(given) <= {"reverse", "forward"}:
         raise click.BadParameter(f"{text!r} has an unknown mode: use reverse, forward or reverse,forward")
-    return names
+    return given
 
 
 @click.command("check", short_help="Check functions in files and modules, or any callable.")
 @click.argument("targets", nargs=-1, required=True, type=click.Path())
 @click.option(
-    "--input", "shapes", multiple=True, type=shape, metavar="SHAPE", help="Shape of an input, such as 4x5; repeatable."
+    "--input",
+    "shapes",
+    multiple=True,
+    type=shape,
+    metavar="SHAPE",
+    help="Shape of an input, such as 4x5, or 6:int:10 for six integers below 10; repeatable.",
 )
 @click.option(
     "--dtype", default="float64", show_default=True, help="Dtype of the inputs.", shell_complete=_completion(*DTYPES)
@@ -91,6 +131,21 @@ def modes(text: str) -> tuple[str, ...]:
     default="{}",
     help="Constructor arguments of a module class, as JSON.",
 )
+@click.option(
+    "--reference",
+    metavar="MODULE:CALLABLE",
+    default="",
+    help="The same function in plain torch, with which values and gradients are compared.",
+)
+@click.option(
+    "--dtypes",
+    type=names,
+    metavar="DTYPES",
+    default="",
+    help="With --reference: compare in each of these, e.g. float32,bfloat16,float16.",
+    shell_complete=_completion("float32,bfloat16,float16", *DTYPES[:4]),
+)
+@click.option("--device", default="cpu", show_default=True, help="Device for the inputs.")
 @click.option("--order", type=click.IntRange(1, 2), help="2 also checks second derivatives.")
 @click.option(
     "--modes",
@@ -100,46 +155,47 @@ def modes(text: str) -> tuple[str, ...]:
     shell_complete=_completion("reverse", "forward", "reverse,forward"),
 )
 @click.option("--thorough", is_flag=True, help="Second order, all special points, and a finer resolution.")
+@click.option("--resolution", type=fraction, help="Relative error that must be visible for a pass, such as 0.001.")
+@click.option("--points", type=click.Choice(["small", "thorough", "none"]), help="Which special points are tried too.")
+@click.option("--domain", type=interval, metavar="LOW,HIGH", help="Values that inputs may have at these points.")
+@click.option("--compile", is_flag=True, help="Also compare with the function that torch.compile makes.")
+@click.option("-x", "--exitfirst", is_flag=True, help="Stop after the first failure or error.")
 @HTML_OPTION
 @JSON_OPTION
 @run_options
+@VERBOSE_OPTION
 @DEBUG_OPTION
 def check_command(
     targets: tuple[str, ...], debug: bool, html_file: str | None, json_file: str | None, **options: Any
 ) -> None:
     """Check TARGETS: ops.py, package.module, ops.py::name, or package.module:callable with --input.
 
-    In a file or module, the functions that @gradvet.case(inputs=...) marks are checked.
+    In a file or module, the functions that @gradvet.case(inputs=...) marks are checked; with --input, any callable.
 
     \b
     gradvet check ops.py --html report.html
+    gradvet check ops.py::Swish --input 3
     gradvet check torch:softmax --input 4x5 --kwargs '{"dim": -1}'
     gradvet check torch.nn:Linear --input 4x5 --init '[5, 3]' --dtype float32
+    gradvet check ops:kernel --input 8x64 --reference ops:eager --dtypes float32,bfloat16
     """
     html.require_writable(html_file, json_file)
     console = terminal.console_for()
     reports: list[Report] = []
-    errors = interrupted = 0
-    try:
-        settings = executor_settings(options, isolated=False)
-        for result in run_cases(_run(targets, options), settings, options, console):
-            if result.report is not None:
-                reports.append(result.report)
-                terminal.show([result.report], console)
-                continue
-            if debug and result.error is not None:
-                raise result.error
-            errors += 1
-            message = error_message(result.error) if result.error else result.message
-            click.echo(f"{result.name}: {message}", err=True)
-    except KeyboardInterrupt:
-        interrupted = INTERRUPTED
-        click.echo("gradvet: interrupted; results so far are kept", err=True)
+
+    def use(result: CaseResult) -> None:
+        if debug and result.error is not None:
+            raise result.error
+        reports.append(result.report)
+        if result.status != "unfinished":
+            terminal.show([result.report], console, verbose=options["verbose"])
+
+    was_interrupted = run_cases(_run(targets, options), options, console, use, isolated=False)
     verdicts = [report.verdict for report in reports]
-    if len(reports) + errors > 1:
-        click.echo(wording.tally(verdicts) + error_count(errors))
+    if len(reports) > 1:
+        click.echo(wording.tally(verdicts))
     write_files(reports, html_file, json_file)
-    sys.exit(interrupted or exit_code(verdicts, errors))
+    sys.exit(INTERRUPTED if was_interrupted else exit_code(verdicts))
 
 
 def _run(targets: Sequence[str], options: dict[str, Any]) -> Run:
@@ -147,15 +203,17 @@ def _run(targets: Sequence[str], options: dict[str, Any]) -> Run:
     from gradvet.suite.targets import InputSpec, Targets
 
     seed = run_seed(options)
-    check_options: dict[str, Any] = {"thorough": True} if options["thorough"] else {}
-    check_options |= {name: options[name] for name in ("order", "modes") if options[name] is not None}
-    inputs = InputSpec(options["shapes"], options["dtype"], options["kwargs"], options["init"], seed)
-    return Run(Targets(tuple(targets), inputs, _flags(options)), seed, check_options)
+    given = {name: options[name] for name in FLAGS if options[name] not in (None, False)}
+    check_options = {**given, "points": None} if given.get("points") == "none" else given
+    shapes, below = (tuple(part) for part in zip(*options["shapes"], strict=True)) if options["shapes"] else ((), ())
+    same = {name: options[name] for name in ("dtype", "kwargs", "init", "device", "reference", "dtypes")}
+    inputs = InputSpec(shapes, below=below, seed=seed, **same)
+    return Run(Targets(tuple(targets), inputs, " ".join(map(_flag, given.items()))), seed, check_options)
 
 
-def _flags(options: dict[str, Any]) -> str:
-    """The options of `gradvet.check`, as on the command line."""
-    flags = ["--thorough"] if options["thorough"] else []
-    flags += [f"--order {options['order']}"] if options["order"] else []
-    flags += [f"--modes {','.join(options['modes'])}"] if options["modes"] else []
-    return " ".join(flags)
+def _flag(option: tuple[str, Any]) -> str:
+    """An option of `gradvet.check` as on the command line."""
+    name, value = option
+    if value is True:
+        return f"--{name}"
+    return f"--{name} {','.join(map(str, value)) if isinstance(value, tuple) else value}"

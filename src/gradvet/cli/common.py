@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import signal
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,13 +40,8 @@ COMPLETE_ERRORS = (
 SIZE_EXPONENTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 """Powers of two for the units of memory."""
 
+VERBOSE_OPTION = click.option("-v", "--verbose", is_flag=True, help="Show all findings, and why checks did not run.")
 DEBUG_OPTION = click.option("--debug", is_flag=True, help="Show the Python traceback of an error.")
-HTML_OPTION = click.option(
-    "--html", "html_file", type=click.Path(dir_okay=False), help="Write an HTML page to this file."
-)
-JSON_OPTION = click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False), help="Write all results to this file."
-)
 
 
 def memory_size(text: str) -> int:
@@ -54,15 +52,34 @@ def memory_size(text: str) -> int:
     return int(float(match[1]) * 2 ** SIZE_EXPONENTS[match[2].upper()])
 
 
+def seconds(text: str) -> float:
+    """A positive number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < math.inf:
+        raise click.BadParameter(f"{text!r} is no time: write a number of seconds above 0, such as 60")
+    return value
+
+
+def file_name(text: str) -> str:
+    """The name of a file, which cannot be empty."""
+    if not text.strip():
+        raise click.BadParameter("the name of a file was expected, found nothing")
+    return text
+
+
+HTML_OPTION = click.option(
+    "--html", "html_file", type=file_name, metavar="FILE", help="Write an HTML page to this file."
+)
+JSON_OPTION = click.option(
+    "--json", "json_file", type=file_name, metavar="FILE", help="Write all results to this file."
+)
 RUN_OPTIONS = (
     click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Seed of inputs and directions."),
     click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Number of worker processes."),
-    click.option(
-        "--timeout",
-        type=click.FloatRange(0, min_open=True),
-        metavar="SECONDS",
-        help="Seconds allowed per case.",
-    ),
+    click.option("--timeout", type=seconds, metavar="SECONDS", help="Seconds allowed per case."),
     click.option("--memory", type=memory_size, metavar="SIZE", help="Memory limit per process, e.g. 2G."),
     click.option(
         "--retries",
@@ -72,12 +89,7 @@ RUN_OPTIONS = (
         help="Retries for a case whose process died.",
     ),
     click.option("--cluster", metavar="ADDRESS", help="Run on a Dask cluster, e.g. tcp://10.0.0.1:8786."),
-    click.option(
-        "--store",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
-        help="Write each result to this database as it arrives.",
-    ),
+    click.option("--store", type=file_name, metavar="FILE", help="Write each result to this database as it arrives."),
     click.option("--resume", is_flag=True, help="Run the cases that have no result in the store yet."),
 )
 
@@ -115,38 +127,78 @@ def executor_settings(options: dict[str, Any], isolated: bool) -> ExecutorSettin
 
 
 def run_cases(
-    run: Run, settings: ExecutorSettings, options: dict[str, Any], console: Console, *, publish: bool = False
-) -> Iterator[CaseResult]:
-    """Run the cases and yield their results in order. With `announce`, failures are printed as soon as they arrive."""
+    run: Run,
+    options: dict[str, Any],
+    console: Console,
+    use: Callable[[CaseResult], None],
+    *,
+    isolated: bool,
+    publish: bool = False,
+) -> bool:
+    """Run the cases and pass their results to `use`, in order. Returns whether the run was interrupted.
+
+    After an interruption, cases without a result are passed too, as errors. With `publish`, failures are printed as
+    soon as they arrive.
+    """
     from gradvet.suite.executors import run_missing
     from gradvet.suite.run import in_case_order, open_store
 
-    cases = run.source.open()
-    store = open_store(run, cases, options["store"], options["resume"])
-    missing = store.missing()
-    if len(missing) < len(store):
-        click.echo(f"{len(store) - len(missing)} of {len(store)} cases are in {store.path} already", err=True)
-    progress_console = console if console.is_terminal else terminal.console_for(stderr=True)
-    with closing(store), progress(missing, progress_console) as advance:
+    settings = executor_settings(options, isolated)
+    used: set[str] = set()
+    with _sigterm_as_interrupt():
+        cases = run.source.open()
+        with closing(open_store(run, cases, options["store"], options["resume"])) as store:
+            missing = store.missing()
+            if len(missing) < len(store):
+                click.echo(f"{len(store) - len(missing)} of {len(store)} cases are in {store.path} already", err=True)
+            progress_console = console if console.is_terminal else terminal.console_for(stderr=True)
+            try:
+                with progress(missing, progress_console) as advance:
 
-        def new_results() -> Generator[CaseResult]:
-            for result in run_missing(run, cases, settings, store):
-                advance(result.name, *((result.report, result.message) if publish else ()))
-                yield result
+                    def new_results() -> Generator[CaseResult]:
+                        for result in run_missing(run, cases, settings, store):
+                            advance(result.name, *((result.report,) if publish else ()))
+                            yield result
 
-        with closing(new_results()) as results:
-            yield from in_case_order(store, results)
+                    with closing(new_results()) as results:
+                        for result in in_case_order(store, results):
+                            used.add(result.name)
+                            use(result)
+                            if options.get("exitfirst") and result.verdict in (Verdict.FAIL, Verdict.ERROR):
+                                left = len(store) - len(used)
+                                click.echo(f"gradvet: stopped; {left} of {len(store)} cases did not run", err=True)
+                                break
+            except KeyboardInterrupt:
+                click.echo("gradvet: interrupted; results so far are kept", err=True)
+                for name in store.names():
+                    if name not in used:
+                        use(store.result(name))
+                return True
+    return False
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does: workers are killed, output files are written."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def load_results(path: str) -> list[CaseResult]:
-    """The results in a store or a JSON file. A JSON file contains only cases with a report."""
-    from gradvet.suite.case import CaseResult, Status
+    """The results in a store or a JSON file."""
+    from gradvet.suite.case import CaseResult
     from gradvet.suite.store import Store, is_database
 
     if is_database(path):
         with closing(Store.open(path)) as store:
             return list(store.results())
-    return [CaseResult(one.title, Status.REPORTED, one, seconds=one.seconds) for one in json_files.load(path)]
+    return [CaseResult(report.title, report, seconds=report.seconds) for report in json_files.load(path)]
 
 
 def write_files(reports: Sequence[Report], html_file: str | None, json_file: str | None) -> None:
@@ -156,19 +208,11 @@ def write_files(reports: Sequence[Report], html_file: str | None, json_file: str
             click.echo(f"wrote {path}", err=True)
 
 
-def exit_code(verdicts: Iterable[Verdict], errors: int = 0) -> int:
-    """The exit code for the verdicts, and for the number of cases without one."""
+def exit_code(verdicts: Iterable[Verdict]) -> int:
+    """The exit code of the worst verdict."""
+    codes = {Verdict.FAIL: FAILED, Verdict.ERROR: ERROR, Verdict.INCONCLUSIVE: INCONCLUSIVE}
     found = set(verdicts)
-    if Verdict.FAIL in found:
-        return FAILED
-    if errors:
-        return ERROR
-    return INCONCLUSIVE if Verdict.INCONCLUSIVE in found else PASSED
-
-
-def error_count(errors: int) -> str:
-    """`; 2 errors`, or nothing."""
-    return f"; {errors} error{'' if errors == 1 else 's'}" if errors else ""
+    return next((code for verdict, code in codes.items() if verdict in found), PASSED)
 
 
 def error_message(error: BaseException) -> str:

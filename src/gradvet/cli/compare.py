@@ -8,6 +8,7 @@ from itertools import groupby
 import click
 
 from gradvet.cli.common import DEBUG_OPTION, ERROR, FAILED, INCONCLUSIVE, PASSED, load_results
+from gradvet.reports import wording
 
 
 @click.command("compare", short_help="Show what changed between two runs.")
@@ -17,9 +18,10 @@ from gradvet.cli.common import DEBUG_OPTION, ERROR, FAILED, INCONCLUSIVE, PASSED
 def compare_command(old: str, new: str, debug: bool) -> None:
     """Show what changed from OLD to NEW, files that --store or --json wrote.
 
-    Exit codes: 1 a case newly fails, 2 a case newly has no verdict, 3 a case became inconclusive or lost resolution, 0
-    otherwise.
+    Exit codes: 1 a case newly fails, 2 a case is newly an error or one of the runs is incomplete, 3 a case became
+    inconclusive or lost resolution, 0 otherwise.
     """
+    from gradvet.suite.case import Status
     from gradvet.suite.comparison import Change, differences
 
     before, after = load_results(old), load_results(new)
@@ -29,12 +31,16 @@ def compare_command(old: str, new: str, debug: bool) -> None:
         click.echo(f"{change.value}: {len(changed)}")
         for one in changed:
             click.echo(f"  {one.name}{f'  {one.details}' if one.details else ''}")
-    click.echo(f"{len(before)} cases before, {len(after)} now, {len({one.name for one in found})} changed")
-    codes = {
-        Change.NEWLY_FAILING: FAILED,
-        Change.NEWLY_UNFINISHED: ERROR,
-        Change.NEWLY_INCONCLUSIVE: INCONCLUSIVE,
-        Change.LOST_RESOLUTION: INCONCLUSIVE,
-    }
+    incomplete = False
+    for path, label, results in ((old, "before", before), (new, "now", after)):
+        click.echo(f"{label}: {wording.tally(result.verdict for result in results)}")
+        if missing := sum(result.status == Status.UNFINISHED for result in results):
+            incomplete = True
+            click.echo(f"incomplete: {missing} of {len(results)} cases in {path} have no result")
+    click.echo(f"{len({one.name for one in found})} changed")
     changes = {difference.change for difference in found}
-    sys.exit(next((code for change, code in codes.items() if change in changes), PASSED))
+    if Change.NEWLY_FAILING in changes:
+        sys.exit(FAILED)
+    if incomplete or Change.NEWLY_ERROR in changes:
+        sys.exit(ERROR)
+    sys.exit(INCONCLUSIVE if changes & {Change.NEWLY_INCONCLUSIVE, Change.LOST_RESOLUTION} else PASSED)

@@ -12,8 +12,6 @@ from gradvet.cli.common import (
     HTML_OPTION,
     INTERRUPTED,
     JSON_OPTION,
-    error_count,
-    executor_settings,
     exit_code,
     run_cases,
     run_options,
@@ -56,24 +54,20 @@ def ops_command(debug: bool, html_file: str | None, json_file: str | None, **opt
     selection = (options["glob"], options["dtypes"], options["device"], options["samples"], options["cases"])
     console = terminal.console_for()
     summaries = _Summaries(options["device"], keep_reports=html_file is not None or json_file is not None)
-    interrupted = 0
-    try:
-        run = Run(Operators(*selection, flags), run_seed(options), check_options)
-        settings = executor_settings(options, isolated=not debug)
-        for result in run_cases(run, settings, options, console, publish=True):
-            if debug and result.error is not None:
-                raise result.error
-            summaries.add(result)
-    except KeyboardInterrupt:
-        interrupted = INTERRUPTED
-        click.echo("gradvet: interrupted; results so far are kept", err=True)
+    run = Run(Operators(*selection, flags), run_seed(options), check_options)
+
+    def use(result: CaseResult) -> None:
+        if debug and result.error is not None:
+            raise result.error
+        summaries.add(result)
+
+    was_interrupted = run_cases(run, options, console, use, isolated=not debug, publish=True)
     rows = summaries.finish()
     summary.show(rows, console)
     terminal.show(summaries.first_failures, console)
-    errors = sum(len(row.errors) for row in rows)
-    click.echo(wording.tally(row.verdict for row in rows if row.reports) + error_count(errors))
+    click.echo(wording.tally(row.verdict for row in rows))
     write_files(summaries.reports, html_file, json_file)
-    sys.exit(interrupted or exit_code((row.verdict for row in rows), errors))
+    sys.exit(INTERRUPTED if was_interrupted else exit_code(row.verdict for row in rows))
 
 
 class _Summaries:
@@ -102,10 +96,9 @@ class _Summaries:
         from gradvet.frontends.torch.opdb.samples import group_named
 
         name = _group_name(self._group[0])
-        reports = [result.report for result in self._group if result.report is not None]
-        errors = [f"{result.status.value}: {result.message}" for result in self._group if result.report is None]
+        reports = [result.report for result in self._group]
         upstream_marks = map(str, group_named(name, self.device).marks())
-        self._rows.append(summary.Summary.of(name, reports, errors, upstream_marks))
+        self._rows.append(summary.Summary.of(name, reports, upstream_marks))
         self.first_failures += [report for report in reports if report.verdict is Verdict.FAIL][:1]
         self.reports += reports if self.keep_reports else []
         self._group = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,11 +23,11 @@ from torch.overrides import is_tensor_like
 from gradvet.checks import batching, determinism, jacobian, linearity, metadata, outputs
 from gradvet.compat.messages import message
 from gradvet.core.context import Context
-from gradvet.core.events import fresh_seed, has_listeners, publish
+from gradvet.core.events import fresh_seed, has_listeners, one_at_a_time, publish
 from gradvet.core.problem import Problem
 from gradvet.core.provenance import environment, source_of, title_of
-from gradvet.core.results import Report
-from gradvet.core.runner import CheckFunction, run_until_failure
+from gradvet.core.results import Finding, Report, Verdict
+from gradvet.core.runner import CheckFunction, make_report, run_until_failure
 from gradvet.core.spaces import Array
 from gradvet.errors import OutputsChangedError
 from gradvet.frontends.torch.binding import drop_in_binding
@@ -35,6 +36,7 @@ from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.second_order import drop_in_gradient, random_cotangents
 from gradvet.frontends.torch.sparse_semantics import add_sparse_note, semantics, with_other_semantics_tried
+from gradvet.frontends.torch.validation import require_precision, require_values
 from gradvet.options import Options, Tolerance
 
 SLOW_MISS = 1e-9
@@ -112,29 +114,34 @@ def gradcheck(
     )
     arguments = as_tuple(inputs)
     _check_inputs(arguments)
-    report = _examine(func, arguments, options, catalogue)
-    failed = bool(report.failures)
-    for finding in report.findings:
+    started = time.perf_counter()
+    context, findings = _examine(func, arguments, options, catalogue)
+    seconds = time.perf_counter() - started
+    for finding in findings:
         if finding.check == "detached":
             warnings.warn(finding.headline, stacklevel=2)
-    if failed and report.failures[0].check == "undefined cotangents":
+    failure = next((finding for finding in findings if finding.verdict is Verdict.FAIL), None)
+    if failure is not None and failure.check == "undefined cotangents":
         warnings.warn(
             "Backwards compatibility: New undefined gradient support checking feature found a function that does not "
             "treat an undefined grad_output as zero. Pass check_undefined_grad=False to leave this check out.",
             stacklevel=2,
         )
-    if failed and raise_exception:
+    if failure is None and not has_listeners():
+        return True
+    # Made only if it is shown.
+    report = make_report(title_of(func), context, findings, seconds=seconds)
+    if failure is not None and raise_exception:
         report = with_other_semantics_tried(
             report,
             arguments,
             options.masked,
-            again=lambda masked: _examine(func, arguments, replace(options, masked=masked), catalogue),
+            again=lambda masked: make_report(
+                "", *_examine(func, arguments, replace(options, masked=masked), catalogue)
+            ),
         )
-    if failed or has_listeners():
-        # Computed only for a report that is shown.
-        named = replace(report, title=title_of(func), source=source_of(func), environment=environment())
-        report = publish(named)
-    if not failed:
+    report = publish(replace(report, source=source_of(func), environment=environment()))
+    if failure is None:
         return True
     if not raise_exception:
         return False
@@ -170,30 +177,33 @@ def gradgradcheck(
         raise AssertionError("check_batched_grad=True requires check_rev_over_rev to be True")
     arguments = as_tuple(inputs)
     if grad_outputs is None:
-        with preserved_state(func, arguments):
-            cotangents = random_cotangents(func, arguments, noncontiguous=gen_non_contig_grad_outputs)
+        cotangents = _drawn_cotangents(func, arguments, gen_non_contig_grad_outputs)
     else:
         cotangents = as_tuple(grad_outputs)
     if not cotangents:
         # torch calls the function without arguments then, which raises the same.
         raise TypeError("gradgradcheck needs a differentiable output, but no output of the function requires grad")
-    return gradcheck(
-        drop_in_gradient(func, arguments, cotangents),
-        arguments + cotangents,
-        eps=eps,
-        atol=atol,
-        rtol=rtol,
-        raise_exception=raise_exception,
-        nondet_tol=nondet_tol,
-        check_undefined_grad=check_undefined_grad,
-        check_grad_dtypes=check_grad_dtypes,
-        check_batched_grad=check_batched_grad,
-        check_forward_ad=check_fwd_over_rev,
-        check_backward_ad=check_rev_over_rev,
-        fast_mode=fast_mode,
-        masked=masked,
-        exhaustive=exhaustive,
-    )
+    try:
+        return gradcheck(
+            drop_in_gradient(func, arguments, cotangents),
+            arguments + cotangents,
+            eps=eps,
+            atol=atol,
+            rtol=rtol,
+            raise_exception=raise_exception,
+            nondet_tol=nondet_tol,
+            check_undefined_grad=check_undefined_grad,
+            check_grad_dtypes=check_grad_dtypes,
+            check_batched_grad=check_batched_grad,
+            check_forward_ad=check_fwd_over_rev,
+            check_backward_ad=check_rev_over_rev,
+            fast_mode=fast_mode,
+            masked=masked,
+            exhaustive=exhaustive,
+        )
+    except GradcheckError as error:
+        text = f"{error}\nThese are second derivatives: outputs are gradients, and the last inputs are grad_outputs."
+        raise GradcheckError(text, error.report) from None
 
 
 def as_tuple(inputs: Any) -> tuple[Any, ...]:
@@ -215,7 +225,7 @@ def chosen_semantics(masked: bool | None, check_sparse_nnz: bool | None) -> bool
 
 def torch_unit_vectors(problem: Problem) -> Callable[[int], Array]:
     """The vectors of torch's fast mode: it draws them at every call from a new generator with the default seed."""
-    generator, home = torch.Generator(), problem.zeros(0).device
+    generator, home = torch.Generator("cpu"), problem.zeros(0).device
 
     def draw(size: int) -> torch.Tensor:
         vector = torch.rand(size, generator=generator, device="cpu").to(home, torch.float64)
@@ -266,14 +276,25 @@ def _catalogue(
     return tuple(check for asked, check in wanted if asked)
 
 
+@one_at_a_time
+def _drawn_cotangents(func: Callable[..., Any], arguments: tuple[Any, ...], noncontiguous: bool) -> tuple[Any, ...]:
+    state = preserved_state(func, arguments)
+    with state, state:  # twice: the first restoration may be interrupted
+        return random_cotangents(func, arguments, noncontiguous=noncontiguous)
+
+
+@one_at_a_time
 def _examine(
     func: Callable[..., Any], arguments: tuple[Any, ...], options: Options, catalogue: Sequence[CheckFunction]
-) -> Report:
-    with preserved_state(func, arguments):
+) -> tuple[Context, list[Finding]]:
+    """What the checks find, and the context in which they ran."""
+    state = preserved_state(func, arguments)
+    with state, state:  # twice: the first restoration may be interrupted
         try:
             problem = TorchProblem(drop_in_binding(func, arguments), options.seed, options.masked)
             _check_outputs(problem.differentiable_outputs)
-            return run_until_failure(Context.of(problem, options), catalogue)
+            context = Context.of(problem, options)
+            return context, run_until_failure(context, catalogue)
         except (RuntimeError, OutputsChangedError) as error:
             add_sparse_note(error, arguments, options.masked)
             raise
@@ -285,6 +306,9 @@ def _check_inputs(arguments: Sequence[Any]) -> None:
         if not is_tensor_like(argument) or not argument.requires_grad:
             continue
         checked += 1
+        if isinstance(argument, torch.Tensor):
+            require_values(argument, f"input {index}")
+            require_precision(argument, f"input {index}")
         if argument.dtype not in (torch.float64, torch.complex128):
             warnings.warn(
                 f"Input #{index} requires gradient and is not a double precision floating point or complex: it has "

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from gradvet.compat.gradcheck import as_tuple
-from gradvet.core.jacobians import Numerical, ReverseJacobian
+from gradvet.core.events import one_at_a_time
+from gradvet.core.jacobians import CentralDifferences, ReverseJacobian
 from gradvet.core.projections import Projections
 from gradvet.core.spaces import Space
 from gradvet.frontends.torch.arguments import tensors_in
@@ -24,6 +25,7 @@ from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.options import Options
 
 
+@one_at_a_time
 def get_numerical_jacobian(
     fn: Callable[..., Any], inputs: Any, target: Any = None, eps: float = 1e-3, grad_out: float = 1.0
 ) -> tuple[Tensor, ...]:
@@ -31,9 +33,10 @@ def get_numerical_jacobian(
     _deprecated("get_numerical_jacobian", grad_out)
     arguments = as_tuple(inputs)
     chosen = arguments if target is None else as_tuple(target)
-    with preserved_state(fn, arguments):
+    state = preserved_state(fn, arguments)
+    with state, state:  # twice: the first restoration may be interrupted
         problem = _problem(lambda *values: _first(fn(values)), arguments)
-        numerical = Numerical(Projections(problem, Options(seed=0, step=eps)))
+        numerical = CentralDifferences(Projections(problem, Options(seed=0, step=eps)))
         # An output without grad has differences too: that is what the helper is used for.
         matrices = _matrices(problem, numerical.everything)
     return tuple(
@@ -41,6 +44,7 @@ def get_numerical_jacobian(
     )
 
 
+@one_at_a_time
 def get_analytical_jacobian(
     inputs: Any, output: Tensor, nondet_tol: float = 0.0, grad_out: float = 1.0
 ) -> tuple[tuple[Tensor, ...], bool, bool, bool]:
@@ -60,6 +64,7 @@ def get_analytical_jacobian(
     return matrices, reproducible, "shape" not in attributes, "dtype" not in attributes
 
 
+@one_at_a_time
 def get_numerical_jacobian_wrt_specific_input(
     fn: Callable[..., Any],
     input_idx: int,
@@ -75,11 +80,12 @@ def get_numerical_jacobian_wrt_specific_input(
         arguments[input_idx] = input
     if not arguments[input_idx].requires_grad:
         raise AssertionError("Expected input to have requires_grad=True")
-    with preserved_state(fn, arguments):
+    state = preserved_state(fn, arguments)
+    with state, state:  # twice: the first restoration may be interrupted
         problem = _problem(fn, arguments)
         leaf = [leaf.position for leaf in problem.domain.leaves].index(input_idx)
         columns = problem.domain.slice(leaf)
-        numerical = Numerical(Projections(problem, Options(seed=0, step=eps)))
+        numerical = CentralDifferences(Projections(problem, Options(seed=0, step=eps)))
         block = numerical.everything(columns.start, columns.stop)
     results = Space(problem.codomain.leaves + problem.nondifferentiable.leaves)
     order = sorted(range(len(results.leaves)), key=lambda i: results.leaves[i].position)

@@ -40,29 +40,23 @@ def as_sparse_gradcheck(gradcheck: Checker | None = None) -> Checker:
         **options: Any,
     ) -> bool:
         semantics = bool(chosen_semantics(masked, check_sparse_nnz))
-        arguments = [_Argument(argument, semantics) for argument in as_tuple(inputs)]
+        pairs = [_stored(argument, semantics) for argument in as_tuple(inputs)]
 
-        def dense_func(*values: Any) -> Any:
-            outputs = func(*(argument.rebuilt(value) for argument, value in zip(arguments, values, strict=True)))
+        def dense_func(*numbers: Any) -> Any:
+            outputs = func(*(rebuilt(stored) for (_, rebuilt), stored in zip(pairs, numbers, strict=True)))
             return optree.tree_map(lambda output: _dense(output, semantics), outputs, none_is_leaf=True)
 
-        return check(dense_func, tuple(argument.value for argument in arguments), *args, **options)
+        return check(dense_func, tuple(stored for stored, _ in pairs), *args, **options)
 
     return sparse_gradcheck
 
 
-class _Argument:
+def _stored(argument: Any, masked: bool) -> tuple[Any, Callable[[Any], Any]]:
     """What the checker is given for an argument, and the way back. Only differentiable sparse tensors change."""
-
-    __slots__ = ("rebuilt", "value")
-
-    def __init__(self, argument: Any, masked: bool) -> None:
-        self.value = argument
-        self.rebuilt: Callable[[Any], Any] = lambda value: value
-        if _concerned(argument):
-            storage = storage_of(argument if masked else materialised(argument))
-            self.value = storage.numbers.requires_grad_()
-            self.rebuilt = storage.holding
+    if not _concerned(argument):
+        return argument, lambda value: value
+    storage = storage_of(argument if masked else materialised(argument))
+    return storage.numbers.requires_grad_(), storage.holding
 
 
 def _dense(output: Any, masked: bool) -> Any:

@@ -15,7 +15,7 @@ from dataclasses import astuple
 from functools import cached_property
 
 from gradvet.core import thresholds
-from gradvet.core.miss_probability import FINEST, MOST, Plan, Stage, stages
+from gradvet.core.miss_probability import FINEST, MOST, Plan, stages
 from gradvet.core.problem import Problem
 from gradvet.core.projections import (
     FAR_SCHEME,
@@ -140,7 +140,7 @@ class CertificateSearch:
     def patience(self) -> int:
         """Directions that are evaluated before another scheme is tried."""
         stages = self._stages(FIRST_SHARE)
-        return (stages[_first_able(stages, 0, FINEST)].plan.directions or 1) + EXTRA_DIRECTIONS
+        return (stages[_first_able(stages, 0, FINEST)].directions or 1) + EXTRA_DIRECTIONS
 
     def try_scheme(self, scheme: int, limit: int) -> int:
         """Zero if directions evaluated by this scheme certify; else the number that seems to be needed."""
@@ -148,9 +148,9 @@ class CertificateSearch:
         share = (FIRST_SHARE if self._unspent == 1.0 else LATER_SHARE) * self._unspent
         self._unspent -= share
         stages, number = self._stages(share), 0
-        while self._is_affordable(scheme, stages[number].plan):
+        while self._is_affordable(scheme, stages[number]):
             try:
-                left = self._left = self.residual(self.projections, stages[number].plan) / self.detectable
+                left = self._left = self.residual(self.projections, stages[number]) / self.detectable
             except OutOfReachError:
                 self._left = math.inf
                 break
@@ -158,7 +158,7 @@ class CertificateSearch:
                 return 0 if self._rows_agree() else MOST + 1
             number = _first_able(stages, number + 1, left)
             likely = _first_able(stages, number, GROWTH * left)
-            needed = stages[likely].plan.directions or 0 if likely < len(stages) else MOST + 1
+            needed = stages[likely].directions or 0 if likely < len(stages) else MOST + 1
             if needed > limit:
                 return needed
         return MOST + 1
@@ -190,8 +190,8 @@ class CertificateSearch:
     def _aims(self, more: int = 0) -> list[float]:
         """Ratios that the plans with the fewest feasible directions resolve, or those with `more` directions."""
         able = [stage for stage in self._stages(FIRST_SHARE) if stage.ratio]
-        fewest = (able[0].plan.directions or 0) + more
-        return [stage.ratio for stage in able if (stage.plan.directions or fewest) == fewest]
+        fewest = (able[0].directions or 0) + more
+        return [stage.ratio for stage in able if (stage.directions or fewest) == fewest]
 
     def _is_above_noise(self, scheme: int, aim: float) -> bool:
         return self._noise <= aim * SCHEMES[scheme][1]
@@ -221,9 +221,9 @@ class CertificateSearch:
         resolved = self.projections.options.step * self.detectable
         return UNDERESTIMATED_NOISE * ROUNDOFF * math.sqrt(float(value @ value)) / resolved if resolved else math.inf
 
-    def _stages(self, share: float) -> tuple[Stage, ...]:
+    def _stages(self, share: float) -> tuple[Plan, ...]:
         if self.columns_seen and self.rows_seen:
-            return (Stage(Plan(None, None), thresholds.TOLERANCE_PART),)
+            return (Plan(None, None, thresholds.TOLERANCE_PART),)
         return stages(share * self.miss, columns_seen=self.columns_seen, rows_seen=self.rows_seen)
 
     def _rows_agree(self) -> bool:
@@ -239,7 +239,7 @@ def spent(problem: Problem) -> int:
     return sum(astuple(problem.cost))
 
 
-def _first_able(stages: Sequence[Stage], start: int, left: float) -> int:
+def _first_able(stages: Sequence[Plan], start: int, left: float) -> int:
     """Number of the first stage from `start` on whose ratio is at least `left`; one past the last if there is none."""
     while start < len(stages) and not left <= stages[start].ratio:
         start += 1

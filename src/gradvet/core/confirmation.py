@@ -55,7 +55,7 @@ def _is_another_slope(context: Context, entry: Entry, d: Array) -> bool:
     if not slopes:
         return False
     error = min(abs(predicted - slope) for slope in slopes)
-    return error > _material(context, row) and max(slopes) - min(slopes) <= thresholds.CONFIRM_SPREAD * error
+    return error > _material(context, row) and max(slopes) - min(slopes) <= thresholds.PLATEAU_RTOL * error
 
 
 def _is_beyond_one_kink(context: Context, row: int, d: Array) -> bool:
@@ -66,8 +66,8 @@ def _is_beyond_one_kink(context: Context, row: int, d: Array) -> bool:
         return False
     low, high = min(slopes), max(slopes)
     beyond = max(low - predicted, predicted - high)
-    allowed = thresholds.CONFIRM_SPREAD * (high - low) + thresholds.CONFIRM_RTOL * max(abs(low), abs(high))
-    is_one_of_two = all(min(s - low, high - s) <= thresholds.CONFIRM_SPREAD * beyond for s in slopes)
+    allowed = thresholds.PLATEAU_RTOL * (high - low) + thresholds.GENERATED_RTOL * max(abs(low), abs(high))
+    is_one_of_two = all(min(s - low, high - s) <= thresholds.PLATEAU_RTOL * beyond for s in slopes)
     return beyond > allowed and is_one_of_two
 
 
@@ -87,7 +87,7 @@ def _converge(context: Context, d: Array, rows: slice) -> bool:
     points = _points_around(context)
     far, near = thresholds.CONFIRM_FAR, thresholds.CONFIRM_NEAR
     wide, narrow = (_spread(context, d, step, points) for step in (far, near))
-    noise = thresholds.CONFIRM_NOISE * context.peak_noise
+    noise = thresholds.ROUNDOFFS * context.peak_noise
     xp = namespace(noise)
     is_smooth = narrow.of_slopes <= wide.of_slopes / 8.0 + noise / near
     is_continuous = narrow.of_values <= wide.of_values / 8.0 + noise
@@ -115,7 +115,7 @@ def _slopes_of_row(context: Context, row: int, d: Array, error: float) -> list[f
     if not (math.isfinite(error) and error > _material(context, row)):
         return []
     shortest, longest = thresholds.CONFIRM_STEPS
-    resolving = thresholds.CONFIRM_NOISE * context.eps * value / (thresholds.CONFIRM_SPREAD * error)
+    resolving = thresholds.ROUNDOFFS * context.eps * value / (thresholds.PLATEAU_RTOL * error)
     step = min(longest, max(shortest, resolving))
     return [float(slope[row]) for slope, _ in _around(context, d, step, _points_around(context))]
 
@@ -123,7 +123,7 @@ def _slopes_of_row(context: Context, row: int, d: Array, error: float) -> list[f
 def _material(context: Context, row: int) -> float:
     largest = float(context.peak_noise[row]) / context.eps
     own = abs(float(context.problem.value[row]))
-    return max(thresholds.CONFIRM_RTOL * own, thresholds.CONFIRM_PEAK_RTOL * largest)
+    return max(thresholds.GENERATED_RTOL * own, thresholds.GENERATED_PEAK_RTOL * largest)
 
 
 def _tied_directions(context: Context, column: int) -> Iterator[Array]:

@@ -28,6 +28,7 @@ from gradvet.core.projections import Projections
 from gradvet.core.scaling import Scaling, step_lengths
 from gradvet.core.spaces import Array
 from gradvet.core.variants import FreshGradient
+from gradvet.core.variation_budget import VariationBudget
 from gradvet.core.vectors import all_finite, finite_part, namespace, peak
 from gradvet.options import Options
 
@@ -37,8 +38,8 @@ MAX_CACHED_JVPS = 4
 CONSTANT = 0.75
 """Value of the constant cotangent; exact in every floating-point format."""
 
-GIVEN, REFERENCE = "given", "float64"
-"""Names of the precisions in the ledger: that of the user's inputs, and the float64 reference."""
+GIVEN, FLOAT64, FLOAT32 = "given", "float64", "float32"
+"""Names of the precisions in the ledger: that of the user's inputs, and those of references."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +58,7 @@ class Record:
 
     ledger: Ledger = field(default_factory=Ledger)
     notes: list[str] = field(default_factory=list)
+    variations: VariationBudget = field(default_factory=VariationBudget)
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -97,6 +99,12 @@ class Context:
         changes = {"given_scaling": None, "given_direction": None, "_jvps": [], **changes}
         return replace(self, problem=problem, **changes)  # type: ignore[arg-type]
 
+    def release(self) -> None:
+        """Forget all that was computed: most of it are vectors of the size of the inputs."""
+        for name in [name for name in self.__dict__ if isinstance(getattr(type(self), name, None), cached_property)]:
+            del self.__dict__[name]
+        self._jvps.clear()
+
     # Precision and budget
 
     @property
@@ -110,7 +118,7 @@ class Context:
     @property
     def asked_resolution(self) -> float:
         """The resolution asked for: `power`, or a few spacings of the format if that is larger."""
-        return max(self.options.power, thresholds.ASKED_EPS * self.problem.eps)
+        return max(self.options.power, thresholds.INTERVAL_WIDTH * self.problem.eps)
 
     @property
     def is_double(self) -> bool:
@@ -193,7 +201,7 @@ class Context:
             return u
         middle = float(xp.sort(contribution)[contribution.shape[0] - some + (some - 1) // 2])
         # Coordinates that add nothing move in full: the quotient is infinite and clipped.
-        return u * xp.clip(middle / contribution, thresholds.MIN_BALANCE, 1.0)
+        return u * xp.clip(middle / contribution, 0.0, 1.0)
 
     def difference(self, u: Array) -> DirectionalDifference:
         """The directional difference at the step that suits the format. Two evaluations."""
@@ -291,8 +299,8 @@ class Context:
     @property
     def _row_floor(self) -> float:
         if self.is_generated:
-            return thresholds.GENERATED_ROW_FLOOR
-        return thresholds.ROW_FLOOR if self.is_double else thresholds.LOW_PRECISION_ROW_FLOOR
+            return thresholds.COARSE_ROW_FLOOR
+        return thresholds.ROW_FLOOR if self.is_double else thresholds.COARSE_ROW_FLOOR
 
     def cotangent(self, v: Array) -> Cotangent:
         """A cotangent, rounded to the outputs' formats, with its VJP."""
@@ -324,6 +332,11 @@ class Context:
     def _random_gradient(self) -> tuple[Array, Gradient]:
         v = self.problem.representable(self.problem.random(self.problem.codomain.size, Distribution.SHARP))
         return v, self.problem.gradient(v)
+
+    @cached_property
+    def repeated_vjp(self) -> Array:
+        """The VJP of the random cotangent once more, through the same graph unless passes are isolated."""
+        return self.problem.variants.again(self.random_vjp[0])
 
     @cached_property
     def constant_vjp(self) -> tuple[Array, Array]:

@@ -78,13 +78,15 @@ class ErrorScale:
     """Noise of the derivative under test."""
     unit: float = 0.0
     """Size of v·f if the outputs were of size one: the scale of values inside a function that cancel in its outputs."""
+    saturated: float = 0.0
+    """Roundoff of v·f by values of size one inside the function; 0 if the outputs themselves are larger."""
 
 
 def decide(fit: SlopeFit, scale: ErrorScale, power: float) -> Decision:
     """FAIL needs a clear, material and constant error; PASS needs agreement that could have shown one."""
     e, bar = fit.error.value, fit.error.error + scale.derivative_noise
     a, kink_bar = abs(fit.kink.value), fit.kink.error
-    material = max(min(thresholds.MATERIAL_EPS * scale.eps, thresholds.MATERIAL_MAX), thresholds.MATERIAL_MIN)
+    material = max(min(thresholds.ROUNDOFFS * scale.eps, thresholds.MATERIAL_MAX), thresholds.MATERIAL_MIN)
     material *= scale.slope
     few_steps = scale.eps > thresholds.COARSE_EPS
 
@@ -93,11 +95,10 @@ def decide(fit: SlopeFit, scale: ErrorScale, power: float) -> Decision:
 
     if not math.isfinite(bar) or math.isnan(e):
         return inconclusive(Reason.NOT_FINITE)
-    saturated = thresholds.SATURATED_EPS * scale.eps * scale.unit if scale.eps <= thresholds.DOUBLE_EPS else 0.0
-    if fit.is_quantised and max(scale.slope, abs(e), fit.rise) <= saturated:
+    if fit.is_quantised and max(scale.slope, abs(e), fit.rise) < scale.saturated:
         # Needed by the gallery cases `gelu_at_minus_nine` and `one_plus_erf_at_minus_six`: the values are multiples of
         # the roundoff of numbers of size one, and both slopes are below it.
-        return Decision(Verdict.PASS, Reason.AGREES, error=0.0, bar=saturated)
+        return Decision(Verdict.PASS, Reason.AGREES, error=0.0, bar=scale.saturated)
     if few_steps and not a + kink_bar < abs(e) and abs(e) > thresholds.CLEAR * bar + material:
         # With few steps, a kink next to the point looks like a slope.
         return inconclusive(Reason.PRECISION)
@@ -106,7 +107,7 @@ def decide(fit: SlopeFit, scale: ErrorScale, power: float) -> Decision:
         return inconclusive(Reason.STAIRS)
     if fit.jumps:
         return inconclusive(Reason.JUMP)
-    if fit.has_kink_plateau and a > thresholds.CLEAR * kink_bar and a > thresholds.KINK_MIN * scale.slope:
+    if fit.has_kink_plateau and a > thresholds.CLEAR * kink_bar and a > thresholds.KINK_RTOL * scale.slope:
         if abs(e) <= a * (1.0 + thresholds.KINK_EDGE) + bar + kink_bar:
             return Decision(Verdict.PASS, Reason.KINK, error=e, bar=bar)
         beyond = abs(e) - a
@@ -114,7 +115,7 @@ def decide(fit: SlopeFit, scale: ErrorScale, power: float) -> Decision:
             return Decision(Verdict.FAIL, Reason.OUTSIDE, error=e, bar=bar)
     if not abs(e) <= max(bar, material / 4.0):
         clear = abs(e) > thresholds.CLEAR * bar and abs(e) > material
-        doubtful = fit.is_denied or (few_steps and fit.unevenness > thresholds.UNEVEN)
+        doubtful = fit.is_denied or (few_steps and fit.unevenness > thresholds.VISIBLE_NOISE)
         if clear and fit.has_plateau and not fit.is_steep and not doubtful:
             return Decision(Verdict.FAIL, Reason.DISAGREES, error=e, bar=bar)
         if clear and doubtful:

@@ -20,6 +20,10 @@ MAX_PERMUTED = 100
 """Largest number of rows or columns that are compared with permutations of each other."""
 
 
+NEARLY = 0.1
+"""Relative difference of ratios that a wrong factor of one term among several explains."""
+
+
 def diagnose(
     numerical: Array,
     derivative: Array,
@@ -89,13 +93,16 @@ def _absent(case: _Case) -> str:
             "or an input that the derivative forgets."
         )
     if case.is_zero(case.numerical):
-        return "The function does not vary with this input, yet its derivative is not zero."
+        return (
+            "The outputs do not change when this input does, yet its derivative is not zero: look for an input that "
+            "the function ignores, an effect below the roundoff of the outputs, or state that is kept between calls."
+        )
     return ""
 
 
 def _indifferent(case: _Case) -> str:
     for side, found, expected, cause in (
-        ("output", case.derivative, case.numerical, "an incoming cotangent that is ignored or summed up"),
+        ("output", case.derivative, case.numerical, "a grad_output that is ignored or summed up"),
         ("input", case.derivative.T, case.numerical.T, "a sum, a mean or a broadcast over them"),
     ):
         if len(found) > 1 and case.same(found, found[:1, :]) and not case.same(expected, expected[:1, :]):
@@ -156,7 +163,8 @@ def _factor(case: _Case) -> str:
     if case.is_zero(a):
         return "The wrong entries are zero: look for a term, a row or a branch that the derivative leaves out."
     ratio = float(xp.sum(a * n)) / weight
-    if float(xp.max(xp.abs(a - ratio * n))) > case.alike * float(xp.max(xp.abs(a))) + 1e-300:
+    noise = thresholds.EQUAL_RATIO[0] * float(xp.max(xp.abs(a)))
+    if bool(xp.any(xp.abs(a - ratio * n) > case.alike * xp.abs(a) + noise)):
         return ""
     where = "everywhere" if case.same(case.derivative, ratio * case.numerical) else "in all the wrong entries"
     if math.isclose(ratio, -1.0, rel_tol=case.alike):
@@ -233,9 +241,34 @@ def _matching(case: _Case, found: Array, expected: Array) -> list[int] | None:
     return order
 
 
+def _nearly_factor(case: _Case) -> str:
+    """Ratios that differ a little: a part of the derivative has a wrong factor."""
+    ratios = _ratios(case)
+    if (
+        len(ratios) < 2
+        or not max(map(abs, ratios)) <= (1.0 + NEARLY) * min(map(abs, ratios))
+        or min(ratios) * max(ratios) <= 0.0
+    ):
+        return ""
+    return (
+        f"The ratios of the wrong entries are between {min(ratios):.4g} and {max(ratios):.4g}: look for a wrong factor "
+        "of one term among several."
+    )
+
+
+def _ratios(case: _Case) -> list[float]:
+    """Derivative over slope of the wrong entries that are not zero."""
+    xp = case.xp
+    telling = case.wrong & (xp.abs(case.numerical) > case.tolerance)
+    return [float(ratio) for ratio in case.derivative[telling] / case.numerical[telling]]
+
+
 def _place(case: _Case) -> str:
     xp, wrong = case.xp, case.wrong
-    sides = {"output": xp.any(wrong, axis=1), "input": xp.any(wrong, axis=0)}
+    # Rows and columns without any entry have nothing that could be wrong.
+    entries = wrong | (xp.abs(case.numerical) > case.tolerance)
+    rows, columns = xp.any(entries, axis=1), xp.any(entries, axis=0)
+    sides = {"output": xp.any(wrong, axis=1)[rows], "input": xp.any(wrong, axis=0)[columns]}
     if int(xp.count_nonzero(wrong)) == 1 and math.prod(case.shape) > 1:
         return "A single entry is wrong: look at how the derivative treats that element, its boundary or its index."
     for side, affected in sides.items():
@@ -249,7 +282,9 @@ def _place(case: _Case) -> str:
             return f"Only the last {number} {side} elements are affected: look for a tail that is handled apart."
         if number < len(affected) and bool(xp.all(affected[:number])):
             return f"Only the first {number} {side} elements are affected: look for a start that is handled apart."
-    return "No simple pattern (factor, sign, order, single row or column) explains the wrong entries."
+    ratios = _ratios(case)
+    spread = f": their ratios are between {min(ratios):.4g} and {max(ratios):.4g}" if len(ratios) > 1 else ""
+    return f"No simple pattern (factor, sign, order, single row or column) explains the wrong entries{spread}."
 
 
 PATTERNS: tuple[Callable[[_Case], str], ...] = (
@@ -261,5 +296,6 @@ PATTERNS: tuple[Callable[[_Case], str], ...] = (
     _offset,
     _transposed,
     _permuted,
+    _nearly_factor,
     _place,
 )

@@ -2,19 +2,18 @@
 
 A complex number is compared as one number: where the derivative under test is known by rows, an entry belongs to one
 real coordinate of an output and to one (real or complex) number of an input; where it is known by columns, the reverse.
-`Axis` says which side is which, so that the comparison itself is written once.
+`ToleranceMode.by_rows` says which side is which, so that the comparison itself is written once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import Enum
 
 from gradvet.core.certificate import Residual, forward_residual, larger, reverse_residual
-from gradvet.core.jacobians import BLOCK, ForwardJacobian, Jacobian, Numerical, ReverseJacobian
-from gradvet.core.localise import ByColumns, ByRows, EntrySearch, locate
+from gradvet.core.jacobians import BLOCK, CentralDifferences, ReverseJacobian, forward_columns
+from gradvet.core.localise import ByColumns, ByRows, locate
 from gradvet.core.miss_probability import Plan, resolving_ratio
 from gradvet.core.problem import Problem
 from gradvet.core.projections import OutOfReachError, Projections
@@ -29,11 +28,29 @@ MAX_KEPT_ENTRIES = 10_000
 """A pair of leaves with at most this many entries keeps its two matrices, for the diagnosis and the message."""
 
 
-class Axis(Enum):
-    """Which side of the Jacobian counts whole numbers; the other side counts real coordinates."""
+@dataclass(frozen=True, slots=True)
+class ToleranceMode:
+    """Reverse or forward mode as a comparison uses it: residual, search and price."""
 
-    INPUTS = "inputs"
-    OUTPUTS = "outputs"
+    name: str
+    by_rows: bool
+    """Whether the derivative is known by rows; then inputs count as whole numbers, and outputs by real coordinates."""
+    residual: Residual
+    search: type[ByRows] | type[ByColumns]
+
+    def price(self, problem: Problem) -> int:
+        """Evaluations and derivative passes that a sweep over all entries takes."""
+        rows, columns = problem.codomain.size, problem.domain.size
+        return 2 * columns + rows if self.by_rows else 3 * columns
+
+    def torch_price(self, problem: Problem) -> int:
+        """The same for torch's slow mode, which runs each backward pass twice."""
+        rows, columns = problem.codomain.size, problem.domain.size
+        return 2 * columns + 2 * rows + 4 if self.by_rows else 3 * columns + 1
+
+
+REVERSE = ToleranceMode("reverse", True, reverse_residual, ByRows)
+FORWARD = ToleranceMode("forward", False, forward_residual, ByColumns)
 
 
 @dataclass(slots=True)
@@ -75,8 +92,8 @@ class Pair:
 class Comparison:
     """Blocks of two Jacobians, compared as they come. `complete` says whether every entry was."""
 
-    def __init__(self, problem: Problem, tolerance: Tolerance, axis: Axis) -> None:
-        self.problem, self.tolerance, self.axis = problem, tolerance, axis
+    def __init__(self, problem: Problem, tolerance: Tolerance, mode: ToleranceMode) -> None:
+        self.problem, self.tolerance, self.by_rows = problem, tolerance, mode.by_rows
         self.pairs: dict[tuple[int, int], Pair] = {}
         self.complete = True
         self.miss = 0.0
@@ -106,7 +123,7 @@ class Comparison:
         if (output, source) not in self.pairs:
             rows = self.problem.codomain.leaves[output].coordinates
             columns = self.problem.domain.leaves[source].coordinates
-            counted = columns if self.axis is Axis.INPUTS else rows
+            counted = columns if self.by_rows else rows
             self.pairs[output, source] = Pair(output, source, rows.size * columns.size // counted.parts)
         return self.pairs[output, source]
 
@@ -115,16 +132,15 @@ class Comparison:
         output = self.problem.codomain.leaves[pair.output].coordinates
         source = self.problem.domain.leaves[pair.input].coordinates
         # Orient so that rows are real coordinates and columns are numbers.
-        by_inputs = self.axis is Axis.INPUTS
-        n, a = (numerical, derivative) if by_inputs else (numerical.T, derivative.T)
-        row_parts, parts = (output.parts, source.parts) if by_inputs else (source.parts, output.parts)
+        n, a = (numerical, derivative) if self.by_rows else (numerical.T, derivative.T)
+        row_parts, parts = (output.parts, source.parts) if self.by_rows else (source.parts, output.parts)
         difference = _modulus(a - n, parts)
         allowed = self.tolerance.absolute + self.tolerance.relative * _modulus(n, parts)
         # Where the differences are infinite the tolerance is too, and would allow anything.
         wrong = ~((difference <= allowed) & xp.isfinite(difference))
         rows_before = corner[0] - self.problem.codomain.offsets[pair.output]
         columns_before = corner[1] - self.problem.domain.offsets[pair.input]
-        first = rows_before if by_inputs else columns_before
+        first = rows_before if self.by_rows else columns_before
         for number, part in enumerate(("real", "imag") if row_parts == 2 else ("",)):
             rows = wrong[(number - first) % row_parts :: row_parts, :]
             pair.wrong[part] = pair.wrong.get(part, 0) + int(xp.count_nonzero(rows))
@@ -150,7 +166,7 @@ class Comparison:
         # Of a complex number, name the coordinate that differs more.
         parts = n.shape[1] // excess.shape[1]
         k = max(range(parts * j, parts * (j + 1)), key=lambda k: _or_infinite(abs(float(a[i, k] - n[i, k]))))
-        row, column = (i, k) if self.axis is Axis.INPUTS else (k, i)
+        row, column = (i, k) if self.by_rows else (k, i)
         return ComparedEntry(
             corner[0] + row,
             corner[1] + column,
@@ -189,33 +205,6 @@ MAX_DESCENTS = 4
 """Searches from different directions, to find more than one wrong entry."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToleranceMode:
-    """Reverse or forward mode as a comparison uses it: residual, search, Jacobian and price."""
-
-    name: str
-    axis: Axis
-    residual: Residual
-    search: Callable[[Projections], EntrySearch]
-    jacobian: Callable[[Projections], Jacobian]
-
-    def price(self, problem: Problem) -> int:
-        """Evaluations and derivative passes that a sweep over all entries takes."""
-        rows, columns = problem.codomain.size, problem.domain.size
-        return 2 * columns + rows if self.axis is Axis.INPUTS else 3 * columns
-
-    def torch_price(self, problem: Problem) -> int:
-        """The same for torch's slow mode, which runs each backward pass twice."""
-        rows, columns = problem.codomain.size, problem.domain.size
-        return 2 * columns + 2 * rows + 4 if self.axis is Axis.INPUTS else 3 * columns + 1
-
-
-REVERSE = ToleranceMode("reverse", Axis.INPUTS, reverse_residual, ByRows, ReverseJacobian)
-FORWARD = ToleranceMode(
-    "forward", Axis.OUTPUTS, forward_residual, ByColumns, lambda projections: ForwardJacobian(projections.problem)
-)
-
-
 def spare_evaluations(problem: Problem, mode: ToleranceMode) -> float:
     """Evaluations that a certificate may cost, and a search as many: with a sweep, a tenth more than torch's price."""
     return max(MIN_SPARE, (1.1 * mode.torch_price(problem) - mode.price(problem)) / 2.0)
@@ -240,16 +229,16 @@ def _descent_price(problem: Problem) -> float:
 def located(projections: Projections, mode: ToleranceMode, descents: int) -> Comparison:
     """The entries that a search from projections names, each compared with its own difference."""
     problem = projections.problem
-    found = Comparison(problem, projections.options.tolerance, mode.axis)
+    found = Comparison(problem, projections.options.tolerance, mode)
     found.complete = False
-    numerical = Numerical(projections)
-    for row, column in _located(projections, mode.search(projections), descents):
-        if mode.axis is Axis.INPUTS:
+    numerical = CentralDifferences(projections)
+    for row, column in _located(projections, mode, descents):
+        if mode.by_rows:
             start, stop = _number(problem.domain, column)
             entries = projections.row(row)[None, start:stop]
             found.add((row, start), numerical.columns(start, stop)[row : row + 1, :], entries)
         else:
-            derivative = ForwardJacobian(problem).columns(column, column + 1)
+            derivative = forward_columns(problem, column, column + 1)
             found.add((0, column), numerical.columns(column, column + 1), derivative)
     return found
 
@@ -259,10 +248,10 @@ def _may_search(projections: Projections) -> bool:
     return projections.problem.independent and not projections.options.exhaustive
 
 
-def _located(projections: Projections, search: EntrySearch, descents: int) -> list[tuple[int, int]]:
+def _located(projections: Projections, mode: ToleranceMode, descents: int) -> list[tuple[int, int]]:
     """Entries that seem wrong; none where the function raises along the directions of the search."""
     try:
-        return locate(projections, search, descents)
+        return locate(projections, mode.search, descents)
     except OutOfReachError:
         return []
 
@@ -278,18 +267,19 @@ def _number(domain: Space, column: int) -> tuple[int, int]:
 def sweep(projections: Projections, mode: ToleranceMode) -> Comparison:
     """Every entry, in blocks of columns; of a block that random cotangents certify no entry is computed."""
     problem = projections.problem
-    numerical, derivative = Numerical(projections), mode.jacobian(projections)
-    comparison = Comparison(problem, projections.options.tolerance, mode.axis)
+    numerical, reverse = CentralDifferences(projections), ReverseJacobian(projections)
+    comparison = Comparison(problem, projections.options.tolerance, mode)
     for start, stop in _blocks(problem.domain, problem.codomain.size):
         block = numerical.columns(start, stop)
-        if isinstance(derivative, ReverseJacobian):
-            if not _suspicious(projections, block, start, stop):
-                comparison.miss = projections.options.miss
-                continue
-            if comparison.disagrees and not derivative.fits:
-                comparison.complete = False
-                break
-        comparison.add((0, start), block, derivative.columns(start, stop))
+        if not mode.by_rows:
+            comparison.add((0, start), block, forward_columns(problem, start, stop))
+        elif not _suspicious(projections, block, start, stop):
+            comparison.miss = projections.options.miss
+        elif comparison.disagrees and not reverse.fits:
+            comparison.complete = False
+            break
+        else:
+            comparison.add((0, start), block, reverse.columns(start, stop))
     return comparison
 
 

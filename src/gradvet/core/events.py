@@ -6,14 +6,37 @@ The drop-in functions return True or raise, and tests call checks in many ways: 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ContextDecorator, contextmanager
 
 from gradvet.core.results import Report
 
+_LOCK = threading.RLock()
+
+
+class _OneAtATime(ContextDecorator):
+    """Lets one thread at a time run the functions that it decorates, and that thread run one inside another.
+
+    The lock's own methods, written in C, are used: an interruption comes before or after them.
+    """
+
+    __enter__ = staticmethod(_LOCK.__enter__)
+    __exit__ = staticmethod(_LOCK.__exit__)
+
+
+one_at_a_time = _OneAtATime()
+"""Decorates what runs a check: inputs, parameters, random generators and warnings filters belong to all threads."""
+
 Listener = Callable[[Report], object]
 
+Watch = Callable[[Report], Report]
+
+ShowStage = Callable[[str], object]
+
 _listeners: list[Listener] = []
+_watches: list[Watch] = []
+_stages: list[ShowStage] = []
 _seeds: list[int] = []
 
 
@@ -42,6 +65,23 @@ def listening(listen: Listener, seed: int | None = None) -> Iterator[None]:
             _seeds.remove(given)
 
 
+@contextmanager
+def watching(watch: Watch) -> Iterator[None]:
+    """Let every `check` inside return `watch(report)` in place of its report."""
+    _watches.append(watch)
+    try:
+        yield
+    finally:
+        _watches.remove(watch)
+
+
+def watched(report: Report) -> Report:
+    """The report to hand to the user."""
+    for watch in list(_watches):
+        report = watch(report)
+    return report
+
+
 def fresh_seed() -> int:
     """The seed that was asked for last, or a fresh one from the system's source of randomness."""
     return _seeds[-1] if _seeds else int.from_bytes(os.urandom(4), "little")
@@ -57,3 +97,19 @@ def publish(report: Report) -> Report:
     for listen in list(_listeners):
         listen(report)
     return report
+
+
+@contextmanager
+def showing_stages(show: ShowStage) -> Iterator[None]:
+    """Tell `show` what a long check inside is doing."""
+    _stages.append(show)
+    try:
+        yield
+    finally:
+        _stages.remove(show)
+
+
+def announce_stage(stage: str) -> None:
+    """Say what begins now."""
+    for show in list(_stages):
+        show(stage)

@@ -81,20 +81,24 @@ NOTHING = SlopeFit(Estimate(0.0, math.inf), Estimate(0.0, math.inf), has_plateau
 
 def fit_slope(sweep: StepSweep) -> SlopeFit:
     """Both sides where both are finite, otherwise the side that is."""
-    rise, is_quantised = _rise(sweep), any(not any(counts) for counts in sweep.changed)
+    is_quantised = any(not any(counts) for counts in sweep.changed)
     finite = [math.isfinite(p) and math.isfinite(m) for p, m in zip(sweep.plus, sweep.minus, strict=True)]
     both = _usable(sweep, finite)
     if len(both) >= thresholds.PLATEAU_STEPS + 1:
-        return replace(_two_sided(sweep, both), has_stairs=_has_stairs(sweep), rise=rise, is_quantised=is_quantised)
+        fit = replace(_two_sided(sweep, both), has_stairs=_has_stairs(sweep), is_quantised=is_quantised)
+        return replace(fit, rise=_rise(sweep, fit))
     for values in (sweep.plus, [-value for value in sweep.minus]):
         kept = _usable(sweep, [math.isfinite(value) for value in values])
         if len(kept) >= thresholds.PLATEAU_STEPS + 1:
-            return replace(_one_sided(sweep, kept, values), rise=rise, is_quantised=is_quantised)
+            fit = replace(_one_sided(sweep, kept, values), is_quantised=is_quantised)
+            return replace(fit, rise=_rise(sweep, fit))
     return NOTHING
 
 
-def _rise(sweep: StepSweep) -> float:
-    return sweep.rise if sweep.rise > thresholds.FLAT_NOISE * sweep.noise_floor else 0.0
+def _rise(sweep: StepSweep, fit: SlopeFit) -> float:
+    """The largest change of v·f; 0 where it is roundoff, which may be many floors deep inside a model."""
+    noise = sweep.noise_floor * max(1.0, fit.unevenness)
+    return sweep.rise if sweep.rise > thresholds.ROUNDOFFS * noise else 0.0
 
 
 def _usable(sweep: StepSweep, finite: Sequence[bool]) -> list[int]:

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gradvet.core import thresholds
-from gradvet.core.certificate import GROWTH, MIN_COUPLED_INPUTS, ROUNDOFF, is_fine_enough, is_true_to_step
-from gradvet.core.entrywise import Axis, ComparedEntry, Comparison, ToleranceMode, located, sweep
+from gradvet.core.certificate import GROWTH, MIN_COUPLED_INPUTS, is_fine_enough, is_true_to_step
+from gradvet.core.entrywise import ComparedEntry, Comparison, ToleranceMode, located, sweep
 from gradvet.core.miss_probability import Plan, resolving_ratio
-from gradvet.core.projections import SCHEMES, SHORT, WITHIN, OutOfReachError, Projections, TwoSidedDifference
+from gradvet.core.problem import Problem
+from gradvet.core.projections import SCHEMES, SHORT, WITHIN, OutOfReachError, ProbeDirection, Projections
 from gradvet.core.spaces import Array, Space
 from gradvet.core.vectors import namespace
 
@@ -44,6 +45,9 @@ number is for a derivative that torch's criterion accepts."""
 UnitVectors = Callable[[int], Array]
 """Draws a vector of a given size with random entries in [0, 1), divided by its norm."""
 
+Draw = Callable[[Problem], UnitVectors]
+"""Prepares the draw of unit vectors for a problem."""
+
 
 @dataclass(frozen=True, slots=True)
 class FastDecision:
@@ -61,13 +65,13 @@ class FastDecision:
         return self.comparison is None and self.projected is None
 
 
-def decide(projections: Projections, mode: ToleranceMode, draw: UnitVectors) -> FastDecision:
+def decide(projections: Projections, mode: ToleranceMode, draw: Draw) -> FastDecision:
     """Calls the function and its derivative at most three times as often as torch's fast mode before it accepts."""
     test = ProjectionTest(projections, mode)
     miss = test.certified()
     if miss is not None:
         return FastDecision(miss)
-    refused = next(torch_refusals(projections, mode, draw), None)
+    refused = next(torch_refusals(projections, mode, draw(projections.problem)), None)
     if refused is None and not test.disagrees:
         return FastDecision()
     projections.release()
@@ -95,7 +99,7 @@ class ProjectionTest:
         coupled = problem.domain.size > MIN_COUPLED_INPUTS * problem.codomain.size
         self.scheme = WITHIN if coupled else SHORT
         self.width = SCHEMES[self.scheme][1]
-        self.rows_seen = mode.axis is Axis.OUTPUTS or projections.sees_all_rows
+        self.rows_seen = not mode.by_rows or projections.sees_all_rows
         self.detectable = options.tolerance.absolute / math.sqrt(max(problem.domain.parts, problem.codomain.parts))
         self.may_certify = self.detectable > 0.0 and problem.independent and is_true_to_step(projections)
 
@@ -151,12 +155,12 @@ class ProjectionTest:
             return False
         return all(residual is not None and _largest(residual) <= ratio * self.detectable for residual in both)
 
-    def _residual(self, difference: TwoSidedDifference | None, cotangents: int = 1) -> Array | None:
+    def _residual(self, difference: ProbeDirection | None, cotangents: int = 1) -> Array | None:
         """v·D - (Jᵀv)·d for each cotangent, or D - J d for each row, per step."""
         if difference is None:
             return None
-        odd, displacement = difference.odd, difference.displacement
-        if self.mode.axis is Axis.OUTPUTS:
+        odd, displacement = difference.difference, difference.displacement
+        if not self.mode.by_rows:
             return (odd - self.projections.problem.jvp(displacement)) / difference.step
         probes = self.projections.probe_cotangents(cotangents)
         return namespace(odd).stack([probe.v @ odd - probe.vjp @ displacement for probe in probes]) / difference.step
@@ -175,15 +179,16 @@ class ProjectionTest:
         ratio = self._ratio(ATTEMPT_SHARES[attempt], 1)
         return _largest(residual) <= ratio * self.detectable and is_fine_enough(self.projections, width, ratio)
 
-    def _beyond(self, wide: TwoSidedDifference, narrow: TwoSidedDifference, of_wide: Array, of_narrow: Array) -> bool:
+    def _beyond(self, wide: ProbeDirection, narrow: ProbeDirection, of_wide: Array, of_narrow: Array) -> bool:
         """Whether neither curvature nor noise nor a kink explains the residual at the smaller step.
 
         The even parts at steps 4h and h, the latter times 16, cancel for a smooth function: what is left of them is
         noise, or a kink. The residuals at both steps differ by the curvature.
         """
         xp = namespace(of_narrow)
-        size = xp.abs(self.projections.problem.value[: narrow.even.shape[0]])
-        noise = xp.abs(wide.even / SECOND_STEP_RATIO**2 - narrow.even) + ROUNDOFF * size
+        problem = self.projections.problem
+        size = xp.abs(problem.value[: narrow.even.shape[0]])
+        noise = xp.abs(wide.even / SECOND_STEP_RATIO**2 - narrow.even) + problem.eps / 2.0 * size
         # The noise of one row may be small by chance, so the median relative noise of the rows is the least.
         usual = float(xp.sort(noise / (size + sys.float_info.min))[noise.shape[0] // 2])
         noise = xp.maximum(noise, usual * size) if math.isfinite(usual) else noise
@@ -192,7 +197,7 @@ class ProjectionTest:
 
     def _combined(self, noise: Array) -> Array:
         """The noise of rows as noise of the residuals."""
-        if self.mode.axis is Axis.OUTPUTS:
+        if not self.mode.by_rows:
             return noise
         xp = namespace(noise)
         weighted = [xp.abs(probe.v) * noise for probe in self.projections.probe_cotangents(1)]
@@ -207,9 +212,9 @@ def torch_refusals(projections: Projections, mode: ToleranceMode, draw: UnitVect
     complex numbers, torch takes the parts of outputs one by one in reverse mode and those of inputs in forward mode.
     """
     problem, tolerance = projections.problem, projections.options.tolerance
-    together = mode.axis is Axis.OUTPUTS
+    together = not mode.by_rows
     directions = [_by_part(problem.domain, leaf, draw, together) for leaf in range(len(problem.domain.leaves))]
-    if mode.axis is Axis.OUTPUTS:
+    if not mode.by_rows:
         for source, parts in enumerate(directions):
             for part, u in reversed(list(enumerate(parts))):
                 numerical = _slope(projections, source, part, u)
@@ -310,7 +315,7 @@ def _is_wrong(projections: Projections, entry: ComparedEntry) -> bool:
             found = projections.two_sided_along(unit, width)
         except OutOfReachError:
             return False
-        slopes.append(float(found.odd[entry.row]) / found.step)
+        slopes.append(float(found.difference[entry.row]) / found.step)
         bends.append(abs(float(found.even[entry.row])) / found.step)
     if not all(map(math.isfinite, slopes)) or not math.isfinite(entry.derivative):
         return not math.isfinite(entry.derivative) and all(map(math.isfinite, slopes))

@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 from gradvet.core import thresholds
-from gradvet.core.problem import Evaluation, Move, Problem
-from gradvet.core.spaces import Array, Space
+from gradvet.core.problem import Move, Problem
+from gradvet.core.spaces import Array
 from gradvet.core.vectors import all_finite, dot, namespace, norm
 
 
@@ -41,16 +40,11 @@ LEAST_STEP = 1e-3
 """Rounding is taken to leave at least this part of a step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of the Jacobian by differences, with an error bar for each entry."""
+def column(problem: Problem, index: int, step: float) -> tuple[Array, Array]:
+    """Column `index` of the Jacobian by differences at the step given, and an error bar for each entry.
 
-    value: Array
-    error: Array
-
-
-def column(problem: Problem, index: int, step: float) -> Column:
-    """Column `index` at the step given, with its error bar: truncation seen against twice the step, and roundoff."""
+    The error bar is the truncation error seen against twice the step, and roundoff.
+    """
     displacement = problem.zeros(problem.domain.size)
     displacement[index] = step
     xp = namespace(displacement)
@@ -60,14 +54,14 @@ def column(problem: Problem, index: int, step: float) -> Column:
     try:
         far, mirrored_far = problem.evaluate(move, (2.0, -2.0))
     except Exception:  # the function ends between one step and two: nothing is known about the error
-        return Column(value, xp.full_like(value, float("inf")))
+        return value, xp.full_like(value, float("inf"))
     # D(2h) - D(h) = 3 · h²/6 · f''' + ..., so a third of it is D(h)'s own truncation error.
     truncation = xp.abs((far - mirrored_far) / (4.0 * step) - value) / 3.0
     roundoff = 2.0 * xp.finfo(value.dtype).eps * xp.abs(near) / step
     # The step itself is rounded to the inputs' precision, so that the slope is value / (1 ± coarseness).
     coarseness = problem.coarseness(step)
     rounding = coarseness / max(1.0 - coarseness, LEAST_STEP)
-    return Column(value, truncation + roundoff + rounding * xp.abs(value))
+    return value, truncation + roundoff + rounding * xp.abs(value)
 
 
 SWEEPS = ((2.0**-40, -4, 24), (2.0**-20, -3, 18), (2.0**-9, -2, 12), (1.0, -1, 9))
@@ -89,7 +83,7 @@ class DirectionalDifference:
     @classmethod
     def along(cls, problem: Problem, u: Array, step: float) -> DirectionalDifference:
         """Two evaluations of the function, at +step·u and -step·u."""
-        return cls(problem, u, step, *_parts(problem, u, step))
+        return cls(problem, u, step, *slope_and_bend(problem, u, step))
 
     @cached_property
     def at_twice_the_step(self) -> DirectionalDifference:
@@ -107,7 +101,7 @@ class DirectionalDifference:
         return all_finite(self.odd)
 
 
-def _parts(problem: Problem, u: Array, step: float) -> tuple[Array, Array, Array]:
+def slope_and_bend(problem: Problem, u: Array, step: float) -> tuple[Array, Array, Array]:
     """Displacement, odd part [f(x+hu) - f(x-hu)]/2h and even part [f(x+hu) + f(x-hu) - 2f(x)]/2h."""
     rows = problem.codomain.size
     f0 = problem.value[:rows]
@@ -148,26 +142,19 @@ class StepSweep:
         return sum(self.changed[level])
 
 
-class Evaluable(Protocol):
-    """What a step sweep needs of a problem."""
-
-    @property
-    def codomain(self) -> Space: ...
-    @property
-    def value(self) -> Array: ...
-    def evaluate_at(self, displacement: Array) -> Evaluation: ...
-
-
 def sweep_steps(
-    problem: Evaluable,
+    problem: Problem,
     u: Array,
     predictions: Sequence[Prediction],
     repeat_noise: Array,
     steps: Sequence[float],
     eps: float,
 ) -> list[StepSweep]:
-    """One sweep along u for each prediction; two evaluations a step for all of them together."""
-    rows, xp = problem.codomain.size, namespace(u)
+    """One sweep along u for each prediction; two evaluations a step for all of them together.
+
+    Cotangents and `repeat_noise` are about the differentiable outputs, or about all of them.
+    """
+    rows, xp = repeat_noise.shape[0], namespace(u)
     f0 = problem.value[:rows]
     residuals: list[tuple[list[float], list[float]]] = [([], []) for _ in predictions]
     changed: list[list[tuple[int, int]]] = [[] for _ in predictions]
@@ -231,10 +218,10 @@ def _constant_step(eps: float) -> float:
 
 def slope_along(problem: Problem, u: Array, step: float) -> tuple[Array, Array]:
     """J·u by one central difference, and the displacement per unit of the step. Two evaluations."""
-    displacement, odd, _ = _parts(problem, u, step)
+    displacement, odd, _ = slope_and_bend(problem, u, step)
     return odd, displacement
 
 
 def bend_along(problem: Problem, u: Array, step: float) -> Array:
     """Half the change of slope at the point along u, for every output. Two evaluations."""
-    return _parts(problem, u, step)[2]
+    return slope_and_bend(problem, u, step)[2]

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gradvet.core.problem import Problem
+from gradvet.core.reference_comparison import Format
 from gradvet.core.results import Report
+from gradvet.core.spaces import Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,12 @@ class Request:
     inputs: Any
     kwargs: Mapping[str, Any] | None = None
     surrogate: Callable[..., Any] | None = None
+    reference: Callable[..., Any] | None = None
+    """Another implementation of the same function, with which values and gradients are compared."""
+    argnums: tuple[int, ...] | None = None
+    """Numbers of the positional arguments that are checked; None: all that can be, and the parameters."""
+    safe_devices: tuple[str, ...] = ("cpu",)
+    """Kinds of devices on which kernels are called with other shapes and alignments in this process."""
 
     @property
     def positional(self) -> tuple[Any, ...]:
@@ -86,8 +94,8 @@ class PointRequest:
 class Frontend(Protocol):
     """One framework. Problems that it receives are those that it made."""
 
-    def bind(self, request: Request, *, widened: bool = False) -> Binding:
-        """Find the tensors in what the user passed; `widened` makes them double precision."""
+    def bind(self, request: Request) -> Binding:
+        """Find the tensors in what the user passed."""
         ...
 
     def problem(self, binding: Any, seed: int, *, masked: bool = False) -> Problem:
@@ -98,9 +106,29 @@ class Frontend(Protocol):
         """The problem at another point. Calls the function."""
         ...
 
+    def isolated(self, problem: Problem, seed: int) -> Problem:
+        """The problem with a forward pass, on copies of the inputs, for every backward pass. Calls the function."""
+        ...
+
+    def restricted(self, problem: Problem, leaves: Sequence[int], seed: int) -> Problem:
+        """The problem with these inputs alone; the others are constants. Calls the function."""
+        ...
+
     def binding(self, problem: Problem) -> Binding: ...
     def reference(self, problem: Problem, request: Request, seed: int) -> Problem | None:
-        """The problem in float64; None if the function refuses float64 or returns other values there."""
+        """The problem in float64, else in float32 where that is wider; None if the function has no such version."""
+        ...
+
+    def plain_problem(self, problem: Problem, request: Request, seed: int) -> tuple[Problem, Request]:
+        """The problem of `request.reference` at the same point and from the same random state, and its own request."""
+        ...
+
+    def formats(self, problem: Problem, space: Space) -> list[Format]:
+        """Shape and format of each leaf of a space of the problem."""
+        ...
+
+    def cast(self, request: Request, dtype: Any) -> tuple[str, Request]:
+        """The name of a dtype, and the request with inputs, parameters and buffers in it."""
         ...
 
     def second_order(self, problem: Problem, composition: str, seed: int) -> Problem:
@@ -118,8 +146,12 @@ class Frontend(Protocol):
         """Whether an input has a shape that could be changed."""
         ...
 
-    def may_crash(self, problem: Problem) -> bool:
-        """Whether kernels of the user on a device could end the process at other shapes."""
+    def device_type(self, problem: Problem) -> str:
+        """The kind of device on which the inputs are."""
+        ...
+
+    def has_lost_device(self, problem: Problem) -> bool:
+        """Whether a kernel made the device of the problem unusable. Waits for the device."""
         ...
 
     def preserved_state(self, function: Any, arguments: Sequence[Any]) -> AbstractContextManager[None]:
@@ -127,6 +159,10 @@ class Frontend(Protocol):
         ...
 
     def preserved_random_state(self) -> AbstractContextManager[None]: ...
+    def custom_rules(self, problem: Problem) -> list[Any]:
+        """The classes with derivatives of the user's own in the graph of a problem."""
+        ...
+
     def is_unsupported(self, error: BaseException) -> bool:
         """Whether an exception says that the framework does not offer what was asked for."""
         ...

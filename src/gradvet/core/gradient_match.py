@@ -44,7 +44,7 @@ def gradient_mismatch(context: Context, v: Array, found: Array, expected: Array)
     allowed = _allowed(context, v, expected) + context.options.accuracy * peak(expected)
     if not bool(xp.any(difference > allowed)):
         return None
-    allowed = xp.maximum(allowed, thresholds.SAME_GRADIENT_RESPONSE * _response(context, v))
+    allowed = xp.maximum(allowed, thresholds.RESPONSE_FACTOR * _response(context, v))
     excess = difference / (allowed + 1e-300)
     index = int(xp.argmax(excess))
     if not float(excess[index]) > 1.0:
@@ -62,17 +62,17 @@ def _allowed(context: Context, v: Array, expected: Array) -> Array:
     size = finite_part(xp.abs(expected))
     if not context.is_double:
         noise = xp.maximum(eps * smoothed_noise(size, problem.domain), natural_noise(context, v))
-        return min(thresholds.SAME_GRADIENT_ROUNDOFF_LOW, thresholds.SAME_GRADIENT_PART / eps) * noise
+        return min(thresholds.ROUNDOFFS, thresholds.LOW_PRECISION_PART / eps) * noise
     parts = []
     for number in range(len(problem.domain.leaves)):
         part = problem.domain.slice(number)
-        relative = max(thresholds.SAME_GRADIENT_MIN, problem.eps**thresholds.SAME_GRADIENT_POWER)
+        relative = thresholds.SCREEN_RTOL
         if eps > problem.eps:
-            relative = max(relative, eps**thresholds.SAME_GRADIENT_POWER_LOW)
-        roundoff = thresholds.SAME_GRADIENT_ROUNDOFF * output_roundoff(context, v, part)
+            relative = max(relative, eps**thresholds.LOW_PRECISION_POWER)
+        roundoff = thresholds.ROUNDOFFS * output_roundoff(context, v, part)
         parts.append(xp.full_like(size[part], max(relative * peak(size[part]), roundoff)))
     lengths = xp.where(context.lengths > 0.0, context.lengths, xp.ones_like(context.lengths))
-    cancelled = problem.eps**thresholds.CANCELLED_POWER * peak(size * context.lengths) / lengths
+    cancelled = problem.eps**thresholds.FAINT_POWER * peak(size * context.lengths) / lengths
     return xp.maximum(xp.concat(parts), cancelled)
 
 
@@ -81,17 +81,18 @@ def natural_noise(context: Context, v: Array) -> Array:
 
     It covers roundoff inside the function that a change of the inputs does not show, as where terms cancel exactly.
     """
-    xp = namespace(v)
-    product = finite_part(v * context.problem.value[: v.shape[0]])
+    problem, xp = context.problem, namespace(v)
+    product = finite_part(v * problem.value[: v.shape[0]])
     typical = math.sqrt(dot(product, product) / max(1, int(xp.count_nonzero(product))))
-    # Where many inputs make up few outputs, each contributes less.
-    typical /= max(1.0, context.problem.domain.size / context.problem.codomain.size)
     unit = math.sqrt(dot(v, v) / max(1, int(xp.count_nonzero(v))))
-    if typical <= thresholds.DOUBLE_EPS * unit:
-        # Saturated outputs: the values inside that cancel are of size one.
-        typical = unit
     lengths = xp.where(context.lengths > 0.0, context.lengths, xp.ones_like(context.lengths))
-    return context.problem.eps * typical / lengths
+    noise = problem.eps / lengths
+    for number, leaf in enumerate(problem.domain.leaves):
+        # Where many elements of an input make up few outputs, each contributes less.
+        share = typical / max(1.0, leaf.coordinates.size / problem.codomain.size)
+        # Saturated outputs: the values inside that cancel are of size one.
+        noise[problem.domain.slice(number)] *= unit if share <= thresholds.DOUBLE_EPS * unit else share
+    return noise
 
 
 def output_roundoff(context: Context, v: Array, part: slice) -> float:
@@ -136,11 +137,15 @@ def value_roundoff(context: Context) -> Array:
 
     Elements at a kink (padding, ties) then stay there, where another displacement would change their derivative.
     """
+    return 0.5 * context.problem.eps * finite_part(context.problem.point) * value_signs(context)
+
+
+def value_signs(context: Context) -> Array:
+    """A random sign for every input, the same for equal values: a random function of the value gives it."""
     problem, point = context.problem, finite_part(context.problem.point)
     xp = namespace(point)
     frequency, phase = (float(number) for number in 1e6 * problem.random(2, Distribution.SHARP))
-    # A random function of the value gives the sign.
-    return 0.5 * problem.eps * point * xp.sign(xp.sin(frequency * point / (peak(point) or 1.0) + phase))
+    return xp.sign(xp.sin(frequency * point / (peak(point) or 1.0) + phase))
 
 
 def input_roundoff(context: Context) -> Array:
@@ -160,7 +165,7 @@ def derivative_jitter(context: Context, v: Array, u: Array, error: float) -> flo
         return 0.0
     found: list[float] = []
     for number in range(MAX_JITTER_PAIRS):
-        if number >= JITTER_PAIRS and (max(found) - min(found)) * thresholds.JITTER_EXPLAINS < abs(error):
+        if number >= JITTER_PAIRS and (max(found) - min(found)) * thresholds.RESPONSE_FACTOR < abs(error):
             break
         tiny = 2.0 * input_roundoff(context)
         if context.is_generated:
@@ -176,3 +181,13 @@ def cancelled_slope(context: Context, v: Array) -> float:
     slope = context.slope_of(context.first)
     # A row of no slope at all has no such roundoff.
     return share * peak(slope) * norm(v, namespace(v).astype(slope != 0.0, v.dtype))
+
+
+def saturated_roundoff(context: Context, v: Array) -> float:
+    """Roundoff of v·f by values of size one inside the function; 0 if the outputs themselves are larger.
+
+    Only in double precision. Needed by `gelu_at_minus_nine` and `one_plus_erf_at_minus_six`.
+    """
+    roundoff = thresholds.ROUNDOFFS * context.eps * norm(v, v * 0.0 + 1.0)
+    size = norm(v, context.problem.value[: v.shape[0]])
+    return roundoff if context.is_double and context.eps * size <= roundoff else 0.0

@@ -1,7 +1,7 @@
 """Jacobians by blocks of columns: by differences, by forward mode, by reverse mode.
 
-Each gives `columns(start, stop)`, a matrix of outputs × (stop - start) in real coordinates. Memory is bounded by the
-block; only rows of a small Jacobian are kept.
+Each gives the columns from `start` to `stop`, a matrix of outputs × (stop - start) in real coordinates. Memory is
+bounded by the block; only rows of a small Jacobian are kept.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import cached_property
-from typing import Protocol
 
 from gradvet.core import thresholds
 from gradvet.core.finite_differences import CENTRAL
@@ -39,12 +38,6 @@ CACHED_NUMBERS = 2**17
 """Numbers that enter and leave one vectorised call: more do not fit the processor's caches."""
 
 
-class Jacobian(Protocol):
-    """A matrix of outputs × inputs that is known by blocks of columns."""
-
-    def columns(self, start: int, stop: int) -> Array: ...
-
-
 def agree(batched: Array, plain: Array, tolerance: Tolerance) -> bool:
     """Whether a vectorised result differs from that of plain calls by a small part of the tolerance only."""
     xp = namespace(plain)
@@ -56,11 +49,42 @@ BatchEvaluator = Callable[[Array], Array | None]
 """The outputs at several displaced points, a row for each; None where that is impossible."""
 
 
-class BatchedEvaluation:
-    """Columns of differences from vectorised calls, where these agree with plain calls and are faster."""
+class CentralDifferences:
+    """The Jacobian by central differences, one coordinate at a time, divided by the nominal step as torch does.
+
+    Differences come from vectorised calls where these agree with plain calls and are faster.
+    """
 
     def __init__(self, projections: Projections) -> None:
-        self.projections = projections
+        self.projections, self.problem, self.step = projections, projections.problem, projections.options.step
+
+    def columns(self, start: int, stop: int) -> Array:
+        """The codomain's rows of some columns."""
+        return self.everything(start, stop)[: self.problem.codomain.size, :]
+
+    def everything(self, start: int, stop: int) -> Array:
+        """The same with the rows of the outputs without derivative below."""
+        if (batch := self._together(start, stop)) is not None:
+            return batch.T / self.step
+        found = []
+        displacement = self.problem.zeros(self.problem.domain.size)
+        for index in range(start, stop):
+            displacement[index] = self.step
+            found.append(self._difference(displacement) / self.step)
+            displacement[index] = 0.0
+        return namespace(displacement).stack(found, axis=1)
+
+    def _difference(self, displacement: Array) -> Array:
+        if self._fine:
+            return CENTRAL.along(self.problem, self.problem.move(displacement))
+        # In low precision each side is rounded by itself: x - h may be at another distance from x than x + h.
+        ahead = self.problem.evaluate(self.problem.move(displacement), (1.0,))[0]
+        behind = self.problem.evaluate(self.problem.move(-displacement), (1.0,))[0]
+        return (ahead - behind) / 2.0
+
+    @cached_property
+    def _fine(self) -> bool:
+        return self.problem.keeps(self.step, SAME_STEP_RTOL)
 
     @cached_property
     def trusted(self) -> BatchEvaluator | None:
@@ -68,7 +92,7 @@ class BatchedEvaluation:
 
         Calls the function at four points and the vectorised one at ten.
         """
-        projections, problem = self.projections, self.projections.problem
+        projections, problem = self.projections, self.problem
         if not problem.independent:
             return None
         try:
@@ -95,9 +119,9 @@ class BatchedEvaluation:
         found = (values[-2, :] - values[-1, :])[: plain.shape[0]] / 2.0
         return agree(found / direction.step, plain / direction.step, self.projections.options.tolerance)
 
-    def differences(self, start: int, stop: int) -> Array | None:
+    def _together(self, start: int, stop: int) -> Array | None:
         """[f(x + h e_j) - f(x - h e_j)] / 2, a row for each column; None if they are better evaluated one by one."""
-        problem = self.projections.problem
+        problem = self.problem
         if stop - start < MIN_BATCH or problem.domain.size < MIN_COLUMNS or self.trusted is None:
             return None
         numbers = problem.domain.size + problem.codomain.size + problem.nondifferentiable.size
@@ -106,10 +130,10 @@ class BatchedEvaluation:
         return None if any(block is None for block in found) else _concat(found)
 
     def _block(self, start: int, stop: int) -> Array | None:
-        problem, number = self.projections.problem, stop - start
+        problem, number = self.problem, stop - start
         xp = namespace(problem.zeros(1))
         ahead = problem.zeros((number, problem.domain.size))
-        ahead[:, start:stop] += self.projections.options.step * xp.eye(number, dtype=ahead.dtype, device=ahead.device)
+        ahead[:, start:stop] += self.step * xp.eye(number, dtype=ahead.dtype, device=ahead.device)
         assert self.trusted is not None
         values = self.trusted(xp.concat([ahead, -ahead]))
         return None if values is None else (values[:number, :] - values[number:, :]) / 2.0
@@ -119,53 +143,15 @@ def _concat(blocks: list[Array | None]) -> Array:
     return namespace(blocks[0]).concat(blocks, axis=0)
 
 
-class Numerical:
-    """The Jacobian by central differences, one coordinate at a time, divided by the nominal step as torch does."""
-
-    def __init__(self, projections: Projections) -> None:
-        self.problem, self.step = projections.problem, projections.options.step
-        self._batched = BatchedEvaluation(projections)
-        self._fine = self.problem.keeps(self.step, SAME_STEP_RTOL)
-
-    def columns(self, start: int, stop: int) -> Array:
-        """The codomain's rows of some columns."""
-        return self.everything(start, stop)[: self.problem.codomain.size, :]
-
-    def everything(self, start: int, stop: int) -> Array:
-        """The same with the rows of the outputs without derivative below."""
-        if (batch := self._batched.differences(start, stop)) is not None:
-            return batch.T / self.step
-        found = []
-        displacement = self.problem.zeros(self.problem.domain.size)
-        for index in range(start, stop):
-            displacement[index] = self.step
-            found.append(self._difference(displacement) / self.step)
-            displacement[index] = 0.0
-        return namespace(displacement).stack(found, axis=1)
-
-    def _difference(self, displacement: Array) -> Array:
-        if self._fine:
-            return CENTRAL.along(self.problem, self.problem.move(displacement))
-        # In low precision each side is rounded by itself: x - h may be at another distance from x than x + h.
-        ahead = self.problem.evaluate(self.problem.move(displacement), (1.0,))[0]
-        behind = self.problem.evaluate(self.problem.move(-displacement), (1.0,))[0]
-        return (ahead - behind) / 2.0
-
-
-class ForwardJacobian:
-    """The Jacobian by forward mode, one column per JVP."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-
-    def columns(self, start: int, stop: int) -> Array:
-        tangent = self.problem.zeros(self.problem.domain.size)
-        found = []
-        for index in range(start, stop):
-            tangent[index] = 1.0
-            found.append(self.problem.jvp(tangent))
-            tangent[index] = 0.0
-        return namespace(tangent).stack(found, axis=1)
+def forward_columns(problem: Problem, start: int, stop: int) -> Array:
+    """Columns of the Jacobian by forward mode, one JVP each."""
+    tangent = problem.zeros(problem.domain.size)
+    found = []
+    for index in range(start, stop):
+        tangent[index] = 1.0
+        found.append(problem.jvp(tangent))
+        tangent[index] = 0.0
+    return namespace(tangent).stack(found, axis=1)
 
 
 class ReverseJacobian:

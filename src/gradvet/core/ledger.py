@@ -52,9 +52,10 @@ class Ledger:
     def __init__(self) -> None:
         self._accounts: dict[tuple[str, str, str], _Account] = {}
 
-    def open(self, input: str, mode: str, precision: str, elements: int, asked: float) -> None:
-        """Expect a comparison: until something is entered, the row is not compared."""
-        self._accounts.setdefault((input, mode, precision), _Account(elements, asked))
+    def open(self, input: str, mode: str, precision: str, elements: int, asked: float) -> bool:
+        """Expect a comparison: until something is entered, the row is not compared. Returns whether the row is new."""
+        account = _Account(elements, asked)
+        return self._accounts.setdefault((input, mode, precision), account) is account
 
     def withdraw(self, input: str, mode: str, precision: str) -> None:
         """Remove a row whose comparison could not be made, because another finding says so."""

@@ -15,12 +15,15 @@ from gradvet.core.context import Context, Cotangent
 from gradvet.core.decision import Decision, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import SlopeFit, fit_slope
 from gradvet.core.finite_differences import DirectionalDifference
-from gradvet.core.gradient_match import cancelled_slope, derivative_jitter
+from gradvet.core.gradient_match import cancelled_slope, derivative_jitter, saturated_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Problem
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import dot, namespace, norm, peak
+from gradvet.core.vectors import dot, finite_part, namespace, norm, peak
+
+FIRST_CHANGE_STEPS = range(-20, 42, 2)
+"""Powers of two by which a direction is scaled until an output changes."""
 
 MAX_BENT_ROWS = 2
 """Number of outputs with a kink that the screen of a generated point tests one by one."""
@@ -62,7 +65,7 @@ def _screen(context: Context, mode: Mode, slopes: _Slopes, cotangent: Cotangent)
     """
     v, d = cotangent.v, slopes.displacement
     prediction = mode.predictions(context, d, [cotangent])[0].predicted(d, 1.0)
-    rtol = thresholds.GENERATED_SCREEN_RTOL if context.is_generated else thresholds.SCREEN_RTOL
+    rtol = thresholds.GENERATED_PEAK_RTOL if context.is_generated else thresholds.SCREEN_RTOL
     rtol += context.options.accuracy
     allowed = rtol * max(norm(cotangent.vjp, d), norm(v, slopes.slope))
     allowed += thresholds.SCREEN_NOISE / thresholds.SCREEN_STEP * norm(v, context.value_noise)
@@ -105,7 +108,7 @@ def bent_rows(context: Context, difference: DirectionalDifference) -> Array | No
         return None
     xp = namespace(difference.even)
     even = xp.abs(difference.even)
-    noise = thresholds.KINK_NOISE / thresholds.SCREEN_STEP * context.peak_noise
+    noise = thresholds.ROUNDOFFS / thresholds.SCREEN_STEP * context.peak_noise
     bent = even > xp.maximum(thresholds.KINK_RTOL * xp.abs(difference.odd), noise)
     if not bool(xp.any(bent)):
         return None
@@ -152,8 +155,8 @@ def screen_point(context: Context, mode: Mode) -> bool:
 def _bends(context: Context, slopes: _Slopes) -> Array:
     xp = namespace(slopes.slope)
     bend, slope = xp.abs(slopes.bend), xp.abs(slopes.slope)
-    noise = thresholds.KINK_NOISE / thresholds.SCREEN_STEP * context.peak_noise
-    material = thresholds.GENERATED_KINK_RTOL * slope + thresholds.GENERATED_KINK_PEAK_RTOL * peak(slope)
+    noise = thresholds.ROUNDOFFS / thresholds.SCREEN_STEP * context.peak_noise
+    material = thresholds.GENERATED_RTOL * slope + thresholds.GENERATED_PEAK_RTOL * peak(slope)
     return (bend > material) & (bend > noise)
 
 
@@ -170,13 +173,11 @@ def decide_line(context: Context, mode: Mode, u: Array, cotangent: Cotangent, fi
     contributions = dict(typical_contributions(context.problem, cotangent.vjp, u))
     scale = error_scale(context, u, cotangent, contributions)
     size = norm(cotangent.v, context.problem.value[: cotangent.v.shape[0]])
-    saturated = thresholds.SATURATED_EPS * context.eps * scale.unit if context.is_double else 0.0
-    if fit.is_quantised and max(scale.slope, fit.rise) <= saturated:
+    if fit.is_quantised and max(scale.slope, fit.rise) < scale.saturated:
         scale = replace(scale, typical=max(size, scale.unit))
         contributions = dict.fromkeys(contributions, scale.typical)
     elif scale.slope <= size * context.eps**thresholds.FAINT_POWER:
-        # A derivative of zero is compared with what the function does, not with its own size.
-        scale = replace(scale, slope=0.0, typical=fit.rise or size)
+        scale = _zero_scale(context, u, cotangent, fit, scale)
         contributions = dict.fromkeys(contributions, scale.typical)
     decision = decide_beyond_jitter(context, u, cotangent, fit, scale)
     if decision.verdict is Verdict.PASS and decision.reason is Reason.AGREES:
@@ -186,6 +187,38 @@ def decide_line(context: Context, mode: Mode, u: Array, cotangent: Cotangent, fi
     if decision.verdict is not Verdict.FAIL and fit.one_sided:
         context.record.note("only one side of the point is inside the function's domain: one-sided differences")
     return decision
+
+
+def _zero_scale(context: Context, u: Array, cotangent: Cotangent, fit: SlopeFit, scale: ErrorScale) -> ErrorScale:
+    """A derivative of zero is compared with what the function does, not with its own size.
+
+    That is the change of the outputs if it exceeds their roundoff, or their size if they are constant. Otherwise their
+    roundoff may hide a slope, as in 1e16 + x: it counts as noise, and is compared with the effect of all inputs. Needed
+    by `test_lost_gradient_behind_a_large_offset_does_not_pass` and `test_bias_before_a_normalisation_passes`.
+    """
+    size = norm(cotangent.v, context.problem.value[: cotangent.v.shape[0]])
+    if fit.rise > scale.saturated:
+        return replace(scale, slope=0.0, typical=fit.rise)
+    if not _hides_slope(context, u, cotangent.v):
+        return replace(scale, slope=0.0, typical=size)
+    noise = scale.derivative_noise + context.eps * size
+    return replace(scale, slope=0.0, typical=norm(cotangent.vjp, context.first.u), derivative_noise=noise)
+
+
+def _hides_slope(context: Context, u: Array, v: Array) -> bool:
+    """Whether, as the steps grow, the first change of an output is of the size of its roundoff. Calls the function.
+
+    The first change of a function with steps, such as floor, is larger.
+    """
+    xp, rows = namespace(v), context.problem.codomain.size
+    value = context.problem.value[:rows]
+    roundoff = thresholds.ROUNDOFFS * context.eps * xp.abs(value)
+    for power in FIRST_CHANGE_STEPS:
+        change = xp.abs(finite_part(context.problem.evaluate_at(2.0**power * u).values[:rows] - value))
+        changed = (change > 0.0) & (v != 0.0)
+        if bool(xp.any(changed)):
+            return bool(xp.any(changed & (change <= roundoff)))
+    return False
 
 
 def decide_beyond_jitter(
@@ -206,4 +239,5 @@ def error_scale(context: Context, u: Array, cotangent: Cotangent, contributions:
     slope = norm(cotangent.vjp, u)
     typical = max((size for size in contributions.values() if size), default=slope)
     noise = cancelled_slope(context, cotangent.v) + context.options.accuracy * slope
-    return ErrorScale(slope, typical, context.eps, noise, norm(cotangent.v, cotangent.v * 0.0 + 1.0))
+    unit = norm(cotangent.v, cotangent.v * 0.0 + 1.0)
+    return ErrorScale(slope, typical, context.eps, noise, unit, saturated_roundoff(context, cotangent.v))

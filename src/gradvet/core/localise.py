@@ -12,17 +12,15 @@ or column is wrong, a few products of directions and cotangents identify it with
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import Entry, ErrorScale, decide
 from gradvet.core.extrapolation import Estimate, fit_slope, sweep_figure
 from gradvet.core.finite_differences import Prediction, bend_along, middle_step, slope_along
-from gradvet.core.gradient_match import cancelled_slope
+from gradvet.core.gradient_match import cancelled_slope, saturated_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.projections import Projections
@@ -30,65 +28,20 @@ from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import dot, namespace
 
-
-class Differences(Protocol):
-    """Directional differences of a problem, by one policy's choice of the step."""
-
-    @property
-    def problem(self) -> Problem: ...
-    def slope_of(self, u: Array) -> tuple[Array, Array]:
-        """J u for all rows by a central difference, and the displacement that it belongs to."""
-        ...
+Slope = Callable[[Array], tuple[Array, Array]]
+"""J u for all rows by a central difference, with one policy's choice of the step, and the displacement of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class FixedStep:
-    """Differences with the step that suits the format, for the error-bar policy."""
+class ByRows:
+    """The search with a derivative in reverse mode, by backward passes for masked cotangents."""
 
     problem: Problem
-    step: float
+    slope_of: Slope
 
-    def slope_of(self, u: Array) -> tuple[Array, Array]:
-        return slope_along(self.problem, u, self.step)
-
-
-class EntrySearch(ABC):
-    """The search for the entry that contributes most to a residual; subclasses predict by rows or by columns."""
-
-    def __init__(self, differences: Differences) -> None:
-        self.differences, self.problem = differences, differences.problem
-
-    @abstractmethod
     def worst_row(self, v: Array, slope: Array, displacement: Array) -> int:
         """The row that contributes most to v·(slope - J·displacement)."""
 
-    @abstractmethod
-    def row_slope(self, row: int) -> Callable[[Array], float]:
-        """The derivative under test: one row of J times a displacement."""
-
-    @abstractmethod
-    def not_finite(self, projections: Projections) -> tuple[int, int] | None:
-        """An entry where the derivative is not finite, if the first projection shows one."""
-
-    @abstractmethod
-    def single_entry(self, projections: Projections) -> tuple[int, int] | None:
-        """The only wrong entry, or one of the only wrong column, if a few projections have its pattern."""
-
-    def worst_column(self, row: int, u: Array, slope: Array, displacement: Array) -> int:
-        """The column that contributes most to the error of a row along u."""
-        predicted = self.row_slope(row)
-
-        def part(start: int, stop: int) -> float:
-            change, moved = self.differences.slope_of(_window(u, start, stop))
-            return float(change[row]) - predicted(moved)
-
-        return bisect_sum(part, u.shape[0], float(slope[row]) - predicted(displacement))
-
-
-class ByRows(EntrySearch):
-    """The search with a derivative in reverse mode, by backward passes for masked cotangents."""
-
-    def worst_row(self, v: Array, slope: Array, displacement: Array) -> int:
         def part(start: int, stop: int) -> float:
             window = _window(v, start, stop)
             return dot(window, slope) - dot(self.problem.vjp(window), displacement)
@@ -96,19 +49,22 @@ class ByRows(EntrySearch):
         return bisect_sum(part, v.shape[0], part(0, v.shape[0]))
 
     def row_slope(self, row: int) -> Callable[[Array], float]:
+        """The derivative under test: one row of J times a displacement."""
         vjp = self.problem.vjp(_unit(self.problem, self.problem.codomain.size, row))
         return lambda displacement: dot(vjp, displacement)
 
     def not_finite(self, projections: Projections) -> tuple[int, int] | None:
+        """An entry where the derivative is not finite, if the first projection shows one."""
         found = [_first_not_finite(probe.vjp) for probe in projections.probe_cotangents(1)]
         column = next((column for column in found if column is not None), None)
         if column is None:
             return None
         step = projections.probe_directions(1)[0].step
-        slopes, _ = self.differences.slope_of(_unit(self.problem, self.problem.domain.size, column) * step)
+        slopes, _ = self.slope_of(_unit(self.problem, self.problem.domain.size, column) * step)
         return _largest(slopes), column
 
     def single_entry(self, projections: Projections) -> tuple[int, int] | None:
+        """The only wrong entry, or one of the only wrong column, if a few projections have its pattern."""
         directions = projections.probe_directions(PATTERN_VECTORS)
         probes = projections.probe_cotangents(PATTERN_VECTORS)
         xp = namespace(directions[0].difference)
@@ -127,12 +83,16 @@ class ByRows(EntrySearch):
 
     def _row_of(self, column: int, step: float) -> int:
         """The row that contributes most to the error of a column."""
-        slope, displacement = self.differences.slope_of(_unit(self.problem, self.problem.domain.size, column) * step)
+        slope, displacement = self.slope_of(_unit(self.problem, self.problem.domain.size, column) * step)
         return self.worst_row(self.problem.random(self.problem.codomain.size, Distribution.APART), slope, displacement)
 
 
-class ByColumns(EntrySearch):
-    """The search with a derivative in forward mode, which shows all rows at once."""
+@dataclass(frozen=True, slots=True)
+class ByColumns:
+    """The same with a derivative in forward mode, which shows all rows at once."""
+
+    problem: Problem
+    slope_of: Slope
 
     def worst_row(self, v: Array, slope: Array, displacement: Array) -> int:
         xp = namespace(v)
@@ -149,7 +109,7 @@ class ByColumns(EntrySearch):
         direction = projections.probe_directions(1)[0]
 
         def part(start: int, stop: int) -> float:
-            return float(self.differences.slope_of(_window(direction.displacement, start, stop))[0][row])
+            return float(self.slope_of(_window(direction.displacement, start, stop))[0][row])
 
         return row, bisect_sum(part, self.problem.domain.size, float(direction.difference[row]))
 
@@ -161,8 +121,24 @@ class ByColumns(EntrySearch):
         return None if column is None else (_largest(gaps[0]), column)
 
 
-def locate(projections: Projections, search: EntrySearch, descents: int = 4) -> list[tuple[int, int]]:
+EntrySearch = ByRows | ByColumns
+"""The search for the entry that contributes most to a residual."""
+
+
+def worst_column(search: EntrySearch, row: int, u: Array, slope: Array, displacement: Array) -> int:
+    """The column that contributes most to the error of a row along u."""
+    predicted = search.row_slope(row)
+
+    def part(start: int, stop: int) -> float:
+        change, moved = search.slope_of(_window(u, start, stop))
+        return float(change[row]) - predicted(moved)
+
+    return bisect_sum(part, u.shape[0], float(slope[row]) - predicted(displacement))
+
+
+def locate(projections: Projections, kind: type[ByRows] | type[ByColumns], descents: int = 4) -> list[tuple[int, int]]:
     """Entries (row, column) where the derivative and the differences seem to differ most. Tolerance policy."""
+    search = kind(projections.problem, projections.slope_of)
     first = projections.probe_directions(1)[0]
     found = search.not_finite(projections) or search.single_entry(projections)
     if found is not None:
@@ -174,7 +150,7 @@ def locate(projections: Projections, search: EntrySearch, descents: int = 4) -> 
         if row is None:
             v = projections.problem.random(projections.problem.codomain.size, Distribution.APART)
             row = search.worst_row(v, direction.difference, direction.displacement)
-        column = search.worst_column(row, direction.displacement, direction.difference, direction.displacement)
+        column = worst_column(search, row, direction.displacement, direction.difference, direction.displacement)
         if (row, column) not in entries:
             entries.append((row, column))
     return entries
@@ -185,11 +161,12 @@ def find_wrong_entry(context: Context, mode: Mode, u: Array, v: Array) -> Entry 
     problem = context.problem
     if not v.shape[0]:
         return None
-    differences = FixedStep(problem, middle_step(context.eps))
-    search = ByRows(differences) if mode.name == "reverse" else ByColumns(differences)
-    slope, displacement = differences.slope_of(u)
+    step = middle_step(context.eps)
+    kind = ByRows if mode.name == "reverse" else ByColumns
+    search = kind(problem, lambda u: slope_along(problem, u, step))
+    slope, displacement = search.slope_of(u)
     row = search.worst_row(v, slope, displacement)
-    return test_entry(context, mode, row, search.worst_column(row, u, slope, displacement))
+    return test_entry(context, mode, row, worst_column(search, row, u, slope, displacement))
 
 
 def _first_not_finite(vector: Array) -> int | None:
@@ -267,18 +244,15 @@ ROWS_OF_COLUMN = 16
 def test_entry(context: Context, mode: Mode, row: int, column: int) -> Entry:
     """One entry by a step sweep along its own column; if it seems wrong, by sweeps of smaller step lengths as well.
 
-    These are the size of the coordinate itself, one if that is large, and a much smaller one: a function may oscillate,
-    or its domain end, on a scale that its inputs do not show.
+    These are the size of the coordinate itself and a much smaller one: a function may oscillate, or its domain end,
+    on a scale that its inputs do not show.
     """
     size = float(context.lengths[column])
     own = abs(float(context.problem.point[column]))
     entry = _swept(context, mode, (row, column), size)
-    narrower = [own] if 0.0 < own < size / 2.0 else []
-    narrower += [1.0] if size > thresholds.LARGE_INPUT else []
-    for other in narrower:
-        if entry.verdict is not Verdict.PASS:
-            finer = _swept(context, mode, (row, column), other)
-            entry = finer if entry.verdict is not Verdict.FAIL or _overrules(finer, entry) else entry
+    if entry.verdict is not Verdict.PASS and 0.0 < own < size / 2.0:
+        finer = _swept(context, mode, (row, column), own)
+        entry = finer if entry.verdict is not Verdict.FAIL or _overrules(finer, entry) else entry
     if entry.verdict is not Verdict.PASS and context.is_double and context.computes_in_io_dtype:
         # At very small steps noise dominates: agreement there counts, disagreement does not.
         finer = _swept(context, mode, (row, column), thresholds.NARROW_FACTOR * size)
@@ -303,7 +277,8 @@ def _swept(context: Context, mode: Mode, place: tuple[int, int], size: float) ->
     value = prediction.predicted(u, 1.0)
     noise = cancelled_slope(context, unit) if context.is_double else 0.0
     noise += context.options.accuracy * abs(value)
-    decision = decide(fit, ErrorScale(abs(value), abs(value) or math.inf, context.eps, noise, 1.0), math.inf)
+    scale = ErrorScale(abs(value), abs(value) or math.inf, context.eps, noise, 1.0, saturated_roundoff(context, unit))
+    decision = decide(fit, scale, math.inf)
     return Entry(
         problem.codomain.locate(row),
         problem.domain.locate(column),

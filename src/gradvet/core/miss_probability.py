@@ -20,7 +20,7 @@ fast mode does; slow mode compares one row by its own backward pass as well.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 MOST = 12
@@ -46,6 +46,8 @@ class Plan:
 
     directions: int | None
     cotangents: int | None
+    ratio: float = 0.0
+    """Largest residual at which the plan certifies, as a part of the detectable error; 0 if it does not certify."""
 
 
 def miss_probability(ratio: float, plan: Plan, spread: float = SPREAD) -> float:
@@ -88,27 +90,19 @@ def plans(*, columns_seen: bool, rows_seen: bool) -> tuple[Plan, ...]:
     return tuple(Plan(number, number) for number in numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A plan, and the largest residual at which it certifies, as a part of the detectable error."""
-
-    plan: Plan
-    ratio: float
-
-
 @lru_cache(maxsize=64)
-def stages(miss: float, *, columns_seen: bool, rows_seen: bool) -> tuple[Stage, ...]:
+def stages(miss: float, *, columns_seen: bool, rows_seen: bool) -> tuple[Plan, ...]:
     """Plans from the cheapest up, which together miss an error with probability `miss` at most.
 
     Each has a share of the probability, so that the sum is within the limit whichever of them are used. A plan that
     even exact numbers could not satisfy gets none: its residual only tells which plan to try next. The first feasible
     plan is tried with one more cotangent before another direction: a backward pass instead of several evaluations.
     """
-    found: list[Stage] = []
+    found: list[Plan] = []
     share = PLAN_SHARE * miss
     for plan in plans(columns_seen=columns_seen, rows_seen=rows_seen):
         if resolving_ratio(share, plan) < FINEST:
-            found.append(Stage(plan, 0.0))
+            found.append(plan)
             continue
         is_first = not found or not found[-1].ratio
         if is_first and plan.directions is not None and plan.cotangents is not None:
@@ -116,6 +110,6 @@ def stages(miss: float, *, columns_seen: bool, rows_seen: bool) -> tuple[Stage, 
             tried = {plan: EARLY_SHARE * share, more: (1.0 - EARLY_SHARE) * share}
         else:
             tried = {plan: share}
-        found += [Stage(each, resolving_ratio(part, each)) for each, part in tried.items()]
+        found += [replace(each, ratio=resolving_ratio(part, each)) for each, part in tried.items()]
         share *= 1.0 - PLAN_SHARE
     return tuple(found)

@@ -10,11 +10,11 @@ from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import Entry
 from gradvet.core.diagnosis import diagnose
-from gradvet.core.finite_differences import CENTRAL, middle_step, slope_along
+from gradvet.core.finite_differences import CENTRAL, middle_step, slope_along, slope_and_bend
 from gradvet.core.modes import Mode
-from gradvet.core.problem import Problem
+from gradvet.core.problem import Distribution, Problem
 from gradvet.core.spaces import Array, Space
-from gradvet.core.vectors import namespace, peak
+from gradvet.core.vectors import dot, namespace, peak
 
 SIDE, LARGE_SPACE, SIDE_IN_LARGE = 48, 256, 8
 """Rows and columns of the block around a wrong entry; the last one in spaces of more coordinates than the second."""
@@ -46,9 +46,12 @@ def study(context: Context, mode: Mode, entry: Entry) -> Study:
     columns, of_input = _whole(problem.domain, columns)
     if context.out_of_time:
         return Study(1, 1, (), "")
-    numerical = _numerical(context, rows, columns)
+    slopes, bends = _slopes(context, rows, columns)
     derivative = derivative_block(problem, mode.name, rows, columns)
-    xp = namespace(numerical)
+    xp = namespace(slopes)
+    # At a kink, the value between the one-sided slopes that is closest to the derivative.
+    numerical = slopes + xp.clip(derivative - slopes, -xp.abs(bends), xp.abs(bends))
+    numerical = xp.where(xp.abs(bends) > thresholds.EQUAL_RATIO[1] * xp.abs(slopes), numerical, slopes)
     top = peak(numerical)
     smallest, largest = thresholds.EQUAL_RATIO
     limit = max((smallest if context.is_double else largest) * top, abs(entry.derivative - entry.numerical) / 16.0)
@@ -56,7 +59,7 @@ def study(context: Context, mode: Mode, entry: Entry) -> Study:
     count = int(xp.count_nonzero(wrong))
     others = [
         _measured(context, (rows.start + i, columns.start + j), float(derivative[i, j]))
-        for i, j in _places(wrong)
+        for i, j in _places(wrong, xp.abs(derivative - numerical))
         if (rows.start + i, columns.start + j) != (entry.row, entry.column)
     ]
     return Study(
@@ -102,21 +105,64 @@ def _measured(context: Context, place: tuple[int, int], derivative: float) -> En
     return Entry(output, source, derivative, slopes[1], bar, row=row, column=column)
 
 
-def _numerical(context: Context, rows: range, columns: range) -> Array:
-    step, found = middle_step(context.eps), []
+def _slopes(context: Context, rows: range, columns: range) -> tuple[Array, Array]:
+    """Central differences of a block, and half the change of slope from one side of the point to the other."""
+    step = middle_step(context.eps)
+    slopes, bends = [], []
     for column in columns:
         u = context.problem.zeros(context.problem.domain.size)
         u[column] = context.lengths[column]
-        slope, moved = slope_along(context.problem, u, step)
-        size = float(moved[column])
-        found.append(slope[rows.start : rows.stop] / size if size else slope[rows.start : rows.stop])
-    return namespace(found[0]).stack(found, axis=1)
+        moved, slope, bend = slope_and_bend(context.problem, u, step)
+        size = float(moved[column]) or 1.0
+        slopes.append(slope[rows.start : rows.stop] / size)
+        bends.append(bend[rows.start : rows.stop] / size)
+    xp = namespace(slopes[0])
+    return xp.stack(slopes, axis=1), xp.stack(bends, axis=1)
 
 
-def _places(wrong: Array) -> list[tuple[int, int]]:
+def _places(wrong: Array, errors: Array) -> list[tuple[int, int]]:
+    """The wrong entries with the largest errors, and those that are not finite before them."""
     xp = namespace(wrong)
-    rows, columns = xp.nonzero(wrong)
-    return [(int(i), int(j)) for i, j in zip(rows[: MAX_LISTED + 1], columns[: MAX_LISTED + 1], strict=True)]
+    sizes = xp.where(xp.isfinite(errors), errors, xp.full_like(errors, float("inf")))
+    order = xp.argsort(xp.reshape(xp.where(wrong, sizes, xp.full_like(sizes, -1.0)), (-1,)), descending=True)
+    width, count = int(wrong.shape[1]), min(MAX_LISTED + 1, int(xp.count_nonzero(wrong)))
+    return [divmod(int(place), width) for place in order[:count]]
+
+
+def swapped_inputs(context: Context, mode: Mode, entry: Entry) -> str:
+    """A sentence if the gradient of the input is that of another one of the same size. Calls function and VJP."""
+    problem = context.problem
+    wrong = problem.domain.locate(entry.column).leaf
+    sections = [problem.domain.slice(leaf) for leaf in range(len(problem.domain.leaves))]
+    sizes = [section.stop - section.start for section in sections]
+    partners = [leaf for leaf, size in enumerate(sizes) if size == sizes[wrong] and leaf != wrong]
+    if mode.name != "reverse" or not partners or context.out_of_time:
+        return ""
+    v = problem.random(problem.codomain.size, Distribution.APART)
+    gradient = problem.vjp(v)
+    direction = problem.random(sizes[wrong], Distribution.APART) * context.lengths[sections[wrong]]
+
+    def slope(leaf: int) -> float:
+        u = problem.zeros(problem.domain.size)
+        u[sections[leaf]] = direction
+        change, moved = slope_along(problem, u, middle_step(context.eps))
+        return dot(v, change) / (dot(moved, u) / dot(u, u))
+
+    def predicted(leaf: int) -> float:
+        return dot(gradient[sections[leaf]], direction)
+
+    def is_same(found: float, expected: float) -> bool:
+        return abs(found - expected) <= thresholds.EQUAL_RATIO[1] * abs(expected)
+
+    own = slope(wrong)
+    for partner in partners[:MAX_LISTED]:
+        other = slope(partner)
+        if not is_same(own, other) and is_same(predicted(wrong), other) and is_same(predicted(partner), own):
+            names = (problem.domain.leaves[leaf].name for leaf in (wrong, partner))
+            return (
+                f"The gradients of {' and '.join(names)} are swapped: look at the order in which backward returns them."
+            )
+    return ""
 
 
 MAX_BLOCK_ENTRIES = SIDE * SIDE

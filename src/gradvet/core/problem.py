@@ -92,6 +92,11 @@ class DerivativeRules(Protocol):
         ...
 
     @property
+    def may_crash(self) -> bool:
+        """Whether custom kernels run on a device where a fault ends the process."""
+        ...
+
+    @property
     def is_smooth_branch(self) -> bool:
         """Whether the function chooses between smooth formulas: then no convention explains a wrong slope."""
         ...
@@ -124,6 +129,15 @@ class Problem(Protocol):
 
     @property
     def rules(self) -> DerivativeRules: ...
+
+    @property
+    def isolates_passes(self) -> bool:
+        """Whether every backward pass gets a forward pass of its own, on copies of the inputs."""
+        ...
+
+    def overwritten_inputs(self) -> list[str]:
+        """Names of the inputs to which calls or backward passes wrote; they are restored."""
+        ...
 
     @property
     def independent(self) -> bool:

@@ -6,12 +6,11 @@ A direction is evaluated by a scheme: a stencil, and a step length as a multiple
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from gradvet.core.finite_differences import CENTRAL, EXTRAPOLATED, SKEWED, Stencil
-from gradvet.core.problem import Distribution, Gradient, Misfit, Move, Problem
+from gradvet.core.problem import Distribution, Gradient, Move, Problem
 from gradvet.core.spaces import Array
 from gradvet.options import Options
 
@@ -62,34 +61,12 @@ class ProbeDirection(NamedTuple):
 
     displacement: Array
     difference: Array
-    nondifferentiable: Array
-    """J times the displacement for the outputs without derivative; None where there are none."""
-    step: float
-
-
-@dataclass(frozen=True, slots=True)
-class TwoSidedDifference:
-    """Odd and even part of the change of the outputs when the inputs move by ± a displacement."""
-
-    displacement: Array
-    odd: Array
-    """[f(x + d) - f(x - d)] / 2 = J d + O(d³)."""
-    even: Array
-    """[f(x + d) + f(x - d)] / 2 - f(x): O(d²) where the function is smooth, O(d) at a kink, and roundoff."""
     step: float
     nondifferentiable: Array = None
-    """The odd part for the outputs without derivative; None where there are none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Proportion:
-    """Whether a multiple of a cotangent gives exactly that multiple of its gradient, and attributes that differ.
-
-    If so, the backward pass is reproducible and adds nothing to the gradient that rounding would show.
-    """
-
-    kept: bool
-    misfits: list[Misfit]
+    """J times the displacement for the outputs without derivative; None where there are none."""
+    even: Array = None
+    """Of a central difference, [f(x + d) + f(x - d)] / 2 - f(x): O(d²) for a smooth function, O(d) at a kink, and
+    roundoff."""
 
 
 class ProbeCotangent(NamedTuple):
@@ -110,13 +87,12 @@ class Projections:
         """Whether random cotangents can replace single rows, as far as is known."""
         self._directions: list[ProbeDirection] = []
         self._units: list[Array] = []
-        self._two_sided: dict[tuple[int, float], TwoSidedDifference | None] = {}
+        self._two_sided: dict[tuple[int, float], ProbeDirection | None] = {}
         self._cotangents: list[ProbeCotangent] = []
         self._rows: dict[int, Array] = {}
         self._jvps: list[Array] = []
         self._residuals = _NO_RESIDUALS
         """The largest residual, and the numbers of cotangents and directions that it covers."""
-        self._proportion: Proportion | None = None
         self.is_strict = options.miss <= MAX_STRICT_MISS
         """Slow mode: the miss probability is small enough to replace a comparison of all entries."""
         # With a nonzero tolerance for jitter, the jitter of every row must be visible.
@@ -170,7 +146,7 @@ class Projections:
         worst, rows, columns = self._residuals
         # Pair by pair: stacking costs more for few numbers, and memory for many.
         for number, (v, vjp) in enumerate(cotangents):
-            for u, difference, _, _ in directions[columns if number < rows else 0 :]:
+            for u, difference, *_ in directions[columns if number < rows else 0 :]:
                 residual = abs(float(v @ difference) - float(vjp @ u))
                 if not residual <= worst:
                     worst = residual if worst == worst else worst
@@ -191,20 +167,18 @@ class Projections:
             self._rows[index] = row
         return row
 
-    @property
-    def proportion(self) -> Proportion:
-        """The VJP of -2 times the first cotangent, compared with -2 times its VJP."""
-        if self._proportion is None:
-            self._proportion = self._in_proportion()
-        return self._proportion
+    @cached_property
+    def proportional(self) -> Gradient | None:
+        """The backward pass of -2 times the first cotangent; None if it does not give exactly -2 times its VJP.
 
-    def _in_proportion(self) -> Proportion:
+        If it does, the backward pass is reproducible and adds nothing to the gradient that rounding would show.
+        """
         probes, problem = self.probe_cotangents(1), self.problem
         if not probes or not problem.domain.size or not problem.is_plain:
-            return Proportion(False, [])
+            return None
         v, vjp = probes[0]
         found = problem.gradient_by_output(v * COTANGENT_FACTOR)
-        return Proportion(problem.equal(found.vector, vjp * COTANGENT_FACTOR), found.misfits)
+        return found if problem.equal(found.vector, vjp * COTANGENT_FACTOR) else None
 
     @cached_property
     def at_zero(self) -> Gradient:
@@ -213,9 +187,10 @@ class Projections:
         Builtin rules that are proportional return zero for it: where that is known, the pass is skipped.
         """
         problem = self.problem
-        kept = self._proportion is not None and self._proportion.kept
-        if self._proportion is not None and kept and len(problem.codomain.leaves) == 1 and problem.rules.are_builtin:
-            return Gradient(None, self._proportion.misfits)
+        # Only where an earlier check has asked for it: to find out would take a pass as well.
+        known: Gradient | None = self.__dict__.get("proportional")
+        if known is not None and len(problem.codomain.leaves) == 1 and problem.rules.are_builtin:
+            return Gradient(None, known.misfits)
         return problem.vjp_undefined(())
 
     def use_scheme(self, scheme: int) -> None:
@@ -235,7 +210,7 @@ class Projections:
             self._units.append(unit)
         return self._units[number]
 
-    def two_sided(self, number: int, width: float) -> TwoSidedDifference | None:
+    def two_sided(self, number: int, width: float) -> ProbeDirection | None:
         """The outputs at x ± width · step · u for one direction, evaluated once; None if the function raises there."""
         if (number, width) not in self._two_sided:
             try:
@@ -249,7 +224,7 @@ class Projections:
         self._two_sided, self._units = {}, []
         self._directions, self._jvps, self._residuals = [], [], _NO_RESIDUALS
 
-    def two_sided_along(self, u: Array, width: float) -> TwoSidedDifference:
+    def two_sided_along(self, u: Array, width: float) -> ProbeDirection:
         """Evaluate the function at x ± width · step · u. OutOfReachError if it raises there."""
         problem, step = self.problem, width * self.options.step
         move, rows = problem.move(u * step), problem.codomain.size
@@ -258,8 +233,8 @@ class Projections:
         del plus, minus
         even = total[:rows] / 2.0 - problem.value[:rows]
         if not problem.nondifferentiable.size:
-            return TwoSidedDifference(move.vector, odd, even, step)
-        return TwoSidedDifference(move.vector, odd[:rows], even, step, odd[rows:])
+            return ProbeDirection(move.vector, odd, step, None, even)
+        return ProbeDirection(move.vector, odd[:rows], step, odd[rows:], even)
 
     def _evaluated(self, number: int) -> ProbeDirection:
         stencil, widening = SCHEMES[self._scheme]
@@ -267,7 +242,7 @@ class Projections:
             found = self.two_sided(number, widening)
             if found is None:
                 raise OutOfReachError("the function raises at a point next to the one that is checked")
-            return ProbeDirection(found.displacement, found.odd, found.nondifferentiable, found.step)
+            return found
         problem, step = self.problem, widening * self.options.step
         if self.sees_all_columns:
             displacement = self.unit_direction(number) * step
@@ -276,8 +251,8 @@ class Projections:
         move = problem.move(displacement)
         difference, rows = self._along(stencil, move), problem.codomain.size
         if not problem.nondifferentiable.size:
-            return ProbeDirection(move.vector, difference, None, step)
-        return ProbeDirection(move.vector, difference[:rows], difference[rows:], step)
+            return ProbeDirection(move.vector, difference, step)
+        return ProbeDirection(move.vector, difference[:rows], step, difference[rows:])
 
     def difference_along(self, displacement: Array) -> Array:
         """J times a displacement by central differences, for all outputs."""

@@ -21,18 +21,20 @@ PACKAGES = ("gradvet", "torch", "numpy")
 def source_of(func: Callable[..., Any]) -> SourceCode | None:
     """The code of a function, a class or an instance's class with its file and line; None where there is none.
 
-    Code of gradvet counts as none: it stands between a check and the user's function.
+    Code of gradvet and of torch counts as none: it is not the user's.
     """
     written = _written(func)
     if is_own(written):
         return None
+    written = getattr(written, "__code__", written)
+    # The cache keeps its keys alive: code does not refer to its function, but a class made in a function would stay.
+    read = _read if "<locals>" in getattr(written, "__qualname__", "") else _read_once
     try:
-        return _read(getattr(written, "__code__", written))
+        return read(written)
     except TypeError:  # cannot be a key
         return None
 
 
-@functools.lru_cache(maxsize=256)
 def _read(written: Any) -> SourceCode | None:
     try:
         lines, start = inspect.getsourcelines(written)
@@ -42,9 +44,12 @@ def _read(written: Any) -> SourceCode | None:
     return SourceCode("".join(lines[:LONGEST]).rstrip(), _shown(file), max(start, 1))
 
 
+_read_once = functools.lru_cache(maxsize=256)(_read)
+
+
 def is_own(func: Any) -> bool:
-    """Whether it is gradvet's."""
-    return (getattr(func, "__module__", None) or "").startswith("gradvet.")
+    """Whether it is gradvet's or torch's."""
+    return (getattr(func, "__module__", None) or "").startswith(("gradvet.", "torch."))
 
 
 def title_of(func: Any) -> str:
@@ -85,8 +90,8 @@ def _written(func: Any) -> Any:
 
 
 def _shown(file: str) -> str:
-    """Relative where the file lies below the current folder, as people know it."""
+    """Relative where the file is below the current folder, if that exists."""
     try:
         return str(Path(file).resolve().relative_to(Path.cwd()))
-    except ValueError:
+    except (ValueError, OSError):
         return file

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
@@ -26,6 +28,8 @@ class Verdict(str, Enum):
     PASS = "pass"
     FAIL = "fail"
     INCONCLUSIVE = "inconclusive"
+    ERROR = "error"
+    """The check did not come to an end: the case raised, its process died, or a limit was exceeded."""
     SKIPPED = "skipped"
 
     def __str__(self) -> str:
@@ -148,11 +152,13 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """FAIL if a finding fails; PASS only if no finding is inconclusive and the ledger is complete."""
+        """FAIL or ERROR if a finding says so; PASS only with findings, all conclusive, and a complete ledger."""
         verdicts = {finding.verdict for finding in self.findings}
-        if Verdict.FAIL in verdicts:
-            return Verdict.FAIL
-        return Verdict.PASS if Verdict.INCONCLUSIVE not in verdicts and self.is_complete else Verdict.INCONCLUSIVE
+        for worst in (Verdict.FAIL, Verdict.ERROR):
+            if worst in verdicts:
+                return worst
+        is_pass = verdicts and Verdict.INCONCLUSIVE not in verdicts and self.is_complete
+        return Verdict.PASS if is_pass else Verdict.INCONCLUSIVE
 
     @property
     def is_complete(self) -> bool:
@@ -193,14 +199,22 @@ class Report:
         return {"format": FORMAT, "verdict": self.verdict.value, **_plain(self)}
 
     @classmethod
+    def of_error(cls, title: str, kind: str, message: str, seconds: float = 0.0, replay: str = "") -> Report:
+        """The report of a case that has no other: its verdict is ERROR."""
+        finding = Finding(kind, Verdict.ERROR, message)
+        return cls(title, (finding,), Cost(), seconds, seed=0, miss=0.0, replay=replay)
+
+    @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Report:
         """Inverse of `to_dict`; locations come back as plain names.
 
-        The verdict follows from findings and ledger again; the one in the document is not read.
+        Control characters in its text are escaped. The verdict follows from findings and ledger; the one in the
+        document is not read.
         """
         version = data.get("format")
         if version != FORMAT:
             raise ValueError(f"a report of format {FORMAT} was expected, found format {version!r}")
+        data = _escaped(data)
         given = {item.name: data[item.name] for item in fields(cls) if item.name in data}
         resolution, source = given.get("resolution"), given.get("source")
         return cls(
@@ -233,7 +247,12 @@ class Report:
             text = RENDERERS["page"](self)  # `import gradvet` enters it
         else:
             raise ValueError(f"a report is saved as .json or .html, found the file name {file.name!r}")
-        file.write_text(text, encoding="utf-8")
+        replace_file(file, text)
+
+    def text(self, *, verbose: bool = False) -> str:
+        """What is printed; with `verbose` all findings, the checks that ran, and those that did not and why."""
+        render = RENDERERS.get("verbose" if verbose else "text")
+        return render(self) if render else str(self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the renderer of `gradvet.reports`, which puts itself into `RENDERERS`."""
@@ -253,12 +272,59 @@ class Report:
         return "\n  ".join([f"{self.verdict} {self.title}", *lines])
 
 
-RENDERERS: dict[str, Callable[[Report], str]] = {}
-"""How a report is shown, by kind (text, html, page). `gradvet.reports` enters its renderers here."""
+RENDERERS: dict[str, Callable[[Any], str]] = {}
+"""How a report is shown, by kind (text, html, page; "blame text" and so on for a model). `gradvet.reports` enters its
+renderers here."""
 
 
 class InconclusiveWarning(UserWarning):
     """A check is inconclusive; `-W error::gradvet.pytest_plugin.InconclusiveWarning` makes that a failure."""
+
+
+def replace_file(file: Path, text: str) -> None:
+    """Write a text to a file. An error, such as a full disk, leaves the old file as it is."""
+    if file.exists() and not file.is_file():  # a pipe or a device
+        file.write_text(text, encoding="utf-8")
+        return
+    target = file.resolve()
+    new = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(target)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Characters that move the cursor, change colours or reorder text; line breaks and tabs are not among them."""
+
+
+def escape_controls(text: str) -> str:
+    """The text with control characters written as escape sequences, so that a terminal does not act on them.
+
+    >>> escape_controls("a\x1b[2J")
+    'a\\\\x1b[2J'
+    """
+    return CONTROL_CHARACTERS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def read_report(data: Mapping[str, Any]) -> Report:
+    """The report in a document from a file. Raises ValueError if its findings and its verdict contradict each other."""
+    report = Report.from_dict(data)
+    if data.get("verdict", report.verdict.value) != report.verdict.value:
+        raise ValueError(
+            f"the verdict {data['verdict']!r} does not follow from the findings, which say {report.verdict}"
+        )
+    return report
+
+
+def _escaped(value: Any) -> Any:
+    """JSON values with the control characters of all texts escaped."""
+    if isinstance(value, str):
+        return escape_controls(value)
+    if isinstance(value, Mapping):
+        return {escape_controls(str(key)): _escaped(item) for key, item in value.items()}
+    return [_escaped(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
 def _finding(data: Mapping[str, Any]) -> Finding:

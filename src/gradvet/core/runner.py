@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -35,15 +34,14 @@ def run_checks(
             yield _of_exception(name, error, is_unsupported)
 
 
-def run_until_failure(context: Context, checks: Iterable[CheckFunction]) -> Report:
-    """The report of the drop-in functions: the findings up to the first failure."""
-    started = time.perf_counter()
+def run_until_failure(context: Context, checks: Iterable[CheckFunction]) -> list[Finding]:
+    """The findings of the drop-in functions, up to the first failure."""
     findings: list[Finding] = []
     for finding in (finding for check in checks for finding in check(context)):
         findings.append(finding)
         if finding.verdict is Verdict.FAIL:
             break
-    return make_report("", context, findings, seconds=time.perf_counter() - started)
+    return findings
 
 
 def _of_exception(name: str, error: Exception, is_unsupported: IsUnsupported) -> Finding:

@@ -2,9 +2,10 @@
 
 Calibrated on "gallery" means the functions of `tests/gallery`, on "operators" the tuning half of PyTorch's operator
 database (`benchmarks.detection --half tuning`); results are reported on the other half and on functions that were not
-used for tuning. `python -m benchmarks.sensitivity` varies each number by a factor of two both ways and prints the
-verdicts that change. "theory" marks numbers that follow from a formula. Limits on time and memory are not here: they
-stand beside the code that they limit.
+used for tuning. "kernels" are the kernels of `benchmarks.references` with `--set tuning`. `python -m
+benchmarks.sensitivity` varies each number by a factor of two both ways and prints the verdicts that change. "theory"
+marks numbers that follow from a formula. Limits on time and memory are not here: they stand beside the code that they
+limit.
 """
 
 from __future__ import annotations
@@ -16,6 +17,31 @@ DOUBLE_EPS = 2.0**-40
 
 COARSE_EPS = 2.0**-12
 """Formats with a larger spacing (half precision) have a sweep of few steps, so single steps count for less. [theory]"""
+
+# Shared by several comparisons
+
+ROUNDOFFS = 64.0
+"""Number of roundoffs that the order of operations explains: of outputs over a step, of gradients and values that are
+computed twice, of second derivatives; differences, kinks and slopes below are not seen. [operators]"""
+
+RESPONSE_FACTOR = 32.0
+"""Allowed difference of two derivatives relative to their change for a change of the inputs by two roundoffs.
+[operators]"""
+
+LOW_PRECISION_POWER = 0.4
+"""Below double precision, eps to this power of a number is what a formula or kernel may lose of it. [gallery]"""
+
+LOW_PRECISION_PART = 0.25
+"""Below double precision: largest part of an entry that roundoff explains; and errors below this part of the asked
+resolution are agreement. [gallery]"""
+
+GENERATED_RTOL, GENERATED_PEAK_RTOL = 1e-3, 1e-4
+"""At generated points: smallest error and smallest change of slope that count, relative to the output or its slope,
+and relative to the largest one; the second also for the screen. A wrong derivative is wrong by much there. [gallery]"""
+
+COARSE_ROW_FLOOR = 1e-2
+"""Below double precision and at generated points, outputs with a slope below this part of the largest get a smaller
+weight. [gallery]"""
 
 # Screen: one central difference against the derivative
 
@@ -29,17 +55,8 @@ SCREEN_NOISE = 8.0
 """Allowance of the screen, and of a projection in fast mode, for roundoff of the outputs, in standard deviations.
 [operators]"""
 
-GENERATED_SCREEN_RTOL = 1e-4
-"""The same as `SCREEN_RTOL` at generated points, where a wrong derivative is wrong by much. [gallery]"""
-
-GENERATED_ROW_FLOOR = 1e-2
-"""At generated points, outputs with a slope below this part of the largest get a smaller weight. [gallery]"""
-
 ROW_FLOOR = 1e-9
 """In double precision, outputs with a slope below this part of the largest get a smaller weight. [operators]"""
-
-LOW_PRECISION_ROW_FLOOR = 1e-2
-"""The same below double precision. [operators]"""
 
 ROW_NOISE_WEIGHT = 1e4
 """Weight of an output's roundoff against its slope when cotangents are scaled. [operators]"""
@@ -53,29 +70,17 @@ NARROW_FACTOR = 2.0**-12
 """Factor of the last refinement of the step lengths, and of the steps at which a wrong entry is tested again. [gallery]
 """
 
-MIN_BALANCE = 1e-6
-"""Smallest factor by which a steep coordinate's step is shortened in a balanced direction. [operators]"""
-
 # Kinks
 
 KINK_RTOL = 1e-5
-"""An output has a kink if its even part exceeds this part of its slope, and does not shrink with the step. [gallery]"""
-
-GENERATED_KINK_RTOL, GENERATED_KINK_PEAK_RTOL = 1e-3, 1e-4
-"""At generated points: smallest change of slope at a kink, relative to the slope and to the largest slope. [gallery]
-"""
-
-KINK_NOISE = 64.0
-"""And exceeds this many roundoffs of the largest output over the step. [gallery]"""
+"""An output has a kink if its even part exceeds this part of its slope, and does not shrink with the step; a smaller
+change of slope is no kink. [gallery]"""
 
 KINK_SHRINKAGE = 3.0
 """Even part at twice the step over the even part: 4 for curvature, 2 for a kink; this separates them. [theory]"""
 
 KINK_EDGE = 1e-4
 """A value outside the two one-sided slopes by less than this part of their difference is between them. [gallery]"""
-
-KINK_MIN = 1e-6
-"""A change of slope below this part of the slope's scale is not a kink. [operators]"""
 
 # From a step sweep to a slope
 
@@ -94,9 +99,6 @@ NOISE_FLOOR = 0.2
 VISIBLE_NOISE = 16.0
 """An error of this many noise floors over a step would be visible at that step. [gallery]"""
 
-FLAT_NOISE = 64.0
-"""A function that varies by less than this many noise floors over all steps is constant. [operators]"""
-
 FAINT_POWER = 0.75
 """A slope below eps to this power of the output's size is zero. [operators]"""
 
@@ -114,21 +116,12 @@ STEEP_GROWTH = (0.15, 0.85)
 CLEAR = 1.5
 """Error over error bar from which a disagreement counts. [operators]"""
 
-MATERIAL_EPS = 64.0
-"""Smallest disagreement that counts, in spacings of the format times the scale of the slope. [operators]"""
-
 MATERIAL_MIN = 1e-9
 """Smallest disagreement that counts, relative to the scale of the slope. [operators]"""
 
 MATERIAL_MAX = 0.05
 """Largest relative error that low precision explains: of a slope (upper limit of `MATERIAL_EPS`), and of values against
 the float64 reference. [gallery]"""
-
-SATURATED_EPS = 64.0
-"""Slopes of saturated outputs below this many roundoffs of numbers of size one are zero. [gallery]"""
-
-UNEVEN = 16.0
-"""In formats of few steps, noise above this many floors may hide structure between the steps. [gallery]"""
 
 UNCLEAR_AGREEMENT = 0.01
 """In double precision, an unclear disagreement below this part of the asked resolution is agreement. [operators]"""
@@ -139,12 +132,6 @@ STAIR_SLOPE = 1e-3
 CANCELLED_SLOPE = 3e-12
 """Part of the largest slope that roundoff leaves in slopes where terms cancel. [operators]"""
 
-JITTER_EXPLAINS = 32.0
-"""Noise of the derivative below the error divided by this does not explain it. [gallery]"""
-
-LARGE_INPUT = 64.0
-"""Entries of inputs beyond this size are also tested with steps of size one. [gallery]"""
-
 # Tolerance policy
 
 TOLERANCE_PART = 0.1
@@ -153,51 +140,14 @@ vectorised against plain calls, residuals where every entry is seen. [theory]"""
 
 # Two gradients that should be equal
 
-SAME_GRADIENT_POWER = 0.6
-"""Allowed difference: eps to this power, relative to the largest entry of the input's gradient. [operators]"""
-
-SAME_GRADIENT_POWER_LOW = 0.4
-"""The same below double precision, where other kernels round differently; also for values against the float64
-reference. [operators]"""
-
-SAME_GRADIENT_ROUNDOFF_LOW, SAME_GRADIENT_PART = 64.0, 0.25
-"""Below double precision: allowed difference of an entry in roundoffs, and at most as a part of it. [gallery]"""
-
-SAME_GRADIENT_MIN = 1e-6
-"""Allowed difference at least, relative to the largest entry: functions may compute in float32 inside. [operators]"""
-
-CANCELLED_POWER = 0.75
-"""Allowed difference: eps to this power, relative to the largest contribution of any single input. [operators]"""
-
-SAME_GRADIENT_ROUNDOFF = 64.0
-"""Allowed difference in roundoffs of the outputs over a step of the input's own size. [operators]"""
-
-SAME_GRADIENT_RESPONSE = 32.0
-"""Allowed difference relative to the gradient's change for a change of the inputs by two roundoffs. [operators]"""
-
 ADJOINT_RTOL = 1e-5
 """Allowed difference of ⟨v, Ju⟩ and ⟨Jᵀv, u⟩, relative to the scale of the products. [operators]"""
-
-ADJOINT_JITTER = 16.0
-"""Allowed difference relative to the noise of the derivative; of values, relative to the repeat noise. [operators]"""
-
-SAME_VALUE_ROUNDOFF = 64.0
-"""Allowed difference of two values of one function, in roundoffs of the largest. [operators]"""
 
 REPEAT_ROUNDOFF = 1e3
 """Difference of two equal backward passes, in roundoffs, that the order of a sum explains. [operators]"""
 
-REPEAT_MAX = 0.1
-"""Largest such difference relative to the largest entry, in formats of few digits. [gallery]"""
-
 SYMMETRY_ROUNDOFF = 1e5
 """Allowed asymmetry of a second derivative, in roundoffs of its scale. [operators]"""
-
-SYMMETRY_OUTPUT_ROUNDOFF = 100.0
-"""Allowed asymmetry of a second derivative, in roundoffs of the outputs. [operators]"""
-
-CONSTANT_DERIVATIVE_RTOL = 1e-6
-"""A first derivative without a derivative of its own may vary by this part of its size. [operators]"""
 
 ALLCLOSE = (1e-8, 1e-5)
 """Absolute and relative tolerance of torch.allclose, by which torch's gradcheck compares derivatives in a batch, with
@@ -205,15 +155,13 @@ undefined tangents, and with zero under masked semantics. [theory]"""
 
 # Low precision against the float64 reference
 
-PRECISION_DOUBT, PRECISION_DOUBT_PART = 16.0, 0.0625
-"""Error of an entry from which a comparison is doubtful: in its own roundoffs, or as a part of itself. [gallery]"""
+PRECISION_DOUBT_PART = 0.0625
+"""Error of an entry from which a comparison is doubtful, as a part of itself; also `VISIBLE_NOISE` of its own
+roundoffs, whichever is less. [gallery]"""
 
-PRECISION_FAIL, PRECISION_FAIL_PART = 128.0, 0.25
-"""Error of an entry from which it is wrong: in its own roundoffs, or as a part of itself if that is less. [gallery]"""
-
-PRECISION_MATERIAL_POWER = 0.4
-"""An entry in low precision is wrong only beyond eps to this power of it: a formula may lose half its digits. [gallery]
-"""
+PRECISION_FAIL = 128.0
+"""Error of an entry from which it is wrong, in its own roundoffs; also `LOW_PRECISION_PART` of itself, whichever is
+less. [gallery]"""
 
 PRECISION_SCALE_EPS = 8.0
 """Relative error common to all entries of an input that rounding explains, in spacings of the format. [gallery]"""
@@ -225,20 +173,14 @@ PRECISION_SCALE_POWER = 0.5
 """A common error is wrong from eps to this power on: a formula may lose half its digits. The same holds for values and
 tangents in a batch. [gallery]"""
 
-PRECISION_AGREEMENT = 0.25
-"""Errors in low precision below this part of the asked resolution are agreement. [gallery]"""
-
-ASKED_EPS = 4.0
-"""Smallest resolution that is asked for in a format, in its spacings. [theory]"""
-
-PRECISION_RESPONSE = 4.0
-"""Allowed common error relative to that of the reference for changes of the inputs by one roundoff. [gallery]"""
-
-PRECISION_ENTRY_EPS = 2.0
-"""Rounding error of one entry, in spacings, if its rounding errors are independent of the others'. [gallery]"""
-
 PRECISION_SCALE_WIDTH = 6.0
 """Half-width of the interval for that common error, in standard errors. [theory]"""
+
+# A kernel against a reference
+
+REFERENCE_ERROR = (3.0, 16.0)
+"""Errors from which a kernel is doubtful, in half precision and above: of an entry in its error bars, and typical ones
+in those of plain torch. [kernels]"""
 
 # Generated points
 
@@ -247,18 +189,6 @@ CONFIRM_STEPS = (2.0**-36, 2.0**-19)
 
 CONFIRM_FAR, CONFIRM_NEAR = 2.0**-14, 2.0**-20
 """Two distances at which the slopes of a smooth function differ in proportion. [gallery]"""
-
-CONFIRM_SPREAD = 0.1
-"""Slopes that differ by less than this part of the error are equal. [gallery]"""
-
-CONFIRM_RTOL = 1e-3
-"""Smallest error that counts, relative to the output over a step of the input's own size. [gallery]"""
-
-CONFIRM_PEAK_RTOL = 1e-4
-"""The same relative to the largest output. [gallery]"""
-
-CONFIRM_NOISE = 64.0
-"""Roundoffs of the outputs allowed in the comparison of slopes. [gallery]"""
 
 OUT_OF_PROPORTION = 1e10
 """Values this many times larger than at the user's point have lost the digits that a derivative needs. [gallery]"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,15 +15,25 @@ class FreshGradient:
 
     gradient: Array
     changed: list[str]
+    reused: list[str]
+    """The changed inputs in whose memory the backward pass returned their gradient."""
     reads_arguments: bool = False
     """Whether a call with other arguments in between returned other values."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreshPass:
+    """Values (codomain, then nondifferentiable outputs) and gradient of a forward and a backward pass of their own."""
+
+    values: Array
+    gradient: Array
 
 
 class GradientVariants(Protocol):
     """The same gradient, obtained otherwise. Each gives Jᵀv as a vector, or None where there is nothing to arrange."""
 
-    def cotangent_layouts(self, v: Array) -> Mapping[str, Array]:
-        """The cotangents with the same values laid out in memory in other ways."""
+    def cotangent_layouts(self, v: Array) -> Mapping[str, Callable[[], Array]]:
+        """The cotangents with the same values laid out in memory in other ways; each is computed when called."""
         ...
 
     def expanded_cotangent(self, v: Array) -> Array | None:
@@ -32,6 +42,10 @@ class GradientVariants(Protocol):
 
     def fresh_gradient(self, v: Array) -> FreshGradient:
         """Through a graph of a call of its own."""
+        ...
+
+    def fresh_pass(self, v: Array, displacement: Array | None = None) -> FreshPass:
+        """Through a call on copies of all arguments and of v, displaced or not: the passes may overwrite them."""
         ...
 
     def after_other_forward(self, v: Array) -> FreshGradient:
@@ -50,8 +64,11 @@ class GradientVariants(Protocol):
         """Only one input requires grad; None where the outputs then have no derivative."""
         ...
 
-    def input_layouts(self, v: Array, known: Mapping[str, Array]) -> Mapping[str, Array]:
-        """The inputs with the same values laid out in memory in other ways, of which some are known already."""
+    def input_layouts(self, v: Array) -> Mapping[str, Callable[[], Array | None]]:
+        """The inputs with the same values laid out in memory in other ways; each is computed when called.
+
+        None where the function refuses the layout or returns other values.
+        """
         ...
 
     def mapped(self, V: Sequence[Array]) -> list[Array]:

@@ -1,144 +1,202 @@
-"""The two figures of a finding: difference of the Jacobians, and finite-difference error against step size.
+"""The figures of a finding as SVG: difference of the Jacobians, error against step size, and errors by position.
 
-A figure is drawn from `Finding.facts`, and left out if its facts are missing.
+A figure is drawn from `Finding.facts`, and left out if its facts are missing. It needs no script.
 
     numerical, derivative   Jacobian (outputs × inputs) by finite differences and by the derivative under test
     rows, columns           names of outputs and inputs (optional)
     block                   the four facts above for the block around the worst entry of a large Jacobian
     sweep                   steps, errors (of the difference at each step), floor (error expected from roundoff alone),
                             chosen (the step that decided the verdict), gap (error of the derivative)
+    errors                  kernel, plain (largest errors by position, of the kernel and of plain torch), rows, columns
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from gradvet.core.results import Finding
 
-Figure = dict[str, Any]
-"""Data and layout as plotly reads them from JSON. Building plotly's own objects would dominate the time of a page."""
+DECADES = 6
+"""Range of the colour scale: differences smaller by more powers of ten than the largest have no colour."""
 
-HOVER = (
-    "d %{y} / d %{x}<br>derivative %{customdata[0]}<br>finite differences %{customdata[1]}"
-    "<br>difference %{z:.4g}<extra></extra>"
-)
-HEIGHT = 340
-"""Smallest height of a figure, in pixels."""
+WIDTH, LEFT, BOTTOM, MAX_CELL, MAX_LABELS = 460, 110, 70, 34, 16
+"""Width of a figure, room for labels at its left and bottom, largest side of a cell, in pixels; labels per axis."""
 
-RED, BLUE, GREY = "#d6336c", "#3b82c4", "#8a8f98"
-MARGIN = {"l": 8, "r": 8, "t": 40, "b": 8}
+HEIGHT = 250
+"""Height of the plot of errors against steps, in pixels."""
 
 
-def figures(finding: Finding) -> Iterator[tuple[str, str]]:
-    """Pairs of kind and JSON for the figures whose facts are present."""
-    facts, block = finding.facts, _block(finding)
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """An SVG with the text below it."""
+
+    kind: str
+    svg: str
+    caption: str
+
+
+def figures(finding: Finding) -> Iterator[Figure]:
+    """The figures whose facts are present."""
+    facts, block = finding.facts, finding.facts.get("block") or finding.facts
     if block.get("numerical") and block.get("derivative"):
-        yield "heatmap", json.dumps(heatmap(finding))
-    if facts.get("sweep"):
-        yield "sweep", json.dumps(sweep(facts["sweep"]))
+        yield heatmap(block)
+    if facts.get("sweep") and (drawn := sweep(facts["sweep"])) is not None:
+        yield drawn
+    if facts.get("errors") and facts["errors"].get("kernel"):
+        yield errors(facts)
 
 
-def heatmap(finding: Finding) -> Figure:
-    """Derivative minus finite differences for each entry, with a frame around the worst one."""
-    facts = _block(finding)
-    numerical, derivative = _numbers(facts["numerical"]), _numbers(facts["derivative"])
-    rows = _names(facts.get("rows"), "output", len(numerical))
-    columns = _names(facts.get("columns"), "input", len(numerical[0]))
-    pairs = [list(zip(d, n, strict=True)) for d, n in zip(derivative, numerical, strict=True)]
-    difference = [[_finite(d - n) for d, n in row] for row in pairs]
-    top = max((abs(z) for row in difference for z in row if z is not None), default=0.0) or 1.0
-    trace = {
-        "type": "heatmap",
-        "z": difference,
-        "x": columns,
-        "y": rows,
-        "customdata": [[[f"{d:.7g}", f"{n:.7g}"] for d, n in row] for row in pairs],
-        "hovertemplate": HOVER,
-        "colorscale": [[0.0, BLUE], [0.5, "#f4f4f2"], [1.0, RED]],
-        "zmin": -top,
-        "zmax": top,
-        "xgap": 1,
-        "ygap": 1,
-        "colorbar": {"thickness": 12, "tickformat": ".2~g", "exponentformat": "power"},
+def heatmap(block: Mapping[str, Any]) -> Figure:
+    """Derivative minus finite differences for each entry, with a frame around the largest difference."""
+    numerical, derivative = ([[float(x) for x in row] for row in block[name]] for name in ("numerical", "derivative"))
+    rows = _names(block.get("rows"), "output", len(numerical))
+    columns = _names(block.get("columns"), "input", len(numerical[0]))
+    cells = {
+        (i, j): (d, n)
+        for i, pair in enumerate(zip(derivative, numerical, strict=True))
+        for j, (d, n) in enumerate(zip(*pair, strict=True))
     }
-    axis = {"type": "category", "automargin": True, "showgrid": False}
-    layout = {
-        "title": {"text": "derivative − finite differences"},
-        "height": _height(len(rows)),
-        "margin": MARGIN,
-        "shapes": _frames(finding, rows, columns),
-        "xaxis": {"title": {"text": "inputs"}, **axis},
-        "yaxis": {"title": {"text": "outputs"}, "autorange": "reversed", **axis},
-    }
-    return {"data": [trace], "layout": layout}
+    sizes = {place: _size(d - n) for place, (d, n) in cells.items()}
+    worst = max(sizes, key=sizes.__getitem__)
+    top = max((size for size in sizes.values() if math.isfinite(size)), default=0.0) or 1.0
+    side, high = min(MAX_CELL, (WIDTH - LEFT) / len(columns)), min(MAX_CELL, WIDTH / len(rows))
+    parts = [_rectangle(LEFT, 0, side * len(columns), high * len(rows), 'class="flat"')]
+    for (i, j), (d, n) in cells.items():
+        level = _level(sizes[i, j], top)
+        if level > 0.0:
+            colour = "undefined" if math.isinf(sizes[i, j]) else "high" if d > n else "low"
+            text = (
+                f"d {rows[i]} / d {columns[j]}: derivative {d:.7g}, finite differences {n:.7g}, difference {d - n:.3g}"
+            )
+            style = f'class="{colour}" fill-opacity="{level:.2f}"'
+            parts.append(_rectangle(LEFT + j * side, i * high, side, high, style, text))
+    parts.append(_rectangle(LEFT + worst[1] * side, worst[0] * high, side, high, 'class="frame"'))
+    parts += [_label(LEFT - 4, (i + 0.5) * high + 4, rows[i], "end") for i in _shown(len(rows))]
+    for j in _shown(len(columns)):
+        parts.append(_label(LEFT + (j + 0.6) * side, high * len(rows) + 12, columns[j], "end", turned=True))
+    caption = (
+        "derivative − finite differences: red is too large, blue too small, on a logarithmic scale from "
+        f"{top / 10**DECADES:.1g} (no colour) to {top:.2g}; the frame marks the largest, {_entry(rows, columns, worst)}"
+    )
+    return Figure("heatmap", _svg(high * len(rows) + BOTTOM, parts, "difference of the two Jacobians"), caption)
 
 
-def sweep(facts: Mapping[str, Any]) -> Figure:
+def sweep(facts: Mapping[str, Any]) -> Figure | None:
     """Error against step on logarithmic axes: roundoff dominates on the left, truncation on the right."""
-    steps = _floats(facts["steps"])
-    errors = _curve("error of the difference", steps, _floats(facts["errors"]), color=BLUE)
-    errors |= {"mode": "lines+markers", "connectgaps": True}
-    errors["hovertemplate"] = "step %{x:.2e}<br>error %{y:.2e}<extra></extra>"
-    data = [errors]
+    steps = [float(step) for step in facts["steps"]]
+    curves = {"difference": _points(steps, facts["errors"])}
     if facts.get("floor"):
-        data.append(_curve("noise floor", steps, _floats(facts["floor"]), color=GREY, dash="dot"))
+        curves["floor"] = _points(steps, facts["floor"])
     if facts.get("gap"):
-        gap = [abs(float(facts["gap"]))] * 2
-        data.append(_curve("error of the derivative", [steps[0], steps[-1]], gap, color=RED, dash="dash"))
+        curves["gap"] = _points([min(steps), max(steps)], [abs(float(facts["gap"]))] * 2)
+    heights = [y for points in curves.values() for _, y in points]
+    if not heights:
+        return None
+    low, high = math.floor(min(heights)), math.ceil(max(heights)) + (min(heights) == max(heights))
+    left, right = math.log10(min(steps)), math.log10(max(steps))
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = (x - left) / ((right - left) or 1.0)
+        return LEFT / 2 + across * (WIDTH - LEFT / 2 - 8), 8 + (high - y) / (high - low) * (HEIGHT - 48)
+
+    parts = []
+    for decade in range(low, high + 1, max(1, (high - low) // 5)):
+        (x0, y), (x1, _) = place(left, decade), place(right, decade)
+        parts.append(f'<line class="grid" x1="{x0:.1f}" x2="{x1:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(_label(x0 - 4, y + 4, f"1e{decade}", "end"))
+    for decade in range(math.ceil(left), math.floor(right) + 1, max(1, int(right - left) // 5)):
+        x, y = place(decade, low)
+        parts.append(_label(x, y + 16, f"1e{decade}", "middle"))
+    for name, points in curves.items():
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in points))
+        parts.append(f'<polyline class="{name}" points="{path}"/>')
+    caption = "error of the difference (line) against its step"
+    if "floor" in curves:
+        caption += ", with what roundoff alone gives (dotted)"
+    if "gap" in curves:
+        caption += ", and the error of the derivative (dashed)"
     if facts.get("chosen"):
-        heights = [y for curve in data for y in curve["y"] if y]
-        data.append(_curve("chosen step", [float(facts["chosen"])] * 2, [min(heights), max(heights)], color=GREY))
-    axis = {"type": "log", "exponentformat": "power", "automargin": True}
-    layout = {
-        "title": {"text": "error against step"},
-        "height": HEIGHT,
-        "margin": MARGIN,
-        "legend": {"orientation": "h", "y": -0.3},
-        "xaxis": {"title": {"text": "step"}, "dtick": 2, **axis},
-        "yaxis": {"title": {"text": "error", "standoff": 12}, **axis},
-    }
-    return {"data": data, "layout": layout}
+        chosen = float(facts["chosen"])
+        (x, y0), (_, y1) = place(math.log10(chosen), low), place(math.log10(chosen), high)
+        parts.append(f'<line class="chosen" x1="{x:.1f}" x2="{x:.1f}" y1="{y0:.1f}" y2="{y1:.1f}"/>')
+        caption += (
+            f". The vertical line is the step that was used, {chosen:.2g}: smaller steps lose digits to roundoff, "
+            "larger ones to the curvature of the function"
+        )
+    return Figure("sweep", _svg(HEIGHT, parts, "error against step"), caption)
 
 
-def _curve(name: str, x: Sequence[float], y: Sequence[float], **line: str) -> dict[str, Any]:
-    heights = [_finite(height) or None for height in y]  # a logarithmic axis cannot show zero
-    return {"type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": heights, "line": line}
+def errors(facts: Mapping[str, Any]) -> Figure:
+    """Errors of a kernel by position, and those of plain torch in the same precision, on one logarithmic scale."""
+    known = facts["errors"]
+    sides = {"kernel": known["kernel"], "plain torch": known["plain"]}
+    sizes = {name: [[_size(float(error)) for error in row] for row in side] for name, side in sides.items()}
+    finite = [size for side in sizes.values() for row in side for size in row if math.isfinite(size)]
+    top = max(finite, default=0.0) or 1.0
+    wide, count, high = WIDTH / 2 - 6, len(known["columns"]), min(MAX_CELL, WIDTH / max(1, len(known["rows"])))
+    side, parts = min(MAX_CELL, wide / max(1, count)), []
+    for number, (name, matrix) in enumerate(sizes.items()):
+        left = number * (wide + 12)
+        parts.append(_label(left, 14, name, "start"))
+        parts.append(_rectangle(left, 20, side * count, high * len(matrix), 'class="flat"'))
+        for i, row in enumerate(matrix):
+            for j, size in enumerate(row):
+                if (level := _level(size, top)) > 0.0:
+                    style = f'class="{"high" if math.isfinite(size) else "undefined"}" fill-opacity="{level:.2f}"'
+                    text = f"{name} [{known['rows'][i]}, {known['columns'][j]}]: largest error {size:.3g}"
+                    parts.append(_rectangle(left + j * side, 20 + i * high, side, high, style, text))
+    caption = (
+        f"errors of {facts.get('tensor', 'the kernel')} by position, beside those of plain torch, on a logarithmic "
+        f"scale from {top / 10**DECADES:.1g} (no colour) to {top:.2g}"
+    )
+    return Figure("errors", _svg(high * len(known["rows"]) + 28, parts, "errors by position"), caption)
 
 
-def _block(finding: Finding) -> Mapping[str, Any]:
-    return finding.facts.get("block") or finding.facts
+def _points(steps: Sequence[float], values: Iterable[Any]) -> list[tuple[float, float]]:
+    """Logarithms of the steps and of the values that have one."""
+    pairs = zip(steps, map(float, values), strict=True)
+    return [(math.log10(x), math.log10(y)) for x, y in pairs if x > 0.0 and 0.0 < y < math.inf]
 
 
-def _frames(finding: Finding, rows: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
-    """A frame around the worst entry, if the block contains it."""
-    frames = []
-    for entry in finding.mismatches[:1]:
-        if str(entry.output) in rows and str(entry.input) in columns:
-            i, j = rows.index(str(entry.output)), columns.index(str(entry.input))
-            corners = {"x0": j - 0.5, "x1": j + 0.5, "y0": i - 0.5, "y1": i + 0.5}
-            frames.append({"type": "rect", **corners, "line": {"color": "#111", "width": 2}})
-    return frames
+def _size(difference: float) -> float:
+    return abs(difference) if math.isfinite(difference) else math.inf
 
 
-def _height(rows: int) -> int:
-    return max(HEIGHT, min(720, 120 + 16 * rows))
+def _level(size: float, top: float) -> float:
+    """Opacity of a cell, from 0 to 1 on a logarithmic scale."""
+    if not size or not math.isfinite(size):
+        return 1.0 if size else 0.0
+    level = 1.0 + math.log10(size / top) / DECADES
+    return 0.15 + 0.85 * level if level > 0.0 else 0.0
 
 
 def _names(given: Any, kind: str, count: int) -> list[str]:
     return [str(name) for name in given] if given else [f"{kind} [{i}]" for i in range(count)]
 
 
-def _floats(values: Sequence[Any]) -> list[float]:
-    return [float(value) for value in values]
+def _entry(rows: Sequence[str], columns: Sequence[str], place: tuple[int, int]) -> str:
+    return f"d {rows[place[0]]} / d {columns[place[1]]}"
 
 
-def _numbers(matrix: Sequence[Sequence[Any]]) -> list[list[float]]:
-    return [_floats(row) for row in matrix]
+def _shown(count: int) -> range:
+    """Rows or columns that have a label."""
+    return range(0, count, math.ceil(count / MAX_LABELS))
 
 
-def _finite(value: float) -> float | None:
-    """None for NaN and infinity, which JSON cannot represent."""
-    return value if math.isfinite(value) else None
+def _rectangle(x: float, y: float, width: float, height: float, style: str, title: str = "") -> str:
+    inside = f"<title>{escape(title)}</title>" if title else ""
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" {style}>{inside}</rect>'
+
+
+def _label(x: float, y: float, text: str, anchor: str, *, turned: bool = False) -> str:
+    short = text if len(text) <= 18 else f"{text[:8]}…{text[-9:]}"
+    turn = f' transform="rotate(-45 {x:.1f} {y:.1f})"' if turned else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{turn}>{escape(short)}</text>'
+
+
+def _svg(height: float, parts: Iterable[str], label: str) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{label}">{"".join(parts)}</svg>'

@@ -1,4 +1,4 @@
-"""Reports as an HTML page: one file with scripts, styles and data, which opens offline."""
+"""Reports as an HTML page: one file with scripts, styles and figures, which opens offline."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 from gradvet.core.results import Report, SourceCode, Verdict
 from gradvet.reports import ledger_table, wording
 from gradvet.reports.figures import figures
-from gradvet.reports.json_files import writable_path
+from gradvet.reports.json_files import writable_path, write_text
 
-INSTALL_HINT = "The HTML report needs Jinja2 and plotly: install them with pip install 'gradvet[report]'."
+INSTALL_HINT = "The HTML report needs Jinja2: install it with pip install 'gradvet[report]'."
 
 
 class MissingLibraryError(ImportError):
@@ -24,27 +24,22 @@ class MissingLibraryError(ImportError):
 
 def page(reports: Sequence[Report], title: str = "gradvet") -> str:
     """An HTML document about many checks, with search, filters and figures."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise MissingLibraryError(INSTALL_HINT) from error
     drawn = {
         (i, j): list(figures(finding))
         for i, report in enumerate(reports)
-        for j, finding in enumerate(wording.notable_findings(report))
+        for j, finding in enumerate(wording.illustrated_findings(report))
     }
     return str(
-        _templates()
+        templates()
         .get_template("page.html.j2")
         .render(
             title=title,
             reports=sorted(enumerate(reports), key=lambda pair: wording.VERDICT_ORDER.index(pair[1].verdict)),
             figures=drawn,
             counts=Counter(report.verdict for report in reports),
-            verdicts=wording.VERDICT_ORDER[:3],
+            verdicts=wording.VERDICT_ORDER[:4],
             version=importlib.metadata.version("gradvet"),
             created=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
-            plotly=get_plotlyjs() if any(drawn.values()) else "",
         )
     )
 
@@ -52,7 +47,7 @@ def page(reports: Sequence[Report], title: str = "gradvet") -> str:
 def fragment(report: Report) -> str:
     """One report for a notebook, without scripts and figures."""
     try:
-        template = _templates().get_template("fragment.html.j2")
+        template = templates().get_template("fragment.html.j2")
     except MissingLibraryError:
         from html import escape
 
@@ -70,11 +65,11 @@ def require_writable(html_file: str | None, json_file: str | None) -> None:
 
 def write(reports: Sequence[Report], path: str | Path, title: str = "gradvet") -> None:
     """Write the page to a file."""
-    writable_path(path).write_text(page(reports, title), encoding="utf-8")
+    write_text(path, page(reports, title))
 
 
 @cache
-def _templates() -> Any:
+def templates() -> Any:
     try:
         import jinja2
     except ImportError as error:
@@ -90,7 +85,7 @@ def _templates() -> Any:
     environment.globals.update(ledger_lines=ledger_table.ledger_lines, headings=ledger_table.HEADINGS)
     environment.globals.update(why_not_pass=ledger_table.why_not_pass, what_to_do=ledger_table.what_to_do)
     environment.globals.update(headline=ledger_table.headline)
-    environment.filters.update(code=_code, script=_script, data=_data)
+    environment.filters.update(code=_code)
     return environment
 
 
@@ -109,17 +104,3 @@ def _code_styles(style: str) -> str:
     from pygments.formatters import HtmlFormatter
 
     return str(HtmlFormatter(style=style).get_style_defs(".code"))
-
-
-def _script(text: str) -> Any:
-    """JavaScript for a script element, with the character sequences escaped that would end the element."""
-    from markupsafe import Markup
-
-    return Markup(text.replace("</script", "<\\/script").replace("<!--", "<\\!--"))
-
-
-def _data(text: str) -> Any:
-    """JSON for a script element, with `<` escaped so that no tag can begin in it."""
-    from markupsafe import Markup
-
-    return Markup(text.replace("<", "\\u003c"))

@@ -6,8 +6,13 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from gradvet.core.results import FORMAT, Report
+from gradvet.core.results import FORMAT, Report, escape_controls, read_report, replace_file
+from gradvet.reports.wording import one_line
+
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""Exceptions of reading a document that is not what it should be."""
 
 
 class UnreadableReportError(ValueError):
@@ -31,21 +36,44 @@ def writable_path(path: str | Path) -> Path:
     return file
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """Write an output file whole or not at all."""
+    try:
+        replace_file(writable_path(path), text)
+    except UnwritableFileError:
+        raise
+    except OSError as error:
+        message = f"{path} was not written ({error.strerror}): free some space, or name another file"
+        raise UnwritableFileError(message) from error
+
+
 def save(reports: Sequence[Report], path: str | Path) -> None:
     """Write reports to a file that `load` reads."""
     document = {"format": FORMAT, "reports": [report.to_dict() for report in reports]}
-    writable_path(path).write_text(json.dumps(document, indent=2), encoding="utf-8")
+    write_text(path, json.dumps(document, indent=2))
 
 
 def load(path: str | Path) -> list[Report]:
-    """Read the reports in a file that `save` or `Report.save` wrote."""
+    """Read the reports in a file that `save` or `Report.save` wrote. Of several, a damaged one is an ERROR."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
-        entries = document.get("reports", [document])
-        return [Report.from_dict(entry) for entry in entries]
+        if "reports" not in document:
+            return [read_report(document)]
+        if document.get("format") != FORMAT:
+            raise ValueError(f"format {FORMAT} was expected, found format {document.get('format')!r}")
+        return [_entry(entry, number) for number, entry in enumerate(list(document["reports"]))]
     except OSError as error:
         raise UnreadableReportError(f"{path} cannot be read ({error.strerror}): give a file that exists") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except MALFORMED as error:
         raise UnreadableReportError(
-            f"{path} is not a gradvet report ({error}): give a JSON file that this version of gradvet wrote"
+            f"{path} is not a gradvet report ({one_line(error)}): give a JSON file that this version of gradvet wrote"
         ) from error
+
+
+def _entry(data: Any, number: int) -> Report:
+    try:
+        return read_report(data)
+    except MALFORMED as error:
+        title = data.get("title") if isinstance(data, dict) else None
+        message = f"this report cannot be read ({one_line(error)})"
+        return Report.of_error(escape_controls(str(title or f"report {number}")), "damaged", message)

@@ -19,7 +19,7 @@ MAX_WORST = 5
 GIVEN = "given"
 """Name of the precision of the inputs in a ledger."""
 
-COMPARED, EMPTY, NOT_COMPARED, WRONG = "compared", "no elements", "not compared", "wrong"
+RIGHT, EMPTY, NOT_COMPARED, WRONG = "right", "no elements", "not compared", "wrong"
 
 MAX_SUGGESTED_RESOLUTION = 0.5
 """Largest resolution that is suggested to the user: beyond, a check says little."""
@@ -50,10 +50,10 @@ class LedgerLine:
         return self.input, self.precision, self.mode, self.compared, self.resolution, self.verdict
 
 
-def ledger_lines(report: Report, *, open_only: bool = False) -> list[LedgerLine]:
+def ledger_lines(report: Report) -> list[LedgerLine]:
     """The rows of the ledger, open ones first. More than `MAX_ROWS` are counted by verdict, after the worst ones."""
-    open_rows = sorted(report.open_rows, key=_badness, reverse=True)
-    complete = [] if open_only else [row for row in report.ledger if row.is_complete]
+    open_rows = sorted(report.open_rows, key=lambda row: (_is_wrong(report, row), *_badness(row)), reverse=True)
+    complete = [row for row in report.ledger if row.is_complete]
     if len(open_rows) + len(complete) <= MAX_ROWS:
         return [_line(report, row) for row in (*open_rows, *complete)]
     return [*(_line(report, row) for row in open_rows[:MAX_WORST]), *_summary(report, (*open_rows, *complete))]
@@ -133,10 +133,10 @@ def _summary(report: Report, rows: Iterable[LedgerRow]) -> list[LedgerLine]:
 
 
 def _verdict(report: Report, row: LedgerRow, *, with_number: bool = True) -> str:
-    if row.is_complete:
-        return COMPARED if row.elements else EMPTY
     if _is_wrong(report, row):
         return WRONG
+    if row.is_complete:
+        return RIGHT if row.elements else EMPTY
     parts = [*row.reasons, *([_coarseness(row, with_number)] if _is_coarse(row) else [])]
     return "; ".join(parts) or NOT_COMPARED
 
@@ -155,7 +155,11 @@ def _coarseness(row: LedgerRow, with_number: bool = True) -> str:
 
 
 def _is_wrong(report: Report, row: LedgerRow) -> bool:
-    """Whether a failing finding of the row's mode names this input."""
+    """Whether a failing finding of the row's mode names this input, or this output or gradient in this precision."""
+    if any(
+        one.facts.get("tensor") == row.input and one.facts.get("precision") == row.precision for one in report.failures
+    ):
+        return True
     return any(
         str(mismatch.input) == row.input or str(mismatch.input).startswith(f"{row.input} [")
         for finding in report.failures
@@ -205,7 +209,6 @@ def _number(value: float | None) -> str:
 
 
 def shown_in_terminal(report: Report) -> Sequence[LedgerLine]:
-    """All rows if the report is inconclusive, open rows alone if it fails, and none without a row to explain."""
-    if report.verdict is Verdict.PASS or not unexplained_rows(report):
-        return []
-    return ledger_lines(report, open_only=report.verdict is Verdict.FAIL)
+    """All rows, unless the report passes, or is inconclusive for another reason."""
+    is_shown = bool(report.failures) or bool(unexplained_rows(report))
+    return ledger_lines(report) if is_shown and report.verdict is not Verdict.PASS else []

@@ -22,13 +22,11 @@ BAR_DELAY_SECONDS = 1.0
 LOG_INTERVAL_SECONDS = 10.0
 """Time between two lines of a log, also before the first one."""
 
-NO_VERDICT = "no verdict"
-
 
 class Advance(Protocol):
-    """Reports that one more case is done. With a report or an error message, failures are printed and counted."""
+    """Reports that one more case is done. With a report, failures and errors are printed and counted."""
 
-    def __call__(self, name: str = "", report: Report | None = None, error: str = "") -> None: ...
+    def __call__(self, name: str = "", report: Report | None = None) -> None: ...
 
 
 @contextmanager
@@ -38,31 +36,28 @@ def progress(names: Sequence[str], console: Console, clock: Callable[[], float] 
         counts: Counter[str] = Counter()
         pending = dict.fromkeys(names)
 
-        def advance(name: str = "", report: Report | None = None, error: str = "") -> None:
+        def advance(name: str = "", report: Report | None = None) -> None:
             pending.pop(name or next(iter(pending), ""), None)
             if report is not None:
                 counts[report.verdict.value] += 1
-                if report.verdict is Verdict.FAIL:
+                if report.verdict in (Verdict.FAIL, Verdict.ERROR):
                     worst = notable_findings(report)[0]
-                    view.print(f"FAIL {name}: {worst.check}: {worst.headline}", "red")
-            elif error:
-                counts[NO_VERDICT] += 1
-                view.print(f"{name}: {error}", "yellow")
+                    view.print(f"{report.verdict} {name}: {worst.check}: {worst.headline}", "red")
             view.update(next(iter(pending), ""), counts)
 
         yield advance
 
 
 @contextmanager
-def interactive_progress(title: str) -> Iterator[None]:
-    """A progress bar in an interactive Python session on a terminal, nothing elsewhere."""
+def interactive_progress(title: str) -> Iterator[Callable[[str], object]]:
+    """A progress bar in an interactive Python session on a terminal, nothing elsewhere. Yields what shows a stage."""
     if not (hasattr(sys, "ps1") and sys.stderr.isatty()):
-        yield
+        yield lambda stage: None
         return
     from gradvet.reports.terminal import console_for
 
-    with progress([title], console_for(stderr=True)):
-        yield
+    with _Bar([title], console_for(stderr=True)) as bar:
+        yield lambda stage: bar.describe(f"{title}: {stage}")
 
 
 class _Bar:
@@ -101,6 +96,9 @@ class _Bar:
         rate = f"{speed:.3g}/s" if speed else ""
         shown = "".join(f"{part}, " for part in _counted(counts))
         self.bar.update(self.task, advance=1, description=next_name, rate=rate, counts=shown)
+
+    def describe(self, text: str) -> None:
+        self.bar.update(self.task, description=text)
 
     def print(self, line: str, style: str) -> None:
         from rich.text import Text
@@ -143,8 +141,7 @@ class _Log:
 
 
 def _counted(counts: Counter[str]) -> list[str]:
-    kinds = (*(verdict.value for verdict in VERDICT_ORDER), NO_VERDICT)
-    return [f"{counts[kind]} {kind}" for kind in kinds if counts[kind]]
+    return [f"{counts[verdict.value]} {verdict.value}" for verdict in VERDICT_ORDER if counts[verdict.value]]
 
 
 def _duration(seconds: float) -> str:

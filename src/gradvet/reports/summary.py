@@ -43,7 +43,7 @@ class Summary:
     calls: int
     seconds: float
     errors: tuple[str, ...] = ()
-    """One message for each case without a report."""
+    """One message for each report with the verdict ERROR."""
     upstream_marks: tuple[str, ...] = ()
     """Gradient tests of PyTorch that are skipped or expected to fail."""
 
@@ -52,9 +52,7 @@ class Summary:
         return next((one for one in wording.VERDICT_ORDER if one in self.verdicts.values()), Verdict.SKIPPED)
 
     @classmethod
-    def of(
-        cls, name: str, reports: Sequence[Report], errors: Iterable[str] = (), upstream_marks: Iterable[str] = ()
-    ) -> Summary:
+    def of(cls, name: str, reports: Sequence[Report], upstream_marks: Iterable[str] = ()) -> Summary:
         found: dict[str, set[Verdict]] = defaultdict(set)
         for report in reports:
             for finding in report.findings:
@@ -73,7 +71,12 @@ class Summary:
             max(resolutions, default=None),
             sum(cost.forwards + cost.pulls + cost.pushes for cost in costs),
             sum(report.seconds for report in reports),
-            tuple(errors),
+            tuple(
+                f"{one.check}: {one.headline}"
+                for report in reports
+                for one in report.findings
+                if one.verdict is Verdict.ERROR
+            ),
             tuple(upstream_marks),
         )
 
@@ -119,7 +122,7 @@ def _row(summary: Summary, modes: Sequence[str]) -> list[Text]:
 
 
 def _verdict(verdict: Verdict) -> Text:
-    shown = {Verdict.SKIPPED: "-", Verdict.INCONCLUSIVE: "unsure", Verdict.FAIL: "FAIL"}
+    shown = {Verdict.SKIPPED: "-", Verdict.INCONCLUSIVE: "unsure", Verdict.FAIL: "FAIL", Verdict.ERROR: "ERROR"}
     return Text(shown.get(verdict, verdict.value), COLOURS[verdict])
 
 

@@ -1,7 +1,8 @@
 """A report for a terminal, and the same as plain text for files, pipes and logs.
 
 A pass is one line. An inconclusive report begins with what was not compared; a failure with the worst entries and the
-diagnosis. The command that reproduces the report comes last. Text of the user is never read as markup.
+diagnosis. The command that reproduces the report comes last. Without `verbose`, a report fits one screen. Text of the
+user is never read as markup.
 """
 
 from __future__ import annotations
@@ -24,10 +25,14 @@ COLOURS = {
     Verdict.PASS: "bold green",
     Verdict.FAIL: "bold red",
     Verdict.INCONCLUSIVE: "bold yellow",
+    Verdict.ERROR: "bold magenta",
     Verdict.SKIPPED: "dim",
 }
 MAX_TABLE_ROWS = 5
 """Number of wrong entries shown for one finding."""
+
+MAX_NOTES = 4
+"""Number of notes in a report that fits one screen."""
 
 UNLIMITED_WIDTH = 10_000
 """Line width in columns for output that is not a terminal: programs and searches need unbroken lines."""
@@ -35,43 +40,45 @@ UNLIMITED_WIDTH = 10_000
 
 def console_for(stream: IO[str] | None = None, *, stderr: bool = False) -> Console:
     """A console on a stream; without colours and line breaks if the stream is not a terminal."""
-    console = _console(file=stream, stderr=stderr)
-    return console if console.is_terminal else _console(file=stream, stderr=stderr, width=UNLIMITED_WIDTH)
+    console = console_without_markup(file=stream, stderr=stderr)
+    return console if console.is_terminal else console_without_markup(file=stream, stderr=stderr, width=UNLIMITED_WIDTH)
 
 
-def _console(**settings: Any) -> Console:
+def console_without_markup(**settings: Any) -> Console:
     """A console that writes to its stream in Jupyter too, where rich would show its output as a cell's result."""
     return Console(highlight=False, markup=False, emoji=False, force_jupyter=False, **settings)
 
 
-def show(reports: Iterable[Report], console: Console | None = None) -> None:
+def show(reports: Iterable[Report], console: Console | None = None, *, verbose: bool = False) -> None:
     """Print reports one after the other, as plain text if the console is not a terminal."""
     console = console or console_for()
     for report in reports:
         if console.options.ascii_only:
-            console.out(_to_ascii(plain(report)), highlight=False)
+            console.out(_to_ascii(plain(report, verbose=verbose)), highlight=False)
         elif console.is_terminal:
-            console.print(renderable(report))
+            console.print(renderable(report, verbose=verbose))
         else:
-            console.out(plain(report), highlight=False)
+            console.out(plain(report, verbose=verbose), highlight=False)
 
 
-def plain(report: Report, width: int = UNLIMITED_WIDTH) -> str:
+def plain(report: Report, width: int = UNLIMITED_WIDTH, *, verbose: bool = False) -> str:
     """A report as plain text, in lines of at most `width` columns."""
     stream = io.StringIO()
-    _console(file=stream, width=width, color_system=None).print(renderable(report))
+    console_without_markup(file=stream, width=width, color_system=None).print(renderable(report, verbose=verbose))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
-def renderable(report: Report) -> RenderableType:
-    """A report for rich: one line and the notes for a pass, all notable findings otherwise."""
+def renderable(report: Report, *, verbose: bool = False) -> RenderableType:
+    """A report for rich: one line and the notes for a pass; otherwise what fits one screen, or all if `verbose`."""
     head = _head(report)
-    if report.verdict is Verdict.PASS:
-        return Group(head, *(_line("note", note) for note in report.notes))
-    findings = [part for finding in wording.notable_findings(report) for part in _finding(finding)]
-    ledger = list(_ledger(report))
+    if report.verdict is Verdict.PASS and not verbose:
+        return Group(head, *(labelled("note", note) for note in report.notes))
+    notable = wording.notable_findings(report)
+    findings = [part for finding in notable[: None if verbose else 1] for part in _finding(finding)]
+    findings += [] if verbose else [labelled(label, text) for label, text in wording.other_findings(report)]
+    ledger = list(_ledger(report, verbose=verbose))
     parts = [*findings, *ledger] if report.verdict is Verdict.FAIL else [*ledger, *findings]
-    return Group(head, *parts, *_footer(report))
+    return Group(head, *parts, *(_details(report) if verbose else _brief_details(report)), *_footer(report))
 
 
 def _head(report: Report) -> Text:
@@ -80,18 +87,20 @@ def _head(report: Report) -> Text:
     head.append(str(report.verdict), COLOURS[report.verdict])
     head.append(f" {report.title}", "bold")
     skipped = wording.not_exercised_names(report) if one_line else ""
+    if report.verdict is Verdict.ERROR:
+        return head
     details = [wording.resolution(report), skipped and f"not exercised: {skipped}", wording.cost(report)]
     return head.append(f"  {'; '.join(filter(None, details))}", "dim")
 
 
-def _ledger(report: Report) -> Iterator[RenderableType]:
-    """Why the report is not a pass, the table of the ledger, and what to do."""
-    for sentence in why_not_pass(report):
-        yield _indented(Text(sentence, COLOURS[Verdict.INCONCLUSIVE]))
+def _ledger(report: Report, *, verbose: bool) -> Iterator[RenderableType]:
+    """Why the report is not a pass, the table of the ledger, and what to do. In a failure, the table says why."""
+    for sentence in why_not_pass(report) if verbose or not report.failures else ():
+        yield indented(Text(sentence, COLOURS[Verdict.INCONCLUSIVE]))
     if lines := shown_in_terminal(report):
-        yield _indented(_ledger_table(lines))
+        yield indented(_ledger_table(lines))
     if advice := what_to_do(report):
-        yield _indented(Text(advice, "italic"), 4)
+        yield indented(Text(advice, "italic"), 4)
 
 
 def _ledger_table(lines: Iterable[LedgerLine]) -> Table:
@@ -114,14 +123,14 @@ def _empty_table() -> Table:
 
 def _finding(finding: Finding) -> Iterator[RenderableType]:
     colour = COLOURS[finding.verdict]
-    yield _indented(Text.assemble((finding.check, colour), f": {finding.headline}"))
+    yield indented(Text.assemble((finding.check, colour), f": {finding.headline}"))
     if finding.mismatches:
-        yield _indented(_table(finding))
+        yield indented(mismatch_table(finding))
     if finding.advice:
-        yield _indented(Text(finding.advice, "italic"), 4)
+        yield indented(Text(finding.advice, "italic"), 4)
 
 
-def _table(finding: Finding) -> Table:
+def mismatch_table(finding: Finding) -> Table:
     table = _empty_table()
     for title in ("output", "input"):
         table.add_column(title, overflow="fold")
@@ -138,31 +147,46 @@ def _table(finding: Finding) -> Table:
     return table
 
 
-def _footer(report: Report) -> Iterator[RenderableType]:
+def _brief_details(report: Report) -> Iterator[RenderableType]:
+    """The first notes, and the names of what did not run."""
+    for note in report.notes[:MAX_NOTES]:
+        yield labelled("note", note)
+    more = len(report.notes) - MAX_NOTES
+    hidden = [f"{more} more notes"] if more > 0 else []
+    if names := wording.not_exercised_names(report):
+        yield labelled("not exercised", names)
+        hidden.append("why checks did not run")
+    if hidden:
+        yield labelled("more", f"{' and '.join(hidden)}: report.text(verbose=True), or -v on the command line")
+
+
+def _details(report: Report) -> Iterator[RenderableType]:
     for note in report.notes:
-        yield _line("note", note)
+        yield labelled("note", note)
     if exercised := wording.exercised(report):
-        yield _line("exercised", exercised)
+        yield labelled("exercised", exercised)
     for label, text in wording.other_coverage(report):
-        yield _line(label, text)
+        yield labelled(label, text)
     for reason, names in wording.not_exercised(report).items():
-        line = f"  not exercised: {': '.join(filter(None, (', '.join(names), reason)))}"
-        yield Text(line, "dim", overflow="ellipsis", no_wrap=True)
+        yield labelled("not exercised", ": ".join(filter(None, (", ".join(names), reason))))
+
+
+def _footer(report: Report) -> Iterator[RenderableType]:
     if report.source is not None:
-        yield _line("code", f"{report.source.file}:{report.source.line}")
+        yield labelled("code", f"{report.source.file}:{report.source.line}")
     if report.replay:
-        yield _line("reproduce", report.replay)
+        yield labelled("reproduce", report.replay)
 
 
-def _line(label: str, text: str) -> Padding:
+def labelled(label: str, text: str) -> Padding:
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(no_wrap=True, min_width=len(label) + 1)
     grid.add_column(overflow="fold")
     grid.add_row(Text(f"{label}:", "dim"), Text(text, "dim"))
-    return _indented(grid)
+    return indented(grid)
 
 
-def _indented(content: RenderableType, columns: int = 2) -> Padding:
+def indented(content: RenderableType, columns: int = 2) -> Padding:
     return Padding(content, (0, 0, 0, columns), expand=False)
 
 

@@ -6,19 +6,22 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from gradvet.core.results import Finding, Mismatch, Report, Verdict
+from gradvet.core.results import Finding, Mismatch, Report, Verdict, escape_controls
 
 CALL_KINDS = {"forwards": "forward", "pulls": "backward", "pushes": "forward-mode"}
 """Counters of `Cost`, and the names under which they are printed."""
 
-VERDICT_ORDER = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.SKIPPED)
-"""Order in which verdicts are listed: failures first."""
+VERDICT_ORDER = (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.SKIPPED)
+"""Order in which verdicts are listed: the worst first."""
 
 MODE_NAMES = {"reverse": "reverse mode", "forward": "forward mode"}
 
 EXERCISED, NOT_EXERCISED = "exercised: ", "not exercised: "
 """Prefixes of the lines in `Report.coverage`."""
 
+
+MAX_OTHER_FINDINGS = 5
+"""Number of findings after the first that are shown with their headlines."""
 
 MAX_MESSAGE_LENGTH = 300
 """Length in characters to which the message of an exception is cut."""
@@ -91,8 +94,34 @@ def environment(report: Report) -> str:
 
 
 def notable_findings(report: Report) -> list[Finding]:
-    """The findings that fail, then the inconclusive ones."""
-    return [finding for verdict in VERDICT_ORDER[:2] for finding in report.findings if finding.verdict is verdict]
+    """The findings that fail, then errors and inconclusive ones."""
+    return [finding for verdict in VERDICT_ORDER[:3] for finding in report.findings if finding.verdict is verdict]
+
+
+CONSEQUENCES = (
+    *("duality", "precision", "reverse-over-reverse", "forward-over-reverse", "reverse-over-forward"),
+    *("forward-over-forward", "symmetry", "points", "shapes", "compile", "second order"),
+)
+"""Checks that fail as well where the derivative itself is wrong."""
+
+
+def other_findings(report: Report) -> list[tuple[str, str]]:
+    """The notable findings after the first, in few lines: those that follow from a wrong derivative by name alone."""
+    findings = notable_findings(report)
+    first, others = findings[:1], findings[1:]
+    is_cause = bool(first) and first[0].check in MODE_NAMES and first[0].verdict is Verdict.FAIL
+    consequences = [one.check for one in others if is_cause and one.check in CONSEQUENCES]
+    lines = [(one.check, one.headline) for one in others if one.check not in consequences]
+    if len(lines) > MAX_OTHER_FINDINGS:
+        more = ", ".join(dict.fromkeys(check for check, _ in lines[MAX_OTHER_FINDINGS:]))
+        lines = [*lines[:MAX_OTHER_FINDINGS], ("also", more)]
+    return [*lines, *([("probably consequences", ", ".join(dict.fromkeys(consequences)))] if consequences else [])]
+
+
+def illustrated_findings(report: Report) -> list[Finding]:
+    """The notable findings, and passing ones that have a figure: the comparisons with a reference."""
+    passing = [one for one in report.findings if one.verdict is Verdict.PASS and one.facts.get("errors")]
+    return [*notable_findings(report), *passing]
 
 
 def tally(verdicts: Iterable[Verdict]) -> str:
@@ -103,9 +132,16 @@ def tally(verdicts: Iterable[Verdict]) -> str:
     return f"{total} check{'' if total == 1 else 's'}: {parts}" if total else "no checks"
 
 
+def listed(names: Iterable[str], limit: int) -> str:
+    """`a, b and 3 more`: each name once, the first ones by name."""
+    known = list(dict.fromkeys(names))
+    more = f" and {len(known) - limit} more" if len(known) > limit else ""
+    return f"{', '.join(known[:limit])}{more}"
+
+
 def one_line(error: BaseException, limit: int | None = MAX_MESSAGE_LENGTH) -> str:
     """The message of an exception without line breaks."""
-    return " ".join(str(error).split())[:limit]
+    return escape_controls(" ".join(str(error).split())[:limit])
 
 
 def describe(finding: Finding) -> str:

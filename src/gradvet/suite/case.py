@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from gradvet.api import check
-from gradvet.core.provenance import environment, source_of, title_of
+from gradvet.core.provenance import title_of
 from gradvet.core.results import Report, Verdict
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.random_state import seeded
@@ -47,8 +47,6 @@ class Case:
             report,
             title=self.name,
             replay=f"{self.replay} --seed {seed}" if self.replay else report.replay,
-            source=source_of(self.func),
-            environment=environment(),
         )
 
 
@@ -60,25 +58,42 @@ class Status(str, Enum):
     DIED = "died"
     TIME_LIMIT = "time limit"
     MEMORY_LIMIT = "memory limit"
+    UNFINISHED = "unfinished"
+    """The run ended before the case."""
+    DAMAGED = "damaged"
+    """The stored result cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """The report of a case, or the reason why there is none."""
+    """The report of a case. A case that came to no end has a report with the verdict ERROR."""
 
     name: str
-    status: Status
-    report: Report | None = None
-    message: str = ""
+    report: Report
     attempts: int = 1
     seconds: float = 0.0
     """Wall time of the case, including the creation of its inputs."""
-    error: Exception | None = None
+    error: BaseException | None = None
     """The exception, if the case raised it in this process."""
 
+    @classmethod
+    def of_error(cls, name: str, status: Status, message: str, attempts: int = 1, seconds: float = 0.0) -> CaseResult:
+        return cls(name, Report.of_error(name, status.value, message, seconds), attempts, seconds)
+
     @property
-    def verdict(self) -> Verdict | None:
-        return None if self.report is None else self.report.verdict
+    def verdict(self) -> Verdict:
+        return self.report.verdict
+
+    @property
+    def status(self) -> str:
+        """A value of `Status`."""
+        kinds = [finding.check for finding in self.report.findings if finding.verdict is Verdict.ERROR]
+        return kinds[0] if kinds else Status.REPORTED.value
+
+    @property
+    def message(self) -> str:
+        """What went wrong, if there is no verdict about the gradients."""
+        return next((one.headline for one in self.report.findings if one.verdict is Verdict.ERROR), "")
 
 
 def case(*, inputs: Callable[..., Any], grid: Grid | None = None, **options: Any) -> Callable[[Function], Function]:

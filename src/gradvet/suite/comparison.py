@@ -24,13 +24,17 @@ class Change(Enum):
     """A kind of change, worst first; the value is the printed name."""
 
     NEWLY_FAILING = "newly failing"
-    NEWLY_UNFINISHED = "newly without a verdict"
+    NEWLY_ERROR = "newly an error"
     NEWLY_INCONCLUSIVE = "newly inconclusive"
     LOST_RESOLUTION = "lost resolution"
     SLOWER = "slower"
     GONE = "gone"
     NEWLY_PASSING = "newly passing"
     ADDED = "new"
+
+
+NEW_VERDICTS = {Verdict.FAIL: Change.NEWLY_FAILING, Verdict.ERROR: Change.NEWLY_ERROR}
+"""Changes of a case that has this verdict now and had another one, or none, before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,8 @@ def differences(old: Iterable[CaseResult], new: Iterable[CaseResult]) -> list[Di
 
 def _added(result: CaseResult) -> Difference:
     """The change for a case that the old run did not have. If it fails, it counts as newly failing."""
-    if result.verdict is Verdict.FAIL:
-        return Difference(Change.NEWLY_FAILING, result.name, _headline(result))
-    return Difference(Change.ADDED, result.name, result.message)
+    change = NEW_VERDICTS.get(result.verdict, Change.ADDED)
+    return Difference(change, result.name, _headline(result))
 
 
 def _changes(old: CaseResult, new: CaseResult) -> list[Difference]:
@@ -64,17 +67,12 @@ def _changes(old: CaseResult, new: CaseResult) -> list[Difference]:
     was, is_ = old.verdict, new.verdict
     if was is is_:
         return list(_changes_with_same_verdict(old, new))
-    if is_ is None:
-        return [Difference(Change.NEWLY_UNFINISHED, name, f"{new.status.value}: {new.message}")]
     if is_ is Verdict.PASS:
-        return [Difference(Change.NEWLY_PASSING, name, f"was {was.value if was else old.status.value}")]
-    kind = Change.NEWLY_FAILING if is_ is Verdict.FAIL else Change.NEWLY_INCONCLUSIVE
-    return [Difference(kind, name, _headline(new))]
+        return [Difference(Change.NEWLY_PASSING, name, f"was {was.value}")]
+    return [Difference(NEW_VERDICTS.get(is_, Change.NEWLY_INCONCLUSIVE), name, _headline(new))]
 
 
 def _changes_with_same_verdict(old: CaseResult, new: CaseResult) -> Iterator[Difference]:
-    if old.report is None or new.report is None:
-        return
     was, is_ = old.report.resolution, new.report.resolution
     if was is not None and (is_ is None or is_ > MIN_RESOLUTION_LOSS * was):
         resolutions = f"{was:.1g} to {'nothing' if is_ is None else format(is_, '.1g')}"
@@ -85,7 +83,5 @@ def _changes_with_same_verdict(old: CaseResult, new: CaseResult) -> Iterator[Dif
 
 def _headline(result: CaseResult) -> str:
     """The first finding with the verdict of the report; without one, what its ledger leaves open."""
-    if result.report is None:
-        return ""
     findings = [f"{one.check}: {one.headline}" for one in result.report.findings if one.verdict is result.verdict]
     return next(iter((*findings, *why_not_pass(result.report))), "")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import operator
 import os
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gradvet.api import check
+from gradvet.core.results import Verdict
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.inputs import random_inputs
 from gradvet.reports.wording import one_line
@@ -88,8 +88,7 @@ class CaseExecutor:
                 elif attempts[batch[0]] <= self.retries:
                     pending.appendleft(batch)
                 else:
-                    message = one_line(error)
-                    yield CaseResult(batch[0], _status(error), message=message, attempts=attempts[batch[0]])
+                    yield CaseResult.of_error(batch[0], _status(error), one_line(error), attempts[batch[0]])
 
 
 def run_missing(run: Run, cases: Mapping[str, Case], settings: ExecutorSettings, store: Store) -> Iterator[CaseResult]:
@@ -99,6 +98,8 @@ def run_missing(run: Run, cases: Mapping[str, Case], settings: ExecutorSettings,
         return
     with closing(_results(run, cases, settings, missing)) as results:
         for result in results:
+            if result.verdict is Verdict.ERROR:
+                result = replace(result, report=replace(result.report, replay=run.replay(cases, result.name)))
             store.add(result)
             yield result
 
@@ -125,7 +126,6 @@ def _prepare_worker(run: Run) -> tuple[Run, Mapping[str, Case]]:
     """Runs first in a worker process; its result is the first argument of `_run_cases`."""
     if os.path.isdir(run.folder):
         os.chdir(run.folder)
-    sys.path.insert(0, run.folder)
     cases = run.source.open()
     # The first check of a process loads large parts of torch. That time must not count for the first case.
     check(operator.neg, random_inputs([(2,)]), seed=0)

@@ -8,26 +8,35 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from multiprocessing.connection import Pipe
+from pathlib import Path
+from typing import IO, Any, TypeVar
 
 import psutil
 
-from gradvet.suite.worker import receive, send
+from gradvet.core.results import escape_controls
 
 Result = TypeVar("Result")
 
 POLL_SECONDS = 0.02
 """Time between two inspections of the workers for exceeded limits."""
+
+OUTPUT_CHUNK_BYTES = 2**14
+"""Size of one piece of a worker's output; the last two are kept."""
+
+OUTPUT_TIMEOUT_SECONDS = 1.0
+"""Time to wait for the last output of a dead worker, in case a child of it holds the pipe."""
 
 START_TIMEOUT_SECONDS = 300.0
 """Time within which a worker must be ready, if calls have a time limit. Importing torch on a busy machine is slow."""
@@ -130,40 +139,63 @@ class ProcessExecutor(ThreadPoolExecutor):
 
 
 class _Worker:
-    """A worker process, seen from its parent. It runs one call at a time."""
+    """A worker process, seen from its parent. It runs one call at a time.
+
+    The process leads a process group of its own, so that its children can be killed with it.
+    """
 
     def __init__(self, threads: int) -> None:
-        self._stderr = tempfile.TemporaryFile("ab+")  # noqa: SIM115, closed by `close`
-        environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "gradvet.suite.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
+        self._connection, theirs = Pipe()
+        # The path is set before anything is imported, so that no module of the current folder takes the place of one
+        # of the standard library.
+        start = "import sys; sys.path[:] = sys.argv[2:]; from gradvet.suite.worker import main; main(int(sys.argv[1]))"
+        folders = [*(folder or os.getcwd() for folder in sys.path), str(Path(__file__).parents[2])]
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", start, str(theirs.fileno()), *folders],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={"OMP_NUM_THREADS": str(threads), **os.environ},
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._output: deque[bytes] = deque(maxlen=2)
+        self._reader = threading.Thread(target=_keep_last, args=(self._process.stdout, self._output), daemon=True)
+        self._reader.start()
+        self._number = 0
         self._deadline: float | None = None
         self._limit: float | None = None
         self._limit_error: ProcessDiedError | None = None
-        self._send(sys.path)
 
     def call(
         self, func: Callable[..., Any], arguments: tuple[Any, ...], seconds: float | None, *, keep: bool = False
     ) -> Any:
         """The result of the function. Raises RuntimeError with its message if it raises, or ProcessDiedError."""
-        self._stderr.truncate(0)
+        self._output.clear()
+        self._number += 1
         self._limit, self._deadline = seconds, None if seconds is None else time.monotonic() + seconds
-        self._send((keep, func, arguments, seconds))
-        assert self._process.stdout is not None
         try:
-            succeeded, value = receive(self._process.stdout)
-        except EOFError:
+            self._connection.send((self._number, pickle.dumps((keep, func, arguments, seconds))))
+            succeeded, value = self._answer()
+        except (EOFError, OSError):
             raise self._death_error() from None
         finally:
             self._deadline = None
         if succeeded:
             return value
         raise value
+
+    def _answer(self) -> tuple[bool, Any]:
+        """The answer to the last call. Raises EOFError if the process is dead, even if a child of it holds the pipe."""
+        while True:
+            is_dead = self._process.poll() is not None
+            if self._connection.poll(0 if is_dead else POLL_SECONDS):
+                number, succeeded, value = self._connection.recv()
+                if number == self._number:
+                    return succeeded, value
+            elif is_dead:
+                raise EOFError
 
     def is_reusable(self, limits: Limits) -> bool:
         """Whether the process runs and uses at most half of the memory limit."""
@@ -184,42 +216,42 @@ class _Worker:
             self.kill()
 
     def kill(self) -> None:
-        """Kill the process; a pending `call` raises ProcessDiedError."""
-        self._process.kill()
+        """Kill the process and its children; a pending `call` raises ProcessDiedError."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing of the group is left
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill the process and close its pipes. No call may be pending."""
-        self._process.kill()
+        """Kill the process and its children, and close the pipe. No call may be pending."""
+        self.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._stderr):
-            assert stream is not None
-            with contextlib.suppress(OSError):
-                stream.close()
-
-    def _send(self, value: Any) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # the process is dead: reading the answer raises EOFError
-            send(self._process.stdin, value)
+        self._connection.close()
 
     def _death_error(self) -> ProcessDiedError:
         code = self._process.wait()
-        last_line = self._last_stderr_line()
         self.close()
+        last_line = self._last_line()
         if self._limit_error is not None:
             return self._limit_error
         cause = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended its process with code {code}"
         return ProcessDiedError(f"{cause} ({last_line})" if last_line else cause)
 
-    def _last_stderr_line(self) -> str:
-        self._stderr.seek(0)
-        lines = [line for line in self._stderr.read()[-4000:].decode(errors="replace").splitlines() if line.strip()]
-        return lines[-1].strip()[:200] if lines else ""
+    def _last_line(self) -> str:
+        self._reader.join(OUTPUT_TIMEOUT_SECONDS)
+        lines = [line for line in b"".join(self._output).decode(errors="replace").splitlines() if line.strip()]
+        return escape_controls(lines[-1].strip()[:200]) if lines else ""
 
     def _resident_bytes(self) -> int:
         try:
             return int(psutil.Process(self._process.pid).memory_info().rss)
         except psutil.Error:
             return 0
+
+
+def _keep_last(stream: IO[bytes], chunks: deque[bytes]) -> None:
+    """Read what a worker prints, to keep its end alone."""
+    with stream:
+        while chunk := os.read(stream.fileno(), OUTPUT_CHUNK_BYTES):
+            chunks.append(chunk)
 
 
 def _enforce_limits(workers: set[_Worker], limits: Limits, closed: threading.Event) -> None:

@@ -8,12 +8,13 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from gradvet.core.provenance import environment
 from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch.process_state import preserved_process
 from gradvet.reports.wording import one_line
 from gradvet.suite.case import Case, CaseResult, Status
 from gradvet.suite.store import Store, StoreError, holds_run
@@ -52,17 +53,26 @@ class Run:
         values = {**self.source.describe(), "options": dict(self.options), "seed": self.seed, "versions": versions}
         return dict(json.loads(json.dumps(values, default=str)))
 
+    def replay(self, cases: Mapping[str, Case], name: str) -> str:
+        """The command that runs one case alone, or nothing if the case cannot be made."""
+        try:
+            return f"{cases[name].replay} --seed {self.seed}"
+        except Exception:
+            return ""
+
 
 def run_case(run: Run, cases: Mapping[str, Case], name: str) -> CaseResult:
     """Check one case. An exception, also from looking up the case, becomes its result."""
     started = time.perf_counter()
     try:
-        report = cases[name].run(run.seed, **run.options)
-    except (Exception, SystemExit) as raised:
-        error = raised if isinstance(raised, Exception) else RuntimeError(f"the case called sys.exit ({raised})")
-        seconds = time.perf_counter() - started
-        return CaseResult(name, Status.RAISED, message=_message(error), seconds=seconds, error=error)
-    return CaseResult(name, Status.REPORTED, report, seconds=time.perf_counter() - started)
+        with preserved_process():
+            report = cases[name].run(run.seed, **run.options)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit and pytest's Skipped
+        result = CaseResult.of_error(name, Status.RAISED, _message(error), seconds=time.perf_counter() - started)
+        return replace(result, error=error)
+    return CaseResult(name, report, seconds=time.perf_counter() - started)
 
 
 def open_store(run: Run, cases: Mapping[str, Case], path: str | Path | None = None, resume: bool = False) -> Store:
@@ -70,7 +80,7 @@ def open_store(run: Run, cases: Mapping[str, Case], path: str | Path | None = No
     names = list(cases)
     if path is None or not (resume and holds_run(path)):
         return Store.create(path, run.identity(), names)
-    store = Store.open(path)
+    store = Store.open(path, writable=True)
     store.require_identity(run.identity())
     if store.names() != names:
         raise StoreError(f"{path} holds a run of other cases: cases were added or removed since; name another file")
@@ -95,6 +105,8 @@ def in_case_order(store: Store, new_results: Iterator[CaseResult]) -> Iterator[C
         yield ready.pop(name) if name in ready else store.result(name)
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
     text = one_line(error)
+    if isinstance(error, SystemExit):
+        return f"the case called sys.exit ({text})"
     return text if isinstance(error, InvalidProblemError) else f"{type(error).__name__}: {text}"

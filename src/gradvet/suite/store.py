@@ -2,20 +2,23 @@
 
 A store holds the identity of the run, its cases in order, and at most one result per case. A store without a file is
 kept in memory. The tables and columns are documented for SQL queries, so their names are part of the file format.
+A file may come from someone else: it is opened read-only for reading, and what it may take to read it is limited.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from gradvet.core.results import Report
+from gradvet.core.results import escape_controls, read_report
 from gradvet.errors import InvalidProblemError
+from gradvet.reports.wording import one_line
 from gradvet.suite.case import CaseResult, Status
 
 STORE_FORMAT = 1
@@ -25,16 +28,26 @@ SQLITE_SIGNATURE = b"SQLite format 3\0"
 LOCK_TIMEOUT_SECONDS = 60.0
 """Time to wait for another process that writes to the same file."""
 
-TABLES = (
-    "CREATE TABLE run (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    "CREATE TABLE cases (position INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+MAX_REPORT_BYTES = 2**26
+"""Size of one stored report after decompression."""
+
+MAX_UNPACKED_BYTES = 2**30
+"""Size of all reports that are read from one store, after decompression."""
+
+STEPS_PER_CALL, MAX_CALLS = 10**6, 10**4
+"""A query ends with an error after this number of SQLite's steps times this number of calls."""
+
+TABLES = {
+    "run": "CREATE TABLE run (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "cases": "CREATE TABLE cases (position INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
     # `document` is the report as compressed JSON; the other columns are for queries.
-    """CREATE TABLE outcomes (
+    "outcomes": """CREATE TABLE outcomes (
         position INTEGER PRIMARY KEY REFERENCES cases, ending TEXT NOT NULL, verdict TEXT, resolution REAL,
         seconds REAL NOT NULL, forwards INTEGER, attempts INTEGER NOT NULL, words TEXT NOT NULL, document BLOB)""",
-)
+}
 
-QUERY = "SELECT name, ending, document, words, attempts, seconds FROM cases JOIN outcomes USING (position)"
+QUERY = "SELECT ending, document, words, attempts, seconds FROM outcomes WHERE position = ?"
+NO_RESULT = "there is no result: the run ended before this case, or still runs; go on with --resume"
 
 
 class StoreError(InvalidProblemError):
@@ -44,34 +57,50 @@ class StoreError(InvalidProblemError):
 class Store:
     """The results of one run."""
 
-    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
-        self._connection = connection
+    def __init__(self, connection: sqlite3.Connection, path: str, lock: IO[bytes] | None = None) -> None:
+        self._connection, self._lock = connection, lock
+        self._unpacked_bytes = 0
         self.path = path
-        self.identity: Mapping[str, Any] = json.loads(self._value("identity"))
-        rows = connection.execute("SELECT name, position FROM cases ORDER BY position")
-        self._positions: dict[str, int] = dict(rows.fetchall())
+        try:
+            version = json.loads(self._value("format"))
+            self.identity: Mapping[str, Any] = json.loads(self._value("identity"))
+            rows = connection.execute("SELECT name, position FROM cases ORDER BY position")
+            self._positions: dict[str, int] = {str(name): position for name, position in rows}
+        except (sqlite3.Error, ValueError, TypeError) as error:
+            self.close()
+            raise StoreError(f"{path} is damaged ({error}): restore a copy, or run again into another file") from error
+        if version != STORE_FORMAT:
+            self.close()
+            raise StoreError(f"{path} has format {version!r}; this version of gradvet reads format {STORE_FORMAT}")
 
     @classmethod
     def create(cls, path: str | Path | None, identity: Mapping[str, Any], names: Sequence[str]) -> Store:
         """A new store for a run of these cases."""
-        if path is not None and holds_run(path):
-            raise StoreError(f"{path} holds a run already: go on with --resume, or name another file")
-        connection = _connected(path)
-        with connection:  # one transaction, so that a killed process leaves no incomplete store
-            connection.execute("BEGIN IMMEDIATE")
-            for table in TABLES:
-                connection.execute(table)
-            values = {"format": STORE_FORMAT, "identity": identity}
-            connection.executemany("INSERT INTO run VALUES (?, ?)", [(k, json.dumps(v)) for k, v in values.items()])
-            connection.executemany("INSERT INTO cases VALUES (?, ?)", enumerate(dict.fromkeys(names)))
-        return cls(connection, str(path))
+        with ExitStack() as on_error:
+            lock = None if path is None else on_error.enter_context(_lock(path))
+            if path is not None and holds_run(path):
+                raise StoreError(f"{path} holds a run already: go on with --resume, or name another file")
+            connection = _writable(path)
+            with connection:  # one transaction, so that a killed process leaves no incomplete store
+                connection.execute("BEGIN IMMEDIATE")
+                for table in TABLES.values():
+                    connection.execute(table)
+                values = {"format": json.dumps(STORE_FORMAT), "identity": json.dumps(identity)}
+                connection.executemany("INSERT INTO run VALUES (?, ?)", values.items())
+                connection.executemany("INSERT INTO cases VALUES (?, ?)", enumerate(dict.fromkeys(names)))
+            on_error.pop_all()
+            return cls(connection, str(path), lock)
 
     @classmethod
-    def open(cls, path: str | Path) -> Store:
-        """The store in an existing file."""
-        if not holds_run(path):
-            raise StoreError(f"{path} holds no run of gradvet: give a file that --store wrote")
-        return cls(_connected(path), str(path))
+    def open(cls, path: str | Path, *, writable: bool = False) -> Store:
+        """The store in an existing file, for reading alone unless `writable`."""
+        with ExitStack() as on_error:
+            lock = on_error.enter_context(_lock(path)) if writable else None
+            if not holds_run(path):
+                raise StoreError(f"{path} holds no run of gradvet: give a file that --store wrote")
+            connection = _writable(path) if writable else _readable(path)
+            on_error.pop_all()
+            return cls(connection, str(path), lock)
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -97,36 +126,47 @@ class Store:
 
     def add(self, result: CaseResult) -> None:
         """Store a result. A second result of the same case is ignored."""
-        verdict = resolution = forwards = document = None
-        if (report := result.report) is not None:
-            verdict, resolution, forwards = report.verdict.value, report.resolution, report.cost.forwards
-            document = zlib.compress(json.dumps(report.to_dict()).encode())
-        position = self._positions[result.name]
-        timing = (result.seconds, forwards, result.attempts)
-        row = (position, result.status.value, verdict, resolution, *timing, result.message, document)
+        report = result.report
+        document = zlib.compress(json.dumps(report.to_dict()).encode())
+        numbers = (report.resolution, result.seconds, report.cost.forwards, result.attempts)
+        row = (self._positions[result.name], result.status, report.verdict.value, *numbers, result.message, document)
         with self._connection:
             self._connection.execute(f"INSERT OR IGNORE INTO outcomes VALUES ({', '.join('?' * len(row))})", row)
 
     def result(self, name: str) -> CaseResult:
-        """The stored result of a case."""
-        return _result(self._connection.execute(f"{QUERY} WHERE name = ?", (name,)).fetchone())
+        """The result of a case. One that is missing, or cannot be read, is an error of that case."""
+        shown = escape_controls(name)
+        try:
+            row = self._connection.execute(QUERY, (self._positions[name],)).fetchone()
+            return self._unpacked(shown, *row) if row else CaseResult.of_error(shown, Status.UNFINISHED, NO_RESULT)
+        except (sqlite3.Error, zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            return CaseResult.of_error(shown, Status.DAMAGED, f"the stored result cannot be read ({one_line(error)})")
 
     def results(self) -> Iterator[CaseResult]:
-        """The stored results, in the order of the cases."""
-        return map(_result, self._connection.execute(f"{QUERY} ORDER BY position"))
+        """The results of all cases in order, also of those without a result."""
+        return map(self.result, self._positions)
 
     def close(self) -> None:
         self._connection.close()
+        if self._lock is not None:
+            self._lock.close()
 
     def _value(self, name: str) -> str:
         (value,) = self._connection.execute("SELECT value FROM run WHERE name = ?", (name,)).fetchone()
         return str(value)
 
-
-def _result(row: tuple[Any, ...]) -> CaseResult:
-    name, status, document, message, attempts, seconds = row
-    report = None if document is None else Report.from_dict(json.loads(zlib.decompress(document)))
-    return CaseResult(name, Status(status), report, message, attempts, seconds)
+    def _unpacked(
+        self, name: str, ending: str, document: bytes | None, words: str, attempts: int, seconds: float
+    ) -> CaseResult:
+        if document is None:  # written by an early version, which stored no report for an error
+            return CaseResult.of_error(name, Status(ending), escape_controls(words), int(attempts), float(seconds))
+        limit = min(MAX_REPORT_BYTES, MAX_UNPACKED_BYTES - self._unpacked_bytes)
+        unpacker = zlib.decompressobj()
+        content = unpacker.decompress(document, limit + 1)
+        self._unpacked_bytes += len(content)
+        if len(content) > limit or not unpacker.eof:
+            raise ValueError("too large, or cut off")
+        return CaseResult(name, read_report(json.loads(content)), int(attempts), float(seconds))
 
 
 def is_database(path: str | Path) -> bool:
@@ -145,23 +185,55 @@ def holds_run(path: str | Path) -> bool:
         return False
     if not is_database(path):
         raise StoreError(f"{path} is not a store but some other file: name another one")
-    with closing(_connected(path)) as connection:
-        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    if tables and ("outcomes",) not in tables:
+    try:
+        with closing(_readable(path)) as connection:
+            kinds = dict(connection.execute("SELECT name, type FROM sqlite_master").fetchall())
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 may fail to decode its own message
+        raise StoreError(f"{path} cannot be opened as a store ({error}): name another file") from error
+    if kinds and any(kinds.get(table) != "table" for table in TABLES):
         raise StoreError(f"{path} is a database of something else: name another file")
-    return bool(tables)
+    return bool(kinds)
 
 
-def _connected(path: str | Path | None) -> sqlite3.Connection:
+def _readable(path: str | Path) -> sqlite3.Connection:
+    """A connection that cannot write, for a file that may come from someone else."""
+    has_log = Path(f"{path}-wal").exists()  # another process writes to the file, or was killed
+    address = f"{Path(path).resolve().as_uri()}?mode=ro{'' if has_log else '&immutable=1'}"
+    connection = sqlite3.connect(address, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None, uri=True)
+    connection.text_factory = lambda content: content.decode(errors="replace")
+    connection.execute("PRAGMA trusted_schema = OFF")
+    calls = iter(range(MAX_CALLS))
+    connection.set_progress_handler(lambda: next(calls, None) is None, STEPS_PER_CALL)
+    return connection
+
+
+def _writable(path: str | Path | None) -> sqlite3.Connection:
     try:
         database = ":memory:" if path is None else path
         connection = sqlite3.connect(database, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)
         # With a write-ahead log, committed results survive a kill, and readers do not wait for writers.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA trusted_schema = OFF")
     except sqlite3.Error as error:
         raise StoreError(f"{path} cannot be opened as a store ({error}): name another file") from error
     return connection
+
+
+def _lock(path: str | Path) -> IO[bytes]:
+    """The file, locked until it is closed, so that two runs do not write to it; not locked where that is impossible."""
+    try:
+        stream = open(path, "ab")  # noqa: SIM115, closed with the store
+    except OSError as error:
+        raise StoreError(f"{path} cannot be opened as a store ({error.strerror}): name another file") from error
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        stream.close()
+        raise StoreError(f"{path} is in use by another run: wait for its end, or name another file") from None
+    except OSError:
+        pass
+    return stream
 
 
 def _brief(value: Any) -> str:

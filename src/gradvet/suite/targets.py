@@ -1,7 +1,7 @@
 """Targets of the command line as cases.
 
-`file.py` and `package.module` select all marked functions, `file.py::name` selects one, and `package.module:callable`
-selects any callable, with random inputs.
+`file.py` and `package.module` select all marked functions, `file.py::name` selects one. `file.py::name` and
+`package.module:callable` also select any callable, with random inputs.
 """
 
 from __future__ import annotations
@@ -41,20 +41,35 @@ class InputSpec:
     init: Sequence[Any] | Mapping[str, Any] = ()
     seed: int = 0
     """Seed for the parameters of a module."""
+    below: tuple[int | None, ...] = ()
+    """For each shape, None, or the bound of random integers."""
+    device: str = "cpu"
+    reference: str = ""
+    """The reference of the callable, as `package.module:callable`."""
+    dtypes: tuple[str, ...] = ()
+    """Dtypes in which the callable is compared with its reference."""
 
     @property
     def is_given(self) -> bool:
         """Whether any option differs from its default."""
-        return bool(self.shapes or self.kwargs or self.init) or self.dtype != "float64"
+        given = self.shapes or self.kwargs or self.init or self.reference or self.dtypes
+        return bool(given) or (self.dtype, self.device) != ("float64", "cpu")
+
+    def tensors(self) -> tuple[Any, ...]:
+        """New random inputs."""
+        return random_inputs(self.shapes, self.dtype, self.below, self.device)
 
     def command(self, target: str) -> str:
         """The command line that repeats the check of a target, without its seed."""
         parts = ["gradvet", "check", target]
-        for shape in self.shapes:
-            parts += ["--input", "x".join(map(str, shape)) or "scalar"]
+        for shape, bound in zip(self.shapes, self.below or [None] * len(self.shapes), strict=True):
+            parts += ["--input", ("x".join(map(str, shape)) or "scalar") + (f":int:{bound}" if bound else "")]
         parts += ["--dtype", self.dtype] if self.dtype != "float64" else []
+        parts += ["--device", self.device] if self.device != "cpu" else []
         parts += ["--kwargs", json.dumps(self.kwargs)] if self.kwargs else []
         parts += ["--init", json.dumps(self.init)] if self.init else []
+        parts += ["--reference", self.reference] if self.reference else []
+        parts += ["--dtypes", ",".join(self.dtypes)] if self.dtypes else []
         return shlex.join(parts)
 
 
@@ -69,13 +84,13 @@ class Targets:
 
     def open(self) -> dict[str, Case]:
         """The cases by name. Executes each file once, even if several targets name it."""
-        if self.inputs.is_given and all(target.partition("::")[0].endswith(".py") for target in self.names):
-            raise TargetError(
-                "cases in files have inputs of their own: --input, --dtype, --kwargs and --init are for a callable "
-                "(package.module:callable)"
-            )
         execute = functools.cache(_execute)
         cases = [case for target in self.names for case in cases_of(target, self.inputs, execute)]
+        if self.inputs.is_given and not any(isinstance(case.inputs, _RandomInputs) for case in cases):
+            raise TargetError(
+                "cases in files have inputs of their own: --input, --dtype, --device, --kwargs, --init, --reference "
+                "and --dtypes are for a callable (ops.py::name without @gradvet.case, or package.module:callable)"
+            )
         return {case.name: replace(case, replay=f"{case.replay} {self.flags}".rstrip()) for case in cases}
 
     def describe(self) -> dict[str, Any]:
@@ -87,11 +102,16 @@ def cases_of(target: str, inputs: InputSpec, execute: Callable[[Path], ModuleTyp
     """The cases of a target. `execute` turns the absolute path of a file into a module."""
     path, _, name = target.partition("::")
     if path.endswith(".py"):
-        return _marked(_file_module(path, execute or _execute), path, name)
+        module = _file_module(path, execute or _execute)
+        is_marked = any(_short(case.name) == name for case in cases_in(module))
+        if name and inputs.shapes and not is_marked and hasattr(module, name.partition(".")[0]):
+            return [_callable_case(target, module, name, inputs)]
+        return _marked(module, path, name)
     if all(part.isidentifier() for part in path.split(".")):
         return _marked(_import(path), path, name)
     if CALLABLE.fullmatch(target):
-        return [_callable_case(target, inputs)]
+        module_name, _, name = target.partition(":")
+        return [_callable_case(target, _import(module_name), name, inputs)]
     raise TargetError(
         f"the target {target!r} was not understood: name a file (ops.py), a module (package.module), a case in one "
         "(ops.py::name) or a callable (package.module:callable)"
@@ -104,12 +124,23 @@ def _file_module(path: str, execute: Callable[[Path], ModuleType]) -> ModuleType
         raise TargetError(f"there is no file {path}: check the path, from the folder {Path.cwd().name}")
     try:
         return execute(file.resolve())
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit and pytest's Skipped
         raise TargetError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _execute(file: Path) -> ModuleType:
-    """The module in a file. It can import files beside it; its own name in `sys.modules` replaces no other module."""
+    """The module in a file. It can import files beside it; its own name in `sys.modules` replaces no other module.
+
+    A file in a package is imported as a part of it, so that relative imports work.
+    """
+    root = next(folder for folder in file.parents if not (folder / "__init__.py").is_file())
+    if root != file.parent:
+        _add_to_path(root)
+        part_of_package = importlib.import_module(".".join(file.relative_to(root).with_suffix("").parts))
+        if part_of_package.__file__ and Path(part_of_package.__file__).resolve() == file:
+            return part_of_package
     name = f"{file.stem}__cases"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
@@ -130,14 +161,17 @@ def _marked(module: ModuleType, path: str, name: str) -> list[Case]:
     if not found:
         hint = "" if path.endswith(".py") else f", or name a callable in it ({path}:callable)"
         raise TargetError(f"{path} has no cases: decorate functions with @gradvet.case(inputs=...){hint}")
-    chosen = [case for case in found if name in ("", _short_name(case), _short_name(case).partition("[")[0])]
+    names = [case.name.partition("::")[2] for case in found]
+    chosen = [case for case, full in zip(found, names, strict=True) if name in ("", full, _short(full))]
     if not chosen:
-        raise TargetError(f"{path} has no case {name!r}; it has: {', '.join(map(_short_name, found))}")
+        hint = f"; give --input SHAPE to check {name} without a case" if hasattr(module, name) else ""
+        raise TargetError(f"{path} has no case {name!r}; it has: {', '.join(names)}{hint}")
     return chosen
 
 
-def _short_name(case: Case) -> str:
-    return case.name.partition("::")[2]
+def _short(name: str) -> str:
+    """The name of a case without its number or parameters."""
+    return name.partition("[")[0]
 
 
 def _add_to_path(folder: Path) -> None:
@@ -145,18 +179,40 @@ def _add_to_path(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _callable_case(target: str, inputs: InputSpec) -> Case:
-    module_name, _, name = target.partition(":")
+@dataclass(frozen=True, slots=True)
+class _RandomInputs:
+    """Makes the inputs of a callable."""
+
+    spec: InputSpec
+
+    def __call__(self) -> tuple[Any, ...]:
+        return self.spec.tensors()
+
+
+def _callable_case(target: str, module: ModuleType, name: str, inputs: InputSpec) -> Case:
     if not inputs.shapes:
         raise TargetError(f"{target} needs inputs: give one --input SHAPE for each, such as --input 4x5")
-    func = _instantiate(_attribute(_import(module_name), name, target), inputs, target)
+    func = _instantiate(_attribute(module, name, target), inputs, target)
     return Case(
         target,
         func,
-        inputs=lambda: random_inputs(inputs.shapes, inputs.dtype),
-        options={"kwargs": dict(inputs.kwargs)},
+        inputs=_RandomInputs(inputs),
+        options={"kwargs": dict(inputs.kwargs), **_reference_options(inputs)},
         replay=inputs.command(target),
     )
+
+
+def _reference_options(inputs: InputSpec) -> dict[str, Any]:
+    """The arguments of `gradvet.check` for the reference of a callable."""
+    options: dict[str, Any] = {"dtypes": inputs.dtypes} if inputs.dtypes else {}
+    if not inputs.reference:
+        return options
+    if not CALLABLE.fullmatch(inputs.reference):
+        raise TargetError(f"the reference {inputs.reference!r} was not understood: name it as package.module:callable")
+    module_name, _, name = inputs.reference.partition(":")
+    found = _attribute(_import(module_name), name, inputs.reference)
+    is_class = isinstance(found, type) and not hasattr(found, "apply")
+    return {**options, "reference": _instantiate(found, inputs, inputs.reference) if is_class else found}
 
 
 def _import(name: str) -> ModuleType:
@@ -191,7 +247,7 @@ def _instantiate(value: Callable[..., Any], inputs: InputSpec, target: str) -> C
     positional, named = ((), inputs.init) if isinstance(inputs.init, Mapping) else (inputs.init, {})
     try:
         with seeded(inputs.seed):
-            instance: Callable[..., Any] = converted(value(*positional, **named), inputs.dtype)
+            instance: Callable[..., Any] = converted(value(*positional, **named), inputs.dtype, inputs.device)
     except Exception as error:
         raise TargetError(
             f"{target} cannot be instantiated: {type(error).__name__}: {error}; give its arguments with --init"

@@ -1,4 +1,4 @@
-"""The global generators of Python and NumPy, put back whatever was drawn from them."""
+"""The global generators of Python and NumPy (`frontends/torch/private_generators.py`), restored after draws."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import numpy
 import pytest
 
-from gradvet.frontends.torch import private
+from gradvet.frontends.torch import private, private_generators
 from gradvet.frontends.torch.random_state import HostRandomState
 
 
@@ -15,8 +15,8 @@ from gradvet.frontends.torch.random_state import HostRandomState
 def scheme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param and private.PUBLIC_ONLY:
         pytest.skip("private names are switched off")
-    monkeypatch.setattr(private, "READS_PYTHON", request.param)
-    monkeypatch.setattr(private, "READS_NUMPY", request.param)
+    monkeypatch.setattr(private_generators, "READS_PYTHON", request.param)
+    monkeypatch.setattr(private_generators, "READS_NUMPY", request.param)
 
 
 @pytest.mark.usefixtures("scheme")

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
+
+import torch
 
 from gradvet.core.frontend import Frontend, Point, PointRequest, Request
 from gradvet.core.problem import Problem
+from gradvet.core.reference_comparison import Format
 from gradvet.core.results import Report
-from gradvet.frontends.torch import domains, sparse_semantics, toolchain
+from gradvet.core.spaces import Space
+from gradvet.frontends.torch import domains, sparse_semantics, toolchain, user_reference
 from gradvet.frontends.torch.arguments import require_output
-from gradvet.frontends.torch.autograd_graph import is_unsupported_error
+from gradvet.frontends.torch.autograd_graph import custom_functions, is_unsupported_error
 from gradvet.frontends.torch.binding import Binding, bind
+from gradvet.frontends.torch.blame.investigation import Question, investigate
+from gradvet.frontends.torch.blame.recording import Recorder, is_model, record_step
+from gradvet.frontends.torch.blame.replaying import with_constant_stops
 from gradvet.frontends.torch.numerical_jacobian import NumericalJacobian, jacobian_of
 from gradvet.frontends.torch.points import PointSource, generated_points
 from gradvet.frontends.torch.preservation import preserved_state
@@ -21,13 +29,25 @@ from gradvet.frontends.torch.random_state import preserved_rng
 from gradvet.frontends.torch.reference import reference_problem
 from gradvet.frontends.torch.second_order import second_order_problem
 from gradvet.frontends.torch.shapes import generated_shapes
+from gradvet.frontends.torch.validation import nested_tensors
+
+__all__ = [
+    "FRONTEND",
+    "Question",
+    "Recorder",
+    "TorchFrontend",
+    "investigate",
+    "is_model",
+    "record_step",
+    "with_constant_stops",
+]
 
 
 class TorchFrontend:
     """`core.frontend.Frontend` for torch."""
 
-    def bind(self, request: Request, *, widened: bool = False) -> Binding:
-        return bind(request, widened=widened)
+    def bind(self, request: Request) -> Binding:
+        return bind(request)
 
     def problem(self, binding: Binding, seed: int, *, masked: bool = False) -> TorchProblem:
         problem = TorchProblem(binding, seed, masked)
@@ -37,11 +57,31 @@ class TorchFrontend:
     def problem_at(self, problem: Problem, binding: Binding, seed: int) -> TorchProblem:
         return _own(problem).rebound(binding, seed)
 
+    def isolated(self, problem: Problem, seed: int) -> TorchProblem:
+        own = _own(problem)
+        return own.rebound(replace(own.binding, isolates_passes=True), seed)
+
+    def restricted(self, problem: Problem, leaves: Sequence[int], seed: int) -> TorchProblem:
+        whole = _own(problem)
+        part = whole.rebound(whole.binding.restricted([whole.domain.leaves[k].position for k in leaves]), seed)
+        part.settle_for(whole.eps)
+        whole.__dict__.pop("point", None)  # a vector of the size of all inputs
+        return part
+
     def binding(self, problem: Problem) -> Binding:
         return _own(problem).binding
 
     def reference(self, problem: Problem, request: Request, seed: int) -> TorchProblem | None:
         return reference_problem(_own(problem), request, seed)
+
+    def plain_problem(self, problem: Problem, request: Request, seed: int) -> tuple[TorchProblem, Request]:
+        return user_reference.plain_problem(_own(problem), request, seed)
+
+    def formats(self, problem: Problem, space: Space) -> list[Format]:
+        return user_reference.formats(_own(problem), space)
+
+    def cast(self, request: Request, dtype: Any) -> tuple[str, Request]:
+        return user_reference.cast(request, dtype)
 
     def second_order(self, problem: Problem, composition: str, seed: int) -> TorchProblem:
         return second_order_problem(_own(problem), composition, seed)
@@ -61,20 +101,33 @@ class TorchFrontend:
     def has_dimensions(self, problem: Problem) -> bool:
         return any(tensor.dim() for tensor in _own(problem).inputs)
 
-    def may_crash(self, problem: Problem) -> bool:
-        return _own(problem).home.type != "cpu" and not problem.rules.are_builtin
+    def device_type(self, problem: Problem) -> str:
+        return _own(problem).home.type
+
+    def has_lost_device(self, problem: Problem) -> bool:
+        if self.device_type(problem) != "cuda":
+            return False
+        try:
+            torch.cuda.synchronize(_own(problem).home)
+        except Exception:
+            return True
+        return False
 
     def preserved_state(self, function: Any, arguments: Sequence[Any]) -> AbstractContextManager[None]:
-        return preserved_state(function, arguments)
+        return preserved_state(function, nested_tensors(arguments))
 
     def preserved_random_state(self) -> AbstractContextManager[None]:
         return preserved_rng()
+
+    def custom_rules(self, problem: Problem) -> list[Any]:
+        return custom_functions(_own(problem).differentiable_outputs)
 
     def is_unsupported(self, error: BaseException) -> bool:
         return is_unsupported_error(error)
 
     def notes(self, problem: Problem) -> Iterator[str]:
         yield from _own(problem).binding.notes
+        yield from _own(problem).output_notes
         yield from sparse_semantics.remarks(_own(problem))
 
     def add_note(self, error: Exception, arguments: Sequence[Any], masked: bool) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import optree
 import torch
 from torch import Tensor
 from torch.overrides import is_tensor_like
 
 from gradvet.errors import InvalidProblemError, OutputsChangedError
+from gradvet.frontends.torch.containers import Container, holds_tensors, opened
 
 
 def tensors_in(result: Any) -> list[Any]:
@@ -22,14 +21,56 @@ def tensors_in(result: Any) -> list[Any]:
         return [result]
     if type(result) in (tuple, list) and all(isinstance(item, Tensor) for item in result):
         return list(result)
-    leaves = optree.tree_leaves(result, none_is_leaf=True)
-    tensors = [leaf for leaf in leaves if is_tensor_like(leaf)]
-    if leaves and not tensors:
+    tensors = [leaf for _, leaf in _leaves(result, "") if is_tensor_like(leaf)]
+    if not tensors and not (type(result) in (tuple, list) and not result):
         raise InvalidProblemError(
             f"the function returned no tensor but {type(result).__name__}, so there is no derivative to check: return "
             "the tensor that you want checked"
         )
     return tensors
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """What stands in nested containers, with its name."""
+    container = None if is_tensor_like(value) else opened(value)
+    if container is None:
+        yield name, value
+        return
+    for label, item in zip(container.labels, container.items, strict=True):
+        yield from _leaves(item, name + label)
+
+
+def output_names(result: Any, title: str, *, numbered: bool) -> tuple[list[str], list[str]]:
+    """The names of the tensors in a result, and sentences about objects in it whose tensors are left out.
+
+    The items of a tuple have their number (`output 0`), those of other containers their label (`output.logits`). With
+    `numbered`, all tensors are counted instead.
+    """
+    items = result if type(result) in (tuple, list) else [result]
+    parts = [(f"{title} {number}" if len(items) > 1 else title, item) for number, item in enumerate(items)]
+    leaves = [leaf for name, part in parts for leaf in _leaves(part, name)]
+    names = [name for name, leaf in leaves if is_tensor_like(leaf)]
+    if numbered:
+        return [f"{title} {number}" for number in range(len(names))], []
+    closed = [(name, leaf) for name, leaf in leaves if not is_tensor_like(leaf) and holds_tensors(leaf)]
+    return names, [f"{closed_object(name, leaf)} were left out" for name, leaf in closed]
+
+
+def closed_object(name: str, value: Any) -> str:
+    """The beginning of a sentence about an object that holds tensors and is no container."""
+    return f"{name} is a {type(value).__name__}, which is no container that gradvet opens: the tensors in it"
+
+
+def refuse_wrappers(tensors: Sequence[Any], names: Sequence[str]) -> None:
+    """Raise if a tensor is a wrapper around others, such as a DTensor."""
+    for tensor, name in zip(tensors, names, strict=True):
+        if hasattr(type(tensor), "__tensor_flatten__") and not getattr(tensor, "is_nested", False):
+            kind = type(tensor).__name__
+            local = ", such as x.to_local()" if hasattr(tensor, "to_local") else ""
+            raise InvalidProblemError(
+                f"{name} is a {kind}, a wrapper around other tensors whose elements cannot be moved one by one: check "
+                f"the function of plain tensors{local}, and make the {kind} inside the function"
+            )
 
 
 def is_differentiable(tensor: Any) -> bool:
@@ -65,12 +106,34 @@ class Slot:
     index: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """Stands in a template for a container with tensors in it."""
+
+    container: Container
+    templates: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    """Stands in a template for an object that holds tensors and is no container: every call gets a copy of it."""
+
+    value: Any
+
+    def copied(self) -> Any:
+        try:
+            return copy.deepcopy(self.value)
+        except Exception:  # such as tensors that are results of other operators
+            return self.value
+
+
 class ArgumentTree:
     """The distinct tensors of nested values, in order, with a name for each."""
 
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
         self.names: list[str] = []
+        self.notes: list[str] = []
         self._numbers: dict[int, int] = {}
 
     def template(self, value: Any, name: str) -> Any:
@@ -81,16 +144,25 @@ class ArgumentTree:
                 self.tensors.append(value)
                 self.names.append(name)
             return Slot(self._numbers[id(value)])
-        children = dict(_children(value))
-        return _rebuilt(value, {key: self.template(child, name + label) for (key, label), child in children.items()})
+        container = opened(value)
+        if container is None:
+            if not holds_tensors(value):
+                return value
+            self.notes.append(f"{closed_object(name, value)} were held constant")
+            return _Closed(value)
+        labelled = zip(container.labels, container.items, strict=True)
+        templates = [self.template(item, name + label) for label, item in labelled]
+        unchanged = all(one is other for one, other in zip(templates, container.items, strict=True))
+        return value if unchanged else _Branch(container, templates)
 
 
 def fill(template: Any, tensors: Sequence[Any]) -> Any:
     """The template with tensors in its slots."""
     if isinstance(template, Slot):
         return tensors[template.index]
-    children = dict(_children(template))
-    return _rebuilt(template, {key: fill(child, tensors) for (key, _), child in children.items()})
+    if isinstance(template, _Branch):
+        return template.container.rebuilt([fill(inner, tensors) for inner in template.templates])
+    return template.copied() if isinstance(template, _Closed) else template
 
 
 def map_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
@@ -98,47 +170,6 @@ def map_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
     tree = ArgumentTree()
     template = tree.template(value, "")
     return fill(template, [change(tensor) for tensor in tree.tensors])
-
-
-def _children(value: Any) -> Iterator[tuple[tuple[Any, str], Any]]:
-    """The items of a container by key and label; nothing for other values."""
-    if isinstance(value, Slot):
-        return
-    if isinstance(value, Mapping):
-        yield from (((key, f"[{key!r}]"), child) for key, child in value.items())
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        yield from (((field, f".{field}"), getattr(value, field)) for field in value._fields)
-    elif isinstance(value, (tuple, list)):
-        yield from (((number, f"[{number}]"), child) for number, child in enumerate(value))
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield from (((f.name, f".{f.name}"), getattr(value, f.name)) for f in dataclasses.fields(value))
-    elif not optree.tree_is_leaf(value, none_is_leaf=True):
-        children, _ = optree.tree_flatten_one_level(value, none_is_leaf=True)[:2]
-        yield from (((number, f"[{number}]"), child) for number, child in enumerate(children))
-
-
-def _rebuilt(value: Any, children: dict[Any, Any]) -> Any:
-    """The same container with other items; a value without items is returned itself."""
-    if not children or isinstance(value, Slot):
-        return value
-    if type(value) is dict:
-        return children
-    if isinstance(value, Mapping):
-        duplicate: Any = copy.copy(value)
-        for key, child in children.items():
-            duplicate[key] = child
-        return duplicate
-    if isinstance(value, tuple):
-        return type(value)(**children) if hasattr(value, "_fields") else tuple(children.values())
-    if isinstance(value, list):
-        return list(children.values())
-    if dataclasses.is_dataclass(value):
-        duplicate = copy.copy(value)
-        for field, child in children.items():
-            object.__setattr__(duplicate, field, child)
-        return duplicate
-    _, structure = optree.tree_flatten(value, none_is_leaf=True, is_leaf=lambda inner: inner is not value)
-    return optree.tree_unflatten(structure, list(children.values()))
 
 
 def require_output(problem: Any) -> None:

@@ -113,6 +113,13 @@ def has_custom_function(outputs: Sequence[Any]) -> bool:
     return any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in nodes_behind(outputs))
 
 
+def custom_functions(outputs: Sequence[Any]) -> list[Any]:
+    """The classes of `autograd.Function` whose nodes are in the graph behind the outputs, each once."""
+    values = [value for node in nodes_behind(outputs) for value in vars(type(node)).values()]
+    found = (value for value in values if isinstance(value, type) and issubclass(value, torch.autograd.Function))
+    return list(dict.fromkeys(found))
+
+
 class TorchRules:
     """The derivative rules in the graph of a problem."""
 
@@ -129,6 +136,10 @@ class TorchRules:
         return not all(map(is_builtin_name, names)) or (
             not names.isdisjoint(WRAPPERS) and self._problem.applies_function
         )
+
+    @property
+    def may_crash(self) -> bool:
+        return self._problem.home.type not in self._problem.binding.safe_devices and not self.are_builtin
 
     @property
     def is_smooth_branch(self) -> bool:

@@ -16,13 +16,21 @@ from gradvet.core.frontend import Request
 from gradvet.core.provenance import title_of
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import private
-from gradvet.frontends.torch.arguments import ArgumentTree, Slot, fill, is_differentiable, tensors_in
+from gradvet.frontends.torch.arguments import (
+    ArgumentTree,
+    Slot,
+    fill,
+    is_differentiable,
+    refuse_wrappers,
+    tensors_in,
+)
 from gradvet.frontends.torch.autograd_graph import nodes_behind
 from gradvet.frontends.torch.double_precision import DoublePrecision, wide_dtype
 from gradvet.frontends.torch.layouts.strided import separate
-from gradvet.frontends.torch.preservation import FixedState
+from gradvet.frontends.torch.preservation import FixedState, reachable_objects
+from gradvet.frontends.torch.validation import require_acyclic, require_precision, require_values
 
-__all__ = ["Binding", "ForwardMode", "Request", "bind", "callable_of", "drop_in_binding", "wide"]
+__all__ = ["Binding", "ForwardMode", "Request", "bind", "callable_of", "drop_in_binding", "widened"]
 
 
 REENTRANT_NODE = "CheckpointFunctionBackward"
@@ -64,6 +72,10 @@ class Binding:
     """The state from which every call of the function starts."""
     double: DoublePrecision | None = None
     """The mode in which the function is called, and in which its derivatives are to be computed; None: none."""
+    safe_devices: tuple[str, ...] = ("cpu",)
+    """Kinds of devices on which the function is called with other shapes and alignments in this process."""
+    isolates_passes: bool = False
+    """Whether every backward pass gets a forward pass of its own, on copies of the arguments."""
 
     @property
     def checked(self) -> list[int]:
@@ -78,6 +90,16 @@ class Binding:
     def at(self, arguments: Iterable[Any]) -> Binding:
         """The binding with other arguments."""
         return replace(self, arguments=tuple(arguments))
+
+
+def on_copies(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, called with copies of its dense tensors, to which it may write."""
+
+    def call(*values: Any) -> Any:
+        dense = [isinstance(value, Tensor) and value.layout is torch.strided for value in values]
+        return function(*[value.clone() if on else value for value, on in zip(values, dense, strict=True)])
+
+    return call
 
 
 def _is_checked(argument: Any) -> bool:
@@ -102,19 +124,27 @@ def drop_in_binding(function: Callable[..., Any], arguments: Sequence[Any]) -> B
     )
 
 
-def bind(request: Request, *, widened: bool = False, double: DoublePrecision | None = None) -> Binding:
+def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePrecision | None = None) -> Binding:
     """Find the tensors in inputs and keywords, and the parameters if the function is a module.
 
-    `widened` replaces all floating-point tensors by copies in double precision; with `double`, the function is called
-    in that mode.
+    `wide` replaces all floating-point tensors of lower precision by copies in that one; with `double`, the function is
+    called in that mode.
     """
     func, tree = request.func, ArgumentTree()
     call = callable_of(func)
+    for number, value in enumerate(request.positional):
+        require_acyclic(value, f"input {number}")
+    require_acyclic(request.kwargs, "kwargs")
     templates = [tree.template(value, f"input {number}") for number, value in enumerate(request.positional)]
     keywords = {name: tree.template(value, name) for name, value in (request.kwargs or {}).items()}
-    change = wide if widened else _itself
-    tensors, notes = _prepared(tree, change)
+    refuse_wrappers(tree.tensors, tree.names)
+    for tensor, name in (*zip(tree.tensors, tree.names, strict=True), *_state_of(func)):
+        require_values(tensor, name)
+    change = _itself if wide is None else functools.partial(widened, wide=wide)
+    chosen = _chosen(tree.names, request)
+    tensors, notes = _prepared(tree, func, change, chosen)
     parameters, fixed_state = _state(func, change)
+    refuse_wrappers(list(parameters.values()), list(parameters))
     own = list(dict(func.named_parameters()).values()) if isinstance(func, nn.Module) else []
     own = [parameter for parameter in own if parameter.requires_grad]
     count = len(tensors)
@@ -140,11 +170,16 @@ def bind(request: Request, *, widened: bool = False, double: DoublePrecision | N
         (*(tensor for tensor, _ in tensors), *parameters.values()),
         (*tree.names, *parameters),
         title_of(func),
-        tuple(notes),
+        (*tree.notes, *notes),
         fixed.around(inside(lambda *values: arranged(request.surrogate, values))) if request.surrogate else None,
         start=fixed,
         double=double,
+        safe_devices=request.safe_devices,
     )
+    if request.argnums is not None:
+        bound = bound.restricted([position for position in bound.checked if position < count])
+    for position in bound.checked:
+        require_precision(bound.arguments[position], bound.names[position])
     if not bound.checked:
         found = ", ".join(f"{n}: {_kind(t)}" for n, t in zip(tree.names, tree.tensors, strict=True)) or "no tensor"
         raise InvalidProblemError(
@@ -152,6 +187,13 @@ def bind(request: Request, *, widened: bool = False, double: DoublePrecision | N
             f"found {found}. Pass at least one such tensor."
         )
     return bound
+
+
+def _state_of(func: Any) -> list[tuple[Tensor, str]]:
+    """The parameters and buffers of a module with their names; nothing for other functions."""
+    if not isinstance(func, nn.Module):
+        return []
+    return [(tensor, name) for name, tensor in (*func.named_parameters(), *func.named_buffers())]
 
 
 def _without_reentrance(result: Any) -> Any:
@@ -164,11 +206,11 @@ def _without_reentrance(result: Any) -> Any:
     return result
 
 
-def wide(tensor: Tensor) -> Tensor:
-    """A copy in double precision; integers and booleans are returned as they are."""
+def widened(tensor: Tensor, wide: torch.dtype) -> Tensor:
+    """A copy with at least this precision; integers and booleans are returned as they are."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor
-    return tensor.detach().to(wide_dtype(tensor.dtype), copy=True).requires_grad_(tensor.requires_grad)
+    return tensor.detach().to(wide_dtype(tensor.dtype, wide), copy=True).requires_grad_(tensor.requires_grad)
 
 
 def _state(func: Any, change: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -185,31 +227,57 @@ def _state(func: Any, change: Callable[[Any], Any]) -> tuple[dict[str, Any], dic
 Change = Callable[[Any], Any]
 
 
-def _prepared(tree: ArgumentTree, change: Change) -> tuple[list[tuple[Any, Change]], list[str]]:
-    """Each tensor as it is perturbed, with the function that makes the argument from it, and notes."""
-    requested = any(is_differentiable(tensor) for tensor in tree.tensors)
+def _writes_in_place(func: Any) -> bool:
+    """Whether a module may write to its inputs, as `ReLU(inplace=True)` does."""
+    return isinstance(func, nn.Module) and any(getattr(module, "inplace", False) is True for module in func.modules())
+
+
+def _chosen(names: Sequence[str], request: Request) -> list[bool]:
+    """Which tensors of the arguments may be checked, by their names."""
+    if request.argnums is None:
+        return [True] * len(names)
+    beginnings = tuple(f"input {number}{end}" for number in request.argnums for end in ("[", ".", " "))
+    return [f"{name} ".startswith(beginnings) for name in names]
+
+
+def _prepared(
+    tree: ArgumentTree, func: Any, change: Change, chosen: Sequence[bool]
+) -> tuple[list[tuple[Any, Change]], list[str]]:
+    """Each tensor as it is perturbed, with the function that makes the argument from it, and notes.
+
+    For a module that may write to its inputs, arguments are copies of the checked tensors: torch would refuse it.
+    """
+    copies = _writes_in_place(func)
+    requested = any(is_differentiable(tensor) for tensor, asked in zip(tree.tensors, chosen, strict=True) if asked)
     prepared: list[tuple[Any, Change]] = []
     notes = []
-    for tensor, name in zip(tree.tensors, tree.names, strict=True):
+    for tensor, name, asked in zip(tree.tensors, tree.names, chosen, strict=True):
         floating = tensor.is_floating_point() or tensor.is_complex()
-        if not requested and floating:
+        if not asked:
+            tensor = tensor.detach()
+        elif not requested and floating:
             # No input requires grad, so the caller's tensors are not changed.
             tensor = tensor.detach() if _is_expanded(tensor) else tensor.detach().clone()
             tensor.requires_grad_()
-        if is_differentiable(tensor) and private.is_view_of_grad(tensor):
-            # Made in no-grad mode, it requires grad and is in no graph.
+        if is_differentiable(tensor) and (private.is_view_of_grad(tensor) or _retains_grad(tensor, func)):
+            # A view made in no-grad mode is in no graph; a retained `.grad` would keep what vmap leaves there.
             tensor = tensor.detach().requires_grad_()
         if is_differentiable(tensor) and _is_expanded(tensor):
             notes.append(f"{name} is expanded: it is moved through the storage behind it")
             expand: Change = functools.partial(_expanded, size=tensor.size())
             tensor = _behind(tensor)
         else:
-            expand = _itself
+            expand = torch.clone if copies and is_differentiable(tensor) else _itself
         if is_differentiable(tensor) and _overlaps(tensor):
             notes.append(f"elements of {name} share memory: a contiguous copy was checked in its place")
             tensor = tensor.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
         prepared.append((change(tensor), expand))
     return prepared, notes
+
+
+def _retains_grad(tensor: Tensor, func: Any) -> bool:
+    """Whether `retain_grad()` was called on a tensor, and the function does not refer to it otherwise."""
+    return tensor.retains_grad and all(thing is not tensor for thing in reachable_objects(func))
 
 
 def _overlaps(tensor: Tensor) -> bool:

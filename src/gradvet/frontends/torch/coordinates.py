@@ -78,4 +78,4 @@ def _tensor(value: Any) -> Tensor:
     """A tensor with the numbers of a tensor-like value."""
     if isinstance(value, Tensor):
         return value.detach()
-    return torch.tensor(value.data.tolist(), dtype=value.dtype)
+    return torch.tensor(value.data.tolist(), dtype=value.dtype, device="cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,13 +19,13 @@ from gradvet.frontends.torch import private
 from gradvet.frontends.torch.autograd_graph import classify_backward_error, is_unsupported_error, nodes_behind
 from gradvet.frontends.torch.binding import ForwardMode
 from gradvet.frontends.torch.layouts import can_be_cut
-from gradvet.frontends.torch.preservation import reachable_objects
+from gradvet.frontends.torch.preservation import PreservedGradients, reachable_objects
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
 
 REENTRANT = "incompatible with .grad()"
-"""Phrase of the exception that a reentrant checkpoint raises in `torch.autograd.grad`."""
+"""Phrase of the exception that a reentrant checkpoint raises in `grad`, and in `backward` with `inputs`."""
 
 Tangents = list[tuple[Tensor, Tensor | None]]
 """Outputs with their tangents; None for a tangent that is missing."""
@@ -57,25 +57,13 @@ def accumulated_gradients(
     inner = [source for source in sources if not source.is_leaf]
     hooks = [source.register_hook(functools.partial(found.__setitem__, id(source))) for source in inner]
     try:
-        with preserved_gradients((*leaves_behind(outputs), *(source for source in sources if source.is_leaf))):
+        own = PreservedGradients((*leaves_behind(outputs), *(source for source in sources if source.is_leaf)))
+        with own, own:  # twice: the first restoration may be interrupted
             torch.autograd.backward(outputs, cotangents, retain_graph=True)
             return [source.grad if source.is_leaf else found.get(id(source)) for source in sources]
     finally:
         for hook in hooks:
             hook.remove()
-
-
-@contextlib.contextmanager
-def preserved_gradients(leaves: Iterable[Any]) -> Iterator[None]:
-    """The leaves without `.grad`; on exit they have their own again."""
-    before = {id(leaf): (leaf, leaf.grad) for leaf in leaves}
-    for leaf, _ in before.values():
-        leaf.grad = None
-    try:
-        yield
-    finally:
-        for leaf, gradient in before.values():
-            leaf.grad = gradient
 
 
 def leaves_behind(outputs: Sequence[Any]) -> Iterator[Any]:
@@ -121,10 +109,18 @@ def accumulate(problem: TorchProblem, outputs: Sequence[Any], cotangents: Sequen
 
     Other leaves keep their `.grad`.
     """
-    own = set(map(id, problem.inputs))
-    others = [leaf for leaf in leaves_behind(outputs) if id(leaf) not in own]
-    with classified_errors(problem), preserved_gradients(others):
-        torch.autograd.backward(outputs, cotangents, retain_graph=True)
+    with classified_errors(problem):
+        try:
+            private.accumulate_backward(tuple(outputs), problem.inputs, tuple(cotangents))
+        except RuntimeError as error:
+            if REENTRANT not in str(error):
+                raise
+        else:
+            return
+        own = set(map(id, problem.inputs))
+        others = PreservedGradients(leaf for leaf in leaves_behind(outputs) if id(leaf) not in own)
+        with others, others:  # twice: the first restoration may be interrupted
+            torch.autograd.backward(outputs, cotangents, retain_graph=True)
 
 
 def problem_gradients(problem: TorchProblem, outputs: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
@@ -140,7 +136,7 @@ def undefined_gradients(problem: TorchProblem, undefined: Sequence[int]) -> Sequ
     """Gradients with undefined cotangents for some outputs and zeros for the others."""
     outputs = [
         private.without_cotangent(y) if i in undefined and can_be_cut(y) else y
-        for i, y in enumerate(problem.differentiable_outputs)
+        for i, y in enumerate(problem.recorded_outputs())
     ]
     return problem_gradients(problem, outputs, [torch.zeros_like(y) for y in outputs])
 
@@ -152,18 +148,11 @@ def is_zero(gradient: Any) -> bool:
     )
 
 
-def batched_gradients(problem: TorchProblem, cotangents: Sequence[Tensor]) -> Sequence[Any]:
+def batched_gradients(outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
     """One vectorised backward pass; cotangents and gradients have a first axis more."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
-        return torch.autograd.grad(
-            problem.differentiable_outputs,
-            problem.inputs,
-            cotangents,
-            retain_graph=True,
-            allow_unused=True,
-            is_grads_batched=True,
-        )
+        return private.run_batched_backward(tuple(outputs), tuple(sources), tuple(cotangents))
 
 
 def gradient_misfits(problem: TorchProblem, found: Sequence[Any]) -> list[Misfit]:
@@ -190,7 +179,7 @@ def load_forward_mode() -> None:
     """Make the first dual number: torch then loads its formulas, with a warning that does not concern the user."""
     with warnings.catch_warnings(), contextlib.suppress(RuntimeError), forward_ad.dual_level():
         warnings.simplefilter("ignore")
-        forward_ad.make_dual(torch.zeros(()), torch.zeros(()))
+        forward_ad.make_dual(torch.zeros((), device="cpu"), torch.zeros((), device="cpu"))
 
 
 def output_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) -> Tangents:

@@ -71,8 +71,6 @@ class Regions:
             regions = {place: region for place, region in enumerate(given) if region is not None}
         else:
             regions = dict.fromkeys(range(len(names)), given)
-        for region in regions.values():
-            _require_region(region)
         return cls(regions)
 
     @property
@@ -126,13 +124,13 @@ def _kept(candidate: Tensor, allowed: Tensor, own: Tensor) -> Tensor | None:
 def _drawn(strategy: Any, like: Tensor, seed: int) -> Tensor:
     """A tensor from a strategy of tensors, or numbers from a strategy of numbers."""
     first = examples(strategy, min(MAX_EXAMPLES, max(1, like.numel())), seed)
-    whole = [torch.as_tensor(value) for value in first]
+    whole = [torch.as_tensor(value, device=like.device) for value in first]
     for tensor in whole:
         if tensor.dim() and tensor.shape == like.shape:
             return tensor.detach().to(like.dtype).clone()
     numbers = torch.stack([tensor.reshape(-1)[0] for tensor in whole if tensor.numel()]).to(like.dtype)
-    index = torch.arange(like.numel()) % len(numbers)
-    return numbers[index].reshape(like.shape).to(like.device)
+    index = torch.arange(like.numel(), device=like.device) % len(numbers)
+    return numbers[index].reshape(like.shape)
 
 
 def _place(key: Any, names: Sequence[str]) -> int:
@@ -141,12 +139,3 @@ def _place(key: Any, names: Sequence[str]) -> int:
     if key in names:
         return names.index(key)
     raise InvalidProblemError(f"domain= names {key!r}, but the inputs are: {', '.join(names)}")
-
-
-def _require_region(region: Any) -> None:
-    interval = isinstance(region, tuple) and len(region) == 2
-    if not (interval or callable(region) or is_strategy(region)):
-        raise InvalidProblemError(
-            f"a domain is an interval (low, high), a function of candidate values, or a Hypothesis strategy; found "
-            f"{region!r}"
-        )

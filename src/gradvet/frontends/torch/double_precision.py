@@ -69,11 +69,11 @@ class RefusedError(RuntimeError):
     """An operator would write double precision into a tensor of lower precision, or reads the bits of a number."""
 
 
-def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float64 for floating-point formats, complex128 for complex ones, integers and booleans as they are."""
-    if dtype.is_complex:
-        return torch.complex128
-    return torch.float64 if dtype.is_floating_point else dtype
+def wide_dtype(dtype: torch.dtype, wide: torch.dtype = torch.float64) -> torch.dtype:
+    """A format of at least the precision of `wide`, complex if the given one is; integers and booleans as they are."""
+    if not (dtype.is_complex or dtype.is_floating_point) or torch.finfo(dtype).eps <= torch.finfo(wide).eps:
+        return dtype
+    return wide.to_complex() if dtype.is_complex else wide
 
 
 def widened(value: Any) -> Any:

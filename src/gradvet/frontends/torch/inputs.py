@@ -11,15 +11,26 @@ from torch import Tensor, nn
 from gradvet.errors import InvalidProblemError
 
 
-def random_inputs(shapes: Sequence[Sequence[int]], dtype: str = "float64") -> tuple[Tensor, ...]:
-    """One random tensor per shape, of a dtype that has derivatives."""
+def random_inputs(
+    shapes: Sequence[Sequence[int]],
+    dtype: str = "float64",
+    below: Sequence[int | None] = (),
+    device: str = "cpu",
+) -> tuple[Tensor, ...]:
+    """One random tensor per shape, of a dtype that has derivatives, or of integers where `below` has a bound."""
     kind = differentiable_dtype(dtype)
-    return tuple(torch.randn(tuple(shape), dtype=kind) for shape in shapes)
+    bounds = below or [None] * len(shapes)
+    return tuple(
+        torch.randn(tuple(shape), dtype=kind, device="cpu").to(device)
+        if bound is None
+        else torch.randint(bound, tuple(shape), device="cpu").to(device)
+        for shape, bound in zip(shapes, bounds, strict=True)
+    )
 
 
-def converted(value: Any, dtype: str) -> Any:
-    """A module with its parameters and buffers in a dtype; anything else as it is."""
-    return value.to(differentiable_dtype(dtype)) if isinstance(value, nn.Module) else value
+def converted(value: Any, dtype: str, device: str = "cpu") -> Any:
+    """A module with its parameters and buffers in a dtype and on a device; anything else as it is."""
+    return value.to(device, differentiable_dtype(dtype)) if isinstance(value, nn.Module) else value
 
 
 def differentiable_dtype(name: str) -> torch.dtype:

@@ -19,9 +19,17 @@ def _sliced(t: Tensor) -> Tensor:
     return torch.stack([t, t + 1], -1).select(-1, 0)
 
 
+def misaligned(t: Tensor) -> Tensor:
+    """The same numbers one element later in memory."""
+    return _shifted(t, 1)
+
+
 def _offset(t: Tensor) -> Tensor:
-    # A misaligned read in a GPU kernel ends the process, so the start stays aligned there.
-    ahead = 1 if t.device.type == "cpu" else ALIGNMENT
+    # Not misaligned on a device: a misaligned read in a kernel there ends the process.
+    return _shifted(t, 1 if t.device.type == "cpu" else ALIGNMENT)
+
+
+def _shifted(t: Tensor, ahead: int) -> Tensor:
     return t.new_ones(ahead + t.numel())[ahead:].view(t.shape).copy_(t)
 
 

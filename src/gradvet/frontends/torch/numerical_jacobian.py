@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gradvet.core.context import Context
+from gradvet.core.events import one_at_a_time
 from gradvet.core.extrapolation import SlopeFit, fit_slope
 from gradvet.core.finite_differences import Prediction, steps_for, sweep_steps
-from gradvet.core.problem import Evaluation
 from gradvet.core.spaces import Space
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.arguments import require_output
@@ -20,6 +20,7 @@ from gradvet.frontends.torch.coordinates import Dense
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.random_state import preserved_rng
+from gradvet.frontends.torch.validation import nested_tensors, require_separate
 from gradvet.options import Options
 
 
@@ -27,7 +28,8 @@ from gradvet.options import Options
 class NumericalJacobian:
     """Blocks of slopes by output and input; each has the output's shape followed by the input's.
 
-    A complex number is two real ones: its shape has a 2 (real, imaginary) at its end.
+    A complex number is two real ones: its shape has a 2 (real, imaginary) at its end. The error is infinite where no
+    slope was found: the input or the output is not finite there, or the function jumps.
     """
 
     values: tuple[tuple[Tensor, ...], ...]
@@ -46,62 +48,49 @@ class NumericalJacobian:
         return _only(self.errors)
 
 
+@one_at_a_time
 def jacobian_of(request: Request, seed: int = 0) -> NumericalJacobian:
     """Measure every column by a step sweep. Calls the function."""
     with preserved_rng():
         binding = bind(request)
-        with preserved_state(request.func, binding.arguments):
+        for tensor in nested_tensors((request.inputs, request.kwargs)):
+            require_separate(tensor)
+        state = preserved_state((request.func, request.inputs, request.kwargs), binding.arguments)
+        with state, state:  # twice: the first restoration may be interrupted
             problem = TorchProblem(binding, seed)
             require_output(problem)
-            whole = _WholeProblem(problem, Space(problem.codomain.leaves + problem.nondifferentiable.leaves))
-            return _blocks(problem, whole.codomain, *_measured(Context(problem, Options(seed=seed)), whole))
+            outputs = Space(problem.codomain.leaves + problem.nondifferentiable.leaves)
+            return _blocks(problem, outputs, *_measured(Context(problem, Options(seed=seed))))
 
 
-@dataclass(frozen=True, slots=True)
-class _WholeProblem:
-    """A problem whose codomain holds all numeric outputs."""
-
-    problem: TorchProblem
-    codomain: Space
-
-    @property
-    def value(self) -> Tensor:
-        return self.problem.value
-
-    @property
-    def eps(self) -> float:
-        return self.problem.eps
-
-    def evaluate_at(self, displacement: Tensor) -> Evaluation:
-        return self.problem.evaluate_at(displacement)
-
-
-def _measured(context: Context, whole: _WholeProblem) -> tuple[Tensor, Tensor]:
-    rows, columns = whole.codomain.size, context.problem.domain.size
-    values, errors = torch.zeros(rows, columns, dtype=torch.float64), torch.zeros(rows, columns, dtype=torch.float64)
-    repeat_noise = (whole.evaluate_at(context.problem.zeros(columns)).values - whole.value).abs().nan_to_num()
+def _measured(context: Context) -> tuple[Tensor, Tensor]:
+    """Values and error bars of all entries, with the rows of the outputs without derivative below."""
+    problem = context.problem
+    rows, columns = problem.value.shape[0], problem.domain.size
+    values, errors = (torch.zeros(rows, columns, dtype=torch.float64, device="cpu") for _ in range(2))
+    repeat_noise = (problem.evaluate_at(problem.zeros(columns)).values - problem.value).abs().nan_to_num()
     for column in range(columns):
-        size, own = float(context.lengths[column]), abs(float(context.problem.point[column]))
-        found = _column(context, whole, column, size, repeat_noise)
+        size, own = float(context.lengths[column]), abs(float(problem.point[column]))
+        if not math.isfinite(own):
+            values[:, column], errors[:, column] = math.nan, math.inf
+            continue
+        found = _column(context, column, size, repeat_noise)
         if 0.0 < own < size / 2.0:
             # Large steps may miss the behaviour next to a small number.
-            found = [
-                _nearer(*pair) for pair in zip(found, _column(context, whole, column, own, repeat_noise), strict=True)
-            ]
+            found = [_nearer(*pair) for pair in zip(found, _column(context, column, own, repeat_noise), strict=True)]
         for row, (value, error) in enumerate(found):
             values[row, column], errors[row, column] = value, error
     return values, errors
 
 
-def _column(
-    context: Context, whole: _WholeProblem, column: int, size: float, repeat_noise: Tensor
-) -> list[tuple[float, float]]:
+def _column(context: Context, column: int, size: float, repeat_noise: Tensor) -> list[tuple[float, float]]:
     """The slope of every output along one coordinate, with step length `size`."""
-    u = context.problem.zeros(context.problem.domain.size)
+    problem = context.problem
+    u = problem.zeros(problem.domain.size)
     u[column] = size
-    units = torch.eye(whole.codomain.size, dtype=torch.float64)
+    units = torch.eye(problem.value.shape[0], dtype=torch.float64, device=problem.value.device)
     predictions = [Prediction(unit, lambda displacement, t: 0.0) for unit in units]
-    sweeps = sweep_steps(whole, u, predictions, repeat_noise, steps_for(whole.eps), whole.eps)
+    sweeps = sweep_steps(problem, u, predictions, repeat_noise, steps_for(problem.eps), problem.eps)
     return [_slope(fit_slope(step_sweep), size) for step_sweep in sweeps]
 
 
@@ -123,7 +112,7 @@ def _blocks(problem: TorchProblem, codomain: Space, values: Tensor, errors: Tens
         return tuple(
             tuple(
                 matrix[codomain.slice(i), problem.domain.slice(j)].reshape(
-                    *_shape(output.coordinates), *_shape(source.coordinates)
+                    (*_shape(output.coordinates), *_shape(source.coordinates))
                 )
                 for j, source in enumerate(problem.domain.leaves)
             )

@@ -16,17 +16,14 @@ from torch import Tensor, nn
 from gradvet.core.frontend import Point
 from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.domains import Regions
-from gradvet.frontends.torch.preservation import reachable_objects
-
-MAX_SEARCHED_OBJECTS = 256
-"""Objects that are entered in search of integers."""
+from gradvet.frontends.torch.preservation import MAX_SEARCHED_OBJECTS, reachable_objects
 
 Change = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def _half(x: Tensor, generator: torch.Generator) -> Tensor:
     """About half of the entries at random: the first always, and of several never the last."""
-    chosen = torch.randint(2, x.shape, generator=generator, dtype=torch.bool)
+    chosen = torch.randint(2, x.shape, generator=generator, dtype=torch.bool, device="cpu")
     if x.numel():
         entries = chosen.view(-1)
         entries[-1].fill_(False)
@@ -127,7 +124,7 @@ class PointSource:
 
     @cached_property
     def generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(self.seed)
+        return torch.Generator("cpu").manual_seed(self.seed)
 
     @property
     def reaches_integers(self) -> bool:
@@ -157,7 +154,7 @@ class PointSource:
         """The binding with an example in place of every argument that has a strategy."""
         arguments = list(self.binding.arguments)
         for place in self.regions.strategies:
-            seed = int(torch.randint(2**31, (), generator=self.generator))
+            seed = int(torch.randint(2**31, (), generator=self.generator, device="cpu"))
             drawn = self.regions.example(place, arguments[place].detach(), seed)
             arguments[place] = drawn.requires_grad_(arguments[place].requires_grad)
         return self.binding.at(arguments)

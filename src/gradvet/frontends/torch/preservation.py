@@ -1,11 +1,12 @@
-"""Leaves random state, buffers of modules, `.grad` and arguments as they were found."""
+"""The state that a check may change, and its restoration: settings of the process, tensors, modules."""
 
 from __future__ import annotations
 
 import functools
+import sys
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from types import FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
@@ -14,10 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from gradvet.frontends.torch import private
-from gradvet.frontends.torch.random_state import HostRandomState, RandomState
+from gradvet.frontends.torch.double_precision import AUTOCAST_DEVICES
+from gradvet.frontends.torch.layouts import numbers_of
+from gradvet.frontends.torch.layouts.strided import separate
+from gradvet.frontends.torch.private_contexts import OpenContexts
+from gradvet.frontends.torch.random_state import RandomState
+from gradvet.frontends.torch.validation import has_values
 
 MAX_OBJECTS = 24
 """Callables, containers and objects that are entered in search of modules, the nearest first."""
+
+MAX_SEARCHED_OBJECTS = 256
+"""The same in search of tensors, which are deeper inside."""
 
 MAX_ITEMS = 32
 """Items of one container or object that are considered."""
@@ -26,56 +35,138 @@ OPAQUE_TYPES = (nn.Module, Tensor, type, ModuleType, str, int, float, complex, N
 """Types of objects that are not entered."""
 
 
-@contextmanager
-def preserved_state(function: Any, arguments: Sequence[Any]) -> Iterator[None]:
-    """Restore random states, buffers, `.grad` and arguments without grad on exit, also after an exception."""
-    host, cpu = HostRandomState(), torch.get_rng_state()
-    cuda: dict[torch.device, Tensor] = {}
-    tensors: list[_Copy] = []
-    gradients: list[tuple[Tensor, _Copy | None]] = []
-    for argument in arguments:
-        if isinstance(argument, Tensor):
-            if argument.is_cuda and argument.device not in cuda:
-                cuda[argument.device] = torch.cuda.get_rng_state(argument.device)
-            if not argument.requires_grad:
-                tensors.append(_Copy(argument))
-            elif argument.is_leaf:
-                gradients.append((argument, _Copy.of(argument.grad)))
-    buffers = [
-        (module, {name: _Copy.of(buffer) for name, buffer in private.buffers_of(module).items()})
-        for root in reachable_modules(function, *arguments)
-        for module in root.modules()
-        if private.buffers_of(module)
-    ]
-    try:
-        yield
-    finally:
-        torch.set_rng_state(cpu)
-        host.restore()
-        for device, state in cuda.items():
-            torch.cuda.set_rng_state(state, device)
-        for copy in tensors:
+class PreservedState:
+    """All state that a check may change, as it was when this was made. Leaving the context restores it.
+
+    It is entered twice, as `with state, state:`. An exception such as KeyboardInterrupt may come at any line, also
+    while the state is restored; the outer exit then restores it once more.
+
+    - process: grad mode, default dtype, autocast, anomaly mode, deterministic algorithms, warnings filters, the
+      profiling function, open modes, transforms and levels of dual numbers, random generators;
+    - arguments: values, `.grad`, `requires_grad`;
+    - modules that the function refers to: training mode, buffers, and for each parameter which tensor it is, its
+      `.grad` and `requires_grad`;
+    - other tensors that it refers to: `.grad`, `requires_grad`.
+    """
+
+    def __init__(self, function: Any, arguments: Sequence[Any]) -> None:
+        """`function` may be a tuple of all objects that the check may call."""
+        self._process = ProcessState()
+        self._random = RandomState()
+        given = [argument for argument in arguments if isinstance(argument, Tensor)]
+        reached = list(reachable_objects(function, *arguments))
+        modules = _modules_in(reached)
+        parameters = [p for module in modules for p in private.parameters_of(module).values() if p is not None]
+        captured = [thing for thing in reached if isinstance(thing, Tensor)]
+        self._gradients = _gradients(given)
+        # A function that calls backward itself adds to the gradients of its arguments.
+        added_to = [gradient for _, gradient, _ in self._gradients if gradient is not None]
+        self._copies = [_Copy(numbers) for tensor in (*given, *added_to) if (numbers := numbers_of(tensor)) is not None]
+        self._gradients += _gradients((*parameters, *captured))
+        self._modules = [_ModuleState(module) for module in modules]
+        self._is_restored = False
+
+    def __enter__(self) -> None:
+        self._is_restored = False
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        if not self._is_restored:
+            self._restore(interrupted=kind is not None and not issubclass(kind, Exception))
+
+    def _restore(self, *, interrupted: bool) -> None:
+        # First the modes: in a mode that is still open, copying would go through it.
+        self._process.restore(interrupted=interrupted)
+        for module in self._modules:
+            module.restore()
+        for copy in self._copies:
             copy.restored()
-        for tensor, gradient in gradients:
-            if tensor.grad is not None or gradient is not None:
-                tensor.grad = gradient.restored() if gradient else None
-        for module, copies in buffers:
-            for name, buffer in copies.items():
-                setattr(module, name, buffer.restored() if buffer else None)
+        for tensor, gradient, requires_grad in self._gradients:
+            if tensor.requires_grad != requires_grad:
+                tensor.requires_grad_(requires_grad)
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
+        self._random.restore()
+        self._is_restored = True
+
+
+def _gradients(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor | None, bool]]:
+    """`.grad` and `requires_grad` of those tensors to whose `.grad` a backward pass writes."""
+    return [(t, t.grad, t.requires_grad) for t in tensors if t.is_leaf or t.retains_grad]
+
+
+def preserved_state(function: Any, arguments: Sequence[Any]) -> PreservedState:
+    """The state to restore after calls of a function, or of several in a tuple, with these arguments."""
+    return PreservedState(function, arguments)
+
+
+class ProcessState:
+    """Settings of this process and thread."""
+
+    __slots__ = ("_contexts", "_filters", "_settings", "_shown_filters", "_showwarning")
+
+    def __init__(self) -> None:
+        self._settings = [read() for read, _ in SETTINGS]
+        self._contexts = OpenContexts.now()
+        self._filters, self._shown_filters = warnings.filters, list(warnings.filters)
+        self._showwarning = warnings.showwarning
+
+    def restore(self, *, interrupted: bool) -> None:
+        self._contexts.close_others(interrupted=interrupted)
+        for (read, write), value in zip(SETTINGS, self._settings, strict=True):
+            if read() != value:
+                write(value)
+        if warnings.filters is not self._filters or self._filters != self._shown_filters:
+            with warnings.catch_warnings():  # on exit, it makes Python forget what the filters decided
+                pass
+            warnings.filters = self._filters
+            warnings.filters[:] = self._shown_filters  # type: ignore[index]
+        if warnings.showwarning is not self._showwarning:
+            warnings.showwarning = self._showwarning
+
+
+def _autocast() -> tuple[tuple[bool, torch.dtype], ...]:
+    return tuple([(torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in AUTOCAST_DEVICES])
+
+
+def _set_autocast(states: tuple[tuple[bool, torch.dtype], ...]) -> None:
+    for device, (enabled, dtype) in zip(AUTOCAST_DEVICES, states, strict=True):
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+
+
+def _anomaly() -> tuple[bool, bool]:
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+
+def _set_anomaly(state: tuple[bool, bool]) -> None:
+    torch.autograd.set_detect_anomaly(*state)
+
+
+SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
+    (torch.is_grad_enabled, torch.set_grad_enabled),
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+    (_autocast, _set_autocast),
+    (_anomaly, _set_anomaly),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (sys.getprofile, sys.setprofile),
+)
+"""How each setting is read and written."""
 
 
 class _Copy:
-    """A tensor and a copy of its values, written back only after a write.
+    """A strided tensor and a copy of its values, written back only after a write.
 
     Equal versions do not prove that nothing was written: `batch_norm` updates its running statistics uncounted.
     """
 
-    __slots__ = ("copy", "tensor", "version")
+    __slots__ = ("copy", "memory", "tensor", "version")
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
+        self.memory = _memory(tensor) if has_values(tensor) else tensor
         self.version = private.version(tensor)
-        self.copy = None if tensor.is_inference() else tensor.detach().clone()
+        self.copy = self.memory.clone() if self.memory is not tensor else None
 
     @classmethod
     def of(cls, tensor: Tensor | None) -> _Copy | None:
@@ -83,13 +174,59 @@ class _Copy:
 
     def restored(self) -> Tensor:
         if self.copy is not None and not self._is_unchanged(self.copy):
-            self.tensor.data.copy_(self.copy)
+            self.memory.copy_(self.copy)
         return self.tensor
 
     def _is_unchanged(self, copy: Tensor) -> bool:
-        if private.version(self.tensor) != self.version:
-            return False
-        return self.tensor.layout is not torch.strided or torch.equal(self.tensor, copy)
+        if self.tensor.layout is not torch.strided:
+            return private.version(self.tensor) == self.version
+        return torch.equal(self.memory, copy)
+
+
+def _memory(tensor: Tensor) -> Tensor:
+    """The tensor without grad and version count; if elements of it share memory, each number once."""
+    data = tensor.data
+    if data.layout is not torch.strided or data.is_contiguous() or separate(data.size(), data.stride()):
+        return data
+    reach = sum(step * (length - 1) for step, length in zip(data.stride(), data.size(), strict=True))
+    return torch.as_strided(data, (reach + 1,), (1,))
+
+
+class _ModuleState:
+    """Training mode, parameters and buffers of one module, without those of its children."""
+
+    __slots__ = ("_buffers", "_module", "_parameters", "_training")
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module, self._training = module, module.training
+        self._parameters = dict(private.parameters_of(module))
+        self._buffers = {name: _Copy.of(buffer) for name, buffer in private.buffers_of(module).items()}
+
+    def restore(self) -> None:
+        module = self._module
+        if module.training != self._training:
+            module.training = self._training
+        if self._parameters:
+            private.put_parameters(module, self._parameters)
+        for name, buffer in self._buffers.items():
+            own = buffer.restored() if buffer else None
+            if private.buffers_of(module).get(name) is not own:
+                setattr(module, name, own)
+
+
+class PreservedGradients:
+    """The leaves without `.grad`; on exit they have their own again. It is entered twice, as `PreservedState` is."""
+
+    def __init__(self, leaves: Iterable[Any]) -> None:
+        self._before = {id(leaf): (leaf, leaf.grad) for leaf in leaves}
+
+    def __enter__(self) -> None:
+        for leaf, _ in self._before.values():
+            leaf.grad = None
+
+    def __exit__(self, *exception: object) -> None:
+        for leaf, gradient in self._before.values():
+            leaf.grad = gradient
 
 
 class FixedState:
@@ -136,6 +273,12 @@ class FixedState:
 def reachable_modules(*things: Any) -> list[nn.Module]:
     """The modules that callables are, are bound to, close over, have as defaults, or read from their globals."""
     return list({id(thing): thing for thing in reachable_objects(*things) if isinstance(thing, nn.Module)}.values())
+
+
+def _modules_in(things: Sequence[Any]) -> list[nn.Module]:
+    """The modules among some objects, with all their children, each once."""
+    roots = [thing for thing in things if isinstance(thing, nn.Module)]
+    return list({id(module): module for root in roots for module in root.modules()}.values())
 
 
 def reachable_objects(*things: Any, limit: int = MAX_OBJECTS) -> Iterator[Any]:

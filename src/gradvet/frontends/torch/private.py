@@ -1,25 +1,23 @@
-"""Every private name of torch, NumPy and Python that the frontend uses, each behind a function with a public fallback.
+"""Every private name of torch that the frontend uses, each behind a function with a public fallback.
+
+Those of Python and NumPy are in `private_generators`, those of open contexts in `private_contexts`.
 
 Tested with torch 2.13, Python 3.11, NumPy 2.4. `GRADVET_PUBLIC_ONLY=1` in the environment switches all fallbacks on.
 """
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import math
 import os
-import random
-import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint as _decorated_checkpoint
+from torch.overrides import has_torch_function
 from torch.utils.hooks import RemovableHandle
 
 PUBLIC_ONLY = os.environ.get("GRADVET_PUBLIC_ONLY") == "1"
@@ -40,7 +38,8 @@ _UNDEFINED_GRAD = _found(torch, "_C._functions.UndefinedGrad")
 
 
 def run_backward(outputs: tuple[Any, ...], sources: tuple[Any, ...], cotangents: tuple[Any, ...]) -> Sequence[Any]:
-    """`torch.autograd.grad` without its checks of the arguments, which cost as much as a small backward pass.
+    """`torch.autograd.grad` without its checks of the arguments: they cost as much as a small backward pass, and the
+    first one loads sympy (half a second).
 
     For plain tensors. The graph is kept, and a source without a gradient gives None.
     """
@@ -48,6 +47,31 @@ def run_backward(outputs: tuple[Any, ...], sources: tuple[Any, ...], cotangents:
         return torch.autograd.grad(outputs, sources, cotangents, retain_graph=True, allow_unused=True)
     found: Sequence[Any] = _ENGINE.run_backward(outputs, cotangents, True, False, sources, True, accumulate_grad=False)
     return found
+
+
+def run_batched_backward(
+    outputs: tuple[Any, ...], sources: tuple[Any, ...], cotangents: tuple[Any, ...]
+) -> Sequence[Any]:
+    """The same by one vectorised pass; cotangents and gradients have a first axis more."""
+    if _ENGINE is None or has_torch_function(outputs + sources):
+        return torch.autograd.grad(
+            outputs, sources, cotangents, retain_graph=True, allow_unused=True, is_grads_batched=True
+        )
+    from torch._vmap_internals import _vmap
+
+    def each(cotangents: tuple[Any, ...]) -> Sequence[Any]:
+        return run_backward(outputs, sources, cotangents)
+
+    found: Sequence[Any] = _vmap(each, 0, 0, allow_none_pass_through=True)(cotangents)
+    return found
+
+
+def accumulate_backward(outputs: tuple[Any, ...], sources: tuple[Any, ...], cotangents: tuple[Any, ...]) -> None:
+    """`torch.autograd.backward` for some leaves. The graph is kept."""
+    if _ENGINE is None or has_torch_function(outputs + sources):
+        torch.autograd.backward(outputs, cotangents, retain_graph=True, inputs=sources)
+    else:
+        _ENGINE.run_backward(outputs, cotangents, True, False, sources, True, accumulate_grad=True)
 
 
 def without_cotangent(output: Any) -> Any:
@@ -85,16 +109,13 @@ def dual_vmap() -> Callable[..., Any] | None:
     return _vmap
 
 
-checkpoint: Callable[..., Any] = _found(_decorated_checkpoint, "__wrapped__") or _decorated_checkpoint
-"""`torch.utils.checkpoint.checkpoint` without its decorator, which loads the compiler (seconds)."""
-
-
 # Tensors.
 
 _FLATTEN = _found(torch, "_C._nn.flatten_dense_tensors")
 _UNFLATTEN = _found(torch, "_C._nn.unflatten_dense_tensors")
 _FOREACH_ADD = _found(torch, "_foreach_add_")
 _FOREACH_COPY = _found(torch, "_foreach_copy_")
+_PYTREE_NODES: Mapping[type, Any] = _found(torch, "utils._pytree.SUPPORTED_NODES") or {}
 
 
 def flatten_tensors(tensors: Sequence[Tensor]) -> Tensor:
@@ -147,6 +168,12 @@ def version(tensor: Tensor) -> float:
     return float("nan") if PUBLIC_ONLY or tensor.is_inference() else tensor._version
 
 
+def is_fake(tensor: Tensor) -> bool:
+    """Whether a tensor belongs to a `FakeTensorMode`: it has a shape and a device, but no values."""
+    module = sys.modules.get("torch._subclasses.fake_tensor")
+    return module is not None and isinstance(tensor, module.FakeTensor)
+
+
 def is_view_of_grad(tensor: Tensor) -> bool:
     """Whether a leaf is a view of a tensor that requires grad.
 
@@ -168,6 +195,26 @@ _unknown = itertools.count()
 def buffers_of(module: nn.Module) -> Mapping[str, Tensor | None]:
     """The buffers of a module by name, those that are None included; the public method leaves None out."""
     return dict(module.named_buffers(recurse=False, remove_duplicate=False)) if PUBLIC_ONLY else module._buffers
+
+
+def parameters_of(module: nn.Module) -> Mapping[str, Any]:
+    """The parameters of a module by name."""
+    return dict(module.named_parameters(recurse=False, remove_duplicate=False)) if PUBLIC_ONLY else module._parameters
+
+
+def put_parameters(module: nn.Module, parameters: Mapping[str, Any]) -> None:
+    """Put parameters back that were replaced, perhaps by tensors that are no parameters; new ones come after them."""
+    present, shadows = dict(parameters_of(module).items()), vars(module)
+    replaced = [name for name, one in parameters.items() if present.get(name) is not one or name in shadows]
+    for name in replaced:
+        vars(module).pop(name, None)
+    if replaced and PUBLIC_ONLY:
+        for name in replaced:
+            module.register_parameter(name, parameters[name])
+    elif replaced:
+        added = {name: value for name, value in module._parameters.items() if name not in parameters}
+        module._parameters.clear()
+        module._parameters.update({**parameters, **added})
 
 
 def hook_count() -> int:
@@ -195,6 +242,11 @@ def operator_mode(handle: Operators) -> AbstractContextManager[Any] | None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Mode(TorchDispatchMode):
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            # Otherwise the first operator loads the compiler (seconds).
+            return "torch._dynamo" in sys.modules
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return handle(func, args, kwargs or {})
 
@@ -250,151 +302,15 @@ def custom_operator_type() -> type | tuple[()]:
     return kind or ()
 
 
-def operator_database() -> Sequence[Any]:
-    """The operators of PyTorch's own tests. There is no public way; the import takes seconds."""
-    from torch.testing._internal.common_methods_invocations import op_db
+def registered_container(value: Any, make: Callable[..., Any]) -> Any:
+    """What `make` returns for labels, items and rebuilding of a type registered with torch's pytree; None for others.
 
-    # The import forbids `torch.backends.x.flag = value` in the whole process.
-    torch.backends.__allow_nonbracketed_mutation_flag = True
-    return list(op_db)
-
-
-@contextmanager
-def quick_samples() -> Iterator[None]:
-    """Draw samples without the search for the calling test and without seeding absent GPUs, which dominate the cost."""
-    from torch.testing._internal import common_utils
-
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(common_utils, "extract_test_fn", lambda: None, create=True))
-        if not torch.cuda.is_available():
-            stack.enter_context(patch.object(torch.cuda, "manual_seed_all", lambda seed: None))
-        yield
-
-
-# Global generators of Python and NumPy. Their public `getstate` takes 12 and 74 µs, called seven times in one check:
-# 6 % of `check(torch.sin, x)` at n = 10 and 15 % of `gradcheck`. Memory is read only; it is never written.
-
-_PYTHON_TWISTER = struct.Struct("=i624I")
-"""CPython's Mersenne twister behind the head of the object: position, then 624 words."""
-
-_NUMPY_TWISTER = struct.Struct("=624Ii")
-"""NumPy's: 624 words, then the position."""
-
-_NUMPY_GAUSS = struct.Struct("=i4xd")
-"""Whether a second normal number is kept, and that number."""
-
-
-class _View:
-    """The bytes at the address of a generator's state; the address is found anew for another generator."""
-
-    def __init__(self, locate: Callable[[Any], tuple[int, int]]) -> None:
-        self._locate = locate
-        self._generator: Any = None
-        self._memory: Any = None
-
-    def read(self, generator: Any) -> bytes:
-        if generator is not self._generator:
-            address, size = self._locate(generator)
-            self._generator, self._memory = generator, (ctypes.c_char * size).from_address(address)
-        state: bytes = self._memory.raw
-        return state
-
-
-def _locate_python(generator: Any) -> tuple[int, int]:
-    return id(generator) + object.__basicsize__, _PYTHON_TWISTER.size
-
-
-def _locate_numpy(generator: Any) -> tuple[int, int]:
-    return int(generator.ctypes.state_address), _NUMPY_TWISTER.size
-
-
-def _locate_gauss(source: Any) -> tuple[int, int]:
-    """Search an example whose number is known for the place of that number; size 0 if it is not found."""
-    example = type(source)(1)
-    example.standard_normal()
-    expected = _NUMPY_GAUSS.pack(*example.get_state()[3:])
-    place = ctypes.string_at(id(example), type(example).__basicsize__).find(expected)
-    return (id(source) + place, _NUMPY_GAUSS.size) if place >= 0 else (id(source), 0)
-
-
-_PYTHON_VIEW, _NUMPY_VIEW, _GAUSS_VIEW = _View(_locate_python), _View(_locate_numpy), _View(_locate_gauss)
-
-
-def _decode_python(memory: bytes) -> tuple[int, ...]:
-    position, *words = _PYTHON_TWISTER.unpack(memory)
-    return (*words, position)
-
-
-def _can_read_python() -> bool:
-    """Whether this Python keeps the state where it is expected, shown by an example."""
-    if PUBLIC_ONLY or sys.implementation.name != "cpython" or not hasattr(random, "_inst"):
-        return False
-    example = random.Random(1)
-    example.random()
-    return bool(_decode_python(ctypes.string_at(*_locate_python(example))) == example.getstate()[1])
-
-
-READS_PYTHON = _can_read_python()
-READS_NUMPY = not PUBLIC_ONLY
-
-
-def python_state() -> tuple[Any, ...]:
-    """The state of Python's global generator, to be compared with `==` and passed to `set_python_state`."""
-    if not READS_PYTHON:
-        return random.getstate()
-    generator: Any = random._inst
-    return _PYTHON_VIEW.read(generator), generator.gauss_next
-
-
-def set_python_state(state: tuple[Any, ...]) -> None:
-    if isinstance(state[0], bytes):
-        state = (random.Random.VERSION, _decode_python(state[0]), state[1])
-    random.setstate(state)
-
-
-def numpy_state() -> Any:
-    """The state of NumPy's global generator in the same way; None if NumPy is not loaded."""
-    source: Any = getattr(sys.modules.get("numpy"), "random", None)
-    if source is None:
+    There is no public way: without private names such types are not opened.
+    """
+    node = None if PUBLIC_ONLY else _PYTREE_NODES.get(type(value))
+    if node is None:
         return None
-    current = getattr(source, "get_bit_generator", None)
-    if READS_NUMPY and current is not None and type(current()).__name__ == "MT19937":
-        gauss = _GAUSS_VIEW.read(source.mtrand._rand)
-        if gauss:
-            return _NUMPY_VIEW.read(current()), gauss
-    return _Comparable(source.get_state(legacy=False))
-
-
-def set_numpy_state(state: Any) -> None:
-    """Restore a state, unless a generator of another kind has taken the place of the one it belongs to."""
-    numpy: Any = sys.modules["numpy"]
-    official = state.value if isinstance(state, _Comparable) else _decode_numpy(*state)
-    if numpy.random.get_state(legacy=False)["bit_generator"] == official["bit_generator"]:
-        numpy.random.set_state(official)
-
-
-def _decode_numpy(memory: bytes, gauss: bytes) -> dict[str, Any]:
-    *words, position = _NUMPY_TWISTER.unpack(memory)
-    has_gauss, number = _NUMPY_GAUSS.unpack(gauss)
-    twister = {"key": words, "pos": position}
-    return {"bit_generator": "MT19937", "state": twister, "has_gauss": has_gauss, "gauss": number}
-
-
-class _Comparable:
-    """A public state of NumPy, compared by its text because it holds arrays."""
-
-    def __init__(self, state: Any) -> None:
-        self.value = dict(state)
-        self._text = _text(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Comparable) and other._text == self._text
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _text(value: Any) -> str:
-    """A state as text with all its numbers; `repr` of an array leaves out the middle."""
-    if isinstance(value, dict):
-        return str({key: _text(item) for key, item in value.items()})
-    return str(value.tolist()) if hasattr(value, "tolist") else repr(value)
+    items, kind = node.flatten_fn(value)
+    keyed = getattr(node, "flatten_with_keys_fn", None)
+    labels = [str(key) for key, _ in keyed(value)[0]] if keyed else [f"[{k}]" for k in range(len(items))]
+    return make(labels, items, lambda others: node.unflatten_fn(list(others), kind))

@@ -14,17 +14,17 @@ from torch.overrides import has_torch_function
 from gradvet.core.problem import Cost, Distribution, Evaluation, Gradient, Misfit, Move, Tangent
 from gradvet.core.spaces import Leaf, Space
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch import derivatives, private
-from gradvet.frontends.torch.arguments import outputs_changed, signature_of, tensors_in
+from gradvet.frontends.torch import derivatives, private, vectorised
+from gradvet.frontends.torch.arguments import output_names, outputs_changed, refuse_wrappers, signature_of, tensors_in
 from gradvet.frontends.torch.autograd_graph import TorchRules, applies_function, have_hooks, nodes_behind
-from gradvet.frontends.torch.binding import Binding
+from gradvet.frontends.torch.binding import Binding, on_copies
 from gradvet.frontends.torch.coordinates import WORKING_DTYPE, is_working_tensor
 from gradvet.frontends.torch.layouts import coordinates_of, layouts_of, perturbation_of
+from gradvet.frontends.torch.layouts.strided import Strided
 from gradvet.frontends.torch.random_state import TorchRandomState
-from gradvet.frontends.torch.reference import coarsest_eps
+from gradvet.frontends.torch.reference import internal_eps
 from gradvet.frontends.torch.sampling import Sampler
 from gradvet.frontends.torch.variants import TorchVariants
-from gradvet.frontends.torch.vectorised import CapturedEvaluations, evaluate_replayed, evaluate_together, vjp_rows
 
 EMPTY = Space([])
 
@@ -39,22 +39,25 @@ class TorchProblem:
 
     def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
         self.binding, self.masked, self.cost = binding, masked, Cost()
-        self.function, self.arguments = binding.function, binding.arguments
+        self.function = on_copies(binding.function) if binding.isolates_passes else binding.function
+        self.arguments = binding.arguments
         self._positions = binding.checked
         self.inputs = tuple([self.arguments[i] for i in self._positions])
         self.home = self.inputs[0].device if isinstance(self.inputs[0], Tensor) else torch.device("cpu")
         self.layouts = layouts_of(self.inputs, masked, self.home)
         self._perturbation = perturbation_of(self.layouts)
         self.independent = all(layout.independent for layout in self.layouts)
-        self.domain = Space(
-            [
-                Leaf(binding.names[position], layout.coordinates, position)
-                for position, layout in zip(self._positions, self.layouts, strict=True)
-            ]
-        )
+        placed = zip(self._positions, self.layouts, strict=True)
+        self.domain = Space([Leaf(binding.names[i], layout.coordinates, i) for i, layout in placed])
         self._sampler = Sampler(self.home, seed)
         before = private.hook_count()
-        self.outputs = self._call(self.arguments)
+        self.cost.forwards += 1
+        result = self.function(*self.arguments)
+        self.outputs = tensors_in(result)
+        self._names, self.output_notes = output_names(result, binding.output, numbered=binding.numbers_outputs)
+        """The name of each output, and sentences about what was left out."""
+        if binding.classifies_errors:
+            refuse_wrappers(self.outputs, self._names)
         self.is_hooked = private.hook_count() > before or have_hooks(self.inputs)
         """Whether the inputs have hooks, or the function registered one."""
         self._signature = signature_of(self.outputs)
@@ -73,7 +76,8 @@ class TorchProblem:
         """The random state from which every backward pass starts; None leaves it as it is."""
         self.forward_refusal: Exception | None = None
         """What torch raised because it has no forward mode for an operator."""
-        self.captured: CapturedEvaluations | None = None
+        self.captured: vectorised.CapturedEvaluations | None = None
+        self.known_eps: float | None = None
         self.refusals: list[str] = []
         """Exceptions of the function next to the point."""
         self.value = (
@@ -81,6 +85,10 @@ class TorchProblem:
             if binding.surrogate
             else self.vector(self._all_outputs, [self.outputs[leaf.position] for leaf in self._all_outputs.leaves])
         )
+
+    @property
+    def isolates_passes(self) -> bool:
+        return self.binding.isolates_passes
 
     @property
     def rules(self) -> TorchRules:
@@ -104,7 +112,9 @@ class TorchProblem:
         """The problem of another binding, with the same sparse semantics and mode; calls are counted together."""
         if (double := self.binding.double) is not None and binding.double is None:
             binding = replace(binding, function=double.around(binding.function), double=double)
+        binding = replace(binding, isolates_passes=binding.isolates_passes or self.isolates_passes)
         other = TorchProblem(binding, seed, self.masked)
+        other.known_eps = None if self.known_eps == self.eps or binding.double else self.known_eps
         self.cost.forwards, other.cost = self.cost.forwards + other.cost.forwards, self.cost
         return other
 
@@ -112,18 +122,18 @@ class TorchProblem:
 
     @cached_property
     def point(self) -> Tensor:
-        return self.vector(self.domain, self.inputs)
+        # As found: a call may write to its inputs.
+        found = [p.base if isinstance(p, Strided) else x for p, x in zip(self.layouts, self.inputs, strict=True)]
+        return self.vector(self.domain, found)
 
     @cached_property
     def eps(self) -> float:
         return max([torch.finfo(t.dtype).eps for t in (*self.inputs, *self.differentiable_outputs)], default=2.0**-52)
 
-    @cached_property
-    def _internal_eps(self) -> float:
-        return self.eps if self.binding.double else max(self.eps, coarsest_eps(self.function, self.arguments))
-
     def internal_eps(self) -> float:
-        return self._internal_eps
+        if self.known_eps is None:
+            self.known_eps = internal_eps(self)
+        return self.known_eps
 
     def settle_for(self, eps: float) -> None:
         self.eps = eps
@@ -175,13 +185,25 @@ class TorchProblem:
 
     def call(self, arguments: Sequence[Any]) -> list[Any]:
         """The differentiable outputs, then the others, for other arguments."""
-        outputs = self._verified(self._call(arguments))
-        return [outputs[leaf.position] for leaf in self._all_outputs.leaves]
+        return self._selected(self._all_outputs, self._call(arguments))
 
     def call_differentiable(self, arguments: Sequence[Any]) -> list[Any]:
         """The differentiable outputs of a fresh call."""
-        outputs = self._verified(self._call(arguments))
-        return [outputs[leaf.position] for leaf in self.codomain.leaves]
+        return self._selected(self.codomain, self._call(arguments))
+
+    def call_uncopied(self, arguments: Sequence[Any]) -> list[Any]:
+        """The same, with the arguments themselves even where passes are isolated: the function may write to them."""
+        self.cost.forwards += 1
+        return self._selected(self.codomain, tensors_in(self.binding.function(*arguments)))
+
+    def recorded_outputs(self) -> Sequence[Any]:
+        """The differentiable outputs for one backward pass: of a fresh call where passes are isolated."""
+        return self.call_differentiable(self.arguments) if self.isolates_passes else self.differentiable_outputs
+
+    def overwritten_inputs(self) -> list[str]:
+        """The inputs to which calls or backward passes wrote; they are restored."""
+        layouts = [(layout, leaf.name) for layout, leaf in zip(self.layouts, self.domain.leaves, strict=True)]
+        return [name for layout, name in layouts if isinstance(layout, Strided) and layout.undo_writes()]
 
     def select_differentiable(self, result: Any) -> list[Any]:
         """The tensors of a result at the places of the differentiable outputs."""
@@ -203,26 +225,21 @@ class TorchProblem:
         if self.binding.surrogate is None:
             return self.call(arguments)
         self.cost.forwards += 1
-        outputs = self._verified(tensors_in(self.binding.surrogate(*arguments)))
-        return [outputs[leaf.position] for leaf in self._all_outputs.leaves]
+        return self._selected(self._all_outputs, tensors_in(self.binding.surrogate(*arguments)))
 
     def _call(self, arguments: Sequence[Any]) -> list[Any]:
         self.cost.forwards += 1
         return tensors_in(self.function(*arguments))
 
     def _space(self, indices: Sequence[int]) -> Space:
-        title, numbered = self.binding.output, self.binding.numbers_outputs or len(self.outputs) > 1
-        return Space(
-            [
-                Leaf(f"{title} {i}" if numbered else title, coordinates_of(self.outputs[i], self.masked, self.home), i)
-                for i in indices
-            ]
-        )
+        coordinates = [coordinates_of(self.outputs[i], self.masked, self.home) for i in indices]
+        return Space([Leaf(self._names[i], own, i) for i, own in zip(indices, coordinates, strict=True)])
 
-    def _verified(self, outputs: list[Any]) -> list[Any]:
+    def _selected(self, space: Space, outputs: list[Any]) -> list[Any]:
+        """The outputs of a space among all. Raises if these have changed in number, shape or dtype."""
         if signature_of(outputs) != self._signature:
             raise outputs_changed(outputs, self._signature)
-        return outputs
+        return [outputs[leaf.position] for leaf in space.leaves]
 
     # Evaluation next to the point.
 
@@ -262,7 +279,9 @@ class TorchProblem:
     def _perturbed(self, move: Move, scale: float = 1.0) -> Sequence[Any]:
         """The perturbed arguments; the caller restores them."""
         others = self._perturbation.place(move, scale)
-        return self.arguments if others is None else self.arguments_with(others)
+        if others is None or all(one is own for one, own in zip(others, self.inputs, strict=True)):
+            return self.arguments
+        return self.arguments_with(others)
 
     def evaluate_at(self, displacement: Tensor) -> Evaluation:
         point, move = self.point, self.move(displacement)
@@ -286,10 +305,10 @@ class TorchProblem:
         return all(tensor.dtype in (torch.float64, torch.complex128) for tensor in self.inputs)
 
     def evaluate_together(self, displacements: Tensor) -> Tensor | None:
-        return evaluate_together(self, displacements)
+        return vectorised.evaluate_together(self, displacements)
 
     def evaluate_replayed(self, displacements: Tensor) -> Tensor | None:
-        return evaluate_replayed(self, displacements)
+        return vectorised.evaluate_replayed(self, displacements)
 
     # Reverse mode.
 
@@ -300,7 +319,7 @@ class TorchProblem:
         return self._gradient(self._gradients(v))
 
     def _gradients(self, v: Tensor) -> Sequence[Any]:
-        return derivatives.problem_gradients(self, self.differentiable_outputs, self.codomain.unflatten(v))
+        return derivatives.problem_gradients(self, self.recorded_outputs(), self.codomain.unflatten(v))
 
     def _gradient(self, found: Sequence[Any]) -> Gradient:
         return Gradient(self.gathered(found), derivatives.gradient_misfits(self, found))
@@ -310,7 +329,7 @@ class TorchProblem:
 
     def _gradients_of_output(self, output: int, v: Tensor) -> Sequence[Any]:
         cotangent = self.codomain.leaves[output].coordinates.unflatten(v)
-        return derivatives.problem_gradients(self, (self.differentiable_outputs[output],), (cotangent,))
+        return derivatives.problem_gradients(self, (self.recorded_outputs()[output],), (cotangent,))
 
     def gradient_by_output(self, v: Tensor) -> Gradient:
         if len(self.codomain.leaves) == 1:
@@ -323,15 +342,15 @@ class TorchProblem:
         return Gradient(total, list(misfits))
 
     def vjp_batched(self, V: Sequence[Tensor]) -> list[Tensor]:
-        cotangents = _stacked(self.codomain, V)
         self.cost.pulls += 1
+        outputs = self.recorded_outputs()
         with derivatives.in_mode_of(self):
-            found = derivatives.batched_gradients(self, cotangents)
+            found = derivatives.batched_gradients(outputs, self.inputs, vectorised.stacked(self.codomain, V))
         return [self.gathered([g if g is None else g[k] for g in found]) for k in range(len(V))]
 
     def vjp_rows(self, output: int, start: int, stop: int) -> Tensor | None:
         with derivatives.in_mode_of(self):
-            return vjp_rows(self, output, range(start, stop))
+            return vectorised.vjp_rows(self, output, range(start, stop))
 
     def vjp_undefined(self, outputs: Sequence[int]) -> Gradient:
         found = derivatives.undefined_gradients(self, outputs)
@@ -378,20 +397,4 @@ class TorchProblem:
         return self.vector(self.codomain, [tangent for _, tangent in found])
 
     def jvp_batched(self, U: Sequence[Tensor]) -> list[Tensor]:
-        vmap = private.dual_vmap()
-        pairs_of = derivatives.nested_tangents if vmap is None else derivatives.output_tangents
-
-        def jvp(*tangents: Tensor) -> tuple[Tensor, ...]:
-            found = [tangent for _, tangent in pairs_of(self, tangents)]
-            return tuple(
-                torch.zeros_like(y) if tangent is None else tangent
-                for y, tangent in zip(self.differentiable_outputs, found, strict=True)
-            )
-
-        found = (vmap or torch.func.vmap)(jvp)(*_stacked(self.domain, U))
-        return [self.vector(self.codomain, [tangent[k] for tangent in found]) for k in range(len(U))]
-
-
-def _stacked(space: Space, vectors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors of several vectors of a space, stacked along a first axis."""
-    return [torch.stack(column) for column in zip(*[space.unflatten(vector) for vector in vectors], strict=True)]
+        return vectorised.jvp_batched(self, U)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-from gradvet.frontends.torch import private
+from gradvet.frontends.torch import private_generators as generators
 
 
 class TorchRandomState:
@@ -33,21 +33,21 @@ class HostRandomState:
     __slots__ = ("_numpy", "_python")
 
     def __init__(self) -> None:
-        self._python = private.python_state()
-        self._numpy = private.numpy_state()
+        self._python = generators.python_state()
+        self._numpy = generators.numpy_state()
 
     def is_current(self) -> bool:
         """Whether no number has been drawn since."""
-        return self._python == private.python_state() and (
-            self._numpy is None or bool(self._numpy == private.numpy_state())
+        return self._python == generators.python_state() and (
+            self._numpy is None or bool(self._numpy == generators.numpy_state())
         )
 
     def restore(self) -> None:
         """Write back the states that have changed."""
-        if self._python != private.python_state():
-            private.set_python_state(self._python)
-        if self._numpy is not None and self._numpy != private.numpy_state():
-            private.set_numpy_state(self._numpy)
+        if self._python != generators.python_state():
+            generators.set_python_state(self._python)
+        if self._numpy is not None and self._numpy != generators.numpy_state():
+            generators.set_numpy_state(self._numpy)
 
 
 class RandomState(TorchRandomState):

@@ -1,8 +1,8 @@
-"""The float64 reference of a problem in low precision, and the precision of the numbers inside a function."""
+"""The reference of a problem in low precision (float64, else float32), and the coarsest format inside a function."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,49 +13,54 @@ from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.autograd_graph import nodes_behind
 from gradvet.frontends.torch.binding import Request, bind
-from gradvet.frontends.torch.double_precision import DOUBLE, DoublePrecision, Formats, largest_eps
+from gradvet.frontends.torch.double_precision import DoublePrecision, Formats, largest_eps
+from gradvet.frontends.torch.preservation import MAX_SEARCHED_OBJECTS, reachable_objects
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
 
-FLOAT64_EPS = 2.0**-52
-
 EXPECTED_ROUNDINGS = 16.0
 """Error of a value, in its own roundoffs, that the format of the outputs explains."""
 
-PROBE_STEPS = (2.0**-30, 2.0**-26)
-"""Relative changes of the inputs that float64 follows smoothly and float32 follows in jumps. The second is for
-functions whose roundoff hides the first."""
+PROBE_STEPS = {torch.float64: (2.0**-30, 2.0**-26), torch.float32: (2.0**-12, 2.0**-9)}
+"""Relative changes of the inputs that this format follows smoothly and the next coarser one follows in jumps. The
+second is for functions whose roundoff hides the first."""
 
-COARSE_STEP = 2.0**-6
-"""Relative change of the inputs that shows in every format of 16 bits."""
+MAX_PROBE_STEP = 2.0**-9
+"""Relative change of the inputs over which functions count as smooth."""
+
+COARSE_STEPS = (2.0**-6, 2.0**-3)
+"""Relative changes of the inputs that show in every format of 16 bits."""
 
 MAX_UNEVENNESS = 2.0**-6
 """Second difference over first difference. Float64 leaves 2**-22 at the smaller step, times the condition number."""
 
-DOUBLE_NOISE = 2.0**-46
-"""Part of a value that may be roundoff in float64."""
+PROBE_NOISE = 64.0
+"""Part of a value that may be roundoff, in spacings of the format."""
 
 
 def reference_problem(problem: TorchProblem, request: Request, seed: int) -> TorchProblem | None:
-    """The problem in float64; None if there is none. Calls both functions and their derivatives.
+    """The problem in the widest precision in which it runs forwards and backwards; None if that is the given one.
 
-    The function is called with widened inputs: as it is if all numbers inside are double precision then, otherwise in
-    the mode of `double_precision`. If the given function rounds to a coarser format than that of its inputs and
-    outputs, the given problem settles for that format.
+    Calls both functions and their derivatives. The function is called with widened inputs: as it is if all numbers
+    inside are double precision then, otherwise in the mode of `double_precision`. A function in half precision that
+    has no version in float64 is called in float32. If the given function rounds to a coarser format than that of its
+    inputs and outputs, the given problem settles for that format.
     """
     formats = _formats_of(problem)
     modes: list[DoublePrecision | None] = [DoublePrecision(formats), DoublePrecision(formats, strict=True)]
     if not formats.has_draws:  # as it is, a function draws other numbers in float64
         modes.insert(0, None)
     eps = max(problem.eps, formats.rounding)
-    for double in modes:
-        if double is None or double.is_available:
-            reference = _attempt(problem, request, seed, double)
-            if reference is not None and _is_reference(problem, reference, eps):
-                if eps > problem.eps and _loses_digits(problem, reference):
-                    problem.settle_for(eps)
-                return reference
+    attempts = [(torch.float64, double) for double in modes if double is None or double.is_available]
+    if not formats.has_draws and problem.eps > torch.finfo(torch.float32).eps:
+        attempts.append((torch.float32, None))
+    for dtype, double in attempts:
+        reference = _attempt(problem, request, seed, dtype, double)
+        if reference is not None and _is_reference(problem, reference, eps, dtype):
+            if eps > problem.eps and _loses_digits(problem, reference):
+                problem.settle_for(eps)
+            return reference
     return None
 
 
@@ -68,28 +73,31 @@ def _formats_of(problem: TorchProblem) -> Formats:
         return Formats(problem.internal_eps())
 
 
-def _attempt(problem: TorchProblem, request: Request, seed: int, double: DoublePrecision | None) -> TorchProblem | None:
+def _attempt(
+    problem: TorchProblem, request: Request, seed: int, dtype: torch.dtype, double: DoublePrecision | None
+) -> TorchProblem | None:
     """The problem with widened inputs, from the same random state and buffers; None if the function refuses them."""
     if problem.binding.start is not None:
         problem.binding.start.restore()
     try:
-        return problem.rebound(bind(request, widened=True, double=double), seed)
+        return problem.rebound(bind(request, wide=dtype, double=double), seed)
     except InvalidProblemError:
         raise
     except Exception:
         return None
 
 
-def _is_reference(problem: TorchProblem, reference: TorchProblem, eps: float) -> bool:
-    """Whether a problem with widened inputs is the given function, and in float64."""
+def _is_reference(problem: TorchProblem, reference: TorchProblem, eps: float, dtype: torch.dtype) -> bool:
+    """Whether a problem with widened inputs is the given function, and in the precision of `dtype`."""
     sizes, expected = ([leaf.coordinates.size for leaf in p.codomain.leaves] for p in (reference, problem))
-    if sizes != expected or any(y.dtype not in DOUBLE for y in reference.differentiable_outputs):
+    spacing = torch.finfo(dtype).eps
+    if sizes != expected or any(largest_eps(y) > spacing for y in reference.differentiable_outputs):
         return False
     if not _agree(problem.value, reference.value, eps):
         return False
     try:
-        return _is_double_inside(problem, reference) and _resolves_double(reference)
-    except Exception:  # it raises in float64 where it does not in low precision
+        return _is_wide_inside(problem, reference, spacing) and _resolves(reference, dtype)
+    except Exception:  # it raises in this precision where it does not in the given one
         return False
 
 
@@ -111,18 +119,18 @@ def _loses_digits(problem: TorchProblem, reference: TorchProblem) -> bool:
     return bool((error > EXPECTED_ROUNDINGS * problem.eps * size)[known].any())
 
 
-def _is_double_inside(problem: TorchProblem, reference: TorchProblem) -> bool:
-    """Whether all tensors of a call and of a backward pass are double precision, as far as can be seen."""
+def _is_wide_inside(problem: TorchProblem, reference: TorchProblem, spacing: float) -> bool:
+    """Whether no tensor of a call and of a backward pass has a larger spacing, as far as can be seen."""
     double = reference.binding.double
     if double is not None:
         _pull(problem, reference)
-        return not double.was_refused and double.coarsest <= FLOAT64_EPS
+        return not double.was_refused and double.coarsest <= spacing
 
     def both_passes() -> None:
         reference.call(reference.arguments)
         _pull(problem, reference)
 
-    return max(private.watch_operators(both_passes, largest_eps), default=0.0) <= FLOAT64_EPS
+    return max(private.watch_operators(both_passes, largest_eps), default=0.0) <= spacing
 
 
 def _pull(problem: TorchProblem, reference: TorchProblem) -> None:
@@ -137,39 +145,75 @@ def _pull(problem: TorchProblem, reference: TorchProblem) -> None:
         raise
 
 
-def _resolves_double(reference: TorchProblem) -> bool:
-    """Whether the outputs follow tiny changes of the inputs as those of a function in float64 do.
+def _resolves(reference: TorchProblem, dtype: torch.dtype) -> bool:
+    """Whether the outputs follow tiny changes of the inputs as those of a function in this format do.
 
     Kernels may compute in lower precision where no operator shows it.
     """
-    point = reference.point
-    count = torch.arange(point.shape[0], dtype=point.dtype, device=point.device)
-    # Different sizes in [1/2, 1], with changing signs.
-    pattern = (0.75 + 0.25 * torch.sin(count)) * torch.where(count % 2 == 0, 1.0, -1.0)
-    size = point.abs() if bool(point.any()) else torch.ones_like(point)
-    direction = torch.nan_to_num(pattern * size, 0.0, 0.0, 0.0)
-    quiet: list[slice] = []
-    for step in PROBE_STEPS:
-        values = [reference.evaluate_at(multiple * step * direction).values for multiple in (1.0, 2.0, 3.0)]
-        smooth, quiet = _smoothness(reference, *values)
+    return _follows(reference, PROBE_STEPS[dtype], PROBE_NOISE * torch.finfo(dtype).eps)
+
+
+def _follows(problem: TorchProblem, steps: Sequence[float], noise: float) -> bool:
+    """Whether the outputs change smoothly at one of these steps, and those that do not change are not rounded."""
+    direction = _probe_direction(problem)
+    for step in steps:
+        values = [problem.evaluate_at(multiple * step * direction).values for multiple in (1.0, 2.0, 3.0)]
+        smooth, quiet = _smoothness(problem, noise, *values)
         if smooth:
-            break
-    else:
-        return False
-    if not quiet:
-        return True
-    changed = reference.evaluate_at(COARSE_STEP * direction).values != values[0]
-    return all(2 * int(changed[part].count_nonzero()) <= part.stop - part.start for part in quiet)
+            return not quiet or not _is_rounded(problem, quiet, direction, values[0])
+    return False
 
 
-def _smoothness(reference: TorchProblem, near: Tensor, middle: Tensor, far: Tensor) -> tuple[bool, list[slice]]:
+def _is_rounded(reference: TorchProblem, quiet: Sequence[slice], direction: Tensor, near: Tensor) -> bool:
+    """Whether outputs that do not follow tiny changes are rounded to a coarse format, rather than staircases.
+
+    Such outputs change at the next coarser step wherever they change at all, or have a derivative.
+    """
+    middle, far = (reference.evaluate_at(step * direction).values != near for step in COARSE_STEPS)
+    for part in quiet:
+        some, all_that_change = int(middle[part].count_nonzero()), int(far[part].count_nonzero())
+        v = reference.zeros(reference.codomain.size)
+        v[part] = 1.0
+        if all_that_change and (2 * some > all_that_change or bool(reference.vjp(v).any())):
+            return True
+    return False
+
+
+def _probe_direction(problem: TorchProblem) -> Tensor:
+    """A direction along which every input moves in proportion to its size."""
+    point = problem.point
+    # Different sizes in [1/2, 1], with changing signs. In place: the inputs may be a whole model.
+    direction = torch.arange(point.shape[0], dtype=point.dtype, device=point.device).sin_().mul_(0.25).add_(0.75)
+    direction[1::2].neg_()
+    if bool(point.any()):
+        direction.mul_(point.abs())
+    return direction.nan_to_num_(0.0, 0.0, 0.0)
+
+
+def _captured_eps(problem: TorchProblem) -> float:
+    """The eps of a coarser format in which a custom kernel computes because its tables have it; 0 if there is none.
+
+    Kernels hide their operators, so the formats of tensors that they capture or get as constants are tried: one counts
+    if the outputs follow small changes of the inputs in its steps. Calls the function where there is such a tensor.
+    """
+    objects = (*problem.arguments, *reachable_objects(problem.function, limit=MAX_SEARCHED_OBJECTS))
+    eps = max([largest_eps(thing) for thing in objects if isinstance(thing, Tensor)], default=0.0)
+    if eps <= problem.eps or problem.rules.are_builtin:
+        return 0.0
+    step = min(eps / 8.0, MAX_PROBE_STEP)
+    return 0.0 if _follows(problem, (step,), PROBE_NOISE * problem.eps) else eps
+
+
+def _smoothness(
+    reference: TorchProblem, noise: float, near: Tensor, middle: Tensor, far: Tensor
+) -> tuple[bool, list[slice]]:
     """Whether each output follows equal steps equally, and the outputs that do not change at all.
 
     The point itself is left out: it may be the edge of a jump, such as an integer that is rounded down.
     """
     first, second = middle - near, far - 2.0 * middle + near
     known = torch.isfinite(first) & torch.isfinite(second)
-    uneven = (second.abs() - DOUBLE_NOISE * middle.abs()).clamp(min=0.0)
+    uneven = (second.abs() - noise * middle.abs()).clamp(min=0.0)
     smooth, quiet = True, []
     for number in range(len(reference.codomain.leaves)):
         part = reference.codomain.slice(number)
@@ -180,7 +224,14 @@ def _smoothness(reference: TorchProblem, near: Tensor, middle: Tensor, far: Tens
     return smooth, quiet
 
 
-def coarsest_eps(function: Callable[..., Any], arguments: Any) -> float:
+def internal_eps(problem: TorchProblem) -> float:
+    """The eps of the coarsest format that numbers pass inside the function, as far as can be seen. Calls it."""
+    if problem.binding.double:
+        return problem.eps
+    return max(problem.eps, _coarsest_eps(problem.function, problem.arguments), _captured_eps(problem))
+
+
+def _coarsest_eps(function: Callable[..., Any], arguments: Any) -> float:
     """The eps of the coarsest format among the tensors of one call, captured constants included; 0 if unknown."""
 
     def call() -> None:

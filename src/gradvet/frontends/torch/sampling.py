@@ -24,8 +24,8 @@ HALF_WIDTHS = {Distribution.UNIFORM: SPREAD, Distribution.APART: SPREAD, Distrib
 """Half the length of the interval from which numbers are drawn evenly."""
 
 GAPS = {
-    Distribution.APART: torch.tensor(0.25, dtype=WORKING_DTYPE),
-    Distribution.SHARP: torch.tensor(0.5, dtype=WORKING_DTYPE),
+    Distribution.APART: torch.tensor(0.25, dtype=WORKING_DTYPE, device="cpu"),
+    Distribution.SHARP: torch.tensor(0.5, dtype=WORKING_DTYPE, device="cpu"),
 }
 """By how much numbers are then moved away from zero."""
 
@@ -43,7 +43,7 @@ class Sampler:
 
     def __init__(self, home: torch.device, seed: int) -> None:
         self._generator = torch.Generator(home).manual_seed(seed)
-        self._reservoir, self._unused = torch.empty(0), 0
+        self._reservoir, self._unused = torch.empty(0, device=home), 0
         self._distribution = Distribution.UNIFORM
 
     def take(self, distribution: Distribution, size: int, scale: float = 1.0) -> Tensor:

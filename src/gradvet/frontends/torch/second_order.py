@@ -27,6 +27,10 @@ from gradvet.frontends.torch.problem import TorchProblem
 Select = Callable[[Any], Sequence[Any]]
 """Picks the outputs to differentiate from a function's result."""
 
+ONCE_DIFFERENTIABLE = "torch::autograd::Error"
+"""The node behind gradients of a backward pass that is marked as once differentiable. `backward()` through it raises,
+`torch.autograd.grad` with `allow_unused` leaves it out."""
+
 
 def second_order_problem(problem: TorchProblem, composition: str, seed: int) -> TorchProblem:
     """The problem whose derivative is the second derivative named `outer-over-inner`."""
@@ -34,7 +38,10 @@ def second_order_problem(problem: TorchProblem, composition: str, seed: int) -> 
     if nested and has_custom_function(problem.differentiable_outputs):
         raise NotImplementedError("torch does not nest forward mode through an autograd.Function")
     if composition.endswith("-over-reverse"):
-        return problem.rebound(_gradient_binding(problem), seed)
+        derived = problem.rebound(_gradient_binding(problem), seed)
+        if ONCE_DIFFERENTIABLE in derived.node_names:
+            raise NotImplementedError("the backward pass is marked as once_differentiable")
+        return derived
     load_forward_mode()
     return problem.rebound(_tangent_binding(problem, nested=nested), seed)
 
@@ -150,4 +157,5 @@ def _derived(
         f"{title} of {bound.title}",
         output=title,
         derived=True,
+        safe_devices=bound.safe_devices,
     )

@@ -14,6 +14,7 @@ from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import map_tensors
 from gradvet.frontends.torch.binding import Request, bind, callable_of
 from gradvet.frontends.torch.problem import TorchProblem
+from gradvet.frontends.torch.random_state import preserved_rng
 
 OWN_NAMESPACES = ("aten", "prims", "prim", "quantized", "inductor")
 """Namespaces of torch's own operators."""
@@ -58,17 +59,27 @@ def compiled_problem(problem: TorchProblem, request: Request) -> TorchProblem:
     torch.compiler.reset()
     function = request.func if isinstance(request.func, nn.Module) else _wrapped(callable_of(request.func))
     compiled = torch.compile(function, dynamic=False)
-    return TorchProblem(bind(replace(request, func=compiled)), 0, problem.masked)
+    binding = replace(bind(replace(request, func=compiled)), isolates_passes=problem.isolates_passes)
+    return TorchProblem(binding, 0, problem.masked)
 
 
 def draws_random_numbers(request: Request) -> bool:
-    """Whether a call draws from torch's generator: compiled code draws other numbers. Calls the function."""
-    before = torch.get_rng_state()
-    with torch.no_grad():
-        callable_of(request.func)(*request.positional, **(request.kwargs or {}))
-    drawn = not torch.equal(torch.get_rng_state(), before)
-    torch.set_rng_state(before)
+    """Whether a call, on copies of its arguments, draws from torch's generators. Calls the function.
+
+    Compiled code draws other numbers.
+    """
+    before = _random_states()
+    arguments, keywords = map_tensors(
+        lambda tensor: tensor.detach().clone(), (request.positional, request.kwargs or {})
+    )
+    with preserved_rng(), torch.no_grad():
+        callable_of(request.func)(*arguments, **keywords)
+        drawn = any(not torch.equal(one, other) for one, other in zip(_random_states(), before, strict=False))
     return drawn
+
+
+def _random_states() -> list[torch.Tensor]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [])]
 
 
 def _wrapped(function: Any) -> Any:

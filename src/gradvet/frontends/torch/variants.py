@@ -5,17 +5,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from gradvet.core.variants import FreshGradient
+from gradvet.core.spaces import Space
+from gradvet.core.variants import FreshGradient, FreshPass
 from gradvet.errors import DerivativeError
+from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import tensors_in
-from gradvet.frontends.torch.derivatives import accumulate, classified_gradients
-from gradvet.frontends.torch.memory_layouts import LAYOUTS, OFFSET, differ_in_layout
-from gradvet.frontends.torch.private import checkpoint
+from gradvet.frontends.torch.derivatives import accumulate, classified_errors, classified_gradients
+from gradvet.frontends.torch.layouts.strided import same_numbers
+from gradvet.frontends.torch.memory_layouts import LAYOUTS, OFFSET, differ_in_layout, misaligned
+from gradvet.frontends.torch.recomputation import call_recomputing
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
@@ -27,15 +31,26 @@ class TorchVariants:
     def __init__(self, problem: TorchProblem) -> None:
         self.problem = problem
 
-    def cotangent_layouts(self, v: Tensor) -> Mapping[str, Tensor]:
+    @property
+    def _layouts(self) -> Mapping[str, Callable[[Tensor], Tensor]]:
+        """The layouts to try. Kernels of the user may read beyond the alignment that they expect."""
+        rules = self.problem.rules
+        if rules.may_crash:
+            return {name: change for name, change in LAYOUTS.items() if name != OFFSET}
+        return LAYOUTS if rules.are_builtin else {**LAYOUTS, OFFSET: misaligned}
+
+    def cotangent_layouts(self, v: Tensor) -> Mapping[str, Callable[[], Tensor]]:
         plain = self.problem.codomain.unflatten(v)
-        found = {}
-        for name, change in LAYOUTS.items():
+        found: dict[str, Callable[[], Tensor]] = {}
+        for name, change in self._layouts.items():
             laid_out = [change(t) if t.layout is torch.strided else t for t in plain]
             if any(differ_in_layout(one, other) for one, other in zip(laid_out, plain, strict=True)):
-                with _named(f"for a cotangent that is {name} in memory"):
-                    found[name] = self._vjp(laid_out)
+                found[name] = partial(self._for_cotangents, name, laid_out)
         return found
+
+    def _for_cotangents(self, name: str, cotangents: Sequence[Tensor]) -> Tensor:
+        with _named(f"for a cotangent that is {name} in memory"):
+            return self._vjp(cotangents)
 
     def expanded_cotangent(self, v: Tensor) -> Tensor | None:
         plain = self.problem.codomain.unflatten(v)
@@ -47,12 +62,31 @@ class TorchVariants:
     def fresh_gradient(self, v: Tensor) -> FreshGradient:
         return self._watched(v)
 
+    def fresh_pass(self, v: Tensor, displacement: Tensor | None = None) -> FreshPass:
+        problem = self.problem
+        arguments = [a.detach().clone() if isinstance(a, Tensor) else a for a in problem.arguments]
+        point = problem.point if displacement is None else problem.point + displacement
+        for leaf, value in zip(problem.domain.leaves, problem.domain.unflatten(point), strict=True):
+            own = arguments[leaf.position]
+            # Strides stay as they were given.
+            arguments[leaf.position] = (own.copy_(value) if _is_strided(own) else value).requires_grad_()
+        outputs = problem.call(arguments)
+        values = problem.vector(Space([*problem.codomain.leaves, *problem.nondifferentiable.leaves]), outputs)
+        sources = [arguments[leaf.position] for leaf in problem.domain.leaves]
+        problem.cost.pulls += 1
+        with classified_errors(problem):
+            found = torch.autograd.grad(
+                outputs[: len(problem.codomain.leaves)], sources, problem.codomain.unflatten(v), allow_unused=True
+            )
+        return FreshPass(values, problem.vector(problem.domain, found))
+
     def after_other_forward(self, v: Tensor) -> FreshGradient:
         with _named("after a forward pass at other inputs"):
             return self._watched(v, interleaved=True)
 
     def shifted_after_other_forward(self, v: Tensor) -> FreshGradient | None:
-        arguments = self._laid_out(LAYOUTS[OFFSET])
+        change = self._layouts.get(OFFSET)
+        arguments = None if change is None else self._laid_out(change)
         return None if arguments is None else self._watched(v, arguments, interleaved=True)
 
     def _watched(self, v: Tensor, given: Sequence[Any] = (), *, interleaved: bool = False) -> FreshGradient:
@@ -64,13 +98,20 @@ class TorchVariants:
         arguments = [(n, a) for n, a in zip(problem.binding.names, given, strict=True) if _is_strided(a)]
         watched = [*zip(names, cotangents, strict=True), *arguments]
         before = [(name, tensor, tensor.detach().clone()) for name, tensor in watched]
-        outputs = problem.call_differentiable(given)
+        outputs = problem.call_uncopied(given)
         reads_arguments = interleaved and self._values_differ_elsewhere()
-        gradient = self._gradient(outputs, cotangents, [given[leaf.position] for leaf in problem.domain.leaves])
-        changed = [(name, tensor, copy) for name, tensor, copy in before if not _same(tensor.detach(), copy)]
+        sources = [given[leaf.position] for leaf in problem.domain.leaves]
+        problem.cost.pulls += 1
+        gradients = classified_gradients(problem, outputs, sources, cotangents)
+        changed = [(name, tensor, copy) for name, tensor, copy in before if not same_numbers(tensor.detach(), copy)]
+        reused = {
+            leaf.name for leaf, x, g in zip(problem.domain.leaves, sources, gradients, strict=True) if _share(x, g)
+        }
+        vector = problem.gathered(gradients)
         for _, tensor, copy in changed:
             tensor.data.copy_(copy)
-        return FreshGradient(gradient, [name for name, _, _ in changed], reads_arguments)
+        names = [name for name, _, _ in changed]
+        return FreshGradient(vector, names, [name for name in names if name in reused], reads_arguments)
 
     def _values_differ_elsewhere(self) -> bool:
         """Whether a call with other inputs of the same shapes returns other values. Calls the function."""
@@ -92,8 +133,9 @@ class TorchVariants:
             return False
 
     def again(self, v: Tensor) -> Tensor:
+        outputs = self.problem.recorded_outputs()
         torch.rand((), device=self.problem.home)
-        return self._vjp(self.problem.codomain.unflatten(v))
+        return self._gradient(outputs, self.problem.codomain.unflatten(v))
 
     def alone(self, leaf: int, v: Tensor) -> Tensor | None:
         problem = self.problem
@@ -113,21 +155,23 @@ class TorchVariants:
         found: Tensor = problem.zeros(coordinates.size) if gradient is None else coordinates.flatten(gradient)
         return found
 
-    def input_layouts(self, v: Tensor, known: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        problem, found = self.problem, {}
-        for name, change in LAYOUTS.items():
-            if name in known:
-                found[name] = known[name]
-            elif (arguments := self._laid_out(change)) is not None:
-                outputs = None
-                with suppress(ArithmeticError, RuntimeError, ValueError, IndexError):
-                    outputs = problem.call_differentiable(arguments)
-                if outputs is None or not self._same_values(outputs):
-                    continue  # the values depend on the layout, for example where random numbers are drawn
-                sources = [arguments[leaf.position] for leaf in problem.domain.leaves]
-                with _named(f"for inputs that are {name} in memory"):
-                    found[name] = self._gradient(outputs, problem.codomain.unflatten(v), sources)
-        return found
+    def input_layouts(self, v: Tensor) -> Mapping[str, Callable[[], Tensor | None]]:
+        laid_out = {name: self._laid_out(change) for name, change in self._layouts.items()}
+        return {
+            name: partial(self._for_inputs, name, arguments, v)
+            for name, arguments in laid_out.items()
+            if arguments is not None
+        }
+
+    def _for_inputs(self, name: str, arguments: Sequence[Any], v: Tensor) -> Tensor | None:
+        problem, outputs = self.problem, None
+        with suppress(ArithmeticError, RuntimeError, ValueError, IndexError):
+            outputs = problem.call_uncopied(arguments)
+        if outputs is None or not self._same_values(outputs):
+            return None  # the values depend on the layout, for example where random numbers are drawn
+        sources = [arguments[leaf.position] for leaf in problem.domain.leaves]
+        with _named(f"for inputs that are {name} in memory"):
+            return self._gradient(outputs, problem.codomain.unflatten(v), sources)
 
     def _laid_out(self, change: Callable[[Tensor], Tensor]) -> list[Any] | None:
         """Copies of the arguments in another memory layout; None if the layout is the same."""
@@ -146,11 +190,10 @@ class TorchVariants:
     def mapped(self, V: Sequence[Tensor]) -> list[Tensor]:
         problem = self.problem
         each = [problem.codomain.unflatten(v) for v in V]
+        outputs = problem.recorded_outputs()
 
         def vjp(*cotangents: Tensor) -> tuple[Tensor, ...]:
-            found = torch.autograd.grad(
-                problem.differentiable_outputs, problem.inputs, cotangents, retain_graph=True, allow_unused=True
-            )
+            found = private.run_backward(tuple(outputs), problem.inputs, cotangents)
             return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found, problem.inputs, strict=True))
 
         problem.cost.pulls += 1
@@ -193,7 +236,7 @@ class TorchVariants:
     def accumulated(self, v: Tensor) -> Iterator[Tensor]:
         problem = self.problem
         if all(_is_strided(t) and t.is_leaf for t in problem.inputs):
-            yield self._accumulated(problem.differentiable_outputs, v)
+            yield self._accumulated(problem.recorded_outputs(), v)
             yield self._accumulated(problem.call_differentiable(problem.arguments), v)
 
     def _accumulated(self, outputs: Sequence[Any], v: Tensor) -> Tensor:
@@ -212,7 +255,7 @@ class TorchVariants:
     def checkpointed(self, v: Tensor) -> Tensor:
         problem = self.problem
         problem.cost.forwards += 2
-        outputs = tensors_in(checkpoint(problem.function, *problem.arguments, use_reentrant=False))
+        outputs = tensors_in(call_recomputing(problem.function, problem.arguments))
         return self._gradient([output for output in outputs if output.requires_grad], problem.codomain.unflatten(v))
 
     def _same_values(self, outputs: Sequence[Any]) -> bool:
@@ -223,8 +266,8 @@ class TorchVariants:
         return torch.allclose(values, expected, rtol=problem.eps**0.5, equal_nan=True)
 
     def _vjp(self, cotangents: Sequence[Tensor]) -> Tensor:
-        """Through the graph that was recorded at the point."""
-        return self._gradient(self.problem.differentiable_outputs, cotangents)
+        """Through the graph that was recorded at the point; of a fresh call where passes are isolated."""
+        return self._gradient(self.problem.recorded_outputs(), cotangents)
 
     def _gradient(self, outputs: Sequence[Any], cotangents: Sequence[Tensor], sources: Sequence[Any] = ()) -> Tensor:
         problem = self.problem
@@ -249,11 +292,14 @@ def _floating(value: Any) -> bool:
     return _is_strided(value) and bool(value.is_floating_point() or value.is_complex())
 
 
+def _share(one: Any, other: Any) -> bool:
+    """Whether two tensors lie in the same memory."""
+    return (
+        _is_strided(one)
+        and _is_strided(other)
+        and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+    )
+
+
 def _differ(one: Any, other: Any) -> bool:
     return _is_strided(one) and _is_strided(other) and not torch.equal(one, other)
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    if not one.numel() or torch.equal(one, other):
-        return True
-    return bool(torch.equal(one.nan_to_num(), other.nan_to_num()))

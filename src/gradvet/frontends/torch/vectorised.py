@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gradvet.core.spaces import Space
+from gradvet.frontends.torch import derivatives, private
 from gradvet.frontends.torch.coordinates import WORKING_DTYPE, Dense
 from gradvet.frontends.torch.layouts.strided import Strided
 
@@ -56,9 +58,8 @@ def vjp_rows(problem: TorchProblem, output: int, rows: range) -> Tensor | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            gradients = torch.autograd.grad(
-                chosen, problem.inputs, cotangents, retain_graph=True, allow_unused=True, is_grads_batched=True
-            )
+            recorded = problem.recorded_outputs()[output]
+            gradients = private.run_batched_backward((recorded,), problem.inputs, (cotangents,))
     except Exception:  # the rows can still be computed one by one
         return None
     problem.cost.pulls += 1
@@ -67,6 +68,27 @@ def vjp_rows(problem: TorchProblem, output: int, rows: range) -> Tensor | None:
         for tensor, gradient in zip(problem.inputs, gradients, strict=True)
     ]
     return _rows(found, len(rows), problem.home)
+
+
+def jvp_batched(problem: TorchProblem, U: Sequence[Tensor]) -> list[Tensor]:
+    """J u for several tangents by one `vmap` of the forward mode."""
+    vmap = private.dual_vmap()
+    pairs_of = derivatives.nested_tangents if vmap is None else derivatives.output_tangents
+
+    def jvp(*tangents: Tensor) -> tuple[Tensor, ...]:
+        found = [tangent for _, tangent in pairs_of(problem, tangents)]
+        return tuple(
+            torch.zeros_like(y) if tangent is None else tangent
+            for y, tangent in zip(problem.differentiable_outputs, found, strict=True)
+        )
+
+    found = (vmap or torch.func.vmap)(jvp)(*stacked(problem.domain, U))
+    return [problem.vector(problem.codomain, [tangent[k] for tangent in found]) for k in range(len(U))]
+
+
+def stacked(space: Space, vectors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors of several vectors of a space, stacked along a first axis."""
+    return [torch.stack(column) for column in zip(*[space.unflatten(vector) for vector in vectors], strict=True)]
 
 
 def _rows(values: Any, number: int, home: torch.device) -> Tensor | None:

@@ -7,7 +7,7 @@ const texts = new Map(reports.map((report) => [report, searchText(report)]));
 
 function searchText(report) {
   const copy = report.cloneNode(true);
-  copy.querySelectorAll("script").forEach((script) => script.remove());
+  copy.querySelectorAll("svg").forEach((figure) => figure.remove());
   return copy.textContent.toLowerCase();
 }
 
@@ -23,34 +23,10 @@ function filter() {
   count.textContent = shown < reports.length ? `${shown} of ${reports.length} shown` : "";
 }
 
-function draw(report) {
-  const style = getComputedStyle(document.documentElement);
-  const [ink, line, flat] = ["--ink", "--line", "--flat"].map((name) => style.getPropertyValue(name).trim());
-  for (const holder of report.querySelectorAll(".figure:not(.drawn)")) {
-    holder.classList.add("drawn");
-    const figure = JSON.parse(holder.querySelector("script").textContent);
-    const axes = { gridcolor: line, zerolinecolor: line, linecolor: line };
-    const layout = { ...figure.layout, paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: ink, size: 12 } };
-    layout.xaxis = { ...layout.xaxis, ...axes };
-    layout.yaxis = { ...layout.yaxis, ...axes };
-    for (const shape of layout.shapes ?? []) {
-      if (shape.type === "rect") shape.line = { ...shape.line, color: ink };
-    }
-    for (const trace of figure.data) {
-      if (trace.colorscale) trace.colorscale[1][1] = flat;
-    }
-    Plotly.newPlot(holder, figure.data, layout, { responsive: true, displaylogo: false });
-  }
-}
-
 search.addEventListener("input", filter);
 for (const button of buttons) {
   button.addEventListener("click", () => {
     button.ariaPressed = String(button.ariaPressed !== "true");
     filter();
   });
-}
-for (const report of reports) {
-  report.addEventListener("toggle", () => report.open && draw(report));
-  if (report.open) draw(report);
 }

@@ -58,6 +58,13 @@ class Strided:
             self.tensor.data.copy_(self.base)
             self._is_perturbed = False
 
+    def undo_writes(self) -> bool:
+        """Restore the tensor, which is not perturbed; whether something had written to it."""
+        if same_numbers(self.tensor.data, self.base):
+            return False
+        self.tensor.data.copy_(self.base)
+        return True
+
     def coarseness(self, step: float) -> float:
         if self._rounding is None:
             self._rounding = coarseness(self.base, 1.0)
@@ -80,6 +87,11 @@ class Strided:
             return []
         names = ("layout", "dtype", "device", "shape")
         return [(name, str(a), str(b)) for name, a, b in zip(names, found, expected, strict=True) if a != b]
+
+
+def same_numbers(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers; NaN counts as equal to NaN."""
+    return not one.numel() or torch.equal(one, other) or torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def coarseness(base: Any, step: float) -> float:

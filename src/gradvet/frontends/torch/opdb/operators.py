@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch import private
 
 DTYPES = (torch.float64, torch.complex128)
 
@@ -46,7 +45,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 def database() -> tuple[Any, ...]:
     """All operators of PyTorch's tests. The first call takes seconds."""
     try:
-        found = private.operator_database()
+        found = _database_of_torch()
     except ImportError as error:
         raise InvalidProblemError(
             f"PyTorch's operator database does not load ({error}): pip install 'gradvet[ops]'"
@@ -55,6 +54,15 @@ def database() -> tuple[Any, ...]:
     gc.collect()
     gc.freeze()
     return tuple(found)
+
+
+def _database_of_torch() -> list[Any]:
+    """There is no public way; the import takes seconds."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    # The import forbids `torch.backends.x.flag = value` in the whole process.
+    torch.backends.__allow_nonbracketed_mutation_flag = True
+    return list(op_db)
 
 
 def operators(glob: str = "*") -> list[Any]:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from unittest.mock import patch
 
 import optree
 import torch
 
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch import private
 from gradvet.frontends.torch.inputs import differentiable_dtype
 from gradvet.frontends.torch.opdb.operators import (
     Check,
@@ -34,6 +35,18 @@ from gradvet.frontends.torch.opdb.operators import (
     variants,
 )
 from gradvet.frontends.torch.random_state import seeded
+
+
+@contextmanager
+def _quick_samples() -> Iterator[None]:
+    """Draw samples without the search for the calling test and without seeding absent GPUs, which dominate the cost."""
+    from torch.testing._internal import common_utils
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(common_utils, "extract_test_fn", lambda: None, create=True))
+        if not torch.cuda.is_available():
+            stack.enter_context(patch.object(torch.cuda, "manual_seed_all", lambda seed: None))
+        yield
 
 
 @dataclass(frozen=True)
@@ -86,7 +99,7 @@ def draw(
         or not supports(operator, check)
     ):
         return []
-    with seeded(zlib.crc32(f"{operator.full_name} {dtype_name(dtype)}".encode())), private.quick_samples():
+    with seeded(zlib.crc32(f"{operator.full_name} {dtype_name(dtype)}".encode())), _quick_samples():
         # All at once: values drawn lazily would depend on the code between two draws.
         calls = list(
             operator.sample_inputs(

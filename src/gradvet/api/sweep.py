@@ -1,0 +1,89 @@
+"""A kernel and its reference in several dtypes, as one report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from gradvet.api.pipeline import PipelineSettings, run_pipeline
+from gradvet.checks.catalogue import REFERENCE
+from gradvet.core.frontend import Frontend, Request
+from gradvet.core.problem import Cost
+from gradvet.core.results import Finding, Report
+from gradvet.errors import InvalidProblemError
+from gradvet.options import Options
+from gradvet.reports.wording import EXERCISED
+
+
+def require_comparable(request: Request, settings: PipelineSettings, dtypes: Any) -> None:
+    """Raise if what was asked for cannot be done with a reference, or needs one."""
+    if request.reference is None:
+        if dtypes is not None:
+            raise InvalidProblemError(
+                "dtypes compares a kernel with its reference in several precisions, but there is no reference: pass "
+                "reference=, or inputs of the dtype that you want checked"
+            )
+        return
+    if not callable(request.reference):
+        raise InvalidProblemError(f"reference is a function or a module, found {request.reference!r}")
+    if settings.order != 1:
+        raise InvalidProblemError(
+            "a reference is compared at first order: leave out order=2, or check the second order without reference="
+        )
+    if REFERENCE not in settings.selection:
+        raise InvalidProblemError(
+            "reference= compares gradients of backward: modes must contain 'reverse', and checks, if given, 'reference'"
+        )
+
+
+def sweep_dtypes(
+    frontend: Frontend, request: Request, settings: PipelineSettings, options: Options, dtypes: Sequence[Any]
+) -> Report:
+    """One report about all dtypes. The reference is compared with differences once, in the first of them."""
+    if not dtypes:
+        raise InvalidProblemError("dtypes is empty: name at least one, such as torch.bfloat16")
+    reports: dict[str, Report] = {}
+    for dtype in dtypes:
+        name, cast = frontend.cast(request, dtype)
+        if name in reports:
+            continue
+        wanted = replace(settings, precision=name)
+        if reports:
+            wanted = replace(wanted, selection=settings.selection.without("reverse"))
+        reports[name] = run_pipeline(frontend, cast, wanted, options)
+    return _joined(reports)
+
+
+def _joined(reports: dict[str, Report]) -> Report:
+    first = next(iter(reports.values()))
+    every = list(reports.values())
+    known = [report.resolution for report in every if report.resolution is not None]
+    names = "".join(f"torch.{name}, " for name in reports)
+    return replace(
+        first,
+        findings=tuple(_named(name, finding) for name, report in reports.items() for finding in report.findings),
+        cost=Cost(*(sum(getattr(report.cost, field.name) for report in every) for field in fields(Cost))),
+        seconds=sum(report.seconds for report in every),
+        miss=max(report.miss for report in every),
+        resolution=max(known, default=None),
+        coverage=_coverage(every),
+        notes=tuple(dict.fromkeys(note for report in every for note in report.notes)),
+        replay=first.replay.replace(", seed=", f", dtypes=({names.strip()}), seed="),
+        ledger=tuple(row for report in every for row in report.ledger),
+    )
+
+
+def _coverage(reports: Sequence[Report]) -> tuple[str, ...]:
+    """All lines once, and the checks that ran in one of them."""
+    lines = dict.fromkeys(line for report in reports for line in report.coverage)
+    ran = [line.removeprefix(EXERCISED).split(", ") for line in lines if line.startswith(EXERCISED)]
+    names = dict.fromkeys(name for part in ran for name in part)
+    return (*([f"{EXERCISED}{', '.join(names)}"] if names else []), *(x for x in lines if not x.startswith(EXERCISED)))
+
+
+def _named(name: str, finding: Finding) -> Finding:
+    """The finding with the dtype in front. That of the reference in float64 holds for all of them."""
+    if finding.check == "reverse":
+        return finding
+    return replace(finding, headline=f"{name}: {finding.headline}")

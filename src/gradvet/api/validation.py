@@ -1,0 +1,151 @@
+"""The arguments of `check`: wrong types and values are refused with one sentence before any work."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any, NoReturn
+
+from gradvet.core.frontend import Frontend, Request
+from gradvet.errors import InvalidProblemError
+from gradvet.options import Budget
+
+SEED_RANGE = (-(2**63), 2**64)
+"""Seeds that generators accept: from the first up to the second."""
+
+
+def request_of(
+    func: Callable[..., Any],
+    inputs: Any,
+    kwargs: Mapping[str, Any] | None,
+    surrogate: Callable[..., Any] | None = None,
+    argnums: Any = None,
+) -> Request:
+    """What is checked."""
+    if not callable(func):
+        refuse("a function, a module or an autograd.Function was expected", func)
+    if surrogate is not None and not callable(surrogate):
+        refuse("surrogate is a function", surrogate)
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        refuse("kwargs is a mapping of names to values", kwargs)
+    for name in kwargs or ():
+        if not isinstance(name, str):
+            refuse("the keys of kwargs are names of arguments", name)
+    request = Request(func, inputs, kwargs, surrogate)
+    return replace(request, argnums=_argnums(argnums, len(request.positional)))
+
+
+def _argnums(given: Any, count: int) -> tuple[int, ...] | None:
+    if given is None:
+        return None
+    numbers = (given,) if isinstance(given, Integral) else given
+    if isinstance(numbers, str) or not isinstance(numbers, Iterable):
+        refuse("argnums is the number of a positional argument, or several", given)
+    listed = tuple(numbers)
+    for number in listed:
+        if not is_integer(number) or not -count <= number < count:
+            refuse(f"argnums has numbers of the {count} positional arguments, from 0 to {count - 1}", number)
+    if not listed:
+        refuse("argnums names at least one positional argument", given)
+    return tuple(dict.fromkeys(int(number) % count for number in listed))
+
+
+def order_of(given: Any) -> int:
+    if not is_integer(given) or given not in (1, 2):
+        refuse("order is 1 or 2", given)
+    return int(given)
+
+
+def flag(name: str, given: Any) -> bool:
+    if not isinstance(given, bool):
+        refuse(f"{name} is True or False", given)
+    return bool(given)
+
+
+def seed_of(given: Any) -> int:
+    if not is_integer(given) or not SEED_RANGE[0] <= given < SEED_RANGE[1]:
+        refuse("seed is an integer of at most 64 bits", given)
+    return int(given)
+
+
+def fraction(name: str, given: Any, example: str, *, zero: bool = False) -> float:
+    """A relative error in (0, 1], or in [0, 1) if it may be zero."""
+    if not is_number(given) or not (0.0 <= given < 1.0 if zero else 0.0 < given <= 1.0):
+        refuse(f"{name} is a relative error between 0 and 1 such as {example}", given)
+    return float(given)
+
+
+def budget_of(given: Any) -> Budget:
+    """A number is seconds."""
+    if given is None:
+        return Budget()
+    budget = given if isinstance(given, Budget) else Budget(seconds=given)
+    if budget.seconds is not None and not (is_number(budget.seconds) and budget.seconds > 0):
+        refuse("budget is a positive number of seconds or a gradvet.Budget", given)
+    if budget.bytes is not None and not (is_number(budget.bytes) and budget.bytes > 0):
+        refuse("the bytes of a budget are a positive number", given)
+    return budget
+
+
+def names_of(name: str, given: Any) -> tuple[str, ...]:
+    """One name or several."""
+    if isinstance(given, str):
+        return (given,)
+    if not isinstance(given, Iterable):
+        refuse(f"{name} is a name or several names", given)
+    listed = tuple(given)
+    for one in listed:
+        if not isinstance(one, str):
+            refuse(f"{name} has names", one)
+    return listed
+
+
+def checks_of(given: Any) -> Any:
+    """None, names of checks, or a mapping of names to whether they run."""
+    if given is None:
+        return None
+    names = names_of("checks", given)
+    if not isinstance(given, Mapping):
+        return names
+    for wanted in given.values():
+        flag("a value of the mapping checks", wanted)
+    return given
+
+
+def require_domain(frontend: Frontend, domain: Any) -> None:
+    """Raise unless a domain is a region, a list of regions, or a mapping to regions."""
+    several = list(domain.values()) if isinstance(domain, Mapping) else domain
+    for region in several if isinstance(several, list) else [several]:
+        if region is not None and not frontend.is_strategy(region) and not callable(region):
+            _require_interval(region)
+
+
+def _require_interval(region: Any) -> None:
+    if not isinstance(region, tuple) or len(region) != 2:
+        refuse("a domain is an interval (low, high), a function of candidate values, or a Hypothesis strategy", region)
+    for end in region:
+        if end is not None and (not is_number(end) or math.isnan(end)):
+            refuse("the ends of an interval of domain are numbers, or None for no bound", end)
+    low, high = (-math.inf if region[0] is None else region[0], math.inf if region[1] is None else region[1])
+    if not low < high:
+        refuse("an interval of domain has a low end below its high end", region)
+
+
+def is_integer(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def refuse(expected: str, found: Any) -> NoReturn:
+    """Raise an error of one line."""
+    try:
+        shown = " ".join(reprlib.repr(found).split())
+    except Exception:  # the object cannot be shown
+        shown = f"a {type(found).__name__}"
+    raise InvalidProblemError(f"{expected}, found {shown}")

@@ -1,0 +1,211 @@
+"""Entries of a derivative in low precision against their own roundoff, and all entries of an input by a common scale.
+
+Nothing is evaluated here but the derivatives at a second point, where an entry is doubtful.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gradvet.core import thresholds
+from gradvet.core.context import Context
+from gradvet.core.spaces import Array, Location, Space
+from gradvet.core.vectors import finite_part, namespace
+
+JITTERS = 2
+"""Number of random changes of the inputs by one roundoff, each with both signs, to see how the reference responds."""
+
+NEARBY, NEARBY_PART = 64.0, 0.125
+"""Distance of another point at which a doubtful entry is compared too: in roundoffs of the inputs' values, and at most
+as a part of them. Farther than roundoff inside the function reaches, so that other elements are at kinks there."""
+
+FLOAT16_EPS = 2.0**-10
+"""The only format whose range is much smaller than that of float32."""
+
+
+Elsewhere = Callable[[], tuple[Array, Array] | None]
+"""The derivative in low precision and in the reference a few roundoffs away from the point; None where there is none.
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """One derivative in low precision, the reference's, and the roundoff of each entry."""
+
+    found: Array
+    expected: Array
+    noise: Array
+    natural: Array
+    """Noise of a derivative that is zero."""
+    responses: Sequence[Sequence[float]]
+    """For each change of the inputs by one roundoff, by leaf: the change of the reference times the reference."""
+    squares: Sequence[float]
+    """By leaf: the square of the reference."""
+    elsewhere: Elsewhere
+    """Both derivatives at another point."""
+
+
+def distance(eps: float) -> float:
+    """The distance of another point, in roundoffs."""
+    return min(NEARBY, NEARBY_PART / eps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """What the entries of one leaf show."""
+
+    place: Location
+    found: float
+    expected: float
+    limit: float
+    ratio: float
+    """Largest error of an entry, in its own roundoffs."""
+    scale: float
+    """Relative error common to all entries."""
+    scale_bar: float
+    """Common error from which the comparison is doubtful."""
+    resolution: float
+    eps: float
+
+    @property
+    def severity(self) -> float:
+        """1 from where the comparison is doubtful, 2 from where it is wrong."""
+        by_entry = self.ratio / _doubt(self.eps)
+        if self.ratio > _limit(self.eps) and not abs(self.found - self.expected) <= self.limit:
+            by_entry = max(2.0, by_entry)
+        else:
+            by_entry = min(by_entry, 1.5)
+        by_scale = abs(self.scale) / self.scale_bar
+        by_scale = by_scale if abs(self.scale) > self.eps**thresholds.PRECISION_SCALE_POWER else min(by_scale, 1.5)
+        return max(by_entry, by_scale)
+
+
+class Sums:
+    """What the samples so far show about a piece of one leaf."""
+
+    def __init__(self, leaf: int, part: slice) -> None:
+        self.leaf, self.part = leaf, part
+        self.worst = (-1.0, 0, 0.0, 0.0)
+        """The largest ratio of an error to its roundoff, with its index, the entry found and the one expected."""
+        self.products: Array | None = None
+        self.squares: Array | None = None
+        self.noises: Array | None = None
+        self.natural, self.count, self.responses, self.leaf_total = 0.0, 0, [0.0] * JITTERS, 0.0
+
+    def add(self, context: Context, sample: Sample) -> None:
+        part, eps = self.part, context.problem.eps
+        xp, found, expected, noise = (
+            namespace(sample.found),
+            sample.found[part],
+            sample.expected[part],
+            sample.noise[part],
+        )
+        zeros = xp.zeros_like(expected)
+        comparable = xp.isfinite(expected) & ~(~xp.isfinite(found) & (xp.abs(expected) > _overflow(eps)))
+        error = xp.where(comparable, found - expected, zeros)
+        ratio, agreed = _ratio(context, error, expected, noise), _agreed(context)
+        if float(xp.max(ratio)) > _doubt(eps) and (other := sample.elsewhere()) is not None:
+            # Roundoff inside the function puts elements on the other side of a kink, others at each point. An entry is
+            # wrong if it is at both points, and by more than the reference itself jumps between them.
+            noise = xp.maximum(noise, _jumps(other[1][part] - expected, distance(eps) * noise))
+            again = _ratio(context, other[0][part] - other[1][part], other[1][part], noise)
+            ratio = xp.minimum(_ratio(context, error, expected, noise), again)
+        # A doubtful error must be material beside a typical entry: of very many entries some are large by chance.
+        doubtful = (ratio > _doubt(eps)) & (ratio <= _limit(eps)) & (xp.abs(error) <= agreed * _typical(expected))
+        ratio = xp.where(doubtful, xp.full_like(ratio, _doubt(eps)), ratio)
+        index = int(xp.argmax(ratio))
+        if float(ratio[index]) > self.worst[0]:
+            self.worst = float(ratio[index]), index, float(found[index]), float(expected[index])
+        expected = xp.where(comparable, expected, zeros)
+        self.responses = [known + own[self.leaf] for known, own in zip(self.responses, sample.responses, strict=True)]
+        self.leaf_total += sample.squares[self.leaf]
+        products, squares, noises = finite_part(error) * expected, expected * expected, noise * noise
+        self.products = products if self.products is None else self.products + products
+        self.squares = squares if self.squares is None else self.squares + squares
+        self.noises = noises if self.noises is None else self.noises + noises
+        self.natural += float(sample.natural[part] @ sample.natural[part])
+        self.count += int(xp.count_nonzero(comparable))
+
+    def comparison(self, context: Context, space: Space) -> Comparison:
+        assert self.products is not None
+        assert self.squares is not None
+        assert self.noises is not None
+        xp, eps = namespace(self.products), context.problem.eps
+        total = float(xp.sum(self.squares))
+        is_zero = not total > self.natural
+        scale, resolved = (0.0, eps) if is_zero else _common_scale(self.products, self.squares, self.noises, eps)
+        response = 0.0 if is_zero else max(map(abs, self.responses)) / self.leaf_total
+        bar = max(resolved, _agreed(context), thresholds.INTERVAL_WIDTH * response)
+        # Single entries must be visible too: a lost one of typical size. A derivative of zero has none.
+        is_visible = is_zero or _doubt(eps) * math.sqrt(float(xp.sum(self.noises)) / total) < 1.0
+        resolution = max(resolved, response) if self.count and is_visible else math.inf
+        ratio, index, low, high = self.worst
+        limit, place = eps**thresholds.LOW_PRECISION_POWER * abs(high), space.locate(self.part.start + index)
+        return Comparison(place, low, high, limit, ratio, scale, bar, resolution, eps)
+
+
+def _ratio(context: Context, error: Array, expected: Array, noise: Array) -> Array:
+    """Errors in their own roundoffs. What agrees far better than asked for agrees, however small its roundoff is."""
+    xp = namespace(error)
+    ratio = xp.abs(error) / (noise + 1e-300)
+    ratio = xp.where(xp.isnan(ratio), xp.full_like(ratio, float("inf")), ratio)
+    return xp.where(xp.abs(error) <= _agreed(context) * xp.abs(expected), xp.zeros_like(ratio), ratio)
+
+
+def _jumps(change: Array, smooth: Array) -> Array:
+    """By how much each entry of the reference jumps between two points, at least what more than half of them do.
+
+    `smooth` is what an entry of a smooth function may change over the distance.
+    """
+    xp = namespace(change)
+    size = finite_part(xp.abs(change))
+    jumps = xp.where(size > thresholds.INTERVAL_WIDTH * smooth, size, xp.zeros_like(size))
+    return xp.clip(jumps, float(xp.sort(jumps)[(jumps.shape[0] - 1) // 2]))
+
+
+def _agreed(context: Context) -> float:
+    """Relative error that is agreement however small the roundoff is."""
+    return thresholds.LOW_PRECISION_PART * context.options.power + context.options.accuracy
+
+
+def _typical(entries: Array) -> float:
+    """The median size of the entries that are not zero."""
+    xp = namespace(entries)
+    size = xp.sort(finite_part(xp.abs(entries)))
+    some = int(xp.count_nonzero(size))
+    return float(size[size.shape[0] - some + (some - 1) // 2]) if some else 0.0
+
+
+def _limit(eps: float) -> float:
+    """Error of an entry, in its own roundoffs, from which it is wrong."""
+    return min(thresholds.PRECISION_FAIL, thresholds.LOW_PRECISION_PART / eps)
+
+
+def _overflow(eps: float) -> float:
+    """Size from which a derivative may overflow: half the largest float16, or nearly the largest of other formats."""
+    return 32752.0 if eps == FLOAT16_EPS else 1e38
+
+
+def _doubt(eps: float) -> float:
+    """Error of an entry, in its own roundoffs, from which the comparison is doubtful."""
+    return min(thresholds.VISIBLE_NOISE, thresholds.PRECISION_DOUBT_PART / eps)
+
+
+def _common_scale(products: Array, squares: Array, noises: Array, eps: float) -> tuple[float, float]:
+    """The relative error that all entries share, and how much of it rounding explains.
+
+    `products`, `squares` and `noises` are error times expected value, expected value squared and noise squared, summed
+    over the draws. The rounding errors of one entry are the same in all draws, so only different entries count as
+    independent.
+    """
+    xp = namespace(products)
+    total = float(xp.sum(squares))
+    explained = min(thresholds.PRECISION_SCALE_EPS * eps, thresholds.PRECISION_SCALE_MAX)
+    scale = float(xp.sum(products)) / total
+    residual = products - scale * squares
+    spread = math.sqrt(float(xp.sum(residual * residual))) / total
+    # By the spread of the errors, and by the noise of the entries where these are few.
+    noise = math.sqrt(float(xp.sum(noises * squares))) / total
+    return scale, max(explained, noise, thresholds.PRECISION_SCALE_WIDTH * spread)

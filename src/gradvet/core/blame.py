@@ -1,0 +1,188 @@
+"""What `blame` and `watch` found in a model, as plain data: pieces with verdicts, culprits, and the module tree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from gradvet.core.results import FORMAT, RENDERERS, Finding, Report, Verdict, _plain
+from gradvet.errors import GradientError
+
+FUNCTION, OPERATOR, MODULE = "autograd.Function", "operator", "module"
+"""Kinds of pieces."""
+
+ROOT = "the model"
+"""How the module at the root is called, whose path is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLine:
+    """A line of source code."""
+
+    file: str
+    line: int
+    code: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A line at which a gradient stops or is changed."""
+
+    place: CodeLine
+    what: str
+    """What happens there, as a sentence without its end."""
+    explains: bool = False
+    """Whether the derivative is right without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One recorded call that was checked alone, or could not be."""
+
+    path: str
+    """The path of the module whose code made the call, or the line of the call where no model is known; of a module,
+    its own path."""
+    kind: str
+    name: str
+    verdict: Verdict
+    place: CodeLine | None = None
+    """Where its derivative, or its forward pass, is defined."""
+    called: CodeLine | None = None
+    """The line that made the call."""
+    reason: str = ""
+    """Why there is no verdict, or why a failure is accepted."""
+    number: int = 1
+    """Which of the calls of this function by this line it was, from 1."""
+    report: Report | None = None
+
+    @property
+    def is_replayed(self) -> bool:
+        return self.report is not None
+
+    def __str__(self) -> str:
+        what = f"{self.kind} {self.name}" if self.kind != MODULE else f"module {self.name}"
+        return f"{self.path or ROOT}: {what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A place in the model whose derivative is wrong."""
+
+    path: str
+    what: str
+    """`autograd.Function Rope`, `detach`, `hook on parameter weight`."""
+    place: CodeLine | None
+    cause: str
+    """The diagnosis in one sentence."""
+    input: str = ""
+    called: CodeLine | None = None
+    others: tuple[str, ...] = ()
+    """Paths of further calls that fail for the same line."""
+    stops: tuple[Stop, ...] = ()
+    finding: Finding | None = None
+
+    def __str__(self) -> str:
+        where = [self.what, *([str(self.place)] if self.place else []), *([self.input] if self.input else [])]
+        return f"{self.path or ROOT}: {', '.join(where)}: {self.cause}"
+
+
+@dataclass(frozen=True, slots=True)
+class TreeNode:
+    """A module of the model with what is known about it."""
+
+    path: str
+    name: str
+    """The class of the module."""
+    verdict: Verdict
+    note: str = ""
+    children: tuple[TreeNode, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+    """Functions and operators that its own code calls."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class BlameReport:
+    """Which piece of a model has a wrong derivative. `print(report)` shows it, `report.save(...)` writes it."""
+
+    title: str
+    culprits: tuple[Culprit, ...]
+    pieces: tuple[Piece, ...]
+    """Functions, operators and modules that were recorded and checked, or could not be."""
+    tree: TreeNode | None
+    seconds: float
+    seed: int
+    warnings: tuple[Culprit, ...] = ()
+    """Lines that are no wrong derivative by themselves, such as a parameter that is not registered."""
+    accepted: tuple[Stop, ...] = ()
+    """Stops that were held constant, because the caller said so."""
+    notes: tuple[str, ...] = ()
+    is_complete: bool = False
+    """Whether everything that the verdict PASS needs was checked."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> Verdict:
+        """FAIL with a culprit; PASS if all that was recorded was checked and passes; INCONCLUSIVE otherwise."""
+        if self.culprits:
+            return Verdict.FAIL
+        open_pieces = any(piece.verdict is not Verdict.PASS for piece in self.pieces)
+        return Verdict.PASS if self.is_complete and not open_pieces else Verdict.INCONCLUSIVE
+
+    @property
+    def culprit(self) -> Culprit | None:
+        """The first culprit."""
+        return next(iter(self.culprits), None)
+
+    @property
+    def unreplayed(self) -> tuple[Piece, ...]:
+        """The pieces that could not be replayed or were not checked."""
+        return tuple(piece for piece in self.pieces if not piece.is_replayed)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the verdict is PASS."""
+        return self.verdict is Verdict.PASS
+
+    def __bool__(self) -> bool:
+        raise TypeError("a report is neither true nor false: look at report.verdict, report.passed or report.culprits")
+
+    def raise_if_failed(self) -> None:
+        """Raise GradientError if there is a culprit."""
+        if self.culprits:
+            raise GradientError(str(self), self)  # type: ignore[arg-type]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON-ready values, with the version of the format."""
+        document: dict[str, Any] = {"format": FORMAT, "kind": "blame", "verdict": self.verdict.value}
+        return {**document, **_plain(self), "headlines": [str(culprit) for culprit in self.culprits]}
+
+    def save(self, path: str | Path) -> None:
+        """Write the report to a file: a name that ends in .json gets JSON, one in .html or .htm gets a page."""
+        file = Path(path)
+        suffix = file.suffix.lower()
+        if suffix == ".json":
+            text = json.dumps(self.to_dict(), indent=2)
+        elif suffix in (".html", ".htm"):
+            text = RENDERERS["blame page"](self)
+        else:
+            raise ValueError(f"a report is saved as .json or .html, found the file name {file.name!r}")
+        file.write_text(text, encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        render = RENDERERS.get("blame html")
+        return render(self) if render else f"<pre>{escape(str(self))}</pre>"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        if render := RENDERERS.get("blame text"):
+            return render(self)
+        return "\n  ".join([f"{self.verdict} {self.title}", *map(str, self.culprits)])

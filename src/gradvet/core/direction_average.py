@@ -1,0 +1,400 @@
+"""The error-bar policy in half precision: slopes along many directions, averaged.
+
+One step of a format with two or three digits shows little. But its rounding errors are incoherent, and errors of a
+formula are not. So every input moves alone along many random directions at a few wide steps h, and the residuals
+
+    r(h) = { v·[f(x + h u) - f(x - h u)]/2 - (Jᵀv)·(h u) } / h
+
+are compared with the predicted slopes. Do they have a factor in common (a wrong constant)? Does one column explain them
+(a lost element)? Would one element of typical size show at all? The resolution is that of the common factor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gradvet.core import thresholds
+from gradvet.core.context import Context, Cotangent
+from gradvet.core.decision import Decision, Entry, Reason
+from gradvet.core.extrapolation import Estimate
+from gradvet.core.finite_differences import DirectionalDifference, steps_for
+from gradvet.core.modes import Mode
+from gradvet.core.problem import Distribution
+from gradvet.core.results import Verdict
+from gradvet.core.spaces import Array
+from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak, unit, window
+
+DIRECTIONS, MOST_DIRECTIONS = 16, 64
+"""Number of directions of one input: at a time, and at most."""
+
+RANDOM_COTANGENTS = 8
+
+MAX_ALL_DIRECTIONS = 192
+"""Number of directions of all inputs together."""
+
+PROBES = 8
+"""Number of directions that show the size of each output's slope, and kinks."""
+
+FEW_VALUES = 192
+"""Inputs of which a third as many values are different, or fewer, are full of ties."""
+
+STEPS = 5
+"""Number of steps, the widest ones of a sweep: smaller ones vanish in the roundoff."""
+
+
+def test_averaged(context: Context, mode: Mode) -> Iterator[Decision]:
+    """A decision for each input, which moves alone; a failure must show along other directions too."""
+    for number, leaf in enumerate(context.problem.domain.leaves):
+        if not leaf.coordinates.size:
+            continue
+        if context.out_of_time:
+            yield Decision(Verdict.INCONCLUSIVE, Reason.BUDGET)
+            return
+        part = context.problem.domain.slice(number)
+        used, decision = context, _decide_input(context, mode, part)
+        finer = context.refined() if decision.verdict is Verdict.INCONCLUSIVE else None
+        if finer is not None:
+            used, decision = finer, _decide_input(finer, mode, part)
+        if decision.verdict is Verdict.FAIL and _decide_input(used, mode, part).verdict is not Verdict.FAIL:
+            decision = decision.weakened()
+        if decision.verdict is Verdict.PASS:
+            context.record.ledger.compared(leaf.name, mode.name, context.precision, decision.bar)
+        yield decision
+
+
+@dataclass(frozen=True, eq=False)
+class _Residuals:
+    """Residuals of all pairs of a direction and a cotangent at every step, with what the derivative predicts."""
+
+    at: Sequence[Array]
+    """For each step, from the widest one on: directions × cotangents."""
+    bend: Sequence[float]
+    """For each step, root mean square of v·[f(x + h u) + f(x - h u) - 2 f(x)]/2h: what kinks could explain."""
+    predicted: Array
+    """Directions × cotangents: the slopes by the derivative."""
+    directions: Array
+    vjps: Array
+
+    def joined(self, other: _Residuals) -> _Residuals:
+        """The residuals along the directions of both, at the steps that both have."""
+        xp, count = namespace(self.predicted), min(len(self.at), len(other.at))
+        at = [xp.concat(pair) for pair in zip(self.at[-count:], other.at[-count:], strict=True)]
+        predicted = xp.concat([self.predicted, other.predicted])
+        directions = xp.concat([self.directions, other.directions])
+        bend = [
+            math.hypot(*pair) / math.sqrt(2.0) for pair in zip(self.bend[-count:], other.bend[-count:], strict=True)
+        ]
+        return _Residuals(at, bend, predicted, directions, self.vjps)
+
+    @property
+    def estimates(self) -> list[Array]:
+        """The residuals at each step, and those without their h² term."""
+        pairs = zip(self.at, self.at[1:], strict=False)
+        return [*self.at, *((4.0 * narrow - wide) / 3.0 for wide, narrow in pairs)]
+
+
+def _decide_input(context: Context, mode: Mode, part: slice) -> Decision:
+    """All elements of the input in outputs without a kink; without the zeros among them, the other outputs too.
+
+    Zeros (padding, unused units) are where most kinks are: their derivative must lie between the one-sided slopes.
+    """
+    probes = _Probes.along(context, part)
+    if probes is None:
+        return Decision(Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
+    xp = namespace(probes.slope)
+    if not bool(xp.any(probes.bent)):
+        return _decide_rows(context, mode, part, probes, ~probes.bent)
+    decisions = [_decide_rows(context, mode, part, probes, ~probes.bent)] if not bool(xp.all(probes.bent)) else []
+    if not probes.lie_between(context, mode):
+        decisions.append(Decision(Verdict.INCONCLUSIVE, Reason.KINK))
+    without_zeros = context.excluding(context.problem.point == 0.0)
+    rest = _Probes.along(without_zeros, part)
+    if rest is None:
+        return Decision(Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
+    bent = _decide_rows(without_zeros, mode, part, rest, probes.bent)
+    if bent.verdict is not Verdict.PASS and bool(xp.any(rest.bent & probes.bent)):
+        bent = bent.weakened(Reason.KINK)
+    context.record.note("kinks at elements that are zero: the derivative must lie between the one-sided slopes")
+    decisions.append(bent)
+    order = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)
+    return min(decisions, key=lambda decision: (order.index(decision.verdict), -decision.bar))
+
+
+def _decide_rows(context: Context, mode: Mode, part: slice, probes: _Probes, rows: Array) -> Decision:
+    """These outputs, along as many directions as it takes for the error bars to be as small as asked for."""
+    cotangents = _cotangents(context, probes, rows)
+    most = max(DIRECTIONS, min(MOST_DIRECTIONS, MAX_ALL_DIRECTIONS // len(context.problem.domain.leaves)))
+    residuals: _Residuals | None = None
+    while True:
+        more = _residuals(context, mode, part, cotangents)
+        if more is None:
+            return Decision(Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
+        residuals = more if residuals is None else residuals.joined(more)
+        if not peak(residuals.predicted) and not any(peak(found) for found in residuals.at):
+            return Decision(Verdict.PASS, Reason.AGREES)
+        decision = _decide(context, mode, cotangents, residuals, part)
+        is_last = residuals.predicted.shape[0] >= most or context.out_of_time
+        if is_last or decision.verdict is Verdict.FAIL or _is_sharp(context, residuals):
+            return decision
+
+
+def _is_sharp(context: Context, residuals: _Residuals) -> bool:
+    """Whether the error bars are half as large as a PASS allows."""
+    if not peak(residuals.predicted):
+        return False
+    scale, columns = _common_factor(residuals)[0], _columns(residuals)
+    return 2.0 * scale.error <= context.asked_resolution and 2.0 * columns.noise <= thresholds.LOW_PRECISION_PART
+
+
+def _decide(
+    context: Context, mode: Mode, cotangents: Sequence[Cotangent], residuals: _Residuals, part: slice
+) -> Decision:
+    asked, eps = context.asked_resolution, context.problem.eps
+    material, size = min(thresholds.ROUNDOFFS * eps, thresholds.MATERIAL_MAX), _rms(residuals.predicted)
+    columns, dense = _columns(residuals), _dense_error(residuals)
+    entry = _entry(context, residuals, columns, part) if size else None
+    failure = Decision(Verdict.FAIL, Reason.DISAGREES, entry, dense, min(residuals.bend))
+    if dense > material * size:
+        return failure if _is_additive(context, mode, cotangents, part) else failure.weakened(Reason.KINK)
+    if not size:
+        return failure.weakened()
+    scale, is_constant = _common_factor(residuals)
+    kinked, bar = min(residuals.bend) / size, max(scale.error, 2.0 * eps)
+    if is_constant and abs(scale.value) > max(thresholds.CLEAR * max(scale.error, kinked), material):
+        failure = Decision(Verdict.FAIL, Reason.DISAGREES, entry, scale.value, scale.error)
+        return failure if _is_additive(context, mode, cotangents, part) else failure.weakened(Reason.KINK)
+    limit, column = max(columns.noise, thresholds.PRECISION_DOUBT_PART), part.start + columns.index
+    is_wrong = columns.worst > max(thresholds.CLEAR * limit, thresholds.LOW_PRECISION_PART)
+    if is_wrong and _fails_alone(context, mode, cotangents, column):
+        return Decision(Verdict.FAIL, Reason.DISAGREES, entry, columns.worst, columns.noise)
+    # Single elements must be visible too.
+    seen = abs(scale.value) + bar
+    if abs(scale.value) <= bar and seen <= asked and columns.worst <= limit <= thresholds.LOW_PRECISION_PART:
+        return Decision(Verdict.PASS, Reason.AGREES, None, scale.value, seen)
+    return Decision(Verdict.INCONCLUSIVE, Reason.PRECISION, None, scale.value, bar)
+
+
+def _rms(values: Array) -> float:
+    return math.sqrt(float(namespace(values).mean(values * values)))
+
+
+def _dense_error(residuals: _Residuals) -> float:
+    """Size of residuals that are the same at the clearest three steps and too large for kinks; 0 if there are none."""
+    order = sorted(range(len(residuals.at)), key=lambda number: residuals.bend[number])
+    clearest = order[: thresholds.PLATEAU_STEPS]
+    for number in clearest:
+        gap = _rms(residuals.at[number] - residuals.at[clearest[0]])
+        if not _rms(residuals.at[number]) > 2.0 * thresholds.CLEAR * max(residuals.bend[number], gap):
+            return 0.0
+    return _rms(residuals.at[clearest[0]])
+
+
+def _moved(context: Context, mode: Mode, cotangents: Sequence[Cotangent], u: Array, step: float) -> tuple[Array, Array]:
+    """Residual and change of slope along u for each cotangent. Two evaluations."""
+    problem, rows = context.problem, context.problem.codomain.size
+    plus, minus = problem.evaluate_at(step * u), problem.evaluate_at(-step * u)
+    odd = (plus.values[:rows] - minus.values[:rows]) / 2.0
+    even = (plus.values[:rows] + minus.values[:rows]) / 2.0 - problem.value[:rows]
+    moved = (plus.displacement - minus.displacement) / 2.0
+    found = [
+        ((dot(p.v, odd) - p.predicted(moved, step)) / step, dot(p.v, even) / step)
+        for p in mode.predictions(context, u, cotangents)
+    ]
+    table = namespace(odd).asarray(found, dtype=odd.dtype, device=odd.device)
+    return table[:, 0], table[:, 1]
+
+
+def _is_additive(context: Context, mode: Mode, cotangents: Sequence[Cotangent], part: slice) -> bool:
+    """Whether the slope along a sum of directions is the sum of the slopes, as where the function has a derivative.
+
+    Ties of three and more elements (a median, a sort) may have none though every line through the point is smooth, so
+    inputs of few different values are not trusted.
+    """
+    own = context.problem.point[part]
+    if 3 * int(namespace(own).unique_values(own).shape[0]) <= min(own.shape[0], FEW_VALUES):
+        return False
+    step = steps_for(context.eps)[STEPS // 2]
+    together, apart = 0.0, 0.0
+    for _ in range(PROBES):
+        one, other = _direction(context, part), _direction(context, part)
+        r = [_moved(context, mode, cotangents, u, step)[0] for u in (one, other, one + other)]
+        together, apart = together + _rms(r[2]) ** 2, apart + _rms(r[2] - r[0] - r[1]) ** 2
+    return 9.0 * apart <= together
+
+
+def _fails_alone(context: Context, mode: Mode, cotangents: Sequence[Cotangent], column: int) -> bool:
+    """Whether the error shows where this element moves alone, at several steps, and no kink and no tie explains it."""
+    point, clear = context.problem.point, 0
+    if int(namespace(point).count_nonzero(point == point[column])) > 2:
+        return False
+    u = unit(context.problem.zeros(point.shape[0]), column, float(context.lengths[column]))
+    size = math.sqrt(sum(dot(cotangent.vjp, u) ** 2 for cotangent in cotangents) / len(cotangents))
+    for step in steps_for(context.eps)[:STEPS]:
+        error, kink = map(_rms, _moved(context, mode, cotangents, u, step))
+        clear += error > max(thresholds.CLEAR * kink, thresholds.LOW_PRECISION_PART * size)
+    return clear >= thresholds.PLATEAU_STEPS
+
+
+@dataclass(frozen=True, eq=False)
+class _Probes:
+    """Slopes and changes of slope of every output along a few directions."""
+
+    differences: Sequence[DirectionalDifference]
+    noise: Array
+    """Roundoff of the outputs at the step."""
+    slope: Array
+    """Root mean square of the slopes, at least what roundoff makes of them."""
+    bent: Array
+    """Outputs that have a kink at the point."""
+
+    @property
+    def weights(self) -> Array:
+        """Weights with which every output counts about the same."""
+        weight = 1.0 / (self.slope + (thresholds.COARSE_ROW_FLOOR * peak(self.slope) or 1.0))
+        return weight / peak(weight)
+
+    @classmethod
+    def along(cls, context: Context, part: slice) -> _Probes | None:
+        """Four evaluations a direction; None if an output is not finite."""
+        problem, (_, wide, _, narrow, *_) = context.problem, steps_for(context.eps)
+        value = problem.value[: problem.codomain.size]
+        xp = namespace(value)
+        directions = [_direction(context, part) for _ in range(PROBES)]
+        at = [[DirectionalDifference.along(problem, u, step) for u in directions] for step in (wide, narrow)]
+        if not all(found.is_finite for found in at[0]):
+            return None
+        slope = xp.sqrt(sum(found.odd * found.odd for found in at[0]) / PROBES)
+        # The roundoff of the values on both sides: where the value at the point is near zero, they are larger.
+        noise = context.eps * (xp.abs(value) + wide * slope) + context.repeat_noise
+        # Kinks and curvature bend an output in the same direction whatever the sign of u, and roundoff does not. Over
+        # narrower steps the mean change of slope stays the same at a kink, and shrinks with curvature.
+        far, near = (sum(found.even for found in some) / PROBES for some in at)
+        excess = xp.abs(near - far * (narrow / wide))
+        bent = (xp.abs(far) < 2.0 * xp.abs(near)) & (excess * narrow > noise)
+        far, near = (sum(xp.abs(found.even) for found in some) / PROBES for some in at)  # of either sign, as at ties
+        bent = bent | ((far < 2.0 * near) & (near * narrow > 4.0 * noise))
+        return cls(at[0], noise, slope + noise / narrow, bent)
+
+    def lie_between(self, context: Context, mode: Mode) -> bool:
+        """Whether the derivative of the outputs with a kink lies between their one-sided slopes."""
+        problem, xp = context.problem, namespace(self.slope)
+        weights = self.weights * problem.random(self.slope.shape[0], Distribution.SHARP)
+        cotangent = context.cotangent(xp.where(self.bent, weights, xp.zeros_like(weights)))
+        for found in self.differences:
+            noise = thresholds.PRECISION_SCALE_WIDTH * norm(cotangent.v, self.noise) / found.step
+            predicted = mode.predictions(context, found.u, [cotangent])[0].predicted(found.displacement, 1.0)
+            between = dot(xp.abs(cotangent.v), xp.abs(found.even)) * (1.0 + thresholds.MATERIAL_MAX)
+            if not abs(dot(cotangent.v, found.odd) - predicted) <= between + noise:
+                return False
+        return True
+
+
+def _direction(context: Context, part: slice) -> Array:
+    return context.restricted(window(context.joint_direction(), part.start, part.stop))
+
+
+def _cotangents(context: Context, probes: _Probes, rows: Array) -> list[Cotangent]:
+    """Random cotangents in which each of these outputs weighs about the same."""
+    xp = namespace(rows)
+    weight = xp.where(rows, probes.weights, xp.zeros_like(probes.slope))
+    return [
+        context.cotangent(weight * context.problem.random(weight.shape[0], Distribution.SHARP))
+        for _ in range(min(RANDOM_COTANGENTS, int(xp.count_nonzero(rows))))
+    ]
+
+
+def _residuals(context: Context, mode: Mode, part: slice, cotangents: Sequence[Cotangent]) -> _Residuals | None:
+    """Two evaluations for each step of each direction; None where fewer than two steps are finite."""
+    problem, steps = context.problem, steps_for(context.eps)[:STEPS]
+    found: list[list[Array]] = [[] for _ in steps]
+    bend = [0.0] * len(steps)
+    directions, predicted = [], []
+    for _ in range(DIRECTIONS):
+        u = _direction(context, part)
+        directions.append(u)
+        predicted.append([p.predicted(u, 1.0) for p in mode.predictions(context, u, cotangents)])
+        for number, step in enumerate(steps):
+            r, even = _moved(context, mode, cotangents, u, step)
+            found[number].append(r)
+            bend[number] += _rms(even) ** 2 / DIRECTIONS
+    xp = namespace(problem.value)
+    at = [xp.stack(some) for some in found]
+    first = max((number + 1 for number, some in enumerate(at) if not all_finite(some)), default=0)
+    if len(at) - first < thresholds.PLATEAU_STEPS:
+        return None
+    own = slice(part.start, part.stop)
+    vjps = xp.stack([finite_part(cotangent.vjp)[own] for cotangent in cotangents])
+    table = xp.asarray(predicted, dtype=problem.value.dtype, device=problem.value.device)
+    bends = [math.sqrt(square) for square in bend[first:]]
+    return _Residuals(at[first:], bends, table, xp.stack([u[own] for u in directions]), vjps)
+
+
+def _common_factor(residuals: _Residuals) -> tuple[Estimate, bool]:
+    """The relative error that all residuals share, and whether several steps show the same one."""
+    xp, predicted = namespace(residuals.predicted), residuals.predicted
+    total = float(xp.sum(predicted * predicted))
+    found = []
+    for r in residuals.estimates:
+        value = float(xp.sum(r * predicted)) / total
+        # The residuals of one direction are not independent of each other.
+        left = xp.sum((r - value * predicted) * predicted, axis=1)
+        found.append(Estimate(value, thresholds.PRECISION_SCALE_WIDTH * math.sqrt(float(left @ left)) / total))
+    plain, extrapolated = found[: len(residuals.at)], found[len(residuals.at) :]
+    best = min(map(_last_consistent, (plain, extrapolated)), key=lambda estimate: estimate.error)
+    same = [abs(one.value - best.value) <= thresholds.PLATEAU_RTOL * abs(best.value) + one.error for one in plain]
+    clear = [abs(one.value) > one.error for one in plain]
+    return best, sum(a and b for a, b in zip(same, clear, strict=True)) >= thresholds.PLATEAU_STEPS
+
+
+def _last_consistent(estimates: Sequence[Estimate]) -> Estimate:
+    """From the smallest step up, the last estimate that overlaps all before it (Lepski's rule)."""
+    low, high, best = -math.inf, math.inf, estimates[-1]
+    for estimate in reversed(estimates):
+        low, high = max(low, estimate.value - estimate.error), min(high, estimate.value + estimate.error)
+        if low > high:
+            break
+        best = estimate if estimate.error <= best.error else best
+    return best
+
+
+@dataclass(frozen=True, eq=False)
+class _Columns:
+    """Errors of the gradient in single columns, as parts of a typical column, or of their own where that is larger."""
+
+    worst: float
+    index: int
+    error: float
+    """Error of the worst column for the first cotangent."""
+    noise: float
+    """Error of a typical column that noise explains."""
+
+
+def _columns(residuals: _Residuals) -> _Columns:
+    """The column that explains the residuals best, at the step with the smallest residuals."""
+    xp = namespace(residuals.predicted)
+    r = min(residuals.estimates, key=lambda found: float(xp.sum(found * found)))
+    u, w = residuals.directions, residuals.vjps
+    length = xp.sqrt(xp.mean(u * u, axis=0))
+    safe = xp.where(length > 0.0, length, xp.ones_like(length))
+    # Least squares along each column, for each cotangent: Σ r u / Σ u².
+    error = (xp.matrix_transpose(r) @ u) / (u.shape[0] * safe * safe)
+    size, found = (xp.sqrt(xp.mean(some * some, axis=0)) * length for some in (w, error))
+    some = int(xp.count_nonzero(size))
+    if not some:
+        return _Columns(0.0, 0, 0.0, math.inf)
+    typical = math.sqrt(float(size @ size) / some)
+    part = found / xp.clip(size, typical)
+    index = int(xp.argmax(part))
+    width = 1.0 + (thresholds.PRECISION_SCALE_WIDTH - 1.0) / math.sqrt(w.shape[0])
+    noise = width * _rms(r) / math.sqrt(u.shape[0])
+    return _Columns(float(part[index]), index, float(error[0, index]), noise / typical)
+
+
+def _entry(context: Context, residuals: _Residuals, columns: _Columns, part: slice) -> Entry:
+    """The worst column for the first cotangent."""
+    place = context.problem.domain.locate(part.start + columns.index)
+    derivative = float(residuals.vjps[0, columns.index])
+    bar = abs(columns.error) * columns.noise / columns.worst if columns.worst else 0.0
+    return Entry(None, place, derivative, derivative + columns.error, bar, reason=Reason.DISAGREES)

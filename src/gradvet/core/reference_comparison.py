@@ -1,0 +1,360 @@
+"""A tensor that a kernel computed against what it should be. Arrays in, judgement out; nothing is evaluated here.
+
+The error bar of an entry comes from the reference run in the kernel's own precision (`Samples.plain`), from the change
+of the truth for one roundoff of the inputs (`Samples.response`), and from the rounding of the result itself. Rounding
+errors differ from entry to entry; errors of a formula or of a kernel do not. So the entries are compared one by one,
+by row, column and every other axis, and by the factor that all of them share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from gradvet.core import thresholds
+from gradvet.core.error_positions import factor_there, region
+from gradvet.core.spaces import Array
+from gradvet.core.vectors import namespace
+
+TF32_EPS = 2.0**-10
+"""Spacing of tf32, in which kernels for float32 may multiply."""
+
+MIN_GROUP = 8
+"""Number of entries from which the errors of a slice are compared together."""
+
+MIN_CLUSTERS = 4
+"""Number of slices of an axis from which the spread of their factors counts."""
+
+QUANTILE_ENTRIES = 1 << 20
+"""Number of entries, evenly spaced, of which quantiles are taken in large tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A floating-point format, and how the numbers of one tensor are arranged."""
+
+    shape: tuple[int, ...]
+    eps: float
+    """Relative spacing."""
+    smallest: float
+    """Spacing of the numbers next to zero."""
+    largest: float
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether it is a format of half precision, whose values are computed in float32 and rounded once."""
+        return self.eps > thresholds.COARSE_EPS
+
+    @property
+    def most(self) -> float:
+        """Errors from which a result is doubtful: in error bars, or in those of plain torch."""
+        return thresholds.REFERENCE_ERROR[not self.is_coarse]
+
+    @property
+    def wrong_loss(self) -> float:
+        """Typical error, in those of plain torch, that neither a coarser format inside nor sums in this one explain."""
+        if self.is_coarse:
+            return thresholds.MATERIAL_MAX / (thresholds.NOISE_FLOOR * self.eps)
+        return thresholds.CLEAR * self.most * self.internal_eps / self.eps
+
+    @property
+    def internal_eps(self) -> float:
+        """Spacing of the coarsest format in which a kernel of this format may compute inside."""
+        return max(self.eps, TF32_EPS) if self.eps > thresholds.DOUBLE_EPS else self.eps
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """One tensor for several grad_outputs: arrays of the shape (grad_outputs, *shape)."""
+
+    found: Array
+    """What the kernel computed."""
+    truth: Array
+    """The reference in float64 at the same inputs."""
+    plain: Array
+    """Largest error of the reference in the kernel's precision, over points that are one roundoff apart."""
+    usual: Array
+    """Root mean square of the same."""
+    response: Array
+    """Change of the truth for one roundoff of the inputs."""
+
+
+class Status(Enum):
+    """What a comparison shows, from the best to the worst."""
+
+    AS_ACCURATE = "as accurate as plain torch"
+    LESS_ACCURATE = "less accurate than plain torch"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the samples of one tensor show."""
+
+    status: Status
+    evidence: str
+    """In which respect it is doubtful or wrong, in words; empty if it is not."""
+    loss: float
+    """Typical error, in typical errors of plain torch."""
+    scale: float
+    """Relative error that all entries share."""
+    resolution: float
+    """Relative error of all entries that would have been seen; infinite if a lost entry would not have been."""
+    plain: float
+    """Error bar of a typical entry, relative to it."""
+    left_out: int
+    """Entries of the tensor that were not compared: they are not finite in plain torch either."""
+    severity: float
+    """1 from where the comparison is doubtful, `CLEAR` from where it is wrong."""
+    draw: int
+    """Number of the grad_output at which the worst entry was found."""
+    index: int
+    """Number of the worst entry in its tensor."""
+    found: float
+    expected: float
+    allowed: float
+    """Error of this entry up to which it is not doubtful."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """One way in which the errors are larger than expected."""
+
+    severity: float
+    words: str
+    position: int = -1
+    """Number of an entry in the flattened samples; -1 for the one with the largest error."""
+
+
+def judge(samples: Samples, form: Format, accuracy: float = 0.0) -> Judgement:
+    """The judgement on all samples of one tensor. `accuracy` is a relative error that it may have by design."""
+    xp = namespace(samples.truth)
+    if not math.prod(form.shape):
+        nothing = (0.0, 0.0, form.eps, form.eps, 0, 0.0, 0, 0, math.nan, math.nan, math.nan)
+        return Judgement(Status.AS_ACCURATE, "", *nothing)
+    truth, error, plain, comparable, broken = _errors(samples, form)
+    if accuracy:
+        size = xp.maximum(xp.abs(truth), _typical_size(truth))
+        error = xp.sign(error) * xp.clip(xp.abs(error) - accuracy * size, 0.0)
+    own = _own_errors(truth, plain, samples.response, form)
+    level = _pooled(own)
+    loss, least_loss, count = _typical_losses(error, truth, samples.usual, form)
+    # A kernel that is less accurate everywhere is so in every entry.
+    excuse = max(1.0, min(least_loss, form.wrong_loss))
+    bar = form.most * excuse * level
+    ratio = xp.where(broken, xp.full_like(error, math.inf), xp.abs(error) / bar)
+    scale, spread, least = _common_factor(error, truth, level)
+    smallest = (thresholds.NOISE_FLOOR if form.is_coarse else thresholds.PRECISION_SCALE_EPS) * form.eps
+    found = [
+        _factor(scale, max(spread, smallest), form),
+        _entries(samples, ratio, broken),
+        # Where plain torch happens to be exact, its neighbours count half.
+        *_slices(error, excuse * xp.maximum(own, 0.5 * level), form),
+        _loss(loss, count, form),
+    ]
+    # What is certain is best described by a factor, then by entries; what is doubtful by how much is lost.
+    certain = [one for one in found if one.severity >= thresholds.CLEAR]
+    doubtful = [one for one in reversed(found) if one.severity >= 1.0]
+    worst = next(iter(certain or doubtful), found[0])
+    status = Status.LESS_ACCURATE if worst.severity >= 1.0 else Status.AS_ACCURATE
+    status = Status.WRONG if certain else status
+    position = int(xp.argmax(xp.reshape(ratio, (-1,)))) if worst.position < 0 else worst.position
+    left_out = xp.sum(xp.astype(~comparable, xp.int64), axis=tuple(range(1, truth.ndim)))
+    # Errors that are wrong do not say how sharp the comparison was.
+    scale_bar = max(least if status is Status.WRONG else spread, smallest)
+    return Judgement(
+        status,
+        "" if status is Status.AS_ACCURATE else worst.words if certain else worst.words.replace("wrong", "doubtful"),
+        loss,
+        scale,
+        _resolution(truth, level if status is Status.WRONG else excuse * level, scale_bar, form),
+        _size(own) / max(_size(truth), 1e-300),
+        int(xp.max(left_out)),
+        worst.severity,
+        *divmod(position, math.prod(form.shape)),
+        *(float(xp.reshape(array, (-1,))[position]) for array in (samples.found, truth, form.most * level)),
+    )
+
+
+def outside_kinks(samples: Samples, low: Array, high: Array, form: Format) -> tuple[Samples, int]:
+    """The samples without the entries at which the reference has a kink and the kernel a derivative between both sides.
+
+    `low` and `high` are the smallest and largest derivative next to the point. Returns how many entries are left out.
+    """
+    xp = namespace(samples.truth)
+    rounding = 2.0 * samples.plain + form.eps * xp.maximum(xp.abs(low), xp.abs(high))
+    is_kink = high - low > thresholds.REFERENCE_ERROR[1] * rounding
+    excused = is_kink & (samples.found >= low - rounding) & (samples.found <= high + rounding)
+    count = int(xp.count_nonzero(xp.any(excused, axis=0)))
+    return replace(samples, found=xp.where(excused, samples.truth, samples.found)), count
+
+
+def _errors(samples: Samples, form: Format) -> tuple[Array, Array, Array, Array, Array]:
+    """Truth, error and error of plain torch with zeros where they cannot be compared; where they can; where the result
+    is not finite although it should be."""
+    xp = namespace(samples.truth)
+    finite = xp.isfinite(samples.truth)
+    fits = finite & xp.isfinite(samples.plain) & ~(xp.abs(samples.truth) > 0.5 * form.largest)
+    same = samples.found == samples.truth
+    broken = fits & ~xp.isfinite(samples.found)
+    comparable = fits | same
+    zero = xp.zeros_like(samples.truth)
+    usable = fits & ~broken
+    truth = xp.where(fits, samples.truth, zero)
+    error = xp.where(usable, samples.found - truth, zero)
+    return truth, error, xp.where(fits, samples.plain, zero), comparable, broken
+
+
+def _own_errors(truth: Array, plain: Array, response: Array, form: Format) -> Array:
+    """The error to be expected at most at each entry by itself: what plain torch loses, what one roundoff of the inputs
+    does, the rounding of the entry, and rounding inside, which leaves a part of a typical entry."""
+    xp = namespace(truth)
+    level = xp.maximum(plain, xp.where(xp.isfinite(response), response, xp.zeros_like(response)))
+    level = xp.maximum(level, 0.5 * form.eps * xp.abs(truth))
+    # Half precision is computed in float32, so that only the last rounding counts.
+    roundings = 0.5 if form.is_coarse else thresholds.VISIBLE_NOISE
+    # A gradient that vanishes for one grad_output has the rounding errors of the others.
+    floor = roundings * form.eps * xp.max(_typical_size(truth))
+    return xp.clip(xp.maximum(level, floor), max(0.5 * form.smallest, 1e-300))
+
+
+def _pooled(level: Array) -> Array:
+    """The largest error in the row or column of each entry: an estimate from few points may be small by chance."""
+    xp = namespace(level)
+    axes = tuple(range(1, level.ndim))
+    rows = xp.max(level, axis=axes[-1:], keepdims=True) if axes else level
+    columns = xp.max(level, axis=axes[:-1], keepdims=True) if len(axes) > 1 else rows
+    return xp.broadcast_to(xp.maximum(rows, columns), level.shape)
+
+
+def _typical_size(truth: Array) -> Array:
+    """Root mean square of the entries that are not zero, for each grad_output."""
+    xp, axes = namespace(truth), tuple(range(1, truth.ndim))
+    count = xp.sum(xp.astype(truth != 0.0, truth.dtype), axis=axes, keepdims=True)
+    return xp.sqrt(xp.sum(truth * truth, axis=axes, keepdims=True) / xp.clip(count, 1.0))
+
+
+def _size(values: Array) -> float:
+    xp = namespace(values)
+    return math.sqrt(float(xp.mean(values * values)))
+
+
+def _quantile(values: Array, part: float) -> float:
+    xp = namespace(values)
+    some = xp.sort(values[:: 1 + values.shape[0] // QUANTILE_ENTRIES])
+    return float(some[int(part * some.shape[0])]) if some.shape[0] else 0.0
+
+
+def _typical_losses(error: Array, truth: Array, usual: Array, form: Format) -> tuple[float, float, int]:
+    """Median error over that of plain torch, the same of the lower quartiles, and the number of entries behind them.
+
+    Quantiles are not changed by a part of the tensor that is lost.
+    """
+    xp = namespace(truth)
+    some = (truth != 0.0) | (error != 0.0)
+    usual = xp.where(xp.isfinite(usual), usual, xp.zeros_like(usual))
+    found, plain, size = (xp.abs(array)[some] for array in (error, usual, truth))
+    losses = []
+    for part in (0.5, 0.25):
+        expected = max(_quantile(plain, part), thresholds.NOISE_FLOOR * form.eps * _quantile(size, part), form.smallest)
+        losses.append(_quantile(found, part) / expected)
+    return losses[0], min(losses), int(xp.count_nonzero(xp.any(some, axis=0)))
+
+
+def _limit(most: float, count: int) -> float:
+    """A limit for the typical error of so many entries: few of them may be unlucky together."""
+    return most * (1.0 + MIN_GROUP / math.sqrt(max(1, count)))
+
+
+def _common_factor(error: Array, truth: Array, level: Array) -> tuple[float, float, float]:
+    """The relative error that all entries share, by least squares, how much of it the spread of the errors explains,
+    and how much their error bars do at least.
+
+    Errors of one entry in several samples, and errors of one slice of an axis, may have a common cause: the spread of
+    their sums counts.
+    """
+    xp = namespace(truth)
+    product, square = error * truth / (level * level), truth * truth / (level * level)
+    total = float(xp.sum(square))
+    if not total > 0.0:
+        return 0.0, math.inf, math.inf
+    scale = float(xp.sum(product)) / total
+    axes = range(truth.ndim)
+    # Each entry has an error of about half its bar, whatever the few that there are show.
+    least = spread = 0.5 / math.sqrt(total / truth.shape[0])
+    partitions = [(0,), *(tuple(other for other in axes if other != axis) for axis in axes[1:])]
+    for summed in partitions:
+        products, squares = xp.sum(product, axis=summed), xp.sum(square, axis=summed)
+        count = math.prod(products.shape)
+        if count >= MIN_CLUSTERS:
+            rest = products - scale * squares
+            found = math.sqrt(float(xp.sum(rest * rest)) * count / (count - 1)) / total
+            spread = max(spread, found)
+    width = thresholds.PRECISION_SCALE_WIDTH
+    return scale, width * spread, width * least
+
+
+def _resolution(truth: Array, level: Array, scale_bar: float, form: Format) -> float:
+    """A common error that shows; infinite if the loss of a typical entry would not show."""
+    xp = namespace(truth)
+    some = truth != 0.0
+    size, error = _size(truth), _quantile(level[some], 0.5)
+    if not bool(xp.any(some)) or size <= thresholds.COARSE_EPS * error:
+        # Zero up to rounding: that it is so was compared.
+        return form.eps
+    return scale_bar if form.most * error < size else math.inf
+
+
+def _entries(samples: Samples, ratio: Array, broken: Array) -> _Evidence:
+    """The worst entry, and how many are wrong, for the grad_output for which the most are."""
+    xp = namespace(ratio)
+    axes = tuple(range(1, ratio.ndim))
+    worst = float(xp.max(ratio))
+    wrong = ratio > max(1.0, min(thresholds.CLEAR, 0.5 * worst))
+    draw = int(xp.argmax(xp.sum(xp.astype(wrong, xp.int64), axis=axes)))
+    size, count = math.prod(ratio.shape[1:]), int(xp.count_nonzero(wrong[draw, ...]))
+    index = int(xp.argmax(xp.reshape(ratio[draw, ...], (-1,))))
+    where = f"in {count} of {size} entries{region(wrong[draw, ...])}"
+    if bool(xp.any(broken[draw, ...])):
+        words = f"not finite {where}"
+    else:
+        words = f"wrong {where}{factor_there(samples.found[draw, ...], samples.truth[draw, ...], wrong[draw, ...])}"
+    return _Evidence(worst, words, draw * size + index)
+
+
+def _slices(error: Array, level: Array, form: Format) -> Iterator[_Evidence]:
+    """For every axis the slice whose errors are together the most above the usual ones there."""
+    xp = namespace(error)
+    for axis in range(1, error.ndim):
+        others = tuple(other for other in range(1, error.ndim) if other != axis)
+        length, count = error.shape[axis], math.prod(error.shape[other] for other in others)
+        if length < 2 or count < MIN_GROUP:
+            continue
+        # Together they are about half as large as each may be at most.
+        usual = xp.mean(0.25 * level * level, axis=others)
+        found = xp.sqrt(xp.mean(error * error, axis=others) / usual)
+        limit = _limit(form.most, count)
+        flat = xp.reshape(found, (-1,))
+        position = int(xp.argmax(flat))
+        worst = float(flat[position]) / limit
+        index = position % length
+        box = ", ".join(str(index) if other == axis else ":" for other in range(1, error.ndim))
+        yield _Evidence(worst, f"wrong in [{box}]: the errors there are {limit * worst:.1f} times the usual ones")
+
+
+def _factor(scale: float, bar: float, form: Format) -> _Evidence:
+    """A factor that all entries share; wrong from where no format inside explains it."""
+    severity = abs(scale) / bar
+    if severity > 1.0:
+        severity = max(severity, thresholds.CLEAR) if abs(scale) > form.internal_eps else 1.0
+    digits = 4 if abs(scale) > TF32_EPS else 7
+    return _Evidence(severity, f"{1.0 + scale:.{digits}g} times the reference")
+
+
+def _loss(loss: float, count: int, form: Format) -> _Evidence:
+    """Less accurate everywhere; wrong from where no format inside explains it."""
+    severity = loss / _limit(form.most, count)
+    severity = max(severity, thresholds.CLEAR) if loss > _limit(form.wrong_loss, count) else min(severity, 1.0)
+    return _Evidence(severity, f"{loss:.3g} times less accurate than plain torch")

@@ -1,0 +1,191 @@
+"""Finds what is wrong in what was recorded: Functions and operators first, then writes, then the module tree."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, BlameReport, Culprit, Piece, Stop
+from gradvet.core.provenance import environment, title_of
+from gradvet.core.results import Report, Verdict
+from gradvet.frontends.torch.blame.module_state import Unregistered, unregistered_leaves
+from gradvet.frontends.torch.blame.module_tree import ModuleTree, shown_tree
+from gradvet.frontends.torch.blame.pieces import HAZARD, SURROGATE, Examine, Examiner, culprit_of, is_hazard
+from gradvet.frontends.torch.blame.recording import Call, Recorder
+from gradvet.frontends.torch.blame.replaying import run, tensors_of
+from gradvet.frontends.torch.blame.saved_tensors import overwritten_saved_tensors, writes_to_grad
+from gradvet.frontends.torch.blame.source_lines import grad_write
+from gradvet.frontends.torch.preservation import preserved_state
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be found out about a recording."""
+
+    examine: Examine
+    seconds: float
+    seed: int
+    accepts_stops: bool = False
+    known: Report | None = None
+    """The report about the whole model, if there is one."""
+
+
+@dataclass
+class _Answer:
+    culprits: list[Culprit] = field(default_factory=list)
+    warnings: list[Culprit] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    accepted: list[Stop] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    is_complete: bool = False
+
+
+def investigate(recorder: Recorder, question: Question) -> BlameReport:
+    """The report about a recording. Replays the recorded calls."""
+    with recorder.as_recorded(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of replayed code, which gave them when it ran first
+        return _report(recorder, question)
+
+
+def _report(recorder: Recorder, question: Question) -> BlameReport:
+    started = time.perf_counter()
+    examiner = Examiner(question.examine, started + question.seconds, question.accepts_stops)
+    answer = _Answer()
+    _check_functions(recorder, examiner, answer)
+    model = recorder.model
+    root = next((call for call in recorder.calls if call.kind == MODULE and call.path == ""), None)
+    if model is not None and root is not None and not answer.culprits:
+        _look_for_writes(recorder, root, answer)
+        _look_for_loose_parameters(model, root, answer)
+    if model is not None and not answer.culprits:
+        _check_modules(recorder, examiner, answer, question.known)
+    answer.notes += _notes(recorder, model, root)
+    return BlameReport(
+        title=title_of(type(model)) if model is not None else "watched code",
+        culprits=tuple(answer.culprits),
+        pieces=tuple(answer.pieces),
+        tree=shown_tree(model, answer.pieces, answer.culprits) if model is not None else None,
+        seconds=time.perf_counter() - started,
+        seed=question.seed,
+        warnings=tuple(answer.warnings),
+        accepted=tuple(answer.accepted),
+        notes=tuple(answer.notes),
+        is_complete=answer.is_complete,
+        environment=environment(),
+    )
+
+
+def _check_functions(recorder: Recorder, examiner: Examiner, answer: _Answer) -> None:
+    """Check each Function and operator. Of the failures of one Function, the first is the culprit."""
+    calls = [call for call in recorder.calls if call.kind in (FUNCTION, OPERATOR)]
+    # One call of each Function first, so that all of them are checked before the time is spent.
+    firsts = {id(call.target): call for call in reversed(calls)}
+    order = [*(call for call in calls if firsts[id(call.target)] is call)]
+    order += [call for call in calls if firsts[id(call.target)] is not call]
+    pieces = {id(call): examiner.piece(call) for call in order}
+    failed: dict[int, list[Call]] = {}
+    for call in calls:
+        piece = pieces[id(call)]
+        if piece.verdict is not Verdict.FAIL or piece.report is None:
+            continue
+        if is_hazard(piece.report, called_once=recorder.count(call) == 1):
+            answer.warnings.append(culprit_of(call, piece))
+            pieces[id(call)] = replace(piece, verdict=Verdict.INCONCLUSIVE, reason=HAZARD)
+        else:
+            failed.setdefault(id(call.target), []).append(call)
+    answer.pieces += [pieces[id(call)] for call in calls]
+    for found in failed.values():
+        others = tuple(call.path for call in found[1:] if call.path != found[0].path)
+        answer.culprits.append(culprit_of(found[0], pieces[id(found[0])], others))
+    answer.is_complete = recorder.model is None and bool(calls) and not recorder.dropped
+
+
+def _look_for_writes(recorder: Recorder, root: Call, answer: _Answer) -> None:
+    """Writes to saved tensors and to `.grad`. Code that does not run under such a look is left alone."""
+    paths = {id(module): path for path, module in root.target.named_modules()}
+    try:
+        with preserved_state(root.target, root.tensors):
+            written = overwritten_saved_tensors(root)
+            accumulates = not written and writes_to_grad(root)
+    except Exception as error:
+        answer.notes.append(f"writes to saved tensors and to .grad were not looked for ({type(error).__name__})")
+        return
+    saved = "write to a saved tensor"
+    answer.culprits += [Culprit(paths.get(id(write.owner), ""), saved, write.place, write.what) for write in written]
+    if accumulates:
+        answer.culprits.append(_accumulation(recorder))
+
+
+def _accumulation(recorder: Recorder) -> Culprit:
+    """The Function whose code writes to `.grad`, if there is one."""
+    cause = "the backward pass changes .grad of a parameter beside the gradient that autograd adds"
+    for call in recorder.calls:
+        place = grad_write(call.target) if call.kind == FUNCTION else None
+        if place is not None:
+            return Culprit(call.path, "write to .grad", place, cause, called=call.called)
+    return Culprit("", "write to .grad", None, cause)
+
+
+def _look_for_loose_parameters(model: nn.Module, root: Call, answer: _Answer) -> None:
+    try:
+        with preserved_state(root.target, root.tensors):
+            found = unregistered_leaves(model, tensors_of(run(root)))
+    except Exception:
+        return
+    answer.warnings += [_warning(leaf) for leaf in found]
+
+
+def _warning(leaf: Unregistered) -> Culprit:
+    shape = "x".join(map(str, leaf.shape)) or "scalar"
+    cause = f"a tensor ({shape}) that requires grad takes part in the forward pass and is no registered parameter"
+    return Culprit(leaf.path, f"attribute {leaf.attribute}", leaf.place, cause)
+
+
+def _check_modules(recorder: Recorder, examiner: Examiner, answer: _Answer, known: Report | None) -> None:
+    surrogates = [piece for piece in answer.pieces if piece.reason == SURROGATE]
+    tree = ModuleTree(recorder, examiner, known, surrogates)
+    tops = [""] if "" in tree.calls else [path for path in tree.calls if not _has_recorded_parent(path, tree.calls)]
+    for path in tops:
+        tree.visit(path)
+    answer.culprits += _merged(tree.culprits)
+    answer.accepted += tree.accepted.values()
+    root = tree.pieces.get("")
+    if root is not None and root.verdict is Verdict.PASS:
+        answer.is_complete = True
+        answer.pieces += [root]
+    else:
+        answer.pieces += tree.pieces.values()
+
+
+def _merged(culprits: list[Culprit]) -> list[Culprit]:
+    """The culprits with those of the same line in one."""
+    by_line: dict[tuple[str, str], list[Culprit]] = {}
+    for culprit in culprits:
+        by_line.setdefault((culprit.what, str(culprit.place)), []).append(culprit)
+    return [replace(found[0], others=tuple(other.path for other in found[1:])) for found in by_line.values()]
+
+
+def _has_recorded_parent(path: str, calls: dict[str, Any]) -> bool:
+    return any(path.startswith(f"{other}.") for other in calls if other != path)
+
+
+def _notes(recorder: Recorder, model: nn.Module | None, root: Call | None) -> list[str]:
+    """What was recorded and kept."""
+    kinds = (FUNCTION, OPERATOR)
+    seen = sum(count for (kind, _, _), count in recorder.seen.items() if kind in kinds)
+    kept = sum(call.kind in kinds for call in recorder.calls)
+    notes = (
+        [f"{seen} calls of custom Functions and operators were recorded, {kept} were kept and replayed"] if seen else []
+    )
+    if not seen:
+        notes.append("no custom Function or operator was called with a tensor that requires grad")
+    if recorder.dropped:
+        limit = recorder.max_bytes / 2**20
+        notes.append(f"the arguments of {recorder.dropped} calls were not kept: they would exceed {limit:.0f} MiB")
+    if model is not None and root is None:
+        notes.append("the model was not called in grad mode, so it was not checked as a whole")
+    return notes

@@ -1,0 +1,151 @@
+"""Checks the modules of a model from the root down, and finds the line in the code of the one to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from torch import nn
+
+from gradvet.core.blame import MODULE, Culprit, Piece, Stop, TreeNode
+from gradvet.core.results import Report, Verdict
+from gradvet.frontends.torch.blame.pieces import Examiner, cause_of, input_of, main_finding, piece_of
+from gradvet.frontends.torch.blame.recording import Call, Recorder
+from gradvet.frontends.torch.blame.replaying import Around, run
+from gradvet.frontends.torch.blame.stops import Candidate, StopMode, persistent_hooks, without
+from gradvet.frontends.torch.preservation import preserved_state
+
+MAX_CANDIDATES = 12
+"""Number of lines that are tried one by one, each with a check."""
+
+
+class ModuleTree:
+    """The recorded modules, checked from the root down: children of a module that passes are not checked."""
+
+    def __init__(
+        self, recorder: Recorder, examiner: Examiner, known: Report | None = None, surrogates: Iterable[Piece] = ()
+    ) -> None:
+        self.examiner, self.edges, self.known = examiner, recorder.edges, known
+        self.surrogates = list(surrogates)
+        """Functions whose derivative is a surrogate by design."""
+        self.calls: dict[str, Call] = {call.path: call for call in recorder.calls if call.kind == MODULE}
+        self.pieces: dict[str, Piece] = {}
+        self.culprits: list[Culprit] = []
+        self.accepted: dict[tuple[str, str], Stop] = {}
+        modules = recorder.model.named_modules() if recorder.model is not None else ()
+        self.paths = {id(module): path for path, module in modules}
+
+    def visit(self, path: str) -> bool:
+        """Check a module and, unless it passes, those below; whether there is a fault in it or below."""
+        if path in self.pieces or path not in self.calls:
+            return path in self.pieces and self.pieces[path].verdict is Verdict.FAIL
+        piece = self.pieces[path] = self._piece(self.calls[path])
+        if piece.verdict is Verdict.PASS:
+            return False
+        hits = [self.visit(child) for child in self.edges.get(path, ())]
+        if piece.verdict is Verdict.FAIL and not any(hits):
+            self.culprits.append(self._culprit(self.calls[path], piece))
+        return piece.verdict is Verdict.FAIL or any(hits)
+
+    def _piece(self, call: Call) -> Piece:
+        if call.path == "" and self.known is not None and any(f.check == "reverse" for f in self.known.failures):
+            return piece_of(call, Verdict.FAIL, "", self.known)
+        if not self.examiner.accepts_stops:
+            return self.examiner.piece(call)
+        mode = StopMode(held=None)
+        piece = self.examiner.piece(call, mode.around)
+        for key, candidate in mode.found.items():
+            if candidate.can_hold:
+                self.accepted[key] = Stop(candidate.place, candidate.what)
+        inside = [one for one in self.surrogates if f"{one.path}.".startswith(f"{call.path}.") or not call.path]
+        if piece.verdict is Verdict.FAIL and inside:
+            reason = f"not decided: the derivative of {inside[0].name} inside is a surrogate"
+            return replace(piece, verdict=Verdict.SKIPPED, reason=reason, report=None)
+        return piece
+
+    def _culprit(self, call: Call, piece: Piece) -> Culprit:
+        """The line in the module's own code without which its derivative is right, or its forward pass."""
+        assert piece.report is not None
+        finding = main_finding(piece.report)
+        undecided = self._undecided(call.path)
+        candidates = self._candidates(call, undecided)
+        explained = self._explained(call, candidates)
+        stops = tuple(Stop(candidate.place, candidate.what, candidate in explained) for candidate in candidates)
+        if explained:
+            first, name = explained[0], input_of(finding)
+            path = self.paths.get(id(first.owner), piece.path)
+            told = tuple(stop for stop in stops if stop.explains)
+            return Culprit(path, first.name, first.place, first.what, name, None, (), told, finding)
+        what, cause = f"the code of {piece.name}.forward", cause_of(finding)
+        if undecided:
+            cause += f"; or in {', '.join(undecided)}, which could not be checked alone"
+        return Culprit(piece.path, what, piece.place, cause, input_of(finding), piece.called, (), stops, finding)
+
+    def _undecided(self, path: str) -> list[str]:
+        """The modules called by a module that have no verdict or an undecided one."""
+        pieces = [self.pieces[child] for child in self.edges.get(path, ()) if child in self.pieces]
+        return [piece.path for piece in pieces if piece.verdict in (Verdict.SKIPPED, Verdict.INCONCLUSIVE)]
+
+    def _explained(self, call: Call, candidates: list[Candidate]) -> list[Candidate]:
+        """The candidate without which the derivative is right; all of them if they explain it only together."""
+        for candidate in candidates[:MAX_CANDIDATES]:
+            if self._is_right_without(call, [candidate]):
+                return [candidate]
+        return candidates if len(candidates) > 1 and self._is_right_without(call, candidates) else []
+
+    def _candidates(self, call: Call, undecided: list[str]) -> list[Candidate]:
+        """Stops and hooks in the code of a module and of undecided ones below it; if there are none, all below it.
+
+        Calls the function.
+        """
+        mode = StopMode()
+        try:
+            with preserved_state(call.target, call.tensors):
+                run(call, mode.around)
+        except Exception:  # some code does not run in such a mode
+            mode.found.clear()
+        found = [*mode.found.values(), *persistent_hooks(call.target, recurse=True)]
+        first = [candidate for candidate in found if candidate.owner is call.target]
+        if undecided:
+            first += [c for c in found if self.paths.get(id(c.owner), "").startswith(tuple(undecided))]
+        return first or found
+
+    def _is_right_without(self, call: Call, candidates: list[Candidate]) -> bool:
+        """Whether the check no longer fails if the gradient flows at these lines, or if what they stop is constant.
+
+        Calls function and derivative.
+        """
+        hooks = [candidate for candidate in candidates if candidate.hook is not None]
+        keys = frozenset(candidate.key for candidate in candidates if candidate.hook is None)
+        if not hooks:
+            can_hold = all(candidate.can_hold for candidate in candidates)
+            is_right = self._passes(call, StopMode(released=keys).around)
+            return is_right or (can_hold and self._passes(call, StopMode(held=keys).around))
+        with without(hooks[0]):
+            return self._is_right_without(call, [c for c in candidates if c is not hooks[0]])
+
+    def _passes(self, call: Call, around: Around) -> bool:
+        piece = self.examiner.piece(call, around)
+        return piece.report is not None and not piece.report.failures
+
+
+def shown_tree(model: nn.Module, pieces: list[Piece], culprits: list[Culprit]) -> TreeNode:
+    """All modules of a model with what is known about each."""
+    guilty = {path for culprit in culprits for path in (culprit.path, *culprit.others)}
+
+    def node(path: str, module: nn.Module) -> TreeNode:
+        children = [
+            node(f"{path}.{name}" if path else name, child)
+            for name, child in module.named_children()
+            if child is not None
+        ]
+        own = next((piece for piece in pieces if piece.kind == MODULE and piece.path == path), None)
+        inside = tuple(piece for piece in pieces if piece.kind != MODULE and piece.path == path)
+        verdict, note = (own.verdict, own.reason) if own else (Verdict.SKIPPED, "")
+        if path in guilty:
+            verdict = Verdict.FAIL
+        elif any(child.verdict is Verdict.FAIL for child in children):
+            verdict, note = Verdict.FAIL, "contains the fault"
+        return TreeNode(path, type(module).__name__, verdict, note, tuple(children), inside)
+
+    return node("", model)

@@ -1,0 +1,166 @@
+"""Checks one recorded call alone, and says in one sentence what is wrong with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from gradvet.core.blame import MODULE, Culprit, Piece
+from gradvet.core.frontend import Request
+from gradvet.core.results import Finding, Report, Verdict
+from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch.autograd_graph import nodes_behind
+from gradvet.frontends.torch.blame.halves import wrong_half
+from gradvet.frontends.torch.blame.private import leaf_of
+from gradvet.frontends.torch.blame.recording import Call
+from gradvet.frontends.torch.blame.replaying import (
+    IN_PLACE,
+    Around,
+    is_locally_constant,
+    plainly,
+    refusal,
+    request_of,
+    run,
+    tensors_of,
+)
+from gradvet.frontends.torch.preservation import preserved_state
+from gradvet.frontends.torch.random_state import preserved_rng
+
+Examine = Callable[[Request, str, float], Report]
+"""Checks a request of a kind of piece, within a number of seconds."""
+
+MAX_PIECE_SECONDS = 20.0
+"""Time for the check of one piece."""
+
+OUT_OF_TIME = "not checked: the time was spent"
+RUNS_ONCE = "its backward pass runs once for each forward pass, and the check needs several"
+SURROGATE = "accepted: the function is locally constant, so its derivative is one by design (stops='constant')"
+HAZARD = "right as it was called here, and wrong under other conditions"
+RAISES = "the backward pass raises"
+
+
+@dataclass
+class Examiner:
+    """Checks pieces until the time is spent."""
+
+    examine: Examine
+    deadline: float
+    accepts_stops: bool = False
+
+    @property
+    def seconds_left(self) -> float:
+        return self.deadline - time.perf_counter()
+
+    def piece(self, call: Call, around: Around = plainly) -> Piece:
+        """The piece with its verdict. Calls the function and its derivative."""
+        if self.seconds_left <= 0:
+            return piece_of(call, Verdict.SKIPPED, OUT_OF_TIME)
+        with preserved_state(call.target, call.tensors), torch.enable_grad():
+            if reason := refusal(call):
+                return piece_of(call, Verdict.SKIPPED, f"could not be replayed: {reason}")
+            try:
+                report = self._report(call, around)
+            except InvalidProblemError as error:
+                return piece_of(call, Verdict.SKIPPED, f"nothing to check: {error}")
+            except Exception as error:
+                words = (str(error).strip().splitlines() or [""])[0][:200]
+                return piece_of(call, Verdict.SKIPPED, f"could not be checked: {type(error).__name__}: {words}")
+            raising = [finding.headline.startswith(RAISES) for finding in report.failures]
+            if raising and all(raising) and _runs_once(call):
+                return piece_of(call, Verdict.SKIPPED, f"could not be checked: {RUNS_ONCE}")
+        if self.accepts_stops and report.failures and _is_surrogate(call, report):
+            return piece_of(call, Verdict.PASS, SURROGATE, report)
+        return piece_of(call, report.verdict, "", report)
+
+    def _report(self, call: Call, around: Around) -> Report:
+        seconds = min(self.seconds_left, MAX_PIECE_SECONDS)
+        with preserved_rng():
+            call.random.restore()
+            try:
+                return self.examine(request_of(call, around), call.kind, seconds)
+            except RuntimeError as error:
+                if call.kind == MODULE or IN_PLACE not in str(error):
+                    raise
+            call.random.restore()
+            return self.examine(request_of(call, around, copies=True), call.kind, seconds)
+
+
+def piece_of(call: Call, verdict: Verdict, reason: str, report: Report | None = None) -> Piece:
+    """What is known about a call."""
+    return Piece(call.path, call.kind, call.name, verdict, call.place, call.called, reason, call.number, report)
+
+
+def _runs_once(call: Call) -> bool:
+    """Whether one backward pass works and a second one on the same graph does not. Calls both."""
+    return _works(call, passes=1) and not _works(call, passes=2)
+
+
+def _works(call: Call, passes: int) -> bool:
+    """Whether so many backward passes after one forward pass raise nothing."""
+    live = [tensor for tensor in tensors_of(run(call)) if tensor.requires_grad]
+    leaves = [leaf for node in nodes_behind(live) if (leaf := leaf_of(node)) is not None]
+    try:
+        for number in range(passes):
+            ones = [torch.ones_like(tensor) for tensor in live]
+            torch.autograd.grad(live, leaves, ones, retain_graph=number + 1 < passes, allow_unused=True)
+    except Exception:
+        return False
+    return True
+
+
+def _is_surrogate(call: Call, report: Report) -> bool:
+    """Whether the function does not vary at all with the inputs whose derivatives are wrong. Calls the function."""
+    names = {entry.input.name for finding in report.failures for entry in finding.mismatches}
+    try:
+        positions = [int(name.removeprefix("input ").partition("[")[0]) for name in names]
+        return bool(positions) and call.kind != MODULE and is_locally_constant(call, positions)
+    except (ValueError, IndexError):  # an input with another name
+        return False
+
+
+def is_hazard(report: Report, *, called_once: bool) -> bool:
+    """Whether all failures need conditions that the recorded run cannot have had.
+
+    A backward pass that raises for some memory layouts of grad_output did not raise there; state that a second call
+    overwrites is harmless if there is one call.
+    """
+    return bool(report.failures) and all(
+        (finding.check == "cotangents" and finding.headline.startswith(RAISES))
+        or (finding.check == "interleaving" and called_once)
+        for finding in report.failures
+    )
+
+
+def main_finding(report: Report) -> Finding:
+    """The failure that says most: one with wrong entries, if there is one."""
+    return next((finding for finding in report.failures if finding.mismatches), report.failures[0])
+
+
+def culprit_of(call: Call, piece: Piece, others: tuple[str, ...] = ()) -> Culprit:
+    """The culprit for a Function or an operator that fails. Calls the function."""
+    finding = main_finding(_report_of(piece))
+    name = input_of(finding)
+    cause = (wrong_half(call, name) if finding.check == "reverse" and name else "") or cause_of(finding)
+    place = piece.place or piece.called
+    return Culprit(piece.path, f"{piece.kind} {piece.name}", place, cause, name, piece.called, others, (), finding)
+
+
+def _report_of(piece: Piece) -> Report:
+    assert piece.report is not None
+    return piece.report
+
+
+def cause_of(finding: Finding) -> str:
+    """What is wrong in one sentence, without the advice behind its colon."""
+    if not finding.mismatches or finding.check != "reverse" or not finding.advice:
+        return f"{finding.check}: {finding.headline}"
+    sentence = finding.advice.split(": ")[0].rstrip(".")
+    return sentence[:1].lower() + sentence[1:]
+
+
+def input_of(finding: Finding) -> str:
+    """The input or parameter of the worst entry."""
+    return finding.mismatches[0].input.name if finding.mismatches else ""

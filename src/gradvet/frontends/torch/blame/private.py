@@ -1,0 +1,182 @@
+"""Private names of torch that recording and replaying use, each with a public fallback.
+
+`GRADVET_PUBLIC_ONLY=1` in the environment switches all fallbacks on, as in `frontends.torch.private`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradvet.frontends.torch.private import PUBLIC_ONLY
+
+Apply = Callable[..., Any]
+Handle = Callable[[type, tuple[Any, ...], dict[str, Any], Apply], Any]
+"""Stands between `Function.apply` and its caller: (class, args, kwargs, the original apply) ↦ result."""
+
+GENERATED = "GeneratedBackwardFor_"
+"""Beginning of the name of the Function behind an operator of `torch.library`."""
+
+
+@contextmanager
+def applied_functions(handle: Handle) -> Iterator[None]:
+    """Pass every call of an `autograd.Function` through `handle`.
+
+    The base class of `Function` is patched: `apply` kept in a variable before is seen too. The fallback patches
+    `Function.apply` itself and does not see those.
+    """
+    name = "_SingleLevelFunction"
+    owner: Any = torch.autograd.Function if PUBLIC_ONLY else getattr(torch.autograd.function, name, None)
+    owner = owner or torch.autograd.Function
+    before = owner.__dict__.get("apply")
+
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        inner = super(owner, cls).apply if before is None else before.__get__(None, cls)
+        return handle(cls, args, kwargs, inner)
+
+    owner.apply = classmethod(apply)
+    try:
+        yield
+    finally:
+        if before is None:
+            del owner.apply
+        else:
+            owner.apply = before
+
+
+def operator_call(cls: type, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """The operator of `torch.library` behind a generated Function, with its arguments; None for other Functions."""
+    if PUBLIC_ONLY or not cls.__name__.startswith(GENERATED):
+        return None
+    operators = [value for value in _closed_over(cls.forward) if isinstance(value, torch._ops.OpOverload)]  # type: ignore[attr-defined]
+    if not operators:
+        return None
+    if hasattr(args[-1], "input_spec"):  # an operator with lists of tensors: the Function gets them flat
+        from torch.utils import _pytree
+
+        args = tuple(_pytree.tree_unflatten(list(args[:-1]), args[-1].input_spec))
+    metadata = args[-1]
+    return operators[0], tuple(args[:-1]), dict(getattr(metadata, "keyword_only_args", {}))
+
+
+def operator_backward(cls: type) -> Callable[..., Any] | None:
+    """The backward function that was registered for the operator behind a generated Function."""
+    backward = getattr(cls, "backward", None)
+    found = [getattr(value, "_backward_fn", None) for value in _closed_over(backward)]
+    return next((value for value in found if callable(value)), None)
+
+
+def _closed_over(function: Any, depth: int = 3) -> Iterator[Any]:
+    """The values that a function closes over, and those that functions among them close over."""
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            continue
+        yield value
+        if isinstance(value, FunctionType) and depth:
+            yield from _closed_over(value, depth - 1)
+
+
+def is_wrapped(tensor: Tensor) -> bool:
+    """Whether a tensor belongs to a transform such as vmap, so that its values cannot be kept."""
+    if not PUBLIC_ONLY:
+        functorch = torch._C._functorch
+        return bool(functorch.is_functorch_wrapped_tensor(tensor))
+    try:
+        tensor.data_ptr()
+    except RuntimeError:
+        return tensor.layout is torch.strided
+    return False
+
+
+def is_tracing() -> bool:
+    """Whether torch.jit.trace runs the code; False without private names."""
+    return not PUBLIC_ONLY and torch._C._get_tracing_state() is not None
+
+
+def is_opaque(module: nn.Module) -> bool:
+    """Whether a module runs compiled or scripted code, into which no hooks can be put."""
+    compiled = not PUBLIC_ONLY and module._compiled_call_impl is not None
+    return compiled or isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule"
+
+
+class Replica(nn.Module):
+    """A module with the parameters, buffers and children of another one under the same names.
+
+    Its forward pass calls the other one. Without private names, the other one is a child.
+    """
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        if PUBLIC_ONLY:
+            self.inner = inner
+        else:
+            self.__dict__["inner"] = inner
+            self._parameters, self._buffers, self._modules = inner._parameters, inner._buffers, inner._modules
+        self.training = inner.training
+
+
+Hooks = dict[int, Callable[..., Any]]
+
+AFTER_ACCUMULATION = "post-accumulate-grad hook"
+MODULE_HOOKS = {
+    "_forward_pre_hooks": "forward pre-hook",
+    "_forward_hooks": "forward hook",
+    "_backward_pre_hooks": "backward pre-hook",
+    "_backward_hooks": "backward hook",
+}
+
+
+def module_hooks(module: nn.Module) -> Iterator[tuple[str, Hooks]]:
+    """The hooks of a module by kind; none without private names."""
+    for attribute, kind in MODULE_HOOKS.items():
+        if not PUBLIC_ONLY and (hooks := getattr(module, attribute, None)):
+            yield kind, hooks
+
+
+def tensor_hooks(tensor: Tensor) -> Iterator[tuple[str, Hooks]]:
+    """The hooks of a tensor by kind; none without private names."""
+    if PUBLIC_ONLY:
+        return
+    if tensor._backward_hooks:
+        yield "hook", tensor._backward_hooks
+    if tensor._post_accumulate_grad_hooks:
+        yield AFTER_ACCUMULATION, tensor._post_accumulate_grad_hooks
+
+
+@contextmanager
+def without_hook(hooks: Hooks, key: int) -> Iterator[None]:
+    """Take one hook out and put it back at its place."""
+    before = dict(hooks)
+    del hooks[key]
+    try:
+        yield
+    finally:
+        hooks.clear()
+        hooks.update(before)
+
+
+@contextmanager
+def without_accumulation_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Take out the hooks that run after a gradient was added to `.grad`, such as steps of an optimiser."""
+    found = [hooks for tensor in tensors for kind, hooks in tensor_hooks(tensor) if kind == AFTER_ACCUMULATION]
+    before = [dict(hooks) for hooks in found]
+    try:
+        for hooks in found:
+            hooks.clear()
+        yield
+    finally:
+        for hooks, kept in zip(found, before, strict=True):
+            hooks.update(kept)
+
+
+def leaf_of(node: Any) -> Tensor | None:
+    """The leaf tensor into which a node of the graph accumulates."""
+    leaf: Tensor | None = getattr(node, "variable", None)
+    return leaf

@@ -1,0 +1,214 @@
+"""Replays a recorded call: as a function that can be checked, and once, to see whether it gives the recorded values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradvet.core.blame import MODULE
+from gradvet.core.frontend import Request
+from gradvet.core.provenance import title_of
+from gradvet.frontends.torch.arguments import ArgumentTree, map_tensors
+from gradvet.frontends.torch.binding import callable_of, widened
+from gradvet.frontends.torch.blame.private import Replica
+from gradvet.frontends.torch.blame.recording import Call, arguments_of
+from gradvet.frontends.torch.blame.sketches import copied
+from gradvet.frontends.torch.blame.stops import StopMode
+from gradvet.frontends.torch.random_state import preserved_rng
+
+Around = Callable[[Callable[[], Any]], Any]
+"""Runs a call under some condition: (the call without arguments) ↦ its result."""
+
+IN_PLACE = "in-place operation"
+"""Part of torch's message about a leaf that a function writes to."""
+
+REPLAYS = 2
+"""Number of replays that must give the recorded values: state that a call leaves behind shows in the second."""
+
+
+SMALL_STEP = 2.0**-20
+"""Step of an argument, relative to its largest element, within which a function of stairs is constant. In formats
+that cannot hold it, it is eight roundoffs."""
+
+MAX_CHANGED = 0.01
+"""Part of the elements that such a step may change."""
+
+
+def plainly(call: Callable[[], Any]) -> Any:
+    """Run a call under no condition."""
+    return call()
+
+
+def request_of(call: Call, around: Around = plainly, *, copies: bool = False) -> Request:
+    """The call as a request of a check, with fresh arguments. `copies` keeps a Function from writing to them."""
+    args, kwargs = arguments_of(call, _fresh(call))
+    if call.kind == MODULE:
+        is_constant = not any(call.requires_grad) and any(p.requires_grad for p in call.target.parameters())
+        replica = _ModuleReplica(call.target, call, around)
+        return (
+            Request(_OfParameters(replica, args, kwargs), ()) if is_constant else Request(replica, args, kwargs or None)
+        )
+    func = callable_of(call.target)
+    if around is plainly and not call.autocast and not copies:
+        return Request(call.target, args, kwargs or None)
+
+    def replayed(*args: Any, **kwargs: Any) -> Any:
+        if copies:
+            args = map_tensors(lambda tensor: tensor.clone(), args)
+        with _autocast(call):
+            return around(lambda: func(*args, **kwargs))
+
+    replayed.__name__ = call.name
+    return Request(replayed, args, kwargs or None)
+
+
+def with_constant_stops(func: Any) -> tuple[Any, StopMode]:
+    """A function whose stopped values are those of its first call, and the mode that holds them."""
+    mode = StopMode(held=None)
+    if isinstance(func, nn.Module):
+        return _Within(func, mode.around), mode
+    call = callable_of(func)
+
+    def held(*args: Any, **kwargs: Any) -> Any:
+        return mode.around(lambda: call(*args, **kwargs))
+
+    held.__name__ = title_of(func)
+    return held, mode
+
+
+class _Within(Replica):
+    """A module that is called under a condition."""
+
+    around: Around
+
+    def __init__(self, inner: nn.Module, around: Around) -> None:
+        super().__init__(inner)
+        self.__dict__.update(around=around, __name__=type(inner).__name__)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.around(lambda: self.inner(*args, **kwargs))
+
+
+def refusal(call: Call) -> str:
+    """Why a call cannot be replayed; nothing if it can. Calls the function."""
+    if not call.has_returned:
+        return "it raised an exception when it was recorded"
+    try:
+        results = [run(call) for _ in range(REPLAYS)]
+    except Exception as error:
+        first_line = (str(error).strip().splitlines() or [""])[0]
+        return f"the replay raises {type(error).__name__}: {first_line[:200]}"
+    for result in results:
+        found = tensors_of(result)
+        if len(found) != len(call.outputs) or not all(
+            sketch.matches(tensor) for sketch, tensor in zip(call.outputs, found, strict=True)
+        ):
+            return "the replay gives other values than the model did: it depends on state that is not recorded"
+    return ""
+
+
+def run(call: Call, around: Around = plainly) -> Any:
+    """The result of one replay, from the recorded random state."""
+    func = call.target if call.kind == MODULE else callable_of(call.target)
+    args, kwargs = arguments_of(call, [t if isinstance(t, nn.Parameter) else t.clone() for t in _fresh(call)])
+    with preserved_rng(), _autocast(call), torch.enable_grad():
+        call.random.restore()
+        _restore(call)
+        return around(lambda: func(*args, **kwargs))
+
+
+def is_locally_constant(call: Call, positions: Sequence[int]) -> bool:
+    """Whether the values of a Function stay the same, bit for bit, if these arguments change a little. Calls it twice.
+
+    A few elements may change: those that a small step takes across the edge of a stair.
+    """
+    results = []
+    for is_moved in (False, True):
+        args, kwargs = arguments_of(call, [tensor.detach() for tensor in _fresh(call)])
+        for tensor in tensors_of([args[position] for position in positions]):
+            if tensor.is_floating_point() and is_moved:
+                step = max(SMALL_STEP, 8.0 * torch.finfo(tensor.dtype).eps)
+                tensor.add_(step * tensor.abs().amax())
+        with preserved_rng(), _autocast(call), torch.no_grad():
+            call.random.restore()
+            results.append(tensors_of(callable_of(call.target)(*args, **kwargs)))
+    changed = sum(int((one != other).sum()) for one, other in zip(*results, strict=True))
+    return changed <= MAX_CHANGED * sum(tensor.numel() for tensor in results[0])
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """The tensors in a value, each once."""
+    tree = ArgumentTree()
+    tree.template(value, "")
+    return tree.tensors
+
+
+class _ModuleReplica(_Within):
+    """A module that gets copies of its inputs and returns its floating-point results as a tuple."""
+
+    call: Call
+
+    def __init__(self, inner: nn.Module, call: Call, around: Around) -> None:
+        super().__init__(inner, around)
+        self.__dict__.update(call=call)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = map_tensors(lambda t: t if isinstance(t, nn.Parameter) else t.clone(), (args, kwargs))
+        _restore(self.call)
+        with _autocast(self.call):
+            result = self.around(lambda: self.inner(*args, **kwargs))
+        found = tensors_of(result)
+        return tuple(tensor for tensor in found if tensor.is_floating_point() or tensor.is_complex())
+
+
+class _OfParameters(Replica):
+    """A module as a function of its parameters: its arguments are constants, as none of them required grad."""
+
+    def __init__(self, inner: nn.Module, args: Any, kwargs: Any) -> None:
+        super().__init__(inner)
+        self.__dict__.update(arguments=(args, kwargs), __name__=inner.__name__)
+
+    def forward(self) -> Any:
+        formats = {parameter.dtype for parameter in self.parameters()}
+        change = _doubled if formats & {torch.float64, torch.complex128} else _itself
+        args, kwargs = map_tensors(change, self.arguments)
+        return self.inner(*args, **kwargs)
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _doubled(tensor: Tensor) -> Tensor:
+    return widened(tensor, torch.float64)
+
+
+def _fresh(call: Call) -> list[Tensor]:
+    """New tensors with the recorded values; parameters are the module's own."""
+    return [
+        tensor if isinstance(tensor, nn.Parameter) else _leaf(tensor, needed)
+        for tensor, needed in zip(call.tensors, call.requires_grad, strict=True)
+    ]
+
+
+def _leaf(tensor: Tensor, needs_grad: bool) -> Tensor:
+    copy = copied(tensor)
+    return copy.requires_grad_(needs_grad and (copy.is_floating_point() or copy.is_complex()))
+
+
+def _restore(call: Call) -> None:
+    """Give the modules the attributes that they had when the recording began."""
+    if call.attributes is not None:
+        call.attributes.restore()
+
+
+@contextmanager
+def _autocast(call: Call) -> Iterator[None]:
+    with ExitStack() as stack:
+        for kind, dtype in call.autocast.items():
+            stack.enter_context(torch.autocast(kind, dtype, cache_enabled=False))
+        yield

@@ -1,0 +1,152 @@
+"""Writes to tensors that were saved for the backward pass, past autograd's version counter; writes to `.grad`.
+
+Both run the recorded call of a model forward and backward; neither leaves gradients behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+
+from gradvet.core.blame import CodeLine
+from gradvet.frontends.torch.blame import private
+from gradvet.frontends.torch.blame.recording import Call
+from gradvet.frontends.torch.blame.replaying import run, tensors_of
+from gradvet.frontends.torch.blame.sketches import Sketch
+from gradvet.frontends.torch.blame.source_lines import calling_line, running_module
+from gradvet.frontends.torch.private import PUBLIC_ONLY, storage_reference
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A line that makes a gradient wrong by a write."""
+
+    place: CodeLine
+    what: str
+    owner: nn.Module | None = None
+    """The module whose code writes."""
+
+
+class _Writes(TorchFunctionMode):
+    """Notes the memory that is written to, with the line, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[Any, CodeLine | None, nn.Module | None]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = str(getattr(func, "__name__", ""))
+        if (name.endswith("_") and not name.endswith("__")) or name in ("__setitem__", "__iadd__", "__imul__"):
+            self.note(args[0] if args else None)
+        elif kwargs and isinstance(kwargs.get("out"), Tensor):
+            self.note(kwargs["out"])
+        return result
+
+    def note(self, target: Any) -> None:
+        if isinstance(target, Tensor) and target.layout is torch.strided and not target.is_meta:
+            self.found.append((storage_reference(target), calling_line(), running_module()))
+
+
+def overwritten_saved_tensors(call: Call) -> list[Write]:
+    """The lines that write to saved tensors of a model's call so that its gradient changes."""
+    writes = _Writes()
+    packed: list[tuple[Tensor, Sketch, CodeLine | None, nn.Module | None, int]] = []
+    changed: list[tuple[Tensor, CodeLine | None, nn.Module | None, int]] = []
+
+    def pack(tensor: Tensor) -> int:
+        packed.append((tensor, Sketch.of(tensor), calling_line(), running_module(), len(writes.found)))
+        return len(packed) - 1
+
+    def unpack(number: int) -> Tensor:
+        tensor, sketch, place, owner, start = packed[number]
+        if sketch != Sketch.of(tensor):
+            changed.append((tensor, place, owner, start))
+        return tensor
+
+    with saved_tensors_hooks(pack, unpack):
+        outputs = run(call, lambda forward: _within(writes, forward))
+    as_they_are = _gradients(call, outputs)
+    if not changed:
+        return []
+    with saved_tensors_hooks(lambda tensor: tensor.clone(), lambda tensor: tensor):
+        outputs = run(call)
+    if _agree(as_they_are, _gradients(call, outputs)):
+        return []
+    found: dict[str, Write] = {}
+    for tensor, saved_at, saver, start in changed:
+        memory = storage_reference(tensor)
+        after = [(line, owner) for other, line, owner in writes.found[start:] if other == memory]
+        line, owner = next(((line, owner) for line, owner in after if line is not None), (saved_at, saver))
+        if line is not None:
+            at = f"the tensor that {saved_at} saves for its backward pass" if saved_at else "a saved tensor"
+            what = f"{at} is overwritten {'here' if after else 'later'}, past autograd's version counter"
+            found.setdefault(str(line), Write(line, what, owner))
+    return list(found.values())
+
+
+def writes_to_grad(call: Call) -> bool:
+    """Whether a backward pass writes to `.grad` of parameters beside autograd, so that `.grad` is wrong."""
+    parameters = _sources(call)
+    before = [parameter.grad for parameter in parameters]
+    if PUBLIC_ONLY:  # hooks that run an optimiser cannot be taken out
+        return False
+    try:
+        outputs = run(call)
+        live, cotangents = _seeds(outputs)
+        if not live or not parameters:
+            return False
+        expected = torch.autograd.grad(live, parameters, cotangents, allow_unused=True, retain_graph=True)
+        for parameter in parameters:
+            parameter.grad = None
+        with private.without_accumulation_hooks(parameters):
+            torch.autograd.backward(live, cotangents, inputs=parameters)
+        found = [parameter.grad for parameter in parameters]
+    finally:
+        for parameter, gradient in zip(parameters, before, strict=True):
+            parameter.grad = gradient
+    return not _agree(expected, found)
+
+
+def _within(mode: Any, call: Callable[[], Any]) -> Any:
+    with mode:
+        return call()
+
+
+def _sources(call: Call) -> list[Tensor]:
+    module: nn.Module = call.target
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def _seeds(outputs: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """The differentiable outputs, and a fixed cotangent for each."""
+    live = [tensor for tensor in tensors_of(outputs) if tensor.requires_grad]
+    generator = torch.Generator().manual_seed(0)
+    return live, [torch.randn(y.shape, generator=generator, dtype=y.dtype, device="cpu").to(y.device) for y in live]
+
+
+def _gradients(call: Call, outputs: Any) -> Sequence[Tensor | None]:
+    live, cotangents = _seeds(outputs)
+    sources = _sources(call)
+    if not live or not sources:
+        return []
+    return torch.autograd.grad(live, sources, cotangents, allow_unused=True)
+
+
+def _agree(ones: Sequence[Tensor | None], others: Sequence[Tensor | None]) -> bool:
+    """Whether gradients are the same up to roundoff of another order of summation."""
+    for one, other in zip(ones, others, strict=True):
+        if (one is None) != (other is None):
+            return False
+        if one is not None and other is not None:
+            size = float(one.detach().abs().max()) if one.numel() else 0.0
+            gap = float((one - other).detach().abs().max()) if one.numel() else 0.0
+            if gap > torch.finfo(one.dtype).eps ** 0.5 * size:
+                return False
+    return True

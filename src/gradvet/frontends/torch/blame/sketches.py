@@ -1,0 +1,59 @@
+"""What is kept of a tensor to recognise its values, whatever is written to it later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradvet.frontends.torch.layouts.strided import separate
+
+MAX_WEIGHTED = 2**20
+"""Number of elements from which the sum with weights is that of a part of the elements."""
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """A copy outside the graph, with the strides of the tensor where no two of its elements share memory."""
+    with torch.no_grad():
+        copy = tensor.detach().clone()
+        if tensor.layout is not torch.strided or copy.stride() == tensor.stride():
+            return copy
+        if type(tensor.detach()) is not Tensor or not separate(tensor.size(), tensor.stride()):
+            return copy
+        strided = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        return strided.copy_(tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """What is kept of a tensor to recognise it: its format and three sums of its values."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    sums: tuple[float, float, float] | None
+    """The sum, the sum with weights, the sum of sizes; None for formats whose values are not compared."""
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Sketch:
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+            return cls(tensor.shape if not tensor.is_nested else torch.Size(), tensor.dtype, None)
+        values = tensor.detach()
+        values = torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
+        values = values.flatten() if values.dtype is torch.bool else values.flatten().nan_to_num(0.5, 0.25, 0.125)
+        sample = values[:: 1 + values.numel() // MAX_WEIGHTED].to(torch.float64)
+        weights = torch.arange(sample.numel(), dtype=torch.float64, device=values.device).sin()
+        size = values.abs() if values.is_floating_point() else values
+        sums = torch.stack([values.sum(dtype=torch.float64), sample @ weights, size.sum(dtype=torch.float64)]).tolist()
+        return cls(tensor.shape, tensor.dtype, (sums[0], sums[1], sums[2]))
+
+    def matches(self, tensor: Tensor) -> bool:
+        """Whether a tensor has the same values up to the roundoff of a sum in another order."""
+        other = Sketch.of(tensor)
+        if (self.shape, self.dtype) != (other.shape, other.dtype) or (self.sums is None) != (other.sums is None):
+            return False
+        if self.sums is None or other.sums is None:
+            return True
+        exact = not (self.dtype.is_floating_point or self.dtype.is_complex)
+        allowed = 0.0 if exact else 64.0 * torch.finfo(self.dtype).eps * self.sums[2]
+        return all(abs(one - two) <= allowed for one, two in zip(self.sums, other.sums, strict=True))

@@ -1,0 +1,123 @@
+"""Lines of the user's code: the one that is running, and those that define a function, a class or a hook."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import linecache
+import textwrap
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradvet.core.blame import CodeLine
+
+FOREIGN = ("torch.", "gradvet.", "optree.", "contextlib.", "functools.")
+"""Beginnings of the names of modules whose code is not the user's."""
+
+TORCH_FOLDER = str(Path(torch.__file__).parent)
+
+
+def is_foreign(module: str | None) -> bool:
+    """Whether a module is not the user's."""
+    return f"{module or ''}.".startswith(FOREIGN)
+
+
+def calling_line() -> CodeLine | None:
+    """The innermost line of the user's code that is running; None if there is none."""
+    frame = inspect.currentframe()
+    while frame is not None and _is_hidden(frame):
+        frame = frame.f_back
+    return None if frame is None else _line(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_hidden(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return is_foreign(frame.f_globals.get("__name__")) or (file.startswith("<") and not linecache.getline(file, 1))
+
+
+def definition(function: Any) -> CodeLine | None:
+    """The line with the `def` of a function; None if its code is not Python or is foreign."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    if not hasattr(function, "__code__"):
+        function = vars(type(function)).get("__call__")  # of an object that can be called
+    code = getattr(function, "__code__", None)
+    if code is None or is_foreign(getattr(function, "__module__", None)) or code.co_filename.startswith(TORCH_FOLDER):
+        return None
+    # The first line of a function is that of its first decorator.
+    is_lambda = code.co_name == "<lambda>"
+    for number in () if is_lambda else range(code.co_firstlineno, code.co_firstlineno + MAX_DECORATOR_LINES):
+        if linecache.getline(code.co_filename, number).lstrip().startswith(("def ", "async def ")):
+            return _line(code.co_filename, number)
+    return _line(code.co_filename, code.co_firstlineno)
+
+
+MAX_DECORATOR_LINES = 20
+"""Number of lines below the first one that are searched for `def`."""
+
+
+def running_module() -> nn.Module | None:
+    """The innermost module whose code is running: the first argument of a function."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        code = frame.f_code
+        owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        if isinstance(owner, nn.Module):
+            return owner
+        frame = frame.f_back
+    return None
+
+
+def assignment(cls: type, attribute: str) -> CodeLine | None:
+    """The line of a class that first assigns `self.attribute`; None if there is none."""
+    for base in cls.__mro__:
+        found = [] if is_foreign(base.__module__) else _attributes(base, attribute)
+        lines = [line for line, owner, is_written in found if owner == "self" and is_written]
+        if lines:
+            return lines[0]
+    return None
+
+
+def grad_write(cls: type) -> CodeLine | None:
+    """The line of a class that first writes to an attribute `grad`; None if there is none."""
+    return next((line for line, _, is_written in _attributes(cls, "grad") if is_written), None)
+
+
+def _attributes(cls: type, attribute: str) -> list[tuple[CodeLine, str, bool]]:
+    """The lines of a class with an attribute of this name, what it is an attribute of, and whether it is written to.
+
+    A method call such as `x.grad.add_(...)` writes too.
+    """
+    try:
+        lines, start = inspect.getsourcelines(cls)
+        file = inspect.getsourcefile(cls) or ""
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError):
+        return []
+    methods = {id(node.value): node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    found = [
+        (
+            node.lineno,
+            ast.unparse(node.value),
+            isinstance(node.ctx, ast.Store) or methods.get(id(node), "").endswith("_"),
+        )
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == attribute
+    ]
+    return [(_line(file, max(start, 1) + number - 1), owner, written) for number, owner, written in sorted(found)]
+
+
+def _line(file: str, number: int) -> CodeLine:
+    return CodeLine(_shown(file), number, linecache.getline(file, number).strip())
+
+
+def _shown(file: str) -> str:
+    """The path relative to the current folder where the file lies below it."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file

@@ -1,0 +1,237 @@
+"""Lines at which the gradient stops or is changed: `detach`, `.data`, `no_grad`, `item`, hooks.
+
+`StopMode` notes them in one call, lets the gradient through at one of them, or holds their values constant.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from gradvet.core.blame import CodeLine
+from gradvet.frontends.torch.arguments import ArgumentTree, map_tensors
+from gradvet.frontends.torch.blame import private
+from gradvet.frontends.torch.blame.source_lines import calling_line, definition, is_foreign, running_module
+
+HOOKING = ("register_hook", "register_post_accumulate_grad_hook")
+NUMBERS = ("item", "tolist", "__float__", "__array__", "numpy")
+"""Methods that turn values of a tensor into numbers outside the graph."""
+
+GRAD_MODE = ("_set_grad_enabled", "set_grad_enabled")
+VALUELESS_ENDS, VALUELESS_STARTS = ("_like",), ("new_",)
+"""Names of functions that read shape and format of a tensor, not its values."""
+
+
+Key = tuple[str, str]
+"""The line and the name of a stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A line that may be the cause of a wrong gradient."""
+
+    place: CodeLine
+    name: str
+    what: str
+    owner: nn.Module | None = None
+    """The module whose code it is in."""
+    hook: tuple[private.Hooks, int] | None = None
+    """A hook that was there before the call, and its key."""
+    can_hold: bool = True
+    """Whether its values can be held constant: `.data` shares the memory of its tensor, which may be written to."""
+
+    @property
+    def key(self) -> Key:
+        return str(self.place), self.name
+
+
+@dataclass
+class StopMode(TorchFunctionMode):
+    """Between the user's code and torch's functions, outside the code of Functions.
+
+    `released` are the keys at which the gradient flows; `held` those at which values are the ones of the first call,
+    or None for all of them.
+    """
+
+    released: frozenset[Key] = frozenset()
+    held: frozenset[Key] | None = frozenset()
+    found: dict[Key, Candidate] = field(default_factory=dict)
+    _values: dict[tuple[str, str, int], Any] = field(default_factory=dict)
+    _counts: Counter[Key] = field(default_factory=Counter)
+    _region: CodeLine | None = None
+    _is_first: bool = True
+    _depth: int = 0
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def around(self, call: Callable[[], Any]) -> Any:
+        """The result of a call in this mode."""
+        self._counts.clear()
+        self._region = None
+        try:
+            with private.applied_functions(self._applied), self:
+                return call()
+        finally:
+            self._is_first = False
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines whose values are held, with their code."""
+        return [f"{c.place} {c.place.code}".strip() for c in self.found.values() if c.can_hold]
+
+    def _applied(self, cls: type, args: Any, kwargs: Any, apply: Callable[..., Any]) -> Any:
+        self._depth += 1
+        try:
+            return apply(*args, **kwargs)
+        finally:
+            self._depth -= 1
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = _name(func)
+        if self._depth or name == "grad":
+            return func(*args, **kwargs)
+        if name in GRAD_MODE and args:
+            self._region = None if args[0] else calling_line()
+            return func(*args, **kwargs)
+        if name in HOOKING:
+            return self._hooked(func, name, args, kwargs)
+        needs_grad = any(tensor.requires_grad for tensor in _tensors((args, kwargs)))
+        if not needs_grad or is_valueless(name):
+            return func(*args, **kwargs)
+        if self.released and (line := self._line(name)) is not None and (str(line), self._kind(name)) in self.released:
+            return self._released(func, name, args, kwargs)
+        was_attached = bool(args) and isinstance(args[0], Tensor) and args[0].requires_grad
+        result = func(*args, **kwargs)
+        return result if self._goes_on(name, args, result, was_attached) else self._stopped(name, args, result)
+
+    def _goes_on(self, name: str, args: Any, result: Any, was_attached: bool) -> bool:
+        """Whether the gradient flows through the result, or there is none to flow."""
+        if name in NUMBERS:
+            return not args[0].is_floating_point()
+        if _is_in_place(name):
+            # Under no_grad a write to a tensor of the graph is not recorded.
+            unrecorded = was_attached and not torch.is_grad_enabled() and not args[0].is_leaf
+            return not unrecorded and name != "detach_"
+        numeric = [tensor for tensor in _tensors(result) if tensor.is_floating_point() or tensor.is_complex()]
+        return not numeric or any(tensor.requires_grad for tensor in numeric)
+
+    def _stopped(self, name: str, args: Any, result: Any) -> Any:
+        line = self._line(name)
+        if line is None:
+            return result
+        kind = self._kind(name)
+        key = (str(line), kind)
+        if self._is_first and key not in self.found:
+            can_hold = name != "data" and not _is_in_place(name)
+            self.found[key] = Candidate(line, kind, _sentence(kind, name), running_module(), can_hold=can_hold)
+        is_held = self.held is None or key in self.held
+        if not is_held or key not in self.found or not self.found[key].can_hold:
+            return result
+        number = self._counts[key]
+        self._counts[key] += 1
+        if self._is_first:
+            self._values[(*key, number)] = map_tensors(lambda tensor: tensor.detach().clone(), result)
+            return result
+        if (*key, number) not in self._values:
+            return result
+        return _in_format_of(result, self._values[(*key, number)])
+
+    def _released(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """The result with its gradient."""
+        if name in ("detach", "data"):
+            return args[0].view_as(args[0])
+        if name == "detach_":
+            return args[0]
+        with torch.enable_grad():
+            return func(*args, **kwargs)
+
+    def _hooked(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        line = calling_line()
+        if line is not None and self._is_first:
+            what = "a hook on a tensor changes the gradient here"
+            self.found.setdefault((str(line), name), Candidate(line, name, what, running_module(), can_hold=False))
+        if line is not None and (str(line), name) in self.released:
+            return func(args[0], lambda gradient: None)
+        return func(*args, **kwargs)
+
+    def _line(self, name: str) -> CodeLine | None:
+        """The line that stops the gradient: of the `with` statement under no_grad, of the call otherwise."""
+        return self._region if self._region is not None and not torch.is_grad_enabled() else calling_line()
+
+    def _kind(self, name: str) -> str:
+        return "no_grad" if not torch.is_grad_enabled() and name not in ("detach", "data") else name
+
+
+def is_valueless(name: str) -> bool:
+    """Whether a function does not read the values of its arguments."""
+    return name.endswith(VALUELESS_ENDS) or name.startswith(VALUELESS_STARTS)
+
+
+def _sentence(kind: str, name: str) -> str:
+    if kind == "no_grad":
+        return "no gradient flows through what is computed under no_grad here"
+    if name in NUMBERS:
+        return f"{name}() takes a number out of the graph here, and no gradient flows through it"
+    return f"no gradient flows through {'.data' if name == 'data' else f'{name}()'} here"
+
+
+def _name(func: Any) -> str:
+    """The name of a function of torch; of the getter or setter of an attribute, that of the attribute."""
+    name = str(getattr(func, "__name__", ""))
+    owner = getattr(func, "__self__", None)
+    return str(getattr(owner, "__name__", name)) if name in ("__get__", "__set__") else name
+
+
+def _is_in_place(name: str) -> bool:
+    return (name.endswith("_") and not name.endswith("__")) or name in ("__setitem__", "__iadd__", "__imul__")
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    tree = ArgumentTree()
+    tree.template(value, "")
+    return tree.tensors
+
+
+def _in_format_of(result: Any, kept: Any) -> Any:
+    """Kept values as tensors of the formats of a result."""
+    formats = iter(_tensors(result))
+    return map_tensors(lambda tensor: tensor.to(next(formats, tensor).dtype).clone(), kept)
+
+
+def persistent_hooks(module: nn.Module, *, recurse: bool) -> Iterator[Candidate]:
+    """The hooks that modules and parameters have, torch's own left out."""
+    for path, inner in module.named_modules() if recurse else [("", module)]:
+        where = f"module {path or type(module).__name__}"
+        for kind, hooks in private.module_hooks(inner):
+            yield from _hooks(hooks, f"{kind} on {where}", inner)
+        for name, parameter in inner.named_parameters(recurse=False):
+            for kind, hooks in private.tensor_hooks(parameter):
+                yield from _hooks(hooks, f"{kind} on parameter {name}", inner)
+
+
+def _hooks(hooks: private.Hooks, name: str, owner: nn.Module) -> Iterator[Candidate]:
+    for key, hook in hooks.items():
+        place = definition(hook)
+        if place is not None and not is_foreign(getattr(hook, "__module__", None)):
+            yield Candidate(place, name, f"a {name} changes the gradient", owner, (hooks, key), can_hold=False)
+
+
+@contextmanager
+def without(candidate: Candidate) -> Iterator[None]:
+    """Take a persistent hook out inside a block."""
+    if candidate.hook is None:
+        yield
+    else:
+        with private.without_hook(*candidate.hook):
+            yield

@@ -1,0 +1,92 @@
+"""Contexts of torch that are open: modes, transforms (vmap, jvp), levels of dual numbers, hooks of saved tensors.
+
+An interruption inside such a context's `__exit__` or `__enter__` leaves it open or half open. There is no public way to
+see or to close it; where a private name is missing, that kind of context is left alone.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+import torch.utils._python_dispatch as dispatch
+
+from gradvet.frontends.torch.private import _found
+
+_FUNCTION_MODES = _found(torch, "_C._len_torch_function_stack"), _found(torch, "_C._pop_torch_function_stack")
+_DISPATCH_MODES = _found(torch, "_C._len_torch_dispatch_stack"), _found(torch, "_C._pop_torch_dispatch_stack")
+_TRANSFORMS = (
+    _found(torch, "_C._functorch.get_dynamic_layer_stack_depth"),
+    _found(torch, "_C._functorch.pop_dynamic_layer_stack_and_undo_to_depth"),
+)
+_SAVED_TENSORS = (
+    _found(torch, "_C._autograd._top_saved_tensors_default_hooks"),
+    _found(torch, "_C._autograd._pop_saved_tensors_default_hooks"),
+)
+_EXIT_LEVEL = _found(torch, "_C._exit_dual_level")
+_HAS_LEVEL = _found(forward_ad, "_current_level") is not None
+_SET_FLAG = _found(dispatch, "set_is_in_mode_without_ignore_compile_internals")
+
+_FLAGS = tuple(
+    name
+    for name in (
+        "_is_in_torch_dispatch_mode",
+        "_is_in_non_infra_torch_dispatch_mode",
+        "_is_in_any_mode_without_ignore_compile_internals",
+    )
+    if _found(dispatch, name) is not None
+)
+"""What torch notes in Python when a mode of operators is entered."""
+
+
+class OpenContexts(NamedTuple):
+    """What was open when this was made."""
+
+    function_modes: int
+    dispatch_modes: int
+    flags: tuple[bool, ...]
+    transforms: int
+    level: int | None
+    hooks: Any
+
+    @classmethod
+    def now(cls) -> OpenContexts:
+        hooks = _SAVED_TENSORS[0]
+        return cls(
+            _depth(_FUNCTION_MODES),
+            _depth(_DISPATCH_MODES),
+            tuple([getattr(dispatch, name) for name in _FLAGS]),
+            _depth(_TRANSFORMS),
+            forward_ad._current_level if _HAS_LEVEL else None,
+            None if hooks is None else hooks(True),
+        )
+
+    def close_others(self, *, interrupted: bool) -> None:
+        """Close what was opened since; after an interruption torch's own record of levels may be wrong."""
+        now = OpenContexts.now()
+        if now == self and not interrupted:
+            return
+        while _FUNCTION_MODES[1] is not None and _depth(_FUNCTION_MODES) > self.function_modes:
+            _FUNCTION_MODES[1]()
+        while _DISPATCH_MODES[1] is not None and _depth(_DISPATCH_MODES) > self.dispatch_modes:
+            _DISPATCH_MODES[1](None)
+        for name, flag in zip(_FLAGS, self.flags, strict=True):
+            setattr(dispatch, name, flag)
+        if _SET_FLAG is not None and self.flags:
+            _SET_FLAG(self.flags[-1])
+        if now.transforms > self.transforms:
+            _TRANSFORMS[1](self.transforms)
+        top, pop = _SAVED_TENSORS
+        while pop is not None and top(True) not in (None, self.hooks):
+            pop()
+        if self.level is not None and now.level is not None and _EXIT_LEVEL is not None:
+            for level in range(max(now.level, self.level + 1), self.level, -1):
+                with suppress(RuntimeError):  # it is closed already
+                    _EXIT_LEVEL(level=level)
+            forward_ad._current_level = self.level
+
+
+def _depth(stack: tuple[Any, Any]) -> int:
+    return 0 if stack[0] is None else int(stack[0]())

@@ -1,0 +1,113 @@
+"""The reference that a user gives for a kernel: its problem at the same point, formats, and other dtypes."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradvet.core import thresholds
+from gradvet.core.reference_comparison import Format
+from gradvet.core.spaces import Space
+from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch.arguments import ArgumentTree, fill, is_differentiable, map_tensors
+from gradvet.frontends.torch.binding import Request, bind
+from gradvet.frontends.torch.inputs import differentiable_dtype
+from gradvet.frontends.torch.problem import TorchProblem
+
+
+def plain_problem(problem: TorchProblem, request: Request, seed: int) -> tuple[TorchProblem, Request]:
+    """The reference at the point of the kernel, from the same random state, and its own request. Calls it."""
+    own = replace(request, func=_with_parameters_of(request.func, request.reference), reference=None)
+    own = _as_found(problem, own)
+    if problem.binding.start is not None:
+        problem.binding.start.restore()
+    plain = TorchProblem(bind(own), seed, problem.masked)
+    # Calls are counted together.
+    problem.cost.forwards += plain.cost.forwards
+    plain.cost = problem.cost
+    return plain, own
+
+
+def _as_found(problem: TorchProblem, request: Request) -> Request:
+    """The request with copies of the checked inputs as they were before the kernel, which may write to them."""
+    tree = ArgumentTree()
+    template = tree.template((request.positional, dict(request.kwargs or {})), "")
+    values = problem.domain.unflatten(problem.point)
+    found = {leaf.position: value for leaf, value in zip(problem.domain.leaves, values, strict=True)}
+    tensors = [
+        found[place].requires_grad_() if place in found and found[place].shape == tensor.shape else tensor
+        for place, tensor in enumerate(tree.tensors)
+    ]
+    inputs, keywords = fill(template, tensors)
+    return replace(request, inputs=inputs, kwargs=keywords or None)
+
+
+def _with_parameters_of(kernel: Any, reference: Any) -> Any:
+    """The reference; a module as a copy that has the parameters of the kernel, and holds those of its own constant."""
+    wanted = _trainable(kernel)
+    known = dict(reference.named_parameters()) if isinstance(reference, nn.Module) else {}
+    if missing := [name for name in wanted if name not in known or known[name].shape != wanted[name].shape]:
+        found = ", ".join(known) or "none"
+        raise InvalidProblemError(
+            f"the reference must have the parameters of the kernel, so that their gradients can be compared: "
+            f"{', '.join(missing)} was expected, found {found}. Pass a module whose parameters have the same names and "
+            "shapes as reference, or write both as functions that take the parameters as inputs."
+        )
+    if not isinstance(reference, nn.Module):
+        return reference
+    module = copy.deepcopy(reference)
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+    buffers = dict(kernel.named_buffers()) if isinstance(kernel, nn.Module) else {}
+    with torch.no_grad():
+        for name, own in module.named_buffers():
+            if name in buffers and buffers[name].shape == own.shape:
+                own.data = buffers[name].detach().clone()
+        for name, own in module.named_parameters():
+            if name in wanted:
+                own.data = wanted[name].detach().clone()
+                own.requires_grad_()
+    return module
+
+
+def _trainable(kernel: Any) -> dict[str, Tensor]:
+    parameters = kernel.named_parameters() if isinstance(kernel, nn.Module) else ()
+    return {name: parameter for name, parameter in parameters if parameter.requires_grad}
+
+
+def formats(problem: TorchProblem, space: Space) -> list[Format]:
+    """Shape and format of each leaf of the domain, or of a space of outputs."""
+    holders = problem.arguments if space is problem.domain else problem.outputs
+    return [_format(holders[leaf.position], leaf.coordinates.size) for leaf in space.leaves]
+
+
+def _format(tensor: Any, size: int) -> Format:
+    info = torch.finfo(tensor.dtype)
+    shape = (*tensor.shape, *([2] if tensor.is_complex() else []))
+    arranged = shape if tensor.layout is torch.strided else (size,)
+    # There is no truth more precise than float64: sums in another order differ by many of its roundoffs.
+    return Format(arranged, max(info.eps, thresholds.DOUBLE_EPS), info.smallest_normal * info.eps, info.max)
+
+
+def cast(request: Request, dtype: Any) -> tuple[str, Request]:
+    """The name of a dtype, and copies of inputs, keywords and modules in it. Integers and booleans stay."""
+    kind = dtype if isinstance(dtype, torch.dtype) else differentiable_dtype(str(dtype))
+    if not kind.is_floating_point:
+        raise InvalidProblemError(f"dtypes are floating-point dtypes such as torch.bfloat16, found {dtype!r}")
+
+    def converted(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        return tensor.detach().to(kind, copy=True).requires_grad_(is_differentiable(tensor))
+
+    def module(function: Any) -> Any:
+        return copy.deepcopy(function).to(kind) if isinstance(function, nn.Module) else function
+
+    # Together, so that a tensor that is passed twice stays one.
+    inputs, keywords = map_tensors(converted, (request.positional, dict(request.kwargs or {})))
+    given = replace(request, func=module(request.func), inputs=inputs, kwargs=keywords or None)
+    return str(kind).removeprefix("torch."), replace(given, reference=module(request.reference))

@@ -1,0 +1,137 @@
+"""Whole models in float32 and in training mode: right ones pass, wrong ones fail with the parameter named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gradvet
+from benchmarks.architectures import GPT, GraphNetwork, LSTMModel, UNet, ViT
+from gradvet import Verdict
+
+
+def tokens(vocabulary: int) -> Tensor:
+    return torch.randint(vocabulary, (2, 6), generator=torch.Generator().manual_seed(1))
+
+
+def images(size: int) -> Tensor:
+    return torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(1))
+
+
+def graph() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return {
+        "nodes": torch.randn(14, 5, generator=generator),
+        "edges": torch.randint(14, (2, 30), generator=generator),
+        "member": torch.arange(14) // 7,
+    }
+
+
+MODELS: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
+    "language model": lambda: (GPT(19, 8, 16, 2, 2), tokens(19)),
+    "vision transformer": lambda: (ViT(16, 8, 16, 2, 1), images(16)),
+    "convolutions with batch norm": lambda: (UNet(4, 2), images(8)),
+    "recurrent network": lambda: (LSTMModel(19, 12, 2), tokens(19)),
+    "graph network": lambda: (GraphNetwork(5, 12, 2), graph()),
+}
+
+MOST_FORWARDS = 400
+"""Forward passes of a check, whatever the number of parameters."""
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_right_model_passes_in_float32_and_training_mode(name: str) -> None:
+    torch.manual_seed(3)
+    model, given = MODELS[name]()
+    report = gradvet.check(model, (given,), seed=2)
+    assert report.verdict is Verdict.PASS, report
+    assert {row.input for row in report.ledger} >= {name for name, _ in model.named_parameters()}
+    assert report.cost.forwards <= MOST_FORWARDS
+
+
+class Normalised(nn.Module):
+    """Linear layers, each with a bias that the batch norm behind it takes away."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(6, 6) for _ in range(depth)])
+        self.norms = nn.ModuleList([nn.BatchNorm1d(6) for _ in range(depth)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = x + torch.tanh(norm(layer(x)))
+        return x
+
+
+def test_biases_before_batch_norms_pass_in_few_evaluations() -> None:
+    torch.manual_seed(0)
+    report = gradvet.check(Normalised(5), torch.randn(9, 6), seed=1, checks=["reverse", "precision"])
+    assert report.verdict is Verdict.PASS, report
+    assert report.cost.forwards <= MOST_FORWARDS
+
+
+def detached(model: nn.Module, path: str) -> None:
+    """The parameter at a path takes part in the forward pass without a gradient."""
+    owner, _, name = path.rpartition(".")
+    module = model.get_submodule(owner)
+    forward = module.forward
+
+    def without(*args: Any, **kwargs: Any) -> Any:
+        own = getattr(module, name)
+        state = {key: value.detach() if value is own else value for key, value in module.named_parameters()}
+        module.forward = forward  # type: ignore[method-assign]
+        try:
+            return torch.func.functional_call(module, state, args, kwargs)
+        finally:
+            module.forward = without  # type: ignore[method-assign]
+
+    module.forward = without  # type: ignore[method-assign]
+
+
+class Scaled(torch.autograd.Function):
+    """The identity with a gradient that is 3 % too large."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return 1.03 * grads[0]
+
+
+def scaled(model: nn.Module, path: str) -> None:
+    """The gradient of the parameter at a path is 3 % too large."""
+    owner, _, name = path.rpartition(".")
+    torch.nn.utils.parametrize.register_parametrization(model.get_submodule(owner), name, _Scaled(), unsafe=True)
+
+
+class _Scaled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = Scaled.apply(x)
+        return out
+
+
+WRONG = [
+    ("language model", detached, "blocks.1.attn.out.weight", "blocks.1.attn.out.weight"),
+    ("language model", scaled, "blocks.0.mlp.0.weight", "blocks.0.mlp.0.parametrizations.weight.original"),
+    ("convolutions with batch norm", detached, "middle.0.weight", "middle.0.weight"),
+    ("recurrent network", scaled, "head.weight", "head.parametrizations.weight.original"),
+    ("graph network", scaled, "layers.1.value.weight", "layers.1.value.parametrizations.weight.original"),
+]
+
+
+@pytest.mark.parametrize(("name", "spoil", "path", "expected"), WRONG)
+def test_wrong_parameter_of_a_model_is_named(name: str, spoil: Any, path: str, expected: str) -> None:
+    torch.manual_seed(3)
+    model, given = MODELS[name]()
+    spoil(model, path)
+    report = gradvet.check(model, (given,), seed=2)
+    assert report.verdict is Verdict.FAIL
+    failed = next(finding for finding in report.failures if finding.check == "reverse")
+    assert failed.mismatches[0].input.name == expected
+    assert report.cost.forwards <= 2 * MOST_FORWARDS

@@ -1,0 +1,43 @@
+"""Large models are compared in parts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import gradvet
+from benchmarks.architectures import GPT
+from gradvet import Verdict
+from gradvet.api import parts
+from gradvet.core.events import showing_stages
+from tests.api.test_models import detached
+
+
+def language_model() -> tuple[GPT, Tensor]:
+    torch.manual_seed(3)
+    return GPT(19, 8, 16, 2, 2), torch.randint(19, (2, 6))
+
+
+def test_large_model_is_compared_in_parts_and_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PART_SIZE", 2000)
+    model, given = language_model()
+    stages: list[str] = []
+    with showing_stages(stages.append):
+        report = gradvet.check(model, (given,), seed=2)
+    assert report.verdict is Verdict.PASS, report
+    assert {row.input for row in report.ledger} == {name for name, _ in model.named_parameters()}
+    assert [stage.split(", ")[1] for stage in stages] == [
+        f"part {k} of {len(stages)}" for k in range(1, len(stages) + 1)
+    ]
+    assert len(stages) > 2
+    assert any("parts" in note for note in report.notes)
+
+
+def test_wrong_parameter_is_named_in_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PART_SIZE", 2000)
+    model, given = language_model()
+    detached(model, "blocks.1.attn.out.weight")
+    report = gradvet.check(model, (given,), seed=2, blame=False)
+    assert report.verdict is Verdict.FAIL
+    assert report.failures[0].mismatches[0].input.name == "blocks.1.attn.out.weight"

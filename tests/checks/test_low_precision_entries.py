@@ -1,0 +1,56 @@
+"""Gradients in float32 against those in float64 where roundoff puts elements on the other side of a kink."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gradvet
+
+
+class NearKinks(nn.Module):
+    """ReLUs, some of whose arguments are zero up to roundoff: float32 and float64 are on different sides."""
+
+    def __init__(self, x: Tensor, spoiled: float = 1.0) -> None:
+        super().__init__()
+        self.spoiled = spoiled
+        self.hidden, self.out = nn.Linear(8, 600), nn.Linear(600, 5)
+        with torch.no_grad():
+            values = nn.functional.linear(x.double(), self.hidden.weight.double())[0]
+            self.hidden.bias[::150] = -values[::150].float()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(torch.relu(self.hidden(x)))
+        # In float32 alone, the gradient of one output is wrong.
+        return torch.cat([out[:, :4], Lost.apply(out[:, 4:], self.spoiled if x.dtype is torch.float32 else 1.0)], dim=1)
+
+
+class Lost(torch.autograd.Function):
+    """The identity with a gradient that is multiplied by a factor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.factor * grads[0], None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_roundoff_on_the_other_side_of_a_kink_is_no_failure(seed: int) -> None:
+    torch.manual_seed(seed)
+    x = torch.randn(1, 8)
+    report = gradvet.check(NearKinks(x), x, seed=seed, checks=["precision"])
+    assert not report.failures, report
+
+
+def test_wrong_gradient_in_float32_alone_fails_beside_kinks() -> None:
+    torch.manual_seed(1)
+    x = torch.randn(1, 8)
+    report = gradvet.check(NearKinks(x, spoiled=0.5), x, seed=1, checks=["precision"], blame=False)
+    assert [finding.check for finding in report.failures] == ["precision"]

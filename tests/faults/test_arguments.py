@@ -1,0 +1,59 @@
+"""Arguments of wrong types and values are refused in one sentence (`api/validation.py`). `make fuzz` tries more."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+import gradvet
+from gradvet.errors import InvalidProblemError
+from tests.faults.arguments import complaint, point, random_call, single_calls
+
+RANDOM_CALLS = 100
+
+
+def test_every_argument_refuses_wrong_types_and_values_in_one_sentence() -> None:
+    found = [f"{label}: {what}" for label, call in single_calls() if (what := complaint(call))]
+    assert found == []
+
+
+def test_random_combinations_of_arguments_are_refused_in_one_sentence() -> None:
+    source = random.Random(0)
+    calls = [random_call(source) for _ in range(RANDOM_CALLS)]
+    assert [f"{label}: {what}" for label, call in calls if (what := complaint(call))] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"domain": (1, 0)}, "an interval of domain has a low end below its high end, found (1, 0)"),
+        ({"points": []}, "points= has no inputs: leave it out, or pass None to try no other points"),
+        ({"order": 3}, "order is 1 or 2, found 3"),
+        ({"order": True}, "order is 1 or 2, found True"),
+        ({"seed": 1.5}, "seed is an integer of at most 64 bits, found 1.5"),
+        ({"budget": float("nan")}, "budget is a positive number of seconds or a gradvet.Budget, found nan"),
+        ({"budget": "1"}, "budget is a positive number of seconds or a gradvet.Budget, found '1'"),
+        ({"kwargs": [1]}, "kwargs is a mapping of names to values, found [1]"),
+        ({"argnums": 1}, "argnums has numbers of the 1 positional arguments, from 0 to 0, found 1"),
+        ({"modes": 3}, "modes is a name or several names, found 3"),
+        ({"checks": {"reverse": 1}}, "a value of the mapping checks is True or False, found 1"),
+        ({"thorough": 1}, "thorough is True or False, found 1"),
+        ({"surrogate": 1}, "surrogate is a function, found 1"),
+        ({"accuracy": 1}, "accuracy is a relative error between 0 and 1 such as 1e-5, found 1"),
+    ],
+)
+def test_sentence_says_what_was_expected_and_what_was_found(arguments: dict[str, Any], sentence: str) -> None:
+    def never(x: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("the function was called")
+
+    with pytest.raises(InvalidProblemError) as refusal:
+        gradvet.check(never, point(), **arguments)
+    assert str(refusal.value) == sentence
+
+
+def test_numpy_integers_are_integers() -> None:
+    numpy = pytest.importorskip("numpy")
+    assert gradvet.check(torch.sin, point(), seed=numpy.int64(7), order=numpy.int64(1)).seed == 7

@@ -1,0 +1,86 @@
+"""What a check leaves in the process: loaded modules, the user's classes; and a working folder that is gone."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import weakref
+
+import torch
+from torch import Tensor, nn
+
+import gradvet
+
+
+def outcome(code: str) -> str:
+    """What a fresh process prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_first_checks_do_not_load_the_compiler() -> None:
+    code = """
+import sys, torch, gradvet
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+    @staticmethod
+    def backward(ctx, grad_output):
+        return 2.0 * ctx.saved_tensors[0] * grad_output
+x = torch.ones(3, dtype=torch.float64)
+gradvet.gradcheck(torch.sin, x.clone().requires_grad_(), check_forward_ad=True, check_batched_grad=True)
+gradvet.check(torch.sin, x)
+gradvet.check(Square, x)
+gradvet.check(torch.nn.Linear(3, 2).double(), x)
+gradvet.check(torch.sin, x.float())
+print([name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in sys.modules])
+"""
+    # The first custom function loads sympy, where torch looks for its vmap rule.
+    assert "torch._dynamo" not in outcome(code)
+
+
+def test_check_works_in_a_working_folder_that_is_gone() -> None:
+    code = """
+import os, tempfile, torch, gradvet
+folder = tempfile.mkdtemp()
+os.chdir(folder)
+os.rmdir(folder)
+x = torch.ones(3, dtype=torch.float64)
+def square(x):
+    return x * x
+print(gradvet.check(square, x).verdict, gradvet.gradcheck(square, x.requires_grad_()))
+"""
+    assert outcome(code) == "PASS True"
+
+
+def test_classes_defined_in_functions_are_not_kept_alive() -> None:
+    def made() -> tuple[type, type]:
+        class Square(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: object, x: Tensor) -> Tensor:
+                ctx.save_for_backward(x)  # type: ignore[attr-defined]
+                return x * x
+
+            @staticmethod
+            def backward(ctx: object, *grad_outputs: Tensor) -> Tensor:
+                (x,) = ctx.saved_tensors  # type: ignore[attr-defined]
+                return 2.0 * x * grad_outputs[0]
+
+        class Scale(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                return 2.0 * x
+
+        return Square, Scale
+
+    function, module = made()
+    x = torch.linspace(0.3, 1.1, 3, dtype=torch.float64)
+    assert gradvet.check(function, x).passed
+    assert gradvet.check(module(), x).passed
+    classes = [weakref.ref(function), weakref.ref(module)]
+    del function, module
+    gc.collect()
+    assert [reference() for reference in classes] == [None, None]

@@ -1,0 +1,81 @@
+"""Everything that a check must leave as it was, read as plain data that can be compared."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor, nn
+
+from gradvet.core import events
+from gradvet.frontends.torch.private_contexts import OpenContexts
+
+
+def world(tensors: Iterable[Tensor] = (), modules: Iterable[nn.Module] = ()) -> dict[str, Any]:
+    """The state of the process, and of these tensors and modules."""
+    found: dict[str, Any] = {
+        "grad mode": torch.is_grad_enabled(),
+        "default dtype": torch.get_default_dtype(),
+        "anomaly mode": (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        "autocast": [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")],
+        "autocast cache": torch.is_autocast_cache_enabled(),
+        "deterministic algorithms": torch.get_deterministic_debug_mode(),
+        "open contexts": OpenContexts.now(),
+        "profiling function": sys.getprofile(),
+        "warnings filters": (id(warnings.filters), list(warnings.filters), warnings.showwarning),
+        "random state of torch": torch.get_rng_state().tolist(),
+        "random state of Python": random.getstate(),
+        "random state of NumPy": str(numpy.random.get_state()[1].tolist()),  # type: ignore[index]
+        "lock": is_free(),
+    }
+    for number, tensor in enumerate(tensors):
+        found |= {f"tensor {number}: {name}": value for name, value in tensor_state(tensor).items()}
+    for number, module in enumerate(modules):
+        found[f"module {number}: training"] = [part.training for part in module.modules()]
+        for kind, named in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
+            for name, tensor in named:
+                label = f"module {number}: {kind} {name}"
+                found[f"{label}: object"] = (id(tensor), type(tensor))
+                # The function itself writes to buffers, and torch counts its writes.
+                state = {
+                    part: value for part, value in tensor_state(tensor).items() if kind != "buffer" or part != "version"
+                }
+                found |= {f"{label}: {part}": value for part, value in state.items()}
+    return found
+
+
+def tensor_state(tensor: Tensor) -> dict[str, Any]:
+    gradient = tensor.grad if tensor.is_leaf or tensor.retains_grad else None
+    return {
+        "values": tensor.detach().tolist(),
+        "version": tensor._version,
+        "requires grad": (tensor.requires_grad, tensor.is_leaf),
+        "grad": None if gradient is None else (id(gradient), gradient.tolist()),
+        "hooks": len(tensor._backward_hooks or ()),
+    }
+
+
+def is_free() -> bool:
+    """Whether another thread could begin a check."""
+    taken: list[bool] = []
+
+    def attempt() -> None:
+        taken.append(events._LOCK.acquire(blocking=False))
+        if taken[0]:
+            events._LOCK.release()
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    thread.join()
+    return taken[0]
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """The names of what is not as it was."""
+    return [name for name in before if before[name] != after.get(name)]

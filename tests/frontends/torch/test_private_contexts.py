@@ -1,0 +1,64 @@
+"""Contexts of torch that stay open are closed again, also where torch's own records contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gradvet.frontends.torch.private_contexts import OpenContexts
+from tests.frontends.torch import needs_private_names
+
+pytestmark = needs_private_names
+
+
+def itself(value: object) -> object:
+    return value
+
+
+def exit_in_half() -> None:
+    """As an interruption between torch's C++ and Python code leaves it: closed, but still noted as open."""
+    forward_ad.enter_dual_level()
+    torch._C._exit_dual_level(level=0)
+
+
+def enter_in_half() -> None:
+    """The reverse: open, but not noted."""
+    torch._C._enter_dual_level()
+
+
+OPENED: dict[str, Callable[[], object]] = {
+    "mode of functions": lambda: TorchFunctionMode().__enter__(),
+    "two modes of operators": lambda: [TorchDispatchMode().__enter__() for _ in range(2)],
+    "level of dual numbers": forward_ad.enter_dual_level,
+    "level that was exited in half": exit_in_half,
+    "level that was entered in half": enter_in_half,
+    "hooks of saved tensors": lambda: saved_tensors_hooks(itself, itself).__enter__(),
+    "transform": lambda: torch._C._functorch._vmap_increment_nesting(3, "error"),
+}
+
+
+@pytest.mark.parametrize("kind", OPENED)
+def test_context_that_stays_open_is_closed(kind: str) -> None:
+    before = OpenContexts.now()
+    OPENED[kind]()
+    before.close_others(interrupted=True)
+    assert OpenContexts.now() == before
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(forward_ad.make_dual(torch.ones(2), torch.ones(2)).sin()).tangent
+    assert torch.allclose(tangent, torch.ones(2).cos())
+
+
+def test_contexts_that_were_open_before_stay_open() -> None:
+    with TorchFunctionMode(), saved_tensors_hooks(itself, itself), forward_ad.dual_level():
+        before = OpenContexts.now()
+        TorchFunctionMode().__enter__()
+        before.close_others(interrupted=True)
+        assert OpenContexts.now() == before
+        assert before.level == 0
+        assert before.function_modes == 1

@@ -1,0 +1,166 @@
+"""Kernels in plain torch that behave like hand-written ones: tiles, float32 inside, memory that is written twice.
+
+Each works in float32, bfloat16 and float16 and rounds once at the end of a pass. `spoil` changes the gradients of the
+backward pass, so that every kernel has wrong versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import _disable_current_modes
+
+TILE = 4
+"""Columns that are treated at a time."""
+
+Gradients = tuple[Tensor | None, ...]
+Spoil = Callable[[Gradients], Gradients]
+Kernel = Callable[..., Any]
+
+TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def unspoiled(gradients: Gradients) -> Gradients:
+    return gradients
+
+
+def _function(forward: Kernel, backward: Kernel, spoil: Spoil) -> Kernel:
+    """A function whose passes are these. Like compiled kernels, they hide their operators from torch's modes."""
+
+    def opaque(ctx: Any, *inputs: Any) -> Any:
+        with _disable_current_modes():
+            return forward(ctx, *inputs)
+
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def spoiled(ctx: Any, *cotangents: Tensor) -> Any:
+        with _disable_current_modes():
+            return spoil(backward(ctx, *cotangents))
+
+    members = {"forward": staticmethod(opaque), "backward": staticmethod(spoiled)}
+    kernel: Any = type("Kernel", (torch.autograd.Function,), members)
+    return kernel.apply  # type: ignore[no-any-return]
+
+
+def _tiles(columns: int) -> range:
+    return range(0, columns, TILE)
+
+
+def rms_norm(spoil: Spoil = unspoiled, *, in_place: bool = False, refuses_float64: bool = False) -> Kernel:
+    """x / rms(x) · w, row by row. With `in_place` the gradient of x is written over grad_output."""
+
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        wide = x.float()
+        squares = sum((wide[:, i : i + TILE] ** 2).sum(-1, keepdim=True) for i in _tiles(x.shape[1]))
+        scale = torch.rsqrt(squares / x.shape[1] + 1e-6)
+        ctx.save_for_backward(x, w, scale)
+        return (wide * scale * w.float()).to(x.dtype)
+
+    def backward(ctx: Any, v: Tensor) -> Gradients:
+        x, w, scale = ctx.saved_tensors
+        if refuses_float64:
+            {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}[x.dtype]
+        normed, weighted = x.float() * scale, v.float() * w.float()
+        mean = sum((weighted * normed)[:, i : i + TILE].sum(-1, keepdim=True) for i in _tiles(x.shape[1])) / x.shape[1]
+        dw = (v.float() * normed).sum(0).to(w.dtype)
+        dx = (scale * (weighted - normed * mean)).to(x.dtype)
+        return (v.copy_(dx) if in_place else dx), dw
+
+    return _function(forward, backward, spoil)
+
+
+def swiglu(spoil: Spoil = unspoiled) -> Kernel:
+    """silu(a) · b. The backward pass writes the gradients over the inputs that it saved."""
+
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.a, ctx.b = a.detach(), b.detach()
+        return (torch.nn.functional.silu(a.float()) * b.float()).to(a.dtype)
+
+    def backward(ctx: Any, v: Tensor) -> Gradients:
+        for i in _tiles(v.shape[-1]):
+            a, b, g = (t[..., i : i + TILE] for t in (ctx.a, ctx.b, v))
+            wide, sigmoid = a.float(), torch.sigmoid(a.float())
+            da = g.float() * b.float() * sigmoid * (1.0 + wide * (1.0 - sigmoid))
+            b.data.copy_(g.float() * wide * sigmoid)
+            a.data.copy_(da)
+        return ctx.a, ctx.b
+
+    return _function(forward, backward, spoil)
+
+
+def cross_entropy(spoil: Spoil = unspoiled) -> Kernel:
+    """The mean cross entropy. The forward pass writes the gradient over the logits; the backward pass scales it."""
+
+    def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
+        wide = logits.float()
+        ctx.gradient = logits.detach()
+        loss = (torch.logsumexp(wide, -1) - wide.gather(1, target[:, None])[:, 0]).mean()
+        if logits.requires_grad:
+            hot = torch.nn.functional.one_hot(target, logits.shape[1])
+            ctx.gradient.data.copy_((torch.softmax(wide, -1) - hot) / len(logits))
+        return loss.to(logits.dtype)
+
+    def backward(ctx: Any, v: Tensor) -> Gradients:
+        ctx.gradient.data.mul_(v)
+        return ctx.gradient, None
+
+    return _function(forward, backward, spoil)
+
+
+def linear_loss(spoil: Spoil = unspoiled) -> Kernel:
+    """The mean of softplus(x wᵀ). The forward pass computes the gradients, the backward pass scales them in place."""
+
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        logits = x.float() @ w.float().t()
+        slope = torch.sigmoid(logits) / logits.numel()
+        ctx.gradients = (slope @ w.float()).to(x.dtype), (slope.t() @ x.float()).to(w.dtype)
+        return torch.nn.functional.softplus(logits).mean().to(x.dtype)
+
+    def backward(ctx: Any, v: Tensor) -> Gradients:
+        return tuple(gradient.data.mul_(v) for gradient in ctx.gradients)
+
+    return _function(forward, backward, spoil)
+
+
+def rope(cosine: Tensor, sine: Tensor, spoil: Spoil = unspoiled, *, dtype: torch.dtype | None = None) -> Kernel:
+    """The rotary embedding with captured tables, computed in `dtype`, by default that of the tables."""
+
+    def turned(x: Tensor, sign: float) -> Tensor:
+        half = x.shape[-1] // 2
+        given = x.to(dtype or cosine.dtype)
+        one, other = given[..., :half], given[..., half:]
+        return torch.cat([one * cosine - sign * other * sine, other * cosine + sign * one * sine], -1).to(x.dtype)
+
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return turned(x, 1.0)
+
+    def backward(ctx: Any, v: Tensor) -> Gradients:
+        return (turned(v, -1.0),)
+
+    return _function(forward, backward, spoil)
+
+
+def layer_norm(spoil: Spoil = unspoiled) -> Kernel:
+    """(x - mean) / deviation · w + b; the gradients of w and b are summed over blocks of rows."""
+
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        wide = x.float()
+        mean = wide.mean(-1, keepdim=True)
+        scale = torch.rsqrt(wide.var(-1, keepdim=True, unbiased=False) + 1e-5)
+        ctx.save_for_backward(x, w, mean, scale)
+        return ((wide - mean) * scale * w.float() + b.float()).to(x.dtype)
+
+    def backward(ctx: Any, v: Tensor) -> Gradients:
+        x, w, mean, scale = ctx.saved_tensors
+        normed, wide = (x.float() - mean) * scale, v.float()
+        weighted = wide * w.float()
+        centred = weighted - weighted.mean(-1, keepdim=True) - normed * (weighted * normed).mean(-1, keepdim=True)
+        blocks = range(0, len(x), TILE)
+        dw = sum((wide * normed)[i : i + TILE].sum(0) for i in blocks)
+        db = sum(wide[i : i + TILE].sum(0) for i in blocks)
+        return (scale * centred).to(x.dtype), dw.to(w.dtype), db.to(w.dtype)
+
+    return _function(forward, backward, spoil)

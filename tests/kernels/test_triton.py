@@ -1,0 +1,47 @@
+"""`check` on Triton kernels in interpreter mode, in a process of its own: Triton reads the mode when it is imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernels.faults import FAULTS, RIGHT
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+
+KERNELS = ("tanh", "softmax")
+
+
+@cache
+def reports() -> dict[str, Any]:
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), *filter(None, sys.path)])
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": paths}
+    command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.triton_kernels"]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert found.returncode == 0, found.stderr
+    return dict(json.loads(found.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_right_kernel_passes(kernel: str) -> None:
+    assert reports()[f"{kernel}, {RIGHT}"]["verdict"] == "PASS"
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != RIGHT])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_wrong_kernel_fails_by_its_slopes(kernel: str, fault: str) -> None:
+    assert reports()[f"{kernel}, {fault}"]["failed"] == ["reverse"]
+
+
+def test_kernel_that_overwrites_what_it_saved_is_said_to_work_once() -> None:
+    assert any("retain_graph=True must not be used" in note for note in reports()[f"tanh, {RIGHT}"]["notes"])
