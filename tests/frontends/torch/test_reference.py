@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import gradvet
 from gradvet.core.frontend import Request
 from gradvet.core.results import Verdict
+from gradvet.frontends.torch import reference as reference_module
 from gradvet.frontends.torch.binding import bind
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.reference import reference_problem
@@ -382,3 +383,32 @@ def test_frozen_modules_and_modules_with_buffers_alone_are_widened() -> None:
     assert reference(frozen, single(4, 3))[1] is not None
     assert reference(Counting(), single(3))[1] is not None
     assert frozen.weight.dtype == F32
+
+
+# Products that the hardware rounds.
+
+
+def tf32(x: Tensor) -> Tensor:
+    """Float32 numbers rounded to the ten bits of TF32; float64 as it is."""
+    if x.dtype is not F32:
+        return x
+    return ((x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(F32)
+
+
+def product(factor: float = 1.0) -> Function:
+    return with_vjp(
+        lambda a, b: tf32(a) @ tf32(b),
+        lambda g, a, b: (factor * (tf32(g) @ tf32(b).mT), tf32(a).mT @ tf32(g)),
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_products_rounded_to_tf32_are_judged_in_that_precision(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    a, b = normal((9, 40), (40, 7), dtype=F32, seed=seed)
+    strict = gradvet.check(product(), (a, b), seed=seed, points=None)
+    monkeypatch.setattr(reference_module, "TF32_DEVICES", ("cpu",))
+    report = gradvet.check(product(), (a, b), seed=seed, points=None)
+    assert not report.failures, report
+    assert strict.failures
+    assert gradvet.check(product(1.03), (a, b), seed=seed, points=None).failures
+    assert gradvet.check(torch.matmul, (a, b), seed=seed, points=None).verdict is Verdict.PASS

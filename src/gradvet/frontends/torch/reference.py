@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gradvet.core import thresholds
+from gradvet.core.reference_comparison import TF32_EPS
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.autograd_graph import nodes_behind
@@ -38,6 +39,10 @@ MAX_UNEVENNESS = 2.0**-6
 PROBE_NOISE = 64.0
 """Part of a value that may be roundoff, in spacings of the format."""
 
+TF32_DEVICES = ("cuda",)
+"""Kinds of devices on which products of float32 numbers may be rounded to TF32: cuDNN's convolutions and Triton's
+products do so by default."""
+
 
 def reference_problem(problem: TorchProblem, request: Request, seed: int) -> TorchProblem | None:
     """The problem in the widest precision in which it runs forwards and backwards; None if that is the given one.
@@ -52,14 +57,17 @@ def reference_problem(problem: TorchProblem, request: Request, seed: int) -> Tor
     if not formats.has_draws:  # as it is, a function draws other numbers in float64
         modes.insert(0, None)
     eps = max(problem.eps, formats.rounding)
+    expected = max(eps, TF32_EPS) if _may_round_products(problem) else eps
     attempts = [(torch.float64, double) for double in modes if double is None or double.is_available]
     if not formats.has_draws and problem.eps > torch.finfo(torch.float32).eps:
         attempts.append((torch.float32, None))
     for dtype, double in attempts:
         reference = _attempt(problem, request, seed, dtype, double)
-        if reference is not None and _is_reference(problem, reference, eps, dtype):
+        if reference is not None and _is_reference(problem, reference, expected, dtype):
             if eps > problem.eps and _loses_digits(problem, reference):
                 problem.settle_for(eps)
+            elif _may_round_products(problem) and _rounds_products(problem, reference):
+                problem.settle_for(TF32_EPS)
             return reference
     return None
 
@@ -117,6 +125,30 @@ def _loses_digits(problem: TorchProblem, reference: TorchProblem) -> bool:
     error, size = (problem.value - reference.value).abs(), reference.value.abs()
     known = torch.isfinite(error)
     return bool((error > EXPECTED_ROUNDINGS * problem.eps * size)[known].any())
+
+
+def _may_round_products(problem: TorchProblem) -> bool:
+    """Whether the function computes in float32 on a device that may round products to TF32."""
+    tensors = [x for x in problem.inputs if isinstance(x, Tensor)]
+    return problem.eps == torch.finfo(torch.float32).eps and any(x.device.type in TF32_DEVICES for x in tensors)
+
+
+def _rounds_products(problem: TorchProblem, reference: TorchProblem) -> bool:
+    """Whether the values, or the gradient of an input, as a whole differ by far more than roundoff of float32.
+
+    Needed by `test_products_rounded_to_tf32_are_judged_in_that_precision`. One VJP of each.
+    """
+    ones = problem.zeros(problem.codomain.size) + 1.0
+    found, expected = problem.vjp(ones), reference.vjp(ones)
+    parts = [problem.domain.slice(number) for number in range(len(problem.domain.leaves))]
+    for low, high in [(problem.value, reference.value), *((found[part], expected[part]) for part in parts)]:
+        known = torch.isfinite(low) & torch.isfinite(high)
+        size = float(high[known].norm())
+        # A gradient that is zero in exact arithmetic consists of roundoff.
+        is_zero = high is not reference.value and size <= problem.eps * float(expected.nan_to_num().norm())
+        if not is_zero and float((low - high)[known].norm()) > PROBE_NOISE * problem.eps * size:
+            return True
+    return False
 
 
 def _is_wide_inside(problem: TorchProblem, reference: TorchProblem, spacing: float) -> bool:
@@ -193,11 +225,12 @@ def _probe_direction(problem: TorchProblem) -> Tensor:
 def _captured_eps(problem: TorchProblem) -> float:
     """The eps of a coarser format in which a custom kernel computes because its tables have it; 0 if there is none.
 
-    Kernels hide their operators, so the formats of tensors that they capture or get as constants are tried: one counts
-    if the outputs follow small changes of the inputs in its steps. Calls the function where there is such a tensor.
+    Kernels hide their operators, so the formats of tensors that they capture or get as constants, and TF32, are tried:
+    one counts if the outputs follow small changes of the inputs in its steps. Calls the function where one is possible.
     """
     objects = (*problem.arguments, *reachable_objects(problem.function, limit=MAX_SEARCHED_OBJECTS))
     eps = max([largest_eps(thing) for thing in objects if isinstance(thing, Tensor)], default=0.0)
+    eps = max(eps, TF32_EPS) if _may_round_products(problem) else eps
     if eps <= problem.eps or problem.rules.are_builtin:
         return 0.0
     step = min(eps / 8.0, MAX_PROBE_STEP)
