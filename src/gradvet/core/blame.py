@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from gradvet.core.results import FORMAT, RENDERERS, Finding, Report, Verdict, _plain
+from gradvet.core.results import FORMAT, RENDERERS, Finding, Report, Verdict, plain_data, save_report
 from gradvet.errors import GradientError
 
 FUNCTION, OPERATOR, MODULE = "autograd.Function", "operator", "module"
@@ -161,19 +160,11 @@ class BlameReport:
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values, with the version of the format."""
         document: dict[str, Any] = {"format": FORMAT, "kind": "blame", "verdict": self.verdict.value}
-        return {**document, **_plain(self), "headlines": [str(culprit) for culprit in self.culprits]}
+        return {**document, **plain_data(self), "headlines": [str(culprit) for culprit in self.culprits]}
 
     def save(self, path: str | Path) -> None:
         """Write the report to a file: a name that ends in .json gets JSON, one in .html or .htm gets a page."""
-        file = Path(path)
-        suffix = file.suffix.lower()
-        if suffix == ".json":
-            text = json.dumps(self.to_dict(), indent=2)
-        elif suffix in (".html", ".htm"):
-            text = RENDERERS["blame page"](self)
-        else:
-            raise ValueError(f"a report is saved as .json or .html, found the file name {file.name!r}")
-        file.write_text(text, encoding="utf-8")
+        save_report(Path(path), self.to_dict, lambda: RENDERERS["blame page"](self))
 
     def _repr_html_(self) -> str:
         render = RENDERERS.get("blame html")

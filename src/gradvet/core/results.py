@@ -196,7 +196,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values, with the version of the format."""
-        return {"format": FORMAT, "verdict": self.verdict.value, **_plain(self)}
+        return {"format": FORMAT, "verdict": self.verdict.value, **plain_data(self)}
 
     @classmethod
     def of_error(cls, title: str, kind: str, message: str, seconds: float = 0.0, replay: str = "") -> Report:
@@ -239,15 +239,7 @@ class Report:
 
     def save(self, path: str | Path) -> None:
         """Write the report to a file: a name that ends in .json gets JSON, one in .html or .htm gets a page."""
-        file = Path(path)
-        suffix = file.suffix.lower()
-        if suffix == ".json":
-            text = json.dumps(self.to_dict(), indent=2)
-        elif suffix in (".html", ".htm"):
-            text = RENDERERS["page"](self)  # `import gradvet` enters it
-        else:
-            raise ValueError(f"a report is saved as .json or .html, found the file name {file.name!r}")
-        replace_file(file, text)
+        save_report(Path(path), self.to_dict, lambda: RENDERERS["page"](self))
 
     def text(self, *, verbose: bool = False) -> str:
         """What is printed; with `verbose` all findings, the checks that ran, and those that did not and why."""
@@ -279,6 +271,18 @@ renderers here."""
 
 class InconclusiveWarning(UserWarning):
     """A check is inconclusive; `-W error::gradvet.pytest_plugin.InconclusiveWarning` makes that a failure."""
+
+
+def save_report(file: Path, to_dict: Callable[[], Any], page: Callable[[], str]) -> None:
+    """Write a report as JSON or as a page, by the ending of the file's name."""
+    suffix = file.suffix.lower()
+    if suffix == ".json":
+        text = json.dumps(to_dict(), indent=2)
+    elif suffix in (".html", ".htm"):
+        text = page()  # `import gradvet` enters the renderer
+    else:
+        raise ValueError(f"a report is saved as .json or .html, found the file name {file.name!r}")
+    replace_file(file, text)
 
 
 def replace_file(file: Path, text: str) -> None:
@@ -344,18 +348,18 @@ def _mismatch(data: Mapping[str, Any]) -> Mismatch:
     return Mismatch(output, place, **numbers)
 
 
-def _plain(value: Any) -> Any:
+def plain_data(value: Any) -> Any:
     """Numbers, words, lists and dictionaries that JSON can hold: what is not finite becomes its name."""
     if isinstance(value, Location):
         return str(value)
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: plain_data(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain_data(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
+        return [plain_data(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
