@@ -14,7 +14,7 @@ from gradvet.core import thresholds
 
 SOURCE = Path(gradvet.__file__).parent
 TREE = ast.parse(Path(thresholds.__file__).read_text(encoding="utf-8"))
-CALIBRATED = re.compile(r"\[(gallery|operators|kernels|theory)\]$")
+CALIBRATED = re.compile(r"\[(gallery|operators|kernels|models|half|theory)\]$")
 
 
 def assigned(node: ast.stmt) -> list[str]:

@@ -17,10 +17,6 @@ from gradvet.core.vectors import finite_part, namespace
 JITTERS = 2
 """Number of random changes of the inputs by one roundoff, each with both signs, to see how the reference responds."""
 
-NEARBY, NEARBY_PART = 64.0, 0.125
-"""Distance of another point at which a doubtful entry is compared too: in roundoffs of the inputs' values, and at most
-as a part of them. Farther than roundoff inside the function reaches, so that other elements are at kinks there."""
-
 FLOAT16_EPS = 2.0**-10
 """The only format whose range is much smaller than that of float32."""
 
@@ -49,7 +45,7 @@ class Sample:
 
 def distance(eps: float) -> float:
     """The distance of another point, in roundoffs."""
-    return min(NEARBY, NEARBY_PART / eps)
+    return min(thresholds.ROUNDOFFS, thresholds.NEARBY_PART / eps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -37,9 +37,6 @@ MAX_ALL_DIRECTIONS = 192
 PROBES = 8
 """Number of directions that show the size of each output's slope, and kinks."""
 
-FEW_VALUES = 192
-"""Inputs of which a third as many values are different, or fewer, are full of ties."""
-
 STEPS = 5
 """Number of steps, the widest ones of a sweep: smaller ones vanish in the roundoff."""
 
@@ -213,7 +210,7 @@ def _is_additive(context: Context, mode: Mode, cotangents: Sequence[Cotangent], 
     inputs of few different values are not trusted.
     """
     own = context.problem.point[part]
-    if 3 * int(namespace(own).unique_values(own).shape[0]) <= min(own.shape[0], FEW_VALUES):
+    if 3 * int(namespace(own).unique_values(own).shape[0]) <= min(own.shape[0], thresholds.FEW_VALUES):
         return False
     step = steps_for(context.eps)[STEPS // 2]
     together, apart = 0.0, 0.0

@@ -2,10 +2,11 @@
 
 Calibrated on "gallery" means the functions of `tests/gallery`, on "operators" the tuning half of PyTorch's operator
 database (`benchmarks.detection --half tuning`); results are reported on the other half and on functions that were not
-used for tuning. "kernels" are the kernels of `benchmarks.references` with `--set tuning`. `python -m
-benchmarks.sensitivity` varies each number by a factor of two both ways and prints the verdicts that change. "theory"
-marks numbers that follow from a formula. Limits on time and memory are not here: they stand beside the code that they
-limit.
+used for tuning. "kernels" are the kernels of `benchmarks.references` with `--set tuning`, "models" those of
+`benchmarks.models` at their small sizes, "half" the functions of `tests/core/test_direction_average.py`; for the last
+two there is no set that was not used for tuning. "theory" marks numbers that follow from a formula.
+`python -m benchmarks.sensitivity` varies each number by a factor of two both ways and prints the verdicts that change.
+Limits on time and memory are not here: they stand beside the code that they limit.
 """
 
 from __future__ import annotations
@@ -162,6 +163,14 @@ roundoffs, whichever is less. [gallery]"""
 PRECISION_FAIL = 128.0
 """Error of an entry from which it is wrong, in its own roundoffs; also `LOW_PRECISION_PART` of itself, whichever is
 less. [gallery]"""
+
+NEARBY_PART = 0.125
+"""Distance of another point at which a doubtful entry is compared too, as a part of the inputs' values; also
+`ROUNDOFFS` of their own roundoffs, whichever is less. Farther than roundoff inside the function reaches, so that other
+elements are at kinks there. [models]"""
+
+FEW_VALUES = 192
+"""In half precision, an input of which a third as many values are different, or fewer, is full of ties. [half]"""
 
 PRECISION_SCALE_EPS = 8.0
 """Relative error common to all entries of an input that rounding explains, in spacings of the format. [gallery]"""
