@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import gradvet
 from gradvet import gradcheck
 from gradvet.checks.linearity import undefined_cotangents, undefined_tangents, zero_cotangent
 from gradvet.core.context import Context
@@ -17,6 +19,7 @@ from gradvet.frontends.torch.binding import drop_in_binding
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.options import Options
 from tests.core.wrong_jacobians import context_at, numbers
+from tests.functions import with_vjp
 
 
 class Pair(torch.autograd.Function):
@@ -219,3 +222,24 @@ def test_derivative_that_is_not_a_number_at_zero_is_found_by_one_check_or_anothe
 @BOTH
 def test_function_without_derivative_is_not_asked_with_a_zero_cotangent(check: CheckFunction) -> None:
     assert zero_findings(torch.Tensor.detach, check=check) == []
+
+
+def rounded_sums(fault: float) -> Callable[[Tensor], Tensor]:
+    """Twice the input, whose gradient has the roundoff of a long sum: about a hundred times that of float32."""
+
+    def backward(g: Tensor, x: Tensor) -> Tensor:
+        gradient = 2.0 * g
+        if g.dtype is torch.float32:
+            gradient = gradient * (1.0 + 2e-5 * torch.sin(1e5 * gradient))
+        gradient[7] += fault * g[7].abs()
+        return gradient
+
+    return with_vjp(lambda x: 2.0 * x, backward)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_long_sums_are_linear(seed: int) -> None:
+    x = torch.linspace(1.0, 2.0, 2000)
+    assert gradvet.check(rounded_sums(0.0), x, seed=seed, points=None).verdict is Verdict.PASS
+    findings = {finding.check for finding in gradvet.check(rounded_sums(0.1), x, seed=seed, points=None).failures}
+    assert "linearity" in findings

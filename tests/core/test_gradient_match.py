@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradvet.core.context import Context
-from gradvet.core.gradient_match import GradientMismatch, gradient_mismatch
+from gradvet.core.gradient_match import GradientMismatch, gradient_mismatch, smoothed_noise
 from tests.core.contexts import context_of, point
 
 
@@ -82,3 +82,15 @@ def test_entry_that_differs_is_found_beside_one_that_is_not_finite(factor: float
     found = gradient_mismatch(context, v, expected * torch.tensor([1.0, 1.0, factor], dtype=torch.float64), lost)
     assert found is not None
     assert str(found.place) == "input 0 [2]"
+
+
+def test_noise_is_smoothed_by_the_median_of_the_leaf_and_of_neighbours() -> None:
+    """Two of a hundred rows are noisier, as those of the tokens of a text; single estimates are zero by chance."""
+    noise = torch.ones(100, 64, dtype=torch.float64)
+    noise[40:42] = 1000.0
+    noise[7, 3] = noise[40, 5] = noise[41, 63] = 0.0
+    context = context_of(lambda x: 3.0 * x, torch.zeros(100, 64, dtype=torch.float64))
+    smoothed = smoothed_noise(noise.flatten(), context.problem.domain).view(100, 64)
+    assert smoothed[7, 3] == 1.0
+    assert smoothed[40, 5] == smoothed[41, 63] == 1000.0
+    assert smoothed[39].max() == 1.0

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import gradvet
 from gradvet import GradcheckError, gradcheck, gradgradcheck
 from gradvet.frontends.torch.preservation import MAX_OBJECTS, preserved_state, reachable_modules
 from tests.core.wrong_jacobians import numbers
@@ -361,3 +362,42 @@ def test_undisturbed_passes_exceptions_on() -> None:
     with pytest.raises(InterruptionError):
         interrupted()
     assert float(count) == 0.0
+
+
+def test_torchs_products_run_in_full_float32_and_the_setting_comes_back() -> None:
+    """TF32 has ten bits, by which no gradient is told from a slightly wrong one."""
+    before = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    seen = set()
+
+    def noting(x: Tensor) -> Tensor:
+        seen.add((torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()))
+        return x * x
+
+    try:
+        torch.backends.cudnn.allow_tf32 = True
+        torch.set_float32_matmul_precision("medium")
+        assert gradvet.check(noting, torch.ones(3)).passed
+        assert (torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()) == (True, "medium")
+    finally:
+        torch.backends.cudnn.allow_tf32 = before[0]
+        torch.set_float32_matmul_precision(before[1])
+    assert seen == {(False, "highest")}
+
+
+def test_recurrent_module_does_not_move_perturbed_parameters() -> None:
+    """On a GPU it moves them to one block whenever it is called with others, as by turns in two precisions."""
+    moved: list[nn.Module] = []
+
+    class Noting(nn.LSTM):
+        def flatten_parameters(self) -> None:
+            moved.append(self)
+
+    model = Noting(3, 4)
+    refs, weights = model._flat_weight_refs, model._flat_weights
+    moved.clear()
+    assert gradvet.check(model, torch.randn(5, 2, 3), seed=0, points=None).verdict is gradvet.Verdict.PASS
+    assert not moved
+    assert model._flat_weight_refs is refs
+    assert model._flat_weights is weights
+    model.flatten_parameters()
+    assert moved == [model]

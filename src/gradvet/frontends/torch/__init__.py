@@ -26,7 +26,7 @@ from gradvet.frontends.torch.points import PointSource, generated_points
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.random_state import preserved_rng
-from gradvet.frontends.torch.reference import reference_problem
+from gradvet.frontends.torch.reference import may_round_products, reference_problem
 from gradvet.frontends.torch.second_order import second_order_problem
 from gradvet.frontends.torch.shapes import generated_shapes
 from gradvet.frontends.torch.validation import nested_tensors
@@ -114,7 +114,7 @@ class TorchFrontend:
         return False
 
     def preserved_state(self, function: Any, arguments: Sequence[Any]) -> AbstractContextManager[None]:
-        return preserved_state(function, nested_tensors(arguments))
+        return preserved_state(function, nested_tensors(arguments), full_float32=True)
 
     def preserved_random_state(self) -> AbstractContextManager[None]:
         return preserved_rng()
@@ -128,6 +128,8 @@ class TorchFrontend:
     def notes(self, problem: Problem) -> Iterator[str]:
         yield from _own(problem).binding.notes
         yield from _own(problem).output_notes
+        if may_round_products(_own(problem)):
+            yield "torch's own products of float32 numbers ran in full precision, not in TF32"
         yield from sparse_semantics.remarks(_own(problem))
 
     def add_note(self, error: Exception, arguments: Sequence[Any], masked: bool) -> None:

@@ -41,7 +41,7 @@ class PreservedState:
     It is entered twice, as `with state, state:`. An exception such as KeyboardInterrupt may come at any line, also
     while the state is restored; the outer exit then restores it once more.
 
-    - process: grad mode, default dtype, autocast, anomaly mode, deterministic algorithms, warnings filters, the
+    - process: grad mode, default dtype, autocast, TF32, anomaly mode, deterministic algorithms, warnings filters, the
       profiling function, open modes, transforms and levels of dual numbers, random generators;
     - arguments: values, `.grad`, `requires_grad`;
     - modules that the function refers to: training mode, buffers, and for each parameter which tensor it is, its
@@ -49,8 +49,9 @@ class PreservedState:
     - other tensors that it refers to: `.grad`, `requires_grad`.
     """
 
-    def __init__(self, function: Any, arguments: Sequence[Any]) -> None:
-        """`function` may be a tuple of all objects that the check may call."""
+    def __init__(self, function: Any, arguments: Sequence[Any], *, full_float32: bool = False) -> None:
+        """`function` may be a tuple of all objects that the check may call; `full_float32`: without TF32 inside."""
+        self._full_float32 = full_float32
         self._process = ProcessState()
         self._random = RandomState()
         given = [argument for argument in arguments if isinstance(argument, Tensor)]
@@ -68,6 +69,10 @@ class PreservedState:
 
     def __enter__(self) -> None:
         self._is_restored = False
+        for module in self._modules:
+            module.keep_memory()
+        if self._full_float32:
+            _set_tf32((False, "highest"))
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         if not self._is_restored:
@@ -94,9 +99,12 @@ def _gradients(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor | None, b
     return [(t, t.grad, t.requires_grad) for t in tensors if t.is_leaf or t.retains_grad]
 
 
-def preserved_state(function: Any, arguments: Sequence[Any]) -> PreservedState:
-    """The state to restore after calls of a function, or of several in a tuple, with these arguments."""
-    return PreservedState(function, arguments)
+def preserved_state(function: Any, arguments: Sequence[Any], *, full_float32: bool = False) -> PreservedState:
+    """The state to restore after calls of a function, or of several in a tuple, with these arguments.
+
+    `full_float32` switches TF32 off inside: torch's own products of float32 numbers are not rounded to ten bits.
+    """
+    return PreservedState(function, arguments, full_float32=full_float32)
 
 
 class ProcessState:
@@ -134,6 +142,20 @@ def _set_autocast(states: tuple[tuple[bool, torch.dtype], ...]) -> None:
         torch.set_autocast_dtype(device, dtype)
 
 
+def _tf32() -> tuple[bool, str] | None:
+    """Whether cuDNN uses TF32, and the precision of matrix products; None if each kind of operator has its own."""
+    try:
+        return torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    except RuntimeError:  # set by torch's newer interface, which the older one cannot express
+        return None
+
+
+def _set_tf32(state: tuple[bool, str] | None) -> None:
+    if state is not None and _tf32() not in (None, state):
+        torch.backends.cudnn.allow_tf32, precision = state
+        torch.set_float32_matmul_precision(precision)
+
+
 def _anomaly() -> tuple[bool, bool]:
     return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
@@ -147,6 +169,7 @@ SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     (_autocast, _set_autocast),
+    (_tf32, _set_tf32),
     (_anomaly, _set_anomaly),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     (sys.getprofile, sys.setprofile),
@@ -192,18 +215,41 @@ def _memory(tensor: Tensor) -> Tensor:
     return torch.as_strided(data, (reach + 1,), (1,))
 
 
+RECURRENT_ATTRIBUTES = ("flatten_parameters", "_flat_weights", "_flat_weight_refs")
+"""Of a recurrent module: the method that moves its parameters, and those with which it was last called."""
+
+
+def _as_they_are() -> None:
+    """Leaves parameters where they are in memory."""
+
+
 class _ModuleState:
     """Training mode, parameters and buffers of one module, without those of its children."""
 
-    __slots__ = ("_buffers", "_module", "_parameters", "_training")
+    __slots__ = ("_attributes", "_buffers", "_module", "_parameters", "_training")
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self._training = module, module.training
         self._parameters = dict(private.parameters_of(module))
         self._buffers = {name: _Copy.of(buffer) for name, buffer in private.buffers_of(module).items()}
+        kept = RECURRENT_ATTRIBUTES if isinstance(module, nn.RNNBase) else ()
+        self._attributes = {name: vars(module)[name] for name in kept if name in vars(module)}
+
+    def keep_memory(self) -> None:
+        """No recurrent module moves parameters to other memory when it is called with others than last time.
+
+        It would move them while they are perturbed, and backward passes recorded before would see those values.
+        """
+        if isinstance(self._module, nn.RNNBase):
+            vars(self._module)[RECURRENT_ATTRIBUTES[0]] = _as_they_are
+            warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
 
     def restore(self) -> None:
         module = self._module
+        if isinstance(module, nn.RNNBase):
+            for name in RECURRENT_ATTRIBUTES:
+                vars(module).pop(name, None)
+            vars(module).update(self._attributes)
         if module.training != self._training:
             module.training = self._training
         if self._parameters:
