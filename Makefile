@@ -13,6 +13,8 @@ PATHS := src tests examples docs $(wildcard benchmarks)
 
 # One thread per process: the tests run in parallel already, and small tensors gain nothing from more.
 export OMP_NUM_THREADS ?= 1
+# Tests start processes, which would compile every module again if Python kept no compiled files.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fallbacks gallery slow lint types conformance bench detection mutation format clean docs browser audit scale fuzz
@@ -24,10 +26,10 @@ demo: $(LEAN) ## check a right and a wrong gradient (examples/) and show what gr
 	@$(BIN)/python examples/demo.py
 
 test: $(READY) ## run the tests (WORKERS=2 processes; TORCH=2.6.0 for another torch)
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-gallery: $(READY) ## prove without gradvet that the functions of tests/gallery are right or wrong as they say
-	$(BIN)/python -m pytest -n $(WORKERS) -m gallery tests/gallery
+gallery: $(READY) ## prove without gradvet what the tests assume: which functions are wrong, and what torch's checker says
+	$(BIN)/python -m pytest -n $(WORKERS) -m gallery
 
 slow: $(READY) ## run the tests that measure time or memory of a process: only on a machine without other load
 	$(BIN)/python -m pytest -m slow
@@ -39,8 +41,9 @@ lint: $(VENV)/.lint ## look for unformatted code and doubtful constructs
 	$(BIN)/ruff format --check $(PATHS)
 	$(BIN)/ruff check $(PATHS)
 
-types: $(VENV)/.lint ## check the types of src, strictly
+types: $(READY) ## check the types of src, strictly, and those that users see
 	$(BIN)/mypy --strict src
+	$(BIN)/python -m pytest -m types tests/test_types.py
 
 conformance: $(READY) ## compare with torch's checker over the operators, or over PyTorch's tests in TESTS=<its source> (long)
 	$(BIN)/python -m $(if $(TESTS),tests.differential.torch_tests $(TESTS),tests.differential.run)
@@ -62,9 +65,14 @@ audit: $(READY) ## check PyTorch's operator database and write docs/audit-torch-
 scale: $(READY) ## measure what a million cases need, from the stores of the audit, and write docs/scale.md
 	$(BIN)/python -m benchmarks.scale build/audit/*.db
 
-fuzz: $(READY) ## interrupt checks at random lines, and call them with wrong arguments, for BUDGET seconds each
-	$(BIN)/python -m tests.faults.interruptions $(BUDGET)
-	$(BIN)/python -m tests.faults.arguments $(BUDGET)
+# Each fuzzer makes at least so many trials, however long they take, and draws them from SEED.
+POINTS ?= 0
+SEED ?= 0
+
+fuzz: $(READY) ## interrupt checks at random lines, call them with wrong arguments, read damaged files, for BUDGET seconds each
+	$(BIN)/python -m tests.faults.interruptions $(BUDGET) --points $(POINTS) --seed $(SEED)
+	$(BIN)/python -m tests.faults.arguments $(BUDGET) --points $(POINTS) --seed $(SEED)
+	$(BIN)/python -m tests.faults.files $(BUDGET) --points $(POINTS) --seed $(SEED)
 
 mutation: $(VENV)/.mutation ## change the code of core/ and checks/ here and there, and see whether the tests notice (long)
 	$(BIN)/python -m benchmarks.mutation --jobs $(WORKERS)
@@ -83,13 +91,14 @@ clean: ## remove .venv, caches and build results
 	rm -rf .venv .venv-torch-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find $(PATHS) -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# torch comes first and pinned: left to the resolver it may bring gigabytes of another build.
+# torch comes first and pinned: left to the resolver it may bring gigabytes of another build. Python compiles what is
+# imported; to compile all of torch would take longer than the rest.
 $(LEAN): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	grep -v '^torch==' constraints.txt > $(VENV)/constraints.txt
 	echo "torch==$(or $(TORCH),$(patsubst torch==%,%,$(filter torch==%,$(shell cat constraints.txt))))" >> $(VENV)/constraints.txt
-	$(BIN)/python -m pip install --quiet -c $(VENV)/constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c $(VENV)/constraints.txt -e .
+	$(BIN)/python -m pip install --quiet --no-compile -c $(VENV)/constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-compile -c $(VENV)/constraints.txt -e .
 	@touch $@
 
 # One stamp for each group of tools in pyproject.toml: test, lint, docs, browser, mutation, and dev, which is all of them.

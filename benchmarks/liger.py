@@ -2,64 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeAlias
-
 import torch
 from liger_kernel.transformers import functional as liger
 from torch import Tensor
 from torch.nn import functional as F
 
-Inputs: TypeAlias = tuple[Any, ...]
-
-
-class Draw:
-    """Random tensors of one dtype on one device."""
-
-    def __init__(self, dtype: torch.dtype, device: str, seed: int) -> None:
-        self._dtype, self._device = dtype, device
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def constant(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Normal numbers without a gradient."""
-        return self.placed(torch.randn(shape, generator=self._generator), dtype)
-
-    def placed(self, values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        return values.to(self._device, dtype or self._dtype)
-
-    def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        return self.constant(*shape, dtype=dtype).requires_grad_()
-
-    def weights(self, *shape: int) -> Tensor:
-        """Numbers around 1."""
-        return self.placed(1.0 + 0.2 * torch.randn(shape, generator=self._generator)).requires_grad_()
-
-    def log_probabilities(self, *shape: int) -> Tensor:
-        return self.placed(torch.log_softmax(torch.randn(shape, generator=self._generator), -1))
-
-    def targets(self, number: int, classes: int) -> Tensor:
-        return torch.randint(classes, (number,), generator=self._generator).to(self._device)
-
-    def angles(self, *shape: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of angles that are equal in both halves of the last dimension."""
-        half = torch.randn(*shape[:-1], shape[-1] // 2, generator=self._generator)
-        both = torch.cat([half, half], -1)
-        return self.placed(both.cos()), self.placed(both.sin())
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A kernel, the same function in plain torch, and how to make its inputs."""
-
-    name: str
-    kernel: Callable[..., Any]
-    eager: Callable[..., Any]
-    build: Callable[[Draw], Inputs]
-
-    def inputs(self, dtype: torch.dtype, device: str, seed: int) -> Inputs:
-        return self.build(Draw(dtype, device, seed))
-
+from benchmarks.kernel_cases import Draw, Entry
 
 EPS = 1e-6
 
@@ -259,7 +207,7 @@ ENTRIES = (
         "poly_norm",
         lambda x, w, b: liger.liger_poly_norm(x, w, b, in_place=False),
         _poly_norm,
-        lambda d: (d.normal(6, 40), d.weights(3), d.normal(1)),
+        lambda d: (d.normal(6, 40), d.weights(3), d.normal()),
     ),
     Entry(
         "modulated_rms_norm",

@@ -1,21 +1,42 @@
-"""Fixtures of all tests: each test starts from a fixed random state of its own."""
+"""Fixtures of all tests: a fixed random state for each test; no limits on time, because a loaded machine is slow."""
 
 from __future__ import annotations
 
 import os
 import random
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# No limit on time, because a loaded machine is slow. The examples are the same in every run.
+# The examples are the same in every run.
 settings.register_profile("gradvet", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gradvet")
 
 PROCESSES = {"plugin", "browser", "suite", "cli", "test_docs.py", "test_examples.py"}
 """Tests that start processes of their own, whose random state a fixture cannot set."""
+
+
+TIME_LIMITS = (
+    "gradvet.api.blame.AUTOMATIC_SECONDS",
+    "gradvet.api.blame.DEFAULT_SECONDS",
+    "gradvet.core.variation_budget.MAX_SECONDS",
+    "gradvet.core.variation_budget.MIN_SECONDS",
+    "gradvet.frontends.torch.blame.pieces.MAX_PIECE_SECONDS",
+    "gradvet.suite.executors.CONNECT_TIMEOUT_SECONDS",
+    "gradvet.suite.processes.OUTPUT_TIMEOUT_SECONDS",
+)
+"""Limits after which gradvet leaves something out. A test of such a limit sets it."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_time_limits() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in TIME_LIMITS:
+            patch.setattr(name, 3600.0)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ does an entry whose breach is gone. The package's own `__init__.py` is tested he
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 import subprocess
@@ -41,7 +42,8 @@ KNOWN_UPWARD_IMPORTS = [
 
 # Top to bottom of core: a module imports only modules that stand above it, for type checkers too.
 CORE_ORDER = (
-    *("spaces", "ledger", "variation_budget", "variants", "problem", "results", "blame", "provenance", "events"),
+    *("documents", "spaces", "variation_budget", "ledger", "variants", "problem", "results", "blame"),
+    *("provenance", "events"),
     *("thresholds", "vectors", "miss_probability", "error_positions", "reference_comparison", "frontend"),
     *("finite_differences", "extrapolation", "scaling", "projections", "context"),
     *("modes", "decision", "gradient_match", "jacobians", "localise", "diagnosis", "neighbourhood", "certificate"),
@@ -97,6 +99,12 @@ ROOT = Path(__file__).parent.parent / "src" / "gradvet"
 
 Sources = Mapping[str, str]  # path below src/gradvet -> text
 TESTS_ROOT = Path(__file__).parent
+
+
+@functools.cache
+def parsed(text: str, path: str) -> ast.Module:
+    """The syntax tree of a source, made once for all rules."""
+    return ast.parse(text, path)
 
 
 def texts_below(root: Path, pattern: str) -> Sources:
@@ -178,14 +186,19 @@ def nodes_for_types_only(tree: ast.AST) -> set[ast.AST]:
 
 def imports(sources: Sources) -> list[Import]:
     modules = frozenset(map(module_name, sources))
-    found = []
-    for path, text in sources.items():
-        tree = ast.parse(text, path)
-        for_types_only = nodes_for_types_only(tree)
-        for node in ast.walk(tree):
-            for target in targets(node, path, modules):
-                found.append(Import(path, getattr(node, "lineno", 0), target, node in for_types_only))
-    return found
+    return [found for path, text in sources.items() for found in imports_of(path, text, modules)]
+
+
+@functools.cache
+def imports_of(path: str, text: str, modules: frozenset[str]) -> tuple[Import, ...]:
+    """The imports of one source, found once for all rules."""
+    tree = parsed(text, path)
+    for_types_only = nodes_for_types_only(tree)
+    return tuple(
+        Import(path, getattr(node, "lineno", 0), target, node in for_types_only)
+        for node in ast.walk(tree)
+        for target in targets(node, path, modules)
+    )
 
 
 # The finders: each gives the breaches of one rule.
@@ -320,7 +333,7 @@ def private_names(sources: Sources) -> list[str]:
     for path, text in sources.items():
         if path.startswith(HOMES_OF_PRIVATE_NAMES):
             continue
-        tree = ast.parse(text, path)
+        tree = parsed(text, path)
         own = names_defined_in(tree)
         for node in ast.walk(tree):
             for name in private_names_in(node):
@@ -391,7 +404,7 @@ def names_changed_in(tree: ast.AST) -> Iterator[str]:
 
 def mutable_state(sources: Sources) -> list[str]:
     """Variables of modules that are empty containers or iterators, or that some module changes."""
-    trees = {path: ast.parse(text, path) for path, text in sources.items()}
+    trees = {path: parsed(text, path) for path, text in sources.items()}
     changed_in = {path: set(names_changed_in(tree)) for path, tree in trees.items()}
     # In other modules a name in lower case may be a variable of a function.
     changed_anywhere = {name for names in changed_in.values() for name in names if name.isupper()}
@@ -418,7 +431,7 @@ def repeated_constants(sources: Sources) -> list[str]:
     """Names of numbers that a second module defines too."""
     defined: dict[str, dict[str, bool]] = {}
     for path, text in sources.items():
-        for name, value in assignments(ast.parse(text, path).body):
+        for name, value in assignments(parsed(text, path).body):
             if name.isupper():
                 defined.setdefault(name, {})[path] = is_number(value)
     return [
@@ -433,13 +446,13 @@ def modules_without_tests(sources: Sources, tests: Sources) -> list[str]:
     named = {
         name
         for path, text in tests.items()
-        for name in re.findall(r"`([\w/]+\.py)`", ast.get_docstring(ast.parse(text, path)) or "")
+        for name in re.findall(r"`([\w/]+\.py)`", ast.get_docstring(parsed(text, path)) or "")
     }
     found = []
     for path, text in sources.items():
         place = PurePosixPath(path)
         beside = (place.parent / f"test_{place.name}").as_posix()
-        if len(ast.parse(text, path).body) > 1 and beside not in tests and path not in named:
+        if len(parsed(text, path).body) > 1 and beside not in tests and path not in named:
             found.append(path)
     return found
 

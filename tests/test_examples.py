@@ -1,4 +1,4 @@
-"""The demonstration, the snippets of the README and the examples of the docstrings run."""
+"""The demonstration and the examples of the docstrings run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 import gradvet
 
 ROOT = Path(__file__).parent.parent
-SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(gradvet.__path__, "gradvet.")
@@ -37,15 +36,6 @@ def test_demonstration_accepts_the_right_gradient_and_refuses_the_wrong_one() ->
     assert "the gradients are wrong" in wrong
     assert "Jacobian mismatch for output 0 with respect to input 0" in wrong
     assert re.search(r"worst: d output 0 \[\d, \d\] / d input 0 \[\d, \d\]", wrong)
-
-
-def test_snippets_of_the_readme_run(tmp_path: Path) -> None:
-    snippets = SNIPPET.findall((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert len(snippets) >= 2
-    script = tmp_path / "readme.py"
-    script.write_text("\n".join(snippets), encoding="utf-8")
-    answer = run(script)
-    assert answer.returncode == 0, answer.stderr
 
 
 @pytest.mark.parametrize("name", MODULES)

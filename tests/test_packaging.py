@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import runpy
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +36,24 @@ def test_oldest_torch_is_tested() -> None:
     assert f'torch: ["{oldest}.0", ""]' in WORKFLOW
 
 
-def test_links_of_the_readme_work_outside_the_repository() -> None:
-    targets = re.findall(r"\]\(([^)]+)\)", (ROOT / PROJECT["readme"]).read_text())
-    home = PROJECT["urls"]["Homepage"]
-    assert [one for one in targets if not one.startswith("https://")] == []
-    inside = [re.sub(r"^.*/(blob|raw)/main/", "", one) for one in targets if one.startswith(home)]
-    assert [one for one in inside if not (ROOT / one).exists()] == []
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TARGET = re.compile(r"\]\(([^)]+)\)")
+
+
+def test_links_of_the_readme_lead_to_files_of_the_repository() -> None:
+    targets = TARGET.findall(README)
+    assert len(targets) > 5
+    assert [one for one in targets if not (ROOT / one).exists()] == []
+
+
+def test_package_index_gets_the_readme_without_links_into_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    interface = types.ModuleType("interface")
+    interface.MetadataHookInterface = object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", interface)
+    text = runpy.run_path(str(ROOT / "hatch_build.py"))["description"](README)
+    assert TARGET.findall(text) == []
+    assert "quickstart, how to read a report" in " ".join(text.split())
+    assert len(text) > 0.8 * len(README)
 
 
 def test_demo_needs_no_tools_of_developers() -> None:

@@ -13,7 +13,7 @@ FIRST = (
     "reverse",
     "forward",
     "duality",
-    "cotangents",
+    "grad_outputs",
     "frozen",
     "layouts",
     "linearity",

@@ -79,6 +79,8 @@ if not TYPE_CHECKING:  # a type checker that sees it takes every name for a name
         if name not in _HOMES:
             raise AttributeError(f"module 'gradvet' has no attribute {name!r}")
         importlib.import_module("gradvet.reports")  # from here on a report can show itself in a notebook
+        # The package before its module: threads that import both in different orders would see them half imported.
+        importlib.import_module(f"gradvet.{_HOMES[name].partition('.')[0]}")
         value = globals()[name] = getattr(importlib.import_module(f"gradvet.{_HOMES[name]}"), name)
         return value
 

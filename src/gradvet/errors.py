@@ -20,6 +20,10 @@ class DerivativeError(RuntimeError):
     """The user's derivative raised, where the function itself did not; the cause is the exception itself."""
 
 
+class OtherValuesError(RuntimeError):
+    """The function returns other values for the same numbers under other conditions."""
+
+
 class UnsupportedError(NotImplementedError):
     """An operator of the framework's own has no derivative for what it was given."""
 

@@ -221,7 +221,7 @@ def test_inputs_without_anything_to_differentiate_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"modes": ("sideways",)}, {"checks": ["everything"]}, {"order": 3}, {"checks": {"nothing": False}}]
+    "settings", [{"modes": ("sideways",)}, {"checks": ["everything"]}, {"order": 6}, {"checks": {"nothing": False}}]
 )
 def test_unknown_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidProblemError):
@@ -233,7 +233,7 @@ def test_checks_are_switched_by_name() -> None:
     assert {finding.check for finding in only.findings} == {"reverse"}
     without = gradvet.check(torch.sin, inputs(3), checks={"checkpoint": False})
     assert "checkpoint" not in {finding.check for finding in without.findings}
-    assert "cotangents" in {finding.check for finding in without.findings}
+    assert "grad_outputs" in {finding.check for finding in without.findings}
 
 
 def test_captured_tensors_are_moved_in_place() -> None:
@@ -431,8 +431,8 @@ def test_bytes_that_are_spent_leave_inputs_out_and_say_which_share() -> None:
     assert "reverse" in failed(gradvet.check(function, (small, large)))
 
 
-def test_one_wrong_entry_among_a_million_costs_few_evaluations() -> None:
-    x = inputs(1000, 1000)
+def test_one_wrong_entry_among_very_many_costs_few_evaluations() -> None:
+    x = inputs(640, 200)
 
     def change(gradient: Tensor) -> Tensor:
         gradient = gradient.clone()

@@ -8,7 +8,7 @@ import pytest
 
 import gradvet
 from gradvet.core.results import Report, Verdict
-from tests.gallery import RIGHT, WRONG
+from tests.gallery import RIGHT, WRONG, right_autocast, right_training
 from tests.gallery.case import Case
 
 DEGENERATE = frozenset({"exponential_by_eigenvectors_of_unseen_zero"})
@@ -44,9 +44,15 @@ def report_on(case: Case, order: int) -> Report:
         return gradvet.check(*case.build(), order=order, seed=20, accuracy=case.accuracy or 0.0)
 
 
+PASSING = frozenset(case.name for case in (*right_autocast.CASES, *right_training.CASES) if not case.accuracy)
+"""Right functions of mixed precision and of training, which the float64 reference decides."""
+
+
 @pytest.mark.parametrize("case", RIGHT, ids=str)
 def test_right_function_is_not_failed(case: Case) -> None:
-    assert report_on(case, 1).failures == ()
+    report = report_on(case, 1)
+    assert report.failures == ()
+    assert report.passed or case.name not in PASSING
 
 
 @pytest.mark.parametrize(

@@ -100,3 +100,13 @@ def test_narrow_window_needs_no_sideways_scrolling(page: Any) -> None:
     page.set_viewport_size({"width": 380, "height": 800})
     page.wait_for_function("document.documentElement.scrollWidth <= 380")
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
+
+
+def test_numbers_are_not_broken_into_lines_on_a_phone(page: Any) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    lines = """cell => { const range = document.createRange(); range.selectNodeContents(cell);
+        return new Set([...range.getClientRects()].map(box => Math.round(box.top))).size }"""
+    cells = page.locator(".entries:visible tbody td:nth-child(3), .entries:visible tbody td:nth-child(5)")
+    assert cells.count() > 0
+    assert [cells.nth(number).evaluate(lines) for number in range(cells.count())] == [1] * cells.count()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -55,7 +55,7 @@ def test_reproducible_derivative_passes() -> None:
 def test_derivative_that_differs_between_passes_fails(relative: bool) -> None:
     (finding,) = drop_in_findings(lambda x: Jitter.apply(x, 1e-9, relative))
     assert (finding.check, finding.verdict) == ("determinism", Verdict.FAIL)
-    assert finding.headline.startswith("two backward passes with the same cotangent differ by ")
+    assert finding.headline.startswith("two backward passes with the same grad_output differ by ")
     assert 0.05e-9 < finding.facts["spread"] < 3e-9
     assert finding.facts["tolerance"] == 0.0
 

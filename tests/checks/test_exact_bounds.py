@@ -155,7 +155,7 @@ EXACT = {check.name: check.run for check in catalogue.EXACT}
 NUMBERS = [
     "determinism",
     "linearity",
-    "cotangents",
+    "grad_outputs",
     "mutation",
     "interleaving",
     "batched",

@@ -47,7 +47,7 @@ def reverse_findings(function: Any) -> list[Finding]:
 
 def test_missing_cotangents_that_count_as_zero_pass_all_together_and_one_by_one() -> None:
     findings = reverse_findings(lambda x: Pair.apply(x, "zero"))
-    assert [(finding.check, finding.verdict) for finding in findings] == [("undefined cotangents", Verdict.PASS)] * 3
+    assert [(finding.check, finding.verdict) for finding in findings] == [("undefined grad_output", Verdict.PASS)] * 3
     assert [finding.headline for finding in findings] == [
         "a grad_output of None for output 0, output 1 counts as zero",
         "a grad_output of None for output 0 counts as zero",
@@ -185,7 +185,7 @@ def zero_findings(function: Any, *, masked: bool = False, check: CheckFunction =
 def test_derivative_that_is_proportional_to_its_cotangent_passes(check: CheckFunction) -> None:
     for function in (torch.sin, lambda x: (x.sin(), x.sum()), lambda x: x[:1] * 0.0):
         assert zero_findings(function, check=check) == [
-            Finding("zero cotangent", Verdict.PASS, "a zero grad_output gives a zero gradient")
+            Finding("zero grad_output", Verdict.PASS, "a zero grad_output gives a zero gradient")
         ]
 
 
@@ -193,7 +193,7 @@ def test_derivative_that_is_proportional_to_its_cotangent_passes(check: CheckFun
 def test_smallest_constant_in_a_derivative_fails(check: CheckFunction) -> None:
     for amount in (1e-2, 1e-12):
         (finding,) = zero_findings(lambda x, amount=amount: Additive.apply(x, amount), check=check)
-        assert (finding.check, finding.verdict) == ("zero cotangent", Verdict.FAIL)
+        assert (finding.check, finding.verdict) == ("zero grad_output", Verdict.FAIL)
         assert finding.facts == {"largest": amount}
         assert finding.headline == f"a zero grad_output gives a gradient of size {amount:.3g}"
 

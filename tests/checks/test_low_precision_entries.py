@@ -9,6 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import gradvet
+from gradvet.core.results import Verdict
+from tests.gallery import RIGHT
+from tests.gallery.right_precision import capped, with_tiny_cap
 
 
 class NearKinks(nn.Module):
@@ -54,3 +57,26 @@ def test_wrong_gradient_in_float32_alone_fails_beside_kinks() -> None:
     x = torch.randn(1, 8)
     report = gradvet.check(NearKinks(x, spoiled=0.5), x, seed=1, checks=["precision"], blame=False)
     assert [finding.check for finding in report.failures] == ["precision"]
+
+
+FEW_ENTRIES = ("minimum_with_a_tiny_number_in_float32", "chain_of_scalar_activations_in_bfloat16")
+
+
+@pytest.mark.parametrize("case", [case for case in RIGHT if case.name in FEW_ENTRIES], ids=str)
+def test_few_entries_with_much_roundoff_around_them_pass(case: Any) -> None:
+    assert gradvet.check(*case.build(), seed=20).verdict is Verdict.PASS
+
+
+def test_lost_gradient_of_a_tiny_input_in_float32_alone_does_not_pass() -> None:
+    def lost(x: Tensor, cap: Tensor) -> Tensor:
+        return capped(x, Lost.apply(cap, 0.0 if cap.dtype is torch.float32 else 1.0))
+
+    assert gradvet.check(lost, with_tiny_cap(), seed=20).verdict is not Verdict.PASS
+
+
+def test_entry_whose_terms_cancel_for_some_cotangents_passes() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 50, generator=generator).to(torch.bfloat16).requires_grad_()
+    shift = torch.tensor(0.25, dtype=torch.bfloat16, requires_grad=True)
+    for seed in range(5):
+        assert gradvet.check(lambda x, shift: torch.tanh(x - shift), (x, shift), seed=seed).verdict is Verdict.PASS

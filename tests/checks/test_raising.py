@@ -53,7 +53,7 @@ def test_backward_that_raises_does_not_matter_if_only_forward_mode_was_asked_for
 
 def test_backward_that_raises_for_a_transposed_cotangent_says_so() -> None:
     failures = checked(viewing).failures
-    assert [finding.check for finding in failures] == ["cotangents"]
+    assert [finding.check for finding in failures] == ["grad_outputs"]
     assert "transposed in memory" in failures[0].headline
 
 

@@ -96,3 +96,38 @@ def test_headline_names_the_second_derivative() -> None:
     report = gradvet.check(Detached, torch.linspace(0.5, 2.0, 4, dtype=torch.float64), order=2, modes=["reverse"])
     headlines = [finding.headline for finding in report.failures]
     assert any(one.startswith("the second derivative (reverse-over-reverse) disagrees") for one in headlines)
+
+
+def sine_whose_third_derivative_is(factor: float) -> Callable[[Tensor], Tensor]:
+    """The sine; each rule differentiates by the next one, and the last has a factor."""
+    last = with_vjp(torch.sin, lambda dy, x: dy * x.cos() * factor)
+    second = with_vjp(torch.cos, lambda dy, x: -dy * last(x))
+    return with_vjp(torch.sin, lambda dy, x: dy * second(x))
+
+
+@pytest.mark.parametrize("order", [3, 4])
+def test_derivatives_of_higher_order_of_smooth_functions_pass(order: int) -> None:
+    x = torch.linspace(0.2, 1.3, 4, dtype=torch.float64)
+    for func in (torch.sin, torch.nn.functional.gelu, lambda x: x**2, sine_whose_third_derivative_is(1.0)):
+        report = gradvet.check(func, x, order=order, seed=1)
+        assert report.verdict is Verdict.PASS
+        orders = [finding.facts["order"] for finding in report.findings if finding.check == "higher-order"]
+        assert orders == list(range(3, order + 1))
+        assert f"given, order {order}" in {row.precision for row in report.ledger}
+
+
+def test_wrong_third_derivative_is_found_at_order_three_alone() -> None:
+    x = torch.linspace(0.2, 1.3, 4, dtype=torch.float64)
+    wrong = sine_whose_third_derivative_is(1.1)
+    assert gradvet.check(wrong, x, order=2, seed=1).passed
+    (finding,) = gradvet.check(wrong, x, order=4, seed=1).failures
+    assert (finding.check, finding.facts["order"]) == ("higher-order", 3)
+    assert finding.headline.startswith("the derivative of order 3 disagrees with finite differences")
+    assert "The ratio is 1.1 everywhere" in finding.advice
+
+
+def test_higher_orders_are_left_out_where_the_second_derivative_is_wrong() -> None:
+    wrong = with_vjp(torch.sin, lambda dy, x: dy * x.detach().cos())
+    report = gradvet.check(wrong, torch.linspace(0.2, 1.3, 4, dtype=torch.float64), order=3, seed=1)
+    assert "reverse-over-reverse" in {finding.check for finding in report.failures}
+    assert [finding.verdict for finding in report.findings if finding.check == "higher-order"] == [Verdict.SKIPPED]

@@ -44,6 +44,20 @@ def test_exit_code_is_that_of_the_worst_change(
     assert capsys.readouterr().out.splitlines()[0] == line
 
 
+def test_case_that_died_in_both_runs_makes_them_incomplete(capsys: pytest.CaptureFixture[str]) -> None:
+    write("old.db", None)
+    write("new.db", None)
+    assert exit_code("compare", "old.db", "new.db") == 2
+    assert "incomplete: 1 of 1 cases in new.db have no result" in capsys.readouterr().out
+
+
+def test_case_that_is_gone_makes_the_new_run_incomplete(capsys: pytest.CaptureFixture[str]) -> None:
+    write("old.json", passed("f"))
+    json_files.save([passed("g")], "new.json")
+    assert exit_code("compare", "old.json", "new.json") == 2
+    assert "gone: 1" in capsys.readouterr().out
+
+
 def test_case_that_has_no_verdict_any_more_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     write("old.db", passed("f"))
     write("new.db", None)

@@ -144,3 +144,10 @@ def test_comparison_of_all_entries_is_announced_on_a_terminal(monkeypatch: pytes
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert gradvet.gradcheck(torch.sin, leaf(300), atol=0.0)
     assert said == ["due"]
+
+
+@MODES
+def test_second_order_of_a_cast_to_complex32_is_refused_as_by_torch(fast_mode: bool) -> None:
+    """Tensors of this type cannot be compared by `torch.equal`."""
+    with pytest.raises(gradvet.GradcheckError, match="Jacobian mismatch"):
+        gradvet.gradgradcheck(lambda x: x.to(torch.complex32), leaf(6), fast_mode=fast_mode)

@@ -1,5 +1,7 @@
 """Runs every test that asks for a `checker` with gradvet and with torch, in slow and in fast mode.
 
+Those with torch show that the tests describe what torch does. They are part of `make gallery`, not of `make test`.
+
 `upstream_differs("why")` leaves torch out of a test: torch does something else there, and gradvet is to do it right.
 `upstream_differs("why", mode="fast")` leaves it out in that mode alone.
 """
@@ -19,11 +21,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "checker" in metafunc.fixturenames:
-        variants = [(name, mode) for name in LIBRARIES for mode in MODES if not _differs(metafunc, name, mode)]
-        metafunc.parametrize("checker", variants, ids="-".join, indirect=True)
+        variants = [
+            pytest.param((name, mode), id=f"{name}-{mode}", marks=_marks(name))
+            for name in LIBRARIES
+            for mode in MODES
+            if not _differs(metafunc, name, mode)
+        ]
+        metafunc.parametrize("checker", variants, indirect=True)
     elif "implementation" in metafunc.fixturenames:
-        names = [name for name in LIBRARIES if not _differs(metafunc, name, None)]
+        names = [pytest.param(name, marks=_marks(name)) for name in LIBRARIES if not _differs(metafunc, name, None)]
         metafunc.parametrize("implementation", names, indirect=True)
+
+
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.gallery] if name == "torch" else []
 
 
 def _differs(metafunc: pytest.Metafunc, name: str, mode: str | None) -> bool:

@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+import gradvet
 from gradvet.core.confirmation import is_confirmed
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, Reason
 from gradvet.core.results import Verdict
 from tests.core.contexts import Elementwise, context_of, point
-from tests.functions import with_derivative
+from tests.functions import with_derivative, with_gradients_changed
 
 
 def failure(context: Context, reason: Reason, row: int = 0, column: int = 0) -> Decision:
@@ -108,3 +109,22 @@ def test_error_of_one_tied_element_is_confirmed_only_if_all_of_them_together_are
 
     assert not found(1.0)
     assert found(2.0)
+
+
+def test_product_of_extremes_of_ties_does_not_fail_and_a_doubled_one_does() -> None:
+    def extremes(x: Tensor) -> Tensor:
+        return x.max(-1).values * torch.atan(x.min(-1).values)
+
+    doubled = with_gradients_changed(extremes, lambda gradients, _: [2.0 * gradients[0]])
+    tied = point(-0.1, -0.1, -0.1)
+    assert gradvet.check(extremes, tied, seed=1).verdict is not Verdict.FAIL
+    assert gradvet.check(doubled, tied, seed=1).verdict is Verdict.FAIL
+
+
+def test_very_certain_loss_does_not_fail() -> None:
+    def loss(x: Tensor) -> Tensor:
+        return torch.nn.functional.binary_cross_entropy_with_logits(x, torch.ones_like(x), reduction="none")
+
+    lost = with_gradients_changed(loss, lambda gradients, _: [0.0 * gradients[0]])
+    assert gradvet.check(loss, point(50.0, 60.0, 45.0), seed=1).verdict is not Verdict.FAIL
+    assert gradvet.check(lost, point(5.0, 6.0, 4.5), seed=1).verdict is Verdict.FAIL

@@ -82,3 +82,29 @@ def test_median_of_ties_is_not_accused(dtype: torch.dtype) -> None:
         x = (2.0 * inputs(dtype, 42).reshape(6, 7)).round() / 2.0
     context = context_of(lambda x: x.median(-1).values, x.requires_grad_())
     assert SlopeTest(context, REVERSE).run().verdict is not Verdict.FAIL
+
+
+@HALF
+def test_saturated_output_does_not_fail(dtype: torch.dtype) -> None:
+    x = torch.tensor([8.25, -9.5, 7.0], dtype=dtype, requires_grad=True)
+    context = context_of(lambda x: torch.erf(x.float()).to(x.dtype), x)
+    assert SlopeTest(context, REVERSE).run().verdict is not Verdict.FAIL
+
+
+@HALF
+def test_gradient_lost_behind_an_offset_does_not_pass(dtype: torch.dtype) -> None:
+    lost = with_vjp(lambda x: 4000.0 + x, lambda v, x: torch.zeros_like(x))
+    context = context_of(lost, inputs(dtype, 12))
+    assert SlopeTest(context, REVERSE).run().verdict is not Verdict.PASS
+
+
+@HALF
+def test_gradient_of_roundoff_does_not_fail(dtype: torch.dtype) -> None:
+    def cancelled(x: Tensor) -> Tensor:
+        return (x.float().softmax(-1) @ torch.ones(7)).to(x.dtype)
+
+    def vjp(v: Tensor, x: Tensor) -> Tensor:
+        return (v * torch.sin(1e4 * x.float())).to(x.dtype) * torch.finfo(x.dtype).eps
+
+    context = context_of(with_vjp(cancelled, vjp), inputs(dtype, 7))
+    assert SlopeTest(context, REVERSE).run().verdict is not Verdict.FAIL

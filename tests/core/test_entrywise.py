@@ -13,7 +13,7 @@ from torch import Tensor
 from gradvet.core.entrywise import FORWARD, MAX_KEPT_ENTRIES, REVERSE, Comparison, Pair, ToleranceMode, _blocks
 from gradvet.core.jacobians import BLOCK
 from gradvet.core.spaces import Leaf, Space
-from gradvet.frontends.torch.coordinates import Dense
+from gradvet.frontends.torch.layouts.strided import Dense
 from gradvet.options import Tolerance
 
 ABSOLUTE, RELATIVE = 1e-3, 1e-1

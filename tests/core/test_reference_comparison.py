@@ -123,6 +123,38 @@ def test_doubled_entry_is_named_with_both_values() -> None:
     assert found.evidence == "wrong in 1 of 270 entries"
 
 
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+def test_gradient_of_equal_entries_may_have_the_rounding_error_of_one(dtype: torch.dtype) -> None:
+    """Such as that of a mean: a third is rounded alike everywhere, before and after it is multiplied."""
+    eps = torch.finfo(dtype).eps
+    truth = torch.stack([torch.full((7, 40), number / 3.0, dtype=torch.float64) for number in (1.0, 0.9, 1.3, 0.7)])
+    plain = rounded(truth, dtype) - truth
+    right = with_plain(truth.to(dtype).double() * (1.0 + 0.4 * eps), truth, plain.abs()[None])
+    assert judged(right, dtype).status is Status.AS_ACCURATE
+    assert judged(replace(right, found=right.found * (1.0 + 4.0 * eps)), dtype).status is Status.WRONG
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_entry_next_to_a_kink_does_not_hide_a_wrong_one_in_its_row(dtype: torch.dtype) -> None:
+    right = samples_of((7, 40), dtype, 0)
+    right.response[:, 2, 5] = 2.0 * right.truth.abs().max()
+    right.found[:, 2, 5] *= -1.0
+    assert judged(right, dtype).status is Status.AS_ACCURATE
+    right.found[:, 2, 30] *= 2.0
+    found = judged(right, dtype)
+    assert (found.status, found.index) == (Status.WRONG, 2 * 40 + 30)
+
+
+def test_error_of_few_bars_is_doubtful_in_a_tensor_of_few_entries() -> None:
+    """Such as a bias whose gradient is a sum of partial sums in float16."""
+    truth = torch.tensor([[29.4258, 31.2, 28.7, 30.1, 33.3, 27.9]], dtype=torch.float64)
+    plain = torch.full_like(truth, 0.0157)
+    found = truth.clone()
+    found[0, 0] = 29.5
+    sample = Samples(found, truth, plain, plain, torch.zeros_like(truth))
+    assert judged(sample, torch.float16).status is Status.LESS_ACCURATE
+
+
 def test_row_with_small_errors_of_one_sign_is_wrong() -> None:
     right = samples_of((40, 256), torch.bfloat16, 0)
     wrong = right.found.clone()
@@ -157,6 +189,15 @@ def test_products_in_tf32_are_less_accurate_but_not_wrong() -> None:
     noise = 2.0**-11 * right.truth.abs() * torch.randn_like(right.truth)
     found = judged(replace(right, found=right.truth + noise), torch.float32)
     assert found.status is Status.LESS_ACCURATE, found
+
+
+def test_products_that_are_cut_off_to_tf32_are_less_accurate_but_not_wrong() -> None:
+    """Cutting off makes every number smaller, so that the entries share a factor."""
+    right = samples_of((50, 40), torch.float32, 0)
+    lost = 2.0**-10 * (torch.rand_like(right.truth) + torch.rand_like(right.truth) + torch.rand_like(right.truth))
+    found = judged(replace(right, found=right.truth * (1.0 - lost)), torch.float32)
+    assert found.status is Status.LESS_ACCURATE, found
+    assert judged(replace(right, found=right.truth * (0.995 - lost)), torch.float32).status is Status.WRONG
 
 
 def test_error_within_the_accuracy_by_design_passes() -> None:

@@ -320,7 +320,14 @@ def test_document_whose_findings_were_emptied_does_not_pass() -> None:
     assert Report.from_dict(document()).verdict is Verdict.PASS
     emptied = Report.from_dict(document(findings=[]))
     assert emptied.verdict is Verdict.INCONCLUSIVE
-    assert "no finding says that the elements in the ledger agree" in str(emptied)
+    assert "the report does not say with which result" in str(emptied)
+
+
+def test_undecided_direction_is_explained_by_its_finding_alone() -> None:
+    noisy = Finding("reverse", Verdict.INCONCLUSIVE, "the differences are too noisy to decide (reverse mode)")
+    text = str(report((noisy,)))
+    assert "too noisy to decide" in text
+    assert "not a pass" not in text
 
 
 # What a report offers.

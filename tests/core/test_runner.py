@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+import gradvet
 from gradvet.core.context import Context
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.core.runner import CheckFunction, make_report, run_checks, run_until_failure
 from gradvet.errors import DerivativeError, GradientError, InvalidProblemError
 from tests.core.contexts import context_of, point
+from tests.functions import with_vjp
 
 from .wrong_jacobians import context_at, numbers
 
@@ -128,3 +130,11 @@ def test_invalid_problem_is_raised_and_a_spent_budget_is_reported() -> None:
     (finding,) = run_checks(spent, {"values": check}, lambda error: True)
     assert (finding.check, finding.verdict) == ("values", Verdict.SKIPPED)
     assert finding.headline == "the time budget was spent"
+
+
+@pytest.mark.parametrize("check", ["forward", "batched"])
+def test_what_an_autograd_function_lacks_is_said_in_few_words(check: str) -> None:
+    report = gradvet.check(with_vjp(torch.sin, lambda dy, x: dy * x.cos()), torch.ones(3, dtype=torch.float64), seed=1)
+    reasons = {one.headline for one in report.findings if one.check == check and one.verdict is Verdict.SKIPPED}
+    assert "the autograd.Function has no jvp, which forward mode needs" in reasons
+    assert not any("For more details" in reason for reason in reasons)

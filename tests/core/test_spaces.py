@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gradvet.core.spaces import Leaf, Space
-from gradvet.frontends.torch.coordinates import Dense
+from gradvet.frontends.torch.layouts.strided import Dense
 
 HOME = torch.device("cpu")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,17 @@ class TestExample(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "The above quantities"):
             gradcheck(lambda x: x + 2 * x.detach(), self.x, fast_mode=True)
 
+    def helper(self):
+        return gradcheck(torch.cos, self.x)
+
+    def test_by_a_helper(self):
+        self.assertTrue(self.helper())
+
     def test_without_call(self):
-        pass
+        "Mentions gradcheck."
+
+    def test_of_something_else(self):
+        raise AssertionError("not run")
 """
 
 
@@ -47,15 +57,27 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_tests_that_call_the_checker_run_with_both(tree: Path) -> None:
-    found, summary = torch_tests.run_file(tree / "test", tree / "test" / "test_example.py", [], 120.0)
+    found, summary = torch_tests.run_file(tree / "test", tree / "test" / "test_example.py", [], 3600.0)
     ends = {test["name"].split("::")[-1]: (test["torch"]["outcome"], test["gradvet"]["outcome"]) for test in found}
-    assert summary.startswith("4 passed")
+    assert summary.startswith("5 passed, 1 deselected")
     assert ends["test_both_pass"] == ends["test_both_refuse"] == ("passed", "passed")
+    assert ends["test_by_a_helper"] == ("passed", "passed")
     assert "test_without_call" not in ends
     assert [test["name"].split("::")[-1] for test in found if torch_tests.differs(test)] == ["test_words"]
 
 
+def test_long_run_goes_on_with_tests_that_the_record_lacks(tree: Path, tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    part = [str(tree), "--json", str(record), "--pytest", "-k 'both or words'"]
+    assert torch_tests.main(part) == 1
+    assert torch_tests.main(part[:3]) == 1
+    names = [json.loads(line)["name"].split("::")[-1] for line in record.read_text().splitlines()]
+    assert names == ["test_both_pass", "test_both_refuse", "test_words", "test_by_a_helper"]
+
+
 def test_unexplained_difference_is_status_1(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    once = torch_tests.run_file(tree / "test", tree / "test" / "test_example.py", [], 3600.0)
+    monkeypatch.setattr(torch_tests, "run_file", lambda *settings: once)
     assert torch_tests.main([str(tree)]) == 1
     monkeypatch.setitem(TESTS, "TestExample::test_words", "torch alone says these words")
     assert torch_tests.main([str(tree)]) == 0

@@ -1,20 +1,22 @@
 """PyTorch's own tests on both checkers: `python -m tests.differential.torch_tests PATH [FILE...] [--pytest "ARGS"]`.
 
 PATH is an unpacked source tree of PyTorch, whose version need not be the installed one: helpers of its tests that the
-installed version lacks are taken from the tree. Each test file that mentions gradcheck runs in a process of its own. A
-test runs with torch's checker; if it called the checker, it runs once more with gradvet's. Printed are the tests that
-end differently and the tests in which a call of the checker does, unless `TESTS` explains them; if it does not explain
-one, the command ends with status 1. Results are appended to `--json` as they come, so that a long run can be made in
-parts.
+installed version lacks are taken from the tree. Each test file that mentions gradcheck runs in a process of its own;
+of its tests, those that can reach a function which mentions it. A test runs with torch's checker; if it called the
+checker, it runs once more with gradvet's. Printed are the tests that end differently and the tests in which a call of
+the checker does, unless `TESTS` explains them; if it does not explain one, the command ends with status 1. Results are
+appended to `--json`, and tests that it has are not run again but counted, so that a long run can be made in parts.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import functools
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -23,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,7 +33,7 @@ from typing import Any, ClassVar
 import torch
 
 import gradvet
-from benchmarks.suites import CHECKERS, kind, test_files
+from benchmarks.suites import CHECKERS, is_same, kind, test_files
 from tests.differential.table import TESTS
 
 RECORD = "GRADVET_TORCH_TESTS_RECORD"
@@ -38,6 +41,9 @@ RECORD = "GRADVET_TORCH_TESTS_RECORD"
 
 FILE = "GRADVET_TORCH_TESTS_FILE"
 """Environment variable with that test file."""
+
+KNOWN = "GRADVET_TORCH_TESTS_KNOWN"
+"""Environment variable with the file of results that are there already."""
 
 HELPERS = "torch.testing._internal"
 """The package with the helpers of PyTorch's tests."""
@@ -50,9 +56,9 @@ def main(arguments: list[str] | None = None) -> int:
     wanted = parsed(arguments)
     folder = wanted.path / "test" if (wanted.path / "test").is_dir() else wanted.path
     files = [folder / file for file in wanted.files] or sorted(test_files(folder))
-    tests: list[Test] = []
+    tests = recorded(wanted.json)
     for file in files:
-        found, summary = run_file(folder, file, shlex.split(wanted.pytest), wanted.timeout)
+        found, summary = run_file(folder, file, shlex.split(wanted.pytest), wanted.timeout, wanted.json)
         tests += found
         print(f"{file.relative_to(folder)}: {len(found)} tests call the checker; pytest: {summary}", flush=True)
         for test in filter(differs, found):
@@ -79,7 +85,9 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def run_file(folder: Path, file: Path, more: list[str], timeout: float) -> tuple[list[Test], str]:
+def run_file(
+    folder: Path, file: Path, more: list[str], timeout: float, known: Path | None = None
+) -> tuple[list[Test], str]:
     """The tests of a file that call the checker, and the last line of pytest."""
     with tempfile.TemporaryDirectory() as place:
         record = Path(place) / "tests.jsonl"
@@ -88,6 +96,7 @@ def run_file(folder: Path, file: Path, more: list[str], timeout: float) -> tuple
         settings = {
             RECORD: str(record),
             FILE: str(file),
+            KNOWN: str(known.resolve()) if known else os.devnull,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "OMP_NUM_THREADS": "1",
         }
@@ -105,9 +114,17 @@ def run_file(folder: Path, file: Path, more: list[str], timeout: float) -> tuple
     return [{"file": str(file.relative_to(folder)), **json.loads(line)} for line in found], lines[-1].strip("= ")
 
 
+def recorded(file: Path | None) -> list[Test]:
+    """The tests of a file of results; none if there is no such file."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file and file.exists() else []
+
+
 def differs(test: Test) -> bool:
     """Whether the test, or a call of the checker in it, ends differently."""
-    return any(test["torch"][key] != test["gradvet"][key] for key in ("outcome", "calls"))
+    by_torch, by_gradvet = test["torch"], test["gradvet"]
+    pairs = list(zip(by_torch["calls"], by_gradvet["calls"], strict=False))
+    one_lacks_calls = len(by_torch["calls"]) != len(by_gradvet["calls"])
+    return by_torch["outcome"] != by_gradvet["outcome"] or one_lacks_calls or not all(is_same(*pair) for pair in pairs)
 
 
 def reason_of(test: Test) -> str | None:
@@ -119,7 +136,7 @@ def described(test: Test) -> str:
     both = [test[checker] for checker in CHECKERS]
     ends = ", ".join(f"{checker} {end['outcome']}" for checker, end in zip(CHECKERS, both, strict=True))
     pairs = zip(*(end["calls"] for end in both), strict=False)
-    first = next((f"; call {i}: {' / '.join(pair)}" for i, pair in enumerate(pairs) if len(set(pair)) == 2), "")
+    first = next((f"; call {i}: {' / '.join(pair)}" for i, pair in enumerate(pairs) if not is_same(*pair)), "")
     words = next((f"\n      {end['error']}" for end in both if end["error"]), "")
     explained = f"\n      explained: {reason}" if (reason := reason_of(test)) else ""
     return f"{test['name']}: {ends}{first}{words}{explained}"
@@ -169,10 +186,50 @@ def pytest_configure(config: Any) -> None:
         setattr(module, name, both)
         setattr(torch.autograd, name, both)
     file = Path(os.environ[FILE])
-    for helper in set(re.findall(rf"{re.escape(HELPERS)}\.(common_\w+)", file.read_text())):
-        for folder in file.parents:
-            if (source := folder / HELPERS.replace(".", "/") / f"{helper}.py").exists():
-                supply_missing_names(f"{HELPERS}.{helper}", source)
+    for source in helpers_of(file):
+        supply_missing_names(f"{HELPERS}.{source.stem}", source)
+    supply_placeholders(file)
+
+
+def helpers_of(file: Path) -> list[Path]:
+    """The modules with helpers that a test file imports, in its own tree."""
+    names = sorted(set(re.findall(rf"{re.escape(HELPERS)}\.(common_\w+)", file.read_text())))
+    places = [folder / HELPERS.replace(".", "/") / f"{name}.py" for name in names for folder in file.parents]
+    return [place for place in places if place.exists()]
+
+
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """Leave out tests that have a result, and tests that cannot reach the checker."""
+    if RECORD not in os.environ:
+        return
+    known = {test["name"] for test in recorded(Path(os.environ[KNOWN]))}
+    file = Path(os.environ[FILE])
+    by_name = mentions([file, *helpers_of(file)])
+    chosen = [item for item in items if item.nodeid not in known and by_name.get(_written_name(item), True)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = chosen
+
+
+def _written_name(item: Any) -> str:
+    """The name of the function that a test was made from."""
+    return str(inspect.unwrap(getattr(item.obj, "__func__", item.obj)).__code__.co_name)
+
+
+def mentions(files: list[Path]) -> dict[str, bool]:
+    """For each function by name: whether it, or a function that it names, mentions gradcheck."""
+    texts: dict[str, str] = {}
+    for file in files:
+        text = file.read_text()
+        lines = text.splitlines()
+        owners = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Module | ast.ClassDef)]
+        for node in (child for owner in owners for child in owner.body if isinstance(child, ast.FunctionDef)):
+            written = "\n".join(lines[node.lineno - 1 : node.end_lineno])
+            texts[node.name] = f"{texts.get(node.name, '')}\n{written}"
+    words = {name: set(re.findall(r"\w+", text)) for name, text in texts.items()}
+    found = {name for name, text in texts.items() if "gradcheck" in text}
+    while more := {name for name in words if name not in found and words[name] & found}:
+        found |= more
+    return {name: name in found for name in texts}
 
 
 def supply_missing_names(name: str, source: Path) -> None:
@@ -194,6 +251,20 @@ def supply_missing_names(name: str, source: Path) -> None:
 
     with contextlib.suppress(ImportError):
         importlib.import_module(name).__dict__["__getattr__"] = found
+
+
+def supply_placeholders(file: Path) -> None:
+    """Let a test file be imported though the installed version lacks a function that some of its tests need."""
+
+    def absent(*args: Any, **kwargs: Any) -> None:
+        raise unittest.SkipTest("the installed version lacks this function")
+
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch."):
+            with contextlib.suppress(ImportError):
+                module = importlib.import_module(str(node.module))
+                for name in (alias.name for alias in node.names if not hasattr(module, alias.name)):
+                    setattr(module, name, absent)
 
 
 def pytest_runtest_protocol(item: Any, nextitem: Any) -> bool | None:

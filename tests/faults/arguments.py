@@ -1,4 +1,4 @@
-"""Calls `check`, `assert_gradients` and `numerical_jacobian` with arguments of wrong types and values.
+"""Calls the public functions with arguments of wrong types and values.
 
 `python -m tests.faults.arguments SECONDS` goes on with random combinations for that long.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 
 import gradvet
 from gradvet.errors import InvalidProblemError
+from tests.faults.options import arguments_of_a_fuzzer
 
 
 class Unprintable:
@@ -71,7 +73,14 @@ VALUES: dict[str, Callable[[], Any]] = {
 
 ARGUMENTS = (
     *("kwargs", "argnums", "order", "modes", "masked", "resolution", "power", "accuracy", "budget", "seed", "checks"),
-    *("surrogate", "points", "domain", "compile", "thorough"),
+    *("surrogate", "points", "domain", "compile", "thorough", "reference", "dtypes", "stops", "blame"),
+)
+OF_A_MODEL = ("kwargs", "loss", "order", "stops", "budget", "seed")
+"""Arguments of `blame`; `watch` has those after the first two."""
+
+OF_THE_DROP_IN = (
+    *("eps", "atol", "rtol", "raise_exception", "nondet_tol", "check_undefined_grad", "check_grad_dtypes"),
+    *("check_batched_grad", "fast_mode", "masked"),
 )
 SLOW = {("compile", "True"), ("thorough", "True")}
 """Right values whose checks take long."""
@@ -87,7 +96,7 @@ def complaint(call: Callable[[], object]) -> str:
         call()
     except InvalidProblemError as error:
         text = str(error)
-        return "" if text and "\n" not in text and len(text) < 400 else f"not one sentence: {text!r}"
+        return "" if text and "\n" not in text and len(text) < 450 else f"not one sentence: {text!r}"
     except gradvet.GradientError:
         return ""
     except Exception as error:
@@ -130,11 +139,67 @@ def _is_called(argument: str, name: str) -> bool:
     """Whether the value is called, or makes the function raise: an exception is its own then."""
     if (argument, name) == ("kwargs", "a mapping of names"):
         return True
-    return argument in ("surrogate", "domain") and callable(VALUES[name]())
+    return argument in ("surrogate", "domain", "reference", "loss") and callable(VALUES[name]())
+
+
+def calls_about_models() -> Iterator[tuple[str, Callable[[], object]]]:
+    """Each value for each argument of `blame` and `watch`."""
+    model = torch.nn.Linear(3, 2).double()
+
+    def watched(given: dict[str, Any]) -> object:
+        with gradvet.watch(**given) as step:
+            model(point()).sum().backward()
+        return step.report()
+
+    for name, value in VALUES.items():
+        for argument in OF_A_MODEL:
+            if _is_called(argument, name):
+                continue
+            given = {"seed": 0, argument: value()}
+            yield f"blame, {argument}: {name}", lambda given=given: gradvet.blame(model, point(), **given)
+            if argument in OF_A_MODEL[2:]:
+                yield f"watch, {argument}: {name}", lambda given=given: watched(given)
+        yield f"blame, model: {name}", lambda value=value: gradvet.blame(value(), point())
+        yield f"watch, model: {name}", lambda value=value: watched({"model": value()})
+
+
+def drop_in_complaint(call: Callable[[], object]) -> str:
+    """The same for the drop-in functions, which raise torch's exceptions: gradvet's own code has to raise them."""
+    try:
+        call()
+    except gradvet.GradcheckError:
+        return ""
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        text, place = str(error), traceback.extract_tb(error.__traceback__)[-1]
+        is_own = "gradvet" in place.filename and (place.line or "").startswith("raise ")
+        is_flag = "ambiguous" in text  # the sentence of torch and NumPy about an array in place of a flag
+        return "" if "\n" not in text and (is_own or is_flag) else f"{type(error).__name__}: {text}, at {place}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def drop_in_calls() -> Iterator[tuple[str, Callable[[], object]]]:
+    """Each value for each argument of `gradcheck` and `gradgradcheck`."""
+    for function in (gradvet.gradcheck, gradvet.gradgradcheck):
+        for name, value in VALUES.items():
+            for argument in OF_THE_DROP_IN:
+                given = {argument: value()}
+                label = f"{function.__name__}, {argument}: {name}"
+                yield label, lambda given=given, call=function: call(torch.sin, point().requires_grad_(), **given)
+            if not callable(value()):
+                label = f"{function.__name__}, func: {name}"
+                yield label, lambda value=value, call=function: call(value(), point().requires_grad_())
+            label = f"{function.__name__}, inputs: {name}"
+            yield label, lambda value=value, call=function: call(_at_most_one, value())
 
 
 def _first(value: Any, *others: Any) -> Any:
     return value
+
+
+def _at_most_one(*values: Any) -> Any:
+    return values[:1]
 
 
 def random_call(source: random.Random) -> tuple[str, Callable[[], object]]:
@@ -146,15 +211,15 @@ def random_call(source: random.Random) -> tuple[str, Callable[[], object]]:
     return str(names), lambda: gradvet.check(torch.sin, point(), **given)
 
 
-def main(seconds: float) -> int:
+def main(seconds: float, least: int, seed: int) -> int:
     deadline = time.monotonic() + seconds
-    source, number, found = random.Random(0), 0, 0
+    source, number, found = random.Random(seed), 0, 0
     for label, call in single_calls():
         number += 1
         if what := complaint(call):
             found += 1
             print(f"{label}: {what}", flush=True)
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline or number < least:
         label, call = random_call(source)
         number += 1
         if what := complaint(call):
@@ -165,4 +230,4 @@ def main(seconds: float) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1])))
+    sys.exit(main(*arguments_of_a_fuzzer(__doc__)))

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
@@ -19,14 +21,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import stateless
 
 import gradvet
+from tests.faults.options import arguments_of_a_fuzzer
 from tests.faults.world import differences, world
 
-SOURCE = str(Path(gradvet.__file__).parent)
-FILES = (SOURCE, stateless.__file__, torch.autograd.forward_ad.__file__)
-"""gradvet, and what torch runs to swap parameters and to open a level of dual numbers."""
+FILES = (str(Path(gradvet.__file__).parent), str(Path(torch.__file__).parent), contextlib.__file__)
+"""gradvet, torch, which swaps parameters and opens levels and modes, and the ends of generators in `with`."""
 
 
 class Tracer:
@@ -48,7 +49,9 @@ class Tracer:
             sys.settrace(before)
 
     def _entered(self, frame: FrameType, event: str, argument: Any) -> Any:
-        return self._line if frame.f_code.co_filename.startswith(FILES) else None
+        # A decorator that holds a lock has a line event before the lock is released, where Python delivers no signal.
+        holds_lock = frame.f_code.co_filename == contextlib.__file__ and frame.f_code.co_name == "inner"
+        return self._line if frame.f_code.co_filename.startswith(FILES) and not holds_lock else None
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "line":
@@ -68,6 +71,8 @@ class Case:
     call: Callable[[], object]
     tensors: tuple[Tensor, ...]
     modules: tuple[nn.Module, ...] = ()
+    setting: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+    """The setting in which the call runs."""
 
 
 def _numbers(*shape: int) -> Tensor:
@@ -124,6 +129,125 @@ def of_a_numerical_jacobian() -> Case:
     return Case(lambda: gradvet.numerical_jacobian(module, x), (x,), (module,))
 
 
+class WrongSquare(torch.autograd.Function):
+    """The factor 2 of its derivative is missing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return x * grad_outputs[0]
+
+
+class Net(nn.Module):
+    """A network with a cache, hooks and running statistics; in one of two ways its gradient is wrong."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.fault, self.cache = fault, [0]
+        self.first, self.norm, self.last = nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)
+        self.first.register_forward_hook(lambda module, args, result: None)
+        self.last.weight.register_hook(lambda gradient: None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.cache[0] += 1
+        hidden = self.norm(self.first(x))
+        hidden = WrongSquare.apply(hidden) if self.fault == "function" else hidden * hidden.detach()
+        return self.last(hidden)  # type: ignore[no-any-return]
+
+
+def _trained(net: nn.Module) -> nn.Module:
+    net(_numbers(4, 3)).sum().backward()
+    return net
+
+
+def of_blame_for_a_function() -> Case:
+    """A model in training mode with gradients, whose custom Function is wrong."""
+    net, x = _trained(Net("function").double()), _numbers(4, 3).requires_grad_()
+    return Case(lambda: gradvet.blame(net, x, seed=0), (x,), (net,))
+
+
+def of_blame_for_a_line() -> Case:
+    """The same with a wrong line, which the automatic search of `check` finds by trying lines."""
+    net, x = _trained(Net("line").double()), _numbers(4, 3).requires_grad_()
+    return Case(lambda: gradvet.check(net, x, seed=0, points=None), (x,), (net,))
+
+
+def of_watch() -> Case:
+    """Code in a `with` block, whose calls are recorded and replayed."""
+    net, x = _trained(Net("function").double().eval()), _numbers(4, 3).requires_grad_()
+
+    def call() -> None:
+        with gradvet.watch(net, seed=0) as step:
+            net(x)
+        step.report()
+
+    return Case(call, (x,), (net,))
+
+
+def of_a_reference() -> Case:
+    """A function and its reference in two precisions, without grad mode, with another default dtype."""
+    x, weight = _numbers(4, 3).float().requires_grad_(), _numbers(2, 3).float().requires_grad_()
+    options: dict[str, Any] = {"reference": nn.functional.linear, "dtypes": (torch.float32, torch.bfloat16)}
+
+    @contextlib.contextmanager
+    def setting() -> Iterator[None]:
+        torch.set_default_dtype(torch.float64)
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    def function(x: Tensor, weight: Tensor) -> Tensor:
+        return x @ weight.mT
+
+    return Case(lambda: gradvet.check(function, (x, weight), seed=0, **options), (x, weight), setting=setting)
+
+
+def of_retained_gradients() -> Case:
+    """A non-leaf input with `.grad` and a hook, in autocast, with deterministic algorithms and warnings as errors."""
+    leaf = _numbers(4, 3).requires_grad_()
+    x = leaf * 2.0
+    x.retain_grad()
+    x.register_hook(lambda gradient: None)
+    x.sum().backward()
+
+    @contextlib.contextmanager
+    def setting() -> Iterator[None]:
+        torch.set_deterministic_debug_mode("warn")
+        try:
+            with torch.autocast("cpu", torch.bfloat16), warnings.catch_warnings():
+                warnings.simplefilter("error", UserWarning)
+                yield
+        finally:
+            torch.set_deterministic_debug_mode("default")
+
+    return Case(lambda: gradvet.check(torch.sin, x, seed=0), (leaf, x), setting=setting)
+
+
+def of_functions_of_functions() -> Case:
+    """A function that swaps parameters and takes forward derivatives itself, in anomaly mode."""
+    module, x = nn.Linear(3, 2).double(), _numbers(4, 3).requires_grad_()
+    scale = _numbers(1).requires_grad_()
+
+    def function(x: Tensor) -> Tensor:
+        parameters = {name: value * scale for name, value in module.named_parameters()}
+        _, tangent = torch.func.jvp(lambda x: torch.func.functional_call(module, parameters, (x,)).sin(), (x,), (x,))
+        return tangent
+
+    return Case(
+        lambda: gradvet.check(function, x, seed=0, points=None, modes=["reverse"]),
+        (x, scale),
+        (module,),
+        lambda: torch.autograd.detect_anomaly(check_nan=False),
+    )
+
+
 CASES: tuple[Callable[[], Case], ...] = (
     of_a_module,
     of_a_captured_module,
@@ -131,6 +255,12 @@ CASES: tuple[Callable[[], Case], ...] = (
     of_a_wrong_function,
     of_the_drop_in,
     of_a_numerical_jacobian,
+    of_blame_for_a_function,
+    of_blame_for_a_line,
+    of_watch,
+    of_a_reference,
+    of_retained_gradients,
+    of_functions_of_functions,
 )
 
 
@@ -140,11 +270,20 @@ class Interruptions:
     def __init__(self, make: Callable[[], Case]) -> None:
         torch.manual_seed(0)
         self.name, self.case = make.__name__, make()
-        self.case.call()  # loads what torch loads at first use
         tracer = Tracer()
-        tracer.run(self.case.call)
+        with self._setting():
+            self.case.call()  # loads what torch loads at first use
+            tracer.run(self.case.call)
         self.places = tracer.places
-        self._before = world(self.case.tensors, self.case.modules)
+
+    @contextlib.contextmanager
+    def _setting(self) -> Iterator[Callable[[], list[str]]]:
+        """The setting of the case; yields what tells which parts of the world have changed since."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Anomaly Detection has been enabled")
+            with self.case.setting():
+                before = world(self.case.tensors, self.case.modules)
+                yield lambda: differences(before, world(self.case.tensors, self.case.modules))
 
     def points(self, number: int, seed: int) -> list[int]:
         """Line events: of each line the first and the last, and random ones, `number` in all."""
@@ -158,49 +297,55 @@ class Interruptions:
     def failure(self, point: int) -> str:
         """Interrupt at one line event; where that was and what it left changed, or nothing."""
         tracer = Tracer(point)
-        tracer.run(self.case.call)
-        changed = differences(self._before, world(self.case.tensors, self.case.modules))
+        with self._setting() as changes:
+            tracer.run(self.case.call)
+            changed = changes()
         return f"{self.name}, {tracer.stopped_at}: {', '.join(changed)}" if changed else ""
 
     def failure_by_signal(self, source: random.Random) -> str:
         """Send SIGINT after a random time, also while torch runs; the place and what it left changed, or nothing."""
-        began = time.perf_counter()
-        self.case.call()
-        place = "after the check"
-        try:
-            signal.setitimer(signal.ITIMER_REAL, source.uniform(1e-4, time.perf_counter() - began))
+        with self._setting() as changes:
+            began = time.perf_counter()
             self.case.call()
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-        except KeyboardInterrupt as error:
-            place = "".join(traceback.format_tb(error.__traceback__)[-2:])
-        changed = differences(self._before, world(self.case.tensors, self.case.modules))
+            place = "after the check"
+            try:
+                signal.setitimer(signal.ITIMER_REAL, source.uniform(1e-4, time.perf_counter() - began))
+                self.case.call()
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
+            except KeyboardInterrupt as error:
+                place = "".join(traceback.format_tb(error.__traceback__)[-2:])
+            changed = changes()
         return f"{self.name}, {place}: {', '.join(changed)}" if changed else ""
 
 
-def main(seconds: float) -> int:
-    """Line events for three quarters of the time, then signals."""
+def main(seconds: float, points: int, seed: int) -> int:
+    """Line events for three quarters of the time, but at least so many points; then signals."""
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    source, counts, found = random.Random(0), {"line events": 0, "signals": 0}, 0
+    source, counts, found = random.Random(seed), {"line events": 0, "signals": 0}, 0
     began = time.monotonic()
-    for kind, share in (("line events", 0.75), ("signals", 1.0)):
-        for seed in itertools.count():
+    for kind, share, least in (("line events", 0.75, points), ("signals", 1.0, 0)):
+        by_line = kind == "line events"
+
+        def is_over(kind: str = kind, share: float = share, least: int = least) -> bool:
+            return time.monotonic() > began + share * seconds and counts[kind] >= least
+
+        for round_ in itertools.count(seed):
             for make in CASES:
                 interruptions = Interruptions(make)
-                for point in interruptions.points(50, seed):
-                    if time.monotonic() > began + share * seconds:
+                for point in interruptions.points(50, round_):
+                    if is_over():
                         break
-                    by_line = kind == "line events"
                     failure = interruptions.failure(point) if by_line else interruptions.failure_by_signal(source)
                     counts[kind] += 1
                     if failure:
                         print(failure, flush=True)
                         found += 1
                         interruptions = Interruptions(make)
-            if time.monotonic() > began + share * seconds:
+            if is_over():
                 break
     print(f"interruptions: {counts}; {found} left something changed")
     return 1 if found else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1])))
+    sys.exit(main(*arguments_of_a_fuzzer(__doc__)))

@@ -10,7 +10,15 @@ import torch
 
 import gradvet
 from gradvet.errors import InvalidProblemError
-from tests.faults.arguments import complaint, point, random_call, single_calls
+from tests.faults.arguments import (
+    calls_about_models,
+    complaint,
+    drop_in_calls,
+    drop_in_complaint,
+    point,
+    random_call,
+    single_calls,
+)
 
 RANDOM_CALLS = 100
 
@@ -18,6 +26,22 @@ RANDOM_CALLS = 100
 def test_every_argument_refuses_wrong_types_and_values_in_one_sentence() -> None:
     found = [f"{label}: {what}" for label, call in single_calls() if (what := complaint(call))]
     assert found == []
+
+
+def test_functions_about_models_refuse_wrong_types_and_values_in_one_sentence() -> None:
+    found = [f"{label}: {what}" for label, call in calls_about_models() if (what := complaint(call))]
+    assert found == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_drop_in_functions_refuse_wrong_types_and_values_in_one_sentence() -> None:
+    found = [f"{label}: {what}" for label, call in drop_in_calls() if (what := drop_in_complaint(call))]
+    assert found == []
+
+
+def test_name_of_a_check_that_is_misspelt_is_corrected() -> None:
+    with pytest.raises(InvalidProblemError, match=r"there is no check 'layout'; did you mean 'layouts'\?"):
+        gradvet.check(torch.sin, point(), checks=["layout"])
 
 
 def test_random_combinations_of_arguments_are_refused_in_one_sentence() -> None:
@@ -31,8 +55,8 @@ def test_random_combinations_of_arguments_are_refused_in_one_sentence() -> None:
     [
         ({"domain": (1, 0)}, "an interval of domain has a low end below its high end, found (1, 0)"),
         ({"points": []}, "points= has no inputs: leave it out, or pass None to try no other points"),
-        ({"order": 3}, "order is 1 or 2, found 3"),
-        ({"order": True}, "order is 1 or 2, found True"),
+        ({"order": 6}, "order is an integer from 1 to 5, found 6"),
+        ({"order": True}, "order is an integer from 1 to 5, found True"),
         ({"seed": 1.5}, "seed is an integer of at most 64 bits, found 1.5"),
         ({"budget": float("nan")}, "budget is a positive number of seconds or a gradvet.Budget, found nan"),
         ({"budget": "1"}, "budget is a positive number of seconds or a gradvet.Budget, found '1'"),

@@ -15,7 +15,7 @@ import gradvet
 
 def outcome(code: str) -> str:
     """What a fresh process prints."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import gradvet
+from tests.faults.interruptions import Net, WrongSquare
 from tests.faults.world import differences, world
 
 THREADS = 8
@@ -40,6 +41,29 @@ def test_eight_threads_use_the_drop_in_and_the_native_check_on_one_tensor() -> N
     with ThreadPoolExecutor(THREADS) as pool:
         assert all(pool.map(both, range(2 * THREADS)))
     assert differences(before, world([x])) == []
+
+
+def test_eight_threads_search_one_shared_model_and_check_it() -> None:
+    model = Net("function").double()
+    x = numbers(4, 3)
+    before = world([x], [model])
+
+    def work(seed: int) -> tuple[str, str]:
+        if seed % 3 == 0:
+            return "check", str(gradvet.check(model, x, seed=seed, points=None, blame=False).verdict)
+        if seed % 3 == 1:
+            report = gradvet.blame(model, x, seed=seed)
+        else:
+            with gradvet.watch(seed=seed) as step:
+                WrongSquare.apply(numbers(3).requires_grad_())
+            report = step.report()
+        assert [culprit.what for culprit in report.culprits] == ["autograd.Function WrongSquare"]
+        return "blame", f"{len(report.pieces)} piece"
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = set(pool.map(work, range(2 * THREADS)))
+    assert found == {("check", "FAIL"), ("blame", "1 piece")}
+    assert differences(before, world([x], [model])) == []
 
 
 def test_check_inside_a_checked_function_is_no_deadlock() -> None:

@@ -84,6 +84,44 @@ def test_training_mode_and_requires_grad_stay() -> None:
     assert differences(before, world([x], [module])) == []
 
 
+@pytest.mark.parametrize("check", [gradvet.check, gradvet.numerical_jacobian, gradvet.blame])
+def test_attributes_and_hooks_of_modules_stay(check: Callable[..., Any]) -> None:
+    class Counting(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 2)
+            self.calls, self.seen, self.tables = 0, [0], {"rows": [1, 2]}
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            self.seen.append(self.calls)
+            self.tables["rows"].append(self.calls)
+            self.tables["more"] = []
+            self.cache = x.detach()
+            self.register_forward_hook(lambda module, args, result: None)
+            return super().forward(x)
+
+    module, x = Counting().double(), numbers(4, 3)
+    seen, tables, rows = module.seen, module.tables, module.tables["rows"]
+    before = world([x], [module])
+    check(module, x)
+    assert differences(before, world([x], [module])) == []
+    assert (module.calls, module.seen, module.tables) == (0, [0], {"rows": [1, 2]})
+    assert (module.seen is seen, module.tables is tables, module.tables["rows"] is rows) == (True, True, True)
+
+
+def test_weights_that_a_recurrent_module_keeps_beside_its_parameters_stay() -> None:
+    module, x = nn.LSTM(3, 2).double(), numbers(4, 3)
+
+    def function(x: Tensor) -> Tensor:
+        module.weight_ih_l0 = nn.Parameter(torch.zeros(8, 3, dtype=torch.float64))
+        raise StopError
+
+    weights = list(module._flat_weights)
+    with pytest.raises(StopError):
+        gradvet.check(function, x)
+    assert all(one is other for one, other in zip(module._flat_weights, weights, strict=True))
+
+
 class StopError(BaseException):
     """No `Exception`, as KeyboardInterrupt is none."""
 
@@ -99,6 +137,12 @@ SETTINGS: dict[str, Callable[[], object]] = {
     "warnings filters": lambda: warnings.simplefilter("ignore"),
     "profiling function": lambda: sys.setprofile(lambda *event: None),
     "random numbers": lambda: torch.rand(3),
+    "default device": lambda: torch.set_default_device("meta"),
+    "number of threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "precision of products": lambda: torch.set_float32_matmul_precision("medium"),
+    "flags of cudnn": lambda: setattr(torch.backends.cudnn, "benchmark", not torch.backends.cudnn.benchmark),
+    "recursion limit": lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1),
+    "apply of Functions": lambda: setattr(torch.autograd.Function.__mro__[1], "apply", None),
     "a level of dual numbers": lambda: torch.autograd.forward_ad.enter_dual_level(),
 }
 
@@ -163,3 +207,8 @@ def test_parameters_that_are_left_replaced_are_put_back() -> None:
     assert differences(before, world([x], [module])) == []
     assert isinstance(module.weight, nn.Parameter)
     assert [name for name, _ in module.named_parameters()] == ["weight", "bias"]
+
+
+def test_input_that_was_computed_from_another_one_counts_as_an_input_of_its_own() -> None:
+    x = numbers(4).requires_grad_()
+    assert gradvet.check(lambda a, b: a * a - b, (x, 2.0 * x), seed=0).verdict is gradvet.Verdict.PASS

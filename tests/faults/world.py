@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import sys
 import threading
 import warnings
@@ -12,6 +14,8 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import _SingleLevelFunction
+from torch.backends import cuda, cudnn
 
 from gradvet.core import events
 from gradvet.frontends.torch.private_contexts import OpenContexts
@@ -33,11 +37,33 @@ def world(tensors: Iterable[Tensor] = (), modules: Iterable[nn.Module] = ()) -> 
         "random state of Python": random.getstate(),
         "random state of NumPy": str(numpy.random.get_state()[1].tolist()),  # type: ignore[index]
         "lock": is_free(),
+        "default device": str(torch.get_default_device()),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "threads of torch": torch.get_num_threads(),
+        "precision of products": torch.get_float32_matmul_precision(),
+        "cudnn": (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32),
+        "attention kernels": (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()),
+        "signal handlers": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)],
+        "working folder": os.getcwd(),
+        # torch sets that variable when it loads its compiler.
+        "environment": {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"},
+        "search path": list(sys.path),
+        "streams": (id(sys.stdout), id(sys.stderr)),
+        "recursion limit": sys.getrecursionlimit(),
+        "apply of Functions": [vars(one).get("apply") for one in (torch.autograd.Function, _SingleLevelFunction)],
+        "hooks of all modules": [list(hooks) for name, hooks in vars(nn.modules.module).items() if _is_hooks(name)],
+        "listeners": [list(one) for one in (events._listeners, events._watches, events._stages, events._seeds)],
     }
     for number, tensor in enumerate(tensors):
         found |= {f"tensor {number}: {name}": value for name, value in tensor_state(tensor).items()}
     for number, module in enumerate(modules):
         found[f"module {number}: training"] = [part.training for part in module.modules()]
+        for path, part in module.named_modules():
+            found[f"module {number}: attributes of {path!r}"] = {
+                name: list(value) if name.endswith("hooks") else id(value)
+                for name, value in vars(part).items()
+                if name not in ("_parameters", "_buffers", "_modules", "training")
+            }
         for kind, named in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
             for name, tensor in named:
                 label = f"module {number}: {kind} {name}"
@@ -57,8 +83,12 @@ def tensor_state(tensor: Tensor) -> dict[str, Any]:
         "version": tensor._version,
         "requires grad": (tensor.requires_grad, tensor.is_leaf),
         "grad": None if gradient is None else (id(gradient), gradient.tolist()),
-        "hooks": len(tensor._backward_hooks or ()),
+        "hooks": (list(tensor._backward_hooks or ()), list(tensor._post_accumulate_grad_hooks or ())),
     }
+
+
+def _is_hooks(name: str) -> bool:
+    return name.startswith("_global") and name.endswith("hooks")
 
 
 def is_free() -> bool:

@@ -25,7 +25,7 @@ CHECKS = frozenset(
         "determinism",
         "metadata",
         "linearity",
-        "cotangents",
+        "grad_outputs",
         "mutation",
         "interleaving",
         "frozen",
@@ -146,7 +146,7 @@ class Case:
 class Family:
     """Wrong functions of one class of faults; `facts` are those arguments of `Case.wrong` that most of them share.
 
-    `wrong = Family("F5", finds={"cotangents"}, drop_in=False)`, then
+    `wrong = Family("F5", finds={"grad_outputs"}, drop_in=False)`, then
     `wrong("name", "Why it is wrong.").at(function, twin, normal, (3, 4))` for each case.
     """
 

@@ -75,7 +75,7 @@ def unit_rows(x: Tensor) -> Tensor:
     return (w * torch.rsqrt((w * w).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
 
 
-by_cotangent = Family("F25", finds={"cotangents"}, drop_in=False, special="a transposed cotangent")
+by_cotangent = Family("F25", finds={"grad_outputs"}, drop_in=False, special="a transposed cotangent")
 by_input = Family("F25", finds={"layouts"}, drop_in=False, special="transposed inputs")
 by_call = Family(
     "F25",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.gallery.case import Family
-from tests.gallery.inputs import normal, uniform
+from tests.gallery.inputs import leaf, normal, uniform
 from tests.gallery.mutants import scaled, zeroed
 
 
@@ -49,6 +49,15 @@ def far_product(x: Tensor, y: Tensor) -> Tensor:
     return 1e8 + x * y
 
 
+def shifted_softmax(x: Tensor, shift: Tensor) -> Tensor:
+    return torch.softmax(torch.cat([x[:2] - shift, x[2:]]), -1)
+
+
+def with_tiny_shift(*shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
+    x, shift = normal(*shapes)
+    return x, leaf(2e-8 * shift, shift.dtype)
+
+
 wrong = Family("F30")
 
 CASES = (
@@ -81,4 +90,7 @@ CASES = (
         drop_in=False,
         special="an offset that leaves three digits",
     ).at(zeroed(energy_in_single), energy_in_single, normal, (6,), dtype=torch.float32),
+    wrong("tiny_shift_before_softmax_lost", "The shift moves the values by a hundred millionth of their size.").at(
+        zeroed(shifted_softmax, slot=1), shifted_softmax, with_tiny_shift, (7,), ()
+    ),
 )

@@ -85,7 +85,7 @@ class CarefulLinear(torch.autograd.Function):
 
 
 def sine_and_cosine_vjp(v_sin: Tensor | None, v_cos: Tensor | None, x: Tensor) -> Tensor | None:
-    """Takes undefined cotangents as they come."""
+    """Takes undefined grad_output as they come."""
     terms = []
     if v_sin is not None:
         terms.append(v_sin * torch.cos(x))

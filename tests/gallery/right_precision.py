@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from tests.gallery import witnesses
 from tests.gallery.case import Case, Function, right
-from tests.gallery.inputs import at, indices, normal
+from tests.gallery.inputs import at, indices, leaf, normal, point
 
 SHORT = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 LABELS = indices([1, 0, 2])
@@ -49,6 +49,20 @@ def accumulated_in_single(x: Tensor) -> Tensor:
     return (wide**2).mean().to(x.dtype)
 
 
+def capped(x: Tensor, cap: Tensor) -> Tensor:
+    return torch.erf(torch.minimum(x, cap.min()))
+
+
+def with_tiny_cap() -> tuple[Tensor, ...]:
+    x, cap = normal((5, 3), (3,), dtype=torch.float32)
+    return x, leaf(1e-6 * cap, torch.float32)
+
+
+def chain(x: Tensor, y: Tensor) -> Tensor:
+    inner = 1.0 / (1.0 + y * y)
+    return torch.logaddexp(1.0 / (1.0 + inner * inner), x.abs())
+
+
 def _cases(
     name: str, why: str, function: Function, *shapes: tuple[int, ...], dtypes: str = "float32 bfloat16 float16"
 ) -> list[Case]:
@@ -80,4 +94,22 @@ CASES = (
     *_cases("energy", "A sum of squares.", energy, (20,), dtypes="float32 float16"),
     *_cases("convolution", "A small kernel.", convolution, (1, 2, 6), (2, 2, 3), dtypes="float32"),
     *_cases("long_mean", "A thousand terms, summed in float32.", accumulated_in_single, (1000,), dtypes="bfloat16"),
+    right(
+        "minimum_with_a_tiny_number_in_float32",
+        "The roundoff of the values is as large as the second input, and that of the gradient is not.",
+        lambda: (capped, with_tiny_cap()),
+        twin=capped,
+        dtype=torch.float32,
+        drop_in=False,
+        witness=witnesses.precision,
+    ),
+    right(
+        "chain_of_scalar_activations_in_bfloat16",
+        "One entry, rounded four times on the way: its error is no common factor.",
+        at(chain, point, 0.8984375, -0.349609375, dtype=torch.bfloat16),
+        twin=chain,
+        dtype=torch.bfloat16,
+        drop_in=False,
+        witness=witnesses.precision,
+    ),
 )

@@ -28,7 +28,7 @@ def unspoiled(gradients: Gradients) -> Gradients:
     return gradients
 
 
-def _function(forward: Kernel, backward: Kernel, spoil: Spoil) -> Kernel:
+def opaque_function(forward: Kernel, backward: Kernel, spoil: Spoil = unspoiled) -> Kernel:
     """A function whose passes are these. Like compiled kernels, they hide their operators from torch's modes."""
 
     def opaque(ctx: Any, *inputs: Any) -> Any:
@@ -69,7 +69,7 @@ def rms_norm(spoil: Spoil = unspoiled, *, in_place: bool = False, refuses_float6
         dx = (scale * (weighted - normed * mean)).to(x.dtype)
         return (v.copy_(dx) if in_place else dx), dw
 
-    return _function(forward, backward, spoil)
+    return opaque_function(forward, backward, spoil)
 
 
 def swiglu(spoil: Spoil = unspoiled) -> Kernel:
@@ -88,7 +88,22 @@ def swiglu(spoil: Spoil = unspoiled) -> Kernel:
             a.data.copy_(da)
         return ctx.a, ctx.b
 
-    return _function(forward, backward, spoil)
+    return opaque_function(forward, backward, spoil)
+
+
+def gated(spoil: Spoil = unspoiled) -> Kernel:
+    """silu(a) · b with a in float32 whatever its dtype, and b and the product in the dtype of b."""
+
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return torch.nn.functional.silu(a.float()).to(b.dtype) * b
+
+    def backward(ctx: Any, v: Tensor) -> Gradients:
+        a, b = ctx.saved_tensors
+        wide, sigmoid = a.float(), torch.sigmoid(a.float())
+        return v * sigmoid * (1.0 + wide * (1.0 - sigmoid)) * b, v * (wide * sigmoid)
+
+    return opaque_function(forward, backward, spoil)
 
 
 def cross_entropy(spoil: Spoil = unspoiled) -> Kernel:
@@ -107,7 +122,7 @@ def cross_entropy(spoil: Spoil = unspoiled) -> Kernel:
         ctx.gradient.data.mul_(v)
         return ctx.gradient, None
 
-    return _function(forward, backward, spoil)
+    return opaque_function(forward, backward, spoil)
 
 
 def linear_loss(spoil: Spoil = unspoiled) -> Kernel:
@@ -122,7 +137,7 @@ def linear_loss(spoil: Spoil = unspoiled) -> Kernel:
     def backward(ctx: Any, v: Tensor) -> Gradients:
         return tuple(gradient.data.mul_(v) for gradient in ctx.gradients)
 
-    return _function(forward, backward, spoil)
+    return opaque_function(forward, backward, spoil)
 
 
 def rope(cosine: Tensor, sine: Tensor, spoil: Spoil = unspoiled, *, dtype: torch.dtype | None = None) -> Kernel:
@@ -140,7 +155,7 @@ def rope(cosine: Tensor, sine: Tensor, spoil: Spoil = unspoiled, *, dtype: torch
     def backward(ctx: Any, v: Tensor) -> Gradients:
         return (turned(v, -1.0),)
 
-    return _function(forward, backward, spoil)
+    return opaque_function(forward, backward, spoil)
 
 
 def layer_norm(spoil: Spoil = unspoiled) -> Kernel:
@@ -163,4 +178,4 @@ def layer_norm(spoil: Spoil = unspoiled) -> Kernel:
         db = sum(wide[i : i + TILE].sum(0) for i in blocks)
         return (scale * centred).to(x.dtype), dw.to(w.dtype), db.to(w.dtype)
 
-    return _function(forward, backward, spoil)
+    return opaque_function(forward, backward, spoil)

@@ -15,7 +15,7 @@ import torch
 
 from gradvet.api.pipeline import PipelineSettings, run_pipeline
 from gradvet.api.points import PointSettings
-from gradvet.api.selection import Selection
+from gradvet.api.selection import selection_of
 from gradvet.core.frontend import Request
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.frontends.torch import FRONTEND
@@ -23,10 +23,10 @@ from gradvet.options import Options
 from tests.kernels import crashing
 
 
-def report_on(function: Callable[..., Any], extent: str, seconds: float | None = None) -> Report:
+def report_on(function: Callable[..., Any], extent: str) -> Report:
     x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    settings = PipelineSettings(1, Selection.of(("reverse",), None), PointSettings(extent))
-    return run_pipeline(FRONTEND, Request(function, x, safe_devices=()), settings, Options(seed=0, seconds=seconds))
+    settings = PipelineSettings(1, selection_of(("reverse",), None), PointSettings(extent))
+    return run_pipeline(FRONTEND, Request(function, x, safe_devices=()), settings, Options(seed=0))
 
 
 def found(report: Report, check: str) -> list[Finding]:
@@ -64,10 +64,11 @@ def test_crash_on_request_is_a_finding(function: Callable[..., Any], check: str,
     assert failure.headline == f"the function ends the process at {what}: SIGABRT"
 
 
-def test_child_that_takes_too_long_is_inconclusive() -> None:
-    report = report_on(crashing.slow, "thorough", seconds=20.0)
+def test_child_that_takes_too_long_is_inconclusive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradvet.api.isolation.MAX_CHILD_SECONDS", 4.0)
+    report = report_on(crashing.slow, "thorough")
     assert report.failures == ()
-    # On a busy machine the child may not get as far as the shapes.
+    # The child may not get as far as the shapes.
     late = [finding for check in ("layouts", "shapes") for finding in found(report, check)]
     assert [finding.verdict for finding in late if "took longer than" in finding.headline] == [Verdict.INCONCLUSIVE]
 

@@ -43,6 +43,7 @@ KERNELS: dict[str, Build] = {
     ),
     "layer_norm": lambda spoil, _: (emulated.layer_norm(spoil), (normal(6, 10), 1.0 + 0.1 * normal(10), normal(10))),
     "swiglu": lambda spoil, _: (emulated.swiglu(spoil), (normal(6, 10), normal(6, 10, seed=2))),
+    "gated": lambda spoil, _: (emulated.gated(spoil), (normal(6, 10), normal(6, 10, seed=2))),
     "linear_loss": lambda spoil, _: (emulated.linear_loss(spoil), (normal(6, 10), normal(7, 10, seed=2))),
     "cross_entropy": _cross_entropy,
     "rope": _rope,
@@ -111,7 +112,7 @@ def test_kernel_that_overwrites_grad_output_is_reported_for_that_alone(dtype: to
     inputs = (normal(6, 10).to(dtype), (1.0 + 0.1 * normal(10)).to(dtype))
     report = gradvet.check(emulated.rms_norm(in_place=True), inputs, seed=0)
     assert [finding.check for finding in report.failures] == ["mutation"]
-    assert report.failures[0].facts["changed"] == ["the cotangent of output"]
+    assert report.failures[0].facts["changed"] == ["the grad_output of output"]
 
 
 def test_input_that_is_overwritten_with_something_else_than_its_gradient_is_a_failure() -> None:
@@ -154,6 +155,25 @@ def test_derivative_that_is_random_after_a_fresh_forward_pass_too_is_not_taken_f
     report = report_on("layer_norm", torch.float32, jittered)
     assert "determinism" in {finding.check for finding in report.failures}
     assert not any(ONCE in note for note in report.notes)
+
+
+def test_kernel_that_rounds_one_of_its_inputs_is_checked_in_its_own_precision() -> None:
+    report = report_on("gated", torch.float32)
+    assert {row.precision for row in report.ledger} == {"given"}
+    assert any("checked in its own precision" in note for note in report.notes)
+
+
+def test_input_that_hardly_counts_does_not_speak_against_float64() -> None:
+    def forward(ctx: Any, x: Tensor, faint: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.sin(x) + 1e-12 * faint
+
+    def backward(ctx: Any, v: Tensor) -> Gradients:
+        return v * torch.cos(ctx.saved_tensors[0]), 1e-12 * v
+
+    kernel = emulated.opaque_function(forward, backward)
+    report = gradvet.check(kernel, (normal(6, 10), normal(6, 10, seed=2)), seed=0)
+    assert "float64" in {row.precision for row in report.ledger}
 
 
 def report_on_rope(given: torch.dtype, table: torch.dtype, spoil: Spoil = unspoiled, inside: Any = None) -> Report:

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 
 KERNELS = ("tanh", "softmax")
+PAIRS = ("dropout", "embedding", "swiglu")
 
 
 @cache
@@ -45,3 +46,11 @@ def test_wrong_kernel_fails_by_its_slopes(kernel: str, fault: str) -> None:
 
 def test_kernel_that_overwrites_what_it_saved_is_said_to_work_once() -> None:
     assert any("retain_graph=True must not be used" in note for note in reports()[f"tanh, {RIGHT}"]["notes"])
+
+
+@pytest.mark.parametrize("reference", ["without", "with"])
+@pytest.mark.parametrize("kernel", PAIRS)
+def test_kernel_passes_right_and_fails_wrong(kernel: str, reference: str) -> None:
+    right, wrong = (reports()[f"{kernel}, {kind}, {reference} reference"] for kind in ("right", "wrong"))
+    assert right["verdict"] == "PASS"
+    assert wrong["failed"] == ["reverse" if reference == "without" else "reference"]

@@ -2,8 +2,7 @@
 
 `Masked` has one number beside its coordinates, which is zero for every value of the pattern; the laws hold on those.
 
-Also tests `frontends/torch/coordinates.py`, `frontends/torch/layouts/__init__.py` and
-`frontends/torch/layouts/sparse_coordinates.py`.
+Also tests `frontends/torch/layouts/__init__.py` and `frontends/torch/layouts/sparse_coordinates.py`.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gradvet.frontends.torch.coordinates import Dense
 from gradvet.frontends.torch.layouts import coordinates_of, layouts_of
+from gradvet.frontends.torch.layouts.strided import Dense
 from tests.laws import values as some
 from tests.laws.values import Pattern
 

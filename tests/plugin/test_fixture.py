@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from gradvet.core.results import Verdict
+from gradvet.reports.json_files import load
 from tests.plugin.suites import NATIVE, WRONG
 
 pytest_plugins = ("pytester",)
@@ -101,18 +103,6 @@ def test_full_trace_has_gradvets_frames(pytester: pytest.Pytester) -> None:
     pytester.runpytest_inprocess("--full-trace").stdout.fnmatch_lines(["*gradvet/frontends/*"])
 
 
-def test_failure_and_its_summary_arrive_from_other_processes(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    pytester.makepyfile(test_op=NATIVE)
-    result = pytester.runpytest_subprocess("-n", "1")
-    result.stdout.fnmatch_lines(
-        [">   gradient_checker(Wrong, POINT)", "FAIL Wrong *", "*look for a wrong constant factor*"]
-    )
-    result.stdout.fnmatch_lines(["FAILED test_op.py::test_wrong - Wrong: reverse mode disagrees*"])
-
-
 def test_warnings_of_torch_about_itself_do_not_reach_a_strict_suite(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         WRONG + "\n    def test_right(gradient_checker):\n        gradient_checker(torch.sin, POINT, order=2)\n"
@@ -135,7 +125,7 @@ def test_inconclusive_check_fails_and_says_what_was_not_compared(
             ">   gradient_checker(torch.floor, 0 [*] POINT)",
             "INCONCLUSIVE floor *",
             "*not compared: input 0 in reverse and forward mode: the function jumps * (6 of 6 elements)",
-            "*input *precision *mode *compared *resolution *verdict*",
+            "*tensor *precision *mode *compared *resolution *verdict*",
             "*input 0 *given *reverse *0/6 * not compared",
             '*pass inconclusive="warn" or inconclusive="ignore".',
             "test_op.py:*",
@@ -180,6 +170,7 @@ def test_loading_the_plugin_loads_no_framework(pytester: pytest.Pytester) -> Non
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
 
 
+UNREAD_WARNING = "*UnreadReportWarning: Wrong: *the test did not look at this report*"
 UNREAD = (
     WRONG
     + """
@@ -205,12 +196,28 @@ UNREAD = (
 )
 
 
-@pytest.mark.parametrize("processes", [(), ("-n", "1")], ids=["one process", "xdist"])
-def test_failure_that_a_test_ignores_is_a_warning(pytester: pytest.Pytester, processes: tuple[str, ...]) -> None:
+def test_failure_that_a_test_ignores_is_a_warning(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_op=UNREAD)
-    result = pytester.runpytest_subprocess(*processes)
+    result = pytester.runpytest_inprocess()
     result.assert_outcomes(passed=5, warnings=1)
-    result.stdout.fnmatch_lines(["*UnreadReportWarning: Wrong: *the test did not look at this report*"])
+    result.stdout.fnmatch_lines([UNREAD_WARNING])
+
+
+def test_failure_warning_and_reports_arrive_from_other_processes(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    pytester.makepyfile(test_op=NATIVE, test_unread=UNREAD)
+    result = pytester.runpytest_subprocess("-n", "1", "--gradvet-json=run.json")
+    result.assert_outcomes(passed=6, failed=1, warnings=1)
+    result.stdout.fnmatch_lines(
+        [">   gradient_checker(Wrong, POINT)", "FAIL Wrong *", "*look for a wrong constant factor*"]
+    )
+    result.stdout.fnmatch_lines([UNREAD_WARNING])
+    result.stdout.fnmatch_lines(["FAILED test_op.py::test_wrong - Wrong: reverse mode disagrees*"])
+    found = {report.title: report.verdict for report in load(pytester.path / "run.json")}
+    assert found["test_op.py::test_right sin"] is Verdict.PASS
+    assert found["test_op.py::test_wrong Wrong"] is Verdict.FAIL
 
 
 def test_failure_that_a_test_ignores_fails_in_strict_mode(pytester: pytest.Pytester) -> None:

@@ -11,11 +11,9 @@ from tests.plugin.suites import NATIVE, WRONG
 pytest_plugins = ("pytester",)
 
 
-@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one process", "xdist"])
-def test_file_has_every_check_of_the_run(pytester: pytest.Pytester, processes: tuple[str, ...]) -> None:
+def test_file_has_every_check_of_the_run(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_op=NATIVE)
-    run = pytester.runpytest_subprocess if processes else pytester.runpytest_inprocess
-    result = run("--gradvet-json=run.json", *processes)
+    result = pytester.runpytest_inprocess("--gradvet-json=run.json")
     result.stdout.fnmatch_lines(["*2 checks: 1 fail, 1 pass*", "wrote run.json"])
     found = {report.title: report for report in load(pytester.path / "run.json")}
     assert {title: report.verdict for title, report in found.items()} == {

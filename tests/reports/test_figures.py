@@ -247,3 +247,22 @@ def test_comparison_with_a_reference_supplies_the_errors() -> None:
     (finding,) = [one for one in report.findings if one.check == "reference"]
     assert [figure.kind for figure in figures(finding)] == ["errors"]
     assert "errors by position" in page([report])
+
+
+def test_frame_is_around_the_entry_that_the_table_names_first_where_several_are_equally_large() -> None:
+    report = gradvet.check(Batch, (torch.ones(3, 2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)), seed=1)
+    finding = report.failures[0]
+    (heatmap,) = [figure for figure in figures(finding) if figure.kind == "heatmap"]
+    assert heatmap.caption.endswith(f"the frame marks the largest, {finding.mismatches[0]}")
+
+
+class Batch(torch.autograd.Function):
+    """A bias whose gradient is a mean in place of a sum: all entries are off by the same amount."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
+        return x + bias
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        return dy, dy.mean(0)

@@ -46,7 +46,7 @@ def test_inconclusive_begins_with_what_was_not_compared() -> None:
         "not compared sharply enough: weight in reverse mode: resolution 0.05, asked 0.01",
     ]
     assert [cells(line) for line in (lines[3], *lines[5:8])] == [
-        ["input", "precision", "mode", "compared", "resolution", "verdict"],
+        ["tensor", "precision", "mode", "compared", "resolution", "verdict"],
         ["input 1", "given", "reverse", "9/12", "3e-06", "the derivative is not finite"],
         ["weight", "given", "reverse", "4/4", "0.05", "resolution 0.05, asked 0.01"],
         ["input 0", "given", "reverse", "5/5", "2e-06", "right"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -78,12 +79,14 @@ def fork_and_return() -> int:
     return parent
 
 
-def hang_with_child_in_other_session() -> None:
+def hang_with_child_in_other_session(path: str) -> None:
     """A child in a session of its own, which holds all open pipes, outlives the worker's process group."""
-    if not os.fork():
+    child = os.fork()
+    if not child:
         os.setsid()
-        time.sleep(30)
+        time.sleep(300)
         os._exit(0)
+    _name_child(child, path)
     hang()
 
 
@@ -92,9 +95,27 @@ def start_child(path: str) -> None:
     import subprocess
 
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1e6)"]) as child:
-        with open(path, "w") as stream:
-            stream.write(str(child.pid))
+        _name_child(child.pid, path)
         hang()
+
+
+def _name_child(child: int, path: str) -> None:
+    """The file appears with its content, so that a reader finds none or a complete one."""
+    with open(path + ".new", "w") as stream:
+        stream.write(str(child))
+    os.replace(path + ".new", path)
+
+
+def write_to_every_pipe(content: bytes) -> None:
+    for descriptor in range(3, 30):
+        with contextlib.suppress(OSError):
+            os.write(descriptor, content)
+
+
+def close_streams() -> int:
+    os.close(1)
+    os.close(2)
+    return os.getpid()
 
 
 def print_without_end() -> None:

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,14 @@ import pytest
 from gradvet.core.results import Verdict
 from gradvet.errors import InvalidProblemError
 from gradvet.suite.case import CaseResult, Status
-from gradvet.suite.executors import BATCH_SIZE, CaseExecutor, ExecutorLostError, ExecutorSettings, run_missing
+from gradvet.suite.executors import CaseExecutor, ExecutorLostError, ExecutorSettings, run_missing
 from gradvet.suite.processes import Limits, ProcessDiedError
 from gradvet.suite.run import open_store
 from gradvet.suite.store import Store
 from tests.reports.samples import passed
 from tests.suite.case_files import report_of, run_all, run_of, write_cases
 
-CLUSTER_CASES = 48
+CLUSTER_CASES = 12
 IN_PROCESS, ISOLATED = ExecutorSettings(), ExecutorSettings(jobs=1)
 
 
@@ -61,28 +61,23 @@ def test_same_seed_gives_the_same_findings_everywhere(folder: Path) -> None:
 def test_crash_and_memory_use_are_results_of_their_cases(folder: Path) -> None:
     target = write_cases(
         folder,
-        leaves="os._exit(3)",
         crashes="ctypes.string_at(0)",
         floods="memory = bytearray(b'x') * 2**31; time.sleep(1e6); return x + len(memory)",
         after="return x.cos()",
     )
     found = run_all(target, ExecutorSettings(jobs=1, limits=Limits(bytes=2**30), retries=0))
     assert {name: one.status for name, one in found.items()} == {
-        "leaves": Status.DIED,
         "crashes": Status.DIED,
         "floods": Status.MEMORY_LIMIT,
         "after": Status.REPORTED,
     }
-    assert found["leaves"].message == "ended its process with code 3"
     assert found["crashes"].message == "was ended by SIGSEGV"
 
 
 def test_case_that_hangs_has_the_status_of_the_time_limit(folder: Path) -> None:
-    target = write_cases(folder, hangs="time.sleep(1e6)", also_hangs="time.sleep(1e6)")
+    target = write_cases(folder, hangs="time.sleep(1e6)")
     found = run_all(target, ExecutorSettings(jobs=1, limits=Limits(seconds=0.5), retries=0))
-    assert {name: one.status for name, one in found.items()} == dict.fromkeys(
-        ["hangs", "also_hangs"], Status.TIME_LIMIT
-    )
+    assert found["hangs"].status == Status.TIME_LIMIT
 
 
 DIES_ONCE = """if not os.path.exists('tried'):
@@ -100,26 +95,26 @@ class FailingExecutor(Executor):
     """Fails every call with the name `bad`."""
 
     def __init__(self) -> None:
-        self.calls: list[list[str]] = []
+        self.calls: list[str] = []
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        (names,) = args
-        self.calls.append(list(names))
+        (name,) = args
+        self.calls.append(name)
         future: Future[Any] = Future()
-        if "bad" in names:
+        if name == "bad":
             future.set_exception(ProcessDiedError("worker lost"))
         else:
-            future.set_result(fn(names))
+            future.set_result(fn(name))
         return future
 
 
-def reported(names: Sequence[str]) -> list[CaseResult]:
-    return [CaseResult(name, passed(name)) for name in names]
+def reported(name: str) -> CaseResult:
+    return CaseResult(name, passed(name))
 
 
-def test_batch_that_is_lost_is_repeated_one_by_one() -> None:
+def test_case_that_is_lost_is_repeated_and_then_given_up() -> None:
     executor = FailingExecutor()
-    cases = CaseExecutor(executor, reported, max_calls=2, batch_size=3, retries=1)
+    cases = CaseExecutor(executor, reported, max_calls=2, retries=1)
     found = list(cases.results(["a", "bad", "b", "c"]))
     assert sorted((one.name, one.status, one.attempts) for one in found) == [
         ("a", "reported", 1),
@@ -127,15 +122,14 @@ def test_batch_that_is_lost_is_repeated_one_by_one() -> None:
         ("bad", "died", 2),
         ("c", "reported", 1),
     ]
-    assert executor.calls.count(["a", "bad", "b"]) == 1
-    assert executor.calls.count(["bad"]) == 2
+    assert sorted(executor.calls) == ["a", "b", "bad", "bad", "c"]
 
 
 def test_as_many_calls_run_at_a_time_as_the_executor_accepts() -> None:
     lock, running, most = threading.Lock(), 0, 0
     three_calls = threading.Barrier(3)
 
-    def call(names: Sequence[str]) -> list[CaseResult]:
+    def call(name: str) -> CaseResult:
         nonlocal running, most
         with lock:
             running += 1
@@ -143,7 +137,7 @@ def test_as_many_calls_run_at_a_time_as_the_executor_accepts() -> None:
         three_calls.wait(timeout=600)
         with lock:
             running -= 1
-        return reported(names)
+        return reported(name)
 
     with ThreadPoolExecutor(8) as executor:
         results = CaseExecutor(executor, call, max_calls=3).results([str(number) for number in range(21)])
@@ -167,7 +161,7 @@ def test_cancelled_call_is_not_a_result() -> None:
 def cluster(folder: Path) -> Iterator[Any]:
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(
-        n_workers=3,
+        n_workers=2,
         threads_per_worker=1,
         processes=True,
         dashboard_address=None,
@@ -187,15 +181,17 @@ def busy_worker(cluster: Any) -> int:
 
 
 def test_killed_worker_costs_no_case_and_none_counts_twice(cluster: Any, folder: Path) -> None:
-    # The first batch ends at once. Later cases wait until a worker was killed, so that a busy one is left to kill.
+    # The first case ends at once. Later ones wait until a worker was killed, so that a busy one is left to kill: the
+    # result of the first arrives, and is stored, while the others run.
     wait = "\n    while not os.path.exists('killed'): time.sleep(0.01)\n    "
-    bodies = {f"case{n}": ("" if n < BATCH_SIZE else wait) + "return x.sin()" for n in range(CLUSTER_CASES)}
+    bodies = {f"case{n}": (wait if n else "") + "return x.sin()" for n in range(CLUSTER_CASES)}
     run = run_of(write_cases(folder, **bodies, crashes="os._exit(4)", broken="raise ValueError('no')"))
     cases = run.source.open()
     store = open_store(run, cases, "run.db")
     seen: Counter[str] = Counter()
     for result in run_missing(run, cases, ExecutorSettings(cluster=cluster.scheduler_address), store):
         if not seen:
+            assert [one.status for one in Store.open("run.db").results()].count(Status.REPORTED) == 1
             os.kill(busy_worker(cluster), signal.SIGKILL)
             (folder / "killed").touch()
         seen[result.name] += 1
@@ -206,6 +202,13 @@ def test_killed_worker_costs_no_case_and_none_counts_twice(cluster: Any, folder:
     # A crash of a case is not counted as the loss of a worker, nor the reverse.
     assert (found.pop("crashes").status, found.pop("broken").message) == (Status.DIED, "ValueError: no")
     assert {one.status for one in found.values()} == {Status.REPORTED}
+
+
+def test_keyboard_interrupt_of_a_case_in_a_worker_is_its_result(folder: Path) -> None:
+    target = write_cases(folder, interrupts="raise KeyboardInterrupt", right="return x.sin()")
+    found = run_all(target, ISOLATED)
+    assert (found["interrupts"].status, found["interrupts"].message) == (Status.RAISED, "KeyboardInterrupt")
+    assert found["right"].verdict is Verdict.PASS
 
 
 def test_unreachable_cluster_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,11 +230,17 @@ SETTINGS = {
     "path": "sys.path.insert(0, '/changed/by/a/case')",
     "filters": "import warnings; warnings.simplefilter('error')",
     "random": "torch.manual_seed(3)",
+    "mask": "os.umask(0o777)",
+    "collector": "import gc; gc.disable()",
+    "streams": "sys.stdout = None",
+    "handlers": "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+    "threads": "torch.set_num_threads(torch.get_num_threads() + 1)",
 }
-STATE = """import warnings
+STATE = """import gc, signal, warnings
     found = (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_default_device(), os.getcwd(),
         torch.are_deterministic_algorithms_enabled(), os.environ.get('CHANGED_BY_A_CASE'),
-        sys.path[0] == '/changed/by/a/case',
+        sys.path[0] == '/changed/by/a/case', os.umask(0o22), gc.isenabled(), sys.stdout is None,
+        signal.getsignal(signal.SIGTERM) is signal.SIG_IGN, torch.get_num_threads(),
         [one for one in warnings.filters if one[0] == 'error' and one[1] is None])
     open('state', 'a').write(f'{found}' + chr(10))
     return x.sin()"""
@@ -252,13 +261,19 @@ def test_every_kind_of_exception_is_the_result_of_its_case(folder: Path, setting
         skips="import pytest; pytest.skip('not here')",
         leaves="sys.exit('enough')",
         odd="raise BaseException('odd')",
+        empty="raise MemoryError",
+        endless="return endless(x)",
+        unprintable="raise type('Odd', (Exception,), {'__str__': lambda self: 1 / 0})()",
         right="return x.sin()",
     )
     found = run_all(target, settings)
-    assert {name: one.message for name, one in found.items()} == {
+    assert {name: one.message.partition(" while ")[0] for name, one in found.items()} == {
         "skips": "Skipped: not here",
         "leaves": "the case called sys.exit (enough)",
         "odd": "BaseException: odd",
+        "empty": "MemoryError",
+        "endless": "RecursionError: maximum recursion depth exceeded",
+        "unprintable": "Odd: its message cannot be read",
         "right": "",
     }
     assert found["skips"].report.replay == "gradvet check ops.py::skips --seed 5"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,20 +118,51 @@ def test_copy_of_a_worker_made_by_fork_answers_no_call() -> None:
     assert len(set(found)) == 1
 
 
-def test_child_that_holds_the_pipe_does_not_delay_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("content", [b"\x00\x00\x00\x04junk", b"\x7f\xff\xff\xffjunk"])
+def test_call_that_writes_to_the_pipe_fails_alone(content: bytes) -> None:
+    with ProcessExecutor(1) as processes:
+        hostile, next_ = processes.submit(calls.write_to_every_pipe, content), processes.submit(calls.double, 2)
+        with pytest.raises(ProcessDiedError, match="gave no readable answer"):
+            hostile.result(timeout=100)
+        assert next_.result(timeout=100) == 4
+
+
+def test_worker_whose_streams_were_closed_is_replaced() -> None:
+    with ProcessExecutor(1) as processes:
+        first = processes.submit(calls.close_streams).result()
+        assert processes.submit(calls.process_id).result() != first
+
+
+def test_child_that_holds_the_pipe_does_not_delay_the_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gradvet.suite.processes.OUTPUT_TIMEOUT_SECONDS", 0.1)
-    with ProcessExecutor(1, Limits(seconds=0.5)) as processes:
-        stuck = processes.submit(calls.hang_with_child_in_other_session)
-        with pytest.raises(TimeLimitError):
-            stuck.result(timeout=20)  # the child sleeps for 30 s
+    child = child_of_ended_call(calls.hang_with_child_in_other_session, tmp_path / "child")
+    assert is_running(child), "the call was ended only after the child had closed the pipe"
+    psutil.Process(child).kill()
 
 
 def test_children_of_a_call_that_hangs_are_ended_with_it(tmp_path: Path) -> None:
-    file = tmp_path / "child"
-    with ProcessExecutor(1, Limits(seconds=3.0)) as processes, pytest.raises(TimeLimitError):
-        processes.submit(calls.start_child, str(file)).result()
-    child = int(file.read_text())
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    child = child_of_ended_call(calls.start_child, tmp_path / "child")
+    while is_running(child):  # the signal was sent, and the system may take a while
+        time.sleep(0.01)
+
+
+def child_of_ended_call(call: Callable[[str], None], file: Path) -> int:
+    """The process that a call started before its time was over. A slow machine gets more time."""
+    for seconds in (0.5, 4.0, 60.0):
+        with ProcessExecutor(1, Limits(seconds=seconds)) as processes, pytest.raises(TimeLimitError):
+            processes.submit(call, str(file)).result()
+        if file.exists():
+            return int(file.read_text())
+    raise AssertionError("the call did not start its child")
+
+
+def is_running(process: int) -> bool:
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_last_words_of_a_worker_that_printed_a_lot_are_kept() -> None:

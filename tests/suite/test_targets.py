@@ -104,6 +104,13 @@ def test_nested_names_are_followed() -> None:
         ("none.py", InputSpec(), "there is no file none.py"),
         ("ops.py::third", InputSpec(), r"ops\.py has no case 'third'; it has: first, second\[0\], second\[1\]"),
         ("neighbour.py", InputSpec(), r"neighbour\.py has no cases: decorate functions with @gradvet\.case"),
+        (
+            "neighbour.py::factor",
+            InputSpec(),
+            r"factor in neighbour\.py is not a case: give its inputs, such as --input",
+        ),
+        ("neighbour.py::facto", InputSpec(), r"neighbour\.py has no 'facto'; did you mean 'factor'\?"),
+        ("neighbour.py::facto", InputSpec(((3,),)), r"neighbour\.py has no 'facto'; did you mean 'factor'\?"),
         ("broken.py", InputSpec(), r"broken\.py cannot be imported: ZeroDivisionError"),
         (
             "torch",

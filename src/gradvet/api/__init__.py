@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from gradvet.api import validation
-from gradvet.api.blame import accepting_stops, accepts_stops, culprit_first
+from gradvet.api.blame import accepting_stops, accepts_stops, culprit_first, with_torch_stops
 from gradvet.api.pipeline import PipelineSettings, run_pipeline
 from gradvet.api.points import PointSettings
-from gradvet.api.selection import Selection
+from gradvet.api.selection import selection_of
 from gradvet.api.sweep import require_comparable, sweep_dtypes
-from gradvet.core.events import fresh_seed, publish, showing_stages, watched
+from gradvet.core.events import ShowingStages, fresh_seed, publish, watched
 from gradvet.core.provenance import title_of
 from gradvet.core.results import InconclusiveWarning, Report, Verdict
 from gradvet.errors import GradientError, InvalidProblemError
-from gradvet.frontends.torch import FRONTEND, is_model, with_constant_stops
+from gradvet.frontends.torch import FRONTEND, StopMode, is_model, within
 from gradvet.frontends.torch.numerical_jacobian import NumericalJacobian
 from gradvet.options import Budget, Options
 from gradvet.reports.ledger_table import ACCEPT, headline
@@ -53,7 +53,7 @@ def check(
     budget: float | Budget | None = None,
     seed: int | None = None,
     checks: Iterable[str] | Mapping[str, bool] | None = None,
-    surrogate: Callable[..., Any] | None = None,
+    surrogate: Callable[..., Any] | Mapping[Any, Callable[..., Any]] | None = None,
     reference: Callable[..., Any] | None = None,
     dtypes: Iterable[Any] | None = None,
     points: Any = "small",
@@ -76,7 +76,8 @@ def check(
         kwargs: Keyword arguments of the function; tensors in them are checked too.
         argnums: Number of the positional argument to check, or several. All else, also parameters of a module, is a
             constant then. The default is to check all.
-        order: 1 for first derivatives, 2 for second derivatives as well. The default is 1.
+        order: 1 for first derivatives, 2 for second derivatives as well, in each combination of the modes; up to 5 for
+            derivatives of higher order as well, by reverse mode. The default is 1.
         modes: The modes of differentiation to check: "reverse" (backward), "forward" (jvp), or both.
         masked: Whether only the specified elements of sparse tensors count.
         resolution: The relative error of a typical entry that must have been visible before the check may pass, 0.01
@@ -90,7 +91,8 @@ def check(
         checks: Names of the checks to run, or a mapping such as {"layouts": False} to leave some out. The default is
             all checks of the modes.
         surrogate: A function whose derivative `func` is meant to have, where that is not its own, as for a
-            straight-through estimator.
+            straight-through estimator. For a model, a mapping of `autograd.Function` classes inside it to such
+            functions; no other points are tried then.
         reference: Another implementation of `func`, in plain torch: values and gradients of `func` are compared with
             those of the reference in float64, and the reference with finite differences.
         dtypes: With `reference`, floating-point dtypes such as (torch.float32, torch.bfloat16): inputs and parameters
@@ -114,7 +116,8 @@ def check(
     >>> report.verdict.value
     'pass'
     """
-    request = validation.request_of(func, inputs, kwargs, surrogate, argnums)
+    surrogates = validation.surrogates_of(surrogate)
+    request = validation.request_of(func, inputs, kwargs, None if surrogates else surrogate, argnums)
     extent = THOROUGH if validation.flag("thorough", thorough) else USUAL
     spending = validation.budget_of(budget)
     options = Options(
@@ -128,26 +131,29 @@ def check(
     other = PointSettings.of(
         FRONTEND, extent.points if isinstance(points, str) and points == USUAL.points else points, domain, options.seed
     )
-    selection = Selection.of(validation.names_of("modes", modes), validation.checks_of(checks))
-    selection = selection.adding(*["compile"] if validation.flag("compile", compile) else [])
+    selection = selection_of(validation.names_of("modes", modes), validation.checks_of(checks))
+    if validation.flag("compile", compile):
+        selection |= {"compile"}
     # A kernel is compared with its reference at first order.
     usual_order = extent.order if reference is None else 1
     chosen_order = usual_order if order is None else validation.order_of(order)
     wanted = PipelineSettings(chosen_order, selection, other, spending.bytes)
     request, held = replace(request, reference=reference), None
     require_comparable(request, wanted, dtypes)
-    if accepts_stops(stops):
-        function, held = with_constant_stops(func)
+    if accepts_stops(stops) or surrogates:
+        held = StopMode(held=None if accepts_stops(stops) else frozenset(), surrogates=surrogates)
         # The constants are those of the point given.
-        request, wanted = replace(request, func=function), replace(wanted, points=None)
-    with interactive_progress(title_of(func)) as show, showing_stages(show):
+        request, wanted = replace(request, func=within(func, held)), replace(wanted, points=None)
+    with interactive_progress(title_of(func)) as show, (shown := ShowingStages(show)), shown:
         if dtypes is None:
             report = run_pipeline(FRONTEND, request, wanted, options)
         else:
             report = sweep_dtypes(FRONTEND, request, wanted, options, tuple(dtypes))
         if held is not None:
-            report = accepting_stops(report, func, held.lines)
-        if validation.flag("blame", blame) and report.failures and is_model(func):
+            report = accepting_stops(report, func, held)
+        elif report.failures and dtypes is None and reference is None:
+            report = with_torch_stops(report, request, wanted, options)
+        if validation.flag("blame", blame) and report.failures and is_model(func) and not surrogates:
             report = culprit_first(report, replace(request, func=func), stops, spending)
     return watched(publish(report))
 
@@ -179,7 +185,7 @@ def assert_gradients(
     budget: float | Budget | None = None,
     seed: int | None = None,
     checks: Iterable[str] | Mapping[str, bool] | None = None,
-    surrogate: Callable[..., Any] | None = None,
+    surrogate: Callable[..., Any] | Mapping[Any, Callable[..., Any]] | None = None,
     reference: Callable[..., Any] | None = None,
     dtypes: Iterable[Any] | None = None,
     points: Any = "small",

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from gradvet.api import validation
 from gradvet.api.pipeline import PipelineSettings, run_pipeline
-from gradvet.api.selection import Selection
+from gradvet.api.selection import selection_of
 from gradvet.core.blame import MODULE, BlameReport
-from gradvet.core.events import fresh_seed
+from gradvet.core.events import fresh_seed, one_at_a_time
 from gradvet.core.frontend import Request
 from gradvet.core.provenance import source_of
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch import FRONTEND, Question, Recorder, investigate, is_model, record_step
+from gradvet.frontends.torch import (
+    FRONTEND,
+    Question,
+    Recorder,
+    StopMode,
+    investigate,
+    is_model,
+    record_step,
+    torch_stops,
+    within,
+)
 from gradvet.options import Budget, Options
 from gradvet.reports.progress import interactive_progress
 
 FUNCTION_CHECKS = (
-    *("reverse", "determinism", "linearity", "cotangents", "mutation", "interleaving", "accumulation", "precision"),
+    *("reverse", "determinism", "linearity", "grad_outputs", "mutation", "interleaving", "accumulation", "precision"),
     *("reverse-over-reverse", "symmetry"),
 )
 """Checks of Functions and operators: those that matter in a training step."""
@@ -41,6 +52,18 @@ AUTOMATIC_SECONDS = 30.0
 STOPS = ("follow", "constant")
 
 
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """How the pieces of a model are checked."""
+
+    order: int
+    accepts_stops: bool
+    budget: Budget
+    seed: int
+    surrogates: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
+
+
+@one_at_a_time
 def blame(
     model: Any,
     inputs: Any,
@@ -49,6 +72,7 @@ def blame(
     loss: Callable[[Any], Any] | None = None,
     order: int = 1,
     stops: Literal["follow", "constant"] = "follow",
+    surrogate: Mapping[Any, Callable[..., Any]] | None = None,
     budget: float | Budget | None = None,
     seed: int | None = None,
 ) -> BlameReport:
@@ -68,6 +92,8 @@ def blame(
         order: 1 for first derivatives, 2 for the second derivatives of Functions and operators as well.
         stops: "follow" reports a `detach` that changes the gradient as a fault. "constant" accepts `detach`, `no_grad`
             and straight-through estimators as deliberate: what they stop counts as a constant.
+        surrogate: Functions whose derivatives classes of `autograd.Function` are meant to have, by class, where these
+            are not their own.
         budget: Seconds that the checks may take, 120 by default, or a `gradvet.Budget` of seconds and bytes; the bytes
             limit what is kept of recorded arguments, 2 GiB by default.
         seed: Seed of the random directions. The default is a fresh one.
@@ -83,31 +109,50 @@ def blame(
         raise InvalidProblemError(
             f"blame needs a torch.nn.Module, found {type(model).__name__}: use gradvet.watch for other code"
         )
-    spending = _budget(budget)
-    recorder = Recorder(model, _memory(spending))
-    record_step(recorder, Request(model, inputs, kwargs), loss)
-    with interactive_progress(type(model).__name__):
-        return _answer(recorder, order, stops, spending, seed)
+    if loss is not None and not callable(loss):
+        validation.refuse("loss is a function of the model's result", loss)
+    settings = _settings(order, stops, budget, seed, surrogate)
+    request = validation.request_of(model, inputs, kwargs)
+    recorder = Recorder(model, _memory(settings.budget))
+    state = _preserved_state(model, (model, loss, inputs, kwargs))
+    with state, state, interactive_progress(type(model).__name__):  # twice: the first restoration may be interrupted
+        record_step(recorder, request, loss)
+        return _answer(recorder, settings)
+
+
+def _preserved_state(model: Any, called: Any) -> AbstractContextManager[None]:
+    """The state to restore, with the values of the model's parameters."""
+    return FRONTEND.preserved_state(called, () if model is None else tuple(model.parameters()))
 
 
 class Watch(AbstractContextManager["Watch"]):
     """Records the calls inside a `with` block; `report()` replays and checks them."""
 
-    def __init__(self, model: Any, order: int, stops: str, budget: Budget, seed: int | None) -> None:
-        self._recorder = Recorder(model, _memory(budget), keeps_parameters=True)
-        self._settings = (order, stops, budget, seed)
+    def __init__(self, model: Any, settings: _Settings) -> None:
+        self._recorder = Recorder(model, _memory(settings.budget), keeps_parameters=True)
+        self._settings = settings
 
     def __enter__(self) -> Watch:
-        self._recorder.start()
+        self._block = self._recording()
+        next(self._block)
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self._recorder.stop()
+        self._block.close()
 
+    def _recording(self) -> Generator[None]:
+        """Record until it is closed, at the latest when it is deleted after an interruption."""
+        with one_at_a_time, self._recorder, self._recorder:  # twice: the first restoration may be interrupted
+            self._recorder.start()
+            yield
+
+    @one_at_a_time
     def report(self) -> BlameReport:
         """Replay and check what was recorded."""
-        with interactive_progress("watch"):
-            return _answer(self._recorder, *self._settings)
+        model = self._recorder.model
+        state = _preserved_state(model, model)
+        with state, state, interactive_progress("watch"):  # twice: the first restoration may be interrupted
+            return _answer(self._recorder, self._settings)
 
 
 def watch(
@@ -115,6 +160,7 @@ def watch(
     *,
     order: int = 1,
     stops: Literal["follow", "constant"] = "follow",
+    surrogate: Mapping[Any, Callable[..., Any]] | None = None,
     budget: float | Budget | None = None,
     seed: int | None = None,
 ) -> Watch:
@@ -129,9 +175,10 @@ def watch(
     """
     if model is not None and not is_model(model):
         raise InvalidProblemError(f"watch takes a torch.nn.Module or nothing, found {type(model).__name__}")
-    return Watch(model, order, stops, _budget(budget), seed)
+    return Watch(model, _settings(order, stops, budget, seed, surrogate))
 
 
+@one_at_a_time
 def culprit_first(report: Report, request: Request, stops: str, budget: Budget) -> Report:
     """The report of a module that fails, with the culprit as its first finding. Bounded in time."""
     if not any(finding.check in (*FUNCTION_CHECKS, *MODULE_CHECKS) for finding in report.failures):
@@ -139,9 +186,11 @@ def culprit_first(report: Report, request: Request, stops: str, budget: Budget) 
     spending = Budget(min(AUTOMATIC_SECONDS, budget.seconds or AUTOMATIC_SECONDS))
     model: Any = request.func
     recorder = Recorder(model, DEFAULT_BYTES)
+    state = _preserved_state(model, (model, request.inputs, request.kwargs))
     try:
-        record_step(recorder, request, None, all_inputs=True)
-        found = _answer(recorder, 1, stops, spending, report.seed, report)
+        with state, state:  # twice: the first restoration may be interrupted
+            record_step(recorder, request, None, all_inputs=True)
+            found = _answer(recorder, _Settings(1, accepts_stops(stops), spending, report.seed), report)
     except Exception as error:
         note = f"the piece to blame could not be searched for: {type(error).__name__}"
         return replace(report, notes=(*report.notes, note))
@@ -156,18 +205,48 @@ def culprit_first(report: Report, request: Request, stops: str, budget: Budget) 
     return replace(report, findings=(first, *report.findings))
 
 
-def accepting_stops(report: Report, func: Any, lines: Iterable[str]) -> Report:
-    """The report of a function whose stopped values were constants: source and command of the function itself."""
-    held = tuple(f"held constant: {line}" for line in lines)
-    command = f"{report.replay.removesuffix(')')}, stops='constant')"
-    return replace(report, notes=(*report.notes, *held), replay=command, source=source_of(func))
+def accepting_stops(report: Report, func: Any, mode: StopMode) -> Report:
+    """The report of a function whose stops are accepted: source and command of the function itself."""
+    notes, arguments = [], ""
+    if mode.held is None:
+        notes += [f"held constant: {line}" for line in mode.lines]
+        arguments += ", stops='constant'"
+    if mode.surrogates:
+        names = ", ".join(cls.__name__ for cls in mode.surrogates)
+        notes.append(f"compared with the slopes of their surrogates: {names}")
+        arguments += ", surrogate=surrogate"
+    command = f"{report.replay.removesuffix(')')}{arguments})"
+    return replace(report, notes=(*report.notes, *notes), replay=command, source=source_of(func))
 
 
-def _budget(given: float | Budget | None) -> Budget:
-    budget = given if isinstance(given, Budget) else Budget(seconds=given)
-    if not all(limit is None or limit > 0 for limit in (budget.seconds, budget.bytes)):
-        raise InvalidProblemError(f"a budget must be positive, or nothing would be checked; found {given!r}")
-    return budget
+@one_at_a_time
+def with_torch_stops(report: Report, request: Request, settings: PipelineSettings, options: Options) -> Report:
+    """A report that fails, or that of the function with the deliberate stops of torch's own code as constants.
+
+    Calls the function, and checks it once more if there are such stops.
+    """
+    with FRONTEND.preserved_random_state():
+        binding = FRONTEND.bind(request)
+        state = FRONTEND.preserved_state((request.func, request.inputs, request.kwargs), binding.arguments)
+        with state, state:  # twice: the first restoration may be interrupted
+            lines = torch_stops(lambda: binding.function(*binding.arguments))
+    if not lines:
+        return report
+    function = within(request.func, StopMode(holds_torch=True))
+    found = run_pipeline(FRONTEND, replace(request, func=function), replace(settings, points=None), options)
+    if found.failures:
+        return report
+    held = tuple(f"held constant, as torch's own code stops the gradient there: {line}" for line in lines)
+    return replace(found, notes=(*found.notes, *held), replay=report.replay, source=report.source)
+
+
+def _settings(order: Any, stops: Any, budget: Any, seed: Any, surrogate: Any) -> _Settings:
+    """The arguments that `blame` and `watch` share; wrong ones are refused."""
+    if not validation.is_integer(order) or order not in (1, 2):
+        validation.refuse("order is 1 or 2", order)
+    chosen = fresh_seed() if seed is None else validation.seed_of(seed)
+    known = validation.surrogates_of(surrogate)
+    return _Settings(int(order), accepts_stops(stops), validation.budget_of(budget), chosen, known)
 
 
 def _memory(budget: Budget) -> int:
@@ -176,22 +255,18 @@ def _memory(budget: Budget) -> int:
 
 def accepts_stops(stops: str) -> bool:
     """Whether stops are constants. Raises if the argument is none of the two."""
-    if stops not in STOPS:
-        raise InvalidProblemError(f"stops is 'follow' or 'constant', found {stops!r}")
+    if not isinstance(stops, str) or stops not in STOPS:
+        validation.refuse("stops is 'follow' or 'constant'", stops)
     return stops == "constant"
 
 
-def _answer(
-    recorder: Recorder, order: int, stops: str, budget: Budget, seed: int | None, known: Report | None = None
-) -> BlameReport:
-    if order not in (1, 2):
-        raise InvalidProblemError(f"order is 1 or 2, found {order!r}")
-    chosen = fresh_seed() if seed is None else seed
-
+def _answer(recorder: Recorder, wanted: _Settings, known: Report | None = None) -> BlameReport:
     def examine(request: Request, kind: str, seconds: float) -> Report:
         names = MODULE_CHECKS if kind == MODULE else FUNCTION_CHECKS
-        settings = PipelineSettings(1 if kind == MODULE else order, Selection.of(("reverse",), names))
-        return run_pipeline(FRONTEND, request, settings, Options(seed=chosen, seconds=seconds))
+        settings = PipelineSettings(1 if kind == MODULE else wanted.order, selection_of(("reverse",), names))
+        return run_pipeline(FRONTEND, request, settings, Options(seed=wanted.seed, seconds=seconds))
 
-    seconds = DEFAULT_SECONDS if budget.seconds is None else budget.seconds
-    return investigate(recorder, Question(examine, seconds, chosen, accepts_stops(stops), known))
+    seconds = DEFAULT_SECONDS if wanted.budget.seconds is None else wanted.budget.seconds
+    return investigate(
+        recorder, Question(examine, seconds, wanted.seed, wanted.accepts_stops, wanted.surrogates, known)
+    )

@@ -1,4 +1,4 @@
-"""Large models in parts: some parameters at a time are compared, the others are constants.
+"""Large models in parts: some parameters at a time are compared, the others are constants; and what fits into memory.
 
 A difference along very many parameters hides what one of them adds, and every vector of a comparison has the size of
 all of them. So consecutive parameters, which belong to the same modules, are compared together up to a size.
@@ -10,15 +10,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gradvet.core.context import Context
 from gradvet.core.events import announce_stage
-from gradvet.core.frontend import Frontend
+from gradvet.core.frontend import Binding, Frontend
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Space
+from gradvet.errors import InvalidProblemError
 
 PART_SIZE = 1 << 24
 """Elements that are compared together: at the step of the screen, one of them still shows at a resolution of 0.01."""
 
 MAX_PARTS = 16
 """Number of parts: of a larger model each part has more elements, so that the number of evaluations stays bounded."""
+
+VECTORS = 16
+"""Number of vectors of the size of the inputs that exist at a time, to estimate the memory of a check."""
 
 ORDER = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.SKIPPED)
 
@@ -79,3 +83,21 @@ def _worst(findings: Sequence[Finding]) -> Iterator[Finding]:
         if known is None or ORDER.index(finding.verdict) < ORDER.index(known.verdict):
             best[key] = finding
     yield from best.values()
+
+
+def within_memory(binding: Binding, limit: int | None) -> tuple[Binding, list[str]]:
+    """The inputs whose vectors fit into the memory given, the smallest first, and a line about the others."""
+    sizes = {place: binding.arguments[place].numel() for place in binding.checked}
+    kept: list[int] = []
+    for place in sorted(sizes, key=lambda place: sizes[place]):
+        if limit is None or VECTORS * 8 * (sum(sizes[k] for k in kept) + sizes[place]) <= limit:
+            kept.append(place)
+    if not kept:
+        smallest = VECTORS * 8 * min(sizes.values())
+        raise InvalidProblemError(f"no input fits into {limit} bytes; the smallest one needs about {smallest}")
+    if len(kept) == len(sizes):
+        return binding, []
+    names = ", ".join(binding.names[place] for place in sizes if place not in kept)
+    share = 100.0 * sum(sizes[place] for place in kept) / sum(sizes.values())
+    line = f"not exercised: {names}: no memory; {share:.2g} % of the elements of the inputs were checked"
+    return binding.restricted(kept), [line]

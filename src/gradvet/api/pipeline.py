@@ -13,10 +13,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 from gradvet.api.isolation import findings_of_child
-from gradvet.api.parts import compared_in_parts, parts_of
+from gradvet.api.parts import compared_in_parts, parts_of, within_memory
 from gradvet.api.points import FRAGILE, THOROUGH, Announce, PointSettings, generated_points
 from gradvet.api.replay_command import replay
 from gradvet.api.selection import Selection
@@ -24,6 +24,7 @@ from gradvet.checks.catalogue import (
     COMPILE,
     EXACT,
     GENERATED,
+    HIGHER_ORDER,
     PRECISION,
     REFERENCE,
     REGISTRATION,
@@ -34,25 +35,23 @@ from gradvet.checks.catalogue import (
     runnable,
 )
 from gradvet.checks.determinism import is_repeatable
-from gradvet.checks.precision import precision_against
+from gradvet.checks.precision import BranchPair, precision_against
 from gradvet.checks.reference import Reference, about_reference, compared_with
-from gradvet.checks.second_order import composition, symmetry
+from gradvet.checks.second_order import composition, higher_orders, symmetry
 from gradvet.checks.toolchain import compiled_against, registered
 from gradvet.core import thresholds
 from gradvet.core.context import FLOAT32, FLOAT64, GIVEN, Context
 from gradvet.core.events import one_at_a_time
 from gradvet.core.frontend import Binding, Frontend, Request
+from gradvet.core.ledger import Record
 from gradvet.core.problem import Problem
 from gradvet.core.provenance import environment, source_of
 from gradvet.core.results import Finding, Report, SourceCode, Verdict
 from gradvet.core.runner import IsUnsupported, make_report, run_checks
+from gradvet.core.variation_budget import VariationBudget
 from gradvet.core.vectors import all_finite, namespace
-from gradvet.errors import DerivativeError, InvalidProblemError, OutputsChangedError
+from gradvet.errors import DerivativeError, OutputsChangedError
 from gradvet.options import Options
-
-VECTORS = 16
-"""Number of vectors of the size of the inputs that exist at a time, to estimate the memory of a check."""
-
 
 ONE_SHOT = (
     "a second backward pass through the same graph does not give the gradient again, so retain_graph=True must not be "
@@ -81,7 +80,7 @@ def run_pipeline(frontend: Frontend, request: Request, settings: PipelineSetting
     """The report about one function at one point."""
     started = time.perf_counter()
     with frontend.preserved_random_state():
-        binding, left_out = _within_memory(frontend.bind(request), settings.bytes)
+        binding, left_out = within_memory(frontend.bind(request), settings.bytes)
 
         called = (request.func, request.surrogate, request.inputs, request.kwargs)
         given = settings.points.own if settings.points else None
@@ -102,38 +101,21 @@ def run_pipeline(frontend: Frontend, request: Request, settings: PipelineSetting
     return replace(report, seconds=seconds, environment=environment())
 
 
-def _within_memory(binding: Binding, limit: int | None) -> tuple[Binding, list[str]]:
-    """The inputs whose vectors fit into the memory given, the smallest first, and a line about the others."""
-    sizes = {place: binding.arguments[place].numel() for place in binding.checked}
-    kept: list[int] = []
-    for place in sorted(sizes, key=lambda place: sizes[place]):
-        if limit is None or VECTORS * 8 * (sum(sizes[k] for k in kept) + sizes[place]) <= limit:
-            kept.append(place)
-    if not kept:
-        smallest = VECTORS * 8 * min(sizes.values())
-        raise InvalidProblemError(f"no input fits into {limit} bytes; the smallest one needs about {smallest}")
-    if len(kept) == len(sizes):
-        return binding, []
-    names = ", ".join(binding.names[place] for place in sizes if place not in kept)
-    share = 100.0 * sum(sizes[place] for place in kept) / sum(sizes.values())
-    line = f"not exercised: {names}: no memory; {share:.2g} % of the elements of the inputs were checked"
-    return binding.restricted(kept), [line]
-
-
+@dataclass(frozen=True)
 class _Pipeline:
     """The stages of one check at one point, under one sparse semantics."""
 
-    def __init__(
-        self, frontend: Frontend, request: Request, binding: Binding, settings: PipelineSettings, options: Options
-    ) -> None:
-        self.frontend, self.request, self.binding = frontend, request, binding
-        self.settings, self.options = settings, options
-        self.problem = frontend.problem(binding, options.seed, masked=options.masked)
+    frontend: Frontend
+    request: Request
+    binding: Binding
+    settings: PipelineSettings
+    options: Options
 
     def report(self, left_out: Sequence[str]) -> Report:
-        context = Context.of(self.problem, self.options)
-        context.record.variations.is_limited = not self._is_thorough
-        for note in (*self.frontend.notes(self.problem), *_notes_on_values(self.problem)):
+        problem = self.frontend.problem(self.binding, self.options.seed, masked=self.options.masked)
+        record = Record(variations=VariationBudget(is_limited=not self._is_thorough))
+        context = Context.of(problem, self.options, record)
+        for note in (*self.frontend.notes(problem), *_notes_on_values(problem)):
             context.record.note(note)
         context, findings = self._preflight(context)
         if not findings and self.request.reference is not None:
@@ -144,7 +126,7 @@ class _Pipeline:
             ]
         elif not findings:
             _release_if_large(context)
-            reference = self._reference(context)
+            context, reference = self._with_reference(context)
             sharp = reference or context
             findings = compared_in_parts(self.frontend, context, reference, self._compared)
             findings += self._second_order(sharp)
@@ -154,14 +136,14 @@ class _Pipeline:
         points = {"points": "None"} if settings.points is None else settings.points.as_code
         command = replay(self.request, settings.order, settings.selection, settings.bytes, self.options, points)
         names = [check.name for check in SLOPES] if self.request.reference is None else [REFERENCE]
-        asked = any(name in settings.selection for name in names) and bool(self.problem.codomain.leaves)
+        asked = any(name in settings.selection for name in names) and bool(problem.codomain.leaves)
         title = self.binding.title
         report = make_report(title, context, findings, replay=command, left_out=left_out, expects_ledger=asked)
-        return replace(report, source=self._source(report))
+        return replace(report, source=self._source(report, context.problem))
 
-    def _source(self, report: Report) -> SourceCode | None:
+    def _source(self, report: Report, problem: Problem) -> SourceCode | None:
         """The code of the only custom derivative if it failed, otherwise the code of the function."""
-        rules = self.frontend.custom_rules(self.problem) if report.failures else []
+        rules = self.frontend.custom_rules(problem) if report.failures else []
         method = "jvp" if report.failures and report.failures[0].check == "forward" else "backward"
         own = getattr(rules[0], method) if len(rules) == 1 and hasattr(rules[0], method) else None
         return (source_of(own) if own else None) or source_of(self.request.func)
@@ -206,24 +188,26 @@ class _Pipeline:
             if not is_repeatable(isolated, context.random_vjp[1]):
                 return context
             context.record.note(ONE_SHOT)
-        self.problem = isolated.problem
         return isolated
 
-    def _reference(self, context: Context) -> Context | None:
-        """The same in float64, else in float32, where the given precision is lower."""
+    def _with_reference(self, context: Context) -> tuple[Context, Context | None]:
+        """The context, and the same in float64, else in float32, where the given precision is lower."""
         if context.is_double or not context.problem.codomain.leaves:
-            return None
-        problem = self.frontend.reference(self.problem, self.request, self.options.seed)
-        if problem is None:
+            return context, None
+        pair = self.frontend.reference(context.problem, self.request, self.options.seed)
+        if pair is None:
             context.record.note(
                 "could not be run in higher precision, or gives other values there: it was checked in its own precision"
             )
-            return None
-        found = context.for_problem(problem, precision=FLOAT64 if problem.eps <= thresholds.DOUBLE_EPS else FLOAT32)
+            return context, None
+        problem, wide = pair
+        if problem is not context.problem:
+            context = replace(context, problem=problem)
+        found = context.for_problem(wide, precision=FLOAT64 if wide.eps <= thresholds.DOUBLE_EPS else FLOAT32)
         context.record.note(
             f"the formula was checked in {found.precision}, and the gradient in low precision against it"
         )
-        return found
+        return context, found
 
     def _run(self, context: Context, checks: Iterable[Check], is_unsupported: IsUnsupported) -> Iterator[Finding]:
         """The selected checks whose needs the function meets.
@@ -252,7 +236,14 @@ class _Pipeline:
 
     def _precision(self, context: Context, reference: Context | None) -> Iterator[Finding]:
         if reference is not None and PRECISION in self.settings.selection and context.problem.codomain.size:
-            check = precision_against(reference, self.frontend.is_unsupported)
+
+            def same_branches() -> BranchPair | None:
+                found = self.frontend.on_same_branches(context.problem, reference.problem, self.options.seed)
+                if found is None:
+                    return None
+                return BranchPair(context.for_problem(found[0]), reference.for_problem(found[1]), found[2])
+
+            check = precision_against(reference, self.frontend.is_unsupported, same_branches)
             yield from run_checks(context, {PRECISION: check}, self.frontend.is_unsupported)
 
     def _against_reference(self, context: Context) -> Iterator[Finding]:
@@ -262,9 +253,9 @@ class _Pipeline:
         if context.reads_captured:
             yield Finding(REFERENCE, Verdict.INCONCLUSIVE, "the kernel reads captured tensors: pass them as inputs")
             return
-        plain, request = self.frontend.plain_problem(self.problem, self.request, self.options.seed)
-        truth = plain if context.is_double else self.frontend.reference(plain, request, self.options.seed)
-        if truth is None:
+        plain, request = self.frontend.plain_problem(context.problem, self.request, self.options.seed)
+        pair = (plain, plain) if context.is_double else self.frontend.reference(plain, request, self.options.seed)
+        if pair is None:
             words = "the reference cannot be run in float64, or returns other values there, so there is no truth"
             advice = "Give a reference of plain torch operations, without random numbers."
             yield Finding(REFERENCE, Verdict.INCONCLUSIVE, words, advice=advice)
@@ -273,6 +264,7 @@ class _Pipeline:
         def draw_randomly() -> bool:
             return any(map(self.frontend.draws_random_numbers, (self.request, request)))
 
+        plain, truth = pair
         known = Reference(plain, truth, self.frontend.formats, draw_randomly, self.settings.precision)
         check = {REFERENCE: compared_with(known)}
         yield from run_checks(context, check, self.frontend.is_unsupported)
@@ -286,21 +278,27 @@ class _Pipeline:
         problem, selection = context.problem, self.settings.selection
         if self.settings.order < 2 or not problem.codomain.size:
             return
-        known: dict[str, Context] = {}
 
-        def derived(name: str) -> Context:
-            if name not in known:
-                second = self.frontend.second_order(problem, name, self.options.seed)
-                known[name] = context.for_problem(second, precision=f"{context.precision}, {name}")
-            return known[name]
+        def derivative(of: Context, modes: str, label: str) -> Context:
+            found = self.frontend.second_order(of.problem, modes, self.options.seed)
+            return of.for_problem(found, precision=f"{context.precision}, {label}")
 
-        for name in SECOND_ORDER:
-            if name in selection:
-                check = composition(name, partial(derived, name))
-                yield from run_checks(context, {name: check}, self.frontend.is_unsupported)
-        if SYMMETRY in selection:
-            check = symmetry(partial(derived, SECOND_ORDER[0]), len(problem.domain.leaves))
-            yield from run_checks(context, {SYMMETRY: check}, self.frontend.is_unsupported)
+        derived = cache(lambda name: derivative(context, name, name))
+        second = partial(derived, SECOND_ORDER[0])
+        checks = {name: composition(name, partial(derived, name)) for name in SECOND_ORDER}
+        checks[SYMMETRY] = symmetry(second, len(problem.domain.leaves))
+        chosen = {name: check for name, check in checks.items() if name in selection}
+        found = list(run_checks(context, chosen, self.frontend.is_unsupported))
+        yield from found
+        if self.settings.order == 2 or HIGHER_ORDER not in selection:
+            return
+        if any(finding.verdict is Verdict.FAIL for finding in found):
+            yield Finding(HIGHER_ORDER, Verdict.SKIPPED, "the second derivative is wrong")
+            return
+        check = higher_orders(
+            self.settings.order, second, lambda of, order: derivative(of, SECOND_ORDER[0], f"order {order}")
+        )
+        yield from run_checks(context, {HIGHER_ORDER: check}, self.frontend.is_unsupported)
 
     def _generated_points(self, context: Context, here: Sequence[Finding]) -> Iterator[Finding]:
         """Other points and shapes, unless the derivative at the given point is wrong or undecided already."""
@@ -339,7 +337,7 @@ class _Pipeline:
             yield from (Finding(name, Verdict.SKIPPED, "another check failed") for name in chosen)
             return
         request = replace(self.request, safe_devices=(*self.request.safe_devices, self.frontend.device_type(problem)))
-        settings = PipelineSettings(1, Selection(frozenset([*chosen, "reverse"])), self.settings.points)
+        settings = PipelineSettings(1, frozenset([*chosen, "reverse"]), self.settings.points)
         seconds = context.deadline - time.monotonic()
         yield from findings_of_child((self.frontend, request, settings, self.options), chosen, seconds)
 
@@ -357,7 +355,7 @@ class _Pipeline:
             yield Finding(COMPILE, Verdict.SKIPPED, "the function draws random numbers, and compiled code draws others")
             return
         try:
-            compiled = self.frontend.compiled(self.problem, self.request)
+            compiled = self.frontend.compiled(context.problem, self.request)
         except Exception as error:
             words = (str(error).strip().splitlines() or [""])[0][:200]
             yield Finding(COMPILE, Verdict.INCONCLUSIVE, f"torch.compile fails: {type(error).__name__}: {words}")

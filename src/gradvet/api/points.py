@@ -6,7 +6,7 @@ An inconclusive result at a generated point does not affect the report's verdict
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,8 +15,9 @@ from gradvet.api.selection import Selection
 from gradvet.api.validation import refuse
 from gradvet.checks.points import raising, test_finite, test_point
 from gradvet.core import thresholds
-from gradvet.core.context import Context, Record
+from gradvet.core.context import Context
 from gradvet.core.frontend import Binding, Frontend, Point, PointRequest, Request
+from gradvet.core.ledger import Record
 from gradvet.core.results import Finding, Verdict
 from gradvet.errors import InvalidProblemError
 
@@ -125,7 +126,7 @@ class _Search:
         context: Context,
         request: Request,
         settings: PointSettings,
-        modes: list[str],
+        modes: Sequence[str],
         announce: Announce | None,
     ) -> None:
         self.frontend, self.context, self.request = frontend, context, request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradvet.api.selection import MODES, Selection
+from gradvet.api.selection import MODES, Selection, selection_of
 from gradvet.checks.catalogue import COMPILE, NAMES
 from gradvet.core.frontend import Request
 from gradvet.core.provenance import title_of
@@ -62,9 +62,9 @@ def _is_plain(value: Any) -> bool:
 
 def _selection(selection: Selection) -> dict[str, str]:
     if COMPILE in selection:
-        return {**_selection(selection.without(COMPILE)), "compile": "True"}
+        return {**_selection(selection - {COMPILE}), "compile": "True"}
     for modes in (MODES, *((mode,) for mode in MODES)):
-        if selection == Selection.of(modes, None):
+        if selection == selection_of(modes, None):
             return {} if modes == MODES else {"modes": repr(modes)}
     left_out = {name: False for name in NAMES if name not in selection and name != COMPILE}
     chosen = [name for name in NAMES if name in selection]

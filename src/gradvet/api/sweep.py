@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from gradvet.api.pipeline import PipelineSettings, run_pipeline
+from gradvet.api.validation import refuse
 from gradvet.checks.catalogue import REFERENCE
 from gradvet.core.frontend import Frontend, Request
 from gradvet.core.problem import Cost
@@ -26,7 +27,9 @@ def require_comparable(request: Request, settings: PipelineSettings, dtypes: Any
             )
         return
     if not callable(request.reference):
-        raise InvalidProblemError(f"reference is a function or a module, found {request.reference!r}")
+        refuse("reference is a function or a module", request.reference)
+    if dtypes is not None and (isinstance(dtypes, str) or not isinstance(dtypes, Iterable)):
+        refuse("dtypes has several dtypes, such as (torch.float32, torch.bfloat16)", dtypes)
     if settings.order != 1:
         raise InvalidProblemError(
             "a reference is compared at first order: leave out order=2, or check the second order without reference="
@@ -50,7 +53,7 @@ def sweep_dtypes(
             continue
         wanted = replace(settings, precision=name)
         if reports:
-            wanted = replace(wanted, selection=settings.selection.without("reverse"))
+            wanted = replace(wanted, selection=settings.selection - {"reverse"})
         reports[name] = run_pipeline(frontend, cast, wanted, options)
     return _joined(reports)
 

@@ -16,12 +16,25 @@ from gradvet.options import Budget
 SEED_RANGE = (-(2**63), 2**64)
 """Seeds that generators accept: from the first up to the second."""
 
+MAX_ORDER = 5
+"""Highest order of derivatives: the cost doubles with each order."""
+
+
+def surrogates_of(surrogate: Any) -> dict[Any, Callable[..., Any]]:
+    """The surrogates of classes inside a model; none if the argument is no mapping."""
+    if not isinstance(surrogate, Mapping):
+        return {}
+    for cls, function in surrogate.items():
+        if not isinstance(cls, type) or not callable(function) or not hasattr(cls, "apply"):
+            refuse("surrogate maps subclasses of autograd.Function to functions", {cls: function})
+    return dict(surrogate)
+
 
 def request_of(
     func: Callable[..., Any],
     inputs: Any,
     kwargs: Mapping[str, Any] | None,
-    surrogate: Callable[..., Any] | None = None,
+    surrogate: Any = None,
     argnums: Any = None,
 ) -> Request:
     """What is checked."""
@@ -54,8 +67,8 @@ def _argnums(given: Any, count: int) -> tuple[int, ...] | None:
 
 
 def order_of(given: Any) -> int:
-    if not is_integer(given) or given not in (1, 2):
-        refuse("order is 1 or 2", given)
+    if not is_integer(given) or not 1 <= given <= MAX_ORDER:
+        refuse(f"order is an integer from 1 to {MAX_ORDER}", given)
     return int(given)
 
 

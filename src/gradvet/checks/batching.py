@@ -10,6 +10,7 @@ from gradvet.core.context import Context
 from gradvet.core.gradient_match import gradient_mismatch
 from gradvet.core.problem import Distribution
 from gradvet.core.results import Finding, Verdict
+from gradvet.core.runner import known_refusal
 from gradvet.core.spaces import Array, Space
 from gradvet.core.vectors import namespace, peak
 
@@ -21,12 +22,19 @@ def batched(context: Context) -> Iterator[Finding]:
     problem = context.problem
     if not problem.codomain.size or not problem.domain.size:
         return
-    for part in (_cotangents, _mapped_cotangents, _values, _tangents):
+    parts = {
+        "grad_outputs": _cotangents,
+        "mapped grad_outputs": _mapped_cotangents,
+        "values": _values,
+        "tangents": _tangents,
+    }
+    for title, part in parts.items():
         try:
             yield part(context)
         except Exception as error:
             words = str(error).strip().splitlines() or [""]
-            yield Finding("batched", Verdict.SKIPPED, f"{_title(part)} cannot be batched here: {words[0][:160]}")
+            reason = known_refusal(error) or f"{title} cannot be batched here: {words[0][:160]}"
+            yield Finding("batched", Verdict.SKIPPED, reason)
 
 
 def _cotangents(context: Context) -> Finding:
@@ -43,7 +51,7 @@ def _gradients(context: Context, together: Callable[[Sequence[Array]], list[Arra
         gap = gradient_mismatch(context, v, found, expected)
         if gap is not None:
             return _difference(context, f"the gradient in a batch differs from the one alone, {gap}")
-    return Finding("batched", Verdict.PASS, "cotangents in a batch give what each gives alone")
+    return Finding("batched", Verdict.PASS, "grad_outputs in a batch give what each gives alone")
 
 
 def _values(context: Context) -> Finding:
@@ -81,10 +89,6 @@ def _difference(context: Context, headline: str) -> Finding:
     words = f"torch's own rules for these operators are not to be trusted under vmap: {headline}"
     context.record.note(words)
     return Finding("batched", Verdict.SKIPPED, words)
-
-
-def _title(part: Callable[[Context], Finding]) -> str:
-    return part.__name__.strip("_").replace("_", " ")
 
 
 BATCHED_VECTORS = 2

@@ -51,7 +51,7 @@ EXACT = (
     Check("metadata", metadata.metadata),
     Check("linearity", linearity.linearity),
     Check("undefined", linearity.missing_cotangents),
-    Check("cotangents", memory_layout.grad_output_layouts),
+    Check("grad_outputs", memory_layout.grad_output_layouts),
     Check("mutation", state.mutation),
     Check("interleaving", state.interleaving, Needs.REVERSE | Needs.SUBSTITUTION),
     Check("frozen", state.frozen, Needs.REVERSE | Needs.SUBSTITUTION),
@@ -70,6 +70,7 @@ SLOPES = (
 """Derivatives against differences, in the float64 reference where there is one."""
 
 SECOND_ORDER = ("reverse-over-reverse", "forward-over-reverse", "reverse-over-forward", "forward-over-forward")
+HIGHER_ORDER = "higher-order"
 GENERATED = ("points", "shapes")
 """The comparison at other values and other lengths."""
 
@@ -82,6 +83,7 @@ NAMES = (
     REFERENCE,
     *SECOND_ORDER,
     SYMMETRY,
+    HIGHER_ORDER,
     *GENERATED,
     REGISTRATION,
     COMPILE,

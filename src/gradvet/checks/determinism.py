@@ -9,7 +9,7 @@ from gradvet.core.context import Context
 from gradvet.core.projections import ProbeCotangent
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import namespace, peak
+from gradvet.core.vectors import equal, namespace, peak
 
 REPEATS, CHEAP_SIZE = 20, 100_000
 """Repeated backward passes through custom rules, for problems with at most this many inputs and outputs."""
@@ -33,7 +33,7 @@ def determinism(context: Context) -> Iterator[Finding]:
     gap, spread = xp.zeros_like(first), 0.0
     for number in range(passes):
         again = problem.variants.again(v) if number else context.repeated_vjp
-        if not problem.equal(first, again):
+        if not equal(first, again):
             gap = xp.maximum(gap, _gap(first, again))
             spread = float(xp.max(gap))
     facts = {"forward": repeat_noise, "backward": spread, "passes": passes + 1}
@@ -42,7 +42,7 @@ def determinism(context: Context) -> Iterator[Finding]:
         yield Finding(
             "determinism",
             Verdict.FAIL,
-            f"two backward passes with the same cotangent differ by {spread:.3g} at {place}",
+            f"two backward passes with the same grad_output differ by {spread:.3g} at {place}",
             facts=facts,
             advice="Look for a race, uninitialised memory, state that backward uses up, or random numbers in it.",
         )
@@ -121,7 +121,7 @@ def drop_in_determinism(context: Context) -> Iterator[Finding]:
         yield Finding(
             "determinism",
             Verdict.FAIL,
-            f"two backward passes with the same cotangent differ by {spread:.3g}",
+            f"two backward passes with the same grad_output differ by {spread:.3g}",
             facts={"spread": spread, "tolerance": tolerance},
             advice="Look for atomics, races, uninitialised memory or random numbers in the derivative.",
         )
@@ -138,9 +138,7 @@ def _repeats(context: Context, probe: ProbeCotangent) -> bool:
         return True
     codomain = context.problem.codomain
     passes = min(codomain.size // len(codomain.leaves) - OTHER_REPEATS, REPEATS)
-    return all(
-        context.problem.equal(context.problem.gradient_by_output(probe.v).vector, probe.vjp) for _ in range(passes)
-    )
+    return all(equal(context.problem.gradient_by_output(probe.v).vector, probe.vjp) for _ in range(passes))
 
 
 def _unsteadiness(context: Context, probe: ProbeCotangent) -> float:
@@ -158,7 +156,7 @@ def _row_spread(context: Context, row: int) -> float:
 
 def _spread(context: Context, first: Array, second: Array) -> float:
     """The largest difference; entries that are not finite are another check's matter."""
-    if context.problem.equal(first, second):
+    if equal(first, second):
         return 0.0
     xp = namespace(first)
     difference = xp.abs(first - second)

@@ -16,9 +16,19 @@ from gradvet.core.entrywise import ComparedEntry, Comparison, Pair, ToleranceMod
 from gradvet.core.events import has_listeners
 from gradvet.core.fast_mode import Draw, FastDecision, UnitVectors
 from gradvet.core.finite_differences import column
+from gradvet.core.line_test import leaf_verdicts
 from gradvet.core.miss_probability import Plan, miss_probability
 from gradvet.core.modes import FORWARD, REVERSE, Mode
-from gradvet.core.neighbourhood import around, block, classical_sweep, computed_block, names, study, swapped_inputs
+from gradvet.core.neighbourhood import (
+    around,
+    block,
+    classical_sweep,
+    computed_block,
+    ignored_output,
+    names,
+    study,
+    swapped_inputs,
+)
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Mismatch, Verdict
 from gradvet.core.slope_test import test_slopes
@@ -92,13 +102,25 @@ def failure(context: Context, mode: Mode, decision: Decision) -> Finding:
         return Finding(mode.name, Verdict.FAIL, headline, found_at, _facts(decision))
     found = study(context, mode, entry)
     facts = {**_facts(decision), "wrong": found.wrong, "entries": found.entries, **found.block, "sweep": entry.sweep}
+    facts["leaves"] = _leaf_verdicts(context, mode)
     mismatches = sorted(map(_mismatch, (entry, *found.others)), key=_size, reverse=True)
     if found.entries > 1:
-        share = 100.0 * found.wrong / found.entries
-        headline += f" in at least {found.wrong} of the {found.entries} entries that were compared ({share:.2g} %)"
+        share = _percentage(found.wrong / found.entries)
+        number = (
+            f"all {found.entries}" if found.wrong == found.entries else f"at least {found.wrong} of the {found.entries}"
+        )
+        headline += f" in {number} entries that were compared ({share})"
     headline += f"; the largest error is {_amount(mismatches[0])}"
     advice = KINK if decision.reason is Reason.OUTSIDE else _cause(context, mode, entry, found.diagnosis)
     return Finding(mode.name, Verdict.FAIL, headline, tuple(mismatches), facts, advice)
+
+
+def _leaf_verdicts(context: Context, mode: Mode) -> dict[str, str]:
+    """Verdicts by name of inputs and outputs; none where the function refuses."""
+    try:
+        return {name: verdict.value for name, verdict in leaf_verdicts(context, mode).items()}
+    except Exception:  # the finding itself stands
+        return {}
 
 
 def _size(entry: Mismatch) -> float:
@@ -108,19 +130,25 @@ def _size(entry: Mismatch) -> float:
 
 
 def _amount(entry: Mismatch) -> str:
-    """`0.0012 (0.5 % of the entry)`"""
+    """`0.0012 (0.5 % of the entry)`, without the percentage where the entry is nearly zero beside the error."""
     size = _size(entry)
-    if not entry.numerical or not math.isfinite(size):
+    if not abs(entry.numerical) > max(entry.error, thresholds.EQUAL_RATIO[1] * size) or not math.isfinite(size):
         return f"{size:.2g}"
-    percentage = 100.0 * size / abs(entry.numerical)
-    return f"{size:.2g} ({percentage:.{2 if percentage < 100.0 else 3}g} % of the entry)"
+    return f"{size:.2g} ({_percentage(size / abs(entry.numerical))} of the entry)"
+
+
+def _percentage(fraction: float) -> str:
+    """Two digits, without an exponent."""
+    number = 100.0 * fraction
+    return f"{number:.2g} %" if number < 99.5 else f"{number:.0f} %"
 
 
 def _cause(context: Context, mode: Mode, entry: Entry, diagnosis: str) -> str:
-    """The likely cause: swapped gradients, or the diagnosis and where to look if no rule is the user's."""
+    """The likely cause: swapped gradients, an output left out, or the diagnosis and where to look in torch's rules."""
     try:
-        if swapped := swapped_inputs(context, mode, entry):
-            return swapped
+        known = swapped_inputs(context, mode, entry) or ignored_output(context, mode, entry)
+        if known:
+            return known
         if context.problem.rules.are_builtin and "detach" not in diagnosis:
             blamed = TORCH_TO_BLAME if context.problem.rules.calls_one_operator() else BUILTIN_RULES
             return f"{diagnosis} {blamed}".strip()
@@ -199,7 +227,7 @@ def _agreement(context: Context, mode: ToleranceMode, draw: Draw, announce: Anno
         return Finding(mode.name, Verdict.PASS, "there is no entry to compare")
     if not projections.is_strict and not context.options.exhaustive:
         return _fast_finding(context, mode, fast_mode.decide(projections, mode, draw))
-    miss = certify(projections, mode.residual, entrywise.spare_evaluations(problem, mode))
+    miss = certify(projections, mode.residual, entrywise.certificate_evaluations(problem, mode))
     if miss is not None:
         return _agreeing(mode.name, miss)
     entries = f"{problem.codomain.size} x {problem.domain.size} entries"

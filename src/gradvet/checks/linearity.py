@@ -11,7 +11,7 @@ from gradvet.core.context import Context
 from gradvet.core.gradient_match import gradient_mismatch
 from gradvet.core.problem import Distribution
 from gradvet.core.results import Finding, Verdict
-from gradvet.core.vectors import namespace, window
+from gradvet.core.vectors import is_zero, namespace, window
 
 
 def linearity(context: Context) -> Iterator[Finding]:
@@ -71,15 +71,15 @@ def _without(context: Context, missing: Sequence[int]) -> Finding:
         gradient = problem.vjp_undefined(missing).vector
     except RuntimeError as error:
         return Finding(
-            "undefined cotangents",
+            "undefined grad_output",
             Verdict.FAIL,
             f"backward raises when the grad_output of {names} is None: {error}",
             facts={"raised": str(error)},
             advice="A grad_output that is None (or an undefined tensor) counts as zero.",
         )
-    if gradient is not None and not problem.vanishes(gradient):
+    if gradient is not None and not is_zero(gradient):
         return Finding(
-            "undefined cotangents",
+            "undefined grad_output",
             Verdict.FAIL,
             f"backward returns a non-zero gradient when the grad_output of {names} is None, and zero for the rest",
             advice="A grad_output of None counts as zero.",
@@ -89,7 +89,7 @@ def _without(context: Context, missing: Sequence[int]) -> Finding:
 
 @functools.lru_cache(maxsize=64)
 def _counting_as_zero(names: str) -> Finding:
-    return Finding("undefined cotangents", Verdict.PASS, f"a grad_output of None for {names} counts as zero")
+    return Finding("undefined grad_output", Verdict.PASS, f"a grad_output of None for {names} counts as zero")
 
 
 def undefined_tangents(context: Context) -> Iterator[Finding]:
@@ -118,7 +118,7 @@ def undefined_tangents(context: Context) -> Iterator[Finding]:
             )
 
 
-PROPORTIONAL = Finding("zero cotangent", Verdict.PASS, "a zero grad_output gives a zero gradient")
+PROPORTIONAL = Finding("zero grad_output", Verdict.PASS, "a zero grad_output gives a zero gradient")
 
 
 def zero_cotangent(context: Context) -> Iterator[Finding]:
@@ -126,14 +126,14 @@ def zero_cotangent(context: Context) -> Iterator[Finding]:
     if not context.problem.codomain.leaves:
         return
     gradient = context.projections.at_zero.vector
-    if gradient is None or context.problem.vanishes(gradient):
+    if gradient is None or is_zero(gradient):
         yield PROPORTIONAL
         return
     xp = namespace(gradient)
     limit = thresholds.ALLCLOSE[0] if context.options.masked else 0.0
     if not (largest := float(xp.max(xp.abs(gradient)))) <= limit:
         yield Finding(
-            "zero cotangent",
+            "zero grad_output",
             Verdict.FAIL,
             f"a zero grad_output gives a gradient of size {largest:.3g}",
             facts={"largest": largest},

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from gradvet.core.context import Context
 from gradvet.core.gradient_match import gradient_mismatch
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array
-from gradvet.errors import DerivativeError
+from gradvet.errors import DerivativeError, OtherValuesError
+
+OTHER_VALUES = (
+    "the function returns other values for inputs with the same numbers that are {} in memory, and the gradient was "
+    "not compared there: unless it draws random numbers, it reads or writes such tensors as if they were contiguous"
+)
 
 
 def input_layouts(context: Context) -> Iterator[Finding]:
@@ -17,10 +23,14 @@ def input_layouts(context: Context) -> Iterator[Finding]:
     if not problem.codomain.size or not problem.domain.size:
         return
     v, expected = context.random_vjp
-    variations = dict(problem.variants.input_layouts(v))
+    others: list[str] = []
+    layouts = problem.variants.input_layouts(v)
+    variations = {name: partial(_unless_other_values, name, variation, others) for name, variation in layouts.items()}
     if (shifted := context.shifted) is not None:
-        variations["offset"] = lambda: shifted.gradient
+        variations["offset"] = partial(_unless_other_values, "offset", lambda: shifted.gradient, others)
     found, left_out = context.record.variations.carried_out(variations)
+    if others and not problem.rules.are_builtin:
+        context.record.note(OTHER_VALUES.format(" or ".join(others)))
     gradients = {name: gradient for name, gradient in found.items() if gradient is not None}
     for name, gradient in gradients.items():
         gap = gradient_mismatch(context, v, gradient, expected)
@@ -35,11 +45,25 @@ def input_layouts(context: Context) -> Iterator[Finding]:
             return
     if gradients:
         yield Finding("layouts", Verdict.PASS, f"inputs that are {', '.join(gradients)} give the same gradient")
+    if none := [name for name, gradient in found.items() if gradient is None]:
+        words = (
+            "the function refuses inputs with the same numbers in this memory layout, or returns other values for them"
+        )
+        yield Finding("layouts", Verdict.SKIPPED, f"{words}: {', '.join(none)}")
     yield from _not_tried(context, "layouts", left_out)
 
 
+def _unless_other_values(name: str, variation: Callable[[], Array | None], others: list[str]) -> Array | None:
+    """The gradient in another layout; None where the values are other ones, whose name is added to the list."""
+    try:
+        return variation()
+    except OtherValuesError:
+        others.append(name)
+        return None
+
+
 GRAD_OUTPUT_ADVICE = (
-    "Call contiguous() on the cotangent, or use its strides: torch hands over expanded and transposed ones."
+    "Call contiguous() on grad_output, or use its strides: torch hands over expanded and transposed ones."
 )
 
 
@@ -49,25 +73,28 @@ def grad_output_layouts(context: Context) -> Iterator[Finding]:
     if not problem.codomain.size or not problem.domain.size:
         return
     v, expected = context.random_vjp
-    gradients, left_out = context.record.variations.carried_out(problem.variants.cotangent_layouts(v))
-    cotangents = {name: (found, expected) for name, found in gradients.items()}
     constant, of_constant = context.constant_vjp
-    expanded = _expanded(context, constant)
-    if expanded is not None:
-        cotangents["expanded"] = expanded, of_constant
-    for name, (found, reference) in cotangents.items():
-        gap = gradient_mismatch(context, v, found, reference)
+    # Expanded first: `output.sum().backward()` hands over such a cotangent.
+    variations: dict[str, Callable[[], Array | None]] = {"expanded": lambda: _expanded(context, constant)}
+    found, left_out = context.record.variations.carried_out(variations | dict(problem.variants.cotangent_layouts(v)))
+    cotangents = {
+        name: (gradient, of_constant if name == "expanded" else expected)
+        for name, gradient in found.items()
+        if gradient is not None
+    }
+    for name, (gradient, reference) in cotangents.items():
+        gap = gradient_mismatch(context, v, gradient, reference)
         if gap is not None:
             yield Finding(
-                "cotangents",
+                "grad_outputs",
                 Verdict.FAIL,
-                f"the gradient differs for a cotangent with the same values that is {name} in memory, {gap}",
+                f"the gradient differs for a grad_output with the same values that is {name} in memory, {gap}",
                 facts={"layout": name},
                 advice=GRAD_OUTPUT_ADVICE,
             )
             return
-    yield Finding("cotangents", Verdict.PASS, f"cotangents that are {', '.join(cotangents)} give the same gradient")
-    yield from _not_tried(context, "cotangents", left_out)
+    yield Finding("grad_outputs", Verdict.PASS, f"grad_outputs that are {', '.join(cotangents)} give the same gradient")
+    yield from _not_tried(context, "grad_outputs", left_out)
 
 
 def _not_tried(context: Context, check: str, layouts: Sequence[str]) -> Iterator[Finding]:

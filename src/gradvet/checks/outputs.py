@@ -11,7 +11,7 @@ from gradvet.core.jacobians import CentralDifferences
 from gradvet.core.projections import OutOfReachError
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import namespace, peak
+from gradvet.core.vectors import equal, namespace, peak
 
 UNCHANGED = Finding("values", Verdict.PASS, "the value does not depend on grad mode")
 
@@ -23,7 +23,7 @@ def values(context: Context) -> Iterator[Finding]:
         return
     expected = problem.value[: problem.codomain.size]
     found = problem.variants.without_grad_mode()
-    if problem.equal(found, expected):
+    if equal(found, expected):
         yield UNCHANGED
         return
     xp = namespace(found)

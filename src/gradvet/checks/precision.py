@@ -10,29 +10,51 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from gradvet.checks.low_precision_entries import JITTERS, Comparison, Elsewhere, Sample, Sums, distance
 from gradvet.core.context import GIVEN, Context
+from gradvet.core.frontend import BranchCounts
 from gradvet.core.gradient_match import natural_noise, smoothed_noise, value_roundoff
 from gradvet.core.problem import Distribution
 from gradvet.core.results import Finding, Mismatch, Verdict
 from gradvet.core.runner import CheckFunction, IsUnsupported
 from gradvet.core.spaces import Array, Leaf, Location, Space
-from gradvet.core.vectors import finite_part, namespace, peak
+from gradvet.core.vectors import finite_part, namespace, peak, pieces
 
 MAX_DRAWS, ENOUGH_ENTRIES = 8, 256
 """Number of random cotangents: as many as give this many entries in the smallest input, between 2 and the maximum."""
 
-MAX_PIECE = 1 << 22
-"""Entries of one input whose sums are formed at a time."""
-
 OVERFLOWS = "the values themselves overflow in this precision"
 RIGHT = "the gradient is as good as its precision allows"
+CHANGED_BRANCHES = (
+    "in {}, {} of {} elements are on another side of a kink by roundoff, or another one is selected: the gradient in "
+    "low precision was compared on its own sides"
+)
 ADVICE = "The formula is right in {}: look for sums, products or intermediate results kept in low precision."
 
 
-def precision_against(reference: Context, is_unsupported: IsUnsupported) -> CheckFunction:
-    """The check of a problem in low precision against its reference in float64 or float32."""
+@dataclass(frozen=True, slots=True)
+class BranchPair:
+    """A problem in low precision and its reference, whose passes take the branches of the problem's last pass."""
+
+    given: Context
+    reference: Context
+    branches: BranchCounts
+
+
+SameBranches = Callable[[], BranchPair | None]
+"""Makes the pair; None where branches cannot be seen."""
+
+
+def precision_against(
+    reference: Context, is_unsupported: IsUnsupported, same_branches: SameBranches = lambda: None
+) -> CheckFunction:
+    """The check of a problem in low precision against its reference in float64 or float32.
+
+    Where they differ, they are compared once more on the same branches: roundoff may put elements on the other side of
+    a kink, so that both gradients are right.
+    """
 
     def precision(context: Context) -> Iterator[Finding]:
         problem, rows = context.problem, context.problem.codomain.size
@@ -44,15 +66,35 @@ def precision_against(reference: Context, is_unsupported: IsUnsupported) -> Chec
         if bool(xp.any(~xp.isfinite(low) & xp.isfinite(high))):
             yield Finding("precision", Verdict.INCONCLUSIVE, OVERFLOWS)
             return
-        yield from _reverse(context, reference)
-        yield from _forward(context, reference, is_unsupported)
+        for compare in (_reverse, _forward):
+            finding = compare(context, reference, is_unsupported)
+            if finding is not None and not _is_settled(context, finding) and (pair := same_branches()) is not None:
+                finding = _on_same_branches(pair, finding, compare(pair.given, pair.reference, is_unsupported))
+            if finding is not None:
+                yield finding
 
     return precision
 
 
-def _reverse(context: Context, reference: Context) -> Iterator[Finding]:
+def _is_settled(context: Context, finding: Finding) -> bool:
+    """Whether the derivatives agree, and every input was compared as sharply as asked for."""
+    mode, ledger = str(finding.facts.get("mode")), context.record.ledger
+    sharpest = [ledger.resolution(leaf.name, mode, GIVEN) for leaf in context.problem.domain.leaves]
+    return finding.verdict is Verdict.PASS and max(sharpest, default=0.0) <= context.asked_resolution
+
+
+def _on_same_branches(pair: BranchPair, before: Finding, after: Finding | None) -> Finding:
+    """The second finding, with the number of elements that were on another side; the first one where there is none."""
+    if after is None or not pair.branches.changed:
+        return before
+    changed = {"changed_branches": pair.branches.changed, "branches": pair.branches.count}
+    pair.given.record.note(CHANGED_BRANCHES.format(pair.reference.precision, *changed.values()))
+    return replace(after, facts={**after.facts, **changed})
+
+
+def _reverse(context: Context, reference: Context, is_unsupported: IsUnsupported) -> Finding | None:
     if not context.has_reverse:
-        return
+        return None
     problem, rows = context.problem, context.problem.codomain.size
     # Random signs, and ones, whose sums do not cancel.
     cotangents = (
@@ -60,20 +102,19 @@ def _reverse(context: Context, reference: Context) -> Iterator[Finding]:
         for number in range(_draws(problem.domain))
     )
     samples = (_vjp_sample(context, reference, problem.representable(v)) for v in cotangents)
-    yield _compared(context, reference, "reverse", samples)
+    return _compared(context, reference, "reverse", samples)
 
 
-def _forward(context: Context, reference: Context, is_unsupported: IsUnsupported) -> Iterator[Finding]:
+def _forward(context: Context, reference: Context, is_unsupported: IsUnsupported) -> Finding | None:
     """JVPs in the given precision; nothing where there is no forward mode, which the check `forward` reports."""
     problem = context.problem
     samples = (_jvp_sample(context, reference) for _ in range(_draws(problem.codomain)))
     try:
-        finding = _compared(context, reference, "forward", samples)
+        return _compared(context, reference, "forward", samples)
     except Exception as error:
         if not is_unsupported(error):
             raise
-        return
-    yield finding
+        return None
 
 
 def _draws(space: Space) -> int:
@@ -85,12 +126,14 @@ def _vjp_sample(context: Context, reference: Context, v: Array) -> Sample:
     found, expected = context.problem.vjp(v), reference.problem.vjp(v)
 
     def changed(displacement: Array, changes: Array) -> Array:
-        return reference.problem.vjp_at(displacement, v * (1.0 + changes)) - expected
+        response = reference.problem.vjp_at(displacement, v * (1.0 + changes))
+        response -= expected
+        return response
 
     def at(moved: Array) -> tuple[Array, Array]:
         return context.problem.vjp_at(moved, v), reference.problem.vjp_at(moved, v)
 
-    known = found, expected, natural_noise(context, v)
+    known = found, expected, lambda: natural_noise(context, v)
     return _sample(context, known, changed, context.problem.domain, lambda: at(_nearby(context)))
 
 
@@ -110,7 +153,8 @@ def _jvp_sample(context: Context, reference: Context) -> Sample:
         pair = problem.jvp_at(moved, u), reference.problem.jvp_at(moved, u)
         return None if pair[0] is None or pair[1] is None else (pair[0], pair[1])
 
-    return _sample(context, (found, expected, natural), changed, problem.codomain, lambda: at(_nearby(context)))
+    known = found, expected, lambda: natural
+    return _sample(context, known, changed, problem.codomain, lambda: at(_nearby(context)))
 
 
 def _nearby(context: Context) -> Array:
@@ -120,14 +164,14 @@ def _nearby(context: Context) -> Array:
 
 def _sample(
     context: Context,
-    known: tuple[Array, Array, Array],
+    known: tuple[Array, Array, Callable[[], Array]],
     changed: Callable[[Array, Array], Array],
     space: Space,
     elsewhere: Elsewhere,
 ) -> Sample:
     """Found and expected derivative with the roundoff of each entry.
 
-    The roundoff is the response of the reference to one roundoff, the rounding of the entry, or what is natural. Of the
+    The roundoff is the response of the reference to one roundoff, or the rounding of the entry. Of the
     responses to a change and to its opposite the smaller one counts: one of them may move an element off a kink.
     """
     found, expected, natural = known
@@ -135,19 +179,26 @@ def _sample(
     size = problem.codomain.size if space is problem.domain else problem.domain.size
     parts = [space.slice(number) for number in range(len(space.leaves))]
     finite = finite_part(expected)
-    responses, square = [], xp.zeros_like(expected)
+    responses, noise = [], xp.zeros_like(expected)
     for _ in range(JITTERS):
         displacement = value_roundoff(context)
         signs = 0.5 * problem.eps * xp.sign(problem.random(size, Distribution.SHARP))
-        above, below = (finite_part(changed(sign * displacement, sign * signs)) for sign in (1.0, -1.0))
-        smaller = xp.where(xp.abs(above) <= xp.abs(below), above, below)
-        del above, below, displacement
-        responses.append([float(smaller[part] @ finite[part]) for part in parts])
-        square += smaller * smaller
-    own = finite_part(xp.maximum(problem.eps * xp.abs(expected), natural))
-    noise = smoothed_noise(xp.maximum(xp.sqrt(square / JITTERS), own), space)
+        above = finite_part(changed(displacement, signs))
+        displacement *= -1.0
+        below = finite_part(changed(displacement, -signs))
+        del displacement
+        products = [0.0] * len(parts)
+        for number, piece in ((number, piece) for number, part in enumerate(parts) for piece in pieces(part)):
+            smaller = xp.where(xp.abs(above[piece]) <= xp.abs(below[piece]), above[piece], below[piece])
+            products[number] += float(smaller @ finite[piece])
+            noise[piece] += smaller * smaller / JITTERS
+        responses.append(products)
+        del above, below
+    for piece in pieces(slice(0, noise.shape[0])):
+        noise[piece] = xp.maximum(xp.sqrt(noise[piece]), problem.eps * xp.abs(finite[piece]))
     squares = [float(finite[part] @ finite[part]) for part in parts]
-    return Sample(found, expected, noise, natural, responses, squares, functools.cache(elsewhere))
+    noise, floor = smoothed_noise(noise, space), smoothed_noise(natural(), space)
+    return Sample(found, expected, noise, floor, responses, squares, functools.cache(elsewhere))
 
 
 def _compared(context: Context, reference: Context, mode: str, samples: Iterable[Sample]) -> Finding:
@@ -156,10 +207,11 @@ def _compared(context: Context, reference: Context, mode: str, samples: Iterable
     Samples are taken one after the other: each holds several vectors of the size of all inputs.
     """
     space = context.problem.domain if mode == "reverse" else context.problem.codomain
-    sums = [Sums(leaf, piece) for leaf in range(len(space.leaves)) for piece in _pieces(space.slice(leaf))]
+    sums = [Sums(leaf, piece) for leaf in range(len(space.leaves)) for piece in pieces(space.slice(leaf))]
     for sample in samples:
         for piece in sums:
             piece.add(context, sample)
+        del sample  # before the next one is made
     found = [piece.comparison(context, space) for piece in sums]
     resolutions: dict[int, float] = {}
     for piece, comparison in zip(sums, found, strict=True):
@@ -172,12 +224,6 @@ def _compared(context: Context, reference: Context, mode: str, samples: Iterable
             _enter(context, leaf, mode, max(resolutions.values(), default=math.inf))
     worst = max(found, key=lambda comparison: comparison.severity, default=None)
     return _finding(context, reference.precision, mode, worst)
-
-
-def _pieces(part: slice) -> list[slice]:
-    """A leaf in pieces whose sums take little memory."""
-    starts = range(part.start, part.stop, MAX_PIECE)
-    return [slice(start, min(part.stop, start + MAX_PIECE)) for start in starts]
 
 
 def _enter(context: Context, leaf: Leaf, mode: str, resolution: float) -> None:

@@ -15,7 +15,7 @@ from gradvet.core.context import Context
 from gradvet.core.error_positions import error_map
 from gradvet.core.gradient_match import value_signs
 from gradvet.core.problem import Distribution, Problem
-from gradvet.core.reference_comparison import Format, Judgement, Samples, Status, judge, outside_kinks
+from gradvet.core.reference_comparison import TF32_EPS, Format, Judgement, Samples, Status, judge, outside_kinks
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
 from gradvet.core.spaces import Array, Leaf, Space
@@ -46,6 +46,10 @@ KINK_PATTERNS = 8
 ADVICE = "The reference is the truth here: look at the kernel's loads, stores and masks at these positions."
 SCALE_ADVICE = "The factor is common to all entries: look for a wrong constant, or a sum taken once too often."
 LOSS_ADVICE = "Look for sums, products or intermediate results in low precision; accuracy= accepts a relative error."
+TF32_ADVICE = (
+    "Products in TF32, the default of tl.dot for float32, have errors of this size: input_precision='ieee' avoids "
+    "them, accuracy=0.01 accepts them."
+)
 DRAWS = (
     "kernel and reference draw random numbers and draw them differently from the same seed, so they were not compared"
 )
@@ -268,7 +272,10 @@ def _bad(reference: Reference, tensor: _Tensor, found: Judgement, samples: Sampl
         words = words.rpartition(", for")[0]
     facts = _facts(reference, tensor, found, samples)
     if found.status is Status.LESS_ACCURATE:
-        return Finding(NAME, Verdict.INCONCLUSIVE, words, facts=facts, advice=LOSS_ADVICE)
+        advice = (
+            TF32_ADVICE if tensor.form.internal_eps > tensor.form.eps and found.loss > 1.0 / TF32_EPS else LOSS_ADVICE
+        )
+        return Finding(NAME, Verdict.INCONCLUSIVE, words, facts=facts, advice=advice)
     is_common = found.evidence.endswith("times the reference") and not found.evidence.startswith("wrong")
     return Finding(NAME, Verdict.FAIL, words, facts=facts, advice=SCALE_ADVICE if is_common else ADVICE)
 

@@ -1,4 +1,5 @@
-"""Are second derivatives right: each composition of the two modes against differences, and are they symmetric?"""
+"""Second derivatives, each composition of the two modes, and derivatives of higher order, by reverse mode, against
+differences; and the symmetry of second derivatives."""
 
 from __future__ import annotations
 
@@ -20,23 +21,62 @@ def composition(name: str, derive: Derive) -> CheckFunction:
     """The check of one composition; `derive` gives the first derivative on trial."""
 
     def second_order(context: Context) -> Iterator[Finding]:
-        derived = derive()
-        missing = _missing(derived)
-        if missing is not None:
-            yield missing
-            return
-        outer = "reverse" if name.startswith("reverse") else "forward"
-        for finding in (jacobian.reverse if outer == "reverse" else jacobian.forward)(derived):
-            headline = finding.headline.replace(
-                f"{outer} mode disagrees", f"the second derivative ({name}) disagrees", 1
-            )
-            yield replace(finding, headline=headline)
+        yield from _compared(context, derive(), name.partition("-")[0], f"second derivative ({name})")
 
     return second_order
 
 
-def _missing(derived: Context) -> Finding | None:
-    """A first derivative that varies although it says that it has no derivative."""
+def higher_orders(highest: int, second: Derive, derive: Callable[[Context, int], Context]) -> CheckFunction:
+    """The derivatives of order 3 and more by reverse mode, up to the first that is wrong.
+
+    `second` gives the problem whose derivative is the second one, `derive` the next problem, for a derivative of the
+    order given.
+    """
+
+    def higher(context: Context) -> Iterator[Finding]:
+        derived = second()
+        for order in range(3, highest + 1):
+            derived = derive(derived, order)
+            if not derived.problem.codomain.size:
+                yield Finding("higher-order", Verdict.SKIPPED, f"the derivative of order {order - 1} is constant")
+                return
+            for finding in _compared(context, derived, "reverse", f"derivative of order {order}"):
+                yield replace(finding, facts={**finding.facts, "order": order})
+                if finding.verdict is Verdict.FAIL:
+                    return
+
+    return higher
+
+
+def _compared(context: Context, derived: Context, mode: str, name: str) -> Iterator[Finding]:
+    """A derivative on trial in one mode; findings call it by its name."""
+    missing = _missing(derived, name)
+    if missing is not None:
+        yield missing
+        return
+    for finding in (jacobian.reverse if mode == "reverse" else jacobian.forward)(derived):
+        headline = finding.headline.replace(f"{mode} mode disagrees", f"the {name} disagrees", 1)
+        headline = headline.replace(f"{mode} mode agrees", f"the {name} agrees", 1)
+        yield replace(finding, headline=headline, advice=_own_advice(context, finding.advice))
+
+
+SAVED = (
+    "Look in backward for a tensor that forward computed and saved: backward does not differentiate it. Compute it "
+    "from the inputs there."
+)
+
+
+def _own_advice(context: Context, advice: str) -> str:
+    """The advice about a second derivative: operators of torch inside the user's own backward are not to blame."""
+    if context.problem.rules.are_builtin:
+        return advice
+    for blamed in (jacobian.TORCH_TO_BLAME, jacobian.BUILTIN_RULES):
+        advice = advice.replace(blamed, SAVED)
+    return advice
+
+
+def _missing(derived: Context, name: str) -> Finding | None:
+    """A derivative that varies although it says that it has no derivative."""
     problem = derived.problem
     nondifferentiable = problem.nondifferentiable
     if not nondifferentiable.size:
@@ -57,7 +97,7 @@ def _missing(derived: Context) -> Finding | None:
     return Finding(
         "second order",
         Verdict.FAIL,
-        f"{place} varies with the inputs but has no derivative: the second derivative is silently zero",
+        f"{place} varies with the inputs but has no derivative: the {name.partition(' (')[0]} is silently zero",
         advice="Look for a detach, a no_grad block or a plain number inside the derivative.",
     )
 

@@ -9,7 +9,7 @@ from gradvet.core.context import Context
 from gradvet.core.gradient_match import gradient_mismatch
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import namespace
+from gradvet.core.vectors import equal, namespace
 from gradvet.errors import DerivativeError
 
 
@@ -27,15 +27,17 @@ def mutation(context: Context) -> Iterator[Finding]:
             "and functions that use or saved the same tensor get wrong numbers; everything was checked on copies"
         )
     if changed:
+        own = {leaf.name for leaf in problem.domain.leaves}
+        where = "forward or backward modifies" if own.intersection(changed) else "backward modifies"
         yield Finding(
             "mutation",
             Verdict.FAIL,
-            f"the passes change {', '.join(changed)} in place",
+            f"{where} {', '.join(changed)} in place",
             facts={"changed": changed},
-            advice="Write to a copy: torch may share a cotangent with other parts of the graph.",
+            advice="Write to a copy: other parts of the graph may use the same tensor.",
         )
     else:
-        headline = "inputs and cotangents are left as they were"
+        headline = "inputs and grad_outputs are left as they were"
         if fresh.reused:
             headline = (
                 f"the memory of {', '.join(fresh.reused)} holds the gradient after the passes, the rest is unchanged"
@@ -91,7 +93,7 @@ def frozen(context: Context) -> Iterator[Finding]:
             yield Finding("frozen", Verdict.SKIPPED, headline[:300], facts={"input": leaf.name})
             return
         found = xp.zeros_like(expected[part]) if alone is None else alone
-        if problem.equal(found, expected[part]):
+        if equal(found, expected[part]):
             continue
         whole = xp.concat([expected[: part.start], found, expected[part.stop :]])
         gap = gradient_mismatch(context, v, whole, expected)

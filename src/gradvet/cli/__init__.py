@@ -54,7 +54,7 @@ def report_command(
     write_files(reports, html_file, json_file)
     verdicts = [report.verdict for report in reports]
     click.echo(wording.tally(verdicts))
-    sys.exit(exit_code(verdicts))
+    sys.exit(exit_code(verdicts) if verdicts else ERROR)
 
 
 @cli.command("completion", short_help="Print the completion script of a shell.")

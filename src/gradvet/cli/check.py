@@ -146,7 +146,7 @@ def modes(text: str) -> tuple[str, ...]:
     shell_complete=_completion("float32,bfloat16,float16", *DTYPES[:4]),
 )
 @click.option("--device", default="cpu", show_default=True, help="Device for the inputs.")
-@click.option("--order", type=click.IntRange(1, 2), help="2 also checks second derivatives.")
+@click.option("--order", type=click.IntRange(1, 5), help="2 also checks second derivatives, 3 third ones, and so on.")
 @click.option(
     "--modes",
     type=modes,

@@ -18,10 +18,10 @@ from gradvet.reports import wording
 def compare_command(old: str, new: str, debug: bool) -> None:
     """Show what changed from OLD to NEW, files that --store or --json wrote.
 
-    Exit codes: 1 a case newly fails, 2 a case is newly an error or one of the runs is incomplete, 3 a case became
-    inconclusive or lost resolution, 0 otherwise.
+    Exit codes: 1 a case newly fails, 2 a case is newly an error or a run is incomplete (cases are gone, did not run,
+    died, exceeded a limit or cannot be read), 3 a case became inconclusive or lost resolution, 0 otherwise.
     """
-    from gradvet.suite.case import Status
+    from gradvet.suite.case import WITHOUT_RESULT
     from gradvet.suite.comparison import Change, differences
 
     before, after = load_results(old), load_results(new)
@@ -34,11 +34,12 @@ def compare_command(old: str, new: str, debug: bool) -> None:
     incomplete = False
     for path, label, results in ((old, "before", before), (new, "now", after)):
         click.echo(f"{label}: {wording.tally(result.verdict for result in results)}")
-        if missing := sum(result.status == Status.UNFINISHED for result in results):
+        if missing := sum(result.status in WITHOUT_RESULT for result in results):
             incomplete = True
             click.echo(f"incomplete: {missing} of {len(results)} cases in {path} have no result")
     click.echo(f"{len({one.name for one in found})} changed")
     changes = {difference.change for difference in found}
+    incomplete = incomplete or Change.GONE in changes
     if Change.NEWLY_FAILING in changes:
         sys.exit(FAILED)
     if incomplete or Change.NEWLY_ERROR in changes:

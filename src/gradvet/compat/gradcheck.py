@@ -7,6 +7,7 @@ mode gives a verdict within a bounded number of evaluations; where it certifies 
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import threading
 import time
@@ -92,25 +93,27 @@ def gradcheck(
         raise AssertionError("check_batched_grad=True requires check_backward_ad to be True")
     if check_batched_forward_grad and not check_forward_ad:
         raise AssertionError("check_batched_forward_grad=True requires check_forward_ad to be True")
-    if not eps > 0.0:
-        raise ValueError(f"eps, the step of the differences, must be positive, but it is {eps}")
+    _require_callable(func)
+    eps, nondet_tol = _number("eps", eps), _number("nondet_tol", nondet_tol)
+    if not 0.0 < eps < math.inf:
+        raise ValueError(f"eps, the step of the differences, must be positive and finite, but it is {eps}")
     options = Options(
         seed=fresh_seed(),
         step=eps,
-        tolerance=Tolerance(atol, rtol),
+        tolerance=Tolerance(_number("atol", atol), _number("rtol", rtol)),
         miss=FAST_MISS if fast_mode else SLOW_MISS,
         nondeterminism=nondet_tol,
         constant_within=nondet_tol if fast_mode else 0.0,
         masked=bool(chosen_semantics(masked, check_sparse_nnz)),
-        exhaustive=exhaustive,
-        exact_types=check_grad_dtypes,
+        exhaustive=bool(exhaustive),
+        exact_types=bool(check_grad_dtypes),
     )
     catalogue = _catalogue(
-        reverse=check_backward_ad,
-        forward=check_forward_ad,
-        undefined=check_undefined_grad,
-        batched=check_batched_grad,
-        batched_forward=check_batched_forward_grad,
+        reverse=bool(check_backward_ad),
+        forward=bool(check_forward_ad),
+        undefined=bool(check_undefined_grad),
+        batched=bool(check_batched_grad),
+        batched_forward=bool(check_batched_forward_grad),
     )
     arguments = as_tuple(inputs)
     _check_inputs(arguments)
@@ -121,7 +124,7 @@ def gradcheck(
         if finding.check == "detached":
             warnings.warn(finding.headline, stacklevel=2)
     failure = next((finding for finding in findings if finding.verdict is Verdict.FAIL), None)
-    if failure is not None and failure.check == "undefined cotangents":
+    if failure is not None and failure.check == "undefined grad_output":
         warnings.warn(
             "Backwards compatibility: New undefined gradient support checking feature found a function that does not "
             "treat an undefined grad_output as zero. Pass check_undefined_grad=False to leave this check out.",
@@ -175,7 +178,12 @@ def gradgradcheck(
         raise AssertionError("check_undefined_grad=True requires check_rev_over_rev to be True")
     if check_batched_grad and not check_rev_over_rev:
         raise AssertionError("check_batched_grad=True requires check_rev_over_rev to be True")
+    _require_callable(func)
     arguments = as_tuple(inputs)
+    for index, argument in enumerate(arguments):
+        if isinstance(argument, torch.Tensor) and argument.requires_grad:
+            require_values(argument, f"input {index}")
+            require_precision(argument, f"input {index}")
     if grad_outputs is None:
         cotangents = _drawn_cotangents(func, arguments, gen_non_contig_grad_outputs)
     else:
@@ -204,6 +212,21 @@ def gradgradcheck(
     except GradcheckError as error:
         text = f"{error}\nThese are second derivatives: outputs are gradients, and the last inputs are grad_outputs."
         raise GradcheckError(text, error.report) from None
+
+
+def _require_callable(func: Any) -> None:
+    if not callable(func):
+        raise TypeError(f"a function was expected, found an object of type {type(func).__name__}")
+
+
+def _number(name: str, given: Any) -> float:
+    """A number, or what converts to one as a tensor does; a text does not count."""
+    try:
+        if not isinstance(given, (str, bytes)):
+            return float(given)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        pass
+    raise TypeError(f"{name} is a number of moderate size, found an object of type {type(given).__name__}")
 
 
 def as_tuple(inputs: Any) -> tuple[Any, ...]:

@@ -75,7 +75,7 @@ PHRASES: dict[str, Callable[[Facts], str]] = {
     "determinism": _nondeterministic,
     "metadata": _misfit,
     "tangent types": lambda facts: "Forward AD gradient has dtype mismatch.",
-    "zero cotangent": lambda facts: "backward not multiplied by grad_output",
+    "zero grad_output": lambda facts: "backward not multiplied by grad_output",
     "batched reverse": _batched(
         "gradcheck or gradgradcheck failed while testing batched gradient computation. If the derivative is not meant "
         "to be batched, pass check_batched_grad=False."
@@ -84,7 +84,7 @@ PHRASES: dict[str, Callable[[Facts], str]] = {
         "gradcheck failed while testing batched gradient computation with forward-mode AD. If the derivative is not "
         "meant to be batched, pass check_batched_forward_grad=False."
     ),
-    "undefined cotangents": _undefined,
+    "undefined grad_output": _undefined,
     "undefined tangents": lambda facts: (
         f"Mismatch in tangent values for output with index: {facts['output']} when input {facts['input']} has an "
         "undefined tangent value."

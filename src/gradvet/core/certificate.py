@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
 from functools import cached_property
 
 from gradvet.core import thresholds
@@ -97,7 +96,7 @@ def certify(projections: Projections, residual: Residual, evaluations: float = m
     Calls the function and its derivative at most about as often as `evaluations` says.
     """
     problem, options = projections.problem, projections.options
-    if options.exhaustive or not options.tolerance.absolute:
+    if options.exhaustive or not options.tolerance.absolute or not evaluations:
         return None
     if not problem.independent or not is_true_to_step(projections):
         return None
@@ -164,9 +163,11 @@ class CertificateSearch:
         return MOST + 1
 
     def _is_affordable(self, scheme: int, plan: Plan) -> bool:
-        """Whether the directions of a plan that are not evaluated yet are within the limit on evaluations."""
-        missing = (plan.directions or 1) - self.projections.evaluated
-        return spent(self.projections.problem) + missing * sum(map(bool, SCHEMES[scheme][0].scales)) <= self._last
+        """Whether the probes of a plan that are not evaluated yet are within the limit on evaluations."""
+        missing = max(0, (plan.directions or self.projections.problem.domain.size) - self.projections.evaluated)
+        per_direction = sum(map(bool, SCHEMES[scheme][0].scales)) + (self.residual is forward_residual)
+        cotangents = 0 if self.rows_seen else max(0, (plan.cotangents or 0) - self.projections.pulled)
+        return spent(self.projections.problem) + missing * per_direction + cotangents <= self._last
 
     def _is_fine(self, scheme: int, ratio: float) -> bool:
         return is_fine_enough(self.projections, SCHEMES[scheme][1], ratio)
@@ -236,7 +237,7 @@ class CertificateSearch:
 
 def spent(problem: Problem) -> int:
     """Calls of the function and its derivatives until now."""
-    return sum(astuple(problem.cost))
+    return problem.cost.forwards + problem.cost.pulls + problem.cost.pushes
 
 
 def _first_able(stages: Sequence[Plan], start: int, left: float) -> int:

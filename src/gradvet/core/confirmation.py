@@ -1,6 +1,6 @@
-"""Whether a failure at a generated point is beyond doubt.
+"""Whether a failure at a generated point, or at ties, is beyond doubt.
 
-At such points functions have kinks, ties and jumps, several at once, and frameworks have conventions for them. A
+At generated points functions have kinks, ties and jumps, several at once, and frameworks have conventions for them. A
 derivative is called wrong there only if the slopes around the point allow no other interpretation:
 
     smooth      the slopes tend to one number towards the point, and the derivative is another
@@ -8,7 +8,8 @@ derivative is called wrong there only if the slopes around the point allow no ot
     not finite  the derivative is not finite, and the slopes tend to one number
 
 The median of three equal numbers is smooth along every line, with a slope that is no sum of slopes; only the points
-around it show that there is no derivative. See the gallery cases `median_of_ties` and `sort_of_ties`.
+around it show that there is no derivative. Needed by `call_option_before_expiry`; see also
+`median_of_ties` and `sort_of_ties`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,37 @@ from dataclasses import dataclass
 from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, Reason
+from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import namespace, unit
 
 POINTS_AROUND = 8
 """Number of points around the given one at which slopes are taken, each eight steps away."""
+
+MIN_TIES = 3
+"""Number of equal elements from which a failure must be confirmed by the points around it; at a kink, two."""
+
+
+def despite_ties(context: Context, failure: Decision) -> Decision:
+    """A failure, unless several equal elements may explain it. Calls the function and its derivative.
+
+    Three equal elements may have no derivative though every line through the point is smooth, as those of a sort.
+    And the slopes around ties may be others than the two one-sided ones, as those of a maximum times a minimum: a
+    derivative between them is one of the derivatives around the point (`maximum_times_minimum_of_ties`).
+    """
+    entry, is_outside = failure.entry, failure.reason is Reason.OUTSIDE
+    if entry is None or not (is_outside or failure.reason is Reason.DISAGREES) or not context.is_double:
+        return failure
+    point = context.problem.point
+    tied = int(namespace(point).count_nonzero(point == point[entry.column]))
+    if tied < (2 if is_outside else MIN_TIES):
+        return failure
+    # Where the rules are the framework's own, its operators may break the same tie in different ways.
+    if not (is_outside and context.problem.rules.are_builtin) and is_confirmed(context, failure):
+        return failure
+    if is_outside and _is_among_slopes(context, entry):
+        return Decision(Verdict.PASS, Reason.KINK, entry, failure.error, failure.bar)
+    return failure.weakened(Reason.KINK)
 
 
 def is_confirmed(context: Context, decision: Decision) -> bool:
@@ -69,6 +96,18 @@ def _is_beyond_one_kink(context: Context, row: int, d: Array) -> bool:
     allowed = thresholds.PLATEAU_RTOL * (high - low) + thresholds.GENERATED_RTOL * max(abs(low), abs(high))
     is_one_of_two = all(min(s - low, high - s) <= thresholds.PLATEAU_RTOL * beyond for s in slopes)
     return beyond > allowed and is_one_of_two
+
+
+def _is_among_slopes(context: Context, entry: Entry) -> bool:
+    """Whether the derivative lies between the slopes around the point, along its element and along all tied ones."""
+    for d in _tied_directions(context, entry.column):
+        predicted = _predicted(context, entry.row, d)
+        slopes = _slopes_of_row(context, entry.row, d, abs(predicted)) or [0.0]
+        low, high = min(slopes), max(slopes)
+        allowed = thresholds.PLATEAU_RTOL * (high - low) + _material(context, entry.row)
+        if not low - allowed <= predicted <= high + allowed:
+            return False
+    return True
 
 
 def _all_slopes_converge(context: Context, column: int) -> bool:

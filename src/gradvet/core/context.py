@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from gradvet.core import thresholds
 from gradvet.core.finite_differences import (
@@ -22,14 +23,13 @@ from gradvet.core.finite_differences import (
     steps_for,
     sweep_steps,
 )
-from gradvet.core.ledger import Ledger
+from gradvet.core.ledger import Record
 from gradvet.core.problem import Distribution, Gradient, Problem
 from gradvet.core.projections import Projections
 from gradvet.core.scaling import Scaling, step_lengths
 from gradvet.core.spaces import Array
 from gradvet.core.variants import FreshGradient
-from gradvet.core.variation_budget import VariationBudget
-from gradvet.core.vectors import all_finite, finite_part, namespace, peak
+from gradvet.core.vectors import all_finite, equal, finite_part, namespace, peak
 from gradvet.options import Options
 
 MAX_CACHED_JVPS = 4
@@ -50,19 +50,6 @@ class Cotangent:
     vjp: Array
     nonfinite: Array | None = None
     """Columns in which Jᵀv is not finite; None if there is none."""
-
-
-@dataclass
-class Record:
-    """What the checks of one report wrote down."""
-
-    ledger: Ledger = field(default_factory=Ledger)
-    notes: list[str] = field(default_factory=list)
-    variations: VariationBudget = field(default_factory=VariationBudget)
-
-    def note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,10 +76,10 @@ class Context:
     _jvps: list[tuple[Array, Array]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, problem: Problem, options: Options) -> Context:
+    def of(cls, problem: Problem, options: Options, record: Record | None = None) -> Context:
         """A context whose budget begins now."""
-        seconds = options.seconds
-        return cls(problem, options, deadline=math.inf if seconds is None else time.monotonic() + seconds)
+        deadline = math.inf if options.seconds is None else time.monotonic() + options.seconds
+        return cls(problem, options, record or Record(), deadline)
 
     def for_problem(self, problem: Problem, **changes: object) -> Context:
         """Another problem of the same report: it shares record, options and deadline."""
@@ -104,6 +91,11 @@ class Context:
         for name in [name for name in self.__dict__ if isinstance(getattr(type(self), name, None), cached_property)]:
             del self.__dict__[name]
         self._jvps.clear()
+
+    @cached_property
+    def xp(self) -> Any:
+        """The functions of the array API standard for the vectors of the problem."""
+        return namespace(self.problem.value)
 
     # Precision and budget
 
@@ -141,8 +133,11 @@ class Context:
         return self.scaling.lengths
 
     def refined(self) -> Context | None:
-        """Smaller step lengths: proportional to each coordinate, then at most 1, then much smaller; None after that."""
-        lengths, xp = self.lengths, namespace(self.lengths)
+        """Smaller step lengths: proportional to each coordinate, then at most 1, then much smaller; None after that.
+
+        Needed by `inputs_over_eight_decades`, `distance_far_from_origin` and `tan_near_its_pole`.
+        """
+        lengths, xp = self.lengths, self.xp
         own = xp.abs(self.problem.point)
         finer = xp.where((own > 0.0) & (own < lengths), own, lengths)
         if not bool(xp.any(finer < lengths)):
@@ -161,7 +156,10 @@ class Context:
         return self._rescaled(scaling, self.first.u)
 
     def in_internal_format(self) -> Context | None:
-        """The problem as one of the coarsest format inside the function; None if that is the format in use."""
+        """The problem as one of the coarsest format inside the function; None if that is the format in use.
+
+        Needed by `sine_in_float32_inside`.
+        """
         eps = self.problem.internal_eps()
         if not eps > 4.0 * self.eps:
             return None
@@ -179,7 +177,7 @@ class Context:
     def is_excluded(self, columns: Array) -> bool:
         """Whether all of these columns are excluded already."""
         known = self.scaling.excluded
-        return known is not None and not bool(namespace(columns).any(columns & ~known))
+        return known is not None and not bool(self.xp.any(columns & ~known))
 
     # Directions and differences
 
@@ -189,12 +187,12 @@ class Context:
 
     def restricted(self, u: Array) -> Array:
         """A direction without the excluded columns."""
-        excluded, xp = self.scaling.excluded, namespace(u)
+        excluded, xp = self.scaling.excluded, self.xp
         return u if excluded is None else xp.where(excluded, xp.zeros_like(u), u)
 
     def balanced_direction(self, w: Array) -> Array:
         """A direction along which every coordinate adds about the same to the slope, given the gradient w."""
-        xp = namespace(w)
+        xp = self.xp
         contribution = xp.abs(w) * self.lengths
         u, some = self.joint_direction(), int(xp.count_nonzero(contribution))
         if not some:
@@ -243,26 +241,26 @@ class Context:
         if self.is_known_deterministic:
             return problem.zeros(rows)
         again = problem.evaluate_at(problem.zeros(problem.domain.size)).values
-        if problem.equal(again, problem.value):
+        if equal(again, problem.value):
             return problem.zeros(rows)
-        xp = namespace(again)
+        xp = self.xp
         gap = xp.abs(again - problem.value)[:rows]
         return xp.where(gap > 0.0, gap, xp.zeros_like(gap))
 
-    @property
+    @cached_property
     def is_deterministic(self) -> bool:
-        return not bool(namespace(self.repeat_noise).any(self.repeat_noise))
+        return not bool(self.xp.any(self.repeat_noise))
 
     @cached_property
     def value_noise(self) -> Array:
         """Roundoff of each differentiable output, plus its repeat noise."""
         rows = self.problem.value[: self.problem.codomain.size]
-        return self.eps * namespace(rows).abs(rows) + self.repeat_noise
+        return self.eps * self.xp.abs(rows) + self.repeat_noise
 
     @cached_property
     def peak_noise(self) -> Array:
         """Roundoff of the largest number of each output tensor, as in linear algebra, plus repeat noise."""
-        problem, xp = self.problem, namespace(self.problem.value)
+        problem, xp = self.problem, self.xp
         parts = [problem.value[problem.codomain.slice(leaf)] for leaf in range(len(problem.codomain.leaves))]
         return self.eps * xp.concat([xp.full_like(part, peak(part)) for part in parts]) + self.repeat_noise
 
@@ -277,8 +275,11 @@ class Context:
         """Two cotangents in which every output weighs about the same along the first difference."""
         return self.cotangents_for(self.slope_of(self.first))
 
-    def cotangents_for(self, slope: Array, number: int = 2) -> tuple[Cotangent, ...]:
-        """Random cotangents in which every output weighs about the same, given the slopes. One VJP each."""
+    def cotangents_for(self, slope: Array, number: int = 2, roundoff: Array | None = None) -> tuple[Cotangent, ...]:
+        """Random cotangents in which every output weighs about the same, given the slopes. One VJP each.
+
+        An output whose slope is below its roundoff weighs less; `roundoff` is another one than that of its value.
+        """
         problem, xp = self.problem, namespace(slope)
         value = problem.value[: problem.codomain.size]
         finite = None if all_finite(slope) and all_finite(value) else xp.isfinite(slope) & xp.isfinite(value)
@@ -286,8 +287,7 @@ class Context:
         def finite_rows(array: Array) -> Array:
             return array if finite is None else xp.where(finite, array, xp.zeros_like(array))
 
-        size, noise = finite_rows(xp.abs(slope)), finite_rows(self.value_noise)
-        # An output whose slope is below its roundoff gets a small weight, or its noise would hide the others.
+        size, noise = finite_rows(xp.abs(slope)), finite_rows(self.value_noise if roundoff is None else roundoff)
         noise_weight = thresholds.ROW_NOISE_WEIGHT / thresholds.SCREEN_STEP if self.is_double else 1.0
         weight = size + noise * noise_weight + (self._row_floor * peak(size) or 1.0)
         even = finite_rows(float(xp.min(weight)) / weight)
@@ -309,7 +309,7 @@ class Context:
         w = problem.vjp(v) if self.has_reverse else problem.zeros(problem.domain.size)
         if all_finite(w):
             return Cotangent(v, w)
-        return Cotangent(v, finite_part(w), ~namespace(w).isfinite(w))
+        return Cotangent(v, finite_part(w), ~self.xp.isfinite(w))
 
     def cached_jvp(self, u: Array) -> Array:
         """J u by forward mode, computed once for each direction that several checks share."""
@@ -365,7 +365,7 @@ class Context:
         v, expected = self.random_vjp
         with suppress(Exception):
             found = self.problem.variants.shifted_after_other_forward(v)
-            if found is not None and not found.changed and self.problem.equal(found.gradient, expected):
+            if found is not None and not found.changed and equal(found.gradient, expected):
                 return found
         return None
 
@@ -379,7 +379,7 @@ class Context:
         """The VJP of the random cotangent through a fresh call; the interleaved one where that changes nothing."""
         v, expected = self.random_vjp
         with suppress(Exception):
-            if not self.interleaved.changed and self.problem.equal(self.interleaved.gradient, expected):
+            if not self.interleaved.changed and equal(self.interleaved.gradient, expected):
                 return self.interleaved
         return self.problem.variants.fresh_gradient(v)
 

@@ -94,7 +94,7 @@ def decide(fit: SlopeFit, scale: ErrorScale, power: float) -> Decision:
         return Decision(Verdict.INCONCLUSIVE, reason, error=e, bar=bar)
 
     if not math.isfinite(bar) or math.isnan(e):
-        return inconclusive(Reason.NOT_FINITE)
+        return inconclusive(Reason.PRECISION if fit.is_quantised else Reason.NOT_FINITE)
     if fit.is_quantised and max(scale.slope, abs(e), fit.rise) < scale.saturated:
         # Needed by the gallery cases `gelu_at_minus_nine` and `one_plus_erf_at_minus_six`: the values are multiples of
         # the roundoff of numbers of size one, and both slopes are below it.
@@ -116,7 +116,10 @@ def decide(fit: SlopeFit, scale: ErrorScale, power: float) -> Decision:
     if not abs(e) <= max(bar, material / 4.0):
         clear = abs(e) > thresholds.CLEAR * bar and abs(e) > material
         doubtful = fit.is_denied or (few_steps and fit.unevenness > thresholds.VISIBLE_NOISE)
-        if clear and fit.has_plateau and not fit.is_steep and not doubtful:
+        # Needed by `test_very_certain_loss_does_not_fail`: the value is exact, and the derivative a difference of equal
+        # numbers of size one.
+        is_cancelled = not scale.slope and max(abs(e), fit.rise) < scale.saturated
+        if clear and fit.has_plateau and not fit.is_steep and not doubtful and not is_cancelled:
             return Decision(Verdict.FAIL, Reason.DISAGREES, error=e, bar=bar)
         if clear and doubtful:
             return inconclusive(Reason.PRECISION)

@@ -7,7 +7,7 @@ order of `PATTERNS`, is reported; the most specific come first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import array_api_compat
@@ -31,11 +31,13 @@ def diagnose(
     *,
     parts: tuple[int, int] = (1, 1),
     alike: float | None = None,
+    lengths: Mapping[str, Sequence[int]] | None = None,
 ) -> str:
     """One sentence about a block of outputs × inputs whose two versions disagree.
 
     `parts` are the numbers of coordinates of one number of the output and of the input: 2 where it is complex. `alike`
-    is the relative difference up to which ratios and entries count as equal.
+    is the relative difference up to which ratios and entries count as equal. `lengths` has the lengths of the
+    dimensions of the output and of the input, by these names.
     """
     xp = namespace(numerical)
     if not bool(xp.all(xp.isfinite(derivative))):
@@ -44,7 +46,9 @@ def diagnose(
         return "Both the derivative and the function's differences are not finite at this point."
     if not bool(xp.all(xp.isfinite(numerical))):
         return "The function itself is not finite close to this point: choose inputs inside its domain."
-    case = _Case(numerical, derivative, tolerance, parts, thresholds.EQUAL_RATIO[1] if alike is None else alike)
+    case = _Case(
+        numerical, derivative, tolerance, parts, thresholds.EQUAL_RATIO[1] if alike is None else alike, lengths or {}
+    )
     if not bool(xp.any(case.wrong)):
         return ""
     return next((sentence for pattern in PATTERNS if (sentence := pattern(case))), "")
@@ -59,6 +63,7 @@ class _Case:
     tolerance: float
     parts: tuple[int, int]
     alike: float
+    lengths: Mapping[str, Sequence[int]]
 
     @property
     def xp(self) -> Array:
@@ -79,8 +84,13 @@ class _Case:
     def same(self, found: Array, expected: Array) -> bool:
         return bool(self.xp.all(self.xp.abs(found - expected) <= self.tolerance + self.alike * self.xp.abs(expected)))
 
+    def zeros(self, entries: Array, relative: float = thresholds.EQUAL_RATIO[1]) -> Array:
+        """Which entries are zero: beside a large error, the tolerance is wider than entries that are not."""
+        largest = max(float(self.xp.max(self.xp.abs(one))) for one in (self.numerical, self.derivative))
+        return self.xp.abs(entries) <= min(self.tolerance, relative * largest)
+
     def is_zero(self, entries: Array) -> bool:
-        return not bool(self.xp.any(self.xp.abs(entries) > self.tolerance))
+        return bool(self.xp.all(self.zeros(entries)))
 
     def beside_diagonal(self, matrix: Array) -> Array:
         return matrix - matrix * self.xp.eye(self.shape[0], dtype=matrix.dtype, device=array_api_compat.device(matrix))
@@ -113,7 +123,7 @@ def _indifferent(case: _Case) -> str:
 
 
 def _diagonal(case: _Case) -> str:
-    if not case.is_square or max(case.parts) > 1:
+    if not case.is_square or max(case.parts) > 1 or _order(case)[0] is not None:
         return ""
     if case.is_zero(case.beside_diagonal(case.derivative)) and not case.is_zero(case.beside_diagonal(case.numerical)):
         return (
@@ -123,7 +133,7 @@ def _diagonal(case: _Case) -> str:
     beside = case.beside_diagonal(difference)
     if case.is_zero(beside):
         return _on_diagonal(case, case.xp.sum(difference - beside, axis=1))
-    if case.is_zero(case.beside_diagonal(case.numerical)) and _order(case)[0] is None:
+    if case.is_zero(case.beside_diagonal(case.numerical)):
         return (
             "The derivative couples elements that the function treats one by one: look for an extra sum or a broadcast "
             "in it."
@@ -180,6 +190,16 @@ def _cause(case: _Case, ratio: float) -> str:
             return f"{cause}, or, as there are {size} {side} elements, a missing mean or a sum too many"
         if size > 1 and math.isclose(ratio, 1.0 / size, rel_tol=case.alike):
             return f"{cause}, or, as there are {size} {side} elements, a missing sum or a mean too many"
+    has_reduction = len({tuple(lengths) for lengths in case.lengths.values()}) > 1
+    for side, lengths in case.lengths.items() if has_reduction else ():
+        for number, length in enumerate(lengths):
+            if length > 1 and math.isclose(ratio, length, rel_tol=case.alike):
+                return f"{cause}, or, as dimension {number} of the {side} has {length} elements, a missing mean over it"
+            if length > 1 and math.isclose(ratio, 1.0 / length, rel_tol=case.alike):
+                return (
+                    f"{cause}, or, as dimension {number} of the {side} has {length} elements, a mean over it that "
+                    "should be a sum"
+                )
     return cause
 
 
@@ -250,10 +270,13 @@ def _nearly_factor(case: _Case) -> str:
         or min(ratios) * max(ratios) <= 0.0
     ):
         return ""
-    return (
-        f"The ratios of the wrong entries are between {min(ratios):.4g} and {max(ratios):.4g}: look for a wrong factor "
-        "of one term among several."
-    )
+    spread = f"The ratios of the wrong entries are between {min(ratios):.4g} and {max(ratios):.4g}"
+    if max(abs(ratio - 1.0) for ratio in ratios) <= NEARLY:
+        return (
+            f"{spread}: the derivative is nearly right. Look for an approximate formula, a constant with too few "
+            "digits, or a small term that is missing or has a wrong factor."
+        )
+    return f"{spread}: look for a wrong factor of one term among several."
 
 
 def _ratios(case: _Case) -> list[float]:
@@ -261,6 +284,27 @@ def _ratios(case: _Case) -> list[float]:
     xp = case.xp
     telling = case.wrong & (xp.abs(case.numerical) > case.tolerance)
     return [float(ratio) for ratio in case.derivative[telling] / case.numerical[telling]]
+
+
+def _misplaced(case: _Case) -> str:
+    """Entries where the function has none, and none where it has some: both, so that no factor explains them."""
+    # Among many entries some are small by chance.
+    exact = thresholds.EQUAL_RATIO[0]
+    extra, lost = (case.wrong & case.zeros(entries, exact) for entries in (case.numerical, case.derivative))
+    if min(int(case.xp.count_nonzero(entries)) for entries in (extra, lost)) < 2:
+        return ""
+    return (
+        "The derivative is zero where the function varies, and not zero where it does not: look for a wrong axis, "
+        "reshape, permutation or index."
+    )
+
+
+def _unmasked(case: _Case) -> str:
+    """Wrong entries alone where the function does not vary."""
+    wrong = case.numerical[case.wrong]
+    if int(wrong.shape[0]) < 2 or case.is_zero(case.numerical) or not case.is_zero(wrong):
+        return ""
+    return "The wrong entries should be zero: look for a mask, a clamp or a branch that the derivative leaves out."
 
 
 def _place(case: _Case) -> str:
@@ -282,9 +326,23 @@ def _place(case: _Case) -> str:
             return f"Only the last {number} {side} elements are affected: look for a tail that is handled apart."
         if number < len(affected) and bool(xp.all(affected[:number])):
             return f"Only the first {number} {side} elements are affected: look for a start that is handled apart."
-    ratios = _ratios(case)
-    spread = f": their ratios are between {min(ratios):.4g} and {max(ratios):.4g}" if len(ratios) > 1 else ""
+    ratios = [ratio + 0.0 for ratio in _ratios(case)]
+    few = _few(ratios, case.alike)
+    if len(ratios) > 2 and len(few) == 2:
+        return (
+            f"The ratios of the wrong entries are {few[0]:.4g} or {few[1]:.4g}: look for two cases that are confused."
+        )
+    spread = f": their ratios are between {min(ratios):.4g} and {max(ratios):.4g}" if len(few) > 1 else ""
     return f"No simple pattern (factor, sign, order, single row or column) explains the wrong entries{spread}."
+
+
+def _few(values: Sequence[float], alike: float) -> list[float]:
+    """The values without those that equal a smaller one."""
+    found: list[float] = []
+    for value in sorted(values):
+        if not found or abs(value - found[-1]) > alike * max(abs(value), abs(found[-1])):
+            found.append(value)
+    return found
 
 
 PATTERNS: tuple[Callable[[_Case], str], ...] = (
@@ -297,5 +355,7 @@ PATTERNS: tuple[Callable[[_Case], str], ...] = (
     _transposed,
     _permuted,
     _nearly_factor,
+    _misplaced,
+    _unmasked,
     _place,
 )

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from gradvet.core import thresholds
 from gradvet.core.context import Context, Cotangent
 from gradvet.core.decision import Decision, Entry, Reason
-from gradvet.core.extrapolation import Estimate
+from gradvet.core.extrapolation import Estimate, last_consistent
 from gradvet.core.finite_differences import DirectionalDifference, steps_for
+from gradvet.core.gradient_match import explained_factor, is_steady
+from gradvet.core.line_test import hides_slope
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
 from gradvet.core.results import Verdict
@@ -34,11 +36,8 @@ RANDOM_COTANGENTS = 8
 MAX_ALL_DIRECTIONS = 192
 """Number of directions of all inputs together."""
 
-PROBES = 8
-"""Number of directions that show the size of each output's slope, and kinks."""
-
-STEPS = 5
-"""Number of steps, the widest ones of a sweep: smaller ones vanish in the roundoff."""
+PROBES, STEPS = 8, 5
+"""Number of directions that show the slope and the kinks of each output, and of steps, the widest ones of a sweep."""
 
 
 def test_averaged(context: Context, mode: Mode) -> Iterator[Decision]:
@@ -54,7 +53,9 @@ def test_averaged(context: Context, mode: Mode) -> Iterator[Decision]:
         finer = context.refined() if decision.verdict is Verdict.INCONCLUSIVE else None
         if finer is not None:
             used, decision = finer, _decide_input(finer, mode, part)
-        if decision.verdict is Verdict.FAIL and _decide_input(used, mode, part).verdict is not Verdict.FAIL:
+        if decision.verdict is Verdict.FAIL and not (
+            is_steady(context, part) and _decide_input(used, mode, part).verdict is Verdict.FAIL
+        ):
             decision = decision.weakened()
         if decision.verdict is Verdict.PASS:
             context.record.ledger.compared(leaf.name, mode.name, context.precision, decision.bar)
@@ -68,7 +69,7 @@ class _Residuals:
     at: Sequence[Array]
     """For each step, from the widest one on: directions × cotangents."""
     bend: Sequence[float]
-    """For each step, root mean square of v·[f(x + h u) + f(x - h u) - 2 f(x)]/2h: what kinks could explain."""
+    """For each step, root mean square of v·[f(x + h u) + f(x - h u) - 2 f(x)]/2h, what kinks explain, and roundoff."""
     predicted: Array
     """Directions × cotangents: the slopes by the derivative."""
     directions: Array
@@ -80,9 +81,8 @@ class _Residuals:
         at = [xp.concat(pair) for pair in zip(self.at[-count:], other.at[-count:], strict=True)]
         predicted = xp.concat([self.predicted, other.predicted])
         directions = xp.concat([self.directions, other.directions])
-        bend = [
-            math.hypot(*pair) / math.sqrt(2.0) for pair in zip(self.bend[-count:], other.bend[-count:], strict=True)
-        ]
+        pairs = zip(self.bend[-count:], other.bend[-count:], strict=True)
+        bend = [math.hypot(*pair) / math.sqrt(2.0) for pair in pairs]
         return _Residuals(at, bend, predicted, directions, self.vjps)
 
     @property
@@ -130,6 +130,8 @@ def _decide_rows(context: Context, mode: Mode, part: slice, probes: _Probes, row
             return Decision(Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
         residuals = more if residuals is None else residuals.joined(more)
         if not peak(residuals.predicted) and not any(peak(found) for found in residuals.at):
+            if hides_slope(context, _direction(context, part), cotangents[0].v):
+                return Decision(Verdict.INCONCLUSIVE, Reason.NO_SIGNAL)
             return Decision(Verdict.PASS, Reason.AGREES)
         decision = _decide(context, mode, cotangents, residuals, part)
         is_last = residuals.predicted.shape[0] >= most or context.out_of_time
@@ -158,7 +160,7 @@ def _decide(
     if not size:
         return failure.weakened()
     scale, is_constant = _common_factor(residuals)
-    kinked, bar = min(residuals.bend) / size, max(scale.error, 2.0 * eps)
+    kinked, bar = min(residuals.bend) / size, max(scale.error, explained_factor(eps))
     if is_constant and abs(scale.value) > max(thresholds.CLEAR * max(scale.error, kinked), material):
         failure = Decision(Verdict.FAIL, Reason.DISAGREES, entry, scale.value, scale.error)
         return failure if _is_additive(context, mode, cotangents, part) else failure.weakened(Reason.KINK)
@@ -183,7 +185,7 @@ def _dense_error(residuals: _Residuals) -> float:
     clearest = order[: thresholds.PLATEAU_STEPS]
     for number in clearest:
         gap = _rms(residuals.at[number] - residuals.at[clearest[0]])
-        if not _rms(residuals.at[number]) > 2.0 * thresholds.CLEAR * max(residuals.bend[number], gap):
+        if not _rms(residuals.at[number]) > thresholds.COHERENT * max(residuals.bend[number], gap):
             return 0.0
     return _rms(residuals.at[clearest[0]])
 
@@ -203,6 +205,12 @@ def _moved(context: Context, mode: Mode, cotangents: Sequence[Cotangent], u: Arr
     return table[:, 0], table[:, 1]
 
 
+def _roundoff(context: Context, cotangents: Sequence[Cotangent]) -> float:
+    """Roundoff of v·f, root mean square."""
+    noises = [norm(cotangent.v, finite_part(context.value_noise)) for cotangent in cotangents]
+    return thresholds.NOISE_FLOOR * math.hypot(*noises) / math.sqrt(len(noises))
+
+
 def _is_additive(context: Context, mode: Mode, cotangents: Sequence[Cotangent], part: slice) -> bool:
     """Whether the slope along a sum of directions is the sum of the slopes, as where the function has a derivative.
 
@@ -218,7 +226,7 @@ def _is_additive(context: Context, mode: Mode, cotangents: Sequence[Cotangent], 
         one, other = _direction(context, part), _direction(context, part)
         r = [_moved(context, mode, cotangents, u, step)[0] for u in (one, other, one + other)]
         together, apart = together + _rms(r[2]) ** 2, apart + _rms(r[2] - r[0] - r[1]) ** 2
-    return 9.0 * apart <= together
+    return thresholds.COHERENT**2 * apart <= together
 
 
 def _fails_alone(context: Context, mode: Mode, cotangents: Sequence[Cotangent], column: int) -> bool:
@@ -230,6 +238,7 @@ def _fails_alone(context: Context, mode: Mode, cotangents: Sequence[Cotangent], 
     size = math.sqrt(sum(dot(cotangent.vjp, u) ** 2 for cotangent in cotangents) / len(cotangents))
     for step in steps_for(context.eps)[:STEPS]:
         error, kink = map(_rms, _moved(context, mode, cotangents, u, step))
+        kink = math.hypot(kink, _roundoff(context, cotangents) / step)
         clear += error > max(thresholds.CLEAR * kink, thresholds.LOW_PRECISION_PART * size)
     return clear >= thresholds.PLATEAU_STEPS
 
@@ -269,9 +278,10 @@ class _Probes:
         # narrower steps the mean change of slope stays the same at a kink, and shrinks with curvature.
         far, near = (sum(found.even for found in some) / PROBES for some in at)
         excess = xp.abs(near - far * (narrow / wide))
-        bent = (xp.abs(far) < 2.0 * xp.abs(near)) & (excess * narrow > noise)
+        growth = (thresholds.KINK_SHRINKAGE / 2.0) ** 2  # from a step to four times the step
+        bent = (xp.abs(far) < growth * xp.abs(near)) & (excess * narrow > noise)
         far, near = (sum(xp.abs(found.even) for found in some) / PROBES for some in at)  # of either sign, as at ties
-        bent = bent | ((far < 2.0 * near) & (near * narrow > 4.0 * noise))
+        bent = bent | ((far < growth * near) & (near * narrow > thresholds.INTERVAL_WIDTH * noise))
         return cls(at[0], noise, slope + noise / narrow, bent)
 
     def lie_between(self, context: Context, mode: Mode) -> bool:
@@ -306,7 +316,8 @@ def _residuals(context: Context, mode: Mode, part: slice, cotangents: Sequence[C
     """Two evaluations for each step of each direction; None where fewer than two steps are finite."""
     problem, steps = context.problem, steps_for(context.eps)[:STEPS]
     found: list[list[Array]] = [[] for _ in steps]
-    bend = [0.0] * len(steps)
+    # Values that are equal at all steps are rounded, too: see `test_saturated_output_does_not_fail`.
+    bend = [(_roundoff(context, cotangents) / step) ** 2 for step in steps]
     directions, predicted = [], []
     for _ in range(DIRECTIONS):
         u = _direction(context, part)
@@ -339,21 +350,10 @@ def _common_factor(residuals: _Residuals) -> tuple[Estimate, bool]:
         left = xp.sum((r - value * predicted) * predicted, axis=1)
         found.append(Estimate(value, thresholds.PRECISION_SCALE_WIDTH * math.sqrt(float(left @ left)) / total))
     plain, extrapolated = found[: len(residuals.at)], found[len(residuals.at) :]
-    best = min(map(_last_consistent, (plain, extrapolated)), key=lambda estimate: estimate.error)
+    best = min(map(last_consistent, (plain, extrapolated)), key=lambda estimate: estimate.error)
     same = [abs(one.value - best.value) <= thresholds.PLATEAU_RTOL * abs(best.value) + one.error for one in plain]
     clear = [abs(one.value) > one.error for one in plain]
     return best, sum(a and b for a, b in zip(same, clear, strict=True)) >= thresholds.PLATEAU_STEPS
-
-
-def _last_consistent(estimates: Sequence[Estimate]) -> Estimate:
-    """From the smallest step up, the last estimate that overlaps all before it (Lepski's rule)."""
-    low, high, best = -math.inf, math.inf, estimates[-1]
-    for estimate in reversed(estimates):
-        low, high = max(low, estimate.value - estimate.error), min(high, estimate.value + estimate.error)
-        if low > high:
-            break
-        best = estimate if estimate.error <= best.error else best
-    return best
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gradvet.core.certificate import Residual, forward_residual, larger, reverse_residual
+from gradvet.core.certificate import Residual, forward_residual, reverse_residual, spent
 from gradvet.core.jacobians import BLOCK, CentralDifferences, ReverseJacobian, forward_columns
 from gradvet.core.localise import ByColumns, ByRows, locate
 from gradvet.core.miss_probability import Plan, resolving_ratio
@@ -46,7 +46,7 @@ class ToleranceMode:
     def torch_price(self, problem: Problem) -> int:
         """The same for torch's slow mode, which runs each backward pass twice."""
         rows, columns = problem.codomain.size, problem.domain.size
-        return 2 * columns + 2 * rows + 4 if self.by_rows else 3 * columns + 1
+        return 2 * columns + 2 * rows + 4 * len(problem.codomain.leaves) if self.by_rows else 3 * columns + 1
 
 
 REVERSE = ToleranceMode("reverse", True, reverse_residual, ByRows)
@@ -198,23 +198,38 @@ FEW_ROWS = 4
 BLOCK_COTANGENTS = 3
 """Random cotangents by which a block of columns is compared before its entries are."""
 
-MIN_SPARE = 8
-"""Evaluations that a certificate may always cost, however few entries there are."""
+MIN_SPARE = 6
+"""Evaluations that a certificate may cost however few entries there are: two directions in either mode."""
+
+LATER_PASSES = 2
+"""Backward passes for each output of the checks that follow: of a zero and of an undefined cotangent."""
+
+PATTERN_PRICE = 15
+"""Evaluations before the first descent: three directions of up to four evaluations and a derivative each."""
 
 MAX_DESCENTS = 4
 """Searches from different directions, to find more than one wrong entry."""
 
 
 def spare_evaluations(problem: Problem, mode: ToleranceMode) -> float:
-    """Evaluations that a certificate may cost, and a search as many: with a sweep, a tenth more than torch's price."""
-    return max(MIN_SPARE, (1.1 * mode.torch_price(problem) - mode.price(problem)) / 2.0)
+    """Evaluations that may be spent beside a sweep, so that the whole check takes a tenth more than torch at most."""
+    later = LATER_PASSES * len(problem.codomain.leaves)
+    return 1.1 * mode.torch_price(problem) - mode.price(problem) - spent(problem) - later
+
+
+def certificate_evaluations(problem: Problem, mode: ToleranceMode) -> float:
+    """Evaluations that a certificate may cost; none where a sweep takes about as many, half if a search follows."""
+    if mode.price(problem) <= 2 * MIN_SPARE:
+        return 0.0
+    searched = mode.price(problem) > SWEEP_FIRST
+    return max(MIN_SPARE, spare_evaluations(problem, mode) / (2.0 if searched else 1.0))
 
 
 def compare(projections: Projections, mode: ToleranceMode) -> Comparison:
     """The derivative against differences: wrong entries that a search finds, else all entries."""
     problem = projections.problem
     if mode.price(problem) > SWEEP_FIRST and _may_search(projections):
-        descents = spare_evaluations(problem, mode) / _descent_price(problem)
+        descents = (spare_evaluations(problem, mode) - PATTERN_PRICE) / _descent_price(problem)
         found = located(projections, mode, min(MAX_DESCENTS, int(descents)))
         if found.disagrees:
             return found
@@ -258,29 +273,58 @@ def _located(projections: Projections, mode: ToleranceMode, descents: int) -> li
 
 def _number(domain: Space, column: int) -> tuple[int, int]:
     """First and last + 1 of the coordinates that make up the number to which a column belongs."""
-    leaf = domain.locate(column).leaf
+    leaf = domain.leaf_of(column)
     parts = domain.leaves[leaf].coordinates.parts
     start = column - (column - domain.offsets[leaf]) % parts
     return start, start + parts
 
 
 def sweep(projections: Projections, mode: ToleranceMode) -> Comparison:
-    """Every entry, in blocks of columns; of a block that random cotangents certify no entry is computed."""
+    """Every entry, in blocks of columns; of a column that random cotangents certify no entry is computed."""
     problem = projections.problem
-    numerical, reverse = CentralDifferences(projections), ReverseJacobian(projections)
+    spare = spare_evaluations(problem, mode)
+    numerical = CentralDifferences(projections, spare)
+    reverse = ReverseJacobian(projections, spare - numerical.trial_price - BLOCK_COTANGENTS)
     comparison = Comparison(problem, projections.options.tolerance, mode)
+    waiting: dict[int, Array] = {}
     for start, stop in _blocks(problem.domain, problem.codomain.size):
         block = numerical.columns(start, stop)
         if not mode.by_rows:
-            comparison.add((0, start), block, forward_columns(problem, start, stop))
-        elif not _suspicious(projections, block, start, stop):
+            derivative = forward_columns(problem, start, stop)
+            comparison.add((0, start), numerical.corrected(block, derivative, start), derivative)
+            continue
+        chosen = {
+            first: block[:, first - start : last - start] for first, last in _uncertified(projections, block, start)
+        }
+        if chosen and reverse.fits:  # whole rows are computed then, and the finding shows the whole block
+            chosen = {start: block}
+        if sum(part.shape[1] for part in chosen.values()) < stop - start:
             comparison.miss = projections.options.miss
-        elif comparison.disagrees and not reverse.fits:
-            comparison.complete = False
-            break
-        else:
-            comparison.add((0, start), block, reverse.columns(start, stop))
+            # Copies, because slices would keep the whole block in memory.
+            chosen = {first: part + 0.0 for first, part in chosen.items()}
+        if problem.codomain.size * sum(part.shape[1] for part in (waiting | chosen).values()) > BLOCK:
+            _compare_rows(comparison, numerical, reverse, waiting)
+            waiting = {}
+            if comparison.disagrees and not reverse.fits:
+                comparison.complete = False
+                return comparison
+        waiting |= chosen
+    _compare_rows(comparison, numerical, reverse, waiting)
     return comparison
+
+
+def _compare_rows(
+    comparison: Comparison, numerical: CentralDifferences, reverse: ReverseJacobian, blocks: dict[int, Array]
+) -> None:
+    """Blocks of columns, by the number of their first, with the same columns of all rows by reverse mode."""
+    columns = [column for start, block in blocks.items() for column in range(start, start + block.shape[1])]
+    if not columns:
+        return
+    derivative, done = reverse.chosen(columns), 0
+    for start, block in blocks.items():
+        part = derivative[:, done : done + block.shape[1]]
+        comparison.add((0, start), numerical.corrected(block, part, start), part)
+        done += block.shape[1]
 
 
 def _blocks(domain: Space, rows: int) -> Iterator[tuple[int, int]]:
@@ -292,18 +336,33 @@ def _blocks(domain: Space, rows: int) -> Iterator[tuple[int, int]]:
             yield start, min(start + width, section.stop)
 
 
-def _suspicious(projections: Projections, block: Array, start: int, stop: int) -> bool:
-    """Whether random cotangents cannot certify these columns; always for few rows."""
-    if block.shape[0] <= FEW_ROWS or not projections.linear or projections.options.exhaustive:
-        return True
+def _uncertified(projections: Projections, block: Array, start: int) -> list[tuple[int, int]]:
+    """First and last + 1 of the runs of columns that random cotangents cannot certify; all for few rows."""
+    options, number = projections.options, block.shape[1]
+    if block.shape[0] <= FEW_ROWS or not projections.linear or options.exhaustive or not options.tolerance.absolute:
+        return [(start, start + number)]
     xp = namespace(block)
-    options = projections.options
-    residual = 0.0
-    for number in range(BLOCK_COTANGENTS):
-        probe = projections.probe_cotangents(number + 1)[number]
-        found = float(xp.max(xp.abs(probe.v @ block - probe.vjp[start:stop])))
-        residual = larger(residual, found)
-        ratio = resolving_ratio(options.miss / BLOCK_COTANGENTS, Plan(None, number + 1))
-        if residual <= ratio * options.tolerance.absolute / 2**0.5:
-            return False
-    return True
+    ratios = [resolving_ratio(options.miss / BLOCK_COTANGENTS, Plan(None, 1 + n)) for n in range(BLOCK_COTANGENTS)]
+    residual = xp.zeros_like(block[0, :])
+    uncertain = xp.ones_like(residual, dtype=xp.bool)
+    for index, ratio in enumerate(ratios):
+        probe = projections.probe_cotangents(index + 1)[index]
+        found = xp.abs(probe.v @ block - probe.vjp[start : start + number])
+        residual = xp.maximum(residual, found * 2**0.5 / options.tolerance.absolute)
+        uncertain = uncertain & ~(residual <= ratio)
+        # More cotangents help only if they resolve what is left.
+        if not bool(xp.any(uncertain & (residual <= ratios[-1]))):
+            break
+    return _runs(projections.problem.domain, [start + int(column) for column in xp.nonzero(uncertain)[0]])
+
+
+def _runs(domain: Space, columns: list[int]) -> list[tuple[int, int]]:
+    """First and last + 1 of the runs of adjacent columns, with both parts of a complex number."""
+    runs: list[tuple[int, int]] = []
+    for column in columns:
+        first, last = _number(domain, column)
+        if runs and first <= runs[-1][1]:
+            runs[-1] = runs[-1][0], last
+        else:
+            runs.append((first, last))
+    return runs

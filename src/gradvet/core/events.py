@@ -36,7 +36,6 @@ ShowStage = Callable[[str], object]
 
 _listeners: list[Listener] = []
 _watches: list[Watch] = []
-_stages: list[ShowStage] = []
 _seeds: list[int] = []
 
 
@@ -99,17 +98,25 @@ def publish(report: Report) -> Report:
     return report
 
 
-@contextmanager
-def showing_stages(show: ShowStage) -> Iterator[None]:
-    """Tell `show` what a long check inside is doing."""
-    _stages.append(show)
-    try:
-        yield
-    finally:
-        _stages.remove(show)
+class ShowingStages:
+    """Tells `show` what a long check inside is doing. `check` enters it twice: an interruption may come at its end."""
+
+    def __init__(self, show: ShowStage) -> None:
+        self.show = show
+
+    def __enter__(self) -> None:
+        if self not in _stages:
+            _stages.append(self)
+
+    def __exit__(self, *exception: object) -> None:
+        if self in _stages:
+            _stages.remove(self)
+
+
+_stages: list[ShowingStages] = []
 
 
 def announce_stage(stage: str) -> None:
     """Say what begins now."""
-    for show in list(_stages):
-        show(stage)
+    for one in list(_stages):
+        one.show(stage)

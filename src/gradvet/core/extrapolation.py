@@ -92,7 +92,7 @@ def fit_slope(sweep: StepSweep) -> SlopeFit:
         if len(kept) >= thresholds.PLATEAU_STEPS + 1:
             fit = replace(_one_sided(sweep, kept, values), is_quantised=is_quantised)
             return replace(fit, rise=_rise(sweep, fit))
-    return NOTHING
+    return replace(NOTHING, is_quantised=is_quantised and all(finite))
 
 
 def _rise(sweep: StepSweep, fit: SlopeFit) -> float:
@@ -195,8 +195,19 @@ def _consistent(steps: Sequence[float], values: Sequence[float], noise: float, w
     return best
 
 
+def last_consistent(estimates: Sequence[Estimate]) -> Estimate:
+    """From the smallest step up, the last estimate that overlaps all before it (Lepski's rule)."""
+    low, high, best = -math.inf, math.inf, estimates[-1]
+    for estimate in reversed(estimates):
+        low, high = max(low, estimate.value - estimate.error), min(high, estimate.value + estimate.error)
+        if low > high:
+            break
+        best = estimate if estimate.error <= best.error else best
+    return best
+
+
 def _has_plateau(steps: Sequence[float], values: Sequence[float], noise: float, error: Estimate) -> bool:
-    """Whether several consecutive steps show this error, above the noise."""
+    """Whether several consecutive steps show this error, above the noise. Needed by `squash_kernel_in_float32`."""
     run = 0
     tolerance = thresholds.PLATEAU_RTOL * abs(error.value) + error.error
     for step, value in zip(steps, values, strict=False):
@@ -224,11 +235,14 @@ def _linear_part(even: Sequence[float]) -> list[float]:
 
 
 def _tends_to_constant(values: Sequence[float], noise_floor: float) -> bool:
-    """Whether the smallest steps all leave the same difference: the function jumps at the point."""
+    """Whether the smallest steps all leave the same difference: the function jumps at the point.
+
+    Needed by `shifted_by_1e8_and_back`, whose rounded values must not pass.
+    """
     tail = values[-thresholds.PLATEAU_STEPS - 1 :]
     middle = median(tail)
     same = all(abs(value - middle) <= thresholds.PLATEAU_RTOL * abs(middle) for value in tail)
-    return abs(middle) > 64.0 * noise_floor and same
+    return abs(middle) > thresholds.ROUNDOFFS * noise_floor and same
 
 
 def _is_steep(steps: Sequence[float], values: Sequence[float]) -> bool:

@@ -91,6 +91,15 @@ class PointRequest:
     """Whether shapes of length 0 are tried."""
 
 
+class BranchCounts(Protocol):
+    """How many elements of a function have branches (kinks, selections), and how many of them roundoff changed."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def changed(self) -> int: ...
+
+
 class Frontend(Protocol):
     """One framework. Problems that it receives are those that it made."""
 
@@ -115,8 +124,20 @@ class Frontend(Protocol):
         ...
 
     def binding(self, problem: Problem) -> Binding: ...
-    def reference(self, problem: Problem, request: Request, seed: int) -> Problem | None:
-        """The problem in float64, else in float32 where that is wider; None if the function has no such version."""
+    def reference(self, problem: Problem, request: Request, seed: int) -> tuple[Problem, Problem] | None:
+        """The problem, with the eps that its values show, and the same in float64, else in float32 if that is wider.
+
+        None if the function has no such version.
+        """
+        ...
+
+    def on_same_branches(
+        self, problem: Problem, reference: Problem, seed: int
+    ) -> tuple[Problem, Problem, BranchCounts] | None:
+        """Both problems such that a pass of the reference takes the branches of the last pass of the problem.
+
+        Calls both functions. None if branches cannot be seen.
+        """
         ...
 
     def plain_problem(self, problem: Problem, request: Request, seed: int) -> tuple[Problem, Request]:

@@ -9,7 +9,7 @@ from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.problem import Distribution
 from gradvet.core.spaces import Array, Location, Space
-from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak
+from gradvet.core.vectors import all_finite, dot, equal, finite_part, namespace, norm, peak, pieces
 
 JITTER_PAIRS, MAX_JITTER_PAIRS = 3, 10
 """Pairs of points next to the given one at which the derivative is evaluated: first, and at most where it varies."""
@@ -35,9 +35,9 @@ def gradient_mismatch(context: Context, v: Array, found: Array, expected: Array)
 
     Entries whose expected value is not finite are not compared. May compute VJPs next to the point.
     """
-    problem, domain = context.problem, context.problem.domain
-    if problem.equal(found, expected):
+    if equal(found, expected):
         return None
+    domain = context.problem.domain
     xp = namespace(expected)
     difference = xp.abs(found - expected)
     if not all_finite(difference):
@@ -155,20 +155,31 @@ def smoothed_noise(noise: Array, space: Space) -> Array:
     return xp.concat(parts) if parts else noise
 
 
+def explained_factor(eps: float) -> float:
+    """The relative error common to all entries of an input that rounding explains."""
+    return min(thresholds.PRECISION_SCALE_EPS * eps, thresholds.PRECISION_SCALE_MAX)
+
+
 def value_roundoff(context: Context) -> Array:
     """A displacement of every input by half a spacing of its value: zeros stay zero, and equal values stay equal.
 
     Elements at a kink (padding, ties) then stay there, where another displacement would change their derivative.
     """
-    return 0.5 * context.problem.eps * finite_part(context.problem.point) * value_signs(context)
+    signs = value_signs(context)
+    signs *= 0.5 * context.problem.eps
+    signs *= finite_part(context.problem.point)
+    return signs
 
 
 def value_signs(context: Context) -> Array:
     """A random sign for every input, the same for equal values: a random function of the value gives it."""
     problem, point = context.problem, finite_part(context.problem.point)
-    xp = namespace(point)
+    xp, signs = namespace(point), problem.zeros(problem.domain.size)
     frequency, phase = (float(number) for number in 1e6 * problem.random(2, Distribution.SHARP))
-    return xp.sign(xp.sin(frequency * point / (peak(point) or 1.0) + phase))
+    largest = peak(point) or 1.0
+    for piece in pieces(slice(0, signs.shape[0])):
+        signs[piece] = xp.sign(xp.sin(frequency * point[piece] / largest + phase))
+    return signs
 
 
 def input_roundoff(context: Context) -> Array:
@@ -178,10 +189,21 @@ def input_roundoff(context: Context) -> Array:
     return problem.eps * sizes * xp.sign(problem.random(problem.domain.size, Distribution.SHARP))
 
 
+def is_steady(context: Context, part: slice) -> bool:
+    """Whether the gradient of an input stays about the same two roundoffs away: otherwise it consists of roundoff.
+
+    Needed by `test_gradient_of_roundoff_does_not_fail`. One VJP.
+    """
+    v, w = context.random_vjp
+    own = finite_part(w[part])
+    change = finite_part(context.problem.vjp_at(2.0 * input_roundoff(context), v)[part]) - own
+    return math.sqrt(dot(change, change)) <= thresholds.LOW_PRECISION_PART * math.sqrt(dot(own, own))
+
+
 def derivative_jitter(context: Context, v: Array, u: Array, error: float) -> float:
     """Spread of (Jᵀv)·u over inputs that differ by about two roundoffs, to see whether it explains an error.
 
-    Two VJPs a pair of points; more pairs where the first ones vary.
+    Two VJPs a pair of points; more pairs where the first ones vary. Needed by `prelu_at_zero`.
     """
     problem, xp = context.problem, namespace(v)
     if not context.has_reverse:
@@ -199,7 +221,10 @@ def derivative_jitter(context: Context, v: Array, u: Array, error: float) -> flo
 
 
 def cancelled_slope(context: Context, v: Array) -> float:
-    """Roundoff of v·J·u in rows of small slope that is left of rows of large slope, where terms cancel."""
+    """Roundoff of v·J·u in rows of small slope that is left of rows of large slope, where terms cancel.
+
+    Needed by `convolution_under_autocast`.
+    """
     share = thresholds.CANCELLED_SLOPE if context.is_double else 2.0 * context.eps
     slope = context.slope_of(context.first)
     # A row of no slope at all has no such roundoff.
@@ -209,8 +234,12 @@ def cancelled_slope(context: Context, v: Array) -> float:
 def saturated_roundoff(context: Context, v: Array) -> float:
     """Roundoff of v·f by values of size one inside the function; 0 if the outputs themselves are larger.
 
-    Only in double precision. Needed by `gelu_at_minus_nine` and `one_plus_erf_at_minus_six`.
+    Only in double precision, and over steps of the inputs' own size: over far smaller ones every function changes by
+    less than that, and `tiny_shift_before_softmax_lost` would pass. Needed by `gelu_at_minus_nine` and
+    `one_plus_erf_at_minus_six`.
     """
+    if context.scaling.is_narrow:
+        return 0.0
     roundoff = thresholds.ROUNDOFFS * context.eps * norm(v, v * 0.0 + 1.0)
     size = norm(v, context.problem.value[: v.shape[0]])
     return roundoff if context.is_double and context.eps * size <= roundoff else 0.0

@@ -6,8 +6,9 @@ bounded by the block; only rows of a small Jacobian are kept.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 from gradvet.core import thresholds
@@ -52,11 +53,15 @@ BatchEvaluator = Callable[[Array], Array | None]
 class CentralDifferences:
     """The Jacobian by central differences, one coordinate at a time, divided by the nominal step as torch does.
 
-    Differences come from vectorised calls where these agree with plain calls and are faster.
+    Differences come from vectorised calls where these agree with plain calls and are faster. To find out costs
+    `trial_price` evaluations; it is not tried if that is more than `spare`.
     """
 
-    def __init__(self, projections: Projections) -> None:
+    trial_price = 2 + 2 + TIMED_POINTS
+
+    def __init__(self, projections: Projections, spare: float = math.inf) -> None:
         self.projections, self.problem, self.step = projections, projections.problem, projections.options.step
+        self.may_vectorise = projections.problem.domain.size >= MIN_COLUMNS and spare >= self.trial_price
 
     def columns(self, start: int, stop: int) -> Array:
         """The codomain's rows of some columns."""
@@ -66,9 +71,30 @@ class CentralDifferences:
         """The same with the rows of the outputs without derivative below."""
         if (batch := self._together(start, stop)) is not None:
             return batch.T / self.step
+        return self._one_by_one(range(start, stop))
+
+    def corrected(self, block: Array, derivative: Array, start: int) -> Array:
+        """The columns from `start` on, with plain calls for those that seem to differ from the derivative.
+
+        A vectorised call may round the same number differently from point to point.
+        """
+        if self.__dict__.get("trusted") is None:
+            return block
+        xp, tolerance = namespace(block), self.projections.options.tolerance
+        # Of a complex number, one coordinate has this part of the difference at least.
+        allowed = (tolerance.absolute + tolerance.relative * xp.abs(block)) / 2**0.5
+        wrong = xp.any(~(xp.abs(derivative - block) <= allowed), axis=0)
+        columns = [int(column) for column in xp.nonzero(wrong)[0]]
+        if columns:
+            plain = self._one_by_one([start + column for column in columns])[: block.shape[0], :]
+            for number, column in enumerate(columns):
+                block[:, column] = plain[:, number]
+        return block
+
+    def _one_by_one(self, columns: Iterable[int]) -> Array:
         found = []
         displacement = self.problem.zeros(self.problem.domain.size)
-        for index in range(start, stop):
+        for index in columns:
             displacement[index] = self.step
             found.append(self._difference(displacement) / self.step)
             displacement[index] = 0.0
@@ -90,29 +116,28 @@ class CentralDifferences:
     def trusted(self) -> BatchEvaluator | None:
         """The first vectorised evaluation that agrees with plain calls along a random direction and is faster.
 
-        Calls the function at four points and the vectorised one at ten.
+        Calls the function at two points and the vectorised one at ten.
         """
         projections, problem = self.projections, self.problem
         if not problem.independent:
             return None
         try:
-            direction = projections.probe_directions(1)[0]
             started = time.thread_time()
-            plain = projections.difference_along(direction.displacement)[: problem.codomain.size]
+            direction = projections.two_sided_along(projections.unit_direction(0), 1.0)
         except OutOfReachError:
             return None
         two_calls = time.thread_time() - started
         for evaluate in (problem.evaluate_together, problem.evaluate_replayed):
             # The first call may compile or record something.
-            if self._is_right(evaluate, direction, plain, 2):
+            if self._is_right(evaluate, direction, 2):
                 started = time.thread_time()
-                right = self._is_right(evaluate, direction, plain, TIMED_POINTS)
+                right = self._is_right(evaluate, direction, TIMED_POINTS)
                 if right and time.thread_time() - started < two_calls * TIMED_POINTS / 2:
                     return evaluate
         return None
 
-    def _is_right(self, evaluate: BatchEvaluator, direction: ProbeDirection, plain: Array, points: int) -> bool:
-        d = direction.displacement[None, :]
+    def _is_right(self, evaluate: BatchEvaluator, direction: ProbeDirection, points: int) -> bool:
+        d, plain = direction.displacement[None, :], direction.difference
         values = evaluate(_concat([d, -d] * (points // 2)))
         if values is None:
             return False
@@ -122,7 +147,7 @@ class CentralDifferences:
     def _together(self, start: int, stop: int) -> Array | None:
         """[f(x + h e_j) - f(x - h e_j)] / 2, a row for each column; None if they are better evaluated one by one."""
         problem = self.problem
-        if stop - start < MIN_BATCH or problem.domain.size < MIN_COLUMNS or self.trusted is None:
+        if stop - start < MIN_BATCH or not self.may_vectorise or self.trusted is None:
             return None
         numbers = problem.domain.size + problem.codomain.size + problem.nondifferentiable.size
         width = max(1, min(BLOCK // (2 * numbers), max(MIN_BATCH, CACHED_NUMBERS // (2 * numbers))))
@@ -155,10 +180,13 @@ def forward_columns(problem: Problem, start: int, stop: int) -> Array:
 
 
 class ReverseJacobian:
-    """The Jacobian by reverse mode, one row per VJP; a large one is computed again for each block of columns."""
+    """The Jacobian by reverse mode, one row per VJP; a large one is computed again for each block of columns.
 
-    def __init__(self, projections: Projections) -> None:
-        self.projections = projections
+    Batched passes are tried if the trial costs at most `spare` evaluations.
+    """
+
+    def __init__(self, projections: Projections, spare: float = math.inf) -> None:
+        self.projections, self.may_batch = projections, spare > MIN_BATCH
         self.rows, self.width = projections.problem.codomain.size, projections.problem.domain.size
         self._kept: Array | None = None
 
@@ -168,18 +196,22 @@ class ReverseJacobian:
         return self.rows * self.width <= BLOCK
 
     def columns(self, start: int, stop: int) -> Array:
-        if not self.fits:
-            return self._stack(start, stop)
-        if self._kept is None:
-            self._kept = self._stack(0, self.width)
-        return self._kept[:, start:stop]
+        return self.chosen(range(start, stop))
 
-    def _stack(self, start: int, stop: int) -> Array:
-        if self.fits and (batch := self._batch()) is not None:
+    def chosen(self, columns: Sequence[int]) -> Array:
+        """Some columns, in ascending order."""
+        if not self.fits:
+            return self._stack(columns)
+        if self._kept is None:
+            self._kept = self._stack(range(self.width))
+        return self._kept if len(columns) == self.width else self._kept[:, list(columns)]
+
+    def _stack(self, columns: Sequence[int]) -> Array:
+        if self.fits and self.may_batch and (batch := self._batch()) is not None:
             return batch
-        keep = self.fits
-        # A copy, because a slice would keep its whole row in memory.
-        found = [self.projections.row(index, keep=keep)[start:stop] + 0.0 for index in range(self.rows)]
+        # A selection by a list is a copy; a slice would keep its whole row in memory.
+        selection = slice(None) if len(columns) == self.width else list(columns)
+        found = [self.projections.row(index, keep=self.fits)[selection] for index in range(self.rows)]
         return namespace(found[0]).stack(found, axis=0)
 
     def _batch(self) -> Array | None:
@@ -202,7 +234,7 @@ class ReverseJacobian:
         projections = self.projections
         first = projections.problem.codomain.offsets[output]
         started = time.thread_time()
-        projections.row(first, keep=False)
+        projections.row(first)
         alone = time.thread_time() - started
         started = time.thread_time()
         found = projections.problem.vjp_rows(output, 0, MIN_BATCH)

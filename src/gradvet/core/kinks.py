@@ -92,7 +92,7 @@ def _ties_violate_bounds(context: Context, mode: Mode, columns: Array, place: tu
     """A wrong derivative of tied elements that move together, though each may be right alone.
 
     This happens where every tied element gets the whole gradient. The bounds hold only where all kinks of the output
-    bend in the same direction.
+    bend in the same direction. Needed by `largest_to_every_tie`, `larger_to_both` and `ascending_by_value`.
     """
     problem, xp = context.problem, namespace(columns)
     row, column = place

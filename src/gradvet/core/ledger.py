@@ -1,4 +1,6 @@
-"""The ledger of a check: which elements of which input were compared, at which resolution, and which were not and why.
+"""What the checks of a report write down: ledger, notes, and the time spent on variations.
+
+The ledger says which elements of which input were compared, at which resolution, and which were not and why.
 
 The resolution of a row is the smallest relative error of a typical entry that the comparison would have shown. A check
 may pass only if its ledger is complete: every element of every row compared, with a resolution as good as asked for.
@@ -9,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+from gradvet.core.variation_budget import VariationBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +95,16 @@ class Ledger:
                 account.asked,
                 tuple(account.left_out),
             )
+
+
+@dataclass
+class Record:
+    """What the checks of one report wrote down."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    notes: list[str] = field(default_factory=list)
+    variations: VariationBudget = field(default_factory=VariationBudget)
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)

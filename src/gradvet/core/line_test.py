@@ -17,10 +17,10 @@ from gradvet.core.extrapolation import SlopeFit, fit_slope
 from gradvet.core.finite_differences import DirectionalDifference
 from gradvet.core.gradient_match import cancelled_slope, derivative_jitter, saturated_roundoff
 from gradvet.core.modes import Mode
-from gradvet.core.problem import Problem
+from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import dot, finite_part, namespace, norm, peak
+from gradvet.core.vectors import dot, finite_part, namespace, norm, peak, window
 
 FIRST_CHANGE_STEPS = range(-20, 42, 2)
 """Powers of two by which a direction is scaled until an output changes."""
@@ -79,7 +79,10 @@ def _screen(context: Context, mode: Mode, slopes: _Slopes, cotangent: Cotangent)
 def screen_agrees(
     context: Context, mode: Mode, difference: DirectionalDifference, cotangents: Sequence[Cotangent]
 ) -> bool:
-    """Whether every cotangent shows agreement; tried again without the h² term where it does not (two evaluations)."""
+    """Whether every cotangent shows agreement; tried again without the h² term where it does not (two evaluations).
+
+    Needed by `tan_near_its_pole` and `digamma_near_a_pole`, which a sweep over wide steps leaves undecided.
+    """
     return _agree(context, mode, difference, difference.odd, cotangents) or _agree(
         context, mode, difference, difference.extrapolated, cotangents
     )
@@ -103,10 +106,13 @@ def _agree(
 
 
 def bent_rows(context: Context, difference: DirectionalDifference) -> Array | None:
-    """Outputs whose even part is that of a kink rather than of curvature; None if there is none."""
+    """Outputs whose even part is that of a kink rather than of curvature; None if there is none.
+
+    Needed by `shifted_by_1e8_and_back`, whose rounded values must not pass.
+    """
     if not context.is_double:
         return None
-    xp = namespace(difference.even)
+    xp = context.xp
     even = xp.abs(difference.even)
     noise = thresholds.ROUNDOFFS / thresholds.SCREEN_STEP * context.peak_noise
     bent = even > xp.maximum(thresholds.KINK_RTOL * xp.abs(difference.odd), noise)
@@ -122,7 +128,7 @@ def screen_point(context: Context, mode: Mode) -> bool:
 
     Where it is not, both sides are compared, and outputs with a kink one by one.
     """
-    problem, xp = context.problem, namespace(context.problem.value)
+    problem, xp = context.problem, context.xp
     rows, step = problem.codomain.size, thresholds.SCREEN_STEP
     f0 = problem.value[:rows]
     ahead = problem.evaluate_at(step * context.joint_direction())
@@ -153,7 +159,7 @@ def screen_point(context: Context, mode: Mode) -> bool:
 
 
 def _bends(context: Context, slopes: _Slopes) -> Array:
-    xp = namespace(slopes.slope)
+    xp = context.xp
     bend, slope = xp.abs(slopes.bend), xp.abs(slopes.slope)
     noise = thresholds.ROUNDOFFS / thresholds.SCREEN_STEP * context.peak_noise
     material = thresholds.GENERATED_RTOL * slope + thresholds.GENERATED_PEAK_RTOL * peak(slope)
@@ -199,18 +205,18 @@ def _zero_scale(context: Context, u: Array, cotangent: Cotangent, fit: SlopeFit,
     size = norm(cotangent.v, context.problem.value[: cotangent.v.shape[0]])
     if fit.rise > scale.saturated:
         return replace(scale, slope=0.0, typical=fit.rise)
-    if not _hides_slope(context, u, cotangent.v):
+    if not hides_slope(context, u, cotangent.v):
         return replace(scale, slope=0.0, typical=size)
     noise = scale.derivative_noise + context.eps * size
     return replace(scale, slope=0.0, typical=norm(cotangent.vjp, context.first.u), derivative_noise=noise)
 
 
-def _hides_slope(context: Context, u: Array, v: Array) -> bool:
+def hides_slope(context: Context, u: Array, v: Array) -> bool:
     """Whether, as the steps grow, the first change of an output is of the size of its roundoff. Calls the function.
 
     The first change of a function with steps, such as floor, is larger.
     """
-    xp, rows = namespace(v), context.problem.codomain.size
+    xp, rows = context.xp, context.problem.codomain.size
     value = context.problem.value[:rows]
     roundoff = thresholds.ROUNDOFFS * context.eps * xp.abs(value)
     for power in FIRST_CHANGE_STEPS:
@@ -241,3 +247,52 @@ def error_scale(context: Context, u: Array, cotangent: Cotangent, contributions:
     noise = cancelled_slope(context, cotangent.v) + context.options.accuracy * slope
     unit = norm(cotangent.v, cotangent.v * 0.0 + 1.0)
     return ErrorScale(slope, typical, context.eps, noise, unit, saturated_roundoff(context, cotangent.v))
+
+
+MAX_LEAVES = 8
+"""Largest number of inputs, and of outputs, that are compared one by one after a failure."""
+
+
+def leaf_verdicts(context: Context, mode: Mode) -> dict[str, Verdict]:
+    """For each input and each output, by name, whether its derivatives are right, one pair of them at a time.
+
+    An input moves alone, and a cotangent has one output alone. FAIL if one of the pairs disagrees, PASS if all agree at
+    the resolution asked for; such an input is entered in the ledger. Calls the function and the VJP; for one pair, for
+    many, in low precision and at generated points it does not.
+    """
+    problem, xp = context.problem, namespace(context.problem.value)
+    domain, codomain = problem.domain, problem.codomain
+    most = max(len(domain.leaves), len(codomain.leaves))
+    if not 1 < most <= MAX_LEAVES or not context.is_double or context.is_generated:
+        return {}
+    found: dict[str, list[Verdict]] = {leaf.name: [] for leaf in (*domain.leaves, *codomain.leaves)}
+    v, joint = problem.random(codomain.size, Distribution.SHARP), context.joint_direction()
+    for number, leaf in enumerate(domain.leaves):
+        part = domain.slice(number)
+        u = context.restricted(window(joint, part.start, part.stop))
+        if context.out_of_time or not peak(u):
+            continue
+        cotangents = []
+        for section in map(codomain.slice, range(len(codomain.leaves))):
+            own = xp.zeros_like(v)
+            own[section] = v[section]
+            cotangents.append(context.cotangent(own))
+        fits = sweep_line(context, mode, u, cotangents)
+        resolution = 0.0
+        for output, cotangent, fit in zip(codomain.leaves, cotangents, fits, strict=True):
+            contributions = dict(typical_contributions(problem, cotangent.vjp, u))
+            scale = error_scale(context, u, cotangent, contributions)
+            decision = decide_beyond_jitter(context, u, cotangent, fit, scale)
+            found[leaf.name].append(decision.verdict)
+            found[output.name].append(decision.verdict)
+            if decision.verdict is Verdict.PASS and scale.typical:
+                resolution = max(resolution, decision.bar / scale.typical, abs(decision.error) / scale.typical)
+        if _combined(found[leaf.name]) is Verdict.PASS:
+            context.record.ledger.compared(leaf.name, mode.name, context.precision, resolution)
+    return {name: _combined(verdicts) for name, verdicts in found.items()}
+
+
+def _combined(verdicts: Sequence[Verdict]) -> Verdict:
+    if Verdict.FAIL in verdicts:
+        return Verdict.FAIL
+    return Verdict.PASS if verdicts and all(one is Verdict.PASS for one in verdicts) else Verdict.INCONCLUSIVE

@@ -277,14 +277,15 @@ def _swept(context: Context, mode: Mode, place: tuple[int, int], size: float) ->
     value = prediction.predicted(u, 1.0)
     noise = cancelled_slope(context, unit) if context.is_double else 0.0
     noise += context.options.accuracy * abs(value)
-    scale = ErrorScale(abs(value), abs(value) or math.inf, context.eps, noise, 1.0, saturated_roundoff(context, unit))
+    saturated = saturated_roundoff(context, unit) if size == float(context.lengths[column]) else 0.0
+    scale = ErrorScale(abs(value), abs(value) or math.inf, context.eps, noise, 1.0, saturated)
     decision = decide(fit, scale, math.inf)
     return Entry(
         problem.codomain.locate(row),
         problem.domain.locate(column),
         value / size,
         (value + fit.error.value) / size,
-        fit.error.error / size,
+        (fit.error.error + noise) / size,
         decision.verdict,
         decision.reason,
         row,

@@ -105,7 +105,10 @@ class _Grouping:
 
 
 def _in_groups(test: DirectionTest, undecided: Decision) -> Decision:
-    """All groups along the first direction; agreement needs every group to agree."""
+    """All groups along the first direction; agreement needs every group to agree.
+
+    Needed by `growth_without_tail_block_in_bfloat16`.
+    """
     context, mode = test.context, test.mode
     grouping = _grouping(context, undecided)
     if len(grouping.groups) < 2:

@@ -66,9 +66,21 @@ def study(context: Context, mode: Mode, entry: Entry) -> Study:
         max(1, count),
         wrong.shape[0] * wrong.shape[1],
         tuple(other for other in others if not abs(other.derivative - other.numerical) <= other.error),
-        diagnose(numerical, derivative, limit, parts=(of_output, of_input), alike=_alike(entry)),
+        diagnose(
+            numerical,
+            derivative,
+            limit,
+            parts=(of_output, of_input),
+            alike=_alike(entry),
+            lengths={"output": _lengths(problem.codomain, rows), "input": _lengths(problem.domain, columns)},
+        ),
         block(numerical, derivative, names(problem.codomain, rows), names(problem.domain, columns)),
     )
+
+
+def _lengths(space: Space, window: range) -> tuple[int, ...]:
+    """Lengths of the dimensions of the leaf in which a window lies, where its coordinates have any."""
+    return tuple(getattr(space.leaves[space.leaf_of(window.start)].coordinates, "shape", ()))
 
 
 def _alike(entry: Entry) -> float:
@@ -163,6 +175,27 @@ def swapped_inputs(context: Context, mode: Mode, entry: Entry) -> str:
                 f"The gradients of {' and '.join(names)} are swapped: look at the order in which backward returns them."
             )
     return ""
+
+
+def ignored_output(context: Context, mode: Mode, entry: Entry) -> str:
+    """A sentence if the gradient of an input counts other outputs but not that of a wrong entry. Calls the VJP."""
+    problem = context.problem
+    if mode.name != "reverse" or len(problem.codomain.leaves) < 2:
+        return ""
+    output = problem.codomain.locate(entry.row).leaf
+    column = problem.domain.slice(problem.domain.locate(entry.column).leaf)
+
+    def has_gradient(v: Array) -> bool:
+        return bool(peak(problem.vjp(v)[column]))
+
+    v = problem.random(problem.codomain.size, Distribution.APART)
+    own = namespace(v).zeros_like(v)
+    section = problem.codomain.slice(output)
+    own[section] = v[section]
+    if has_gradient(own) or not has_gradient(v - own):
+        return ""
+    name = problem.codomain.leaves[output].name
+    return f"The gradient does not depend on the grad_output of {name}: look for an argument that backward ignores."
 
 
 MAX_BLOCK_ENTRIES = SIDE * SIDE

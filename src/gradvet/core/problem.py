@@ -178,14 +178,6 @@ class Problem(Protocol):
         """Whether rounding changes a step of this size by no more than such a part of it, in any coordinate."""
         ...
 
-    def equal(self, one: Array, other: Array) -> bool:
-        """Whether two vectors hold the same numbers; what is not a number equals nothing."""
-        ...
-
-    def vanishes(self, vector: Array) -> bool:
-        """Whether every number is zero."""
-        ...
-
     def zeros(self, size: int | tuple[int, ...]) -> Array: ...
     def random(self, size: int, distribution: Distribution, scale: float = 1.0) -> Array:
         """Fresh random numbers times the scale, from the problem's own generator."""
@@ -213,7 +205,7 @@ class Problem(Protocol):
         ...
 
     def vjp_undefined(self, outputs: Sequence[int]) -> Gradient:
-        """The gradient for undefined cotangents of the outputs named and zeros for the others."""
+        """The gradient for undefined grad_output of the outputs named and zeros for the others."""
         ...
 
     def jvp(self, u: Array) -> Array: ...

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from gradvet.core.finite_differences import CENTRAL, EXTRAPOLATED, SKEWED, Stencil
 from gradvet.core.problem import Distribution, Gradient, Move, Problem
 from gradvet.core.spaces import Array
+from gradvet.core.vectors import equal
 from gradvet.options import Options
 
 SCHEMES = (
@@ -111,6 +112,11 @@ class Projections:
         """Directions that are evaluated by the present scheme."""
         return len(self._directions)
 
+    @property
+    def pulled(self) -> int:
+        """Cotangents whose backward passes are there."""
+        return len(self._cotangents)
+
     def probe_directions(self, number: int | None) -> list[ProbeDirection]:
         """The first directions, evaluated when they are first needed; the whole basis if the inputs are few."""
         number = self.problem.domain.size if self.sees_all_columns or number is None else number
@@ -178,7 +184,7 @@ class Projections:
             return None
         v, vjp = probes[0]
         found = problem.gradient_by_output(v * COTANGENT_FACTOR)
-        return found if problem.equal(found.vector, vjp * COTANGENT_FACTOR) else None
+        return found if equal(found.vector, vjp * COTANGENT_FACTOR) else None
 
     @cached_property
     def at_zero(self) -> Gradient:

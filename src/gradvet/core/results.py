@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
@@ -13,6 +12,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from gradvet.core.documents import escape_controls as escape_controls
+from gradvet.core.documents import escaped, read_dataclass
 from gradvet.core.ledger import LedgerRow as LedgerRow
 from gradvet.core.problem import Cost
 from gradvet.core.spaces import Location
@@ -209,28 +210,13 @@ class Report:
         """Inverse of `to_dict`; locations come back as plain names.
 
         Control characters in its text are escaped. The verdict follows from findings and ledger; the one in the
-        document is not read.
+        document is not read. Raises ValueError if a value is not of the type that it should have.
         """
-        version = data.get("format")
+        version = data.get("format") if isinstance(data, Mapping) else None
         if version != FORMAT:
             raise ValueError(f"a report of format {FORMAT} was expected, found format {version!r}")
-        data = _escaped(data)
-        given = {item.name: data[item.name] for item in fields(cls) if item.name in data}
-        resolution, source = given.get("resolution"), given.get("source")
-        return cls(
-            **{
-                **given,
-                "findings": tuple(_finding(finding) for finding in given["findings"]),
-                "cost": Cost(**given["cost"]),
-                "seconds": float(given["seconds"]),
-                "miss": float(given["miss"]),
-                "resolution": None if resolution is None else float(resolution),
-                "coverage": tuple(given.get("coverage", ())),
-                "notes": tuple(given.get("notes", ())),
-                "ledger": tuple(_ledger_row(row) for row in given.get("ledger", ())),
-                "source": SourceCode(**source) if source else None,
-            }
-        )
+        report: Report = read_dataclass(cls, escaped(data), "a report", {Location: lambda name: Location(0, name, "")})
+        return report
 
     def raise_if_failed(self) -> None:
         """Raise GradientError if anything failed."""
@@ -299,19 +285,6 @@ def replace_file(file: Path, text: str) -> None:
         new.unlink(missing_ok=True)
 
 
-CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Characters that move the cursor, change colours or reorder text; line breaks and tabs are not among them."""
-
-
-def escape_controls(text: str) -> str:
-    """The text with control characters written as escape sequences, so that a terminal does not act on them.
-
-    >>> escape_controls("a\x1b[2J")
-    'a\\\\x1b[2J'
-    """
-    return CONTROL_CHARACTERS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
 def read_report(data: Mapping[str, Any]) -> Report:
     """The report in a document from a file. Raises ValueError if its findings and its verdict contradict each other."""
     report = Report.from_dict(data)
@@ -320,32 +293,6 @@ def read_report(data: Mapping[str, Any]) -> Report:
             f"the verdict {data['verdict']!r} does not follow from the findings, which say {report.verdict}"
         )
     return report
-
-
-def _escaped(value: Any) -> Any:
-    """JSON values with the control characters of all texts escaped."""
-    if isinstance(value, str):
-        return escape_controls(value)
-    if isinstance(value, Mapping):
-        return {escape_controls(str(key)): _escaped(item) for key, item in value.items()}
-    return [_escaped(item) for item in value] if isinstance(value, (tuple, list)) else value
-
-
-def _finding(data: Mapping[str, Any]) -> Finding:
-    mismatches = tuple(_mismatch(mismatch) for mismatch in data["mismatches"])
-    return Finding(**{**data, "verdict": Verdict(data["verdict"]), "mismatches": mismatches})
-
-
-def _ledger_row(data: Mapping[str, Any]) -> LedgerRow:
-    resolution = data["resolution"]
-    number = None if resolution is None else float(resolution)
-    return LedgerRow(**{**data, "resolution": number, "asked": float(data["asked"]), "reasons": tuple(data["reasons"])})
-
-
-def _mismatch(data: Mapping[str, Any]) -> Mismatch:
-    output, place = (Location(0, data[end], "") for end in ("output", "input"))
-    numbers = {name: float(data[name]) for name in ("derivative", "numerical", "error", "allowed")}
-    return Mismatch(output, place, **numbers)
 
 
 def plain_data(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from gradvet.core.context import Context
@@ -15,23 +15,23 @@ IsUnsupported = Callable[[BaseException], bool]
 """Whether an exception says that the framework does not offer this, rather than that it went wrong."""
 
 
-def run_checks(
-    context: Context, checks: Mapping[str, CheckFunction], is_unsupported: IsUnsupported
-) -> Iterator[Finding]:
+def run_checks(context: Context, checks: Mapping[str, CheckFunction], is_unsupported: IsUnsupported) -> list[Finding]:
     """The findings of all checks; an exception of a check becomes its finding."""
+    findings: list[Finding] = []
     for name, check in checks.items():
         if context.out_of_time:
-            yield Finding(name, Verdict.SKIPPED, "the time budget was spent")
+            findings.append(Finding(name, Verdict.SKIPPED, "the time budget was spent"))
             continue
         try:
             for finding in check(context):
-                yield finding if finding.check == name else replace(finding, check=name)
+                findings.append(finding if finding.check == name else replace(finding, check=name))
         except (InvalidProblemError, NameError):
             raise
         except DerivativeError as error:
-            yield Finding(name, Verdict.FAIL, str(error), facts={"raised": str(error)})
+            findings.append(Finding(name, Verdict.FAIL, str(error), facts={"raised": str(error)}))
         except Exception as error:
-            yield _of_exception(name, error, is_unsupported)
+            findings.append(_of_exception(name, error, is_unsupported))
+    return findings
 
 
 def run_until_failure(context: Context, checks: Iterable[CheckFunction]) -> list[Finding]:
@@ -44,9 +44,23 @@ def run_until_failure(context: Context, checks: Iterable[CheckFunction]) -> list
     return findings
 
 
+REFUSALS = {
+    "implement the jvp": "the autograd.Function has no jvp, which forward mode needs",
+    "override the setup_context": "the autograd.Function has no setup_context, which vmap needs",
+}
+"""Parts of torch's messages about what an autograd.Function lacks, and what they mean."""
+
+
+def known_refusal(error: Exception) -> str:
+    """What an autograd.Function lacks, if torch's message says so."""
+    return next((meaning for part, meaning in REFUSALS.items() if part in str(error)), "")
+
+
 def _of_exception(name: str, error: Exception, is_unsupported: IsUnsupported) -> Finding:
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0] if lines else ''}"
+    if refusal := known_refusal(error):
+        return Finding(name, Verdict.SKIPPED, refusal)
     if is_unsupported(error):
         return Finding(name, Verdict.SKIPPED, f"not supported by the function's operators ({text[:200]})")
     return Finding(name, Verdict.INCONCLUSIVE, f"the check raised {text[:300]}", facts={"raised": text})

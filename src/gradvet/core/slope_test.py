@@ -16,14 +16,21 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from gradvet.core import thresholds
-from gradvet.core.confirmation import is_confirmed
+from gradvet.core.confirmation import despite_ties
 from gradvet.core.context import Context, Cotangent
 from gradvet.core.decision import Decision, Entry, Reason
 from gradvet.core.direction_average import test_averaged
 from gradvet.core.extrapolation import SlopeFit
 from gradvet.core.finite_differences import DirectionalDifference
 from gradvet.core.kinks import find_kinks
-from gradvet.core.line_test import bent_rows, decide_line, screen_agrees, sweep_line
+from gradvet.core.line_test import (
+    bent_rows,
+    decide_line,
+    enter_resolution,
+    screen_agrees,
+    sweep_line,
+    typical_contributions,
+)
 from gradvet.core.localise import find_wrong_entry, slope_of_column
 from gradvet.core.low_precision import fails_again, test_low_precision
 from gradvet.core.modes import Mode
@@ -34,9 +41,6 @@ from gradvet.core.vectors import all_finite, namespace, peak, window
 
 MAX_ALONE = 64
 """Number of inputs that are tested alone."""
-
-MIN_TIES = 3
-"""Number of equal elements from which a failure must be confirmed by the points around it."""
 
 MAX_NONFINITE = 4
 """Number of columns without a finite derivative that are tested."""
@@ -92,9 +96,9 @@ class SlopeTest:
             yield undefined
             return
         if self.context.is_double:
-            yield self._refining(lambda: self.along(self.context.first, self.context.cotangents))
+            yield self._refining(lambda: self._despite_saturation(self.context.first))
             if not self.context.out_of_time:
-                yield self._refining(lambda: self.along(self.context.second, self.context.cotangents))
+                yield self._refining(lambda: self._despite_saturation(self.context.second))
         elif self.context.eps > thresholds.COARSE_EPS:
             yield from self._in_half_precision()
             return
@@ -114,6 +118,18 @@ class SlopeTest:
             found = test_low_precision(self)
             decisions = [found] if found.verdict is Verdict.FAIL else decisions
         yield from decisions
+
+    def _despite_saturation(self, difference: DirectionalDifference) -> Decision:
+        """One direction; where it is inconclusive, outputs of small slope weigh less.
+
+        Needed by `gelu_of_wide_inputs_in_float32`: values near zero have the roundoff of numbers of size one.
+        """
+        context = self.context
+        decision = self.along(difference, context.cotangents)
+        if decision.verdict is not Verdict.INCONCLUSIVE or context.out_of_time:
+            return decision
+        steep = context.cotangents_for(context.slope_of(difference), roundoff=context.peak_noise)
+        return again if (again := self.along(difference, steep)).verdict is Verdict.PASS else decision
 
     def _refining(self, test: Callable[[], Decision]) -> Decision:
         """Repeat a test with smaller step lengths while it is inconclusive.
@@ -143,7 +159,9 @@ class SlopeTest:
             if kinks.wrong is not None:
                 entry = kinks.wrong
                 error = entry.derivative - entry.numerical
-                return self._despite_ties(Decision(Verdict.FAIL, entry.reason, entry, error, entry.error))
+                failure = despite_ties(self.context, Decision(Verdict.FAIL, entry.reason, entry, error, entry.error))
+                if failure.verdict is not Verdict.PASS:
+                    return failure
             known = self.context.is_excluded(kinks.columns)
             self.context = self.context.excluding(kinks.columns)
             rest = self.context.restricted(difference.u)
@@ -177,6 +195,9 @@ class SlopeTest:
             decision = decide_line(self.context, self.mode, u, cotangent, fit)
             if decision.verdict is Verdict.FAIL:
                 decision = self.confirmed(u, cotangent, decision, fit)
+                if decision.verdict is Verdict.PASS:
+                    contributions = dict(typical_contributions(self.context.problem, cotangent.vjp, u))
+                    enter_resolution(self.context, self.mode, contributions, decision.bar)
             if decision.reason is Reason.KINK and decision.verdict is not Verdict.INCONCLUSIVE:
                 return decision, cotangent
             if decision.verdict is Verdict.FAIL:
@@ -190,7 +211,7 @@ class SlopeTest:
         entry = find_wrong_entry(self.context, self.mode, u, cotangent.v)
         is_smooth = not abs(fit.kink.value) > fit.kink.error
         if entry is not None and entry.verdict is Verdict.FAIL:
-            return self._despite_ties(Decision(Verdict.FAIL, entry.reason, entry, decision.error, decision.bar))
+            return despite_ties(self.context, Decision(Verdict.FAIL, entry.reason, entry, decision.error, decision.bar))
         if entry is not None and entry.reason is Reason.KINK:
             return Decision(Verdict.PASS, Reason.KINK, entry, decision.error, decision.bar)
         with_entry = Decision(Verdict.FAIL, decision.reason, entry, decision.error, decision.bar)
@@ -203,17 +224,6 @@ class SlopeTest:
         if is_smooth or decision.reason is Reason.OUTSIDE:
             return with_entry
         return with_entry.weakened(Reason.KINK)
-
-    def _despite_ties(self, failure: Decision) -> Decision:
-        """A failure; INCONCLUSIVE if several equal elements may explain it.
-
-        Three equal elements may have no derivative though every line through the point is smooth, as those of a sort.
-        """
-        if failure.entry is None or failure.reason is not Reason.DISAGREES or not self.context.is_double:
-            return failure
-        point, column = self.context.problem.point, failure.entry.column
-        tied = int(namespace(point).count_nonzero(point == point[column]))
-        return failure if tied < MIN_TIES or is_confirmed(self.context, failure) else failure.weakened(Reason.KINK)
 
     # Which directions
 

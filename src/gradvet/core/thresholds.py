@@ -172,6 +172,10 @@ elements are at kinks there. [models]"""
 FEW_VALUES = 192
 """In half precision, an input of which a third as many values are different, or fewer, is full of ties. [half]"""
 
+COHERENT = 3.0
+"""In half precision: size of residuals, over what kinks and other steps or directions explain, from which they are an
+error of the derivative. [half]"""
+
 PRECISION_SCALE_EPS = 8.0
 """Relative error common to all entries of an input that rounding explains, in spacings of the format. [gallery]"""
 

@@ -67,7 +67,7 @@ class GradientVariants(Protocol):
     def input_layouts(self, v: Array) -> Mapping[str, Callable[[], Array | None]]:
         """The inputs with the same values laid out in memory in other ways; each is computed when called.
 
-        None where the function refuses the layout or returns other values.
+        None where the function refuses the layout. Raises OtherValuesError where it returns other values.
         """
         ...
 

@@ -24,6 +24,8 @@ class VariationBudget:
     is_limited: bool = True
     spent: float = 0.0
     """Seconds of the variations so far."""
+    longest: float = 0.0
+    """Seconds of the longest one: the next one may have to be compiled as well."""
     _started: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -37,7 +39,8 @@ class VariationBudget:
 
     @property
     def is_spent(self) -> bool:
-        return self.is_limited and self.spent > self.limit
+        """Whether another variation like the longest one would exceed the budget."""
+        return self.is_limited and self.spent + self.longest > self.limit
 
     @property
     def reason(self) -> str:
@@ -53,7 +56,8 @@ class VariationBudget:
         try:
             return variation()
         finally:
-            self.spent += self.clock() - started
+            seconds = self.clock() - started
+            self.spent, self.longest = self.spent + seconds, max(self.longest, seconds)
 
     def carried_out(self, variations: Mapping[str, Callable[[], Item]]) -> tuple[dict[str, Item], list[str]]:
         """The results of variations by name until the budget is spent, and the names of those left out."""

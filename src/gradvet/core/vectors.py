@@ -12,6 +12,9 @@ import array_api_compat
 
 from gradvet.core.spaces import Array
 
+MAX_PIECE = 1 << 20
+"""Entries of a vector that are worked on at a time where temporary vectors of its size would take much memory."""
+
 _NAMESPACES: dict[type, Any] = {}
 
 
@@ -21,6 +24,12 @@ def namespace(array: Array) -> Any:
     if kind not in _NAMESPACES:
         _NAMESPACES[kind] = array_api_compat.array_namespace(array)
     return _NAMESPACES[kind]
+
+
+def pieces(part: slice) -> list[slice]:
+    """A part of a vector in pieces whose temporary vectors take little memory."""
+    starts = range(part.start, part.stop, MAX_PIECE)
+    return [slice(start, min(part.stop, start + MAX_PIECE)) for start in starts]
 
 
 def dot(a: Array, b: Array) -> float:
@@ -51,6 +60,16 @@ def peak(values: Array) -> float:
     lengths = xp.abs(values)
     top = float(xp.max(lengths))
     return top if math.isfinite(top) else float(xp.max(xp.where(xp.isfinite(lengths), lengths, xp.zeros_like(lengths))))
+
+
+def equal(one: Array, other: Array) -> bool:
+    """Whether two vectors hold the same numbers; what is not a number equals nothing."""
+    return bool(one.shape == other.shape and namespace(one).all(one == other))
+
+
+def is_zero(vector: Array) -> bool:
+    """Whether every number is zero."""
+    return not bool(namespace(vector).any(vector))
 
 
 def all_finite(values: Array) -> bool:

@@ -1,6 +1,6 @@
 """The figures of a finding as SVG: difference of the Jacobians, error against step size, and errors by position.
 
-A figure is drawn from `Finding.facts`, and left out if its facts are missing. It needs no script.
+A figure is drawn from `Finding.facts`, and left out if its facts are missing or unusable. It needs no script.
 
     numerical, derivative   Jacobian (outputs × inputs) by finite differences and by the derivative under test
     rows, columns           names of outputs and inputs (optional)
@@ -13,7 +13,8 @@ A figure is drawn from `Finding.facts`, and left out if its facts are missing. I
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -25,6 +26,9 @@ DECADES = 6
 
 WIDTH, LEFT, BOTTOM, MAX_CELL, MAX_LABELS = 460, 110, 70, 34, 16
 """Width of a figure, room for labels at its left and bottom, largest side of a cell, in pixels; labels per axis."""
+
+ALIKE = 1e-6
+"""Relative difference up to which two differences count as equally large."""
 
 HEIGHT = 250
 """Height of the plot of errors against steps, in pixels."""
@@ -39,19 +43,30 @@ class Figure:
     caption: str
 
 
+UNUSABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""Exceptions of drawing facts that are missing or not what they should be, as in a file that was changed."""
+
+
 def figures(finding: Finding) -> Iterator[Figure]:
-    """The figures whose facts are present."""
-    facts, block = finding.facts, finding.facts.get("block") or finding.facts
-    if block.get("numerical") and block.get("derivative"):
-        yield heatmap(block)
-    if facts.get("sweep") and (drawn := sweep(facts["sweep"])) is not None:
-        yield drawn
-    if facts.get("errors") and facts["errors"].get("kernel"):
-        yield errors(facts)
+    """The figures whose facts are present and usable."""
+    first = finding.mismatches[0] if finding.mismatches else None
+    named = None if first is None else (str(first.output), str(first.input))
+    drawings: tuple[Callable[[Mapping[str, Any]], Figure | None], ...] = (
+        lambda facts: heatmap(facts.get("block") or facts, named),
+        lambda facts: sweep(facts["sweep"]),
+        errors,
+    )
+    for draw in drawings:
+        with suppress(*UNUSABLE):
+            if (drawn := draw(finding.facts)) is not None:
+                yield drawn
 
 
-def heatmap(block: Mapping[str, Any]) -> Figure:
-    """Derivative minus finite differences for each entry, with a frame around the largest difference."""
+def heatmap(block: Mapping[str, Any], named: tuple[str, str] | None = None) -> Figure:
+    """Derivative minus finite differences for each entry, with a frame around the largest difference.
+
+    Of several that are equally large, the one that the table names first is framed.
+    """
     numerical, derivative = ([[float(x) for x in row] for row in block[name]] for name in ("numerical", "derivative"))
     rows = _names(block.get("rows"), "output", len(numerical))
     columns = _names(block.get("columns"), "input", len(numerical[0]))
@@ -61,7 +76,9 @@ def heatmap(block: Mapping[str, Any]) -> Figure:
         for j, (d, n) in enumerate(zip(*pair, strict=True))
     }
     sizes = {place: _size(d - n) for place, (d, n) in cells.items()}
-    worst = max(sizes, key=sizes.__getitem__)
+    largest = max(sizes.values())
+    names = {place: (rows[place[0]], columns[place[1]]) for place in sizes}
+    worst = max(sizes, key=lambda place: (sizes[place] >= (1.0 - ALIKE) * largest, names[place] == named, sizes[place]))
     top = max((size for size in sizes.values() if math.isfinite(size)), default=0.0) or 1.0
     side, high = min(MAX_CELL, (WIDTH - LEFT) / len(columns)), min(MAX_CELL, WIDTH / len(rows))
     parts = [_rectangle(LEFT, 0, side * len(columns), high * len(rows), 'class="flat"')]

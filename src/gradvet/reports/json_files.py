@@ -15,6 +15,10 @@ MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """Exceptions of reading a document that is not what it should be."""
 
 
+MAX_FILE_BYTES = 2**29
+"""Size of a file that is read."""
+
+
 class UnreadableReportError(ValueError):
     """A file does not contain reports of this version of gradvet."""
 
@@ -28,8 +32,8 @@ def writable_path(path: str | Path) -> Path:
     file = Path(path)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        is_writable = not file.is_dir() and os.access(file if file.exists() else file.parent, os.W_OK)
-    except OSError:
+        is_writable = not file.resolve().is_dir() and os.access(file if file.exists() else file.parent, os.W_OK)
+    except (OSError, RuntimeError):  # RuntimeError: links that lead to themselves, in early versions of Python
         is_writable = False
     if not is_writable:
         raise UnwritableFileError(f"{path} cannot be written: name a file in a folder that is writable")
@@ -56,7 +60,7 @@ def save(reports: Sequence[Report], path: str | Path) -> None:
 def load(path: str | Path) -> list[Report]:
     """Read the reports in a file that `save` or `Report.save` wrote. Of several, a damaged one is an ERROR."""
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        document = json.loads(_content(path))
         if "reports" not in document:
             return [read_report(document)]
         if document.get("format") != FORMAT:
@@ -68,6 +72,17 @@ def load(path: str | Path) -> list[Report]:
         raise UnreadableReportError(
             f"{path} is not a gradvet report ({one_line(error)}): give a JSON file that this version of gradvet wrote"
         ) from error
+
+
+def _content(path: str | Path) -> str:
+    """The text of a file. Raises ValueError if it is too long, or if it is a pipe that nobody may ever write to."""
+    if os.path.exists(path) and not os.path.isfile(path) and Path("/dev") not in Path(path).parents:
+        raise ValueError("it is no regular file")
+    with open(path, "rb") as stream:
+        content = stream.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise ValueError(f"it has more than {MAX_FILE_BYTES} bytes")
+    return content.decode()
 
 
 def _entry(data: Any, number: int) -> Report:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gradvet.core.results import LedgerRow, Report, Verdict
+from gradvet.core.results import Finding, LedgerRow, Report, Verdict
 from gradvet.reports.wording import notable_findings
 
-HEADINGS = ("input", "precision", "mode", "compared", "resolution", "verdict")
+HEADINGS = ("tensor", "precision", "mode", "compared", "resolution", "verdict")
 MAX_ROWS = 8
 """Number of rows up to which every row is shown; more are summarised by verdict."""
 
@@ -20,6 +20,8 @@ GIVEN = "given"
 """Name of the precision of the inputs in a ledger."""
 
 RIGHT, EMPTY, NOT_COMPARED, WRONG = "right", "no elements", "not compared", "wrong"
+LEAF_WORDS = {"pass": RIGHT, "fail": WRONG, "inconclusive": NOT_COMPARED}
+"""Words for the verdicts that a failing finding has about single inputs and outputs."""
 
 MAX_SUGGESTED_RESOLUTION = 0.5
 """Largest resolution that is suggested to the user: beyond, a check says little."""
@@ -30,7 +32,7 @@ MORE_TIME = "Allow more time with budget=, or check fewer inputs at a time."
 SOME_ELEMENTS = "Give inputs with at least one element, and a function whose outputs depend on them."
 STOPPED = "the comparison ended at the failure"
 NOTHING = "not compared: no element of any input was compared with finite differences"
-UNSUPPORTED = "not a pass: no finding says that the elements in the ledger agree with finite differences"
+NO_VERDICT = "not a pass: inputs were compared with finite differences, but the report does not say with which result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +56,38 @@ def ledger_lines(report: Report) -> list[LedgerLine]:
     """The rows of the ledger, open ones first. More than `MAX_ROWS` are counted by verdict, after the worst ones."""
     open_rows = sorted(report.open_rows, key=lambda row: (_is_wrong(report, row), *_badness(row)), reverse=True)
     complete = [row for row in report.ledger if row.is_complete]
+    outputs = _output_lines(report)
     if len(open_rows) + len(complete) <= MAX_ROWS:
-        return [_line(report, row) for row in (*open_rows, *complete)]
-    return [*(_line(report, row) for row in open_rows[:MAX_WORST]), *_summary(report, (*open_rows, *complete))]
+        return [*(_line(report, row) for row in (*open_rows, *complete)), *outputs]
+    worst = [_line(report, row) for row in open_rows[:MAX_WORST]]
+    return [*worst, *_summary(report, (*open_rows, *complete)), *outputs]
+
+
+def _output_lines(report: Report) -> list[LedgerLine]:
+    """The outputs of a function with several, where a derivative is wrong: which of them have a wrong derivative."""
+    inputs = {row.input for row in report.ledger}
+    for finding in report.failures:
+        verdicts = finding.facts.get("leaves") or {}
+        outputs = [name for name in verdicts if name not in inputs]
+        if len(outputs) > 1:
+            mode = finding.check
+            wrong = {str(one.output).partition(" [")[0] for one in finding.mismatches}
+            words = {name: WRONG if name in wrong else LEAF_WORDS[verdicts[name]] for name in outputs}
+            return [LedgerLine(name, "", mode, "", "", word, word != RIGHT) for name, word in words.items()]
+    return []
 
 
 def why_not_pass(report: Report) -> list[str]:
-    """One sentence for each input that was not compared as asked, the worst first. Empty for other reasons."""
+    """One sentence for each input that was not compared as asked, the worst first. Empty where a finding says why."""
     if report.verdict is Verdict.PASS:
         return []
     if not report.expects_ledger or report.open_rows:
         return _sentences(report)
-    if report.is_complete or report.verdict is Verdict.FAIL:
+    if report.is_complete or report.verdict is not Verdict.INCONCLUSIVE:
         return []
-    return [UNSUPPORTED if any(row.compared for row in report.ledger) else NOTHING]
+    if any(row.mode == one.check for row in report.ledger for one in notable_findings(report)):
+        return []
+    return [NO_VERDICT if any(row.compared for row in report.ledger) else NOTHING]
 
 
 def headline(report: Report) -> str:
@@ -161,11 +181,24 @@ def _is_wrong(report: Report, row: LedgerRow) -> bool:
     ):
         return True
     return any(
-        str(mismatch.input) == row.input or str(mismatch.input).startswith(f"{row.input} [")
-        for finding in report.failures
-        if finding.check == row.mode
-        for mismatch in finding.mismatches
+        finding.facts.get("leaves", {}).get(row.input) == Verdict.FAIL.value
+        or any(_is_element(str(mismatch.input), row.input) for mismatch in finding.mismatches)
+        for finding in _failures_of(report, row)
     )
+
+
+def _failures_of(report: Report, row: LedgerRow) -> list[Finding]:
+    """The failing findings about the mode of a row; a composition of two modes is part of the row's precision."""
+    return [
+        finding
+        for finding in report.failures
+        if row.precision.endswith((f", {finding.check}", f", order {finding.facts.get('order')}"))
+        or (finding.check == row.mode and ", " not in row.precision)
+    ]
+
+
+def _is_element(place: str, name: str) -> bool:
+    return place == name or place.startswith(f"{name} [")
 
 
 def _sentences(report: Report) -> list[str]:

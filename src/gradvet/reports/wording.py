@@ -54,8 +54,11 @@ def seconds(value: float) -> str:
 
 
 def resolution(report: Report) -> str:
-    """The smallest error that the check resolves, and the probability that it misses one."""
-    if report.resolution is None:
+    """The smallest error that the check resolves, and the probability that it misses one.
+
+    What was seen beside a wrong derivative says nothing about the function as a whole.
+    """
+    if report.resolution is None or report.failures:
         return ""
     return f"resolution {report.resolution:.1g}, miss probability {report.miss:.1g}"
 
@@ -100,7 +103,7 @@ def notable_findings(report: Report) -> list[Finding]:
 
 CONSEQUENCES = (
     *("duality", "precision", "reverse-over-reverse", "forward-over-reverse", "reverse-over-forward"),
-    *("forward-over-forward", "symmetry", "points", "shapes", "compile", "second order"),
+    *("forward-over-forward", "symmetry", "points", "shapes", "compile", "second order", "higher-order"),
 )
 """Checks that fail as well where the derivative itself is wrong."""
 
@@ -141,7 +144,11 @@ def listed(names: Iterable[str], limit: int) -> str:
 
 def one_line(error: BaseException, limit: int | None = MAX_MESSAGE_LENGTH) -> str:
     """The message of an exception without line breaks."""
-    return escape_controls(" ".join(str(error).split())[:limit])
+    try:
+        text = str(error)
+    except Exception:  # raised by its own code
+        text = "its message cannot be read"
+    return escape_controls(" ".join(text.split())[:limit])
 
 
 def describe(finding: Finding) -> str:

@@ -64,6 +64,10 @@ class Status(str, Enum):
     """The stored result cannot be read."""
 
 
+WITHOUT_RESULT = (Status.DIED, Status.TIME_LIMIT, Status.MEMORY_LIMIT, Status.UNFINISHED, Status.DAMAGED)
+"""Ends of a case that say nothing about its function, so that a run with one of them is incomplete."""
+
+
 @dataclass(frozen=True, slots=True)
 class CaseResult:
     """The report of a case. A case that came to no end has a report with the verdict ERROR."""

@@ -25,9 +25,6 @@ from gradvet.suite.processes import Limits, MemoryLimitError, ProcessExecutor, T
 from gradvet.suite.run import Run, run_case
 from gradvet.suite.store import Store
 
-BATCH_SIZE = 16
-"""Cases per call on a cluster: fewer calls for its scheduler, and samples of one operator are created once."""
-
 CALLS_PER_WORKER = 3
 """Calls submitted per worker: no worker waits for work, and a run of any length needs little memory."""
 
@@ -57,38 +54,32 @@ class CaseExecutor:
     """An executor, and how cases are submitted to it."""
 
     executor: Executor
-    call: Callable[..., list[CaseResult]]
-    """Runs in the executor. Its last argument is a list of names; a `ProcessExecutor` puts the worker's state first."""
+    call: Callable[..., CaseResult]
+    """Runs in the executor. Its last argument is a name; a `ProcessExecutor` puts the worker's state first."""
     max_calls: int
     """Number of calls submitted at a time."""
-    batch_size: int = 1
-    """Number of cases per call."""
     retries: int = 0
 
     def results(self, names: Sequence[str]) -> Iterator[CaseResult]:
         """The result of each case, in the order in which they arrive."""
-        pending = deque(names[start : start + self.batch_size] for start in range(0, len(names), self.batch_size))
+        pending = deque(names)
         attempts: Counter[str] = Counter()
-        running: dict[Future[list[CaseResult]], Sequence[str]] = {}
+        running: dict[Future[CaseResult], str] = {}
         while pending or running:
             while pending and len(running) < self.max_calls:
-                batch = pending.popleft()
-                attempts.update(batch)
-                running[self.executor.submit(self.call, batch)] = batch
+                name = pending.popleft()
+                attempts[name] += 1
+                running[self.executor.submit(self.call, name)] = name
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                batch = running.pop(future)
+                name = running.pop(future)
                 error = _exception(future)
                 if error is None:
-                    for result in future.result():
-                        yield replace(result, attempts=result.attempts + attempts[result.name] - 1)
-                elif len(batch) > 1:
-                    # One case of the batch caused the error: repeat each case alone.
-                    attempts.subtract(batch)
-                    pending.extendleft([name] for name in reversed(batch))
-                elif attempts[batch[0]] <= self.retries:
-                    pending.appendleft(batch)
+                    result = future.result()
+                    yield replace(result, attempts=result.attempts + attempts[name] - 1)
+                elif attempts[name] <= self.retries:
+                    pending.appendleft(name)
                 else:
-                    yield CaseResult.of_error(batch[0], _status(error), one_line(error), attempts[batch[0]])
+                    yield CaseResult.of_error(name, _status(error), one_line(error), attempts[name])
 
 
 def run_missing(run: Run, cases: Mapping[str, Case], settings: ExecutorSettings, store: Store) -> Iterator[CaseResult]:
@@ -117,13 +108,13 @@ def _results(
         processes = ProcessExecutor(settings.jobs, settings.limits, _prepare_worker, (run,))
         max_calls = CALLS_PER_WORKER * settings.jobs
         try:
-            yield from CaseExecutor(processes, _run_cases, max_calls, retries=settings.retries).results(names)
+            yield from CaseExecutor(processes, _run_case, max_calls, retries=settings.retries).results(names)
         finally:
             processes.shutdown(cancel_futures=True)
 
 
 def _prepare_worker(run: Run) -> tuple[Run, Mapping[str, Case]]:
-    """Runs first in a worker process; its result is the first argument of `_run_cases`."""
+    """Runs first in a worker process; its result is the first argument of `_run_case`."""
     if os.path.isdir(run.folder):
         os.chdir(run.folder)
     cases = run.source.open()
@@ -132,9 +123,12 @@ def _prepare_worker(run: Run) -> tuple[Run, Mapping[str, Case]]:
     return run, cases
 
 
-def _run_cases(state: tuple[Run, Mapping[str, Case]], names: Sequence[str]) -> list[CaseResult]:
-    """Runs in a worker process. Exceptions may not be picklable, so the results leave the process without them."""
-    return [replace(run_case(*state, name), error=None) for name in names]
+def _run_case(state: tuple[Run, Mapping[str, Case]], name: str) -> CaseResult:
+    """Runs in a worker process. Exceptions may not be picklable, so the result leaves the process without them."""
+    try:
+        return replace(run_case(*state, name), error=None)
+    except KeyboardInterrupt:  # of the case itself: Ctrl-C of a terminal does not reach a worker
+        return CaseResult.of_error(name, Status.RAISED, KeyboardInterrupt.__name__)
 
 
 @contextmanager
@@ -153,17 +147,17 @@ def _cluster(run: Run, settings: ExecutorSettings) -> Iterator[CaseExecutor]:
             raise InvalidProblemError(f"the Dask cluster at {settings.cluster} has no workers: start some first")
         executor = client.get_executor(pure=False)
         try:
-            call = functools.partial(_run_cases_on_cluster, run, settings)
-            yield CaseExecutor(executor, call, CALLS_PER_WORKER * workers, BATCH_SIZE, settings.retries)
+            call = functools.partial(_run_case_on_cluster, run, settings)
+            yield CaseExecutor(executor, call, CALLS_PER_WORKER * workers, settings.retries)
         finally:
             executor.shutdown(wait=False)
 
 
-def _run_cases_on_cluster(run: Run, settings: ExecutorSettings, names: Sequence[str]) -> list[CaseResult]:
-    """Runs on a cluster worker. Cases run in child processes, so that a crash does not end the worker."""
+def _run_case_on_cluster(run: Run, settings: ExecutorSettings, name: str) -> CaseResult:
+    """Runs on a cluster worker. The case runs in a child process, so that a crash does not end the worker."""
     processes = _cluster_processes(run, settings)
-    executor = CaseExecutor(processes, _run_cases, max_calls=1, retries=settings.retries)
-    return list(executor.results(names))
+    (result,) = CaseExecutor(processes, _run_case, max_calls=1, retries=settings.retries).results([name])
+    return result
 
 
 @functools.lru_cache(maxsize=2)

@@ -32,6 +32,9 @@ Result = TypeVar("Result")
 POLL_SECONDS = 0.02
 """Time between two inspections of the workers for exceeded limits."""
 
+MAX_ANSWER_BYTES = 2**30
+"""Size of an answer; more is no answer but something that a case wrote to the pipe."""
+
 OUTPUT_CHUNK_BYTES = 2**14
 """Size of one piece of a worker's output; the last two are kept."""
 
@@ -61,6 +64,10 @@ class TimeLimitError(ProcessDiedError):
 
 class MemoryLimitError(ProcessDiedError):
     """The worker was killed because it used too much memory."""
+
+
+class _UnreadableAnswerError(Exception):
+    """What came through the pipe is no answer."""
 
 
 class ProcessExecutor(ThreadPoolExecutor):
@@ -164,6 +171,7 @@ class _Worker:
         self._reader = threading.Thread(target=_keep_last, args=(self._process.stdout, self._output), daemon=True)
         self._reader.start()
         self._number = 0
+        self._has_its_streams = True
         self._deadline: float | None = None
         self._limit: float | None = None
         self._limit_error: ProcessDiedError | None = None
@@ -175,9 +183,13 @@ class _Worker:
         self._output.clear()
         self._number += 1
         self._limit, self._deadline = seconds, None if seconds is None else time.monotonic() + seconds
+        call = pickle.dumps((keep, func, arguments, seconds))
         try:
-            self._connection.send((self._number, pickle.dumps((keep, func, arguments, seconds))))
+            self._connection.send((self._number, call))
             succeeded, value = self._answer()
+        except _UnreadableAnswerError as error:
+            self.close()
+            raise ProcessDiedError(f"gave no readable answer ({error}): its code wrote to the pipe") from None
         except (EOFError, OSError):
             raise self._death_error() from None
         finally:
@@ -191,15 +203,26 @@ class _Worker:
         while True:
             is_dead = self._process.poll() is not None
             if self._connection.poll(0 if is_dead else POLL_SECONDS):
-                number, succeeded, value = self._connection.recv()
+                number, succeeded, value, self._has_its_streams = self._received()
                 if number == self._number:
                     return succeeded, value
             elif is_dead:
                 raise EOFError
 
+    def _received(self) -> tuple[int, bool, Any, bool]:
+        try:
+            number, succeeded, value, has_its_streams = pickle.loads(self._connection.recv_bytes(MAX_ANSWER_BYTES))
+        except EOFError:
+            raise
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno is not None:  # the process is dead
+                raise
+            raise _UnreadableAnswerError(type(error).__name__) from None
+        return number, succeeded, value, has_its_streams
+
     def is_reusable(self, limits: Limits) -> bool:
-        """Whether the process runs and uses at most half of the memory limit."""
-        if self._process.poll() is not None:
+        """Whether the process runs, has not closed its streams, and uses at most half of the memory limit."""
+        if self._process.poll() is not None or not self._has_its_streams:
             return False
         return limits.bytes is None or self._resident_bytes() <= limits.bytes / 2
 

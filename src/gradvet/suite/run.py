@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from gradvet.core.provenance import environment
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.process_state import preserved_process
+from gradvet.frontends.torch.process_state import PreservedProcess
 from gradvet.reports.wording import one_line
 from gradvet.suite.case import Case, CaseResult, Status
 from gradvet.suite.store import Store, StoreError, holds_run
@@ -65,7 +65,8 @@ def run_case(run: Run, cases: Mapping[str, Case], name: str) -> CaseResult:
     """Check one case. An exception, also from looking up the case, becomes its result."""
     started = time.perf_counter()
     try:
-        with preserved_process():
+        state = PreservedProcess()
+        with state, state:  # twice: the first restoration may be interrupted
             report = cases[name].run(run.seed, **run.options)
     except KeyboardInterrupt:
         raise
@@ -108,5 +109,7 @@ def in_case_order(store: Store, new_results: Iterator[CaseResult]) -> Iterator[C
 def _message(error: BaseException) -> str:
     text = one_line(error)
     if isinstance(error, SystemExit):
-        return f"the case called sys.exit ({text})"
-    return text if isinstance(error, InvalidProblemError) else f"{type(error).__name__}: {text}"
+        return f"the case called sys.exit ({error.code})"
+    if isinstance(error, InvalidProblemError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -81,7 +82,7 @@ class Store:
             if path is not None and holds_run(path):
                 raise StoreError(f"{path} holds a run already: go on with --resume, or name another file")
             connection = _writable(path)
-            with connection:  # one transaction, so that a killed process leaves no incomplete store
+            with _sentence(path), connection:  # one transaction: a killed process leaves no incomplete store
                 connection.execute("BEGIN IMMEDIATE")
                 for table in TABLES.values():
                     connection.execute(table)
@@ -130,7 +131,7 @@ class Store:
         document = zlib.compress(json.dumps(report.to_dict()).encode())
         numbers = (report.resolution, result.seconds, report.cost.forwards, result.attempts)
         row = (self._positions[result.name], result.status, report.verdict.value, *numbers, result.message, document)
-        with self._connection:
+        with _sentence(self.path), self._connection:
             self._connection.execute(f"INSERT OR IGNORE INTO outcomes VALUES ({', '.join('?' * len(row))})", row)
 
     def result(self, name: str) -> CaseResult:
@@ -172,10 +173,13 @@ class Store:
 def is_database(path: str | Path) -> bool:
     """Whether a file exists and begins with the signature of SQLite."""
     file = Path(path)
-    if not file.is_file():
+    if not os.path.isfile(file):
         return False
-    with file.open("rb") as stream:
-        return stream.read(len(SQLITE_SIGNATURE)) == SQLITE_SIGNATURE
+    try:
+        with file.open("rb") as stream:
+            return stream.read(len(SQLITE_SIGNATURE)) == SQLITE_SIGNATURE
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror}): give another file") from error
 
 
 def holds_run(path: str | Path) -> bool:
@@ -205,6 +209,17 @@ def _readable(path: str | Path) -> sqlite3.Connection:
     calls = iter(range(MAX_CALLS))
     connection.set_progress_handler(lambda: next(calls, None) is None, STEPS_PER_CALL)
     return connection
+
+
+@contextmanager
+def _sentence(path: str | Path | None) -> Iterator[None]:
+    """Say in one sentence that a store cannot be written, for example because the disk is full."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(
+            f"{path} cannot be written ({error}): free some space, then go on with --resume, or name another file"
+        ) from error
 
 
 def _writable(path: str | Path | None) -> sqlite3.Connection:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import importlib.util
@@ -158,9 +159,15 @@ def _marked(module: ModuleType, path: str, name: str) -> list[Case]:
         replace(case, name=f"{path}::{case.name}", replay=f"gradvet check {shlex.quote(f'{path}::{case.name}')}")
         for case in cases_in(module)
     ]
+    if not found and name and hasattr(module, name):
+        raise TargetError(f"{name} in {path} is not a case: give its inputs, such as --input 3x4")
+    if not found and name:
+        close = difflib.get_close_matches(name, vars(module), 1)
+        raise TargetError(f"{path} has no {name!r}{f'; did you mean {close[0]!r}?' if close else ''}")
     if not found:
-        hint = "" if path.endswith(".py") else f", or name a callable in it ({path}:callable)"
-        raise TargetError(f"{path} has no cases: decorate functions with @gradvet.case(inputs=...){hint}")
+        example = f"{path}::name --input 3x4" if path.endswith(".py") else f"{path}:callable --input 3x4"
+        words = "decorate functions with @gradvet.case(inputs=...), or name a callable in it and its inputs"
+        raise TargetError(f"{path} has no cases: {words} ({example})")
     names = [case.name.partition("::")[2] for case in found]
     chosen = [case for case, full in zip(found, names, strict=True) if name in ("", full, _short(full))]
     if not chosen:

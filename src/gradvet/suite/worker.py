@@ -17,7 +17,9 @@ GRACE_SECONDS = 5.0
 
 
 def main(descriptor: int) -> None:
-    """Answer calls with `(number, succeeded, value)`. A call is its number and the pickle of its other parts.
+    """Answer calls with `(number, succeeded, value, whether stdout and stderr are still those of the start)`.
+
+    A call is its number and the pickle of its other parts.
 
     The result of a call with `keep` stays here and is the first argument of all later calls.
     """
@@ -26,7 +28,7 @@ def main(descriptor: int) -> None:
     calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(connection, calls), daemon=True).start()
     state: tuple[Any, ...] = ()
-    process = os.getpid()
+    process, streams = os.getpid(), _streams()
     while True:
         number, keep, func, arguments, seconds = calls.get()
         with _time_limit(seconds):
@@ -35,7 +37,19 @@ def main(descriptor: int) -> None:
             os._exit(0)  # a copy of this process that the function made with os.fork: it answers no call
         if keep and succeeded:
             state, value = (value,), None
-        connection.send((number, succeeded, value))
+        connection.send((number, succeeded, value, streams == _streams()))
+
+
+def _streams() -> list[tuple[int, int] | None]:
+    """What stdout and stderr of the process are; None for one that is closed."""
+    found: list[tuple[int, int] | None] = []
+    for descriptor in (1, 2):
+        try:
+            status = os.fstat(descriptor)
+            found.append((status.st_dev, status.st_ino))
+        except OSError:
+            found.append(None)
+    return found
 
 
 def _listen(connection: Connection, calls: queue.SimpleQueue[Any]) -> None:

@@ -364,8 +364,10 @@ def test_undisturbed_passes_exceptions_on() -> None:
     assert float(count) == 0.0
 
 
-def test_torchs_products_run_in_full_float32_and_the_setting_comes_back() -> None:
+def test_torchs_products_run_in_full_float32_and_the_setting_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """TF32 has ten bits, by which no gradient is told from a slightly wrong one."""
+    # torch's own test helpers, which other tests import, freeze such settings.
+    monkeypatch.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", True)
     before = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
     seen = set()
 
@@ -401,3 +403,9 @@ def test_recurrent_module_does_not_move_perturbed_parameters() -> None:
     assert model._flat_weights is weights
     model.flatten_parameters()
     assert moved == [model]
+
+
+def test_grad_mode_around_a_check_does_not_matter_and_comes_back() -> None:
+    with torch.no_grad():
+        assert gradvet.check(torch.sin, torch.ones(3, dtype=torch.float64)).passed
+        assert not torch.is_grad_enabled()

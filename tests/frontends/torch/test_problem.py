@@ -1,6 +1,6 @@
 """A torch function at a point: which inputs are perturbed, and which outputs are compared.
 
-Also tests `core/problem.py`, `frontends/torch/arguments.py` and `frontends/torch/layouts/strided.py`.
+Also tests `core/problem.py` and `frontends/torch/arguments.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from gradvet import GradcheckError, gradcheck, gradgradcheck
 from gradvet.errors import InvalidProblemError, OutputsChangedError
-from gradvet.frontends.torch.arguments import is_differentiable, tensors_in
-from gradvet.frontends.torch.binding import drop_in_binding
+from gradvet.frontends.torch.arguments import tensors_in
+from gradvet.frontends.torch.binding import drop_in_binding, is_differentiable
 from gradvet.frontends.torch.problem import TorchProblem
 from tests.core.wrong_jacobians import numbers
 from tests.functions import with_vjp

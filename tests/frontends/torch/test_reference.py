@@ -24,8 +24,6 @@ from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.reference import reference_problem
 from tests.frontends.torch import needs_private_names
 from tests.functions import with_vjp
-from tests.gallery import f18_precision, f24_low_precision, f29_forward_mode, right_autocast, right_half, right_training
-from tests.gallery.case import Case
 from tests.gallery.inputs import normal
 from tests.gallery.kernels import kernel, squash, squash_vjp
 
@@ -33,8 +31,6 @@ pytestmark = needs_private_names  # without operator modes there is no such refe
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 Function = Callable[..., Any]
-
-WITH_ACCURACY = {case.name for case in right_training.CASES if case.accuracy}
 
 
 def verdict(function: Function, *inputs: Any, **options: Any) -> Verdict:
@@ -45,35 +41,11 @@ def reference(function: Function, *inputs: Any) -> tuple[TorchProblem, TorchProb
     """The problem and its reference."""
     request = Request(function, inputs, None)
     problem = TorchProblem(bind(request), seed=0)
-    return problem, reference_problem(problem, request, 0)
+    return reference_problem(problem, request, 0) or (problem, None)
 
 
 def single(*shape: int, dtype: torch.dtype = F32, seed: int = 1) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype).requires_grad_()
-
-
-def named(case: Case) -> str:
-    return case.name
-
-
-@pytest.mark.parametrize("case", [*right_autocast.CASES, *right_training.CASES], ids=named)
-def test_right_functions_of_mixed_precision_and_of_training_pass(case: Case) -> None:
-    if case.name in WITH_ACCURACY:
-        pytest.skip("approximate on purpose")
-    function, inputs = case.build()
-    assert verdict(function, *inputs) is Verdict.PASS
-
-
-@pytest.mark.parametrize("case", right_half.CASES, ids=named)
-def test_right_kernels_are_not_accused(case: Case) -> None:
-    function, inputs = case.build()
-    assert verdict(function, *inputs) is not Verdict.FAIL
-
-
-@pytest.mark.parametrize("case", [*f18_precision.CASES, *f24_low_precision.CASES, *f29_forward_mode.CASES], ids=named)
-def test_wrong_functions_do_not_pass(case: Case) -> None:
-    function, inputs = case.build()
-    assert verdict(function, *inputs) is not Verdict.PASS
 
 
 # Captured low precision and casts.
@@ -114,6 +86,15 @@ def test_captured_bfloat16_is_double_precision_inside(function: Function) -> Non
     assert torch.allclose(columns, exact, rtol=1e-13, atol=1e-14)
     assert problem.eps == 2.0**-7, "the given problem is as coarse as the numbers inside it"
     assert found.internal_eps() == found.eps == 2.0**-52
+
+
+def test_given_problem_keeps_its_own_eps() -> None:
+    request = Request(through_bfloat16, (single(3, 6),), None)
+    given = TorchProblem(bind(request), seed=0)
+    found = reference_problem(given, request, 0)
+    assert found is not None
+    assert (given.eps, found[0].eps, found[1].eps) == (2.0**-23, 2.0**-7, 2.0**-52)
+    assert found[0].cost is given.cost
 
 
 @pytest.mark.parametrize("function", [partly_detached, under_autocast_detached])
@@ -395,20 +376,23 @@ def tf32(x: Tensor) -> Tensor:
     return ((x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(F32)
 
 
-def product(factor: float = 1.0) -> Function:
-    return with_vjp(
-        lambda a, b: tf32(a) @ tf32(b),
-        lambda g, a, b: (factor * (tf32(g) @ tf32(b).mT), tf32(a).mT @ tf32(g)),
-    )
+def difference_of_products(factor: float = 1.0) -> Function:
+    """a b - a c: where b and c are close, the rounding of both is large beside the result."""
+
+    def vjp(g: Tensor, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        of_b = tf32(a).mT @ tf32(g)
+        return factor * (tf32(g) @ (tf32(b) - tf32(c)).mT), of_b, -of_b
+
+    return with_vjp(lambda a, b, c: tf32(a) @ tf32(b) - tf32(a) @ tf32(c), vjp)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_products_rounded_to_tf32_are_judged_in_that_precision(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    a, b = normal((9, 40), (40, 7), dtype=F32, seed=seed)
-    strict = gradvet.check(product(), (a, b), seed=seed, points=None)
+    a, b, change = normal((9, 40), (40, 7), (40, 7), dtype=F32, seed=seed)
+    inputs = (a, b, (b + 0.05 * change).detach())
+    strict = gradvet.check(difference_of_products(), inputs, seed=seed, points=None)
     monkeypatch.setattr(reference_module, "TF32_DEVICES", ("cpu",))
-    report = gradvet.check(product(), (a, b), seed=seed, points=None)
-    assert not report.failures, report
-    assert strict.failures
-    assert gradvet.check(product(1.03), (a, b), seed=seed, points=None).failures
+    report = gradvet.check(difference_of_products(), inputs, seed=seed, points=None)
+    assert (strict.verdict, report.verdict) == (Verdict.INCONCLUSIVE, Verdict.PASS), report
+    assert gradvet.check(difference_of_products(1.1), inputs, seed=seed, points=None).failures
     assert gradvet.check(torch.matmul, (a, b), seed=seed, points=None).verdict is Verdict.PASS

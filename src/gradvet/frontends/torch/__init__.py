@@ -20,7 +20,9 @@ from gradvet.frontends.torch.autograd_graph import custom_functions, is_unsuppor
 from gradvet.frontends.torch.binding import Binding, bind
 from gradvet.frontends.torch.blame.investigation import Question, investigate
 from gradvet.frontends.torch.blame.recording import Recorder, is_model, record_step
-from gradvet.frontends.torch.blame.replaying import with_constant_stops
+from gradvet.frontends.torch.blame.replaying import torch_stops, within
+from gradvet.frontends.torch.blame.stops import StopMode
+from gradvet.frontends.torch.branches import Branches, on_same_branches
 from gradvet.frontends.torch.numerical_jacobian import NumericalJacobian, jacobian_of
 from gradvet.frontends.torch.points import PointSource, generated_points
 from gradvet.frontends.torch.preservation import preserved_state
@@ -35,11 +37,13 @@ __all__ = [
     "FRONTEND",
     "Question",
     "Recorder",
+    "StopMode",
     "TorchFrontend",
     "investigate",
     "is_model",
     "record_step",
-    "with_constant_stops",
+    "torch_stops",
+    "within",
 ]
 
 
@@ -64,15 +68,19 @@ class TorchFrontend:
     def restricted(self, problem: Problem, leaves: Sequence[int], seed: int) -> TorchProblem:
         whole = _own(problem)
         part = whole.rebound(whole.binding.restricted([whole.domain.leaves[k].position for k in leaves]), seed)
-        part.settle_for(whole.eps)
         whole.__dict__.pop("point", None)  # a vector of the size of all inputs
-        return part
+        return part.with_eps(whole.eps)
 
     def binding(self, problem: Problem) -> Binding:
         return _own(problem).binding
 
-    def reference(self, problem: Problem, request: Request, seed: int) -> TorchProblem | None:
+    def reference(self, problem: Problem, request: Request, seed: int) -> tuple[TorchProblem, TorchProblem] | None:
         return reference_problem(_own(problem), request, seed)
+
+    def on_same_branches(
+        self, problem: Problem, reference: Problem, seed: int
+    ) -> tuple[TorchProblem, TorchProblem, Branches] | None:
+        return on_same_branches(_own(problem), _own(reference), seed)
 
     def plain_problem(self, problem: Problem, request: Request, seed: int) -> tuple[TorchProblem, Request]:
         return user_reference.plain_problem(_own(problem), request, seed)
@@ -114,7 +122,7 @@ class TorchFrontend:
         return False
 
     def preserved_state(self, function: Any, arguments: Sequence[Any]) -> AbstractContextManager[None]:
-        return preserved_state(function, nested_tensors(arguments), full_float32=True)
+        return preserved_state(function, nested_tensors(arguments), standard_settings=True)
 
     def preserved_random_state(self) -> AbstractContextManager[None]:
         return preserved_rng()

@@ -73,17 +73,22 @@ def refuse_wrappers(tensors: Sequence[Any], names: Sequence[str]) -> None:
             )
 
 
-def is_differentiable(tensor: Any) -> bool:
-    """Whether a tensor requires grad and has a dtype with derivatives."""
-    return bool(tensor.requires_grad) and bool(tensor.is_floating_point() or tensor.is_complex())
-
-
 def signature_of(outputs: Sequence[Any]) -> list[tuple[torch.Size, torch.dtype]]:
     """Shape and dtype of each output."""
     return [(output.size(), output.dtype) for output in outputs]
 
 
-def outputs_changed(outputs: Sequence[Any], signature: Sequence[tuple[torch.Size, torch.dtype]]) -> OutputsChangedError:
+def tensors_like(result: Any, signature: Sequence[tuple[torch.Size, torch.dtype]]) -> list[Any]:
+    """The tensors in a function's result. Raises if they differ from the signature in number, shape or dtype."""
+    outputs = tensors_in(result)
+    if signature_of(outputs) != signature:
+        raise _outputs_changed(outputs, signature)
+    return outputs
+
+
+def _outputs_changed(
+    outputs: Sequence[Any], signature: Sequence[tuple[torch.Size, torch.dtype]]
+) -> OutputsChangedError:
     """Names the first attribute in which outputs next to the point differ from those at the point."""
     attribute, index = "number", 0
     before: object = len(signature)

@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gradvet.errors import DerivativeError, UnsupportedError
-from gradvet.frontends.torch import private
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
@@ -160,11 +159,6 @@ class TorchRules:
 def _operator(name: str) -> str:
     """The operator of a node: `Exp` of `ExpBackward0`."""
     return name.removeprefix("torch::autograd::").rstrip("0123456789").removesuffix("Backward")
-
-
-def have_hooks(tensors: Sequence[Any]) -> bool:
-    """Whether one of the tensors has hooks, which the graph does not show."""
-    return any(isinstance(tensor, Tensor) and private.has_hooks(tensor) for tensor in tensors)
 
 
 def is_unsupported_error(error: BaseException) -> bool:

@@ -20,14 +20,15 @@ from gradvet.frontends.torch.arguments import (
     ArgumentTree,
     Slot,
     fill,
-    is_differentiable,
     refuse_wrappers,
     tensors_in,
 )
 from gradvet.frontends.torch.autograd_graph import nodes_behind
+from gradvet.frontends.torch.branches import BranchMode
 from gradvet.frontends.torch.double_precision import DoublePrecision, wide_dtype
 from gradvet.frontends.torch.layouts.strided import separate
-from gradvet.frontends.torch.preservation import FixedState, reachable_objects
+from gradvet.frontends.torch.preservation import reachable_objects
+from gradvet.frontends.torch.random_state import FixedState
 from gradvet.frontends.torch.validation import require_acyclic, require_precision, require_values
 
 __all__ = ["Binding", "ForwardMode", "Request", "bind", "callable_of", "drop_in_binding", "widened"]
@@ -70,7 +71,7 @@ class Binding:
     forward_mode: ForwardMode = ForwardMode.RECORDED
     start: FixedState | None = None
     """The state from which every call of the function starts."""
-    double: DoublePrecision | None = None
+    double: DoublePrecision | BranchMode | None = None
     """The mode in which the function is called, and in which its derivatives are to be computed; None: none."""
     safe_devices: tuple[str, ...] = ("cpu",)
     """Kinds of devices on which the function is called with other shapes and alignments in this process."""
@@ -100,6 +101,11 @@ def on_copies(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*[value.clone() if on else value for value, on in zip(values, dense, strict=True)])
 
     return call
+
+
+def is_differentiable(tensor: Any) -> bool:
+    """Whether a tensor requires grad and has a dtype with derivatives."""
+    return bool(tensor.requires_grad) and bool(tensor.is_floating_point() or tensor.is_complex())
 
 
 def _is_checked(argument: Any) -> bool:
@@ -259,8 +265,9 @@ def _prepared(
             # No input requires grad, so the caller's tensors are not changed.
             tensor = tensor.detach() if _is_expanded(tensor) else tensor.detach().clone()
             tensor.requires_grad_()
-        if is_differentiable(tensor) and (private.is_view_of_grad(tensor) or _retains_grad(tensor, func)):
-            # A view made in no-grad mode is in no graph; a retained `.grad` would keep what vmap leaves there.
+        if is_differentiable(tensor) and (private.is_view_of_grad(tensor) or _is_result(tensor, func)):
+            # A view made in no-grad mode is in no graph; a retained `.grad` would keep what vmap leaves there; and the
+            # result of operators may depend on another input.
             tensor = tensor.detach().requires_grad_()
         if is_differentiable(tensor) and _is_expanded(tensor):
             notes.append(f"{name} is expanded: it is moved through the storage behind it")
@@ -275,9 +282,9 @@ def _prepared(
     return prepared, notes
 
 
-def _retains_grad(tensor: Tensor, func: Any) -> bool:
-    """Whether `retain_grad()` was called on a tensor, and the function does not refer to it otherwise."""
-    return tensor.retains_grad and all(thing is not tensor for thing in reachable_objects(func))
+def _is_result(tensor: Tensor, func: Any) -> bool:
+    """Whether a tensor is the result of operators, and the function does not refer to it otherwise."""
+    return tensor.grad_fn is not None and all(thing is not tensor for thing in reachable_objects(func))
 
 
 def _overlaps(tensor: Tensor) -> bool:

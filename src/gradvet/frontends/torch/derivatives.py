@@ -19,6 +19,7 @@ from gradvet.frontends.torch import private
 from gradvet.frontends.torch.autograd_graph import classify_backward_error, is_unsupported_error, nodes_behind
 from gradvet.frontends.torch.binding import ForwardMode
 from gradvet.frontends.torch.layouts import can_be_cut
+from gradvet.frontends.torch.layouts.strided import dual_of
 from gradvet.frontends.torch.preservation import PreservedGradients, reachable_objects
 
 if TYPE_CHECKING:
@@ -128,12 +129,17 @@ def problem_gradients(problem: TorchProblem, outputs: Sequence[Any], cotangents:
     problem.cost.pulls += 1
     if problem.state_after_forward is not None:
         problem.state_after_forward.restore_torch()
-    with classified_errors(problem) if problem.binding.classifies_errors else contextlib.nullcontext():
-        return gradients(outputs, problem.inputs, cotangents, plain=problem.is_plain)
+    try:
+        with in_mode_of(problem):
+            return gradients(outputs, problem.inputs, cotangents, plain=problem.is_plain)
+    except Exception as error:
+        if problem.binding.classifies_errors:
+            classify_backward_error(error, problem.rules, users_graph=not problem.binding.derived)
+        raise
 
 
 def undefined_gradients(problem: TorchProblem, undefined: Sequence[int]) -> Sequence[Any]:
-    """Gradients with undefined cotangents for some outputs and zeros for the others."""
+    """Gradients with undefined grad_output for some outputs and zeros for the others."""
     outputs = [
         private.without_cotangent(y) if i in undefined and can_be_cut(y) else y
         for i, y in enumerate(problem.recorded_outputs())
@@ -206,21 +212,13 @@ def _output_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) -
     recorded = problem.binding.forward_mode is ForwardMode.RECORDED and strided
     with forward_ad.dual_level():
         duals = [
-            _recorded_dual(tensor, tangent) if recorded else layout.dual(tangent)
+            # One that requires grad, for functions that take gradients themselves.
+            dual_of(tensor.detach().requires_grad_(), tangent) if recorded else layout.dual(tangent)
             for tensor, layout, tangent in zip(problem.inputs, problem.layouts, tangents, strict=True)
         ]
         pairs = [forward_ad.unpack_dual(y) for y in problem.call_differentiable(problem.arguments_with(duals))]
         # A tangent lives as long as its level, so copies are returned.
         return [(value, None if tangent is None else tangent.clone()) for value, tangent in pairs]
-
-
-def _recorded_dual(tensor: Tensor, tangent: Tensor | None) -> Tensor:
-    """A dual that requires grad, for functions that take gradients themselves."""
-    primal = tensor.detach().requires_grad_()
-    if tangent is None:
-        return primal
-    dual: Tensor = forward_ad.make_dual(primal, tangent)
-    return dual
 
 
 def nested_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) -> Tangents:

@@ -19,6 +19,10 @@ def _sliced(t: Tensor) -> Tensor:
     return torch.stack([t, t + 1], -1).select(-1, 0)
 
 
+def _transposed_and_sliced(t: Tensor) -> Tensor:
+    return _sliced(t.mT).mT if t.dim() > 1 else _sliced(t)
+
+
 def misaligned(t: Tensor) -> Tensor:
     """The same numbers one element later in memory."""
     return _shifted(t, 1)
@@ -52,6 +56,13 @@ LAYOUTS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "channels last": _channels_last,
     "conjugated": _conjugated,
 }
+
+AT_ONCE: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "transposed and sliced": _transposed_and_sliced,
+    "channels last": _channels_last,
+    "conjugated": _conjugated,
+}
+"""Few layouts, for kernels that are compiled for each and must not be called with other alignments."""
 
 
 def differ_in_layout(one: Tensor, other: Tensor) -> bool:

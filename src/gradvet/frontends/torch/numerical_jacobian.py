@@ -16,7 +16,7 @@ from gradvet.core.spaces import Space
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.arguments import require_output
 from gradvet.frontends.torch.binding import Request, bind
-from gradvet.frontends.torch.coordinates import Dense
+from gradvet.frontends.torch.layouts.strided import Dense
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.random_state import preserved_rng

@@ -1,12 +1,13 @@
-"""The state that a check may change, and its restoration: settings of the process, tensors, modules."""
+"""The state that a check may change, and its restoration: tensors, modules, and the settings of `process_state`."""
 
 from __future__ import annotations
 
 import functools
-import sys
+import operator
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from types import FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
@@ -15,10 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from gradvet.frontends.torch import private
-from gradvet.frontends.torch.double_precision import AUTOCAST_DEVICES
 from gradvet.frontends.torch.layouts import numbers_of
 from gradvet.frontends.torch.layouts.strided import separate
-from gradvet.frontends.torch.private_contexts import OpenContexts
+from gradvet.frontends.torch.process_state import ProcessState, use_standard_settings
 from gradvet.frontends.torch.random_state import RandomState
 from gradvet.frontends.torch.validation import has_values
 
@@ -35,23 +35,28 @@ OPAQUE_TYPES = (nn.Module, Tensor, type, ModuleType, str, int, float, complex, N
 """Types of objects that are not entered."""
 
 
+CONTAINERS = (list, dict, set, OrderedDict)
+"""Types of attributes of modules whose items are restored."""
+
+
 class PreservedState:
     """All state that a check may change, as it was when this was made. Leaving the context restores it.
 
     It is entered twice, as `with state, state:`. An exception such as KeyboardInterrupt may come at any line, also
-    while the state is restored; the outer exit then restores it once more.
+    while the state is restored; the outer exit then restores it once more. What a check sets itself is set on the
+    second entry.
 
-    - process: grad mode, default dtype, autocast, TF32, anomaly mode, deterministic algorithms, warnings filters, the
-      profiling function, open modes, transforms and levels of dual numbers, random generators;
+    - process: the settings listed in `process_state`, warnings filters, open modes, transforms and levels of dual
+      numbers, random generators;
     - arguments: values, `.grad`, `requires_grad`;
-    - modules that the function refers to: training mode, buffers, and for each parameter which tensor it is, its
-      `.grad` and `requires_grad`;
+    - modules that the function refers to: attributes with the lists and mappings in them, hooks, training mode,
+      buffers, and for each parameter which tensor it is, its `.grad` and `requires_grad`;
     - other tensors that it refers to: `.grad`, `requires_grad`.
     """
 
-    def __init__(self, function: Any, arguments: Sequence[Any], *, full_float32: bool = False) -> None:
-        """`function` may be a tuple of all objects that the check may call; `full_float32`: without TF32 inside."""
-        self._full_float32 = full_float32
+    def __init__(self, function: Any, arguments: Sequence[Any], *, standard_settings: bool = False) -> None:
+        """`function` may be a tuple of all objects that are called; `standard_settings` are those of a check."""
+        self._standard_settings = standard_settings
         self._process = ProcessState()
         self._random = RandomState()
         given = [argument for argument in arguments if isinstance(argument, Tensor)]
@@ -65,33 +70,38 @@ class PreservedState:
         self._copies = [_Copy(numbers) for tensor in (*given, *added_to) if (numbers := numbers_of(tensor)) is not None]
         self._gradients += _gradients((*parameters, *captured))
         self._modules = [_ModuleState(module) for module in modules]
-        self._is_restored = False
+        self._is_entered = self._is_restored = False
 
     def __enter__(self) -> None:
         self._is_restored = False
-        for module in self._modules:
-            module.keep_memory()
-        if self._full_float32:
-            _set_tf32((False, "highest"))
+        if self._is_entered:  # an interruption here leaves the first context, which restores the state
+            for module in self._modules:
+                module.keep_memory()
+            if self._standard_settings:
+                use_standard_settings()
+        self._is_entered = True
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        if not self._is_restored:
-            self._restore(interrupted=kind is not None and not issubclass(kind, Exception))
-
-    def _restore(self, *, interrupted: bool) -> None:
-        # First the modes: in a mode that is still open, copying would go through it.
-        self._process.restore(interrupted=interrupted)
-        for module in self._modules:
-            module.restore()
-        for copy in self._copies:
-            copy.restored()
-        for tensor, gradient, requires_grad in self._gradients:
-            if tensor.requires_grad != requires_grad:
-                tensor.requires_grad_(requires_grad)
-            if tensor.grad is not gradient:
-                tensor.grad = gradient
-        self._random.restore()
+        if self._is_restored:
+            return
+        failures: list[Exception] = []
+        for restore in self._steps(interrupted=kind is not None and not issubclass(kind, Exception)):
+            try:
+                restore()
+            except Exception as error:  # the others are restored all the same
+                failures.append(error)
         self._is_restored = True
+        if failures and kind is None:
+            raise failures[0]
+
+    def _steps(self, *, interrupted: bool) -> Iterator[Callable[[], object]]:
+        """What restores the state. The modes come first: in a mode that is still open, copying would go through it."""
+        yield functools.partial(self._process.restore, interrupted=interrupted)
+        yield from (module.restore for module in self._modules)
+        yield from (copy.restore for copy in self._copies)
+        for tensor, gradient, requires_grad in self._gradients:
+            yield functools.partial(_put_gradient, tensor, gradient, requires_grad)
+        yield self._random.restore
 
 
 def _gradients(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor | None, bool]]:
@@ -99,82 +109,20 @@ def _gradients(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor | None, b
     return [(t, t.grad, t.requires_grad) for t in tensors if t.is_leaf or t.retains_grad]
 
 
-def preserved_state(function: Any, arguments: Sequence[Any], *, full_float32: bool = False) -> PreservedState:
+def _put_gradient(tensor: Tensor, gradient: Tensor | None, requires_grad: bool) -> None:
+    if tensor.requires_grad != requires_grad:
+        tensor.requires_grad_(requires_grad)
+    if tensor.grad is not gradient:
+        tensor.grad = gradient
+
+
+def preserved_state(function: Any, arguments: Sequence[Any], *, standard_settings: bool = False) -> PreservedState:
     """The state to restore after calls of a function, or of several in a tuple, with these arguments.
 
-    `full_float32` switches TF32 off inside: torch's own products of float32 numbers are not rounded to ten bits.
+    With `standard_settings`, gradients are recorded inside, and torch's own products of float32 numbers are not rounded
+    to the ten bits of TF32.
     """
-    return PreservedState(function, arguments, full_float32=full_float32)
-
-
-class ProcessState:
-    """Settings of this process and thread."""
-
-    __slots__ = ("_contexts", "_filters", "_settings", "_shown_filters", "_showwarning")
-
-    def __init__(self) -> None:
-        self._settings = [read() for read, _ in SETTINGS]
-        self._contexts = OpenContexts.now()
-        self._filters, self._shown_filters = warnings.filters, list(warnings.filters)
-        self._showwarning = warnings.showwarning
-
-    def restore(self, *, interrupted: bool) -> None:
-        self._contexts.close_others(interrupted=interrupted)
-        for (read, write), value in zip(SETTINGS, self._settings, strict=True):
-            if read() != value:
-                write(value)
-        if warnings.filters is not self._filters or self._filters != self._shown_filters:
-            with warnings.catch_warnings():  # on exit, it makes Python forget what the filters decided
-                pass
-            warnings.filters = self._filters
-            warnings.filters[:] = self._shown_filters  # type: ignore[index]
-        if warnings.showwarning is not self._showwarning:
-            warnings.showwarning = self._showwarning
-
-
-def _autocast() -> tuple[tuple[bool, torch.dtype], ...]:
-    return tuple([(torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in AUTOCAST_DEVICES])
-
-
-def _set_autocast(states: tuple[tuple[bool, torch.dtype], ...]) -> None:
-    for device, (enabled, dtype) in zip(AUTOCAST_DEVICES, states, strict=True):
-        torch.set_autocast_enabled(device, enabled)
-        torch.set_autocast_dtype(device, dtype)
-
-
-def _tf32() -> tuple[bool, str] | None:
-    """Whether cuDNN uses TF32, and the precision of matrix products; None if each kind of operator has its own."""
-    try:
-        return torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
-    except RuntimeError:  # set by torch's newer interface, which the older one cannot express
-        return None
-
-
-def _set_tf32(state: tuple[bool, str] | None) -> None:
-    if state is not None and _tf32() not in (None, state):
-        torch.backends.cudnn.allow_tf32, precision = state
-        torch.set_float32_matmul_precision(precision)
-
-
-def _anomaly() -> tuple[bool, bool]:
-    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-
-
-def _set_anomaly(state: tuple[bool, bool]) -> None:
-    torch.autograd.set_detect_anomaly(*state)
-
-
-SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
-    (torch.is_grad_enabled, torch.set_grad_enabled),
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
-    (_autocast, _set_autocast),
-    (_tf32, _set_tf32),
-    (_anomaly, _set_anomaly),
-    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-    (sys.getprofile, sys.setprofile),
-)
-"""How each setting is read and written."""
+    return PreservedState(function, arguments, standard_settings=standard_settings)
 
 
 class _Copy:
@@ -195,15 +143,15 @@ class _Copy:
     def of(cls, tensor: Tensor | None) -> _Copy | None:
         return None if tensor is None else cls(tensor)
 
-    def restored(self) -> Tensor:
+    def restore(self) -> None:
         if self.copy is not None and not self._is_unchanged(self.copy):
             self.memory.copy_(self.copy)
-        return self.tensor
 
     def _is_unchanged(self, copy: Tensor) -> bool:
-        if self.tensor.layout is not torch.strided:
-            return private.version(self.tensor) == self.version
-        return torch.equal(self.memory, copy)
+        if self.tensor.layout is torch.strided:
+            with suppress(RuntimeError, TypeError):  # torch compares no numbers of this dtype, or of this subclass
+                return torch.equal(self.memory, copy)
+        return private.version(self.tensor) == self.version
 
 
 def _memory(tensor: Tensor) -> Tensor:
@@ -215,25 +163,23 @@ def _memory(tensor: Tensor) -> Tensor:
     return torch.as_strided(data, (reach + 1,), (1,))
 
 
-RECURRENT_ATTRIBUTES = ("flatten_parameters", "_flat_weights", "_flat_weight_refs")
-"""Of a recurrent module: the method that moves its parameters, and those with which it was last called."""
-
-
 def _as_they_are() -> None:
     """Leaves parameters where they are in memory."""
 
 
 class _ModuleState:
-    """Training mode, parameters and buffers of one module, without those of its children."""
+    """Attributes, hooks, parameters and buffers of one module, without those of its children."""
 
-    __slots__ = ("_attributes", "_buffers", "_module", "_parameters", "_training")
+    __slots__ = ("_attributes", "_buffers", "_containers", "_empty", "_module", "_parameters")
 
     def __init__(self, module: nn.Module) -> None:
-        self._module, self._training = module, module.training
+        self._module, self._attributes = module, dict(vars(module))
         self._parameters = dict(private.parameters_of(module))
         self._buffers = {name: _Copy.of(buffer) for name, buffer in private.buffers_of(module).items()}
-        kept = RECURRENT_ATTRIBUTES if isinstance(module, nn.RNNBase) else ()
-        self._attributes = {name: vars(module)[name] for name in kept if name in vars(module)}
+        own = {name: value for name, value in self._attributes.items() if type(value) in CONTAINERS}
+        self._empty = [container for container in own.values() if not container]  # most of them, such as those of hooks
+        filled = [own[name] for name in own if own[name] and name not in ("_parameters", "_buffers")]
+        self._containers = [(container, _items(container)) for container in _containers(filled)]
 
     def keep_memory(self) -> None:
         """No recurrent module moves parameters to other memory when it is called with others than last time.
@@ -241,23 +187,62 @@ class _ModuleState:
         It would move them while they are perturbed, and backward passes recorded before would see those values.
         """
         if isinstance(self._module, nn.RNNBase):
-            vars(self._module)[RECURRENT_ATTRIBUTES[0]] = _as_they_are
+            vars(self._module)["flatten_parameters"] = _as_they_are
             warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
 
     def restore(self) -> None:
-        module = self._module
-        if isinstance(module, nn.RNNBase):
-            for name in RECURRENT_ATTRIBUTES:
-                vars(module).pop(name, None)
-            vars(module).update(self._attributes)
-        if module.training != self._training:
-            module.training = self._training
+        module, present = self._module, vars(self._module)
+        if not _are_same(present.values(), self._attributes.values()):
+            for name in [name for name in present if name not in self._attributes]:
+                del present[name]
+            present.update(self._attributes)
+        for container in self._empty:
+            if container:
+                container.clear()
+        for container, items in self._containers:
+            _put_back(container, items)
         if self._parameters:
             private.put_parameters(module, self._parameters)
         for name, buffer in self._buffers.items():
-            own = buffer.restored() if buffer else None
+            own = None if buffer is None else buffer.tensor
+            if buffer is not None:
+                buffer.restore()
             if private.buffers_of(module).get(name) is not own:
                 setattr(module, name, own)
+
+
+def _containers(values: Iterable[Any]) -> list[Any]:
+    """The lists, mappings and sets among some values, and those inside of them, each once."""
+    found: dict[int, Any] = {}
+    ahead = list(values)
+    while ahead:
+        value = ahead.pop()
+        if type(value) in CONTAINERS and id(value) not in found:
+            found[id(value)] = value
+            ahead.extend(value.values() if isinstance(value, dict) else value)
+    return list(found.values())
+
+
+def _items(container: Any) -> tuple[Any, ...]:
+    """The items of a list or set; of a mapping, the keys and then the values."""
+    return (*container.keys(), *container.values()) if isinstance(container, dict) else tuple(container)
+
+
+def _are_same(values: Collection[Any], others: Collection[Any]) -> bool:
+    """Whether they are the same objects in the same order."""
+    return len(values) == len(others) and all(map(operator.is_, values, others))
+
+
+def _put_back(container: Any, items: tuple[Any, ...]) -> None:
+    """Give a container the items that it had; it stays the same object."""
+    if _are_same(_items(container), items):
+        return
+    container.clear()
+    if isinstance(container, list):
+        container.extend(items)
+    else:
+        half = len(items) // 2
+        container.update(zip(items[:half], items[half:], strict=True) if isinstance(container, dict) else items)
 
 
 class PreservedGradients:
@@ -273,47 +258,6 @@ class PreservedGradients:
     def __exit__(self, *exception: object) -> None:
         for leaf, gradient in self._before.values():
             leaf.grad = gradient
-
-
-class FixedState:
-    """Gives every call of a function the same random state and the same buffers of its module."""
-
-    def __init__(self, owner: Any) -> None:
-        self._start = RandomState()
-        self._draws_from_torch_alone: bool | None = None
-        modules = owner.modules() if isinstance(owner, nn.Module) else ()
-        self._buffers = [
-            (module, name, buffer, buffer.detach().clone(), private.version(buffer))
-            for module in modules
-            for name, buffer in private.buffers_of(module).items()
-            if buffer is not None and not buffer.is_inference()
-        ]
-
-    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, called from this state."""
-
-        def from_fixed_state(*values: Any) -> Any:
-            self.restore()
-            result = function(*values)
-            # Seen in the first call: torch's generators alone are restored a hundred times faster.
-            if self._draws_from_torch_alone is None:
-                self._draws_from_torch_alone = self._start.is_host_current()
-            return result
-
-        return from_fixed_state
-
-    def restore(self) -> None:
-        """Restore the random state, and replace buffers that were changed."""
-        self._start.restore_torch() if self._draws_from_torch_alone else self._start.restore()
-        self._renew_buffers()
-
-    def _renew_buffers(self) -> None:
-        """Replace buffers that a call may have changed by copies of their first values."""
-        for module, name, buffer, copy, version in self._buffers:
-            changed = getattr(module, name) is not buffer or private.version(buffer) != version
-            # In training `batch_norm` writes uncounted.
-            if module.training or changed:
-                setattr(module, name, copy.clone())
 
 
 def reachable_modules(*things: Any) -> list[nn.Module]:

@@ -223,9 +223,11 @@ def hook_count() -> int:
     return next(_unknown) if count is None else int(count)
 
 
-def has_hooks(tensor: Tensor) -> bool:
-    """Whether a tensor has hooks; a tensor of which that is unknown has some."""
-    return PUBLIC_ONLY or bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
+def has_hooks(value: Any) -> bool:
+    """Whether a value is a tensor with hooks, which no graph shows; a tensor of which that is unknown has some."""
+    if not isinstance(value, Tensor):
+        return False
+    return PUBLIC_ONLY or bool(value._backward_hooks or value._post_accumulate_grad_hooks)
 
 
 # Operators.

@@ -6,6 +6,7 @@ see or to close it; where a private name is missing, that kind of context is lef
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 import torch.utils._python_dispatch as dispatch
 
-from gradvet.frontends.torch.private import _found
+from gradvet.frontends.torch.private import PUBLIC_ONLY, _found
 
 _FUNCTION_MODES = _found(torch, "_C._len_torch_function_stack"), _found(torch, "_C._pop_torch_function_stack")
 _DISPATCH_MODES = _found(torch, "_C._len_torch_dispatch_stack"), _found(torch, "_C._pop_torch_dispatch_stack")
@@ -25,9 +26,25 @@ _SAVED_TENSORS = (
     _found(torch, "_C._autograd._top_saved_tensors_default_hooks"),
     _found(torch, "_C._autograd._pop_saved_tensors_default_hooks"),
 )
+_SWITCHES = tuple(
+    (read, write)
+    for read, write in (
+        (_found(torch, "_C._is_fwd_grad_enabled"), _found(torch, "_C._set_fwd_grad_enabled")),
+        *(
+            (_found(torch, f"_C._functorch.get_{name}"), _found(torch, f"_C._functorch.set_{name}"))
+            for name in ("inplace_requires_grad_allowed", "single_level_autograd_function_allowed")
+        ),
+    )
+    if read is not None and write is not None
+)
+"""Switches of forward mode and of transforms: how each is read and written."""
+
 _EXIT_LEVEL = _found(torch, "_C._exit_dual_level")
 _HAS_LEVEL = _found(forward_ad, "_current_level") is not None
 _SET_FLAG = _found(dispatch, "set_is_in_mode_without_ignore_compile_internals")
+
+_DEFAULT_DEVICE = _found(torch, "_GLOBAL_DEVICE_CONTEXT")
+_FUNCTION_BASE: Any = _found(torch.autograd.function, "_SingleLevelFunction") or torch.autograd.Function
 
 _FLAGS = tuple(
     name
@@ -41,6 +58,37 @@ _FLAGS = tuple(
 """What torch notes in Python when a mode of operators is entered."""
 
 
+def default_device() -> torch.device | None:
+    """The argument of the last `torch.set_default_device`; without private names the device in use."""
+    if _DEFAULT_DEVICE is None:
+        device = torch.get_default_device()
+        return None if device.type == "cpu" else device
+    context = getattr(_DEFAULT_DEVICE, "device_context", None)
+    return None if context is None else context.device
+
+
+def function_apply() -> tuple[Any, ...]:
+    """What was put in place of `apply` in the base class of all Functions; empty if nothing was.
+
+    The class below `Function` is used, so that an `apply` that was kept in a variable is replaced too. Without private
+    names, it is `Function` itself.
+    """
+    return tuple([value for name, value in vars(_FUNCTION_BASE).items() if name == "apply"])
+
+
+def set_function_apply(replacement: tuple[Any, ...]) -> None:
+    """Put something in place of `apply`, or nothing."""
+    if replacement:
+        (_FUNCTION_BASE.apply,) = replacement
+    elif "apply" in vars(_FUNCTION_BASE):
+        del _FUNCTION_BASE.apply
+
+
+def inherited_apply(cls: type) -> Any:
+    """The `apply` that a Function would have if nothing were put there."""
+    return super(_FUNCTION_BASE, cls).apply
+
+
 class OpenContexts(NamedTuple):
     """What was open when this was made."""
 
@@ -49,6 +97,8 @@ class OpenContexts(NamedTuple):
     flags: tuple[bool, ...]
     transforms: int
     level: int | None
+    nesting: int
+    switches: tuple[bool, ...]
     hooks: Any
 
     @classmethod
@@ -60,6 +110,8 @@ class OpenContexts(NamedTuple):
             tuple([getattr(dispatch, name) for name in _FLAGS]),
             _depth(_TRANSFORMS),
             forward_ad._current_level if _HAS_LEVEL else None,
+            getattr(_transforms(), "JVP_NESTING", 0),
+            tuple([read() for read, _ in _SWITCHES]),
             None if hooks is None else hooks(True),
         )
 
@@ -86,6 +138,15 @@ class OpenContexts(NamedTuple):
                 with suppress(RuntimeError):  # it is closed already
                     _EXIT_LEVEL(level=level)
             forward_ad._current_level = self.level
+        if hasattr(_transforms(), "JVP_NESTING"):
+            _transforms().JVP_NESTING = self.nesting
+        for (_, write), value in zip(_SWITCHES, self.switches, strict=True):
+            write(value)
+
+
+def _transforms() -> Any:
+    """The module in which torch counts nested jvps, if it is loaded."""
+    return None if PUBLIC_ONLY else sys.modules.get("torch._functorch.eager_transforms")
 
 
 def _depth(stack: tuple[Any, Any]) -> int:

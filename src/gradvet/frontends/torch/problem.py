@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -15,18 +16,15 @@ from gradvet.core.problem import Cost, Distribution, Evaluation, Gradient, Misfi
 from gradvet.core.spaces import Leaf, Space
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import derivatives, private, vectorised
-from gradvet.frontends.torch.arguments import output_names, outputs_changed, refuse_wrappers, signature_of, tensors_in
-from gradvet.frontends.torch.autograd_graph import TorchRules, applies_function, have_hooks, nodes_behind
+from gradvet.frontends.torch.arguments import output_names, refuse_wrappers, signature_of, tensors_in, tensors_like
+from gradvet.frontends.torch.autograd_graph import TorchRules, applies_function, nodes_behind
 from gradvet.frontends.torch.binding import Binding, on_copies
-from gradvet.frontends.torch.coordinates import WORKING_DTYPE, is_working_tensor
 from gradvet.frontends.torch.layouts import coordinates_of, layouts_of, perturbation_of
-from gradvet.frontends.torch.layouts.strided import Strided
+from gradvet.frontends.torch.layouts.strided import WORKING_DTYPE, Strided, is_working_tensor
 from gradvet.frontends.torch.random_state import TorchRandomState
 from gradvet.frontends.torch.reference import internal_eps
 from gradvet.frontends.torch.sampling import Sampler
 from gradvet.frontends.torch.variants import TorchVariants
-
-EMPTY = Space([])
 
 HALF_EPS = torch.finfo(WORKING_DTYPE).eps / 2.0
 
@@ -53,18 +51,18 @@ class TorchProblem:
         before = private.hook_count()
         self.cost.forwards += 1
         result = self.function(*self.arguments)
+        self.is_hooked = private.hook_count() > before or any(map(private.has_hooks, self.inputs))
+        """Whether the inputs have hooks, or the function registered one."""
         self.outputs = tensors_in(result)
         self._names, self.output_notes = output_names(result, binding.output, numbered=binding.numbers_outputs)
         """The name of each output, and sentences about what was left out."""
         if binding.classifies_errors:
             refuse_wrappers(self.outputs, self._names)
-        self.is_hooked = private.hook_count() > before or have_hooks(self.inputs)
-        """Whether the inputs have hooks, or the function registered one."""
         self._signature = signature_of(self.outputs)
         numeric = [i for i, y in enumerate(self.outputs) if y.is_floating_point() or y.is_complex()]
         differentiable = [i for i in numeric if self.outputs[i].requires_grad]
         self.codomain = self._space(differentiable)
-        self.nondifferentiable = EMPTY
+        self.nondifferentiable = Space([])
         self._all_outputs = self.codomain
         if len(differentiable) < len(numeric):
             self.nondifferentiable = self._space([i for i in numeric if i not in differentiable])
@@ -106,7 +104,7 @@ class TorchProblem:
     @cached_property
     def applies_function(self) -> bool:
         """Whether a call of the function applies an `autograd.Function`. Calls the function."""
-        return applies_function(lambda: self._call(self.arguments))
+        return applies_function(lambda: self._call(self.function, self.arguments))
 
     def rebound(self, binding: Binding, seed: int) -> TorchProblem:
         """The problem of another binding, with the same sparse semantics and mode; calls are counted together."""
@@ -135,14 +133,11 @@ class TorchProblem:
             self.known_eps = internal_eps(self)
         return self.known_eps
 
-    def settle_for(self, eps: float) -> None:
-        self.eps = eps
-
-    def equal(self, one: Tensor, other: Tensor) -> bool:
-        return torch.equal(one, other)
-
-    def vanishes(self, vector: Tensor) -> bool:
-        return not torch.count_nonzero(vector)
+    def with_eps(self, eps: float) -> TorchProblem:
+        """The same problem, judged as one of a coarser format."""
+        other = copy(self)
+        other.eps = eps
+        return other
 
     def zeros(self, size: int | tuple[int, ...]) -> Tensor:
         return torch.zeros(size, dtype=WORKING_DTYPE, device=self.home)
@@ -185,16 +180,15 @@ class TorchProblem:
 
     def call(self, arguments: Sequence[Any]) -> list[Any]:
         """The differentiable outputs, then the others, for other arguments."""
-        return self._selected(self._all_outputs, self._call(arguments))
+        return _selected(self._all_outputs, self._call(self.function, arguments))
 
     def call_differentiable(self, arguments: Sequence[Any]) -> list[Any]:
         """The differentiable outputs of a fresh call."""
-        return self._selected(self.codomain, self._call(arguments))
+        return _selected(self.codomain, self._call(self.function, arguments))
 
     def call_uncopied(self, arguments: Sequence[Any]) -> list[Any]:
         """The same, with the arguments themselves even where passes are isolated: the function may write to them."""
-        self.cost.forwards += 1
-        return self._selected(self.codomain, tensors_in(self.binding.function(*arguments)))
+        return _selected(self.codomain, self._call(self.binding.function, arguments))
 
     def recorded_outputs(self) -> Sequence[Any]:
         """The differentiable outputs for one backward pass: of a fresh call where passes are isolated."""
@@ -202,13 +196,12 @@ class TorchProblem:
 
     def overwritten_inputs(self) -> list[str]:
         """The inputs to which calls or backward passes wrote; they are restored."""
-        layouts = [(layout, leaf.name) for layout, leaf in zip(self.layouts, self.domain.leaves, strict=True)]
-        return [name for layout, name in layouts if isinstance(layout, Strided) and layout.undo_writes()]
+        named = zip(self.layouts, self.domain.leaves, strict=True)
+        return [leaf.name for layout, leaf in named if isinstance(layout, Strided) and layout.undo_writes()]
 
     def select_differentiable(self, result: Any) -> list[Any]:
         """The tensors of a result at the places of the differentiable outputs."""
-        outputs = tensors_in(result)
-        return [outputs[leaf.position] for leaf in self.codomain.leaves]
+        return _selected(self.codomain, tensors_in(result))
 
     def values(self, arguments: Sequence[Any]) -> Tensor:
         """All numeric outputs for these arguments as one vector; those of the surrogate if there is one."""
@@ -222,24 +215,16 @@ class TorchProblem:
         return arguments
 
     def _outputs_at(self, arguments: Sequence[Any]) -> list[Any]:
-        if self.binding.surrogate is None:
-            return self.call(arguments)
-        self.cost.forwards += 1
-        return self._selected(self._all_outputs, tensors_in(self.binding.surrogate(*arguments)))
+        return _selected(self._all_outputs, self._call(self.binding.surrogate or self.function, arguments))
 
-    def _call(self, arguments: Sequence[Any]) -> list[Any]:
+    def _call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
+        """All outputs. Raises if these have changed in number, shape or dtype."""
         self.cost.forwards += 1
-        return tensors_in(self.function(*arguments))
+        return tensors_like(function(*arguments), self._signature)
 
     def _space(self, indices: Sequence[int]) -> Space:
         coordinates = [coordinates_of(self.outputs[i], self.masked, self.home) for i in indices]
         return Space([Leaf(self._names[i], own, i) for i, own in zip(indices, coordinates, strict=True)])
-
-    def _selected(self, space: Space, outputs: list[Any]) -> list[Any]:
-        """The outputs of a space among all. Raises if these have changed in number, shape or dtype."""
-        if signature_of(outputs) != self._signature:
-            raise outputs_changed(outputs, self._signature)
-        return [outputs[leaf.position] for leaf in space.leaves]
 
     # Evaluation next to the point.
 
@@ -398,3 +383,8 @@ class TorchProblem:
 
     def jvp_batched(self, U: Sequence[Tensor]) -> list[Tensor]:
         return vectorised.jvp_batched(self, U)
+
+
+def _selected(space: Space, outputs: list[Any]) -> list[Any]:
+    """The outputs of a space among all."""
+    return [outputs[leaf.position] for leaf in space.leaves]

@@ -1,21 +1,94 @@
-"""Settings of the process that a user's code may change, and that are put back after it."""
+"""The settings of the process that a check or a case may change, how each is read, and how it is put back."""
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
+from torch.backends import cudnn
 
-from gradvet.frontends.torch.random_state import preserved_rng
+from gradvet.frontends.torch import private_contexts
+from gradvet.frontends.torch.double_precision import AUTOCAST_DEVICES
+from gradvet.frontends.torch.private_contexts import OpenContexts
+from gradvet.frontends.torch.random_state import RandomState
+
+Settings = tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...]
 
 
-def _set_default_device(device: torch.device) -> None:
-    torch.set_default_device(None if device.type == "cpu" else device)
+def _autocast() -> tuple[tuple[bool, torch.dtype], ...]:
+    return tuple([(torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in AUTOCAST_DEVICES])
+
+
+def _set_autocast(states: tuple[tuple[bool, torch.dtype], ...]) -> None:
+    for device, (enabled, dtype) in zip(AUTOCAST_DEVICES, states, strict=True):
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+
+
+def _anomaly() -> tuple[bool, bool]:
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+
+def _set_anomaly(state: tuple[bool, bool]) -> None:
+    torch.autograd.set_detect_anomaly(*state)
+
+
+def _cudnn() -> tuple[bool, bool, bool]:
+    return cudnn.enabled, cudnn.benchmark, cudnn.deterministic
+
+
+def _set_cudnn(flags: tuple[bool, bool, bool]) -> None:
+    cudnn.enabled, cudnn.benchmark, cudnn.deterministic = flags
+
+
+def _tf32() -> tuple[bool, str] | None:
+    """Whether cuDNN uses TF32, and the precision of matrix products; None if each kind of operator has its own."""
+    try:
+        return cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    except RuntimeError:  # set by torch's newer interface, which the older one cannot express
+        return None
+
+
+def _set_tf32(state: tuple[bool, str] | None) -> None:
+    if state is not None and _tf32() not in (None, state):
+        if not torch.backends.flags_frozen():  # as torch's own tests do
+            cudnn.allow_tf32 = state[0]
+        torch.set_float32_matmul_precision(state[1])
+
+
+def use_standard_settings() -> None:
+    """The settings of a check, whatever surrounds it: gradients are recorded, and TF32 is off.
+
+    TF32 rounds torch's own products of float32 numbers to ten bits.
+    """
+    torch.set_grad_enabled(True)
+    _set_tf32((False, "highest"))
+
+
+SETTINGS: Settings = (
+    (private_contexts.default_device, torch.set_default_device),
+    (torch.is_grad_enabled, torch.set_grad_enabled),
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+    (_autocast, _set_autocast),
+    (_anomaly, _set_anomaly),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (torch.get_num_threads, torch.set_num_threads),
+    (_tf32, _set_tf32),
+    (_cudnn, _set_cudnn),
+    (private_contexts.function_apply, private_contexts.set_function_apply),
+    (sys.getprofile, sys.setprofile),
+    (sys.getrecursionlimit, sys.setrecursionlimit),
+)
+"""How each setting that every check restores is read and written."""
 
 
 def _folder() -> str | None:
@@ -26,7 +99,8 @@ def _folder() -> str | None:
 
 def _set_folder(folder: str | None) -> None:
     if folder is not None:
-        os.chdir(folder)
+        with suppress(OSError):  # the folder was removed
+            os.chdir(folder)
 
 
 def _set_environment(values: dict[str, str]) -> None:
@@ -38,30 +112,85 @@ def _set_path(folders: list[str]) -> None:
     sys.path[:] = folders
 
 
-SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
-    (torch.is_grad_enabled, torch.set_grad_enabled),
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.get_default_device, _set_default_device),
-    (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-    (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
-    (torch.get_num_threads, torch.set_num_threads),
-    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+def _umask() -> int:
+    mask = os.umask(0o077)  # it cannot be read otherwise
+    os.umask(mask)
+    return mask
+
+
+def _streams() -> tuple[Any, ...]:
+    return sys.stdin, sys.stdout, sys.stderr
+
+
+def _set_streams(streams: tuple[Any, ...]) -> None:
+    sys.stdin, sys.stdout, sys.stderr = streams
+
+
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
+
+
+def _handlers() -> list[Any]:
+    return [signal.getsignal(number) for number in HANDLED]
+
+
+def _set_handlers(handlers: list[Any]) -> None:
+    if threading.current_thread() is threading.main_thread():  # no other thread may set them
+        for number, handler in zip(HANDLED, handlers, strict=True):
+            signal.signal(number, handler)
+
+
+CASE_SETTINGS: Settings = (
+    *SETTINGS,
     (_folder, _set_folder),
     (lambda: dict(os.environ), _set_environment),
     (lambda: list(sys.path), _set_path),
+    (_streams, _set_streams),
+    (_umask, os.umask),
+    (gc.isenabled, lambda enabled: gc.enable() if enabled else gc.disable()),
+    (sys.gettrace, sys.settrace),
+    (_handlers, _set_handlers),
 )
-"""How a setting is read, and how it is set."""
+"""Those that are restored after each case of a run, too; reading them takes longer."""
 
 
-@contextmanager
-def preserved_process() -> Iterator[None]:
-    """Put back all settings, the filters for warnings and the random states on exit, whatever happens inside."""
-    before = [read() for read, _ in SETTINGS]
-    with preserved_rng(), warnings.catch_warnings():
-        try:
-            yield
-        finally:
-            for (read, write), value in zip(SETTINGS, before, strict=True):
-                if read() != value:
-                    with suppress(OSError):  # the working folder was removed
-                        write(value)
+class ProcessState:
+    """Settings, warnings filters and open contexts of this process and thread, as they were when this was made."""
+
+    __slots__ = ("_contexts", "_filters", "_settings", "_shown_filters", "_showwarning", "_values")
+
+    def __init__(self, settings: Settings = SETTINGS) -> None:
+        self._settings = settings
+        self._values = [read() for read, _ in settings]
+        self._contexts = OpenContexts.now()
+        self._filters, self._shown_filters = warnings.filters, list(warnings.filters)
+        self._showwarning = warnings.showwarning
+
+    def restore(self, *, interrupted: bool) -> None:
+        for (read, write), value in zip(self._settings, self._values, strict=True):
+            if read() != value:
+                write(value)
+        self._contexts.close_others(interrupted=interrupted)
+        if warnings.filters is not self._filters or self._filters != self._shown_filters:
+            with warnings.catch_warnings():  # on exit, it makes Python forget what the filters decided
+                pass
+            warnings.filters = self._filters
+            warnings.filters[:] = self._shown_filters  # type: ignore[index]
+        if warnings.showwarning is not self._showwarning:
+            warnings.showwarning = self._showwarning
+
+
+class PreservedProcess:
+    """The process as it was when this was made; leaving the context restores it, also the random states.
+
+    It is entered twice, as `with state, state:`, because an interruption may come while it is restored.
+    """
+
+    def __init__(self) -> None:
+        self._process, self._random = ProcessState(CASE_SETTINGS), RandomState()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        self._process.restore(interrupted=kind is not None and not issubclass(kind, Exception))
+        self._random.restore()

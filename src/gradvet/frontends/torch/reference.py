@@ -36,6 +36,9 @@ COARSE_STEPS = (2.0**-6, 2.0**-3)
 MAX_UNEVENNESS = 2.0**-6
 """Second difference over first difference. Float64 leaves 2**-22 at the smaller step, times the condition number."""
 
+MAX_PROBED_INPUTS = 16
+"""Number of inputs of a function with custom rules up to which each is changed alone."""
+
 PROBE_NOISE = 64.0
 """Part of a value that may be roundoff, in spacings of the format."""
 
@@ -44,13 +47,13 @@ TF32_DEVICES = ("cuda",)
 products do so by default."""
 
 
-def reference_problem(problem: TorchProblem, request: Request, seed: int) -> TorchProblem | None:
-    """The problem in the widest precision in which it runs forwards and backwards; None if that is the given one.
+def reference_problem(problem: TorchProblem, request: Request, seed: int) -> tuple[TorchProblem, TorchProblem] | None:
+    """The problem, and the same in the widest precision in which it runs; None if that is the given one.
 
     Calls both functions and their derivatives. The function is called with widened inputs: as it is if all numbers
     inside are double precision then, otherwise in the mode of `double_precision`. A function in half precision that
     has no version in float64 is called in float32. If the given function rounds to a coarser format than that of its
-    inputs and outputs, the given problem settles for that format.
+    inputs and outputs, the problem that is returned has the eps of that format.
     """
     formats = _formats_of(problem)
     modes: list[DoublePrecision | None] = [DoublePrecision(formats), DoublePrecision(formats, strict=True)]
@@ -65,10 +68,10 @@ def reference_problem(problem: TorchProblem, request: Request, seed: int) -> Tor
         reference = _attempt(problem, request, seed, dtype, double)
         if reference is not None and _is_reference(problem, reference, expected, dtype):
             if eps > problem.eps and _loses_digits(problem, reference):
-                problem.settle_for(eps)
-            elif may_round_products(problem) and _rounds_products(problem, reference):
-                problem.settle_for(TF32_EPS)
-            return reference
+                return problem.with_eps(eps), reference
+            if may_round_products(problem) and _rounds_products(problem, reference):
+                return problem.with_eps(TF32_EPS), reference
+            return problem, reference
     return None
 
 
@@ -157,7 +160,7 @@ def _rounds_products(problem: TorchProblem, reference: TorchProblem) -> bool:
 def _is_wide_inside(problem: TorchProblem, reference: TorchProblem, spacing: float) -> bool:
     """Whether no tensor of a call and of a backward pass has a larger spacing, as far as can be seen."""
     double = reference.binding.double
-    if double is not None:
+    if isinstance(double, DoublePrecision):
         _pull(problem, reference)
         return not double.was_refused and double.coarsest <= spacing
 
@@ -185,7 +188,30 @@ def _resolves(reference: TorchProblem, dtype: torch.dtype) -> bool:
 
     Kernels may compute in lower precision where no operator shows it.
     """
-    return _follows(reference, PROBE_STEPS[dtype], PROBE_NOISE * torch.finfo(dtype).eps)
+    steps = PROBE_STEPS[dtype]
+    if not _follows(reference, steps, PROBE_NOISE * torch.finfo(dtype).eps):
+        return False
+    domain = reference.domain
+    if reference.rules.are_builtin or not 1 < len(domain.leaves) <= MAX_PROBED_INPUTS:
+        return True
+    return all(_follows_input(reference, steps[0], domain.slice(number)) for number in range(len(domain.leaves)))
+
+
+def _follows_input(reference: TorchProblem, step: float, part: slice) -> bool:
+    """Whether the outputs change with one input alone, unless they do not depend on it.
+
+    Needed by `test_kernel_that_rounds_one_of_its_inputs_is_checked_in_its_own_precision`: the other inputs hide what a
+    kernel does not see of this one. Calls the function once, and up to three times more if nothing changes.
+    """
+    direction = torch.zeros_like(reference.point)
+    direction[part] = _probe_direction(reference)[part]
+    near = reference.evaluate_at(step * direction).values
+    if bool((near != reference.value).any()):
+        return True
+    change = (reference.evaluate_at(COARSE_STEPS[0] * direction).values - near).abs() * step / COARSE_STEPS[0]
+    if not bool((change > PROBE_NOISE * reference.eps * near.abs()).any()):
+        return True  # what it adds is below the roundoff of the outputs
+    return not _is_rounded(reference, [slice(0, reference.codomain.size)], direction, near)
 
 
 def _follows(problem: TorchProblem, steps: Sequence[float], noise: float) -> bool:
@@ -202,9 +228,10 @@ def _follows(problem: TorchProblem, steps: Sequence[float], noise: float) -> boo
 def _is_rounded(reference: TorchProblem, quiet: Sequence[slice], direction: Tensor, near: Tensor) -> bool:
     """Whether outputs that do not follow tiny changes are rounded to a coarse format, rather than staircases.
 
-    Such outputs change at the next coarser step wherever they change at all, or have a derivative.
+    Such outputs change at the next coarser step wherever they change at all, or have a derivative. Zero is no rounded
+    number: it is the output of a loss whose margins are kept.
     """
-    middle, far = (reference.evaluate_at(step * direction).values != near for step in COARSE_STEPS)
+    middle, far = ((reference.evaluate_at(step * direction).values != near) & (near != 0.0) for step in COARSE_STEPS)
     for part in quiet:
         some, all_that_change = int(middle[part].count_nonzero()), int(far[part].count_nonzero())
         v = reference.zeros(reference.codomain.size)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gradvet.core.miss_probability import SPREAD
 from gradvet.core.problem import Distribution
-from gradvet.frontends.torch.coordinates import WORKING_DTYPE
+from gradvet.frontends.torch.layouts.strided import WORKING_DTYPE
 
 MAX_SHARED_DRAW = 512
 """Numbers up to which `SHARED_DRAWS` vectors are drawn in one call."""

@@ -109,7 +109,7 @@ def _gradient_binding(problem: TorchProblem) -> Binding:
     cotangents = _random_like(problem, problem.codomain, problem.differentiable_outputs)
     active = [i in checked for i in range(count)] + [False] * len(cotangents)
     function = gradient_function(problem.function, active, count, problem.select_differentiable, missing_as_zeros=True)
-    names = [f"the cotangent of {leaf.name}" for leaf in problem.codomain.leaves]
+    names = [f"the grad_output of {leaf.name}" for leaf in problem.codomain.leaves]
     return _derived(problem.binding, function, cotangents, names, "gradient")
 
 

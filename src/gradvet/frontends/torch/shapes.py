@@ -6,6 +6,7 @@ parameters keep their shapes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ from torch import Tensor, nn
 from gradvet.core.frontend import Point
 from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.points import PointSource
+
+MAX_ELEMENTS = 1 << 20
+"""Elements up to which an argument may grow: many dimensions of length 1 together would need any amount of memory."""
 
 Dimensions = Sequence[tuple[int, int]]
 """Pairs of an argument's position and a dimension of it."""
@@ -84,12 +88,21 @@ def _forms(source: PointSource, length: int, other: int, thorough: bool) -> Iter
 def _resized(source: PointSource, choices: Sequence[Dimensions], other: int) -> Iterator[Binding]:
     for dimensions in choices:
         arguments: list[Any] = list(source.binding.arguments)
+        if any(_elements(arguments[place], dimensions, place, other) > MAX_ELEMENTS for place, _ in dimensions):
+            continue
         for place, dimension in dimensions:
             arguments[place] = _with_length(arguments[place], dimension, other)
         changed = {place for place, _ in dimensions}
         inside = all(source.regions.inside(place, arguments[place], arguments[place]) is not None for place in changed)
         if inside:
             yield source.binding.at(arguments)
+
+
+def _elements(tensor: Tensor, dimensions: Dimensions, place: int, other: int) -> float:
+    """The number of elements of a tensor with another length along some dimensions, or 0 if it does not grow."""
+    changed = {dimension for argument, dimension in dimensions if argument == place}
+    lengths = [other if dimension in changed else length for dimension, length in enumerate(tensor.shape)]
+    return 0 if math.prod(lengths) <= tensor.numel() else math.prod(lengths)
 
 
 def _is_free(value: Any) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 from gradvet.core.context import Context
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import OutputsChangedError
-from gradvet.frontends.torch.arguments import is_differentiable
+from gradvet.frontends.torch.binding import is_differentiable
 from gradvet.frontends.torch.layouts import is_sparse, unspecified
 from gradvet.frontends.torch.problem import TorchProblem
 

@@ -13,8 +13,8 @@ from gradvet.core import thresholds
 from gradvet.core.reference_comparison import Format
 from gradvet.core.spaces import Space
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.arguments import ArgumentTree, fill, is_differentiable, map_tensors
-from gradvet.frontends.torch.binding import Request, bind
+from gradvet.frontends.torch.arguments import ArgumentTree, fill, map_tensors
+from gradvet.frontends.torch.binding import Request, bind, is_differentiable
 from gradvet.frontends.torch.inputs import differentiable_dtype
 from gradvet.frontends.torch.problem import TorchProblem
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from gradvet.core.frontend import Request
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import ArgumentTree
 from gradvet.frontends.torch.layouts.strided import separate
+
+MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+"""The memory of this machine."""
+
+PLAIN_TYPES = (Tensor, nn.Parameter, nn.Buffer)
 
 
 def require_acyclic(value: Any, name: str) -> None:
@@ -56,12 +63,20 @@ def is_freed(tensor: Tensor) -> bool:
     """Whether the memory of a strided tensor was freed or made smaller: reading its elements crashes the process."""
     if not tensor.numel() or tensor.is_nested or hasattr(type(tensor), "__tensor_flatten__"):
         return False
-    available = tensor.untyped_storage().nbytes()
+    available = _bytes(tensor)
     if tensor.nbytes == available:
         return False
     reach = sum(step * (length - 1) for step, length in zip(tensor.stride(), tensor.size(), strict=True))
     needed = (tensor.storage_offset() + reach + 1) * tensor.itemsize
     return needed > available
+
+
+def _bytes(tensor: Tensor) -> int:
+    """The size of a tensor's memory; 0 for one of a transform such as vmap, which has none of its own."""
+    try:
+        return tensor.untyped_storage().nbytes()
+    except NotImplementedError:
+        return 0
 
 
 def nested_tensors(value: Any) -> list[Tensor]:
@@ -84,11 +99,68 @@ def require_values(tensor: Tensor, name: str) -> None:
             f"{name} is a nested tensor, whose elements have no common shape: pass its parts as a list, and nest them "
             "in the function"
         )
-    if tensor.layout is torch.strided and is_freed(tensor):
+    if type(tensor) not in PLAIN_TYPES and not _is_comparable(tensor):
         raise InvalidProblemError(
-            f"the memory of {name} was freed: its storage has {tensor.untyped_storage().nbytes()} bytes. Pass a tensor "
-            "with values"
+            f"{name} is a {type(tensor).__name__}, whose values torch does not compare: pass a plain tensor, and "
+            "convert it in the function"
         )
+    if tensor.layout is not torch.strided:
+        _require_valid_indices(tensor, name)
+    elif is_freed(tensor):
+        raise InvalidProblemError(
+            f"the memory of {name} was freed, or belongs to a transform such as vmap: its storage has {_bytes(tensor)} "
+            "bytes. Pass a tensor with values"
+        )
+    elif tensor.nbytes > _bytes(tensor) and tensor.nbytes > MACHINE_BYTES:
+        raise InvalidProblemError(
+            f"{name} is expanded to {tensor.numel()} elements, which do not fit into the memory of this machine: pass "
+            "a smaller tensor, and expand it in the function"
+        )
+    if tensor.is_leaf and tensor.grad is not None and tensor.grad.shape != tensor.shape:
+        raise InvalidProblemError(
+            f"the .grad of {name} has shape {tuple(tensor.grad.shape)} instead of {tuple(tensor.shape)}: set it to None"
+        )
+
+
+def _is_comparable(tensor: Tensor) -> bool:
+    try:
+        return tensor.layout is not torch.strided or is_freed(tensor) or torch.equal(tensor, tensor) is not None
+    except Exception:
+        return False
+
+
+def _require_valid_indices(tensor: Tensor, name: str) -> None:
+    """Raise if the indices of a sparse tensor lie outside of it; torch does not look at them by itself."""
+    layout, device, values = tensor.layout, tensor.device, tensor.detach()
+    try:
+        if layout is torch.sparse_coo:
+            indices, numbers = private.coo_indices(values), private.coo_values(values)
+            torch.sparse_coo_tensor(indices, numbers, tensor.shape, device=device, check_invariants=True)
+        elif layout in (torch.sparse_csr, torch.sparse_bsr):
+            parts = values.crow_indices(), values.col_indices(), values.values()
+            torch.sparse_compressed_tensor(*parts, tensor.shape, layout=layout, device=device, check_invariants=True)
+        elif layout in (torch.sparse_csc, torch.sparse_bsc):
+            parts = values.ccol_indices(), values.row_indices(), values.values()
+            torch.sparse_compressed_tensor(*parts, tensor.shape, layout=layout, device=device, check_invariants=True)
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0][:150]
+        raise InvalidProblemError(
+            f"{name} is a sparse tensor with wrong indices ({reason}): pass a valid one"
+        ) from None
+
+
+def require_usable(model: nn.Module, request: Request) -> None:
+    """Raise if an argument of a model, or a tensor of the model, has no values."""
+    tree = ArgumentTree()
+    for number, value in enumerate(request.positional):
+        require_acyclic(value, f"input {number}")
+        tree.template(value, f"input {number}")
+    require_acyclic(request.kwargs, "kwargs")
+    for name, value in (request.kwargs or {}).items():
+        tree.template(value, name)
+    own = ((tensor, name) for name, tensor in (*model.named_parameters(), *model.named_buffers()))
+    for tensor, name in (*zip(tree.tensors, tree.names, strict=True), *own):
+        require_values(tensor, name)
 
 
 def require_precision(tensor: Tensor, name: str) -> None:

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from gradvet.core.spaces import Space
 from gradvet.core.variants import FreshGradient, FreshPass
-from gradvet.errors import DerivativeError
+from gradvet.errors import DerivativeError, OtherValuesError
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import tensors_in
 from gradvet.frontends.torch.derivatives import accumulate, classified_errors, classified_gradients
 from gradvet.frontends.torch.layouts.strided import same_numbers
-from gradvet.frontends.torch.memory_layouts import LAYOUTS, OFFSET, differ_in_layout, misaligned
+from gradvet.frontends.torch.memory_layouts import AT_ONCE, LAYOUTS, OFFSET, differ_in_layout, misaligned
 from gradvet.frontends.torch.recomputation import call_recomputing
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class TorchVariants:
         """The layouts to try. Kernels of the user may read beyond the alignment that they expect."""
         rules = self.problem.rules
         if rules.may_crash:
-            return {name: change for name, change in LAYOUTS.items() if name != OFFSET}
+            return AT_ONCE
         return LAYOUTS if rules.are_builtin else {**LAYOUTS, OFFSET: misaligned}
 
     def cotangent_layouts(self, v: Tensor) -> Mapping[str, Callable[[], Tensor]]:
@@ -49,14 +49,14 @@ class TorchVariants:
         return found
 
     def _for_cotangents(self, name: str, cotangents: Sequence[Tensor]) -> Tensor:
-        with _named(f"for a cotangent that is {name} in memory"):
+        with _named(f"for a grad_output that is {name} in memory"):
             return self._vjp(cotangents)
 
     def expanded_cotangent(self, v: Tensor) -> Tensor | None:
         plain = self.problem.codomain.unflatten(v)
         if any(t.layout is not torch.strided for t in plain):
             return None
-        with _named("for a cotangent that is expanded in memory"):
+        with _named("for a grad_output that is expanded in memory"):
             return self._vjp([t.reshape(-1)[0].expand(t.shape) if t.numel() else t for t in plain])
 
     def fresh_gradient(self, v: Tensor) -> FreshGradient:
@@ -94,7 +94,7 @@ class TorchVariants:
         problem = self.problem
         given = given or problem.arguments
         cotangents = problem.codomain.unflatten(v)
-        names = [f"the cotangent of {leaf.name}" for leaf in problem.codomain.leaves]
+        names = [f"the grad_output of {leaf.name}" for leaf in problem.codomain.leaves]
         arguments = [(n, a) for n, a in zip(problem.binding.names, given, strict=True) if _is_strided(a)]
         watched = [*zip(names, cotangents, strict=True), *arguments]
         before = [(name, tensor, tensor.detach().clone()) for name, tensor in watched]
@@ -167,8 +167,10 @@ class TorchVariants:
         problem, outputs = self.problem, None
         with suppress(ArithmeticError, RuntimeError, ValueError, IndexError):
             outputs = problem.call_uncopied(arguments)
-        if outputs is None or not self._same_values(outputs):
-            return None  # the values depend on the layout, for example where random numbers are drawn
+        if outputs is None:
+            return None
+        if not self._same_values(outputs):
+            raise OtherValuesError(f"for inputs that are {name} in memory")
         sources = [arguments[leaf.position] for leaf in problem.domain.leaves]
         with _named(f"for inputs that are {name} in memory"):
             return self._gradient(outputs, problem.codomain.unflatten(v), sources)

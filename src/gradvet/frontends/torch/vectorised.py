@@ -16,8 +16,7 @@ from torch import Tensor
 
 from gradvet.core.spaces import Space
 from gradvet.frontends.torch import derivatives, private
-from gradvet.frontends.torch.coordinates import WORKING_DTYPE, Dense
-from gradvet.frontends.torch.layouts.strided import Strided
+from gradvet.frontends.torch.layouts.strided import WORKING_DTYPE, Dense, Strided
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem

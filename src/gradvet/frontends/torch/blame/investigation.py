@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +31,7 @@ class Question:
     seconds: float
     seed: int
     accepts_stops: bool = False
+    surrogates: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
     known: Report | None = None
     """The report about the whole model, if there is one."""
 
@@ -53,7 +55,7 @@ def investigate(recorder: Recorder, question: Question) -> BlameReport:
 
 def _report(recorder: Recorder, question: Question) -> BlameReport:
     started = time.perf_counter()
-    examiner = Examiner(question.examine, started + question.seconds, question.accepts_stops)
+    examiner = Examiner(question.examine, started + question.seconds, question.accepts_stops, question.surrogates)
     answer = _Answer()
     _check_functions(recorder, examiner, answer)
     model = recorder.model
@@ -100,7 +102,8 @@ def _check_functions(recorder: Recorder, examiner: Examiner, answer: _Answer) ->
     answer.pieces += [pieces[id(call)] for call in calls]
     for found in failed.values():
         others = tuple(call.path for call in found[1:] if call.path != found[0].path)
-        answer.culprits.append(culprit_of(found[0], pieces[id(found[0])], others))
+        known = found[0].target in examiner.surrogates
+        answer.culprits.append(culprit_of(found[0], pieces[id(found[0])], others, has_known_surrogate=known))
     answer.is_complete = recorder.model is None and bool(calls) and not recorder.dropped
 
 

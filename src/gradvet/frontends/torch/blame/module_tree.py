@@ -11,9 +11,11 @@ from gradvet.core.blame import MODULE, Culprit, Piece, Stop, TreeNode
 from gradvet.core.results import Report, Verdict
 from gradvet.frontends.torch.blame.pieces import Examiner, cause_of, input_of, main_finding, piece_of
 from gradvet.frontends.torch.blame.recording import Call, Recorder
-from gradvet.frontends.torch.blame.replaying import Around, run
+from gradvet.frontends.torch.blame.replaying import Around, run, torch_stops
 from gradvet.frontends.torch.blame.stops import Candidate, StopMode, persistent_hooks, without
 from gradvet.frontends.torch.preservation import preserved_state
+
+TORCH_STOPS = "what torch's own code stops deliberately is held constant"
 
 MAX_CANDIDATES = 12
 """Number of lines that are tried one by one, each with a check."""
@@ -51,7 +53,8 @@ class ModuleTree:
         if call.path == "" and self.known is not None and any(f.check == "reverse" for f in self.known.failures):
             return piece_of(call, Verdict.FAIL, "", self.known)
         if not self.examiner.accepts_stops:
-            return self.examiner.piece(call)
+            piece = self.examiner.piece(call)
+            return piece if piece.verdict is not Verdict.FAIL else self._with_torch_stops(call, piece)
         mode = StopMode(held=None)
         piece = self.examiner.piece(call, mode.around)
         for key, candidate in mode.found.items():
@@ -62,6 +65,15 @@ class ModuleTree:
             reason = f"not decided: the derivative of {inside[0].name} inside is a surrogate"
             return replace(piece, verdict=Verdict.SKIPPED, reason=reason, report=None)
         return piece
+
+    def _with_torch_stops(self, call: Call, piece: Piece) -> Piece:
+        """A piece that fails, checked again with the deliberate stops of torch's own code as constants."""
+        with preserved_state(call.target, call.tensors):
+            lines = torch_stops(lambda: run(call))
+        if not lines:
+            return piece
+        held = self.examiner.piece(call, StopMode(holds_torch=True).around)
+        return piece if held.verdict is Verdict.FAIL else replace(held, reason=f"{TORCH_STOPS}: {', '.join(lines)}")
 
     def _culprit(self, call: Call, piece: Piece) -> Culprit:
         """The line in the module's own code without which its derivative is right, or its forward pass."""

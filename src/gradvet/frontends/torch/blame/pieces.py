@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -26,6 +27,7 @@ from gradvet.frontends.torch.blame.replaying import (
     run,
     tensors_of,
 )
+from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.random_state import preserved_rng
 
@@ -38,6 +40,10 @@ MAX_PIECE_SECONDS = 20.0
 OUT_OF_TIME = "not checked: the time was spent"
 RUNS_ONCE = "its backward pass runs once for each forward pass, and the check needs several"
 SURROGATE = "accepted: the function is locally constant, so its derivative is one by design (stops='constant')"
+IS_SURROGATE = (
+    "the values do not change when this input does, and the derivative is not zero: that of a surrogate, as for a "
+    "straight-through estimator (if it is meant so, pass surrogate={{{}: function}} with the function that has it)"
+)
 HAZARD = "right as it was called here, and wrong under other conditions"
 RAISES = "the backward pass raises"
 
@@ -49,6 +55,8 @@ class Examiner:
     examine: Examine
     deadline: float
     accepts_stops: bool = False
+    surrogates: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
+    """Functions whose derivatives classes of `autograd.Function` are meant to have."""
 
     @property
     def seconds_left(self) -> float:
@@ -80,12 +88,19 @@ class Examiner:
         with preserved_rng():
             call.random.restore()
             try:
-                return self.examine(request_of(call, around), call.kind, seconds)
+                return self.examine(self._request(call, around), call.kind, seconds)
             except RuntimeError as error:
                 if call.kind == MODULE or IN_PLACE not in str(error):
                     raise
             call.random.restore()
             return self.examine(request_of(call, around, copies=True), call.kind, seconds)
+
+    def _request(self, call: Call, around: Around) -> Request:
+        if not self.surrogates or around is not plainly:
+            return request_of(call, around)
+        if call.kind == MODULE:
+            return request_of(call, StopMode(surrogates=self.surrogates).around)
+        return replace(request_of(call), surrogate=self.surrogates.get(call.target))
 
 
 def piece_of(call: Call, verdict: Verdict, reason: str, report: Report | None = None) -> Piece:
@@ -128,7 +143,7 @@ def is_hazard(report: Report, *, called_once: bool) -> bool:
     overwrites is harmless if there is one call.
     """
     return bool(report.failures) and all(
-        (finding.check == "cotangents" and finding.headline.startswith(RAISES))
+        (finding.check == "grad_outputs" and finding.headline.startswith(RAISES))
         or (finding.check == "interleaving" and called_once)
         for finding in report.failures
     )
@@ -139,11 +154,13 @@ def main_finding(report: Report) -> Finding:
     return next((finding for finding in report.failures if finding.mismatches), report.failures[0])
 
 
-def culprit_of(call: Call, piece: Piece, others: tuple[str, ...] = ()) -> Culprit:
+def culprit_of(call: Call, piece: Piece, others: tuple[str, ...] = (), *, has_known_surrogate: bool = False) -> Culprit:
     """The culprit for a Function or an operator that fails. Calls the function."""
     finding = main_finding(_report_of(piece))
     name = input_of(finding)
     cause = (wrong_half(call, name) if finding.check == "reverse" and name else "") or cause_of(finding)
+    if not has_known_surrogate and _is_surrogate(call, _report_of(piece)):
+        cause = IS_SURROGATE.format(piece.name)
     place = piece.place or piece.called
     return Culprit(piece.path, f"{piece.kind} {piece.name}", place, cause, name, piece.called, others, (), finding)
 

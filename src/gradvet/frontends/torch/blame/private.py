@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gradvet.frontends.torch.private import PUBLIC_ONLY
+from gradvet.frontends.torch.private_contexts import function_apply, inherited_apply, set_function_apply
 
 Apply = Callable[..., Any]
 Handle = Callable[[type, tuple[Any, ...], dict[str, Any], Apply], Any]
@@ -23,30 +24,26 @@ GENERATED = "GeneratedBackwardFor_"
 """Beginning of the name of the Function behind an operator of `torch.library`."""
 
 
-@contextmanager
-def applied_functions(handle: Handle) -> Iterator[None]:
-    """Pass every call of an `autograd.Function` through `handle`.
-
-    The base class of `Function` is patched: `apply` kept in a variable before is seen too. The fallback patches
-    `Function.apply` itself and does not see those.
-    """
-    name = "_SingleLevelFunction"
-    owner: Any = torch.autograd.Function if PUBLIC_ONLY else getattr(torch.autograd.function, name, None)
-    owner = owner or torch.autograd.Function
-    before = owner.__dict__.get("apply")
+def handled_by(handle: Handle) -> tuple[Any, ...]:
+    """What to put in place of `apply` of all Functions, so that every call passes through `handle`."""
+    before = function_apply()
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
-        inner = super(owner, cls).apply if before is None else before.__get__(None, cls)
+        inner = before[0].__get__(None, cls) if before else inherited_apply(cls)
         return handle(cls, args, kwargs, inner)
 
-    owner.apply = classmethod(apply)
+    return (classmethod(apply),)
+
+
+@contextmanager
+def applied_functions(handle: Handle) -> Iterator[None]:
+    """Pass every call of an `autograd.Function` through `handle`."""
+    before = function_apply()
+    set_function_apply(handled_by(handle))
     try:
         yield
     finally:
-        if before is None:
-            del owner.apply
-        else:
-            owner.apply = before
+        set_function_apply(before)
 
 
 def operator_call(cls: type, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
@@ -148,6 +145,14 @@ def tensor_hooks(tensor: Tensor) -> Iterator[tuple[str, Hooks]]:
         yield "hook", tensor._backward_hooks
     if tensor._post_accumulate_grad_hooks:
         yield AFTER_ACCUMULATION, tensor._post_accumulate_grad_hooks
+
+
+def remove_hooks(module: nn.Module, numbers: range) -> None:
+    """Remove the hooks of these numbers from a module, also if their registration was interrupted."""
+    for name, hooks in vars(module).items():
+        if "_hooks" in name and isinstance(hooks, dict):
+            for number in [number for number in hooks if number in numbers]:
+                del hooks[number]
 
 
 @contextmanager

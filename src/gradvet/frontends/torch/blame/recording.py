@@ -6,15 +6,17 @@ last are kept; of the calls of one module, the first.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, CodeLine
 from gradvet.core.frontend import Request
@@ -25,7 +27,9 @@ from gradvet.frontends.torch.blame.sketches import Sketch, copied
 from gradvet.frontends.torch.blame.source_lines import calling_line, definition, is_foreign, running_module
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.private import version
+from gradvet.frontends.torch.private_contexts import function_apply, set_function_apply
 from gradvet.frontends.torch.random_state import RandomState
+from gradvet.frontends.torch.validation import require_usable
 
 MAX_KEPT_CALLS = 3
 """Number of calls kept of one Function by one line with the same shapes."""
@@ -57,13 +61,15 @@ class Call:
     autocast: dict[str, torch.dtype]
     attributes: Attributes | None = None
     """The attributes of all modules, for a module that is called."""
+    state: TensorState | None = None
+    """The buffers of all modules, likewise."""
     number: int = 1
     outputs: list[Sketch] = field(default_factory=list)
     has_returned: bool = False
 
 
 class Recorder:
-    """Records calls between `start` and `stop`; `calls` holds them in order."""
+    """Records calls from `start` to the end of the context; `calls` holds them in order."""
 
     def __init__(self, model: nn.Module | None, max_bytes: int, *, keeps_parameters: bool = False) -> None:
         self.model, self.max_bytes, self.keeps_parameters = model, max_bytes, keeps_parameters
@@ -78,7 +84,7 @@ class Recorder:
         self.bytes = 0
         self.dropped = 0
         """Number of calls whose arguments were not kept, for lack of memory."""
-        self.is_paused = False
+        self.is_paused = self.is_recording = False
         self._stack: list[str] = []
         """Paths of the modules that are running."""
         self._owners: list[str] = []
@@ -87,24 +93,34 @@ class Recorder:
         self._kept: dict[Any, list[Call]] = {}
         self._signatures: dict[Any, set[Any]] = {}
         self._copies: dict[int, tuple[Any, float, Tensor]] = {}
-        self._exit = ExitStack()
+        self._apply: tuple[Any, ...] = ()
+        self._hooks = range(0)
         self._paths = {id(module): path for path, module in model.named_modules()} if model is not None else {}
 
     def start(self) -> None:
-        """Begin to record."""
+        """Begin to record, until the context is left."""
         if self.model is not None and self.attributes is None:
             self.attributes, self._tensors = Attributes(self.model), TensorState(self._changing(self.model))
-        self._exit.enter_context(private.applied_functions(self._applied))
+        first, self._apply = RemovableHandle.next_id, function_apply()
+        # Until all hooks are there, every new one is removed: an interruption may come in between.
+        self._hooks, self.is_recording = range(first, sys.maxsize), True
+        set_function_apply(private.handled_by(self._applied))
         for path, module in _hookable(self.model) if self.model is not None else ():
-            self._exit.callback(self._hooked(path, module))
+            self._hook(path, module)
+        self._hooks = range(first, RemovableHandle.next_id)
 
-    def stop(self) -> None:
-        """Remove all hooks and patches."""
-        self._exit.close()
-        self._copies.clear()
-        self._open.clear()
-        self._stack.clear()
-        self._owners.clear()
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Remove all hooks and patches. It is entered twice, as `PreservedState` is."""
+        if self.is_recording:
+            set_function_apply(self._apply)
+        for module in self.model.modules() if self.model is not None else ():
+            private.remove_hooks(module, self._hooks)
+        self.is_recording = False
+        for kept in (self._copies, self._open, self._stack, self._owners):
+            kept.clear()
 
     def _changing(self, model: nn.Module) -> Iterator[Tensor]:
         """Buffers and the parameters that may change: without an optimiser, those that do not require grad."""
@@ -217,8 +233,8 @@ class Recorder:
 
     # Modules.
 
-    def _hooked(self, path: str, module: nn.Module) -> Callable[[], None]:
-        """Put hooks on a module; the function returned removes them."""
+    def _hook(self, path: str, module: nn.Module) -> None:
+        """Put hooks on a module."""
         has_code = path == "" or has_own_code(module)
 
         def before(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -237,7 +253,7 @@ class Recorder:
                 call = self._call(MODULE, type(module).__name__, path, module, template, tree)
             if call is not None:
                 call.place, call.called = definition(type(module).forward), calling_line()
-                call.attributes = self.attributes
+                call.attributes, call.state = self.attributes, self._tensors
                 self.calls.append(call)
             self._open.append((module, call))
 
@@ -253,16 +269,8 @@ class Recorder:
                         self._finish(call, result)
                     break
 
-        handles = (
-            module.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
-            module.register_forward_hook(after, with_kwargs=True, always_call=True),
-        )
-
-        def remove() -> None:
-            for handle in handles:
-                handle.remove()
-
-        return remove
+        module.register_forward_pre_hook(before, with_kwargs=True, prepend=True)
+        module.register_forward_hook(after, with_kwargs=True, always_call=True)
 
 
 def is_model(value: Any) -> bool:
@@ -317,9 +325,7 @@ def _is_untouchable(tree: ArgumentTree, value: Any) -> bool:
 
 def _is_recordable(tree: ArgumentTree, value: Any) -> bool:
     """Whether a call takes part in a gradient and its arguments can be kept."""
-    if not torch.is_grad_enabled() or _is_untouchable(tree, value):
-        return False
-    return any(tensor.requires_grad for tensor in tree.tensors)
+    return torch.is_grad_enabled() and not _is_untouchable(tree, value) and any(t.requires_grad for t in tree.tensors)
 
 
 def _constants(value: Any) -> tuple[str, ...]:
@@ -333,8 +339,7 @@ def _constants(value: Any) -> tuple[str, ...]:
 
 def _autocast() -> dict[str, torch.dtype]:
     """The formats of autocast by kind of device, where it is switched on."""
-    kinds = ("cpu", "cuda")
-    return {kind: torch.get_autocast_dtype(kind) for kind in kinds if torch.is_autocast_enabled(kind)}
+    return {kind: torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
 
 
 def record_step(
@@ -345,6 +350,7 @@ def record_step(
     `all_inputs` says that inputs are differentiated as by `check`: all floating-point ones if none requires grad.
     """
     model: nn.Module = request.func  # type: ignore[assignment]
+    require_usable(model, request)
     given = (request.positional, dict(request.kwargs or {}))
     tree = ArgumentTree()
     tree.template(given, "")
@@ -356,12 +362,12 @@ def record_step(
 
     args, kwargs = map_tensors(prepared, given)
     with preserved_state(model, request.positional), without_gradients(model), torch.enable_grad():
-        recorder.start()
         try:
-            result = model(*args, **kwargs)
-            _pull_back(model, result if loss is None else loss(result))
+            with recorder, recorder:  # twice: the first restoration may be interrupted
+                recorder.start()
+                result = model(*args, **kwargs)
+                _pull_back(model, result if loss is None else loss(result))
         finally:
-            recorder.stop()
             recorder.rewind()
 
 

@@ -66,18 +66,27 @@ def request_of(call: Call, around: Around = plainly, *, copies: bool = False) ->
     return Request(replayed, args, kwargs or None)
 
 
-def with_constant_stops(func: Any) -> tuple[Any, StopMode]:
-    """A function whose stopped values are those of its first call, and the mode that holds them."""
-    mode = StopMode(held=None)
+def torch_stops(function: Callable[[], Any]) -> list[str]:
+    """The lines at which a function calls code of torch that stops the gradient deliberately. Calls the function."""
+    mode = StopMode(holds_torch=True)
+    try:
+        mode.around(function)
+    except Exception:  # some code does not run in such a mode
+        return []
+    return list(mode.deliberate.values())
+
+
+def within(func: Any, mode: StopMode) -> Any:
+    """A function that is called in a mode."""
     if isinstance(func, nn.Module):
-        return _Within(func, mode.around), mode
+        return _Within(func, mode.around)
     call = callable_of(func)
 
     def held(*args: Any, **kwargs: Any) -> Any:
         return mode.around(lambda: call(*args, **kwargs))
 
     held.__name__ = title_of(func)
-    return held, mode
+    return held
 
 
 class _Within(Replica):
@@ -112,12 +121,14 @@ def refusal(call: Call) -> str:
 
 
 def run(call: Call, around: Around = plainly) -> Any:
-    """The result of one replay, from the recorded random state."""
+    """The result of one replay, from the recorded random state and buffers."""
     func = call.target if call.kind == MODULE else callable_of(call.target)
     args, kwargs = arguments_of(call, [t if isinstance(t, nn.Parameter) else t.clone() for t in _fresh(call)])
     with preserved_rng(), _autocast(call), torch.enable_grad():
         call.random.restore()
         _restore(call)
+        if call.state is not None:
+            call.state.restore()
         return around(lambda: func(*args, **kwargs))
 
 

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
+from gradvet.core import thresholds
 from gradvet.core.blame import CodeLine
 from gradvet.frontends.torch.blame import private
 from gradvet.frontends.torch.blame.recording import Call
 from gradvet.frontends.torch.blame.replaying import run, tensors_of
-from gradvet.frontends.torch.blame.sketches import Sketch
+from gradvet.frontends.torch.blame.sketches import checksum
 from gradvet.frontends.torch.blame.source_lines import calling_line, running_module
+from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.private import PUBLIC_ONLY, storage_reference
 
 
@@ -55,30 +57,38 @@ class _Writes(TorchFunctionMode):
 
 
 def overwritten_saved_tensors(call: Call) -> list[Write]:
-    """The lines that write to saved tensors of a model's call so that its gradient changes."""
+    """The lines that write to saved tensors of a model's call so that its gradient changes.
+
+    Every run of the model begins with the same state. A gradient changes if it differs from that of a run with copies
+    of the saved tensors, and two runs as they are do not differ as much.
+    """
     writes = _Writes()
-    packed: list[tuple[Tensor, Sketch, CodeLine | None, nn.Module | None, int]] = []
+    packed: list[tuple[Tensor, object, CodeLine | None, nn.Module | None, int]] = []
     changed: list[tuple[Tensor, CodeLine | None, nn.Module | None, int]] = []
 
     def pack(tensor: Tensor) -> int:
-        packed.append((tensor, Sketch.of(tensor), calling_line(), running_module(), len(writes.found)))
+        packed.append((tensor, checksum(tensor), calling_line(), running_module(), len(writes.found)))
         return len(packed) - 1
 
     def unpack(number: int) -> Tensor:
-        tensor, sketch, place, owner, start = packed[number]
-        if sketch != Sketch.of(tensor):
+        tensor, before, place, owner, start = packed[number]
+        if before != checksum(tensor):
             changed.append((tensor, place, owner, start))
         return tensor
 
-    with saved_tensors_hooks(pack, unpack):
-        outputs = run(call, lambda forward: _within(writes, forward))
-    as_they_are = _gradients(call, outputs)
+    with preserved_state(call.target, call.tensors):
+        with saved_tensors_hooks(pack, unpack):
+            outputs = run(call, lambda forward: _within(writes, forward))
+        as_they_are = _gradients(call, outputs)
     if not changed:
         return []
-    with saved_tensors_hooks(lambda tensor: tensor.clone(), lambda tensor: tensor):
-        outputs = run(call)
-    if _agree(as_they_are, _gradients(call, outputs)):
-        return []
+    with preserved_state(call.target, call.tensors):
+        again = _gradients(call, run(call))
+    with preserved_state(call.target, call.tensors):
+        with saved_tensors_hooks(lambda tensor: tensor.clone(), lambda tensor: tensor):
+            outputs = run(call)
+        if _agree(as_they_are, _gradients(call, outputs), again):
+            return []
     found: dict[str, Write] = {}
     for tensor, saved_at, saver, start in changed:
         memory = storage_reference(tensor)
@@ -139,14 +149,26 @@ def _gradients(call: Call, outputs: Any) -> Sequence[Tensor | None]:
     return torch.autograd.grad(live, sources, cotangents, allow_unused=True)
 
 
-def _agree(ones: Sequence[Tensor | None], others: Sequence[Tensor | None]) -> bool:
-    """Whether gradients are the same up to roundoff of another order of summation."""
-    for one, other in zip(ones, others, strict=True):
-        if (one is None) != (other is None):
-            return False
-        if one is not None and other is not None:
-            size = float(one.detach().abs().max()) if one.numel() else 0.0
-            gap = float((one - other).detach().abs().max()) if one.numel() else 0.0
-            if gap > torch.finfo(one.dtype).eps ** 0.5 * size:
+def _agree(
+    ones: Sequence[Tensor | None], others: Sequence[Tensor | None], again: Sequence[Tensor | None] | None = None
+) -> bool:
+    """Whether gradients are the same up to roundoff of another order of summation.
+
+    `again` are the first ones of another run: what they differ by is no disagreement.
+    """
+    peak = max((_size(one) for one in ones if one is not None), default=0.0)
+    for one, other, repeated in zip(ones, others, ones if again is None else again, strict=True):
+        if one is None or other is None or repeated is None:
+            if one is not other:
                 return False
+            continue
+        eps = torch.finfo(one.dtype).eps
+        # A gradient that is zero because its terms cancel consists of their roundoff.
+        allowed = max(eps**0.5 * _size(one), thresholds.ROUNDOFFS * eps * peak)
+        if _size(one - other) > max(allowed, thresholds.INTERVAL_WIDTH * _size(one - repeated)):
+            return False
     return True
+
+
+def _size(tensor: Tensor) -> float:
+    return float(tensor.detach().abs().max()) if tensor.numel() else 0.0

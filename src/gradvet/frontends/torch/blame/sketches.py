@@ -10,7 +10,10 @@ from torch import Tensor
 from gradvet.frontends.torch.layouts.strided import separate
 
 MAX_WEIGHTED = 2**20
-"""Number of elements from which the sum with weights is that of a part of the elements."""
+"""Number of elements from which the sum with weights is that of a part of the elements, or formed part by part."""
+
+WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers by their number of bytes."""
 
 
 def copied(tensor: Tensor) -> Tensor:
@@ -23,6 +26,26 @@ def copied(tensor: Tensor) -> Tensor:
             return copy
         strided = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
         return strided.copy_(tensor)
+
+
+def checksum(tensor: Tensor) -> tuple[object, ...]:
+    """Sums of the bits of a tensor, which are exact and the same in every order; they change with any value.
+
+    Two sums with different weights: numbers that change places show too.
+    """
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested or tensor.is_meta:
+        return (tensor.dtype,)
+    values = tensor.detach()
+    if values.is_complex():
+        values = torch.view_as_real(values.resolve_conj())
+    words = values.resolve_neg().contiguous().flatten().view(WORDS[values.element_size()])
+    total = weighted = 0
+    for start in range(0, words.numel(), MAX_WEIGHTED):
+        part = words[start : start + MAX_WEIGHTED].to(torch.int64)
+        # Cubes as weights; products and sums of 64 bits overflow in the same way everywhere.
+        weights = torch.arange(start + 1, start + part.numel() + 1, device=part.device).pow_(3)
+        total, weighted = total + int(part.sum()), weighted + int((part * weights).sum())
+    return tensor.shape, tensor.dtype, total, weighted
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,10 @@ from gradvet.core.blame import CodeLine
 FOREIGN = ("torch.", "gradvet.", "optree.", "contextlib.", "functools.")
 """Beginnings of the names of modules whose code is not the user's."""
 
+MACHINERY = ("gradvet.", "contextlib.", "torch.overrides.", "torch._tensor.", "torch.autograd.", "torch.utils.")
+"""Beginnings of the names of modules between the code that calls a function of torch, or opens a context, and a mode.
+"""
+
 TORCH_FOLDER = str(Path(torch.__file__).parent)
 
 
@@ -33,6 +37,14 @@ def calling_line() -> CodeLine | None:
     while frame is not None and _is_hidden(frame):
         frame = frame.f_back
     return None if frame is None else _line(frame.f_code.co_filename, frame.f_lineno)
+
+
+def running_code() -> str:
+    """The name of the Python module whose code is running, torch's machinery of modes and contexts left out."""
+    frame = inspect.currentframe()
+    while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith(MACHINERY):
+        frame = frame.f_back
+    return "" if frame is None else str(frame.f_globals.get("__name__"))
 
 
 def _is_hidden(frame: FrameType) -> bool:

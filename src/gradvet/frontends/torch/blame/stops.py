@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,13 @@ from torch.overrides import TorchFunctionMode
 from gradvet.core.blame import CodeLine
 from gradvet.frontends.torch.arguments import ArgumentTree, map_tensors
 from gradvet.frontends.torch.blame import private
-from gradvet.frontends.torch.blame.source_lines import calling_line, definition, is_foreign, running_module
+from gradvet.frontends.torch.blame.source_lines import (
+    calling_line,
+    definition,
+    is_foreign,
+    running_code,
+    running_module,
+)
 
 HOOKING = ("register_hook", "register_post_accumulate_grad_hook")
 NUMBERS = ("item", "tolist", "__float__", "__array__", "numpy")
@@ -28,6 +34,10 @@ GRAD_MODE = ("_set_grad_enabled", "set_grad_enabled")
 VALUELESS_ENDS, VALUELESS_STARTS = ("_like",), ("new_",)
 """Names of functions that read shape and format of a tensor, not its values."""
 
+
+DELIBERATE = {"no_grad": ("torch.nn.",), "detach": ("torch.nn.", "torch.distributions.")}
+"""Stops in torch's own code that are part of a method, by kind: the vectors of spectral norm, straight-through
+estimators. `sample` of a distribution, which is under no_grad as well, is none: users choose it or `rsample`."""
 
 Key = tuple[str, str]
 """The line and the name of a stop."""
@@ -57,15 +67,21 @@ class StopMode(TorchFunctionMode):
     """Between the user's code and torch's functions, outside the code of Functions.
 
     `released` are the keys at which the gradient flows; `held` those at which values are the ones of the first call,
-    or None for all of them.
+    or None for all of them. `holds_torch` holds the deliberate stops of torch's own code alone.
     """
 
     released: frozenset[Key] = frozenset()
     held: frozenset[Key] | None = frozenset()
+    holds_torch: bool = False
+    surrogates: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
+    """Functions by class of `autograd.Function`: values of the class vary as those of its function do."""
     found: dict[Key, Candidate] = field(default_factory=dict)
+    deliberate: dict[Key, str] = field(default_factory=dict)
+    """The lines that call the code of torch whose deliberate stops were held."""
     _values: dict[tuple[str, str, int], Any] = field(default_factory=dict)
     _counts: Counter[Key] = field(default_factory=Counter)
     _region: CodeLine | None = None
+    _region_code: str = ""
     _is_first: bool = True
     _depth: int = 0
 
@@ -88,11 +104,25 @@ class StopMode(TorchFunctionMode):
         return [f"{c.place} {c.place.code}".strip() for c in self.found.values() if c.can_hold]
 
     def _applied(self, cls: type, args: Any, kwargs: Any, apply: Callable[..., Any]) -> Any:
+        surrogate = self.surrogates.get(cls)
         self._depth += 1
         try:
-            return apply(*args, **kwargs)
+            result = apply(*args, **kwargs)
+            return result if surrogate is None else self._varied(cls, surrogate, args, kwargs, result)
         finally:
             self._depth -= 1
+
+    def _varied(self, cls: type, surrogate: Callable[..., Any], args: Any, kwargs: Any, result: Tensor) -> Tensor:
+        """The value of the first call plus the change of the surrogate since then, with the derivative of the class."""
+        with torch.no_grad():
+            now = surrogate(*args, **kwargs)
+        key = ("", cls.__qualname__, self._counts["", cls.__qualname__])
+        self._counts[key[:2]] += 1
+        if self._is_first:
+            self._values[key] = (result.detach() - now).clone()
+        if key not in self._values:
+            return result
+        return torch.add(result, (self._values[key].to(now.dtype) + now - result).detach())
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -100,18 +130,33 @@ class StopMode(TorchFunctionMode):
         if self._depth or name == "grad":
             return func(*args, **kwargs)
         if name in GRAD_MODE and args:
-            self._region = None if args[0] else calling_line()
+            self._region, self._region_code = (None, "") if args[0] else (calling_line(), running_code())
             return func(*args, **kwargs)
         if name in HOOKING:
             return self._hooked(func, name, args, kwargs)
-        needs_grad = any(tensor.requires_grad for tensor in _tensors((args, kwargs)))
-        if not needs_grad or is_valueless(name):
+        if name == "gumbel_softmax":
+            return self._sampled(func, args, kwargs)
+        if is_valueless(name):
             return func(*args, **kwargs)
+        if not any(tensor.requires_grad for tensor in _tensors((args, kwargs))):
+            result = func(*args, **kwargs)
+            # Counted as well: of a parameter that is a constant for once, the values are not those of the next one.
+            return self._kept(name, result) if self._holds and self._may_stop(name) else result
         if self.released and (line := self._line(name)) is not None and (str(line), self._kind(name)) in self.released:
             return self._released(func, name, args, kwargs)
         was_attached = bool(args) and isinstance(args[0], Tensor) and args[0].requires_grad
         result = func(*args, **kwargs)
         return result if self._goes_on(name, args, result, was_attached) else self._stopped(name, args, result)
+
+    def _sampled(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """`gumbel_softmax`, whose code the mode does not see: with hard=True the rounding is stopped."""
+        words = {**dict(zip(("logits", "tau", "hard"), args, strict=False)), **kwargs}
+        if not words.get("hard"):
+            return func(*args, **kwargs)
+        soft = func(**{**words, "hard": False})
+        dim = words.get("dim", -1)
+        rounded = torch.zeros_like(soft).scatter_(dim, soft.argmax(dim, keepdim=True), 1.0)
+        return soft + self._stopped("detach", (soft,), (rounded - soft).detach(), "torch.nn.functional")
 
     def _goes_on(self, name: str, args: Any, result: Any, was_attached: bool) -> bool:
         """Whether the gradient flows through the result, or there is none to flow."""
@@ -124,7 +169,7 @@ class StopMode(TorchFunctionMode):
         numeric = [tensor for tensor in _tensors(result) if tensor.is_floating_point() or tensor.is_complex()]
         return not numeric or any(tensor.requires_grad for tensor in numeric)
 
-    def _stopped(self, name: str, args: Any, result: Any) -> Any:
+    def _stopped(self, name: str, args: Any, result: Any, code: str = "") -> Any:
         line = self._line(name)
         if line is None:
             return result
@@ -134,16 +179,33 @@ class StopMode(TorchFunctionMode):
             can_hold = name != "data" and not _is_in_place(name)
             self.found[key] = Candidate(line, kind, _sentence(kind, name), running_module(), can_hold=can_hold)
         is_held = self.held is None or key in self.held
+        if self.holds_torch and self._is_deliberate(kind, code):
+            is_held = True
+            self.deliberate[key] = f"{line} {line.code}".strip()
         if not is_held or key not in self.found or not self.found[key].can_hold:
+            if self._holds and self._may_stop(name):
+                self._counts[key] += 1
             return result
+        if not self._is_first:
+            return self._kept(name, result)
+        self._values[(*key, self._counts[key])] = map_tensors(lambda tensor: tensor.detach().clone(), result)
+        self._counts[key] += 1
+        return result
+
+    @property
+    def _holds(self) -> bool:
+        return self.holds_torch or self.held is None or bool(self.held)
+
+    def _may_stop(self, name: str) -> bool:
+        return name in ("detach", *NUMBERS) or not torch.is_grad_enabled()
+
+    def _kept(self, name: str, result: Any) -> Any:
+        """The value of the first call in place of a result; the result where none was kept."""
+        key = (str(self._line(name)), self._kind(name))
         number = self._counts[key]
         self._counts[key] += 1
-        if self._is_first:
-            self._values[(*key, number)] = map_tensors(lambda tensor: tensor.detach().clone(), result)
-            return result
-        if (*key, number) not in self._values:
-            return result
-        return _in_format_of(result, self._values[(*key, number)])
+        kept = None if self._is_first else self._values.get((*key, number))
+        return result if kept is None else _in_format_of(result, kept)
 
     def _released(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """The result with its gradient."""
@@ -162,6 +224,10 @@ class StopMode(TorchFunctionMode):
         if line is not None and (str(line), name) in self.released:
             return func(args[0], lambda gradient: None)
         return func(*args, **kwargs)
+
+    def _is_deliberate(self, kind: str, code: str) -> bool:
+        found = code or (self._region_code if kind == "no_grad" else running_code())
+        return f"{found}.".startswith(DELIBERATE.get(kind, ("?",)))
 
     def _line(self, name: str) -> CodeLine | None:
         """The line that stops the gradient: of the `with` statement under no_grad, of the call otherwise."""

@@ -13,13 +13,11 @@ from torch import Tensor
 
 from gradvet.core.spaces import Coordinates
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.coordinates import Dense
 from gradvet.frontends.torch.layouts.mkldnn import Mkldnn
-from gradvet.frontends.torch.layouts.perturbation import perturbation_of
 from gradvet.frontends.torch.layouts.sparse import Copies, Sparse
 from gradvet.frontends.torch.layouts.sparse_coordinates import Pattern, SparseCoordinates
 from gradvet.frontends.torch.layouts.sparse_storage import IN_BLOCKS, is_sparse, materialised, storage_of, unspecified
-from gradvet.frontends.torch.layouts.strided import Strided
+from gradvet.frontends.torch.layouts.strided import Dense, Strided, perturbation_of
 
 __all__ = [
     "Layout",

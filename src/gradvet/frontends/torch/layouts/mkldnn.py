@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.coordinates import Dense
-from gradvet.frontends.torch.layouts.strided import coarseness
+from gradvet.frontends.torch.layouts.strided import Dense, coarseness
 
 
 class Mkldnn:

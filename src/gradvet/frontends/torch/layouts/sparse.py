@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
 from gradvet.frontends.torch.layouts.sparse_coordinates import MaskedSparseCoordinates, Pattern, SparseCoordinates
 from gradvet.frontends.torch.layouts.sparse_storage import materialised, storage_of
-from gradvet.frontends.torch.layouts.strided import coarseness, separate
+from gradvet.frontends.torch.layouts.strided import coarseness, dual_of, separate
 
 Copies = dict[int, Tensor]
 """Materialised copies by the identity of the tensors: one that is passed twice is perturbed in both places."""
@@ -65,11 +64,7 @@ class Sparse:
         return self._rounding / step
 
     def dual(self, tangent: Tensor | None) -> Tensor:
-        primal: Tensor = self.tensor.detach()
-        if tangent is None:
-            return primal
-        dual: Tensor = forward_ad.make_dual(primal, tangent)
-        return dual
+        return dual_of(self.tensor.detach(), tangent)
 
     def misfits(self, gradient: Any) -> list[tuple[str, str, str]]:
         found, expected = _attributes(gradient), _attributes(self.tensor)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradvet.frontends.torch.coordinates import WORKING_DTYPE, Dense
 from gradvet.frontends.torch.layouts.sparse_storage import is_sparse, storage_of
+from gradvet.frontends.torch.layouts.strided import WORKING_DTYPE, Dense
 
 
 class Pattern:

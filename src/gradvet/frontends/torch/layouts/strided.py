@@ -1,14 +1,94 @@
-"""Strided tensors and tensor-like objects: perturbed in place, so that captured references see it."""
+"""Strided tensors and tensor-like objects: their real coordinates, and how one or several of them are perturbed.
+
+A real number has one coordinate, a complex number two (real, imaginary). Tensors are perturbed in place, so that
+captured references see it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeGuard
 
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
-from gradvet.frontends.torch.coordinates import Dense
+from gradvet.core.problem import Move
+from gradvet.core.spaces import Coordinates
+from gradvet.frontends.torch import private
+
+WORKING_DTYPE = torch.float64
+"""The dtype of every vector that the engine sees."""
+
+
+def is_working_tensor(value: Any) -> TypeGuard[Tensor]:
+    """Whether it is a strided tensor of the working dtype and of no subclass."""
+    return type(value) is Tensor and value.dtype is WORKING_DTYPE and value.layout is torch.strided
+
+
+class Dense:
+    """The numbers of a tensor in the order of its indices; complex numbers as (real, imaginary) side by side.
+
+    `home` is the device of the vectors, so that leaves on several devices fit into one vector.
+    """
+
+    __slots__ = ("_flat", "device", "dtype", "home", "is_plain", "parts", "shape", "size")
+
+    def __init__(self, shape: torch.Size, dtype: torch.dtype, device: torch.device, home: torch.device) -> None:
+        self.shape, self.dtype, self.device, self.home = shape, dtype, device, home
+        self.parts = 2 if dtype.is_complex else 1
+        self.size = math.prod(shape) * self.parts
+        self.is_plain = dtype is WORKING_DTYPE and device == home
+        self._flat = self.is_plain and len(shape) == 1
+
+    def flatten(self, value: Any) -> Tensor:
+        if self.is_plain and is_working_tensor(value):
+            return value.detach() if self._flat else value.detach().flatten()
+        tensor = _tensor(value)
+        if tensor.layout is not torch.strided:
+            tensor = tensor.to_dense()
+        if self.parts == 2:
+            tensor = torch.view_as_real(tensor.to(torch.complex128).resolve_conj())
+        elif tensor.is_complex():
+            tensor = tensor.real
+        return tensor.reshape(-1).to(self.home, WORKING_DTYPE)
+
+    def unflatten(self, vector: Tensor) -> Tensor:
+        # A fresh tensor, no view: forward mode treats views otherwise, and crashes on a misaligned complex one.
+        if self.is_plain:
+            return vector.clone() if self._flat else vector.view(self.shape).clone()
+        if self.parts == 2:
+            pairs = vector.clone().view(*self.shape, 2)
+            return torch.view_as_complex(pairs).to(self.device, self.dtype, copy=True)
+        return vector.view(self.shape).to(self.device, self.dtype, copy=True)
+
+    def shaped(self, vector: Tensor) -> Tensor:
+        """The same, perhaps in the memory of the vector: for reading only."""
+        if self._flat:
+            return vector
+        return vector.view(self.shape) if self.is_plain else self.unflatten(vector)
+
+    def unflatten_rows(self, matrix: Tensor) -> Tensor:
+        """A value for each row, stacked along a first axis, in their own storage."""
+        matrix = matrix.clone().to(self.device).view(len(matrix), *self.shape, *([2] if self.parts == 2 else []))
+        return (torch.view_as_complex(matrix) if self.parts == 2 else matrix).to(self.dtype)
+
+    def label(self, index: int) -> str:
+        number, part = divmod(index, self.parts)
+        indices = []
+        for length in reversed(self.shape):
+            number, position = divmod(number, length)
+            indices.append(position)
+        place = str(indices[::-1]) if self.shape else ""
+        return place + (".real", ".imag")[part] if self.parts == 2 else place
+
+
+def _tensor(value: Any) -> Tensor:
+    """A tensor with the numbers of a tensor-like value."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    return torch.tensor(value.data.tolist(), dtype=value.dtype, device="cpu")
 
 
 class Strided:
@@ -71,11 +151,7 @@ class Strided:
         return self._rounding / step
 
     def dual(self, tangent: Tensor | None) -> Tensor:
-        primal: Tensor = self.tensor.detach()
-        if tangent is None:
-            return primal
-        dual: Tensor = forward_ad.make_dual(primal, tangent)
-        return dual
+        return dual_of(self.tensor.detach(), tangent)
 
     def misfits(self, gradient: Any) -> list[tuple[str, str, str]]:
         if not isinstance(gradient, Tensor) or not isinstance(self.tensor, Tensor):
@@ -87,6 +163,12 @@ class Strided:
             return []
         names = ("layout", "dtype", "device", "shape")
         return [(name, str(a), str(b)) for name, a, b in zip(names, found, expected, strict=True) if a != b]
+
+
+def dual_of(primal: Tensor, tangent: Tensor | None) -> Tensor:
+    """The dual number of a primal and its tangent; without a tangent the primal itself."""
+    dual: Tensor = primal if tangent is None else forward_ad.make_dual(primal, tangent)
+    return dual
 
 
 def same_numbers(one: Tensor, other: Tensor) -> bool:
@@ -112,3 +194,128 @@ def separate(size: tuple[int, ...], strides: tuple[int, ...]) -> bool:
                 return False
             reach += step * (length - 1)
     return True
+
+
+# All inputs of a problem.
+
+
+class Perturbable(Protocol):
+    """The part of a layout that perturbation needs."""
+
+    @property
+    def coordinates(self) -> Coordinates: ...
+    def rounded(self, displacement: Tensor) -> tuple[Any, Tensor]: ...
+    def place(self, displacement: Any, scale: float) -> Any: ...
+    def restore(self) -> None: ...
+
+
+class SinglePerturbation:
+    """A single strided tensor of the working dtype."""
+
+    def __init__(self, layout: Strided) -> None:
+        self._tensor, self._base = layout.tensor, layout.base
+        self._shaped = layout.coordinates.shaped
+        self._is_perturbed = False
+        self.extent = _length(self._base.flatten())
+
+    def move(self, displacement: Tensor) -> Move:
+        part = (self._base + self._shaped(displacement)).sub_(self._base)
+        return Move([part], part.flatten())
+
+    def place(self, move: Move, scale: float) -> None:
+        """Perturb the tensor; the function is called with it."""
+        self._is_perturbed = True
+        torch.add(self._base, move.parts[0], alpha=scale, out=self._tensor.data)
+
+    def restore(self) -> None:
+        if self._is_perturbed:
+            self._tensor.data.copy_(self._base)
+            self._is_perturbed = False
+
+    def gathered(self, gradients: Sequence[Any]) -> Tensor | None:
+        """Gradients as one vector in its own memory; None if they are not strided tensors of the working dtype."""
+        (gradient,) = gradients
+        if not is_working_tensor(gradient):
+            return None
+        vector: Tensor = gradient.clone() if gradient.dim() == 1 else gradient.flatten().clone()
+        return vector
+
+
+class GenericPerturbation:
+    """Inputs of any layout and dtype."""
+
+    extent = math.inf
+
+    def __init__(self, layouts: Sequence[Perturbable]) -> None:
+        self._layouts = layouts
+        self._sizes = [layout.coordinates.size for layout in layouts]
+
+    def move(self, displacement: Tensor) -> Move:
+        pieces = displacement.split(self._sizes)
+        rounded = [layout.rounded(piece) for layout, piece in zip(self._layouts, pieces, strict=True)]
+        return Move([part for part, _ in rounded], torch.cat([vector for _, vector in rounded]))
+
+    def place(self, move: Move, scale: float) -> Sequence[Any]:
+        """Perturb the inputs; the function is called with those that are returned."""
+        self.restore()
+        return [layout.place(part, scale) for layout, part in zip(self._layouts, move.parts, strict=True)]
+
+    def restore(self) -> None:
+        for layout in self._layouts:
+            layout.restore()
+
+    def gathered(self, gradients: Sequence[Any]) -> None:
+        """Their layouts and dtypes may differ."""
+
+
+class ForeachPerturbation:
+    """Several strided tensors of the working dtype, with one call of torch for all of them."""
+
+    def __init__(self, layouts: Sequence[Strided]) -> None:
+        self._tensors = [layout.tensor for layout in layouts]
+        self._bases = [layout.base for layout in layouts]
+        self._base: Tensor = private.flatten_tensors(self._bases)
+        self._is_perturbed = False
+        self.extent = _length(self._base)
+
+    def move(self, displacement: Tensor) -> Move:
+        vector = (self._base + displacement).sub_(self._base)
+        return Move(private.unflatten_vector(vector, self._bases), vector)
+
+    def place(self, move: Move, scale: float) -> None:
+        """Perturb the tensors; the function is called with them."""
+        self.restore()
+        self._is_perturbed = True
+        # In turn: if a tensor is passed twice, both displacements count.
+        private.add_in_turn([tensor.data for tensor in self._tensors], move.parts, scale)
+
+    def restore(self) -> None:
+        if self._is_perturbed:
+            private.copy_in_turn([tensor.data for tensor in self._tensors], self._bases)
+            self._is_perturbed = False
+
+    def gathered(self, gradients: Sequence[Any]) -> Tensor | None:
+        if all(map(is_working_tensor, gradients)):
+            return private.flatten_tensors(gradients)
+        return None
+
+
+def perturbation_of(
+    layouts: Sequence[Perturbable],
+) -> SinglePerturbation | GenericPerturbation | ForeachPerturbation:
+    """The fastest perturbation for these layouts. No number of the inputs exceeds its `extent`."""
+    working = [layout for layout in layouts if isinstance(layout, Strided) and _is_working(layout)]
+    # On other devices than the CPU additions may overlap; infinite numbers need the generic way.
+    if len(working) == len(layouts) and (len(working) == 1 or all(layout.base.is_cpu for layout in working)):
+        perturbation = SinglePerturbation(working[0]) if len(working) == 1 else ForeachPerturbation(working)
+        if perturbation.extent < math.inf:
+            return perturbation
+    return GenericPerturbation(layouts)
+
+
+def _is_working(layout: Strided) -> bool:
+    return is_working_tensor(layout.base) and not layout.tensor.is_neg()
+
+
+def _length(vector: Tensor) -> float:
+    return math.sqrt(float(vector @ vector))

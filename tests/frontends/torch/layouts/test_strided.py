@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradvet.frontends.torch.layouts import layouts_of, perturbation_of
-from gradvet.frontends.torch.layouts.perturbation import ForeachPerturbation, GenericPerturbation, SinglePerturbation
+from gradvet.frontends.torch.layouts.strided import ForeachPerturbation, GenericPerturbation, SinglePerturbation
 
 CPU = torch.device("cpu")
 

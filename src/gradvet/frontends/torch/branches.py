@@ -1,0 +1,299 @@
+"""Branches of a function: which side of a kink each element takes, and which element a maximum selects.
+
+Roundoff may put an element on the other side of a kink in a wider format. Both gradients are right then, those of
+different smooth pieces. So the sides taken in one precision are recorded operator by operator, in the forward and in
+the backward pass, and taken again in the other: an element next to a kink is moved over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gradvet.core import thresholds
+from gradvet.frontends.torch import private
+from gradvet.frontends.torch.double_precision import DoublePrecision
+
+if TYPE_CHECKING:
+    from gradvet.frontends.torch.problem import TorchProblem
+
+OTHER = ("other",)
+BREAKPOINTS: Mapping[str, tuple[float | str, ...]] = {
+    **dict.fromkeys(("gt", "ge", "lt", "le", "eq", "ne", "maximum", "minimum", "fmax", "fmin"), OTHER),
+    **dict.fromkeys(("relu", "abs", "sign", "sgn", "heaviside", "leaky_relu", "elu", "rrelu_with_noise"), (0.0,)),
+    **dict.fromkeys(("leaky_relu_backward", "elu_backward", "rrelu_with_noise_backward"), (0.0,)),
+    **dict.fromkeys(("_prelu_kernel", "_prelu_kernel_backward"), (0.0,)),
+    **dict.fromkeys(("threshold", "threshold_backward"), ("threshold",)),
+    **dict.fromkeys(("hardtanh", "hardtanh_backward"), ("min_val", "max_val")),
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), ("min", "max")),
+    **dict.fromkeys(("hardswish", "hardswish_backward", "hardsigmoid", "hardsigmoid_backward"), (-3.0, 3.0)),
+    **dict.fromkeys(("softshrink", "softshrink_backward", "hardshrink", "hardshrink_backward"), ("lambd", "-lambd")),
+}
+"""Operators that act on each element alone: where the formula changes, as numbers or names of arguments."""
+
+SELECTIONS: Mapping[str, int] = {
+    **dict.fromkeys(("max", "min", "sort", "topk", "kthvalue", "median", "nanmedian", "mode", "cummax", "cummin"), 0),
+    **dict.fromkeys(("max_pool2d_with_indices", "adaptive_max_pool2d", "fractional_max_pool2d"), 2),
+    **dict.fromkeys(("max_pool3d_with_indices", "adaptive_max_pool3d", "fractional_max_pool3d"), 3),
+}
+"""Operators that return selected elements and their indices: number of the last axes that an index counts through; 0:
+the axis that is an argument."""
+
+POSITIONS = ("argmax", "argmin")
+"""Operators that return the index of an element alone."""
+
+STAIRS = ("floor", "ceil", "round", "trunc", "bucketize", "floor_divide", "_to_copy")
+"""Operators whose result is constant but for jumps, conversions to integers included."""
+
+NAMES = frozenset((*BREAKPOINTS, *SELECTIONS, *POSITIONS, *STAIRS))
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The call of an operator with branches."""
+
+    operator: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    base: str
+    """The operator's name without namespace, overload and the mark of writing in place."""
+
+    @property
+    def subject(self) -> Any:
+        """The tensor that has branches."""
+        return self.argument("self_or_result" if self.base == "elu_backward" else "self")
+
+    @property
+    def kind(self) -> tuple[str, torch.Size]:
+        return str(self.operator), self.subject.shape
+
+    def argument(self, name: str) -> Any:
+        for position, argument in enumerate(private.schema_of(self.operator).arguments):
+            if argument.name == name:
+                default = argument.default_value
+                return self.args[position] if position < len(self.args) else self.kwargs.get(name, default)
+        return None
+
+    def with_subject(self, tensor: Tensor) -> _Call:
+        own = self.subject
+        if private.schema_of(self.operator).arguments[0].alias_info is not None:  # it writes in place
+            own.copy_(tensor)
+            return self
+        args = tuple(tensor if value is own else value for value in self.args)
+        return replace(self, args=args, kwargs={k: tensor if v is own else v for k, v in self.kwargs.items()})
+
+    def breakpoints(self) -> Iterator[Any]:
+        for point in BREAKPOINTS[self.base]:
+            if not isinstance(point, str):
+                yield point
+            elif (value := self.argument(point.removeprefix("-"))) is not None:
+                yield -value if point.startswith("-") else value
+
+    def run(self) -> Any:
+        return self.operator(*self.args, **self.kwargs)
+
+
+@dataclass(slots=True)
+class Branches:
+    """The branches that one pass of a function took, and how many another precision would have taken otherwise."""
+
+    eps: float
+    """The eps of the format in which they were recorded."""
+    count: int = 0
+    """Number of recorded elements."""
+    changed: int = 0
+    """Largest number of elements that were moved over a kink in a pass that took the recorded branches."""
+    _moved: int = 0
+    _records: dict[tuple[str, torch.Size], list[Any]] = field(default_factory=dict)
+    _next: dict[tuple[str, torch.Size], int] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        self._records.clear()
+        self.count = 0
+
+    def restart(self) -> None:
+        """Begin another pass with the recorded branches."""
+        self._next.clear()
+        self._moved = 0
+
+    def record(self, call: _Call) -> Any:
+        if call.base in BREAKPOINTS:
+            kept: Any = [_sides(call.subject, point) for point in call.breakpoints()]
+            result = call.run()
+        elif call.base in STAIRS:
+            kept = call.subject.clone()
+            result = call.run()
+        else:
+            result = call.run()
+            kept = result[1] if call.base in SELECTIONS else result
+        self._records.setdefault(call.kind, []).append(kept)
+        self.count += call.subject.numel()
+        return result
+
+    def take(self, call: _Call) -> Any:
+        """The operator's result on the recorded branches; as it is where nothing was recorded."""
+        number = self._next.get(call.kind, 0)
+        self._next[call.kind] = number + 1
+        records = self._records.get(call.kind, ())
+        if number >= len(records):
+            return call.run()
+        if call.base in BREAKPOINTS:
+            return self._on_sides(call, records[number])
+        if call.base in STAIRS:
+            return self._on_stairs(call, records[number])
+        return self._selected(call, records[number])
+
+    def _within(self, distance: Tensor, x: Tensor) -> Tensor:
+        """Whether roundoff inside a function explains these distances between elements of a tensor."""
+        allowed: Tensor = self.eps**thresholds.PRECISION_SCALE_POWER * x[torch.isfinite(x)].square().mean().sqrt()
+        return distance <= allowed
+
+    def _count(self, moved: Tensor) -> None:
+        self._moved += int(torch.count_nonzero(moved))
+        self.changed = max(self.changed, self._moved)
+
+    def _on_sides(self, call: _Call, sides: Sequence[Tensor]) -> Any:
+        x = call.subject
+        for point, side in zip(call.breakpoints(), sides, strict=True):
+            differs = _sides(x, point) != side
+            if not bool(differs.any()):
+                continue
+            distance = (x - point).abs()
+            differs &= self._within(distance, x)
+            self._count(differs)
+            # The mirror image of an element, or the breakpoint itself; one on it moves by the least number.
+            tiny = torch.finfo(x.dtype).eps * (1.0 + torch.as_tensor(point, device=x.device).abs())
+            x = torch.where(differs, point + side * torch.maximum(distance, tiny.to(x)), x)
+        return (call if x is call.subject else call.with_subject(x)).run()
+
+    def _on_stairs(self, call: _Call, narrow: Tensor) -> Any:
+        x = call.subject
+        moved = torch.where(self._within((x - narrow).abs(), x), narrow.to(x), x)
+        as_it_is, result = call.run(), call.with_subject(moved).run()
+        self._count(as_it_is != result)
+        return result
+
+    def _selected(self, call: _Call, indices: Tensor) -> Any:
+        result, x = call.run(), call.subject
+        own = result[1] if call.base in SELECTIONS else result
+        if own.shape != indices.shape or torch.equal(own, indices):
+            return result
+        here, there = (_gathered(call, x, index) for index in (own, indices))
+        allowed = (own != indices) & self._within((here - there).abs(), x)
+        self._count(allowed)
+        chosen = torch.where(allowed, indices, own)
+        return (_gathered(call, x, chosen), chosen) if call.base in SELECTIONS else chosen
+
+
+def _sides(x: Tensor, point: Any) -> Tensor:
+    """1 above a breakpoint, -1 below, 0 at it and for NaN."""
+    above = (x > point).to(torch.int8)
+    return torch.sub(above, (x < point).to(torch.int8))
+
+
+def _gathered(call: _Call, x: Tensor, indices: Tensor) -> Tensor:
+    """The elements of a tensor that a selection with these indices has."""
+    axes = SELECTIONS.get(call.base, 0)
+    if axes:
+        return x.flatten(-axes).gather(-1, indices.flatten(-axes)).view(indices.shape)
+    dim = call.argument("dim")
+    if dim is None or not x.dim():
+        return x.flatten()[indices]
+    if indices.dim() < x.dim():
+        return x.gather(dim, indices.unsqueeze(dim)).squeeze(dim)
+    return x.gather(dim, indices)
+
+
+def _branching(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Call | None:
+    """The call of an operator whose result depends on branches of real numbers; None for other operators."""
+    base = private.schema_of(operator).name.removeprefix("aten::").removesuffix("_")
+    if base not in NAMES:
+        return None
+    call = _Call(operator, tuple(args), kwargs, base)
+    subject = call.subject
+    if not isinstance(subject, Tensor) or not subject.is_floating_point() or subject.layout is not torch.strided:
+        return None
+    if not subject.numel() or (base in SELECTIONS and len(private.schema_of(operator).returns) < 2):
+        return None
+    if base == "_to_copy" and (kwargs.get("dtype") or subject.dtype).is_floating_point:
+        return None
+    return call
+
+
+class BranchMode:
+    """Runs a function and its derivatives with a record of branches, which it fills or takes."""
+
+    def __init__(self, branches: Branches, double: DoublePrecision | None, *, takes: bool) -> None:
+        self._branches, self._double, self._takes = branches, double, takes
+        self._mode = private.operator_mode(self._run)
+        self._depth = 0
+
+    @property
+    def is_available(self) -> bool:
+        return self._mode is not None
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, called in the mode: each call begins a pass."""
+
+        def with_branches(*values: Any) -> Any:
+            self._branches.restart() if self._takes else self._branches.clear()
+            with self._entered():
+                return function(*values)
+
+        return with_branches
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Enter the mode, unless it is entered already, and that of double precision."""
+        with self._entered(), self._double.active() if self._double else nullcontext():
+            yield
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        if self._depth or self._mode is None:
+            yield
+            return
+        self._depth += 1
+        try:
+            with self._mode:
+                yield
+        finally:
+            self._depth -= 1
+
+    def _run(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        body = private.operator_body(operator)
+        if body is not None:
+            with self._mode:  # type: ignore[union-attr]
+                return body(*args, **kwargs)
+        call = _branching(operator, args, kwargs)
+        if call is None:
+            return operator(*args, **kwargs)
+        return self._branches.take(call) if self._takes else self._branches.record(call)
+
+
+def on_same_branches(
+    problem: TorchProblem, reference: TorchProblem, seed: int
+) -> tuple[TorchProblem, TorchProblem, Branches] | None:
+    """A problem and its reference such that a pass of the reference takes the branches of the last pass of the problem.
+
+    Calls both functions. None if operators cannot be intercepted.
+    """
+    branches = Branches(problem.eps)
+    found = []
+    for own, takes in ((problem, False), (reference, True)):
+        double = own.binding.double
+        mode = BranchMode(branches, double if isinstance(double, DoublePrecision) else None, takes=takes)
+        if not mode.is_available:
+            return None
+        binding = replace(own.binding, function=mode.around(own.binding.function), double=mode, isolates_passes=True)
+        made = own.rebound(binding, seed).with_eps(own.eps)
+        # Every backward pass makes its own graph: that of the first call is not kept.
+        made.outputs = [output.detach() for output in made.outputs]
+        made.differentiable_outputs = tuple([made.outputs[leaf.position] for leaf in made.codomain.leaves])
+        found.append(made)
+    return found[0], found[1], branches

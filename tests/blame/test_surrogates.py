@@ -1,0 +1,89 @@
+"""Derivatives that are those of another function on purpose: named by the user, per class of `autograd.Function`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gradvet
+from gradvet.core.results import Verdict
+from gradvet.errors import InvalidProblemError
+
+
+class Spike(torch.autograd.Function):
+    """A step with the derivative of a sigmoid."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return (x > 0.0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(4.0 * x)
+        return grad_output * 4.0 * s * (1.0 - s)
+
+
+class Spiking(nn.Module):
+    """Neurons over three steps of time: the potential falls where there was a spike."""
+
+    def __init__(self, leak: Callable[[Tensor], Tensor] = lambda x: 0.9 * x) -> None:
+        super().__init__()
+        self.first, self.second, self.leak = nn.Linear(6, 10), nn.Linear(10, 3), leak
+
+    def forward(self, x: Tensor) -> Tensor:
+        potential, out = self.first(x), torch.zeros(())
+        for _ in range(3):
+            spikes = Spike.apply(potential - 0.5)
+            potential, out = self.leak(potential) + self.first(x) - 0.5 * spikes, out + self.second(spikes)
+        return out
+
+
+def surrogate(x: Tensor) -> Tensor:
+    return torch.sigmoid(4.0 * x)
+
+
+def other(x: Tensor) -> Tensor:
+    return torch.sigmoid(5.0 * x)
+
+
+def model(*leak: Callable[[Tensor], Tensor]) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    return Spiking(*leak), torch.randn(4, 6)
+
+
+def test_model_passes_with_the_surrogate_of_a_function_inside() -> None:
+    report = gradvet.check(*model(), surrogate={Spike: surrogate}, seed=1)
+    assert report.verdict is Verdict.PASS, str(report)
+    assert any("surrogates: Spike" in note for note in report.notes)
+    blamed = gradvet.blame(*model(), surrogate={Spike: surrogate}, seed=1)
+    assert blamed.verdict is Verdict.PASS, str(blamed)
+
+
+def test_wrong_surrogate_fails_and_the_function_is_blamed() -> None:
+    assert gradvet.check(*model(), surrogate={Spike: other}, seed=1).failures
+    culprit = gradvet.blame(*model(), surrogate={Spike: other}, seed=1).culprit
+    assert culprit is not None
+    assert "Spike" in culprit.what
+    assert "pass surrogate=" not in culprit.cause
+
+
+def test_stop_beside_a_surrogate_fails() -> None:
+    report = gradvet.check(*model(lambda x: 0.9 * x.detach()), surrogate={Spike: surrogate}, seed=1)
+    assert report.failures
+
+
+def test_finding_says_that_the_derivative_is_that_of_a_surrogate() -> None:
+    culprit = gradvet.blame(*model(), seed=1).culprit
+    assert culprit is not None
+    assert "surrogate={Spike: function}" in culprit.cause
+
+
+def test_mapping_of_anything_else_is_refused() -> None:
+    with pytest.raises(InvalidProblemError, match=r"subclasses of autograd\.Function"):
+        gradvet.check(*model(), surrogate={"Spike": surrogate})

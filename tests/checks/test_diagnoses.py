@@ -1,0 +1,251 @@
+"""Ordinary mistakes in a backward: the report says what is true of each, and which inputs and outputs are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import gradvet
+from gradvet.checks.jacobian import BUILTIN_RULES, TORCH_TO_BLAME
+from gradvet.reports.ledger_table import ledger_lines
+from tests.functions import with_vjp
+
+
+class Mistake(NamedTuple):
+    func: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    words: str
+    """Part of the advice."""
+    tensors: Mapping[str, str] = MappingProxyType({})
+    """What the table says of inputs and outputs, where there are several."""
+
+
+def softmax_in_the_wrong_dimension(dy: Tensor, x: Tensor) -> Tensor:
+    y = x.softmax(-1)
+    return y * (dy - (dy * y).sum(0, keepdim=True))
+
+
+def normalised(x: Tensor) -> Tensor:
+    return (x - x.mean(-1, keepdim=True)) / x.std(-1, correction=0, keepdim=True)
+
+
+def normalised_without_mean(dy: Tensor, x: Tensor) -> Tensor:
+    y = normalised(x)
+    return (dy - y * (dy * y).mean(-1, keepdim=True)) / x.std(-1, correction=0, keepdim=True)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.mT).softmax(-1) @ v
+
+
+def attention_without_sum(dy: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    weights = (q @ k.mT).softmax(-1)
+    scores = weights * (dy @ v.mT)
+    return scores @ k, scores.mT @ q, weights.mT @ dy
+
+
+def halves(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat([-second, first], -1)
+
+
+def tanh_gelu_slope(dy: Tensor, x: Tensor) -> Tensor:
+    with torch.enable_grad():
+        z = x.detach().requires_grad_()
+        y = F.gelu(z, approximate="tanh")
+    return torch.autograd.grad(y, z, dy)[0]
+
+
+RIGHT, WRONG = "right", "wrong"
+TARGET = torch.tensor([1, 0, 4])
+
+MISTAKES = {
+    "swapped gradients": Mistake(
+        with_vjp(lambda a, b: a * b, lambda dy, a, b: (dy * a, dy * b)),
+        ((3,), (3,)),
+        "The gradients of input 0 and input 1 are swapped",
+        {"input 0": WRONG, "input 1": WRONG},
+    ),
+    "no transpose of a square matrix": Mistake(
+        with_vjp(lambda a, b: a @ b, lambda dy, a, b: (dy @ b, a.T @ dy)),
+        ((3, 3), (3, 3)),
+        "The derivative is the transpose of the function's Jacobian",
+        {"input 0": WRONG, "input 1": RIGHT},
+    ),
+    "missing factor": Mistake(
+        with_vjp(lambda x: x * x, lambda dy, x: dy * x),
+        ((5,),),
+        "The ratio is 0.5 everywhere: look for a wrong constant factor.",
+    ),
+    "sign of one half": Mistake(
+        with_vjp(halves, lambda dy, x: torch.cat([dy.chunk(2, -1)[1], dy.chunk(2, -1)[0]], -1)),
+        ((4, 6),),
+        "The sign is wrong in all the wrong entries",
+    ),
+    "sign of one operand": Mistake(
+        with_vjp(lambda a, b: a - b, lambda dy, a, b: (dy, dy)),
+        ((5,), (5,)),
+        "The sign is wrong everywhere",
+        {"input 0": RIGHT, "input 1": WRONG},
+    ),
+    "input saved in place of the output": Mistake(
+        with_vjp(torch.sigmoid, lambda dy, x: dy * x * (1 - x)), ((4,),), "No simple pattern"
+    ),
+    "first row in place of the sum": Mistake(
+        with_vjp(lambda x, b: x + b, lambda dy, x, b: (dy, dy[0])),
+        ((4, 3), (3,)),
+        "The wrong entries are zero: look for a term, a row or a branch that the derivative leaves out.",
+        {"input 0": RIGHT, "input 1": WRONG},
+    ),
+    "mean in place of the sum": Mistake(
+        with_vjp(lambda x, b: x + b, lambda dy, x, b: (dy, dy.mean(0))),
+        ((4, 3), (3,)),
+        "as dimension 0 of the output has 4 elements, a mean over it that should be a sum",
+        {"input 0": RIGHT, "input 1": WRONG},
+    ),
+    "mean over a batch forgotten": Mistake(
+        with_vjp(
+            lambda x: F.cross_entropy(x, TARGET), lambda dy, x: dy * (x.softmax(-1) - F.one_hot(TARGET, 5).to(x.dtype))
+        ),
+        ((3, 5),),
+        "as dimension 0 of the input has 3 elements, a missing mean over it",
+    ),
+    "mean over all elements forgotten": Mistake(
+        with_vjp(torch.mean, lambda dy, x: dy.expand(x.shape)),
+        ((4, 3),),
+        "as there are 12 input elements, a missing mean or a sum too many",
+    ),
+    "wrong axis of a sum": Mistake(
+        with_vjp(lambda x: x.sum(1), lambda dy, x: dy[:3].unsqueeze(0).expand(x.shape)),
+        ((4, 3),),
+        "look for a wrong axis, reshape, permutation or index",
+    ),
+    "softmax in the wrong dimension": Mistake(
+        with_vjp(lambda x: x.softmax(-1), softmax_in_the_wrong_dimension),
+        ((4, 5),),
+        "look for a wrong axis, reshape, permutation or index",
+    ),
+    "softmax without its sum": Mistake(
+        with_vjp(lambda x: x.softmax(-1), lambda dy, x: dy * x.softmax(-1) * (1 - x.softmax(-1))),
+        ((4, 5),),
+        "its off-diagonal terms are missing",
+    ),
+    "normalisation without its mean": Mistake(
+        with_vjp(normalised, normalised_without_mean), ((4, 6),), "No simple pattern"
+    ),
+    "reshape in place of a permutation": Mistake(
+        with_vjp(lambda x: x.permute(2, 0, 1).contiguous(), lambda dy, x: dy.reshape(x.shape)),
+        ((2, 3, 4),),
+        "in another order: look for a wrong axis, reshape or index",
+    ),
+    "approximate formula": Mistake(
+        with_vjp(F.gelu, tanh_gelu_slope), ((6,),), "the derivative is nearly right. Look for an approximate formula"
+    ),
+    "running sum from the wrong end": Mistake(
+        with_vjp(lambda x: x.cumsum(1), lambda dy, x: dy.cumsum(1)),
+        ((3, 4),),
+        "the transpose of the function's Jacobian",
+    ),
+    "repeated index": Mistake(
+        with_vjp(
+            lambda x: x[[0, 0, 3, 5]], lambda dy, x: torch.zeros_like(x).index_put((torch.tensor([0, 0, 3, 5]),), dy)
+        ),
+        ((6,),),
+        "A single entry is wrong",
+    ),
+    "branches confused": Mistake(
+        with_vjp(lambda x: torch.where(x > 0, x, 0.1 * x), lambda dy, x: torch.where(x > 0, 0.1 * dy, dy)),
+        ((6,),),
+        "The ratios of the wrong entries are 0.1 or 10: look for two cases that are confused.",
+    ),
+    "None returned": Mistake(
+        with_vjp(lambda a, b: a * b, lambda dy, a, b: (dy * b, None)),
+        ((6,), (6,)),
+        "look for a detach, a returned None, or an input that the derivative forgets",
+        {"input 0": RIGHT, "input 1": WRONG},
+    ),
+    "output forgotten": Mistake(
+        with_vjp(lambda x: (x.sin(), x.cos()), lambda a, b, x: a * x.cos()),
+        ((4,),),
+        "The gradient does not depend on the grad_output of output 1",
+        {"input 0": WRONG, "output 0": RIGHT, "output 1": WRONG},
+    ),
+    "mask forgotten": Mistake(
+        with_vjp(lambda x, w: (x @ w).relu(), lambda dy, x, w: (dy @ w.T, x.T @ dy)),
+        ((4, 3), (3, 5)),
+        "The wrong entries should be zero: look for a mask, a clamp or a branch that the derivative leaves out.",
+        {"input 0": WRONG, "input 1": WRONG},
+    ),
+    "attention without the sum of its softmax": Mistake(
+        with_vjp(attention, attention_without_sum),
+        ((2, 3, 4), (2, 5, 4), (2, 5, 4)),
+        "No simple pattern",
+        {"input 0": WRONG, "input 1": WRONG, "input 2": RIGHT},
+    ),
+    "kernel not flipped": Mistake(
+        with_vjp(
+            lambda x, w: F.conv1d(x, w, padding=1),
+            lambda dy, x, w: (F.conv1d(dy, w, padding=1), torch.nn.grad.conv1d_weight(x, w.shape, dy, padding=1)),
+        ),
+        ((1, 1, 8), (1, 1, 3)),
+        "the transpose of the function's Jacobian",
+        {"input 0": WRONG, "input 1": RIGHT},
+    ),
+    "detached norm": Mistake(lambda x: x / x.norm(dim=-1, keepdim=True).detach(), ((2, 5),), BUILTIN_RULES),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_advice_is_true_and_tensors_are_told_apart(name: str) -> None:
+    mistake = MISTAKES[name]
+    generator = torch.Generator().manual_seed(0)
+    inputs = tuple(torch.randn(shape, dtype=torch.float64, generator=generator) for shape in mistake.shapes)
+    report = gradvet.check(mistake.func, inputs, seed=1, modes="reverse")
+    assert mistake.words in report.failures[0].advice
+    lines = {line.input: line.verdict for line in ledger_lines(report)}
+    assert {name: lines[name] for name in mistake.tensors} == dict(mistake.tensors)
+
+
+class SavedExponential(torch.autograd.Function):
+    """x exp(x), whose backward uses an exponential that forward computed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        exponential = x.exp()
+        ctx.save_for_backward(x, exponential)
+        return x * exponential
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        x, exponential = ctx.saved_tensors
+        return dy * (x * exponential + exponential)
+
+
+def test_operators_inside_a_backward_are_not_blamed_for_a_wrong_second_derivative() -> None:
+    x = torch.linspace(-1.0, 2.0, 5, dtype=torch.float64)
+    report = gradvet.check(SavedExponential, x, order=2, seed=1)
+    (finding,) = [one for one in report.failures if one.check == "reverse-over-reverse"]
+    assert TORCH_TO_BLAME not in finding.advice
+    assert "a tensor that forward computed and saved" in finding.advice
+    lines = [(line.input, line.precision, line.verdict) for line in ledger_lines(report)]
+    assert ("input 0", "given, reverse-over-reverse", WRONG) in lines
+    assert ("the grad_output of output", "given, reverse-over-reverse", RIGHT) in lines
+    assert ("input 0", "given", RIGHT) in lines
+
+
+def test_error_of_an_entry_that_is_zero_has_no_percentage() -> None:
+    wrong = with_vjp(lambda x: x.clamp(-0.5, 0.5), lambda dy, x: dy * (x > -0.5))
+    finding = gradvet.check(wrong, torch.tensor([0.1, 0.9], dtype=torch.float64), seed=1).failures[0]
+    assert finding.headline.endswith("the largest error is 1")
+
+
+def test_backward_that_writes_to_grad_output_is_said_to_do_so() -> None:
+    wrong = with_vjp(torch.sin, lambda dy, x: dy.mul_(x.cos()))
+    (finding,) = gradvet.check(wrong, torch.ones(3, dtype=torch.float64), seed=1).failures
+    assert finding.headline == "backward modifies the grad_output of output in place"
