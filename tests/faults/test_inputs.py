@@ -92,6 +92,7 @@ class Opaque(Tensor):
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "meta tensor": (lambda: torch.ones(3, dtype=torch.float64, device="meta"), "is a meta tensor"),
     "fake tensor": (fake, "is a fake tensor"),
+    "functional tensor": (lambda: torch._to_functional_tensor(torch.ones(3)), "torch's functionalisation"),
     "strided nested tensor": (
         lambda: torch.nested.nested_tensor([numbers(2), numbers(3)]),
         "is a nested tensor",

@@ -277,7 +277,7 @@ def _typical_losses(error: Array, truth: Array, usual: Array, form: Format) -> t
 
 
 def _limit(most: float, count: int) -> float:
-    """A limit for the typical error of so many entries: few of them may be unlucky together."""
+    """A limit for the typical error of `count` entries: few of them may be unlucky together."""
     return most * (1.0 + MIN_GROUP / math.sqrt(max(1, count)))
 
 

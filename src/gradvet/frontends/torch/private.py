@@ -174,6 +174,14 @@ def is_fake(tensor: Tensor) -> bool:
     return module is not None and isinstance(tensor, module.FakeTensor)
 
 
+_IS_FUNCTIONAL = _found(torch, "_is_functional_tensor")
+
+
+def is_functional(tensor: Tensor) -> bool:
+    """Whether a tensor is a wrapper of torch's functionalisation, in which writes by address end the process."""
+    return _IS_FUNCTIONAL is not None and bool(_IS_FUNCTIONAL(tensor))
+
+
 def is_view_of_grad(tensor: Tensor) -> bool:
     """Whether a leaf is a view of a tensor that requires grad.
 

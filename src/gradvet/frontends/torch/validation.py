@@ -94,6 +94,8 @@ def require_values(tensor: Tensor, name: str) -> None:
     if tensor.is_meta or private.is_fake(tensor):
         kind = "a meta tensor" if tensor.is_meta else "a fake tensor"
         raise InvalidProblemError(f"{name} is {kind}, which has a shape but no values: pass a tensor with values")
+    if private.is_functional(tensor):
+        raise InvalidProblemError(f"{name} is a wrapper of torch's functionalisation: pass the tensor inside")
     if tensor.is_nested:
         raise InvalidProblemError(
             f"{name} is a nested tensor, whose elements have no common shape: pass its parts as a list, and nest them "

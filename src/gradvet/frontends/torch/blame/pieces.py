@@ -114,7 +114,7 @@ def _runs_once(call: Call) -> bool:
 
 
 def _works(call: Call, passes: int) -> bool:
-    """Whether so many backward passes after one forward pass raise nothing."""
+    """Whether a number of backward passes after one forward pass raise nothing."""
     live = [tensor for tensor in tensors_of(run(call)) if tensor.requires_grad]
     leaves = [leaf for node in nodes_behind(live) if (leaf := leaf_of(node)) is not None]
     try:
