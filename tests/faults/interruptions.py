@@ -319,7 +319,7 @@ class Interruptions:
 
 
 def main(seconds: float, points: int, seed: int) -> int:
-    """Line events for three quarters of the time, but at least so many points; then signals."""
+    """Line events for three quarters of the time, but for `points` of them at least; then signals."""
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     source, counts, found = random.Random(seed), {"line events": 0, "signals": 0}, 0
     began = time.monotonic()
