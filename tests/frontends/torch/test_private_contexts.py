@@ -39,6 +39,7 @@ OPENED: dict[str, Callable[[], object]] = {
     "level that was exited in half": exit_in_half,
     "level that was entered in half": enter_in_half,
     "hooks of saved tensors": lambda: saved_tensors_hooks(itself, itself).__enter__(),
+    "level of a batched backward pass": lambda: torch._C._vmapmode_increment_nesting(),
     "transform": lambda: torch._C._functorch._vmap_increment_nesting(3, "error"),
 }
 

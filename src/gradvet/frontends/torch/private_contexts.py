@@ -1,4 +1,4 @@
-"""Contexts of torch that are open: modes, transforms (vmap, jvp), levels of dual numbers, hooks of saved tensors.
+"""Contexts of torch that are open: modes, transforms, levels of vmap and of dual numbers, hooks of saved tensors.
 
 An interruption inside such a context's `__exit__` or `__enter__` leaves it open or half open. There is no public way to
 see or to close it; where a private name is missing, that kind of context is left alone.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,9 @@ _TRANSFORMS = (
     _found(torch, "_C._functorch.get_dynamic_layer_stack_depth"),
     _found(torch, "_C._functorch.pop_dynamic_layer_stack_and_undo_to_depth"),
 )
+_BATCH_LEVELS = _found(torch, "_C._vmapmode_increment_nesting"), _found(torch, "_C._vmapmode_decrement_nesting")
+"""The levels of the vmap by which torch runs batched backward passes; each call returns the number after it."""
+
 _SAVED_TENSORS = (
     _found(torch, "_C._autograd._top_saved_tensors_default_hooks"),
     _found(torch, "_C._autograd._pop_saved_tensors_default_hooks"),
@@ -96,6 +100,7 @@ class OpenContexts(NamedTuple):
     dispatch_modes: int
     flags: tuple[bool, ...]
     transforms: int
+    batch_levels: int
     level: int | None
     nesting: int
     switches: tuple[bool, ...]
@@ -109,6 +114,7 @@ class OpenContexts(NamedTuple):
             _depth(_DISPATCH_MODES),
             tuple([getattr(dispatch, name) for name in _FLAGS]),
             _depth(_TRANSFORMS),
+            _batch_levels(),
             forward_ad._current_level if _HAS_LEVEL else None,
             getattr(_transforms(), "JVP_NESTING", 0),
             tuple([read() for read, _ in _SWITCHES]),
@@ -130,6 +136,8 @@ class OpenContexts(NamedTuple):
             _SET_FLAG(self.flags[-1])
         if now.transforms > self.transforms:
             _TRANSFORMS[1](self.transforms)
+        for _ in range(_batch_levels() - self.batch_levels):
+            _BATCH_LEVELS[1]()
         top, pop = _SAVED_TENSORS
         while pop is not None and top(True) not in (None, self.hooks):
             pop()
@@ -147,6 +155,17 @@ class OpenContexts(NamedTuple):
 def _transforms() -> Any:
     """The module in which torch counts nested jvps, if it is loaded."""
     return None if PUBLIC_ONLY else sys.modules.get("torch._functorch.eager_transforms")
+
+
+def _batch_levels() -> int:
+    """The number of open levels of batched backward passes.
+
+    It can only be read by opening and closing one. Both happen in one call of C, so that no interruption comes between.
+    """
+    if _BATCH_LEVELS[0] is None or _BATCH_LEVELS[1] is None:
+        return 0
+    opened, _ = map(methodcaller("__call__"), _BATCH_LEVELS)
+    return int(opened) - 1
 
 
 def _depth(stack: tuple[Any, Any]) -> int:
