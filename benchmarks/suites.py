@@ -87,12 +87,15 @@ def run_suite(path: Path, more: list[str], timeout: float) -> tuple[list[Call], 
 
 
 def test_files(path: Path) -> Iterator[Path]:
-    """Test files that mention gradcheck, or import a module of their folder, or of one above, that does."""
+    """Test files that mention gradcheck, or import a module beside, above or one folder below those that does."""
     texts = {file: file.read_text(errors="ignore") for file in path.rglob("*.py")}
-    tests = [file for file in texts if file.name.startswith("test") or file.stem.endswith(("_test", "_tests"))]
+    ends = ("_test", "_tests")
+    tests = [file for file in texts if file.stem.startswith("test_") or f"_{file.stem}".endswith(ends)]
     helpers = [file for file in texts if file not in tests and "gradcheck" in texts[file]]
     for file in tests:
-        names = [helper.stem for helper in helpers if helper.parent in file.parents]
+        names = [
+            helper.stem for helper in helpers if not {helper.parent, helper.parent.parent}.isdisjoint(file.parents)
+        ]
         imported = rf"(?m)^\s*(?:from|import)\b.*\b(?:{'|'.join(names)})\b"
         if "gradcheck" in texts[file] or (names and re.search(imported, texts[file])):
             yield file
@@ -177,9 +180,10 @@ class Interleaved:
 
 def kind(error: Exception) -> str:
     """The class; for one of gradvet's, the classes that it is derived from."""
-    own = [cls for cls in type(error).__mro__ if cls.__module__.startswith("gradvet")]
-    bases = [base for cls in own for base in cls.__bases__ if base not in own]
-    return " / ".join(base.__name__ for base in bases or [type(error)])
+    if not type(error).__module__.startswith("gradvet"):
+        return type(error).__name__
+    names = [cls.__name__ for cls in type(error).__mro__ if not cls.__module__.startswith("gradvet")]
+    return " / ".join(names[: names.index("Exception")])
 
 
 def is_same(of_torch: str, of_gradvet: str) -> bool:

@@ -6,25 +6,20 @@ import sys
 
 import torch
 
-from gradvet import GradcheckError, gradcheck
+import gradvet
 from right import RMSNorm
 from wrong import HastyRMSNorm
 
 
 def accepts(function: type[torch.autograd.Function]) -> bool:
-    """Whether gradvet finds the gradients of `function` right; prints the answer."""
+    """Whether gradvet finds the gradients of `function` right; prints the report."""
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(2, 3, dtype=torch.float64, generator=generator).requires_grad_()
-    weight = torch.randn(3, dtype=torch.float64, generator=generator).requires_grad_()
-
-    print(f"{function.__module__}.py, {function.__name__}:")
-    try:
-        gradcheck(function.apply, (x, weight))
-    except GradcheckError as error:
-        print(f"the gradients are wrong\n\n{error}\n")
-        return False
-    print("the gradients are right\n")
-    return True
+    x = torch.randn(2, 3, dtype=torch.float64, generator=generator)
+    weight = torch.randn(3, dtype=torch.float64, generator=generator)
+    report = gradvet.check(function, (x, weight), seed=0)
+    answer = "the gradients are right" if report.passed else "the gradients are wrong"
+    print(f"{function.__module__}.py, {function.__name__}: {answer}\n\n{report}\n")
+    return report.passed
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ PROCESSES = {"plugin", "browser", "suite", "cli", "test_docs.py", "test_examples
 TIME_LIMITS = (
     "gradvet.api.blame.AUTOMATIC_SECONDS",
     "gradvet.api.blame.DEFAULT_SECONDS",
-    "gradvet.core.variation_budget.MAX_SECONDS",
-    "gradvet.core.variation_budget.MIN_SECONDS",
+    "gradvet.core.ledger.MAX_SECONDS",
+    "gradvet.core.ledger.MIN_SECONDS",
     "gradvet.frontends.torch.blame.pieces.MAX_PIECE_SECONDS",
-    "gradvet.suite.executors.CONNECT_TIMEOUT_SECONDS",
+    "gradvet.suite.run.CONNECT_TIMEOUT_SECONDS",
     "gradvet.suite.processes.OUTPUT_TIMEOUT_SECONDS",
 )
 """Limits after which gradvet leaves something out. A test of such a limit sets it."""

@@ -89,6 +89,7 @@ def _draw(figure: go.Figure, quantity: str, path: Path) -> None:
 
 
 def main() -> None:
+    os.chdir(FOLDER.parents[1])  # the page names files relative to it
     browser_path = os.environ.get("CHROMIUM") or shutil.which("chromium")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=browser_path, args=["--no-sandbox", "--disable-gpu"])

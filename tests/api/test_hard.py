@@ -102,3 +102,10 @@ def test_wrong_gradient_of_a_bias_before_a_normalisation_fails(dtype: torch.dtyp
     report = gradvet.check(Normalised(-1).to(dtype), x, seed=0)
     assert report.verdict is Verdict.FAIL
     assert any("bias" in str(m.input) for finding in report.failures for m in finding.mismatches)
+
+
+@pytest.mark.parametrize("size", [1e-308, 1e-310])
+def test_subnormal_inputs_are_compared_as_zeros_are(size: float) -> None:
+    x = torch.full((3,), size, dtype=torch.float64)
+    assert gradvet.check(lambda x: 2.0 * x, x, seed=1).verdict is Verdict.PASS
+    assert gradvet.check(lambda x: 2.0 * x + x.detach(), x, seed=1).verdict is Verdict.FAIL

@@ -1,6 +1,6 @@
 """Generated points and shapes: wrong derivatives are found there, right functions at special points are not failed.
 
-Also tests `frontends/torch/domains.py`, `frontends/torch/points.py` and `frontends/torch/shapes.py`.
+Also tests `frontends/torch/domains.py`, `frontends/torch/points.py` and `frontends/torch/points.py`.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def test_right_model_passes_after_training(name: str) -> None:
 @pytest.mark.parametrize("vjp", [scaled_relu, one_entry_lost])
 @pytest.mark.parametrize("name", MODELS)
 def test_model_with_a_wrong_function_fails_after_training(name: str, vjp: Any) -> None:
-    report = gradvet.check(*trained(name, with_vjp(torch.relu, vjp)), seed=1, blame=False)
+    report = gradvet.check(*trained(name, with_vjp(torch.relu, vjp)), seed=1, checks=["reverse"], blame=False)
     assert report.verdict is Verdict.FAIL, str(report)
 
 
@@ -144,7 +144,7 @@ def test_sample_of_a_distribution_is_still_a_stop() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return torch.distributions.Normal(self.mean(x), 1.0).sample() * x.sum()
 
-    report = gradvet.check(Sampled(), torch.randn(2, 4), seed=1)
+    report = gradvet.check(Sampled(), torch.randn(2, 4), seed=1, blame=False)
     assert report.failures
 
 

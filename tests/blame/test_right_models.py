@@ -1,7 +1,7 @@
 """Right models of awkward kinds are not blamed.
 
-Tests `frontends/torch/blame/replaying.py`, `frontends/torch/blame/module_state.py` and
-`frontends/torch/blame/private.py`.
+Tests `frontends/torch/blame/replaying.py`, `frontends/torch/blame/module_state.py`,
+`frontends/torch/blame/straight_through.py` and `frontends/torch/blame/private.py`.
 """
 
 from __future__ import annotations

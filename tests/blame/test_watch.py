@@ -155,7 +155,7 @@ def test_of_many_equal_calls_three_are_kept() -> None:
             Right.apply(point().requires_grad_())  # type: ignore[no-untyped-call]
     report = step.report()
     assert [piece.number for piece in report.pieces] == [1, 2, 10]
-    assert "10 calls" in report.notes[0]
+    assert "10 recorded, 3 kept" in report.notes[0]
 
 
 def test_calls_beyond_the_memory_are_counted_and_prevent_a_pass() -> None:

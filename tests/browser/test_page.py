@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gradvet.reports.blame import page as blame_page
 from tests.browser.conftest import Visit
 from tests.reports.samples import worst
+from tests.reports.test_blame import report as blame_report
 
 
 @pytest.fixture
@@ -94,6 +97,29 @@ def test_entries_that_agree_take_the_colour_of_the_page(page: Any, scheme: str, 
 def test_step_sweep_explains_the_step(page: Any) -> None:
     caption = page.locator('[data-kind="sweep"] figcaption:visible').first.inner_text()
     assert "The vertical line is the step that was used" in caption
+
+
+def violations(page: Any) -> list[tuple[str, str]]:
+    """What axe says about a page whose parts are all open: rule and element."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    found = axe.run(page).response["violations"]
+    return [(rule["id"], node["html"]) for rule in found for node in rule["nodes"]]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 390])
+def test_pages_are_accessible(page: Any, scheme: str, width: int, tmp_path: Path) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 800})
+    assert violations(page) == []
+    file = tmp_path / "blame.html"
+    file.write_text(blame_page(blame_report()), encoding="utf-8")
+    other = page.context.browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    other.goto(file.as_uri())
+    assert violations(other) == []
+    assert other.evaluate("document.documentElement.scrollWidth") <= width
+    other.close()
 
 
 def test_narrow_window_needs_no_sideways_scrolling(page: Any) -> None:

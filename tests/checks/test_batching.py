@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._functorch import is_legacy_batchedtensor
 
+import gradvet
 from gradvet.checks.batching import batched_forward, batched_reverse
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
@@ -117,3 +119,16 @@ def test_wrong_pair_of_output_and_input_is_named(name: str, monkeypatch: pytest.
     (finding,) = NAMES[name](context)
     assert finding.verdict is Verdict.FAIL
     assert (finding.facts["output"], finding.facts["input"]) == (1, 2)
+
+
+def test_operator_without_batching_rule_causes_no_warning() -> None:
+    x = torch.linspace(-1.0, 1.0, 24, dtype=torch.float64).reshape(1, 2, 3, 4)
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            gradvet.check(lambda x: nn.functional.scaled_dot_product_attention(x, x, x), x, checks=["batched"], seed=1)
+    finally:
+        torch.set_warn_always(before)
+    assert [str(one.message) for one in caught] == []

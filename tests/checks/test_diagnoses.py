@@ -197,6 +197,9 @@ MISTAKES = {
         "the transpose of the function's Jacobian",
         {"input 0": WRONG, "input 1": RIGHT},
     ),
+    "detached factor": Mistake(lambda x: x * x.detach(), ((5,),), BUILTIN_RULES),
+    "factor from .data": Mistake(lambda x: x * x.data, ((5,),), BUILTIN_RULES),
+    "factor from .item()": Mistake(lambda x: x * x.item(), ((),), BUILTIN_RULES),
     "detached norm": Mistake(lambda x: x / x.norm(dim=-1, keepdim=True).detach(), ((2, 5),), BUILTIN_RULES),
 }
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.checks.metadata import metadata, tangent_types
+from gradvet.checks.outputs import metadata, tangent_types
 from gradvet.core.context import Context
 from gradvet.core.problem import Misfit
 from gradvet.core.results import Finding, Verdict

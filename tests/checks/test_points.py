@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.checks import points
-from gradvet.checks.points import raising
+from gradvet.api import points
+from gradvet.api.points import raising
 from gradvet.core.results import Verdict
 from gradvet.errors import DerivativeError, UnsupportedError
 from tests.core.contexts import context_of, point

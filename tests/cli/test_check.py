@@ -92,7 +92,7 @@ def test_case_that_is_named_twice_runs_once(capsys: pytest.CaptureFixture[str]) 
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-@pytest.mark.parametrize("options", [(), ("--jobs", "2")], ids=["in process", "isolated"])
+@pytest.mark.parametrize("options", [(), ("--timeout", "3600")], ids=["in process", "isolated"])
 def test_file_is_executed_once_in_each_process(options: tuple[str, ...]) -> None:
     Path("counted.py").write_text("import os\nopen('executed', 'a').write(f'{os.getpid()}\\n')\n" + FILE)
     exit_code("check", "counted.py::right", "counted.py::wrong", *options)

@@ -132,7 +132,7 @@ def test_comparison_of_all_entries_is_announced_on_a_terminal(monkeypatch: pytes
         daemon = False
 
         def __init__(self, seconds: float, action: Callable[[], None]) -> None:
-            assert seconds == module.PATIENCE == 2.0
+            assert seconds == module.PROGRESS_DELAY_SECONDS == 2.0
             said.append("due")
 
         def start(self) -> None: ...

@@ -251,3 +251,16 @@ def test_memory_is_bounded(function: Function, x: Tensor, options: dict[str, flo
         gradvet.gradcheck(counter, x, fast_mode=fast_mode, raise_exception=False, **options)
     assert peak[0] <= max(16 * 2 * 8 * x.numel(), 100_000_000)
     assert counter.calls + counter.runs <= 3 * 8 + 2 * MAX_NAMING
+
+
+def test_median_of_many_rows_is_that_of_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, sort = [], torch.sort
+
+    def recorded(x: Tensor, *more: Any, **options: Any) -> Any:
+        sizes.append(x.numel())
+        return sort(x, *more, **options)
+
+    monkeypatch.setattr(torch, "sort", recorded)
+    assert gradvet.gradcheck(torch.exp, numbers(40_000, dtype=torch.float32), fast_mode=True, **SINGLE)
+    assert sizes
+    assert max(sizes) <= 2 * fast_mode.MEDIAN_ROWS

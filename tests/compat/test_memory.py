@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,11 @@ from torch import Tensor
 import gradvet
 from benchmarks.functions import point, spoiled
 from benchmarks.memory import SIZE, peak_of_a_check
+from gradvet.core import certificate, entrywise
+from gradvet.core.jacobians import CentralDifferences
+from gradvet.core.projections import Projections
 from tests.allocation import allocated
+from tests.core.wrong_jacobians import context_at
 
 KINDS = pytest.mark.parametrize(
     ("kind", "options"), [("right", ()), ("wrong", ()), ("wrong", ("check_forward_ad",))], ids=str
@@ -35,6 +40,68 @@ def test_tensors_that_a_check_holds_at_a_time_are_small(kind: str, options: tupl
         assert accepted is (kind == "right")
 
     assert allocated(run).peak <= limit
+
+
+class DoubledEntry(torch.autograd.Function):
+    """`exp` with one entry of its gradient doubled."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(y := x.exp())
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
+        gradient = cotangents[0] * ctx.saved_tensors[0]
+        gradient[7] *= 2.0
+        return gradient
+
+
+@pytest.mark.parametrize("fast_mode", [False, True])
+def test_vectors_held_while_a_wrong_entry_is_named_are_few(fast_mode: bool) -> None:
+    size = 1_000_000
+
+    def run() -> None:
+        x = point(size)
+        assert not gradvet.gradcheck(DoubledEntry.apply, x, raise_exception=False, fast_mode=fast_mode)
+
+    assert allocated(run).peak <= 16 * 8 * (2 * size)
+
+
+@pytest.mark.parametrize("limit", [0, certificate.MAX_HELD_NUMBERS])
+def test_vectors_of_a_certificate_are_few_where_they_are_long(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    monkeypatch.setattr(certificate, "MAX_HELD_NUMBERS", limit)
+    held, residual = [], Projections.largest_residual
+
+    def recorded(self: Projections, cotangents: Any, directions: Any) -> float:
+        held.append(len(cotangents) + len(directions))
+        return residual(self, cotangents, directions)
+
+    monkeypatch.setattr(Projections, "largest_residual", recorded)
+    # The offset makes roundoff, which seven directions compensate.
+    assert gradvet.gradcheck(lambda x: x.sin() + 1e4, point(300))
+    assert (max(held) > certificate.MAX_HELD_VECTORS) is (limit > 0)
+
+
+@pytest.mark.parametrize("limit", [0, certificate.MAX_HELD_NUMBERS])
+def test_long_directions_are_released_before_columns_are_compared(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    monkeypatch.setattr(entrywise, "MAX_HELD_NUMBERS", limit)
+    held, compare = [], entrywise.sweep
+
+    def recorded(projections: Projections, mode: Any) -> Any:
+        held.append(projections.evaluated)
+        return compare(projections, mode)
+
+    monkeypatch.setattr(entrywise, "sweep", recorded)
+    # The offset makes more roundoff than directions compensate.
+    gradvet.gradcheck(lambda x: x.sin() + 1e6, point(60), raise_exception=False)
+    assert [number > 0 for number in held] == [limit > 0]
+
+
+def test_block_of_columns_is_held_once() -> None:
+    differences = CentralDifferences(context_at(function, point(10_000)).projections)
+    columns = range(50)
+    assert allocated(lambda: differences._one_by_one(columns)).peak <= 1.3 * 8 * 10_000 * len(columns)
 
 
 @pytest.mark.slow

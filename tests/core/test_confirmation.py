@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 import gradvet
+from gradvet.core import slope_test
 from gradvet.core.confirmation import is_confirmed
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, Reason
+from gradvet.core.modes import REVERSE
 from gradvet.core.results import Verdict
 from tests.core.contexts import Elementwise, context_of, point
 from tests.functions import with_derivative, with_gradients_changed
@@ -128,3 +130,16 @@ def test_very_certain_loss_does_not_fail() -> None:
     lost = with_gradients_changed(loss, lambda gradients, _: [0.0 * gradients[0]])
     assert gradvet.check(loss, point(50.0, 60.0, 45.0), seed=1).verdict is not Verdict.FAIL
     assert gradvet.check(lost, point(5.0, 6.0, 4.5), seed=1).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(("cut", "verdict"), [(False, Verdict.INCONCLUSIVE), (True, Verdict.FAIL)])
+def test_derivative_that_differs_at_ties_alone_is_a_convention_of_the_framework(cut: bool, verdict: Verdict) -> None:
+    """The median of multiples of one number is smooth; torch sorts three zeros in their order."""
+
+    def sorted_multiples_of_zero(x: Tensor) -> Tensor:
+        multiples = torch.sort(x[:1] * torch.tensor([1.0, 3.0, -2.0], dtype=x.dtype)).values[1:2]
+        return multiples + x[1:].sum() + (0.5 * x[:1].detach() if cut else 0.0)
+
+    context = context_of(sorted_multiples_of_zero, point(0.0, 0.0, 0.0, 0.7))
+    decision, _ = slope_test.test_slopes(context, REVERSE)
+    assert decision.verdict is verdict

@@ -1,18 +1,16 @@
 """The probes that all checks of one problem share.
 
-Also tests `core/scaling.py`.
+Also tests `core/finite_differences.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 
 import pytest
 import torch
 
 from gradvet.checks.jacobian import reverse
-from gradvet.core import thresholds
-from gradvet.core.context import Context
 from gradvet.core.results import Verdict
 from tests.core.contexts import context_of, point
 from tests.functions import with_derivative
@@ -93,25 +91,6 @@ def test_jvps_of_the_latest_directions_are_cached() -> None:
     assert context.problem.cost.pushes == 3
 
 
-def refined(context: Context) -> Context:
-    finer = context.refined()
-    assert finer is not None
-    return finer
-
-
-def test_refinement_goes_from_own_sizes_to_one_to_much_less_and_then_ends() -> None:
-    context = context_of(torch.sin, point(100.0, 1e-3))
-    own = refined(context)
-    assert own.lengths.tolist() == [100.0, 1e-3]
-    one = refined(own)
-    assert one.lengths.tolist() == [1.0, 1e-3]
-    assert not one.scaling.is_narrow
-    narrow = refined(one)
-    assert narrow.scaling.is_narrow
-    assert narrow.lengths.tolist() == [thresholds.NARROW_FACTOR, 1e-3 * thresholds.NARROW_FACTOR]
-    assert narrow.refined() is None
-
-
 def test_balanced_direction_moves_half_of_the_columns_fully_and_the_steep_ones_less() -> None:
     context = context_of(torch.sin, point(*[1.0] * 7))
     w = torch.tensor([1.0, 2.0, 4.0, 8.0, 80.0, 800.0, 1e12], dtype=DOUBLE)
@@ -134,22 +113,11 @@ def test_function_with_a_coarser_format_inside_is_treated_as_one_of_that_format_
     assert context_of(torch.sin, point(1.0)).in_internal_format() is None
 
 
-def test_step_lengths_of_coarse_formats_do_not_become_narrow() -> None:
-    last = refined(refined(context_of(torch.sin, point(100.0, 1e-3, dtype=torch.float32))))
-    assert last.refined() is None
-    assert not last.scaling.is_narrow
-
-
-def test_context_is_immutable() -> None:
-    context = context_of(torch.sin, point(1.0))
-    with pytest.raises(FrozenInstanceError):
-        context.deadline = 0.0  # type: ignore[misc]
-
-
 def test_other_contexts_leave_the_original_as_it_is_and_share_its_record_and_deadline() -> None:
     context = context_of(torch.sin, point(100.0, 1e-3), seconds=60.0)
     lengths, first = context.lengths.tolist(), context.first
-    others = (refined(context), context.excluding(torch.tensor([True, False])), context.for_problem(context.problem))
+    finer = context.rescaled(replace(context.scaling, lengths=context.lengths / 2.0))
+    others = (finer, context.excluding(torch.tensor([True, False])), context.for_problem(context.problem))
     for other in others:
         assert other.record is context.record
         assert other.deadline == context.deadline

@@ -178,6 +178,19 @@ def test_memory_of_a_vectorised_block_is_bounded(monkeypatch: pytest.MonkeyPatch
     assert all(points * entries <= 2_000 for points in asked)
 
 
+def test_rows_of_a_large_jacobian_are_computed_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = numbers((30,), 9)
+    J = exact(coupled, x)
+    monkeypatch.setattr(jacobians, "BLOCK", 1_150)
+    monkeypatch.setattr(ReverseJacobian, "_is_faster", lambda self, output: True)
+    projections = context_at(coupled, x).projections
+    matrix = ReverseJacobian(projections)
+    assert not matrix.fits
+    assert torch.allclose(matrix.columns(3, 5), J[:, 3:5])
+    assert torch.allclose(matrix.chosen([8, 29]), J[:, [8, 29]])
+    assert projections.problem.cost.pulls < 40
+
+
 def test_rows_of_a_large_jacobian_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     x = numbers((30,), 9)
     J = exact(coupled, x)

@@ -1,6 +1,6 @@
 """The arithmetic of random directions, held against simulation with the directions that are really drawn.
 
-Also tests `frontends/torch/sampling.py`.
+Also tests `frontends/torch/random_state.py`.
 """
 
 from __future__ import annotations

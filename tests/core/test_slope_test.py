@@ -17,9 +17,10 @@ from torch import Tensor
 from gradvet.core import slope_test
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Reason
+from gradvet.core.line_test import split_kinks
 from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.results import Verdict
-from gradvet.core.slope_test import SlopeTest, _split
+from gradvet.core.slope_test import SlopeTest
 from tests.core.contexts import Elementwise, context_of, point
 from tests.functions import with_derivative, with_jvp, with_rules, with_vjp
 
@@ -79,6 +80,17 @@ def test_derivative_that_is_zero_to_roundoff_passes_and_one_that_roundoff_hides_
     assert (decision.verdict, decision.reason) == (verdict, reason)
     complete = {row.input: row.is_complete for row in context.record.ledger.rows()}
     assert complete == {"input 0": True, "input 1": verdict is Verdict.PASS}
+
+
+@MODES
+def test_faint_input_of_its_own_output_does_not_pass(mode: Mode) -> None:
+    wrong = with_derivative(torch.sin, lambda y: -torch.cos(y))
+    single = torch.float32
+    inputs = point(19608.9, 4339.3, -7688.6, dtype=single), point(0.4, -0.2, 1.9, dtype=single)
+    context = context_of(lambda x, y: (2 * x, 1 + 1e-7 * wrong(y)), *inputs)
+    slope_test.test_slopes(context, mode)
+    complete = {row.input: row.is_complete for row in context.record.ledger.rows()}
+    assert complete == {"input 0": True, "input 1": False}
 
 
 @MODES
@@ -190,7 +202,7 @@ def test_rows_with_a_kink_are_signed_so_that_their_kinks_add_up() -> None:
 
     context = context_of(function, point(0.0, 1.0))
     cotangent, difference = context.cotangents[0], context.first
-    bent, rest = _split(context, cotangent, difference, torch.tensor([True, True, False]))
+    bent, rest = split_kinks(context, cotangent, difference, torch.tensor([True, True, False]))
     first, second, third = cotangent.v.abs().tolist()
     assert bent.v.tolist() == pytest.approx([first, -second, 0.0])
     assert rest.v.tolist() == [0.0, 0.0, float(cotangent.v[2])]

@@ -46,6 +46,14 @@ TESTS: dict[str, str] = {
         "lists the attributes of a tensor-like that torch's checker uses; the gradient of `add` is right, and torch "
         "says False because it moves a copy of the data"
     ),
+    "test_fn_fwgrad_bwgrad_cholesky_inverse_cpu_float64": (
+        "torch's forward mode over reverse mode is wrong here by 4e-5 in entries of 6e-4, where reverse over reverse "
+        "agrees with differences to 1e-10; torch's slow mode refuses it too"
+    ),
+    "test_forward_mode_AD_chalf_cpu_float64": (
+        "both refuse it: torch raises because it has no division of complex half precision, gradvet divides in double "
+        "precision and finds that a step of 1e-6 is lost in half precision"
+    ),
 }
 """Ends of the names of PyTorch's tests (`torch_tests.py`) that end differently with gradvet -> why that is right."""
 

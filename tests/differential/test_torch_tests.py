@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from tests.differential import torch_tests
+import gradvet
+from benchmarks import suites
+from tests.differential import planting, torch_tests
 from tests.differential.table import TESTS
 
 SOURCE = """
@@ -56,14 +59,20 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_tests_that_call_the_checker_run_with_both(tree: Path) -> None:
-    found, summary = torch_tests.run_file(tree / "test", tree / "test" / "test_example.py", [], 3600.0)
+def test_tests_that_call_the_checker_run_with_both_and_an_unexplained_difference_is_status_1(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = found, summary = torch_tests.run_file(tree / "test", tree / "test" / "test_example.py", [], 3600.0)
     ends = {test["name"].split("::")[-1]: (test["torch"]["outcome"], test["gradvet"]["outcome"]) for test in found}
     assert summary.startswith("5 passed, 1 deselected")
     assert ends["test_both_pass"] == ends["test_both_refuse"] == ("passed", "passed")
     assert ends["test_by_a_helper"] == ("passed", "passed")
     assert "test_without_call" not in ends
     assert [test["name"].split("::")[-1] for test in found if torch_tests.differs(test)] == ["test_words"]
+    monkeypatch.setattr(torch_tests, "run_file", lambda *settings: once)
+    assert torch_tests.main([str(tree)]) == 1
+    monkeypatch.setitem(TESTS, "TestExample::test_words", "torch alone says these words")
+    assert torch_tests.main([str(tree)]) == 0
 
 
 def test_long_run_goes_on_with_tests_that_the_record_lacks(tree: Path, tmp_path: Path) -> None:
@@ -75,9 +84,49 @@ def test_long_run_goes_on_with_tests_that_the_record_lacks(tree: Path, tmp_path:
     assert names == ["test_both_pass", "test_both_refuse", "test_words", "test_by_a_helper"]
 
 
-def test_unexplained_difference_is_status_1(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    once = torch_tests.run_file(tree / "test", tree / "test" / "test_example.py", [], 3600.0)
-    monkeypatch.setattr(torch_tests, "run_file", lambda *settings: once)
-    assert torch_tests.main([str(tree)]) == 1
-    monkeypatch.setitem(TESTS, "TestExample::test_words", "torch alone says these words")
-    assert torch_tests.main([str(tree)]) == 0
+def test_planted_errors_are_counted_in_both_modes(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert torch_tests.main([str(tree), "--plant", "1", "--pytest", "-k 'pass or helper'"]) == 0
+    said = capsys.readouterr().out.splitlines()[-3:]
+    assert said[0] == "2 errors planted; torch's slow mode refuses 2, of these gradvet accepts 0"
+    assert said[1].startswith("2 errors planted; torch's fast mode refuses 2")
+
+
+@pytest.mark.parametrize("fault", planting.FAULTS)
+def test_planted_error_is_an_error(fault: str) -> None:
+    x = torch.tensor([0.3, 0.7, 1.1], dtype=torch.float64, requires_grad=True)
+    wrong = planting.planted(torch.sin, 0, planting.FAULTS[fault], 1)
+    assert torch.autograd.gradcheck(torch.sin, x, check_batched_grad=True)
+    assert not torch.autograd.gradcheck(wrong, x, check_batched_grad=True, raise_exception=False)
+    assert torch.equal(torch.func.jvp(wrong, (x,), (torch.ones_like(x),))[1], x.cos())
+
+
+def test_error_that_torch_refuses_and_gradvet_accepts_is_status_1(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end = {"outcome": "passed", "calls": ["True"], "seconds": 0.0, "error": ""}
+    said = {"fault": "sign", "torch slow": "GradcheckError", "gradvet slow": "True"}
+    said |= {"torch fast": "True", "gradvet fast": "True"}
+    test = {"name": "test", "torch": end, "gradvet": end, "planted": [said]}
+    monkeypatch.setattr(torch_tests, "run_file", lambda *settings: ([test], ""))
+    assert torch_tests.main([str(tree), "--plant", "1"]) == 1
+    assert "accepted: test: {'fault': 'sign'" in capsys.readouterr().out
+
+
+def test_subclass_of_the_expected_exception_is_no_difference() -> None:
+    refusal = suites.kind(gradvet.GradcheckError("wrong"))
+    assert refusal == "GradcheckError / RuntimeError"
+    assert suites.is_same("RuntimeError", refusal)
+    assert suites.is_same("GradcheckError", refusal)
+    assert not suites.is_same("ValueError", refusal)
+    assert not suites.is_same("GradcheckError", suites.kind(RuntimeError("raised")))
+
+
+def test_tests_that_call_gradcheck_through_a_helper_are_found(tmp_path: Path) -> None:
+    for name, text in {
+        "tests/_helpers/testers.py": "def check(f, x): gradcheck(f, x)",
+        "tests/regression/test_error.py": "from tests._helpers.testers import check",
+        "tests/test_other.py": "import math",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert [file.name for file in suites.test_files(tmp_path)] == ["test_error.py"]

@@ -6,6 +6,9 @@ of its tests, those that can reach a function which mentions it. A test runs wit
 checker, it runs once more with gradvet's. Printed are the tests that end differently and the tests in which a call of
 the checker does, unless `TESTS` explains them; if it does not explain one, the command ends with status 1. Results are
 appended to `--json`, and tests that it has are not run again but counted, so that a long run can be made in parts.
+
+With `--plant N`, each N-th call that passes on gradvet is made again with an error planted in its gradients, in slow
+and fast mode on both checkers. Printed are the errors that torch refuses and gradvet accepts in the same mode.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ import torch
 
 import gradvet
 from benchmarks.suites import CHECKERS, is_same, kind, test_files
+from tests.differential import planting
 from tests.differential.table import TESTS
 
 RECORD = "GRADVET_TORCH_TESTS_RECORD"
@@ -44,6 +48,9 @@ FILE = "GRADVET_TORCH_TESTS_FILE"
 
 KNOWN = "GRADVET_TORCH_TESTS_KNOWN"
 """Environment variable with the file of results that are there already."""
+
+PLANT = "GRADVET_TORCH_TESTS_PLANT"
+"""Environment variable with the N of `--plant N`; 0 plants nothing."""
 
 HELPERS = "torch.testing._internal"
 """The package with the helpers of PyTorch's tests."""
@@ -58,11 +65,13 @@ def main(arguments: list[str] | None = None) -> int:
     files = [folder / file for file in wanted.files] or sorted(test_files(folder))
     tests = recorded(wanted.json)
     for file in files:
-        found, summary = run_file(folder, file, shlex.split(wanted.pytest), wanted.timeout, wanted.json)
+        found, summary = run_file(folder, file, shlex.split(wanted.pytest), wanted.timeout, wanted.json, wanted.plant)
         tests += found
         print(f"{file.relative_to(folder)}: {len(found)} tests call the checker; pytest: {summary}", flush=True)
         for test in filter(differs, found):
             print(f"  {described(test)}", flush=True)
+        for test, said in accepted(found):
+            print(f"  accepted: {test['name']}: {said}", flush=True)
         if wanted.json:
             with wanted.json.open("a") as record:
                 record.writelines(json.dumps(test) + "\n" for test in found)
@@ -72,7 +81,31 @@ def main(arguments: list[str] | None = None) -> int:
     calls = sum(len(test["torch"]["calls"]) for test in tests)
     print(f"{len(tests)} tests with {calls} calls; {len(differing)} differ, {len(unexplained)} of them unexplained")
     print(f"CPU time inside the checker: torch {seconds[0]:.1f} s, gradvet {seconds[1]:.1f} s")
-    return 1 if unexplained else 0
+    if wanted.plant:
+        print_planted(tests)
+    return 1 if unexplained or any(accepted(tests)) else 0
+
+
+def accepted(tests: list[Test]) -> list[tuple[Test, dict[str, str]]]:
+    """The planted errors that torch refuses and gradvet accepts in the same mode."""
+    planted = [(test, said) for test in tests for said in test.get("planted", ())]
+    return [
+        (test, said)
+        for test, said in planted
+        if any(said[f"torch {mode}"] != "True" and said[f"gradvet {mode}"] == "True" for mode in ("slow", "fast"))
+    ]
+
+
+def print_planted(tests: list[Test]) -> None:
+    planted = [said for test in tests for said in test.get("planted", ())]
+    for mode in ("slow", "fast"):
+        refused = [said for said in planted if said[f"torch {mode}"] != "True"]
+        passed = sum(said[f"gradvet {mode}"] == "True" for said in refused)
+        counts = f"{len(planted)} errors planted; torch's {mode} mode refuses {len(refused)}"
+        print(f"{counts}, of these gradvet accepts {passed}")
+    unseen = [said for said in planted if said["torch slow"] != "True" and said["gradvet fast"] == "True"]
+    of_torch = sum(said["torch slow"] != "True" and said["torch fast"] == "True" for said in planted)
+    print(f"refused by torch's slow mode, accepted in fast mode: torch {of_torch}, gradvet {len(unseen)}")
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
@@ -81,12 +114,13 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("files", nargs="*", help="test files, relative to its folder `test` (default: all)")
     parser.add_argument("--pytest", default="", help="more arguments for pytest, as one string")
     parser.add_argument("--timeout", type=float, default=3600.0, help="seconds for each file")
+    parser.add_argument("--plant", type=int, default=0, metavar="N", help="plant an error in each N-th call")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append each test to this file, one per line")
     return parser.parse_args(arguments)
 
 
 def run_file(
-    folder: Path, file: Path, more: list[str], timeout: float, known: Path | None = None
+    folder: Path, file: Path, more: list[str], timeout: float, known: Path | None = None, plant: int = 0
 ) -> tuple[list[Test], str]:
     """The tests of a file that call the checker, and the last line of pytest."""
     with tempfile.TemporaryDirectory() as place:
@@ -97,6 +131,7 @@ def run_file(
             RECORD: str(record),
             FILE: str(file),
             KNOWN: str(known.resolve()) if known else os.devnull,
+            PLANT: str(plant),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "OMP_NUM_THREADS": "1",
         }
@@ -153,6 +188,9 @@ class Recorded:
     """Whether a checker runs: torch's second order calls torch's first order by its name."""
     calls: ClassVar[list[str]] = []
     seconds = 0.0
+    passed = 0
+    """Calls that passed on gradvet, in all tests."""
+    planted: ClassVar[list[dict[str, Any]]] = []
 
     def __init__(self, of_torch: Callable[..., bool], of_gradvet: Callable[..., bool]) -> None:
         self.checkers = {"torch": of_torch, "gradvet": of_gradvet}
@@ -173,7 +211,15 @@ class Recorded:
         finally:
             Recorded.seconds += time.process_time() - started
             Recorded.calls.append(outcome)
+            if outcome == "True" and Recorded.checker == "gradvet":
+                self._plant(*args, **kwargs)
             Recorded.nested = False
+
+    def _plant(self, func: Any, inputs: Any, *more: Any, **options: Any) -> None:
+        every, Recorded.passed = int(os.environ[PLANT]), Recorded.passed + 1
+        if every and not more and Recorded.passed % every == 0:
+            said = planting.answers(self.checkers, Recorded.passed // every, func, inputs, options)
+            Recorded.planted += [said] if said else []
 
 
 def pytest_configure(config: Any) -> None:
@@ -276,7 +322,8 @@ def pytest_runtest_protocol(item: Any, nextitem: Any) -> bool | None:
         item._initrequest()
         _, by_gradvet = _run(item, nextitem, "gradvet")
         with open(os.environ[RECORD], "a") as record:
-            record.write(json.dumps({"name": item.nodeid, "torch": by_torch, "gradvet": by_gradvet}) + "\n")
+            found = {"name": item.nodeid, "torch": by_torch, "gradvet": by_gradvet, "planted": Recorded.planted}
+            record.write(json.dumps(found) + "\n")
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     return True
@@ -285,7 +332,7 @@ def pytest_runtest_protocol(item: Any, nextitem: Any) -> bool | None:
 def _run(item: Any, nextitem: Any, checker: str) -> tuple[list[Any], dict[str, Any]]:
     from _pytest.runner import runtestprotocol
 
-    Recorded.checker, Recorded.calls, Recorded.seconds = checker, [], 0.0
+    Recorded.checker, Recorded.calls, Recorded.seconds, Recorded.planted = checker, [], 0.0, []
     reports = runtestprotocol(item, nextitem=nextitem, log=False)
     outcome = next((report.outcome for report in reports if report.outcome != "passed"), "passed")
     errors = [str(report.longrepr).strip().splitlines()[-1] for report in reports if report.failed]

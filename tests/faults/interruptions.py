@@ -340,6 +340,7 @@ def main(seconds: float, points: int, seed: int) -> int:
                     if failure:
                         print(failure, flush=True)
                         found += 1
+                        torch.set_grad_enabled(True)
                         interruptions = Interruptions(make)
             if is_over():
                 break

@@ -87,6 +87,11 @@ IN_PROCESS = (
         "faults/test_inputs.py::test_tensor_without_usable_values_is_refused",
     ),
     Fault(
+        "the function returns a meta tensor, freed memory, or a list that contains itself",
+        "refused in one sentence",
+        "faults/test_inputs.py::test_output_without_values_is_refused",
+    ),
+    Fault(
         "a list or a dataclass that contains itself",
         "refused in one sentence",
         "faults/test_inputs.py::test_container_that_contains_itself_is_refused",
@@ -138,7 +143,7 @@ OF_A_RUN = (
     Fault(
         "a case raises `KeyboardInterrupt` in a worker",
         "ERROR of that case",
-        "suite/test_executors.py::test_keyboard_interrupt_of_a_case_in_a_worker_is_its_result",
+        "suite/test_executors.py::test_results_of_workers_are_those_of_this_process",
     ),
     Fault(
         "a case crashes, or uses too much memory",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,14 @@ def fake() -> Tensor:
 
     with FakeTensorMode() as mode:
         return mode.from_tensor(numbers(3))
+
+
+@pytest.mark.parametrize("check", [gradvet.check, gradvet.numerical_jacobian])
+def test_array_in_place_of_a_tensor_is_named(check: Callable[..., Any]) -> None:
+    with pytest.raises(
+        InvalidProblemError, match=r"found input 0: ndarray\. .* torch\.as_tensor makes one of an array"
+    ):
+        check(torch.sin, numpy.ones(3))
 
 
 def freed() -> Tensor:
@@ -174,6 +183,32 @@ def test_lazy_module_is_refused(check: Callable[..., Any]) -> None:
 def test_module_without_values_is_refused() -> None:
     with pytest.raises(InvalidProblemError, match="weight is a meta tensor"):
         gradvet.check(nn.Linear(3, 2, device="meta"), numbers(4, 3).float())
+
+
+def freed() -> Tensor:
+    tensor = numbers(3).clone()
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def cyclic() -> list[Any]:
+    found: list[Any] = [numbers(3)]
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (freed, "the memory of output(?: 0)? was freed: return a tensor with values"),
+        (lambda: numbers(3).to("meta"), "output(?: 0)? is a meta tensor, which has a shape but no values: return"),
+        (cyclic, "the function returned a container that contains itself: return tensors"),
+    ],
+)
+@pytest.mark.parametrize("check", [gradvet.check, gradvet.numerical_jacobian, gradvet.gradcheck])
+def test_output_without_values_is_refused(check: Callable[..., Any], result: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InvalidProblemError, match=message):
+        check(lambda x: result(), numbers(3).requires_grad_())
 
 
 def test_constant_in_float8_is_no_obstacle() -> None:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import gradvet
 from gradvet.frontends.torch import private
+from tests.faults.interruptions import Tracer, of_watch
 
-POINTS = 300
+POINTS = 100
 """Interruptions of all cases."""
 
 
@@ -22,3 +25,18 @@ def test_interrupted_check_leaves_everything_as_it_was() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"'line events': {POINTS}" in done.stdout
+
+
+def test_watch_opens_no_context_of_torch_inside_the_block() -> None:
+    """An interruption at the end of such a context would leave it open: what the block changes is not restored."""
+    case = of_watch()
+    tracer = Tracer()
+
+    def block() -> None:
+        with gradvet.watch(case.modules[0]):
+            tracer.run(lambda: case.modules[0](*case.tensors))
+
+    block()
+    files = {Path(code.co_filename).name for code, _ in tracer.places}
+    assert "recording.py" in files
+    assert files.isdisjoint({"grad_mode.py", "autocast_mode.py"})

@@ -7,10 +7,12 @@ import subprocess
 import sys
 import weakref
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import gradvet
+from gradvet.frontends.torch import private_state
 
 
 def outcome(code: str) -> str:
@@ -41,6 +43,38 @@ print([name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in
 """
     # The first custom function loads sympy, where torch looks for its vmap rule.
     assert "torch._dynamo" not in outcome(code)
+
+
+LOADS_AT_ONCE = pytest.mark.skipif(not private_state._KERNELS, reason="the kernels of this torch load its compiler")
+
+
+@LOADS_AT_ONCE
+def test_constants_in_forward_mode_do_not_load_the_compiler() -> None:
+    code = """
+import sys, torch, gradvet
+x = torch.ones(3, dtype=torch.float64)
+gradvet.check(lambda x: x * x.detach() + torch.ones(3), x)
+gradvet.check(lambda x: x / torch.arange(1.0, 4.0) - torch.ones(3), x.float(), order=2)
+gradvet.gradcheck(lambda x: x * torch.ones(3), x.clone().requires_grad_(), check_forward_ad=True)
+print("torch._dynamo" in sys.modules)
+"""
+    assert outcome(code) == "False"
+
+
+@LOADS_AT_ONCE
+def test_function_that_loads_the_compiler_itself_is_checked_as_others_are() -> None:
+    code = """
+import torch, gradvet
+from gradvet.frontends.torch.private_state import kernels_are_direct
+def scaled(x):
+    y = x * torch.ones(3)
+    seen.append(kernels_are_direct())
+    __import__("torch._dynamo")
+    return y * torch.ones(3)
+seen = []
+print(gradvet.check(scaled, torch.ones(3, dtype=torch.float64)).verdict, True in seen, seen[-1], kernels_are_direct())
+"""
+    assert outcome(code) == "PASS True False False"
 
 
 def test_check_works_in_a_working_folder_that_is_gone() -> None:

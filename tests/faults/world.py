@@ -18,7 +18,7 @@ from torch.autograd.function import _SingleLevelFunction
 from torch.backends import cuda, cudnn
 
 from gradvet.core import events
-from gradvet.frontends.torch.private_contexts import OpenContexts
+from gradvet.frontends.torch.private_state import OpenContexts, kernels_are_direct
 
 
 def world(tensors: Iterable[Tensor] = (), modules: Iterable[nn.Module] = ()) -> dict[str, Any]:
@@ -51,6 +51,7 @@ def world(tensors: Iterable[Tensor] = (), modules: Iterable[nn.Module] = ()) -> 
         "streams": (id(sys.stdout), id(sys.stderr)),
         "recursion limit": sys.getrecursionlimit(),
         "apply of Functions": [vars(one).get("apply") for one in (torch.autograd.Function, _SingleLevelFunction)],
+        "kernels of forward mode": kernels_are_direct(),
         "hooks of all modules": [list(hooks) for name, hooks in vars(nn.modules.module).items() if _is_hooks(name)],
         "listeners": [list(one) for one in (events._listeners, events._watches, events._stages, events._seeds)],
     }

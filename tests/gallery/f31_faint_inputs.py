@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.functions import with_gradients_changed
-from tests.gallery import witnesses
+from tests.gallery import right_scales, witnesses
 from tests.gallery.case import Family, Function
 from tests.gallery.inputs import normal
 from tests.gallery.mutants import negated, scaled, wrong_where, zeroed
@@ -70,6 +70,9 @@ each = Family(
 )
 
 CASES = (
+    each("tiny_input_of_a_norm_doubled", "Over steps of its own size it changes nothing that can be seen.").of(
+        lambda: (scaled(right_scales.length, 2.0, slot=1), right_scales.beside_tiny()), right_scales.length
+    ),
     each("input_80_of_100_lost", "It contributes a millionth of what the others do, and is never trained.").at(
         zeroed(ONE_OF_HUNDRED, slot=80), ONE_OF_HUNDRED, normal, *[(2,)] * 100
     ),

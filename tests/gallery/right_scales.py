@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from tests.gallery import witnesses
 from tests.gallery.case import Function, right
-from tests.gallery.inputs import at, normal, point, spread, uniform
+from tests.gallery.inputs import at, leaf, normal, point, spread, uniform
 
 DECADES = torch.logspace(-4, 4, 9, dtype=torch.float64)
 HILBERT = 1 / (torch.arange(5, dtype=torch.float64)[:, None] + torch.arange(5, dtype=torch.float64) + 1)
@@ -63,7 +64,49 @@ def mean_of_squares(x: Tensor) -> Tensor:
     return (x**2).mean()
 
 
+def length(x: Tensor, y: Tensor) -> Tensor:
+    return torch.sqrt(x * x + y * y + 0.1)
+
+
+def length_by_powers(x: Tensor, y: Tensor) -> Tensor:
+    return (x**2 + y**2 + 0.1) ** 0.5
+
+
+def beside_tiny() -> tuple[Tensor, Tensor]:
+    """Ordinary numbers, and others of size 1e-7."""
+    x, y = normal((16,), (16,))
+    return x, leaf(1e-7 * y, torch.float64)
+
+
+def padded_rows() -> tuple[Tensor]:
+    (x,) = normal((8, 5))
+    return (leaf(torch.where(torch.arange(8)[:, None] < 4, x, torch.zeros_like(x)), torch.float64),)
+
+
+def normalised(x: Tensor) -> Tensor:
+    return functional.normalize(x, dim=-1)
+
+
+def normalised_by_hand(x: Tensor) -> Tensor:
+    length = (x * x).sum(-1, keepdim=True)
+    return torch.where(length == 0, x * 1e12, x / torch.where(length == 0, torch.ones_like(length), length).sqrt())
+
+
 CASES = (
+    right(
+        "tiny_input_of_a_norm",
+        "Over steps of its own size it changes the values by less than their roundoff.",
+        lambda: (length, beside_tiny()),
+        twin=length_by_powers,
+    ),
+    right(
+        "zero_rows_normalised",
+        "At a row of zeros the slope is 1e12, over steps up to 1e-12.",
+        lambda: (normalised, padded_rows()),
+        twin=normalised_by_hand,
+        drop_in=False,
+        step=1e-14,
+    ),
     right(
         "sine_with_offset_1e8",
         "The offset eats eight of sixteen digits; a fixed step of 1e-6 eats the rest.",

@@ -15,7 +15,7 @@ import torch
 
 from gradvet.api.pipeline import PipelineSettings, run_pipeline
 from gradvet.api.points import PointSettings
-from gradvet.api.selection import selection_of
+from gradvet.api.validation import selection_of
 from gradvet.core.frontend import Request
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.frontends.torch import FRONTEND

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradvet.api.pipeline import PipelineSettings, run_pipeline
 from gradvet.api.points import PointSettings
-from gradvet.api.selection import selection_of
+from gradvet.api.validation import selection_of
 from gradvet.core.frontend import Request
 from gradvet.core.results import Report, Verdict
 from gradvet.frontends.torch import FRONTEND

@@ -2,7 +2,7 @@
 
 `Masked` has one number beside its coordinates, which is zero for every value of the pattern; the laws hold on those.
 
-Also tests `frontends/torch/layouts/__init__.py` and `frontends/torch/layouts/sparse_coordinates.py`.
+Also tests `frontends/torch/layouts/__init__.py` and `frontends/torch/layouts/sparse.py`.
 """
 
 from __future__ import annotations

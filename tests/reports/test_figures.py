@@ -13,8 +13,7 @@ from torch import Tensor
 import gradvet
 from gradvet.core.events import listening
 from gradvet.core.results import Finding, Report
-from gradvet.reports.figures import Figure, figures
-from gradvet.reports.html import page
+from gradvet.reports.html import Figure, figures, page
 from tests.reports.samples import COLUMNS, DERIVATIVE, NUMERICAL, ROWS, WRONG, facts, failed
 
 
@@ -83,6 +82,13 @@ def test_sweep_has_errors_floor_gap_and_explains_the_chosen_step() -> None:
     assert [line.get("class") for line in elements(figure, "polyline")] == ["difference", "floor", "gap"]
     assert len(elements(figure, "line", "chosen")) == 1
     assert "The vertical line is the step that was used, 3.8e-06: smaller steps lose digits" in figure.caption
+
+
+def test_sweep_that_was_extrapolated_says_so() -> None:
+    known: Any = facts()["sweep"]
+    figure = drawn(sweep={**known, "extrapolated": True})["sweep"]
+    assert "Differences at the step of the vertical line, 3.8e-06, and at the next smaller ones" in figure.caption
+    assert "step that was used" not in figure.caption
 
 
 def test_sweep_without_floor_gap_and_chosen_step_has_errors_alone() -> None:

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from gradvet.core.results import RENDERERS
+from gradvet.reports.blame import fragment as blame
 from gradvet.reports.html import MissingLibraryError, page, templates, write
 from tests.reports.samples import doubtful, errored, failed, passed
+from tests.reports.test_blame import report as model
 
 
 class AddressParser(HTMLParser):
@@ -89,6 +91,14 @@ def test_contrast_of_badges_and_counts_is_at_least_4_5() -> None:
     assert all(contrast("#ffffff", colour) >= 4.5 for colour in badges)
 
 
+def test_model_has_the_same_colours_as_other_reports() -> None:
+    shown = [
+        re.findall(r"\.gradvet \.\w+ \{ background: (#\w+);", one) for one in (passed()._repr_html_(), blame(model()))
+    ]
+    assert len(shown[0]) == 5
+    assert shown[0] == shown[1]
+
+
 def test_error_has_a_badge_and_a_filter() -> None:
     text = page([errored(), passed()])
     assert '<span class="badge error">error</span>' in text
@@ -116,7 +126,7 @@ def test_missing_library_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatc
 def test_notebook_shows_verdict_worst_entry_and_replay() -> None:
     text = failed()._repr_html_()
     assert '<span class="badge fail">fail</span>' in text
-    assert "<td>output [1]</td><td>weight [2]</td>" in text
+    assert "<td>output [1]</td><td>weight [2]</td>" in re.sub(r"</?span.*?>", "", text)
     assert "gradvet.check(bad, inputs, seed=7)" in text
 
 

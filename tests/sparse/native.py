@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gradvet.checks import determinism, jacobian, linearity, metadata, outputs
+from gradvet.checks import determinism, jacobian, linearity, outputs
 from gradvet.core.context import Context
 from gradvet.core.results import Report
 from gradvet.core.runner import make_report, run_until_failure
@@ -19,7 +19,7 @@ CATALOGUE = (
     outputs.constancy,
     determinism.drop_in_determinism,
     jacobian.drop_in_reverse,
-    metadata.drop_in_metadata,
+    outputs.drop_in_metadata,
     linearity.zero_cotangent,
     linearity.undefined_cotangents,
 )

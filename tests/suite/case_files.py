@@ -8,8 +8,7 @@ from typing import Any
 
 from gradvet.core.results import Report
 from gradvet.suite.case import CaseResult
-from gradvet.suite.executors import ExecutorSettings, run_missing
-from gradvet.suite.run import Run, open_store
+from gradvet.suite.run import ExecutorSettings, Run, open_store, run_missing
 from gradvet.suite.targets import Targets
 
 HEAD = """

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,6 +32,34 @@ class Module(nn.Module):
     """Has a forward, too."""
 
 
+class Rule(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.sin()
+
+
+def make_rule() -> type[torch.autograd.Function]:
+    class Rule(torch.autograd.Function):
+        """Another class of this name."""
+
+        @staticmethod
+        @functools.cache
+        def forward(ctx: object, x: Tensor) -> Tensor:
+            return x.cos()
+
+    return Rule
+
+
+@dataclass
+class Record:
+    """Has an `__init__` that nobody wrote."""
+
+    factor: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.factor * x
+
+
 @pytest.mark.parametrize(
     ("func", "first"),
     [
@@ -38,6 +69,8 @@ class Module(nn.Module):
         (Function, "class Function"),
         (Function.apply, "class Function"),
         (Module(), "class Module"),
+        (Record(2.0), "class Record"),
+        (Record(2.0).__call__, "    def __call__"),
     ],
 )
 def test_code_is_what_somebody_wrote(func: object, first: str) -> None:
@@ -46,6 +79,27 @@ def test_code_is_what_somebody_wrote(func: object, first: str) -> None:
     assert source.code.startswith(first)
     assert Path(source.file).name == "test_provenance.py"
     assert Path(__file__).read_text().splitlines()[source.line - 1].startswith(first)
+
+
+def test_classes_of_the_same_name_are_told_apart() -> None:
+    sources = source_of(Rule.apply), source_of(make_rule().apply)
+    assert ["x.cos()" in source.code for source in sources if source] == [False, True]
+
+
+def test_code_is_found_without_a_search_of_all_modules_or_a_parse_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*arguments: object) -> None:
+        raise AssertionError("takes up to seconds")
+
+    monkeypatch.setattr(inspect, "getmodule", slow)
+    monkeypatch.setattr(inspect, "findsource", slow)
+    assert source_of(plain) is not None
+    assert source_of(make_rule().apply) is not None
+
+
+def test_function_without_a_file_has_no_code() -> None:
+    names: dict[str, Any] = {}
+    exec("def made(x):\n    return x", names)
+    assert source_of(names["made"]) is None
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from gradvet.suite.case import CaseResult, Status
-from gradvet.suite.executors import ExecutorSettings, run_missing
-from gradvet.suite.run import Run, in_case_order, open_store, stored_seed
+from gradvet.suite.run import ExecutorSettings, Run, in_case_order, open_store, run_missing, stored_seed
 from gradvet.suite.store import Store, StoreError
 from tests.suite.case_files import run_of, write_cases
 

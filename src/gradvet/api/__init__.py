@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from gradvet.api import validation
 from gradvet.api.blame import accepting_stops, accepts_stops, culprit_first, with_torch_stops
 from gradvet.api.pipeline import PipelineSettings, run_pipeline
 from gradvet.api.points import PointSettings
-from gradvet.api.selection import selection_of
 from gradvet.api.sweep import require_comparable, sweep_dtypes
 from gradvet.core.events import ShowingStages, fresh_seed, publish, watched
 from gradvet.core.provenance import title_of
@@ -24,18 +23,6 @@ from gradvet.reports.ledger_table import ACCEPT, headline
 from gradvet.reports.progress import interactive_progress
 
 __all__ = ["NumericalJacobian", "assert_gradients", "check", "numerical_jacobian"]
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """What is done where the user does not say."""
-
-    order: int
-    power: float
-    points: str
-
-
-USUAL, THOROUGH = Extent(1, 0.01, "small"), Extent(2, 1e-4, "thorough")
 
 
 def check(
@@ -118,24 +105,24 @@ def check(
     """
     surrogates = validation.surrogates_of(surrogate)
     request = validation.request_of(func, inputs, kwargs, None if surrogates else surrogate, argnums)
-    extent = THOROUGH if validation.flag("thorough", thorough) else USUAL
+    is_thorough = validation.flag("thorough", thorough)
     spending = validation.budget_of(budget)
     options = Options(
         seed=fresh_seed() if seed is None else validation.seed_of(seed),
         masked=validation.flag("masked", masked),
-        power=_requested_resolution(resolution, power, extent.power),
+        power=_requested_resolution(resolution, power, 1e-4 if is_thorough else 0.01),
         accuracy=validation.fraction("accuracy", accuracy, "1e-5", zero=True),
         seconds=spending.seconds,
     )
     validation.require_domain(FRONTEND, domain)
-    other = PointSettings.of(
-        FRONTEND, extent.points if isinstance(points, str) and points == USUAL.points else points, domain, options.seed
-    )
-    selection = selection_of(validation.names_of("modes", modes), validation.checks_of(checks))
+    if is_thorough and isinstance(points, str) and points == "small":
+        points = "thorough"
+    other = PointSettings.of(FRONTEND, points, domain, options.seed)
+    selection = validation.selection_of(validation.names_of("modes", modes), validation.checks_of(checks))
     if validation.flag("compile", compile):
         selection |= {"compile"}
     # A kernel is compared with its reference at first order.
-    usual_order = extent.order if reference is None else 1
+    usual_order = 2 if is_thorough and reference is None else 1
     chosen_order = usual_order if order is None else validation.order_of(order)
     wanted = PipelineSettings(chosen_order, selection, other, spending.bytes)
     request, held = replace(request, reference=reference), None

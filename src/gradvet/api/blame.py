@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from gradvet.api import validation
 from gradvet.api.pipeline import PipelineSettings, run_pipeline
-from gradvet.api.selection import selection_of
 from gradvet.core.blame import MODULE, BlameReport
 from gradvet.core.events import fresh_seed, one_at_a_time
 from gradvet.core.frontend import Request
@@ -210,6 +209,10 @@ def accepting_stops(report: Report, func: Any, mode: StopMode) -> Report:
     notes, arguments = [], ""
     if mode.held is None:
         notes += [f"held constant: {line}" for line in mode.lines]
+        notes += [
+            f"derivative taken as given, of values that are constant by themselves: {line}"
+            for line in mode.given.values()
+        ]
         arguments += ", stops='constant'"
     if mode.surrogates:
         names = ", ".join(cls.__name__ for cls in mode.surrogates)
@@ -261,12 +264,11 @@ def accepts_stops(stops: str) -> bool:
 
 
 def _answer(recorder: Recorder, wanted: _Settings, known: Report | None = None) -> BlameReport:
-    def examine(request: Request, kind: str, seconds: float) -> Report:
+    def examine(request: Request, kind: str, seconds: float, order: int) -> Report:
         names = MODULE_CHECKS if kind == MODULE else FUNCTION_CHECKS
-        settings = PipelineSettings(1 if kind == MODULE else wanted.order, selection_of(("reverse",), names))
+        settings = PipelineSettings(1 if kind == MODULE else order, validation.selection_of(("reverse",), names))
         return run_pipeline(FRONTEND, request, settings, Options(seed=wanted.seed, seconds=seconds))
 
     seconds = DEFAULT_SECONDS if wanted.budget.seconds is None else wanted.budget.seconds
-    return investigate(
-        recorder, Question(examine, seconds, wanted.seed, wanted.accepts_stops, wanted.surrogates, known)
-    )
+    question = Question(examine, seconds, wanted.seed, wanted.order, wanted.accepts_stops, wanted.surrogates, known)
+    return investigate(recorder, question)

@@ -18,11 +18,19 @@ from gradvet.errors import InvalidProblemError
 PART_SIZE = 1 << 24
 """Elements that are compared together: at the step of the screen, one of them still shows at a resolution of 0.01."""
 
+LARGE = 1 << 20
+"""Number of elements of the inputs from which vectors are not kept from one stage to the next."""
+
 MAX_PARTS = 16
 """Number of parts: of a larger model each part has more elements, so that the number of evaluations stays bounded."""
 
 VECTORS = 16
 """Number of vectors of the size of the inputs that exist at a time, to estimate the memory of a check."""
+
+SMOOTH = (
+    "a step took up to {:,} of {:,} elements inside across a kink, or to another selected element: the formulas of the "
+    "point were continued there"
+)
 
 ORDER = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.SKIPPED)
 
@@ -53,6 +61,36 @@ def compared_in_parts(
         if any(finding.verdict is Verdict.FAIL for finding in found):
             break
     return list(_worst(found))
+
+
+def compared_on_smooth_piece(
+    frontend: Frontend, context: Context, compare: Callable[[Context], Iterable[Finding]]
+) -> list[Finding]:
+    """The findings of a comparison with differences, in a model without the kinks that a step would cross.
+
+    Needed by `test_network_with_many_kinks_takes_few_evaluations`.
+    """
+    found = frontend.on_smooth_piece(context.problem) if context.is_double else None
+    if found is None:
+        return list(compare(context))
+    problem, branches = found
+    findings = list(compare(context.for_problem(problem)))
+    if branches.changed:
+        context.record.note(SMOOTH.format(branches.changed, branches.count))
+    return findings
+
+
+def is_large(context: Context) -> bool:
+    """Whether vectors of the size of the inputs are not kept from one stage to the next."""
+    return context.problem.domain.size > LARGE
+
+
+def release_if_large(*contexts: Context | None) -> None:
+    """Between two stages: what one of them computed costs less to compute again than to keep."""
+    for context in contexts:
+        if context is not None and is_large(context):
+            context.release()
+            context.problem.release()
 
 
 def parts_of(domain: Space) -> list[list[int]]:

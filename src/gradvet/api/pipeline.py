@@ -16,10 +16,17 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from gradvet.api.isolation import findings_of_child
-from gradvet.api.parts import compared_in_parts, parts_of, within_memory
+from gradvet.api.parts import (
+    compared_in_parts,
+    compared_on_smooth_piece,
+    is_large,
+    parts_of,
+    release_if_large,
+    within_memory,
+)
 from gradvet.api.points import FRAGILE, THOROUGH, Announce, PointSettings, generated_points
 from gradvet.api.replay_command import replay
-from gradvet.api.selection import Selection
+from gradvet.api.validation import Selection
 from gradvet.checks.catalogue import (
     COMPILE,
     EXACT,
@@ -36,19 +43,19 @@ from gradvet.checks.catalogue import (
 )
 from gradvet.checks.determinism import is_repeatable
 from gradvet.checks.precision import BranchPair, precision_against
-from gradvet.checks.reference import Reference, about_reference, compared_with
+from gradvet.checks.reference import about_reference, compared_with
+from gradvet.checks.reference_passes import Reference
 from gradvet.checks.second_order import composition, higher_orders, symmetry
 from gradvet.checks.toolchain import compiled_against, registered
 from gradvet.core import thresholds
 from gradvet.core.context import FLOAT32, FLOAT64, GIVEN, Context
 from gradvet.core.events import one_at_a_time
 from gradvet.core.frontend import Binding, Frontend, Request
-from gradvet.core.ledger import Record
+from gradvet.core.ledger import Record, VariationBudget
 from gradvet.core.problem import Problem
 from gradvet.core.provenance import environment, source_of
 from gradvet.core.results import Finding, Report, SourceCode, Verdict
 from gradvet.core.runner import IsUnsupported, make_report, run_checks
-from gradvet.core.variation_budget import VariationBudget
 from gradvet.core.vectors import all_finite, namespace
 from gradvet.errors import DerivativeError, OutputsChangedError
 from gradvet.options import Options
@@ -57,8 +64,7 @@ ONE_SHOT = (
     "a second backward pass through the same graph does not give the gradient again, so retain_graph=True must not be "
     "used with this function; every backward pass was checked after a forward pass of its own"
 )
-LARGE = 1 << 20
-"""Number of elements of the inputs from which vectors are not kept from one stage to the next."""
+OVERWRITES = "If it initialises or normalises its parameters, call it once before the check."
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +131,7 @@ class _Pipeline:
                 *self._tools(context),
             ]
         elif not findings:
-            _release_if_large(context)
+            release_if_large(context)
             context, reference = self._with_reference(context)
             sharp = reference or context
             findings = compared_in_parts(self.frontend, context, reference, self._compared)
@@ -157,6 +163,9 @@ class _Pipeline:
         problem = context.problem
         if not problem.codomain.size or not problem.domain.size:
             return context, []
+        if problem.rules.are_builtin and (written := problem.overwritten_inputs()):
+            words = f"the forward pass overwrites {', '.join(written)}, so it is no function of the values given"
+            return context, [Finding("reverse", Verdict.INCONCLUSIVE, words, advice=OVERWRITES)]
         try:
             _ = context.random_vjp
         except DerivativeError as error:
@@ -221,17 +230,20 @@ class _Pipeline:
         announce = self.settings.announce
         if announce is not None and chosen:
             announce(chosen[0].name, "inputs that begin elsewhere in memory" if checks is EXACT else "the point given")
-        yield from run_checks(context, runnable(chosen, context, has_surrogate=has_surrogate), is_unsupported)
+        for group in [[check] for check in chosen] if is_large(context) else [chosen]:
+            yield from run_checks(context, runnable(group, context, has_surrogate=has_surrogate), is_unsupported)
+            release_if_large(context)
         if announce is not None and self.frontend.has_lost_device(context.problem):
             raise SystemExit("the device is lost")
 
     def _compared(self, pair: tuple[Context, Context | None]) -> Iterator[Finding]:
         """The exact checks, derivatives against differences, and those in low precision against the reference."""
         context, reference = pair
+        release_if_large(*pair)
         yield from self._run(context, EXACT, lambda error: True)
-        _release_if_large(context)
-        yield from _something_compared(self._run(reference or context, SLOPES, self.frontend.is_unsupported))
-        _release_if_large(reference or context)
+        slopes = partial(self._run, checks=SLOPES, is_unsupported=self.frontend.is_unsupported)
+        yield from _something_compared(compared_on_smooth_piece(self.frontend, reference or context, slopes))
+        release_if_large(reference or context)
         yield from self._precision(context, reference)
 
     def _precision(self, context: Context, reference: Context | None) -> Iterator[Finding]:
@@ -243,7 +255,8 @@ class _Pipeline:
                     return None
                 return BranchPair(context.for_problem(found[0]), reference.for_problem(found[1]), found[2])
 
-            check = precision_against(reference, self.frontend.is_unsupported, same_branches)
+            rounded = partial(self.frontend.rounded, context.problem)
+            check = precision_against(reference, self.frontend.is_unsupported, same_branches, rounded)
             yield from run_checks(context, {PRECISION: check}, self.frontend.is_unsupported)
 
     def _against_reference(self, context: Context) -> Iterator[Finding]:
@@ -265,11 +278,14 @@ class _Pipeline:
             return any(map(self.frontend.draws_random_numbers, (self.request, request)))
 
         plain, truth = pair
-        known = Reference(plain, truth, self.frontend.formats, draw_randomly, self.settings.precision)
-        check = {REFERENCE: compared_with(known)}
+        if plain.eps < context.problem.eps:
+            context.record.note("the reference is not finite in this precision, so its errors are those of float32")
+        frontend, precision = self.frontend, self.settings.precision
+        tf32 = frontend.tf32_products(context.problem)
+        check = {REFERENCE: compared_with(Reference(plain, truth, frontend.formats, draw_randomly, precision, tf32))}
         yield from run_checks(context, check, self.frontend.is_unsupported)
         reverse = [check for check in SLOPES if check.name == "reverse"]
-        # What the kernel may lose by design is no excuse for the reference.
+        # The accuracy that the user grants the kernel does not hold for the reference.
         exact = context.for_problem(truth, precision=FLOAT64, options=replace(self.options, accuracy=0.0))
         slopes = self._run(exact, reverse, self.frontend.is_unsupported)
         yield from map(about_reference, slopes)
@@ -361,12 +377,6 @@ class _Pipeline:
             yield Finding(COMPILE, Verdict.INCONCLUSIVE, f"torch.compile fails: {type(error).__name__}: {words}")
             return
         yield from run_checks(context, {COMPILE: compiled_against(compiled)}, self.frontend.is_unsupported)
-
-
-def _release_if_large(context: Context) -> None:
-    """Between two stages: what one of them computed costs less to compute again than to keep."""
-    if context.problem.domain.size > LARGE:
-        context.release()
 
 
 def _notes_on_values(problem: Problem) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradvet.api.selection import MODES, Selection, selection_of
+from gradvet.api.validation import MODES, Selection, selection_of
 from gradvet.checks.catalogue import COMPILE, NAMES
 from gradvet.core.frontend import Request
 from gradvet.core.provenance import title_of
@@ -24,7 +24,7 @@ def replay(
     options: Options,
     points: Mapping[str, str],
 ) -> str:
-    """`gradvet.check(Wrong.apply, inputs, order=2, seed=7)`: what cannot be written down stands there by its name."""
+    """`gradvet.check(Wrong.apply, inputs, order=2, seed=7)`: values without a literal are given by name."""
     usual = Options(seed=options.seed)
     settings = {
         **({"kwargs": _written(request.kwargs)} if request.kwargs else {}),

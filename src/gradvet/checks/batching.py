@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.gradient_match import gradient_mismatch
-from gradvet.core.problem import Distribution
+from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import known_refusal
 from gradvet.core.spaces import Array, Space
-from gradvet.core.vectors import namespace, peak
+from gradvet.core.vectors import namespace, peak, window
 
 ADVICE = "Look at the vmap rule of the operations in the derivative."
 
 
 def batched(context: Context) -> Iterator[Finding]:
     """Two cotangents, values and tangents at once against each alone; SKIPPED where vmap raises."""
-    problem = context.problem
-    if not problem.codomain.size or not problem.domain.size:
-        return
     parts = {
         "grad_outputs": _cotangents,
         "mapped grad_outputs": _mapped_cotangents,
@@ -97,78 +93,51 @@ BATCHED_VECTORS = 2
 
 def batched_reverse(context: Context) -> Iterator[Finding]:
     """Two cotangents together against each alone."""
-    problem = context.problem
-    if problem.codomain.leaves:
-        V = [problem.random(problem.codomain.size, Distribution.APART) for _ in range(BATCHED_VECTORS)]
-        sides = _Sides(problem.codomain, problem.domain)
-        yield _compare("batched reverse", V, problem.vjp_batched, problem.vjp, sides)
+    if context.problem.codomain.leaves:
+        yield _batched_and_alone(context.problem, is_reverse=True)
 
 
 def batched_forward(context: Context) -> Iterator[Finding]:
     """Two tangents together against each alone."""
-    problem = context.problem
-    if problem.codomain.leaves:
-        U = [problem.random(problem.domain.size, Distribution.APART) for _ in range(BATCHED_VECTORS)]
-        sides = _Sides(problem.domain, problem.codomain)
-        yield _compare("batched forward", U, problem.jvp_batched, problem.jvp, sides)
+    if context.problem.codomain.leaves:
+        yield _batched_and_alone(context.problem, is_reverse=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sides:
-    """The space that directions come from and the one that derivatives arrive in."""
-
-    source: Space
-    target: Space
-
-
-BatchedFunction = Callable[[Sequence[Array]], list[Array]]
-SingleFunction = Callable[[Array], Array]
-
-
-def _compare(
-    check: str, directions: Sequence[Array], together: BatchedFunction, alone: SingleFunction, sides: _Sides
-) -> Finding:
-    expected = [alone(direction) for direction in directions]
+def _batched_and_alone(problem: Problem, *, is_reverse: bool) -> Finding:
+    if is_reverse:
+        check, source, target = "batched reverse", problem.codomain, problem.domain
+    else:
+        check, source, target = "batched forward", problem.domain, problem.codomain
+    together, alone = (problem.vjp_batched, problem.vjp) if is_reverse else (problem.jvp_batched, problem.jvp)
+    vectors = [problem.random(source.size, Distribution.APART) for _ in range(BATCHED_VECTORS)]
+    expected = [alone(vector) for vector in vectors]
     try:
-        found = together(directions)
+        found = together(vectors)
     except RuntimeError as error:
-        return Finding(
-            check,
-            Verdict.FAIL,
-            "the derivative cannot be computed for several directions at once",
-            facts={"raised": str(error)},
-            advice="vmap must be able to run the derivative: avoid item(), in-place writes and random numbers in it.",
-        )
-    target = _differing(found, expected, sides.target)
-    if target is None:
+        headline = "the derivative cannot be computed for several directions at once"
+        advice = "vmap must be able to run the derivative: avoid item(), in-place writes and random numbers in it."
+        return Finding(check, Verdict.FAIL, headline, facts={"raised": str(error)}, advice=advice)
+    wrong = _differing(found, expected, target)
+    if wrong is None:
         return Finding(check, Verdict.PASS, "batched and single derivatives agree")
     # Each leaf of the source alone, to name the one that differs; the first if none does by itself.
-    source = 0
-    for leaf in range(len(sides.source.leaves)):
-        alone_there = [_only(direction, sides.source.slice(leaf)) for direction in directions]
-        here = _differing(together(alone_there), [alone(direction) for direction in alone_there], sides.target)
+    origin = 0
+    for leaf in range(len(source.leaves)):
+        part = source.slice(leaf)
+        some = [window(vector, part.start, part.stop) for vector in vectors]
+        here = _differing(together(some), [alone(vector) for vector in some], target)
         if here is not None:
-            source, target = leaf, here
+            origin, wrong = leaf, here
             break
-    output, input = (source, target) if check == "batched reverse" else (target, source)
-    part = sides.target.slice(target)
-    return Finding(
-        check,
-        Verdict.FAIL,
-        f"the batched derivative for {sides.target.leaves[target].name} differs from the one computed alone",
-        facts={
-            "output": output,
-            "input": input,
-            "found": str([row[part] for row in found]),
-            "expected": str([row[part] for row in expected]),
-        },
-        advice="Look at the vmap rule of the operations in the derivative.",
-    )
-
-
-def _only(direction: Array, part: slice) -> Array:
-    xp = namespace(direction)
-    return xp.concat([xp.zeros_like(direction[: part.start]), direction[part], xp.zeros_like(direction[part.stop :])])
+    part = target.slice(wrong)
+    facts = {
+        "output": origin if is_reverse else wrong,
+        "input": wrong if is_reverse else origin,
+        "found": str([row[part] for row in found]),
+        "expected": str([row[part] for row in expected]),
+    }
+    headline = f"the batched derivative for {target.leaves[wrong].name} differs from the one computed alone"
+    return Finding(check, Verdict.FAIL, headline, facts=facts, advice=ADVICE)
 
 
 def _differing(found: Sequence[Array], expected: Sequence[Array], space: Space) -> int | None:

@@ -6,18 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Flag, auto
 
-from gradvet.checks import (
-    adjoint,
-    batching,
-    determinism,
-    jacobian,
-    linearity,
-    memory_layout,
-    metadata,
-    outputs,
-    reference,
-    state,
-)
+from gradvet.checks import batching, determinism, jacobian, linearity, outputs, reference, state
 from gradvet.core.context import Context
 from gradvet.core.runner import CheckFunction
 
@@ -32,6 +21,9 @@ class Needs(Flag):
     """That the function reads its arguments: the check passes other tensors."""
     OWN_VALUES = auto()
     """That the values are the function's own, not a surrogate's."""
+    ELEMENTS = auto()
+    """At least one number among the inputs, and one among the outputs."""
+    GRADIENT = REVERSE | ELEMENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +32,7 @@ class Check:
 
     name: str
     run: CheckFunction
-    needs: Needs = Needs.REVERSE
+    needs: Needs = Needs.GRADIENT
 
 
 EXACT = (
@@ -48,18 +40,18 @@ EXACT = (
     Check("detached", outputs.detached, Needs.OWN_VALUES),
     Check("values", outputs.values, Needs.OWN_VALUES),
     Check("determinism", determinism.determinism),
-    Check("metadata", metadata.metadata),
+    Check("metadata", outputs.metadata, Needs.REVERSE),
     Check("linearity", linearity.linearity),
-    Check("undefined", linearity.missing_cotangents),
-    Check("grad_outputs", memory_layout.grad_output_layouts),
+    Check("undefined", linearity.missing_cotangents, Needs.REVERSE),
+    Check("grad_outputs", state.grad_output_layouts),
     Check("mutation", state.mutation),
-    Check("interleaving", state.interleaving, Needs.REVERSE | Needs.SUBSTITUTION),
+    Check("interleaving", state.interleaving, Needs.GRADIENT | Needs.SUBSTITUTION),
     Check("frozen", state.frozen, Needs.REVERSE | Needs.SUBSTITUTION),
-    Check("layouts", memory_layout.input_layouts, Needs.REVERSE | Needs.SUBSTITUTION),
-    Check("batched", batching.batched, Needs.SUBSTITUTION),
+    Check("layouts", state.input_layouts, Needs.GRADIENT | Needs.SUBSTITUTION),
+    Check("batched", batching.batched, Needs.SUBSTITUTION | Needs.ELEMENTS),
     Check("accumulation", state.accumulation),
     Check("checkpoint", state.checkpoint),
-    Check("duality", adjoint.duality, Needs.REVERSE | Needs.SUBSTITUTION),
+    Check("duality", linearity.duality, Needs.GRADIENT | Needs.SUBSTITUTION),
 )
 """Checks that need no differences. They run in the precision that the user gave."""
 
@@ -94,6 +86,8 @@ NAMES = (
 def runnable(checks: Iterable[Check], context: Context, *, has_surrogate: bool) -> dict[str, CheckFunction]:
     """The checks whose needs the function meets. Calls the function if one of them passes other tensors."""
     kept = [check for check in checks if context.has_reverse or Needs.REVERSE not in check.needs]
+    if not context.problem.codomain.size or not context.problem.domain.size:
+        kept = [check for check in kept if Needs.ELEMENTS not in check.needs]
     kept = [check for check in kept if not has_surrogate or Needs.OWN_VALUES not in check.needs]
     if any(Needs.SUBSTITUTION in check.needs for check in kept) and context.reads_captured:
         context.record.note("the function reads tensors that it captured instead of its arguments: they were perturbed")

@@ -263,6 +263,7 @@ def _disagreement(context: Context, mode: str, comparison: Comparison) -> Findin
     pair, part = _first(comparison)
     assert pair.worst is not None
     problem = context.problem
+    context.projections.release()
     _, errors = column(problem, pair.worst.column, context.options.step)
     worst = Mismatch(
         output=problem.codomain.locate(pair.worst.row),

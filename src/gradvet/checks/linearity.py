@@ -1,24 +1,26 @@
-"""Checks that the backward pass is linear in its cotangent, and that undefined vectors count as zero."""
+"""Checks that JVP and VJP are one linear map and its adjoint, and that undefined vectors count as zero."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.gradient_match import gradient_mismatch
+from gradvet.core.gradient_match import GradientMismatch, derivative_jitter, gradient_mismatch
 from gradvet.core.problem import Distribution
 from gradvet.core.results import Finding, Verdict
-from gradvet.core.vectors import is_zero, namespace, window
+from gradvet.core.spaces import Array
+from gradvet.core.vectors import all_finite, dot, equal, finite_part, is_zero, namespace, window
+
+ADVICE = "The derivative must be multiplied by grad_output, and nothing may be added to it."
 
 
 def linearity(context: Context) -> Iterator[Finding]:
     """Jᵀ(-a/2 - b/4) against -Jᵀa/2 - Jᵀb/4, and Jᵀ0. Negative multiples show terms that are even in the cotangent."""
     problem = context.problem
-    if not problem.codomain.size or not problem.domain.size:
-        return
     (a, of_a), (b, of_b) = context.random_vjp, context.constant_vjp
     v = problem.representable(-0.5 * a - 0.25 * b)
     parts = -0.5 * of_a - 0.25 * of_b
@@ -30,17 +32,30 @@ def linearity(context: Context) -> Iterator[Finding]:
         halves = [window(a, *ends) for ends in ((0, a.shape[0] // 2), (a.shape[0] // 2, a.shape[0]))]
         of_halves = problem.vjp(halves[0]) + problem.vjp(halves[1])
         comparisons.append(("grad_outputs with zero rows do not give the sum of their gradients", a, of_halves, of_a))
+        if equal(context.repeated_vjp, of_a) and (gap := _asymmetry(context, problem.vjp(-a), of_a)) is not None:
+            yield Finding(
+                "linearity", Verdict.FAIL, f"the gradient for -grad_output is another one, {gap}", advice=ADVICE
+            )
+            return
     for name, cotangent, found, expected in comparisons:
         gap = None if found is None else gradient_mismatch(context, cotangent, found, expected)
         if gap is not None:
-            yield Finding(
-                "linearity",
-                Verdict.FAIL,
-                f"{name}, {gap}",
-                advice="The derivative must be multiplied by grad_output, and nothing may be added to it.",
-            )
+            yield Finding("linearity", Verdict.FAIL, f"{name}, {gap}", advice=ADVICE)
             return
     yield Finding("linearity", Verdict.PASS, "the gradient is linear in grad_output")
+
+
+def _asymmetry(context: Context, of_minus: Array, of_plus: Array) -> GradientMismatch | None:
+    """Where the gradient of -v is far from minus that of v. Rounding is symmetric, so no roundoff is allowed for.
+
+    Needed by `test_gradient_that_is_even_in_the_cotangent_fails_beside_a_large_input`.
+    """
+    xp = namespace(of_plus)
+    error = finite_part(xp.abs(of_minus + of_plus)) - thresholds.LOW_PRECISION_PART * finite_part(xp.abs(of_plus))
+    index = int(xp.argmax(error))
+    if not float(error[index]) > 0.0:
+        return None
+    return GradientMismatch(context.problem.domain.locate(index), float(of_minus[index]), -float(of_plus[index]))
 
 
 def missing_cotangents(context: Context) -> Iterator[Finding]:
@@ -137,7 +152,52 @@ def zero_cotangent(context: Context) -> Iterator[Finding]:
             Verdict.FAIL,
             f"a zero grad_output gives a gradient of size {largest:.3g}",
             facts={"largest": largest},
-            advice="The derivative must be multiplied by grad_output, and nothing may be added to it.",
+            advice=ADVICE,
         )
     else:
         yield PROPORTIONAL
+
+
+AGREE = Finding("duality", Verdict.PASS, "forward and reverse mode agree")
+
+
+def duality(context: Context) -> Iterator[Finding]:
+    """v·(Ju) against (Jᵀv)·u."""
+    problem = context.problem
+    # In low precision both are compared with differences in double precision instead.
+    if not context.is_double:
+        return
+    xp = namespace(problem.point)
+    u = context.first.displacement
+    jvp = context.cached_jvp(u)
+    cotangent = context.cotangents[0]
+    if not all_finite(jvp):
+        cotangent = context.cotangent(xp.where(xp.isfinite(jvp), cotangent.v, xp.zeros_like(cotangent.v)))
+    left, right = dot(cotangent.v, jvp), dot(cotangent.vjp, u)
+    # Less than the scale of the products, and enough nearly always.
+    if abs(left - right) <= thresholds.ADJOINT_RTOL * (abs(left) + abs(right)):
+        yield AGREE
+        return
+    scale = float(xp.sum(xp.abs(cotangent.vjp * u))) + dot(xp.abs(cotangent.v), xp.abs(jvp))
+    roundoff = (
+        thresholds.ROUNDOFFS
+        * problem.eps
+        * math.sqrt(dot(cotangent.v * cotangent.v, problem.value[: cotangent.v.shape[0]] ** 2))
+    )
+    # Saturated outputs: both slopes are below the roundoff of numbers of size one.
+    saturated = thresholds.ROUNDOFFS * problem.eps * math.sqrt(dot(cotangent.v, cotangent.v))
+    allowed = roundoff + saturated + (thresholds.ADJOINT_RTOL + context.options.accuracy) * scale
+    if not abs(left - right) <= allowed:
+        allowed += thresholds.RESPONSE_FACTOR * derivative_jitter(context, cotangent.v, u, left - right)
+    if not abs(left - right) <= allowed and not context.computes_in_io_dtype:
+        allowed += problem.internal_eps() ** thresholds.LOW_PRECISION_POWER * scale
+    if cotangent.nonfinite is not None or abs(left - right) <= allowed:
+        yield AGREE
+    else:
+        yield Finding(
+            "duality",
+            Verdict.FAIL,
+            f"forward mode gives a slope of {left:.10g} where reverse mode gives {right:.10g}",
+            facts={"forward": left, "reverse": right, "allowed": allowed},
+            advice="One of the two is wrong: the findings about each against differences tell which.",
+        )

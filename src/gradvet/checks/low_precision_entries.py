@@ -36,6 +36,8 @@ class Sample:
     noise: Array
     natural: Array
     """Noise of a derivative that is zero, and of one that does not agree within its own noise."""
+    inner: Callable[[], Array]
+    """Further noise of a derivative that does not agree within its own noise."""
     responses: Sequence[Sequence[float]]
     """For each change of the inputs by one roundoff, by leaf: the change of the reference times the reference."""
     squares: Sequence[float]
@@ -92,6 +94,8 @@ class Sums:
         self.natural, self.count, self.responses, self.leaf_total = 0.0, 0, [0.0] * JITTERS, 0.0
         self.clearest = 0.0
         """Largest ratio, over the samples, of the squares of the entries to those of their noise."""
+        self.is_zero = True
+        """Whether the entries of no sample are clearly larger than the roundoff of inputs and outputs."""
 
     def add(self, context: Context, sample: Sample) -> None:
         part, eps = self.part, context.problem.eps
@@ -109,6 +113,10 @@ class Sums:
             # Roundoff inside the function that a change of its inputs does not show. A derivative that agrees without
             # is compared more sharply: see `minimum_with_a_tiny_number_in_float32`.
             noise = xp.maximum(noise, sample.natural[part])
+            ratio = _ratio(context, error, expected, noise)
+        outer = noise  # of inputs and outputs
+        if float(xp.max(ratio)) > _doubt(eps):
+            noise = xp.maximum(noise, sample.inner()[part])
             ratio = _ratio(context, error, expected, noise)
         if float(xp.max(ratio)) > _doubt(eps) and (other := sample.elsewhere()) is not None:
             # Roundoff inside the function puts elements on the other side of a kink, others at each point. An entry is
@@ -130,8 +138,9 @@ class Sums:
         expected = xp.where(comparable, expected, zeros)
         # Where the terms of an entry cancel, its roundoff is large beside it: such a sample weighs little. Needed by
         # the programs 31 and 123 of `benchmarks.random_functions` in bfloat16.
-        weight = 1.0 / (float(noise @ noise) or 1.0)
-        self.clearest = max(self.clearest, weight * float(expected @ expected))
+        weight, square = 1.0 / (float(outer @ outer) or 1.0), float(expected @ expected)
+        self.clearest = max(self.clearest, square / (float(noise @ noise) or 1.0))
+        self.is_zero = self.is_zero and not weight * square > _doubt(eps) ** 2
         own = [weight * response[self.leaf] for response in sample.responses]
         self.responses = [known + more for known, more in zip(self.responses, own, strict=True)]
         self.leaf_total += weight * sample.squares[self.leaf]
@@ -150,7 +159,7 @@ class Sums:
         total = float(xp.sum(self.squares))
         is_clear = _doubt(eps) ** 2 < self.clearest
         # A slope below the roundoff of the outputs is zero, as far as this precision shows.
-        is_zero = not total > self.natural or not (is_clear or total > thresholds.ROUNDOFFS**2 * self.natural)
+        is_zero = not total > self.natural or (self.is_zero and not total > thresholds.ROUNDOFFS**2 * self.natural)
         scale, noise, resolved = 0.0, 0.0, eps
         if not is_zero:
             scale, noise, resolved = _common_scale(self.products, self.squares, self.noises, eps)

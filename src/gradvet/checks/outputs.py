@@ -1,4 +1,6 @@
-"""Checks of values: with and without grad mode, and of outputs without derivative, which should be constant."""
+"""Checks of outputs and of attributes: values with and without grad mode, outputs without derivative, which should be
+constant, and dtype, layout, device and shape of gradients and tangents.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,10 @@ from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.finite_differences import middle_step
 from gradvet.core.jacobians import CentralDifferences
+from gradvet.core.problem import Misfit
 from gradvet.core.projections import OutOfReachError
 from gradvet.core.results import Finding, Verdict
-from gradvet.core.spaces import Array
+from gradvet.core.spaces import Array, Space
 from gradvet.core.vectors import equal, namespace, peak
 
 UNCHANGED = Finding("values", Verdict.PASS, "the value does not depend on grad mode")
@@ -161,3 +164,40 @@ def _names(context: Context, slopes: Iterable[Array], limit: float) -> list[str]
 def _moves(slope: Array, limit: float) -> bool:
     xp = namespace(slope)
     return bool(xp.any(~(xp.abs(slope) <= limit)))
+
+
+def metadata(context: Context) -> Iterator[Finding]:
+    """The gradients that a backward pass returns."""
+    if context.problem.codomain.leaves:
+        yield from _findings("metadata", context.at_zero.misfits, context.problem.domain)
+
+
+def drop_in_metadata(context: Context) -> Iterator[Finding]:
+    """The same for the cotangents of the tolerance policy."""
+    if context.problem.codomain.leaves:
+        yield from _findings("metadata", context.projections.at_zero.misfits, context.problem.domain)
+
+
+def tangent_types(context: Context) -> Iterator[Finding]:
+    """The tangents of the outputs, where the dtypes were asked to be exact."""
+    problem = context.problem
+    if not context.options.exact_types or not problem.domain.size:
+        return
+    tangent = problem.tangent(context.projections.unit_direction(0) * context.options.step)
+    yield from _findings("tangent types", tangent.misfits, problem.codomain)
+
+
+def _findings(check: str, misfits: list[Misfit], space: Space) -> Iterator[Finding]:
+    for misfit in misfits:
+        name = space.leaves[misfit.leaf].name
+        yield Finding(
+            check,
+            Verdict.FAIL,
+            f"the derivative for {name} has {misfit.attribute} {misfit.found}, not {misfit.expected}",
+            facts={
+                "attribute": misfit.attribute,
+                "found": misfit.found,
+                "expected": misfit.expected,
+                "kind": misfit.kind,
+            },
+        )

@@ -1,5 +1,4 @@
-"""Second derivatives, each composition of the two modes, and derivatives of higher order, by reverse mode, against
-differences; and the symmetry of second derivatives."""
+"""Checks of second derivatives (every composition of the modes, symmetry) and of higher orders against differences."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ Derive = Callable[[], Context]
 
 
 def composition(name: str, derive: Derive) -> CheckFunction:
-    """The check of one composition; `derive` gives the first derivative on trial."""
+    """The check of one composition; `derive` gives the context of the first derivative."""
 
     def second_order(context: Context) -> Iterator[Finding]:
         yield from _compared(context, derive(), name.partition("-")[0], f"second derivative ({name})")
@@ -49,7 +48,7 @@ def higher_orders(highest: int, second: Derive, derive: Callable[[Context, int],
 
 
 def _compared(context: Context, derived: Context, mode: str, name: str) -> Iterator[Finding]:
-    """A derivative on trial in one mode; findings call it by its name."""
+    """A derivative compared with differences in one mode; findings call it by its name."""
     missing = _missing(derived, name)
     if missing is not None:
         yield missing

@@ -1,8 +1,9 @@
-"""Checks that state, frozen inputs and earlier gradients do not change a gradient, and that passes change no input."""
+"""Checks that a gradient depends neither on memory layout nor on state, frozen inputs or other passes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
@@ -10,14 +11,12 @@ from gradvet.core.gradient_match import gradient_mismatch
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import equal, namespace
-from gradvet.errors import DerivativeError
+from gradvet.errors import DerivativeError, OtherValuesError
 
 
 def mutation(context: Context) -> Iterator[Finding]:
     """Inputs and cotangents before and after one forward and one backward pass."""
     problem = context.problem
-    if not problem.codomain.size or not problem.domain.size:
-        return
     fresh = context.fresh
     changed = [name for name in fresh.changed if name not in fresh.reused]
     if fresh.reused:
@@ -47,23 +46,17 @@ def mutation(context: Context) -> Iterator[Finding]:
 
 def interleaving(context: Context) -> Iterator[Finding]:
     """The gradient with another forward pass before the backward pass: a later call may overwrite state."""
-    problem = context.problem
-    if not problem.codomain.size or not problem.domain.size:
-        return
     if context.interleaved.changed:
         return  # passes that write to their inputs disagree anyway, and the mutation is named
     v, _ = context.random_vjp
     # Not with the graph of the point, which later calls may have changed.
     gap = gradient_mismatch(context, v, context.interleaved.gradient, context.fresh.gradient)
-    if gap is not None:
-        yield Finding(
-            "interleaving",
-            Verdict.FAIL,
-            f"a forward pass at other inputs before the backward pass changes the gradient, {gap}",
-            advice="Save what backward needs in its own context, not in a global, a module or a shared workspace.",
-        )
-    else:
+    if gap is None:
         yield Finding("interleaving", Verdict.PASS, "another forward pass in between changes nothing")
+        return
+    headline = f"a forward pass at other inputs before the backward pass changes the gradient, {gap}"
+    advice = "Save what backward needs in its own context, not in a global, a module or a shared workspace."
+    yield Finding("interleaving", Verdict.FAIL, headline, advice=advice)
 
 
 MAX_INPUTS_ALONE = 16
@@ -112,8 +105,6 @@ def frozen(context: Context) -> Iterator[Finding]:
 def accumulation(context: Context) -> Iterator[Finding]:
     """`backward()` must add to gradients that `.grad` holds already."""
     problem = context.problem
-    if not problem.codomain.size or not problem.domain.size:
-        return
     v, expected = context.random_vjp
     gap = None
     # First with the graph of the point, which later calls may have changed; then with a fresh one.
@@ -125,34 +116,26 @@ def accumulation(context: Context) -> Iterator[Finding]:
             yield Finding("accumulation", Verdict.PASS, "gradients add up in `.grad`")
             return
     if gap is not None:
-        yield Finding(
-            "accumulation",
-            Verdict.FAIL,
-            f"`.grad` does not gain the gradient when it held something before, {gap}",
-            advice="Backward must return the gradient and leave `.grad` alone.",
-        )
+        headline = f"`.grad` does not gain the gradient when it held something before, {gap}"
+        advice = "Backward must return the gradient and leave `.grad` alone."
+        yield Finding("accumulation", Verdict.FAIL, headline, advice=advice)
 
 
 def checkpoint(context: Context) -> Iterator[Finding]:
     """The gradient under torch.utils.checkpoint, which runs the forward pass again in the backward pass."""
     problem = context.problem
-    if not problem.codomain.size or not problem.domain.size:
-        return
     v, expected = context.random_vjp
     gap = gradient_mismatch(context, v, problem.variants.checkpointed(v), expected)
-    if gap is not None and not _is_stateful(context, v, expected):
+    if gap is None:
+        yield Finding("checkpoint", Verdict.PASS, "recomputation does not change the gradient")
+    elif _is_stateful(context, v, expected):
+        headline = f"recomputing the forward pass changes the gradient, {gap}"
+        advice = "Look for state that a call leaves behind: counters, caches, random numbers of its own."
+        yield Finding("checkpoint", Verdict.FAIL, headline, advice=advice)
+    else:
         words = f"torch's own operators are not to be trusted under torch.utils.checkpoint here, {gap}"
         context.record.note(words)
         yield Finding("checkpoint", Verdict.SKIPPED, words)
-    elif gap is not None:
-        yield Finding(
-            "checkpoint",
-            Verdict.FAIL,
-            f"recomputing the forward pass changes the gradient, {gap}",
-            advice="Look for state that a call leaves behind: counters, caches, random numbers of its own.",
-        )
-    else:
-        yield Finding("checkpoint", Verdict.PASS, "recomputation does not change the gradient")
 
 
 def _is_stateful(context: Context, v: Array, expected: Array) -> bool:
@@ -160,3 +143,111 @@ def _is_stateful(context: Context, v: Array, expected: Array) -> bool:
     problem = context.problem
     again = problem.vjp_at(problem.zeros(problem.domain.size), v)
     return problem.rules.has_custom or gradient_mismatch(context, v, again, expected) is not None
+
+
+OTHER_VALUES = (
+    "the function returns other values for inputs with the same numbers that are {} in memory, and the gradient was "
+    "not compared there: unless it draws random numbers, it reads or writes such tensors as if they were contiguous"
+)
+
+
+def input_layouts(context: Context) -> Iterator[Finding]:
+    """Transposed, sliced, offset and channels-last inputs with the same values."""
+    problem = context.problem
+    v, expected = context.random_vjp
+    others: list[str] = []
+    layouts = problem.variants.input_layouts(v)
+    variations = {name: partial(_unless_other_values, name, variation, others) for name, variation in layouts.items()}
+    if (shifted := context.shifted) is not None:
+        variations["offset"] = partial(_unless_other_values, "offset", lambda: shifted.gradient, others)
+    found, left_out = context.record.variations.carried_out(variations)
+    pairs = {name: (gradient, expected) for name, gradient in found.items() if gradient is not None}
+    what, advice = "inputs with the same values that are", "Call contiguous() on the inputs, or use their strides."
+    while (failure := _different_layout(context, "layouts", pairs, what, advice)) is not None:
+        name = failure.facts["layout"]
+        if name == "offset" or not problem.variants.draws_random_numbers():
+            yield failure
+            return
+        # Masks of dropout are drawn in the order of the memory; the values need not show it.
+        others.append(name)
+        found[name] = None
+        del pairs[name]
+    if others and not problem.rules.are_builtin:
+        context.record.note(OTHER_VALUES.format(" or ".join(others)))
+    if pairs:
+        yield Finding("layouts", Verdict.PASS, f"inputs that are {', '.join(pairs)} give the same gradient")
+    if none := [name for name, gradient in found.items() if gradient is None]:
+        words = (
+            "the function refuses inputs with the same numbers in this memory layout, or returns other values for them"
+        )
+        yield Finding("layouts", Verdict.SKIPPED, f"{words}: {', '.join(none)}")
+    yield from _not_tried(context, "layouts", left_out)
+
+
+def _unless_other_values(name: str, variation: Callable[[], Array | None], others: list[str]) -> Array | None:
+    """The gradient in another layout; None where the values are other ones, whose name is added to the list."""
+    try:
+        return variation()
+    except OtherValuesError:
+        others.append(name)
+        return None
+
+
+GRAD_OUTPUT_ADVICE = (
+    "Call contiguous() on grad_output, or use its strides: torch hands over expanded and transposed ones."
+)
+
+
+def grad_output_layouts(context: Context) -> Iterator[Finding]:
+    """Transposed, sliced, offset, channels-last and expanded cotangents with the same values."""
+    problem = context.problem
+    v, expected = context.random_vjp
+    constant, of_constant = context.constant_vjp
+    # Expanded first: `output.sum().backward()` hands over such a cotangent.
+    variations: dict[str, Callable[[], Array | None]] = {"expanded": lambda: _expanded(context, constant)}
+    found, left_out = context.record.variations.carried_out(variations | dict(problem.variants.cotangent_layouts(v)))
+    pairs = {
+        name: (gradient, of_constant if name == "expanded" else expected)
+        for name, gradient in found.items()
+        if gradient is not None
+    }
+    what = "a grad_output with the same values that is"
+    if (failure := _different_layout(context, "grad_outputs", pairs, what, GRAD_OUTPUT_ADVICE)) is not None:
+        yield failure
+        return
+    yield Finding("grad_outputs", Verdict.PASS, f"grad_outputs that are {', '.join(pairs)} give the same gradient")
+    yield from _not_tried(context, "grad_outputs", left_out)
+
+
+def _different_layout(
+    context: Context, check: str, pairs: Mapping[str, tuple[Array, Array]], what: str, advice: str
+) -> Finding | None:
+    """The failure for the first layout whose gradient is not the expected one beside it; None if there is none."""
+    v, _ = context.random_vjp
+    for name, (gradient, expected) in pairs.items():
+        gap = gradient_mismatch(context, v, gradient, expected)
+        if gap is not None:
+            headline = f"the gradient differs for {what} {name} in memory, {gap}"
+            return Finding(check, Verdict.FAIL, headline, facts={"layout": name}, advice=advice)
+    return None
+
+
+def _not_tried(context: Context, check: str, layouts: Sequence[str]) -> Iterator[Finding]:
+    """What the budget for variations left out."""
+    if layouts:
+        yield Finding(
+            check, Verdict.SKIPPED, f"not tried in memory: {', '.join(layouts)}: {context.record.variations.reason}"
+        )
+
+
+def _expanded(context: Context, v: Array) -> Array | None:
+    """The gradient for an expanded cotangent; None where a backward pass that writes to it raises.
+
+    The mutation is named by its own check.
+    """
+    try:
+        return context.problem.variants.expanded_cotangent(v)
+    except DerivativeError:
+        if context.fresh.changed:
+            return None
+        raise

@@ -1,4 +1,4 @@
-"""Is a custom operator registered as it says?"""
+"""Checks with tools of the framework: the registration of a custom operator, and the compiled function."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def registered(complaints: Mapping[str, str]) -> Iterator[Finding]:
 COTANGENTS = 2
 
 
-def compiled_against(twin: Problem) -> CheckFunction:
-    """The check of a trial against its compiled twin: values first, then gradients for random cotangents."""
+def compiled_against(other: Problem) -> CheckFunction:
+    """The check of a problem against the compiled one: values first, then gradients for random cotangents."""
 
     def compiled(context: Context) -> Iterator[Finding]:
         problem = context.problem
         xp = namespace(problem.value)
-        expected, found = (one.value[: one.codomain.size] for one in (problem, twin))
+        expected, found = (one.value[: one.codomain.size] for one in (problem, other))
         top = peak(expected)
         wrong = ~(xp.abs(found - expected) <= top * problem.eps**0.5) & xp.isfinite(expected)
         if bool(xp.any(wrong)):
@@ -54,7 +54,7 @@ def compiled_against(twin: Problem) -> CheckFunction:
             return
         for _ in range(COTANGENTS):
             v = problem.representable(problem.random(problem.codomain.size, Distribution.SHARP))
-            gap = gradient_mismatch(context, v, twin.vjp(v), problem.vjp(v))
+            gap = gradient_mismatch(context, v, other.vjp(v), problem.vjp(v))
             if gap is not None:
                 headline = f"the gradient of the compiled function differs, {gap}"
                 advice = "Look for state that tracing freezes, and for a fake implementation that does not fit."

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gradvet.suite.case import CaseResult
-    from gradvet.suite.executors import ExecutorSettings
-    from gradvet.suite.run import Run
+    from gradvet.suite.run import ExecutorSettings, Run
 
 PASSED, FAILED, ERROR, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes."""
@@ -118,8 +117,8 @@ def run_seed(options: dict[str, Any]) -> int:
 
 def executor_settings(options: dict[str, Any], isolated: bool) -> ExecutorSettings:
     """Cases run in worker processes if they have limits, a store or several jobs, or must be `isolated`."""
-    from gradvet.suite.executors import ExecutorSettings
     from gradvet.suite.processes import Limits
+    from gradvet.suite.run import ExecutorSettings
 
     limits = Limits(options["timeout"], options["memory"])
     isolated = isolated or options["jobs"] > 1 or limits != Limits() or options["store"] is not None
@@ -140,8 +139,7 @@ def run_cases(
     After an interruption, cases without a result are passed too, as errors. With `publish`, failures are printed as
     soon as they arrive.
     """
-    from gradvet.suite.executors import run_missing
-    from gradvet.suite.run import in_case_order, open_store
+    from gradvet.suite.run import in_case_order, open_store, run_missing
 
     settings = executor_settings(options, isolated)
     used: set[str] = set()

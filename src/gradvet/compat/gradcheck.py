@@ -21,7 +21,7 @@ import torch
 from torch.autograd.gradcheck import GradcheckError as TorchGradcheckError
 from torch.overrides import is_tensor_like
 
-from gradvet.checks import batching, determinism, jacobian, linearity, metadata, outputs
+from gradvet.checks import batching, determinism, jacobian, linearity, outputs
 from gradvet.compat.messages import message
 from gradvet.core.context import Context
 from gradvet.core.events import fresh_seed, has_listeners, one_at_a_time, publish
@@ -45,7 +45,7 @@ FAST_MISS = 5e-2
 """Probabilities, at most, that an error just outside the tolerance goes unseen. A larger error is missed with a
 probability that is smaller in proportion, in slow mode by its square or more."""
 
-PATIENCE = 2.0
+PROGRESS_DELAY_SECONDS = 2.0
 """Seconds after which a comparison of all entries is announced on a terminal."""
 
 
@@ -133,7 +133,7 @@ def gradcheck(
     if failure is None and not has_listeners():
         return True
     # Made only if it is shown.
-    report = make_report(title_of(func), context, findings, seconds=seconds)
+    report = make_report(title_of(func), context, findings)
     if failure is not None and raise_exception:
         report = with_other_semantics_tried(
             report,
@@ -143,7 +143,7 @@ def gradcheck(
                 "", *_examine(func, arguments, replace(options, masked=masked), catalogue)
             ),
         )
-    report = publish(replace(report, source=source_of(func), environment=environment()))
+    report = publish(replace(report, seconds=seconds, source=source_of(func), environment=environment()))
     if failure is None:
         return True
     if not raise_exception:
@@ -263,7 +263,7 @@ def announced(text: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    timer = threading.Timer(PATIENCE, lambda: print(text, file=sys.stderr, flush=True))
+    timer = threading.Timer(PROGRESS_DELAY_SECONDS, lambda: print(text, file=sys.stderr, flush=True))
     timer.daemon = True
     timer.start()
     try:
@@ -286,12 +286,12 @@ def _catalogue(
         (True, outputs.constancy),
         (reverse, determinism.drop_in_determinism),
         (reverse, _reverse),
-        (forward, metadata.tangent_types),
+        (forward, outputs.tangent_types),
         (forward, _forward),
         (forward and undefined, linearity.undefined_tangents),
         (batched_forward, batching.batched_forward),
         (batched, batching.batched_reverse),
-        (reverse, metadata.drop_in_metadata),
+        (reverse, outputs.drop_in_metadata),
         (reverse, linearity.zero_cotangent),
         (reverse and undefined, linearity.undefined_cotangents),
         (True, outputs.drop_in_detached),

@@ -59,6 +59,9 @@ is large."""
 COUPLED_SCHEMES = ((20_000, LONG), (math.inf, NEAR_SCHEME))
 """First scheme by number of inputs in that case: with more inputs, curvature along a joint direction grows."""
 
+MAX_HELD_VECTORS, MAX_HELD_NUMBERS = 9, 6_250_000
+"""Directions and cotangents that are held at a time: so many, or as many as have no more than these numbers (50 MB)."""
+
 FEW_COLUMNS = 8
 """Up to this many columns are compared one by one rather than by a second scheme."""
 
@@ -107,7 +110,7 @@ def certify(projections: Projections, residual: Residual, evaluations: float = m
     needs = []
     while ahead:
         scheme = ahead[0]
-        needs.append((search.try_scheme(scheme, search.patience), scheme))
+        needs.append((search.try_scheme(scheme, search.first_limit), scheme))
         if not needs[-1][0]:
             return search.miss
         ahead = search.narrowed(scheme, ahead)
@@ -136,7 +139,7 @@ class CertificateSearch:
         self.miss = 0.0 if self.columns_seen and self.rows_seen else options.miss
 
     @property
-    def patience(self) -> int:
+    def first_limit(self) -> int:
         """Directions that are evaluated before another scheme is tried."""
         stages = self._stages(FIRST_SHARE)
         return (stages[_first_able(stages, 0, FINEST)].directions or 1) + EXTRA_DIRECTIONS
@@ -163,11 +166,15 @@ class CertificateSearch:
         return MOST + 1
 
     def _is_affordable(self, scheme: int, plan: Plan) -> bool:
-        """Whether the probes of a plan that are not evaluated yet are within the limit on evaluations."""
-        missing = max(0, (plan.directions or self.projections.problem.domain.size) - self.projections.evaluated)
+        """Whether the probes of a plan are within the limits on memory and on evaluations."""
+        problem = self.projections.problem
+        held = (plan.directions or 1) + (plan.cotangents or 1)
+        if held > MAX_HELD_VECTORS and held * (problem.domain.size + problem.codomain.size) > MAX_HELD_NUMBERS:
+            return False
+        missing = max(0, (plan.directions or problem.domain.size) - self.projections.evaluated)
         per_direction = sum(map(bool, SCHEMES[scheme][0].scales)) + (self.residual is forward_residual)
-        cotangents = 0 if self.rows_seen else max(0, (plan.cotangents or 0) - self.projections.pulled)
-        return spent(self.projections.problem) + missing * per_direction + cotangents <= self._last
+        cotangents = 0 if self.rows_seen else max(0, (plan.cotangents or 0) - self.projections.known_vjps)
+        return spent(problem) + missing * per_direction + cotangents <= self._last
 
     def _is_fine(self, scheme: int, ratio: float) -> bool:
         return is_fine_enough(self.projections, SCHEMES[scheme][1], ratio)
@@ -255,7 +262,7 @@ def is_fine_enough(projections: Projections, width: float, ratio: float) -> bool
     if projections.sees_all_columns:
         return True
     step = width * projections.options.step
-    return ratio > 0.0 and projections.problem.keeps(step, thresholds.TOLERANCE_PART * ratio)
+    return ratio > 0.0 and projections.problem.coarseness(step) <= thresholds.TOLERANCE_PART * ratio
 
 
 def is_true_to_step(projections: Projections) -> bool:
@@ -265,7 +272,7 @@ def is_true_to_step(projections: Projections) -> bool:
     """
     tolerance = projections.options.tolerance
     allowed = thresholds.TOLERANCE_PART * (tolerance.relative + tolerance.absolute)
-    return projections.problem.keeps(projections.options.step, allowed)
+    return projections.problem.coarseness(projections.options.step) <= allowed
 
 
 def larger(a: float, b: float) -> float:

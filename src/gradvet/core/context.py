@@ -1,7 +1,7 @@
 """State shared by the checks of one problem: step lengths, directional differences, cotangents, ledger and notes.
 
 A context is never changed from outside. Other step lengths, other excluded columns or another problem give another
-context (`refined`, `excluding`, `for_problem`) that shares the record and the deadline.
+context (`rescaled`, `excluding`, `for_problem`) that shares the record and the deadline.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from gradvet.core import thresholds
 from gradvet.core.finite_differences import (
     DirectionalDifference,
     Prediction,
+    Scaling,
     StepSweep,
     few_steps_for,
+    step_lengths,
     steps_for,
     sweep_steps,
 )
 from gradvet.core.ledger import Record
-from gradvet.core.problem import Distribution, Gradient, Problem
+from gradvet.core.problem import Distribution, FreshGradient, Gradient, Problem
 from gradvet.core.projections import Projections
-from gradvet.core.scaling import Scaling, step_lengths
 from gradvet.core.spaces import Array
-from gradvet.core.variants import FreshGradient
 from gradvet.core.vectors import all_finite, equal, finite_part, namespace, peak
 from gradvet.options import Options
 
@@ -112,7 +112,7 @@ class Context:
         """The resolution asked for: `power`, or a few spacings of the format if that is larger."""
         return max(self.options.power, thresholds.INTERVAL_WIDTH * self.problem.eps)
 
-    @property
+    @cached_property
     def is_double(self) -> bool:
         """Whether one small step resolves a slope."""
         return (self.given_scaling.eps if self.given_scaling else self.problem.eps) <= thresholds.DOUBLE_EPS
@@ -132,28 +132,11 @@ class Context:
     def lengths(self) -> Array:
         return self.scaling.lengths
 
-    def refined(self) -> Context | None:
-        """Smaller step lengths: proportional to each coordinate, then at most 1, then much smaller; None after that.
-
-        Needed by `inputs_over_eight_decades`, `distance_far_from_origin` and `tan_near_its_pole`.
-        """
-        lengths, xp = self.lengths, self.xp
-        own = xp.abs(self.problem.point)
-        finer = xp.where((own > 0.0) & (own < lengths), own, lengths)
-        if not bool(xp.any(finer < lengths)):
-            finer = xp.minimum(lengths, xp.ones_like(lengths))
-        is_narrow = not bool(xp.any(finer < lengths))
-        if is_narrow:
-            if self.scaling.is_narrow or not self.is_double or not self.computes_in_io_dtype:
-                return None
-            finer = thresholds.NARROW_FACTOR * lengths
-        return self._rescaled(replace(self.scaling, lengths=finer, is_narrow=is_narrow))
-
     def excluding(self, columns: Array) -> Context:
         """Joint directions without these columns."""
         known = self.scaling.excluded
         scaling = replace(self.scaling, excluded=columns if known is None else known | columns)
-        return self._rescaled(scaling, self.first.u)
+        return self.rescaled(scaling, self.first.u)
 
     def in_internal_format(self) -> Context | None:
         """The problem as one of the coarsest format inside the function; None if that is the format in use.
@@ -166,9 +149,10 @@ class Context:
         self.record.note(
             f"values inside the function are rounded to {eps:.1g}: its slopes are judged in that precision"
         )
-        return self._rescaled(Scaling(step_lengths(self.problem), eps))
+        return self.rescaled(Scaling(step_lengths(self.problem), eps))
 
-    def _rescaled(self, scaling: Scaling, direction: Array | None = None) -> Context:
+    def rescaled(self, scaling: Scaling, direction: Array | None = None) -> Context:
+        """The same with another scaling."""
         other = replace(self, given_scaling=scaling, given_direction=direction)
         if "repeat_noise" in self.__dict__:
             other.__dict__["repeat_noise"] = self.repeat_noise
@@ -298,9 +282,8 @@ class Context:
 
     @property
     def _row_floor(self) -> float:
-        if self.is_generated:
-            return thresholds.COARSE_ROW_FLOOR
-        return thresholds.ROW_FLOOR if self.is_double else thresholds.COARSE_ROW_FLOOR
+        is_fine = self.is_double and not self.is_generated
+        return thresholds.ROW_FLOOR if is_fine else thresholds.COARSE_ROW_FLOOR
 
     def cotangent(self, v: Array) -> Cotangent:
         """A cotangent, rounded to the outputs' formats, with its VJP."""

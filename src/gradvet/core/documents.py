@@ -1,6 +1,6 @@
 """Reads dataclasses from the values of a JSON document, each value checked against the type of its field.
 
-A document may come from someone else: what is not as expected raises ValueError and reaches nobody else.
+A document may come from someone else: what is not as expected raises ValueError.
 """
 
 from __future__ import annotations

@@ -11,7 +11,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gradvet.core.certificate import Residual, forward_residual, reverse_residual, spent
+from gradvet.core.certificate import (
+    MAX_HELD_NUMBERS,
+    MAX_HELD_VECTORS,
+    Residual,
+    forward_residual,
+    reverse_residual,
+    spent,
+)
 from gradvet.core.jacobians import BLOCK, CentralDifferences, ReverseJacobian, forward_columns
 from gradvet.core.localise import ByColumns, ByRows, locate
 from gradvet.core.miss_probability import Plan, resolving_ratio
@@ -233,6 +240,8 @@ def compare(projections: Projections, mode: ToleranceMode) -> Comparison:
         found = located(projections, mode, min(MAX_DESCENTS, int(descents)))
         if found.disagrees:
             return found
+    if MAX_HELD_VECTORS * (problem.domain.size + problem.codomain.size) > MAX_HELD_NUMBERS:
+        projections.release()
     return sweep(projections, mode)
 
 

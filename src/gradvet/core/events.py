@@ -1,6 +1,6 @@
-"""What stands around the checks of a run: who listens to their reports, and which seed their directions have.
+"""Listeners for the reports of a run, the seed of its checks, and the lock that lets one check run at a time.
 
-The drop-in functions return True or raise, and tests call checks in many ways: here a run hears of all of them.
+The drop-in functions return True or raise, and tests call checks in many ways: a listener receives all their reports.
 """
 
 from __future__ import annotations
@@ -87,19 +87,19 @@ def fresh_seed() -> int:
 
 
 def has_listeners() -> bool:
-    """Whether anybody listens."""
+    """Whether there is a listener."""
     return bool(_listeners)
 
 
 def publish(report: Report) -> Report:
-    """Tell all who listen."""
+    """Pass the report to every listener."""
     for listen in list(_listeners):
         listen(report)
     return report
 
 
 class ShowingStages:
-    """Tells `show` what a long check inside is doing. `check` enters it twice: an interruption may come at its end."""
+    """Passes the stages of a long check inside to `show`. `check` enters it twice, as its end may be interrupted."""
 
     def __init__(self, show: ShowStage) -> None:
         self.show = show
@@ -117,6 +117,6 @@ _stages: list[ShowingStages] = []
 
 
 def announce_stage(stage: str) -> None:
-    """Say what begins now."""
+    """Pass the name of the stage that begins to every progress bar."""
     for one in list(_stages):
         one.show(stage)

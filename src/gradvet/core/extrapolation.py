@@ -85,7 +85,9 @@ def fit_slope(sweep: StepSweep) -> SlopeFit:
     finite = [math.isfinite(p) and math.isfinite(m) for p, m in zip(sweep.plus, sweep.minus, strict=True)]
     both = _usable(sweep, finite)
     if len(both) >= thresholds.PLATEAU_STEPS + 1:
-        fit = replace(_two_sided(sweep, both), has_stairs=_has_stairs(sweep), is_quantised=is_quantised)
+        fit = _two_sided(sweep, both)
+        is_flat = not fit.error.value and _begins_slowly(sweep)
+        fit = replace(fit, has_stairs=not is_flat and _has_stairs(sweep), is_quantised=is_quantised)
         return replace(fit, rise=_rise(sweep, fit))
     for values in (sweep.plus, [-value for value in sweep.minus]):
         kept = _usable(sweep, [math.isfinite(value) for value in values])
@@ -126,6 +128,20 @@ def _has_stairs(sweep: StepSweep) -> bool:
             if not counts[side] and step >= thresholds.STAIR_STEP and steepest * step > least:
                 return True
     return False
+
+
+def _begins_slowly(sweep: StepSweep) -> bool:
+    """Whether values that are constant near the point change as those of an inactive ReLU do, and not by a jump.
+
+    Beyond a kink between two steps t and 2t the change at 4t is at least three times that at 2t. Needed by
+    `test_input_that_no_minimum_selects_passes`.
+    """
+    for side, values in enumerate((sweep.plus, sweep.minus)):
+        pairs = zip(values, sweep.changed, strict=True)
+        changes = [abs(value) for value, counts in pairs if counts[side]][-2:]  # the largest step is the first
+        if len(changes) == 2 and not changes[0] >= 3.0 * changes[1]:
+            return False
+    return True
 
 
 def _two_sided(sweep: StepSweep, kept: Sequence[int]) -> SlopeFit:
@@ -262,5 +278,6 @@ def sweep_figure(sweep: StepSweep, fit: SlopeFit, length: float) -> dict[str, An
         "errors": [abs(value / step - fit.error.value) / length for value, step in zip(odd, sweep.steps, strict=True)],
         "floor": [sweep.noise_floor / (step * length) for step in sweep.steps],
         "chosen": fit.error.step * length,
+        "extrapolated": True,
         "gap": abs(fit.error.value) / length,
     }

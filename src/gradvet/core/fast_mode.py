@@ -42,6 +42,9 @@ NAMING_DESCENTS, DOUBTING_DESCENTS = 2, 1
 """Searches for a wrong entry, each of about log₂(rows) backward passes and 2 log₂(columns) evaluations; the second
 number is for a derivative that torch's criterion accepts."""
 
+MEDIAN_ROWS = 4096
+"""About the number of rows of which a median is taken: to sort a million takes longer than an evaluation."""
+
 UnitVectors = Callable[[int], Array]
 """Draws a vector of a given size with random entries in [0, 1), divided by its norm."""
 
@@ -81,6 +84,7 @@ def decide(projections: Projections, mode: ToleranceMode, draw: Draw) -> FastDec
     else:
         projections.use_scheme(test.scheme)
         comparison = located(projections, mode, NAMING_DESCENTS if refused else DOUBTING_DESCENTS)
+        projections.release()
     if comparison.disagrees:
         return FastDecision(comparison=comparison) if refused or _confirmed(projections, comparison) else FastDecision()
     if comparison.complete:
@@ -189,8 +193,11 @@ class ProjectionTest:
         problem = self.projections.problem
         size = xp.abs(problem.value[: narrow.even.shape[0]])
         noise = xp.abs(wide.even / SECOND_STEP_RATIO**2 - narrow.even) + problem.eps / 2.0 * size
-        # The noise of one row may be small by chance, so the median relative noise of the rows is the least.
-        usual = float(xp.sort(noise / (size + sys.float_info.min))[noise.shape[0] // 2])
+        # The noise of one row may be small by chance, so the median relative noise of the rows is the least. Some of
+        # many rows show it; the odd distance between them is no multiple of a usual length.
+        some = slice(None, None, noise.shape[0] // MEDIAN_ROWS | 1)
+        relative = noise[some] / (size[some] + sys.float_info.min)
+        usual = float(xp.sort(relative)[relative.shape[0] // 2])
         noise = xp.maximum(noise, usual * size) if math.isfinite(usual) else noise
         bar = xp.abs(of_wide - of_narrow) + thresholds.SCREEN_NOISE * self._combined(noise) / narrow.step
         return not bool(xp.all(xp.abs(of_narrow) <= bar))

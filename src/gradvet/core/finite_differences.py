@@ -1,8 +1,9 @@
-"""Finite differences: stencils, difference quotients along a direction, and sweeps over steps."""
+"""Finite differences: step lengths, stencils, difference quotients along a direction, and sweeps over steps."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,45 @@ from functools import cached_property
 from gradvet.core import thresholds
 from gradvet.core.problem import Move, Problem
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, dot, namespace, norm
+from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scaling:
+    """How far each coordinate moves, and which do not move in joint directions."""
+
+    lengths: Array
+    """Step length of each coordinate at relative step 1: max(|x|, ¼ rms of its tensor), or smaller after refinement."""
+    eps: float
+    """Spacing of the coarsest format that the values pass through, as far as known."""
+    excluded: Array | None = None
+    """Columns left out of joint directions: at a kink, or without a finite derivative."""
+    is_narrow: bool = False
+    """Whether the lengths are so small that noise may look like a slope."""
+    is_steep: bool = False
+    """Whether the derivative gave the lengths."""
+
+
+def step_lengths(problem: Problem) -> Array:
+    """max(|x|, ¼ rms of its tensor) for each coordinate; 0 for what is infinite or not a number."""
+    xp = namespace(problem.point)
+    parts = []
+    for number, leaf in enumerate(problem.domain.leaves):
+        x = problem.point[problem.domain.slice(number)]
+        if leaf.coordinates.parts == 1:
+            size = xp.abs(x)
+        else:
+            numbers = xp.reshape(x, (-1, leaf.coordinates.parts))
+            size = xp.sqrt(xp.sum(numbers * numbers, axis=-1))
+        top, found = peak(size), finite_part(size)
+        if top < sys.float_info.min:  # subnormal numbers count as zero: steps relative to them would underflow
+            top, found = 0.0, xp.zeros_like(found)
+        relative = found / (top or 1.0)
+        rms = top * math.sqrt(float(relative @ relative) / relative.shape[0]) if top else 1.0 / thresholds.MIN_LENGTH
+        length = xp.clip(found, thresholds.MIN_LENGTH * rms)
+        length = length if found is size else xp.where(xp.isfinite(size), length, xp.zeros_like(length))
+        parts.append(xp.repeat(length, leaf.coordinates.parts) if leaf.coordinates.parts > 1 else length)
+    return xp.concat(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +126,11 @@ class DirectionalDifference:
 
     @cached_property
     def at_twice_the_step(self) -> DirectionalDifference:
-        """Two more evaluations."""
-        return DirectionalDifference.along(self.problem, self.u, 2.0 * self.step)
+        """Two more evaluations. The displacement, a large vector, is that of the smaller step."""
+        problem, h, rows = self.problem, 2.0 * self.step, self.problem.codomain.size
+        rise, fall = (problem.evaluate_at(t * self.u).values[:rows] - problem.value[:rows] for t in (h, -h))
+        odd, even = (rise - fall) / (2.0 * h), (rise + fall) / (2.0 * h)
+        return DirectionalDifference(problem, self.u, h, self.displacement, odd, even)
 
     @cached_property
     def extrapolated(self) -> Array:
@@ -107,7 +149,9 @@ def slope_and_bend(problem: Problem, u: Array, step: float) -> tuple[Array, Arra
     f0 = problem.value[:rows]
     plus, minus = problem.evaluate_at(step * u), problem.evaluate_at(-step * u)
     rise, fall = plus.values[:rows] - f0, minus.values[:rows] - f0
-    displacement = (plus.displacement - minus.displacement) / (2.0 * step)
+    displacement = plus.displacement
+    displacement -= minus.displacement
+    displacement /= 2.0 * step
     return displacement, (rise - fall) / (2.0 * step), (rise + fall) / (2.0 * step)
 
 

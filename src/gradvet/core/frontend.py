@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gradvet.core.float_format import Format
 from gradvet.core.problem import Problem
-from gradvet.core.reference_comparison import Format
 from gradvet.core.results import Report
-from gradvet.core.spaces import Space
+from gradvet.core.spaces import Array, Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +131,13 @@ class Frontend(Protocol):
         """
         ...
 
+    def on_smooth_piece(self, problem: Problem) -> tuple[Problem, BranchCounts] | None:
+        """The problem of a model with values that continue beyond kinks as they are at the point; None without kinks.
+
+        Calls the function.
+        """
+        ...
+
     def on_same_branches(
         self, problem: Problem, reference: Problem, seed: int
     ) -> tuple[Problem, Problem, BranchCounts] | None:
@@ -140,12 +147,26 @@ class Frontend(Protocol):
         """
         ...
 
+    def rounded(self, problem: Problem, call: Callable[[], Array]) -> Array | None:
+        """The result of a call in which every operator rounds to the format of the problem.
+
+        None if operators cannot be intercepted, or if rules of the user may round otherwise.
+        """
+        ...
+
     def plain_problem(self, problem: Problem, request: Request, seed: int) -> tuple[Problem, Request]:
         """The problem of `request.reference` at the same point and from the same random state, and its own request."""
         ...
 
     def formats(self, problem: Problem, space: Space) -> list[Format]:
         """Shape and format of each leaf of a space of the problem."""
+        ...
+
+    def tf32_products(self, problem: Problem) -> AbstractContextManager[object] | None:
+        """Cuts the factors of torch's products of float32 numbers off to TF32 while it is open.
+
+        None where kernels of the problem's device and precision do not compute so.
+        """
         ...
 
     def cast(self, request: Request, dtype: Any) -> tuple[str, Request]:

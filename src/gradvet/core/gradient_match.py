@@ -47,14 +47,21 @@ def gradient_mismatch(context: Context, v: Array, found: Array, expected: Array)
     allowed = _allowed(context, v, expected) + context.options.accuracy * peak(expected)
     if not bool(xp.any(difference > allowed)):
         return None
-    allowed = xp.maximum(allowed, thresholds.RESPONSE_FACTOR * _response(context, v))
     if not context.is_double:
         allowed = xp.maximum(allowed, _shared_noise(context, difference, expected))
+    # Roundoff breaks ties inside the function in one way or another: `test_ties_of_sums_broken_by_the_layout_pass`.
+    for _ in range(JITTER_PAIRS):
+        allowed = xp.maximum(allowed, thresholds.RESPONSE_FACTOR * _response(context, v))
+        if not bool(xp.any(difference > allowed)):
+            return None
     excess = difference / (allowed + 1e-300)
-    index = int(xp.argmax(excess))
-    if not float(excess[index]) > 1.0:
-        return None
-    return GradientMismatch(domain.locate(index), float(found[index]), float(expected[index]))
+    while float(excess[index := int(xp.argmax(excess))]) > 1.0:
+        place = domain.locate(index)
+        if context.is_double or is_steady(context, domain.slice(place.leaf)):
+            return GradientMismatch(place, float(found[index]), float(expected[index]))
+        # Needed by `test_network_with_many_kinks_takes_few_evaluations`: a bias before a batch norm, in another layout.
+        excess[domain.slice(place.leaf)] = 0.0
+    return None
 
 
 def _allowed(context: Context, v: Array, expected: Array) -> Array:
@@ -110,6 +117,23 @@ def natural_noise(context: Context, v: Array) -> Array:
     return noise
 
 
+def inner_noise(context: Context, v: Array) -> Array:
+    """Noise of each entry of Jᵀv if values of size one cancel inside the function; 0 unless the outputs are small.
+
+    Needed by `test_confident_losses_do_not_fail`: the softmax of the target is one but for a few roundoffs.
+    """
+    problem, xp = context.problem, namespace(v)
+    unit, size = (norm(v, some) for some in (v * 0.0 + 1.0, finite_part(problem.value[: v.shape[0]])))
+    noise = xp.zeros_like(context.lengths)
+    if size > problem.eps**thresholds.PRECISION_SCALE_POWER * unit:
+        return noise
+    unit /= math.sqrt(max(1, int(xp.count_nonzero(v))))
+    for number, leaf in enumerate(problem.domain.leaves):
+        share = unit / max(1.0, leaf.coordinates.size / problem.codomain.size)
+        noise[problem.domain.slice(number)] = problem.eps * share
+    return noise
+
+
 def output_roundoff(context: Context, v: Array, part: slice) -> float:
     """The slope that one roundoff of the outputs would be, over a step of the size of these inputs."""
     xp = namespace(v)
@@ -142,7 +166,7 @@ def smoothed_noise(noise: Array, space: Space) -> Array:
     embedding whose weights are also the output layer.
     """
     xp = namespace(noise)
-    parts = []
+    smoothed = xp.zeros_like(noise)
     for number in range(len(space.leaves)):
         part = noise[space.slice(number)]
         some = int(xp.count_nonzero(part))
@@ -151,8 +175,8 @@ def smoothed_noise(noise: Array, space: Space) -> Array:
         blocks = xp.reshape(part[:whole], (-1, NOISE_BLOCK))
         medians = xp.sort(blocks, axis=-1)[:, (NOISE_BLOCK - 1) // 2]
         blocks = xp.reshape(xp.maximum(blocks, medians[:, None]), (-1,))
-        parts.append(xp.clip(xp.concat([blocks, part[whole:]]), float(middle)))
-    return xp.concat(parts) if parts else noise
+        smoothed[space.slice(number)] = xp.clip(xp.concat([blocks, part[whole:]]), float(middle))
+    return smoothed
 
 
 def explained_factor(eps: float) -> float:
@@ -234,12 +258,15 @@ def cancelled_slope(context: Context, v: Array) -> float:
 def saturated_roundoff(context: Context, v: Array) -> float:
     """Roundoff of v·f by values of size one inside the function; 0 if the outputs themselves are larger.
 
-    Only in double precision, and over steps of the inputs' own size: over far smaller ones every function changes by
-    less than that, and `tiny_shift_before_softmax_lost` would pass. Needed by `gelu_at_minus_nine` and
-    `one_plus_erf_at_minus_six`.
+    Below double precision 0 unless the outputs are exactly zero. Only over steps of the inputs' own size: over far
+    smaller ones every function changes by less than that, and `tiny_shift_before_softmax_lost` would pass. Needed by
+    `gelu_at_minus_nine`, `one_plus_erf_at_minus_six` and `test_constant_loss_of_a_kernel_passes`.
     """
     if context.scaling.is_narrow:
         return 0.0
-    roundoff = thresholds.ROUNDOFFS * context.eps * norm(v, v * 0.0 + 1.0)
+    roundoff = context.eps * norm(v, v * 0.0 + 1.0)
     size = norm(v, context.problem.value[: v.shape[0]])
-    return roundoff if context.is_double and context.eps * size <= roundoff else 0.0
+    if not context.is_double:
+        return 0.0 if size else roundoff
+    roundoff *= thresholds.ROUNDOFFS
+    return roundoff if context.eps * size <= roundoff else 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from gradvet.core import thresholds
@@ -91,14 +91,15 @@ class CentralDifferences:
                 block[:, column] = plain[:, number]
         return block
 
-    def _one_by_one(self, columns: Iterable[int]) -> Array:
-        found = []
-        displacement = self.problem.zeros(self.problem.domain.size)
-        for index in columns:
+    def _one_by_one(self, columns: Sequence[int]) -> Array:
+        problem = self.problem
+        found = problem.zeros((len(columns), problem.codomain.size + problem.nondifferentiable.size))
+        displacement = problem.zeros(problem.domain.size)
+        for number, index in enumerate(columns):
             displacement[index] = self.step
-            found.append(self._difference(displacement) / self.step)
+            found[number, :] = self._difference(displacement) / self.step
             displacement[index] = 0.0
-        return namespace(displacement).stack(found, axis=1)
+        return found.T
 
     def _difference(self, displacement: Array) -> Array:
         if self._fine:
@@ -110,11 +111,11 @@ class CentralDifferences:
 
     @cached_property
     def _fine(self) -> bool:
-        return self.problem.keeps(self.step, SAME_STEP_RTOL)
+        return self.problem.coarseness(self.step) <= SAME_STEP_RTOL
 
     @cached_property
     def trusted(self) -> BatchEvaluator | None:
-        """The first vectorised evaluation that agrees with plain calls along a random direction and is faster.
+        """The vectorised evaluation if it agrees with plain calls along a random direction and is faster.
 
         Calls the function at two points and the vectorised one at ten.
         """
@@ -127,14 +128,13 @@ class CentralDifferences:
         except OutOfReachError:
             return None
         two_calls = time.thread_time() - started
-        for evaluate in (problem.evaluate_together, problem.evaluate_replayed):
-            # The first call may compile or record something.
-            if self._is_right(evaluate, direction, 2):
-                started = time.thread_time()
-                right = self._is_right(evaluate, direction, TIMED_POINTS)
-                if right and time.thread_time() - started < two_calls * TIMED_POINTS / 2:
-                    return evaluate
-        return None
+        # The first call may compile something.
+        if not self._is_right(problem.evaluate_together, direction, 2):
+            return None
+        started = time.thread_time()
+        right = self._is_right(problem.evaluate_together, direction, TIMED_POINTS)
+        is_faster = time.thread_time() - started < two_calls * TIMED_POINTS / 2
+        return problem.evaluate_together if right and is_faster else None
 
     def _is_right(self, evaluate: BatchEvaluator, direction: ProbeDirection, points: int) -> bool:
         d, plain = direction.displacement[None, :], direction.difference
@@ -164,7 +164,7 @@ class CentralDifferences:
         return None if values is None else (values[:number, :] - values[number:, :]) / 2.0
 
 
-def _concat(blocks: list[Array | None]) -> Array:
+def _concat(blocks: Sequence[Array | None]) -> Array:
     return namespace(blocks[0]).concat(blocks, axis=0)
 
 
@@ -207,27 +207,38 @@ class ReverseJacobian:
         return self._kept if len(columns) == self.width else self._kept[:, list(columns)]
 
     def _stack(self, columns: Sequence[int]) -> Array:
-        if self.fits and self.may_batch and (batch := self._batch()) is not None:
-            return batch
         # A selection by a list is a copy; a slice would keep its whole row in memory.
         selection = slice(None) if len(columns) == self.width else list(columns)
+        if self.may_batch and (batch := self._batch(selection)) is not None:
+            return batch
+        self.may_batch = False
         found = [self.projections.row(index, keep=self.fits)[selection] for index in range(self.rows)]
         return namespace(found[0]).stack(found, axis=0)
 
-    def _batch(self) -> Array | None:
-        """All rows by batched backward passes, if a plain pass with a random cotangent gives the same."""
+    def _batch(self, selection: slice | list[int]) -> Array | None:
+        """Columns of all rows by batched backward passes, if a plain pass with a random cotangent gives the same."""
+        if not self._batches_pay:
+            return None
         problem = self.projections.problem
-        blocks: list[Array | None] = []
+        blocks: list[Array] = []
         for output, leaf in enumerate(problem.codomain.leaves):
             rows = leaf.coordinates.size
-            if rows < MIN_BATCH or not self._is_faster(output):
-                return None
             chunk = max(MIN_BATCH, CACHED_NUMBERS // (rows + self.width))
-            blocks += [problem.vjp_rows(output, at, min(at + chunk, rows)) for at in range(0, rows, chunk)]
-        if not blocks or any(block is None for block in blocks):
-            return None
+            for at in range(0, rows, chunk):
+                block = problem.vjp_rows(output, at, min(at + chunk, rows))
+                if block is None:
+                    return None
+                blocks.append(block[:, selection])
         matrix, probe = _concat(blocks), self.projections.probe_cotangents(1)[0]
-        return matrix if agree(probe.v @ matrix, probe.vjp, self.projections.options.tolerance) else None
+        return matrix if agree(probe.v @ matrix, probe.vjp[selection], self.projections.options.tolerance) else None
+
+    @cached_property
+    def _batches_pay(self) -> bool:
+        """Whether batched passes fit in memory and are faster for all outputs."""
+        rows = [leaf.coordinates.size for leaf in self.projections.problem.codomain.leaves]
+        if min(rows, default=0) < MIN_BATCH or MIN_BATCH * (self.rows + self.width) > BLOCK:
+            return False
+        return all(map(self._is_faster, range(len(rows))))
 
     def _is_faster(self, output: int) -> bool:
         """Whether a batch of rows takes less time than as many single passes. Runs both once."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context, Cotangent
-from gradvet.core.decision import Decision, ErrorScale, Reason, decide
+from gradvet.core.decision import Decision, ErrorScale, Reason, decide, is_saturated
 from gradvet.core.extrapolation import SlopeFit, fit_slope
 from gradvet.core.finite_differences import DirectionalDifference
 from gradvet.core.gradient_match import cancelled_slope, derivative_jitter, saturated_roundoff
@@ -123,6 +123,18 @@ def bent_rows(context: Context, difference: DirectionalDifference) -> Array | No
     return bent if bool(xp.any(bent)) else None
 
 
+def split_kinks(
+    context: Context, cotangent: Cotangent, difference: DirectionalDifference, bent: Array
+) -> Iterator[Cotangent]:
+    """The rows with a kink, signed so that their kinks add up, and the other rows."""
+    xp = namespace(bent)
+    zeros = xp.zeros_like(cotangent.v)
+    yield context.cotangent(xp.where(bent, xp.abs(cotangent.v) * xp.sign(difference.even), zeros))
+    rest = xp.where(bent, zeros, cotangent.v)
+    if bool(xp.any(rest != 0.0)):
+        yield context.cotangent(rest)
+
+
 def screen_point(context: Context, mode: Mode) -> bool:
     """Whether the screen settles a generated point: one evaluation and one VJP where the function is smooth.
 
@@ -179,7 +191,7 @@ def decide_line(context: Context, mode: Mode, u: Array, cotangent: Cotangent, fi
     contributions = dict(typical_contributions(context.problem, cotangent.vjp, u))
     scale = error_scale(context, u, cotangent, contributions)
     size = norm(cotangent.v, context.problem.value[: cotangent.v.shape[0]])
-    if fit.is_quantised and max(scale.slope, fit.rise) < scale.saturated:
+    if is_saturated(fit, scale):
         scale = replace(scale, typical=max(size, scale.unit))
         contributions = dict.fromkeys(contributions, scale.typical)
     elif scale.slope <= size * context.eps**thresholds.FAINT_POWER:
@@ -199,20 +211,25 @@ def _zero_scale(context: Context, u: Array, cotangent: Cotangent, fit: SlopeFit,
     """A derivative of zero is compared with what the function does, not with its own size.
 
     That is the change of the outputs if it exceeds their roundoff, or their size if they are constant. Otherwise their
-    roundoff may hide a slope, as in 1e16 + x: it counts as noise, and is compared with the effect of all inputs. Needed
-    by `test_lost_gradient_behind_a_large_offset_does_not_pass` and `test_bias_before_a_normalisation_passes`.
+    roundoff may hide a slope, as in 1e16 + x: it counts as noise, and is compared with the effect of all inputs on
+    these outputs. Needed by `test_lost_gradient_behind_a_large_offset_does_not_pass`,
+    `test_bias_before_a_normalisation_passes` and `test_faint_input_of_its_own_output_does_not_pass`.
     """
     size = norm(cotangent.v, context.problem.value[: cotangent.v.shape[0]])
     if fit.rise > scale.saturated:
         return replace(scale, slope=0.0, typical=fit.rise)
-    if not hides_slope(context, u, cotangent.v):
+    hidden = hiding_rows(context, u, cotangent.v)
+    if hidden is None:
         return replace(scale, slope=0.0, typical=size)
     noise = scale.derivative_noise + context.eps * size
-    return replace(scale, slope=0.0, typical=norm(cotangent.vjp, context.first.u), derivative_noise=noise)
+    own = context.cotangent(context.xp.where(hidden, cotangent.v, context.xp.zeros_like(cotangent.v)))
+    return replace(scale, slope=0.0, typical=norm(own.vjp, context.first.u), derivative_noise=noise)
 
 
-def hides_slope(context: Context, u: Array, v: Array) -> bool:
-    """Whether, as the steps grow, the first change of an output is of the size of its roundoff. Calls the function.
+def hiding_rows(context: Context, u: Array, v: Array) -> Array | None:
+    """Outputs whose first change, as the steps grow, is of the size of their roundoff. Calls the function.
+
+    None if the first output that changes does so by more.
 
     The first change of a function with steps, such as floor, is larger.
     """
@@ -223,8 +240,9 @@ def hides_slope(context: Context, u: Array, v: Array) -> bool:
         change = xp.abs(finite_part(context.problem.evaluate_at(2.0**power * u).values[:rows] - value))
         changed = (change > 0.0) & (v != 0.0)
         if bool(xp.any(changed)):
-            return bool(xp.any(changed & (change <= roundoff)))
-    return False
+            hidden = changed & (change <= roundoff)
+            return hidden if bool(xp.any(hidden)) else None
+    return None
 
 
 def decide_beyond_jitter(

@@ -244,8 +244,9 @@ ROWS_OF_COLUMN = 16
 def test_entry(context: Context, mode: Mode, row: int, column: int) -> Entry:
     """One entry by a step sweep along its own column; if it seems wrong, by sweeps of smaller step lengths as well.
 
-    These are the size of the coordinate itself and a much smaller one: a function may oscillate, or its domain end,
-    on a scale that its inputs do not show.
+    These are the size of the coordinate itself, the length over which a right derivative changes the output as much as
+    it changed at all, and a much smaller one: a function may oscillate, or its domain end, on a scale that its inputs
+    do not show. The second one is needed by `test_right_kernel_of_one_dtype_does_not_fail`.
     """
     size = float(context.lengths[column])
     own = abs(float(context.problem.point[column]))
@@ -253,6 +254,17 @@ def test_entry(context: Context, mode: Mode, row: int, column: int) -> Entry:
     if entry.verdict is not Verdict.PASS and 0.0 < own < size / 2.0:
         finer = _swept(context, mode, (row, column), own)
         entry = finer if entry.verdict is not Verdict.FAIL or _overrules(finer, entry) else entry
+    if entry.verdict is not Verdict.PASS and entry.derivative:
+        step = middle_step(context.eps)
+        change = step * float(
+            slope_along(context.problem, size * _unit(context.problem, context.problem.domain.size, column), step)[0][
+                row
+            ]
+        )
+        length = abs(change / entry.derivative)
+        if 0.0 < length < step * size / 2.0:
+            finer = _swept(context, mode, (row, column), length)
+            entry = finer if _overrules(finer, entry) else entry
     if entry.verdict is not Verdict.PASS and context.is_double and context.computes_in_io_dtype:
         # At very small steps noise dominates: agreement there counts, disagreement does not.
         finer = _swept(context, mode, (row, column), thresholds.NARROW_FACTOR * size)

@@ -31,7 +31,8 @@ MAX_GROUP_BYTES = 1 << 28
 """Memory for the gradients of all groups."""
 
 FEW_GROUPS = 8
-"""Number of groups where the error bar is not what leaves the decision open."""
+"""Number of groups where the error bar is not what leaves the decision open; and of groups whose failure is followed
+up, and not confirmed, until error bars count as too small."""
 
 GROUP_MARGIN = 2.0
 """Factor between the resolution that a group aims for and the one asked for, as error bars vary between groups."""
@@ -58,7 +59,9 @@ def test_low_precision(test: DirectionTest) -> Decision:
     if decision.verdict is Verdict.FAIL and not fails_again(test):
         decision = decision.weakened()
     inconclusive = decision.verdict is Verdict.INCONCLUSIVE and decision.reason is Reason.PRECISION
-    return _in_groups(test, decision) if inconclusive and not test.context.out_of_time else decision
+    if not inconclusive or test.context.out_of_time or test.context.in_internal_format() is not None:
+        return decision  # a coarser format inside is tried next
+    return _in_groups(test, decision)
 
 
 def fails_again(test: DirectionTest, part: slice | None = None) -> bool:
@@ -117,10 +120,14 @@ def _in_groups(test: DirectionTest, undecided: Decision) -> Decision:
     open_decision = None if grouping.is_complete else undecided
     u = context.first.u
     cotangents = [group.cotangent for group in grouping.groups]
+    refuted = 0
     for group, fit in zip(grouping.groups, sweep_line(context, mode, u, cotangents), strict=True):
-        decision = _decide_group(test, u, group, fit)
-        if decision.verdict is Verdict.FAIL and _fails_elsewhere(test, group, decision):
-            return decision
+        decision = _decide_group(context, u, group, fit)
+        if decision.verdict is Verdict.FAIL and refuted < FEW_GROUPS:
+            decision = test.confirmed(u, group.cotangent, decision, fit)
+            if decision.verdict is Verdict.FAIL and _fails_elsewhere(test, group, decision):
+                return decision
+            refuted += 1
         if decision.verdict is not Verdict.PASS:
             open_decision = decision.weakened()
         for name, typical in group.entries.items():
@@ -133,11 +140,9 @@ def _in_groups(test: DirectionTest, undecided: Decision) -> Decision:
     return open_decision or Decision(Verdict.PASS, Reason.AGREES)
 
 
-def _decide_group(test: DirectionTest, u: Array, group: _Group, fit: SlopeFit) -> Decision:
-    context = test.context
+def _decide_group(context: Context, u: Array, group: _Group, fit: SlopeFit) -> Decision:
     scale = error_scale(context, u, group.cotangent, group.entries)
-    decision = decide_beyond_jitter(context, u, group.cotangent, fit, scale)
-    return test.confirmed(u, group.cotangent, decision, fit) if decision.verdict is Verdict.FAIL else decision
+    return decide_beyond_jitter(context, u, group.cotangent, fit, scale)
 
 
 def _fails_elsewhere(test: DirectionTest, group: _Group, decision: Decision) -> bool:

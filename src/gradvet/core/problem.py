@@ -1,4 +1,4 @@
-"""What the engine needs of a function at a point: values, VJPs, JVPs, and what is known about its derivative rules.
+"""What the engine needs of a function at a point: values, VJPs, JVPs, their variants, and facts about derivative rules.
 
 Everything is in real coordinates: `domain` for the inputs that are checked, `codomain` for the outputs that have a
 derivative, `nondifferentiable` for floating-point outputs that have none. A displacement is a vector of the domain.
@@ -6,13 +6,104 @@ derivative, `nondifferentiable` for floating-point outputs that have none. A dis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from gradvet.core.spaces import Array, Space
-from gradvet.core.variants import GradientVariants
+
+
+@dataclass(frozen=True, slots=True)
+class FreshGradient:
+    """A gradient through a fresh call, and the names of the inputs and cotangents that the passes changed."""
+
+    gradient: Array
+    changed: list[str]
+    reused: list[str]
+    """The changed inputs in whose memory the backward pass returned their gradient."""
+    reads_arguments: bool = False
+    """Whether a call with other arguments in between returned other values."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreshPass:
+    """Values (codomain, then nondifferentiable outputs) and gradient of a forward and a backward pass of their own."""
+
+    values: Array
+    gradient: Array
+
+
+class GradientVariants(Protocol):
+    """The same gradient, obtained otherwise. Each gives Jᵀv as a vector, or None where there is nothing to arrange."""
+
+    def cotangent_layouts(self, v: Array) -> Mapping[str, Callable[[], Array]]:
+        """The cotangents with the same values laid out in memory in other ways; each is computed when called."""
+        ...
+
+    def expanded_cotangent(self, v: Array) -> Array | None:
+        """The cotangents expanded from a single number each, for a v that is constant."""
+        ...
+
+    def fresh_gradient(self, v: Array) -> FreshGradient:
+        """Through a graph of a call of its own."""
+        ...
+
+    def fresh_pass(self, v: Array, displacement: Array | None = None) -> FreshPass:
+        """Through a call on copies of all arguments and of v, displaced or not: the passes may overwrite them."""
+        ...
+
+    def after_other_forward(self, v: Array) -> FreshGradient:
+        """The same, with a forward at other inputs of the same shapes between forward and backward."""
+        ...
+
+    def shifted_after_other_forward(self, v: Array) -> FreshGradient | None:
+        """The same, with copies of the inputs that begin elsewhere in memory."""
+        ...
+
+    def again(self, v: Array) -> Array:
+        """Once more through the graph of the point, from another random state."""
+        ...
+
+    def alone(self, leaf: int, v: Array) -> Array | None:
+        """Only one input requires grad; None where the outputs then have no derivative."""
+        ...
+
+    def draws_random_numbers(self) -> bool:
+        """Whether a call draws from the framework's generators: the order of the draws is that of the memory."""
+        ...
+
+    def input_layouts(self, v: Array) -> Mapping[str, Callable[[], Array | None]]:
+        """The inputs with the same values laid out in memory in other ways; each is computed when called.
+
+        None where the function refuses the layout. Raises OtherValuesError where it returns other values.
+        """
+        ...
+
+    def mapped(self, V: Sequence[Array]) -> list[Array]:
+        """Several cotangents through one backward pass under the framework's own map."""
+        ...
+
+    def values_mapped(self) -> tuple[Array, Array]:
+        """The values of two points in one mapped call, and in two plain ones."""
+        ...
+
+    def reads_captured(self) -> bool:
+        """Whether the function reads tensors that it captured instead of its arguments."""
+        ...
+
+    def without_grad_mode(self) -> Array:
+        """The values of the codomain where nothing is recorded."""
+        ...
+
+    def accumulated(self, v: Array) -> Iterator[Array]:
+        """What `.grad` gains when it held something before, through the graph of the point and through that of a fresh
+        call; nothing where inputs cannot hold a gradient."""
+        ...
+
+    def checkpointed(self, v: Array) -> Array:
+        """The forward pass is thrown away and run again for the backward pass."""
+        ...
 
 
 @dataclass(slots=True)
@@ -166,16 +257,8 @@ class Problem(Protocol):
         """
         ...
 
-    def evaluate_replayed(self, displacements: Array) -> Array | None:
-        """The same by replaying what was recorded of plain calls, where the device can do that."""
-        ...
-
     def coarseness(self, step: float) -> float:
         """By how much of itself rounding may change a step of this size in any coordinate."""
-        ...
-
-    def keeps(self, step: float, within: float) -> bool:
-        """Whether rounding changes a step of this size by no more than such a part of it, in any coordinate."""
         ...
 
     def zeros(self, size: int | tuple[int, ...]) -> Array: ...
@@ -238,6 +321,10 @@ class Problem(Protocol):
     @property
     def variants(self) -> GradientVariants: ...
     def evaluate_at(self, displacement: Array) -> Evaluation: ...
+    def release(self) -> None:
+        """Forget vectors of the size of the inputs that can be computed again."""
+        ...
+
     def vjp_at(self, displacement: Array, v: Array) -> Array:
         """Jᵀv next to the point, through a graph of its own."""
         ...

@@ -109,12 +109,12 @@ class Projections:
 
     @property
     def evaluated(self) -> int:
-        """Directions that are evaluated by the present scheme."""
+        """Number of directions that are evaluated by the present scheme."""
         return len(self._directions)
 
     @property
-    def pulled(self) -> int:
-        """Cotangents whose backward passes are there."""
+    def known_vjps(self) -> int:
+        """Number of cotangents whose VJPs are computed."""
         return len(self._cotangents)
 
     def probe_directions(self, number: int | None) -> list[ProbeDirection]:
@@ -226,8 +226,8 @@ class Projections:
         return self._two_sided[number, width]
 
     def release(self) -> None:
-        """Forget the evaluations of directions and their vectors, for the sake of memory."""
-        self._two_sided, self._units = {}, []
+        """Forget rows, the evaluations of directions and their vectors, for the sake of memory."""
+        self._two_sided, self._units, self._rows = {}, [], {}
         self._directions, self._jvps, self._residuals = [], [], _NO_RESIDUALS
 
     def two_sided_along(self, u: Array, width: float) -> ProbeDirection:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import inspect
+import linecache
 import platform
+import re
 from collections.abc import Callable
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from gradvet.core.results import SourceCode
@@ -24,27 +27,50 @@ def source_of(func: Callable[..., Any]) -> SourceCode | None:
     Code of gradvet and of torch counts as none: it is not the user's.
     """
     written = _written(func)
-    if is_own(written):
-        return None
-    written = getattr(written, "__code__", written)
-    # The cache keeps its keys alive: code does not refer to its function, but a class made in a function would stay.
-    read = _read if "<locals>" in getattr(written, "__qualname__", "") else _read_once
     try:
-        return read(written)
-    except TypeError:  # cannot be a key
+        return None if is_own(written) else _read(written)
+    except (OSError, TypeError):
         return None
 
 
 def _read(written: Any) -> SourceCode | None:
-    try:
-        lines, start = inspect.getsourcelines(written)
-        file = inspect.getsourcefile(written) or ""
-    except (OSError, TypeError):
-        return None
-    return SourceCode("".join(lines[:LONGEST]).rstrip(), _shown(file), max(start, 1))
+    """The code of a function or a class, if a file has it.
+
+    `inspect.getsourcelines` searches all modules for the file and parses the whole file of a class, which takes up to
+    seconds.
+    """
+    is_class = isinstance(written, type)
+    code = _first_code(written) if is_class else getattr(written, "__code__", None)
+    file = code.co_filename if code else inspect.getsourcefile(written) or ""
+    linecache.checkcache(file)
+    lines = linecache.getlines(file)
+    start = code.co_firstlineno if code else 0
+    if is_class:
+        statement = re.compile(rf"\s*class\s+{re.escape(written.__name__)}\b")
+        starts = [number for number, line in enumerate(lines, 1) if statement.match(line)]
+        if code is None and len(starts) > 1:
+            return None  # no method tells which of them it is
+        start = max((number for number in starts if code is None or number < start), default=0)
+    text = _block(file, start) if 0 < start <= len(lines) else ""
+    return SourceCode(text, _shown(file), start) if text else None
 
 
-_read_once = functools.lru_cache(maxsize=256)(_read)
+@functools.lru_cache(maxsize=256)
+def _block(file: str, start: int) -> str:
+    """The function or class that begins at a line of a file."""
+    block = inspect.getblock(linecache.getlines(file)[start - 1 :])
+    return "".join(block[:LONGEST]).rstrip()
+
+
+def _first_code(cls: type) -> CodeType | None:
+    """The code of the method that is written first in a class; None for a class without methods of its own."""
+    functions = (getattr(value, "__func__", value) for value in vars(cls).values())
+    methods = [inspect.unwrap(function) for function in functions if callable(function)]
+    codes = [
+        method.__code__ for method in methods if inspect.isfunction(method) and method.__module__ == cls.__module__
+    ]
+    own = [code for code in codes if linecache.getlines(code.co_filename)]  # not those that a decorator has made
+    return min(own, key=lambda code: code.co_firstlineno, default=None)
 
 
 def is_own(func: Any) -> bool:

@@ -15,11 +15,9 @@ from enum import Enum
 
 from gradvet.core import thresholds
 from gradvet.core.error_positions import factor_there, region
+from gradvet.core.float_format import TF32_EPS, Format
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import namespace
-
-TF32_EPS = 2.0**-10
-"""Spacing of tf32, in which kernels for float32 may multiply."""
 
 MIN_GROUP, MIN_CLUSTERS = 8, 4
 """Entries from which the errors of a slice are compared together; slices from which the spread of their factors counts.
@@ -27,40 +25,6 @@ MIN_GROUP, MIN_CLUSTERS = 8, 4
 
 QUANTILE_ENTRIES = 1 << 20
 """Number of entries, evenly spaced, of which quantiles are taken in large tensors."""
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A floating-point format, and how the numbers of one tensor are arranged."""
-
-    shape: tuple[int, ...]
-    eps: float
-    """Relative spacing."""
-    smallest: float
-    """Spacing of the numbers next to zero."""
-    largest: float
-
-    @property
-    def is_coarse(self) -> bool:
-        """Whether it is a format of half precision, whose values are computed in float32 and rounded once."""
-        return self.eps > thresholds.COARSE_EPS
-
-    @property
-    def most(self) -> float:
-        """Errors from which a result is doubtful: in error bars, or in those of plain torch."""
-        return thresholds.REFERENCE_ERROR[not self.is_coarse]
-
-    @property
-    def wrong_loss(self) -> float:
-        """Typical error, in those of plain torch, that neither a coarser format inside nor sums in this one explain."""
-        if self.is_coarse:
-            return thresholds.MATERIAL_MAX / (thresholds.NOISE_FLOOR * self.eps)
-        return thresholds.CLEAR * self.most * self.internal_eps / self.eps
-
-    @property
-    def internal_eps(self) -> float:
-        """Spacing of the coarsest format in which a kernel of this format may compute inside."""
-        return max(self.eps, TF32_EPS) if self.eps > thresholds.DOUBLE_EPS else self.eps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,10 +106,11 @@ def judge(samples: Samples, form: Format, accuracy: float = 0.0) -> Judgement:
     # A kernel that is less accurate everywhere is so in every entry.
     excuse = max(1.0, min(least_loss, form.wrong_loss))
     # Of few entries the largest error of plain torch is not well known.
-    bar = form.most * excuse * level * (1.0 + 1.0 / math.sqrt(math.prod(form.shape)))
+    bar = form.most * excuse * level * (1.0 + 2.0 / math.sqrt(math.prod(form.shape)))
     ratio = xp.where(broken, xp.full_like(error, math.inf), xp.abs(error) / bar)
     scale, spread, least = _common_factor(error, truth, level)
     smallest = (thresholds.NOISE_FLOOR if form.is_coarse else thresholds.PRECISION_SCALE_EPS) * form.eps
+    smallest = thresholds.INTERVAL_WIDTH * form.eps if form.cuts_off else smallest
     found = [
         _factor(scale, max(spread, smallest), form, xp.abs(error - scale * truth), xp.abs(truth)),
         _entries(samples, ratio, broken),
@@ -190,6 +155,18 @@ def outside_kinks(samples: Samples, low: Array, high: Array, form: Format) -> tu
     return replace(samples, found=xp.where(excused, samples.truth, samples.found)), count
 
 
+def is_steady(here: Array, there: Array, truth: Array, form: Format) -> bool:
+    """Whether errors that no format inside explains are the same at two points, which errors of rounding are not."""
+    xp = namespace(truth)
+    some = xp.isfinite(here) & xp.isfinite(there) & (truth != 0.0)
+    size, error = (_quantile(xp.abs(array)[some], 0.5) for array in (truth, here))
+    change = _size((here - there)[some]) if bool(xp.any(some)) else math.inf
+    return (
+        error > thresholds.INTERVAL_WIDTH * form.internal_eps * size
+        and _size(here[some]) > thresholds.COHERENT * change
+    )
+
+
 def _errors(samples: Samples, form: Format) -> tuple[Array, Array, Array, Array, Array]:
     """Truth, error and error of plain torch with zeros where they cannot be compared; where they can; where the result
     is not finite although it should be."""
@@ -214,6 +191,8 @@ def _own_errors(truth: Array, plain: Array, response: Array, form: Format) -> Ar
     level = xp.maximum(level, 0.5 * form.eps * xp.abs(truth))
     # Half precision is computed in float32, so that only the last rounding counts.
     roundings = 0.5 if form.is_coarse else thresholds.VISIBLE_NOISE
+    # Where both factors of a product are cut off it loses up to two spacings, and a difference of products four.
+    roundings = thresholds.INTERVAL_WIDTH if form.cuts_off else roundings
     # A gradient that vanishes for one grad_output has the rounding errors of the others.
     floor = roundings * form.eps * xp.max(_typical_size(truth))
     return xp.clip(xp.maximum(level, floor), max(0.5 * form.smallest, 1e-300))

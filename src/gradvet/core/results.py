@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from html import escape
@@ -76,47 +76,32 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class SourceCode:
-    """The code of the function that was checked, and where it stands."""
+    """The code of the function that was checked, with file and line."""
 
     code: str
     file: str
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """Which checks ran, which parts of them, and which did not run and why."""
+def coverage_lines(findings: Sequence[Finding], left_out: Iterable[str] = ()) -> tuple[str, ...]:
+    """What was not checked at all (`left_out`), which checks ran and which of their parts, which did not run and why.
 
-    exercised: tuple[str, ...]
-    skipped: Mapping[str, tuple[str, ...]]
-    """By name of the check, why it, or parts of it, did not run."""
-    parts: Mapping[str, str]
-    """By name of a check that lists its parts (points, shapes, registration tests): which it ran and left out."""
-    left_out: tuple[str, ...] = ()
-    """Inputs that were not checked at all, in words."""
-
-    @classmethod
-    def of(cls, findings: Sequence[Finding], left_out: tuple[str, ...] = ()) -> Coverage:
-        """What the findings say about themselves."""
-        exercised: list[str] = []
-        skipped: dict[str, tuple[str, ...]] = {}
-        listed: dict[str, dict[str, Any]] = {}
-        for finding in findings:
-            if finding.verdict is not Verdict.SKIPPED:
-                exercised += [finding.check] if finding.check not in exercised else []
-            elif "skipped" not in finding.facts:
-                skipped[finding.check] = (*skipped.get(finding.check, ()), finding.headline)
-            if finding.facts.keys() & {"exercised", "skipped"}:
-                listed.setdefault(finding.check, {}).update(finding.facts)
-        return cls(tuple(exercised), skipped, {name: _parts_of(facts) for name, facts in listed.items()}, left_out)
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """One line of what was exercised, one for each check with parts, one for each that was left out."""
-        exercised = [f"exercised: {', '.join(self.exercised)}"] if self.exercised else []
-        parts = [f"{name}: {text}" for name, text in self.parts.items()]
-        skipped = [f"not exercised: {name}: {reason}" for name, reasons in self.skipped.items() for reason in reasons]
-        return (*self.left_out, *exercised, *parts, *skipped)
+    A check that lists its parts (points, shapes, registration tests) says which of them it ran and left out.
+    """
+    exercised: dict[str, None] = {}
+    skipped: dict[str, list[str]] = {}
+    listed: dict[str, dict[str, Any]] = {}
+    for finding in findings:
+        if finding.verdict is not Verdict.SKIPPED:
+            exercised[finding.check] = None
+        elif "skipped" not in finding.facts:
+            skipped.setdefault(finding.check, []).append(finding.headline)
+        if finding.facts.keys() & {"exercised", "skipped"}:
+            listed.setdefault(finding.check, {}).update(finding.facts)
+    ran = [f"exercised: {', '.join(exercised)}"] if exercised else []
+    parts = [f"{name}: {_parts_of(facts)}" for name, facts in listed.items()]
+    not_run = [f"not exercised: {name}: {reason}" for name, reasons in skipped.items() for reason in reasons]
+    return (*left_out, *ran, *parts, *not_run)
 
 
 def _parts_of(facts: Mapping[str, Any]) -> str:
@@ -242,11 +227,11 @@ class Report:
         return str(self)
 
     def __str__(self) -> str:
-        """What a terminal shows, as plain text; where no renderer is loaded, the verdict and what speaks against it."""
+        """What a terminal shows, as plain text; without a renderer, the verdict and the notable findings."""
         if render := RENDERERS.get("text"):
             return render(self)
-        telling = [f for f in self.findings if f.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)]
-        lines = [f"{finding.check}: {finding.headline}" for finding in telling]
+        notable = [f for f in self.findings if f.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)]
+        lines = [f"{finding.check}: {finding.headline}" for finding in notable]
         return "\n  ".join([f"{self.verdict} {self.title}", *lines])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from gradvet.core.context import Context
-from gradvet.core.results import Coverage, Finding, Report, Verdict
+from gradvet.core.results import Finding, Report, Verdict, coverage_lines
 from gradvet.errors import DerivativeError, InvalidProblemError
 
 CheckFunction = Callable[[Context], Iterable[Finding]]
@@ -73,7 +73,6 @@ def make_report(
     *,
     replay: str = "",
     left_out: Iterable[str] = (),
-    seconds: float = 0.0,
     expects_ledger: bool = False,
 ) -> Report:
     """All findings about one problem, with ledger, cost and what was exercised.
@@ -88,11 +87,11 @@ def make_report(
         title=title,
         findings=gathered,
         cost=context.problem.cost,
-        seconds=seconds,
+        seconds=0.0,  # measured by the caller
         seed=context.options.seed,
         miss=max(misses, default=0.0),
         resolution=max(known, default=None),
-        coverage=Coverage.of(gathered, tuple(left_out)).lines,
+        coverage=coverage_lines(gathered, left_out),
         notes=tuple(context.record.notes),
         replay=replay,
         ledger=ledger,

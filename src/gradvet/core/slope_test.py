@@ -28,6 +28,7 @@ from gradvet.core.line_test import (
     decide_line,
     enter_resolution,
     screen_agrees,
+    split_kinks,
     sweep_line,
     typical_contributions,
 )
@@ -35,6 +36,7 @@ from gradvet.core.localise import find_wrong_entry, slope_of_column
 from gradvet.core.low_precision import fails_again, test_low_precision
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
+from gradvet.core.refinement import other_lengths, refined
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array, Location
 from gradvet.core.vectors import all_finite, namespace, peak, window
@@ -61,7 +63,8 @@ class SlopeTest:
             if ledger.open(leaf.name, mode.name, context.precision, leaf.coordinates.size, context.asked_resolution)
         ]
         """Inputs whose rows are new, and not those of a first derivative with the same names."""
-        lost = int(namespace(context.problem.value).count_nonzero(_nan_rows(context)))
+        value = context.problem.value[: context.problem.codomain.size]
+        lost = int(context.xp.count_nonzero(value != value))
         for leaf in domain.leaves if lost else ():
             count, reason = min(lost, leaf.coordinates.size), f"{lost} outputs are not a number at the point"
             ledger.left_out(leaf.name, mode.name, context.precision, count, reason)
@@ -69,25 +72,24 @@ class SlopeTest:
     def run(self) -> Decision:
         """The decision about the mode; where it is inconclusive, also in the coarser format inside the function."""
         decision = self._worst()
-        if decision.verdict is Verdict.INCONCLUSIVE and not self.context.out_of_time:
-            coarser = self.context.in_internal_format()
-            if coarser is not None:
-                self.context = coarser
-                return self._worst()
-        if decision.verdict is Verdict.FAIL and self.context.scaling.is_narrow:
+        is_open = decision.verdict is Verdict.INCONCLUSIVE and not self.context.out_of_time
+        if is_open and (coarser := self.context.in_internal_format()) is not None:
+            self.context = coarser
+            return self._worst()
+        scaling = self.context.scaling
+        if decision.verdict is Verdict.FAIL and (scaling.is_narrow or scaling.is_steep):
             # At very small steps noise dominates: agreement there counts, disagreement does not.
             return decision.weakened()
         return decision
 
     def _worst(self) -> Decision:
         """The first failure, else the first inconclusive decision, else agreement."""
-        inconclusive: list[Decision] = []
+        worst = AGREES
         for decision in self._decisions():
             if decision.verdict is Verdict.FAIL:
                 return decision
-            if decision.verdict is Verdict.INCONCLUSIVE:
-                inconclusive.append(decision)
-        return inconclusive[0] if inconclusive else AGREES
+            worst = decision if worst is AGREES and decision.verdict is Verdict.INCONCLUSIVE else worst
+        return worst
 
     def _decisions(self) -> Iterator[Decision]:
         yield from self._nonfinite_columns()
@@ -138,8 +140,7 @@ class SlopeTest:
         """
         decision = test()
         while decision.verdict is Verdict.INCONCLUSIVE and not self.context.out_of_time:
-            finer = self.context.refined()
-            if finer is None:
+            if (finer := refined(self.context)) is None:
                 break
             self.context = finer
             decision = test()
@@ -182,7 +183,7 @@ class SlopeTest:
         if context.out_of_time:
             return Decision(Verdict.INCONCLUSIVE, Reason.BUDGET), None
         if bent is not None:
-            cotangents = [part for one in cotangents for part in _split(context, one, difference, bent)]
+            cotangents = [part for one in cotangents for part in split_kinks(context, one, difference, bent)]
         return self._swept(difference.u, cotangents)
 
     def sweep(self, u: Array, cotangents: Sequence[Cotangent]) -> Decision:
@@ -207,7 +208,10 @@ class SlopeTest:
         return worst, None
 
     def confirmed(self, u: Array, cotangent: Cotangent, decision: Decision, fit: SlopeFit) -> Decision:
-        """A failure along a direction counts if the entry that causes it fails alone, or if the line is smooth."""
+        """A failure along a direction counts if the entry that causes it fails alone, or if the line is smooth.
+
+        Needed by `one_plus_erf_at_minus_six_and_elsewhere` and `convolution_under_autocast`.
+        """
         entry = find_wrong_entry(self.context, self.mode, u, cotangent.v)
         is_smooth = not abs(fit.kink.value) > fit.kink.error
         if entry is not None and entry.verdict is Verdict.FAIL:
@@ -215,11 +219,11 @@ class SlopeTest:
         if entry is not None and entry.reason is Reason.KINK:
             return Decision(Verdict.PASS, Reason.KINK, entry, decision.error, decision.bar)
         with_entry = Decision(Verdict.FAIL, decision.reason, entry, decision.error, decision.bar)
-        is_blurred = (
-            entry is None or entry.reason in (Reason.PRECISION, Reason.NOT_FINITE) or not self.context.is_double
-        )
-        if not is_blurred:
-            # Each entry alone is right: the joint step is too wide for some of them.
+        is_blurred = entry is None or entry.reason in (Reason.PRECISION, Reason.NOT_FINITE)
+        is_right = entry is not None and entry.error <= self.context.asked_resolution * abs(entry.derivative)
+        is_blurred = is_blurred or not (self.context.is_double or is_right)
+        if not is_blurred or self.context.eps > thresholds.COARSE_EPS:
+            # Each entry alone is right, or cannot be told: the joint step is too wide for some of them.
             return with_entry.weakened()
         if is_smooth or decision.reason is Reason.OUTSIDE:
             return with_entry
@@ -261,7 +265,10 @@ class SlopeTest:
         return Decision(Verdict.INCONCLUSIVE if missing else Verdict.PASS, Reason.NOT_FINITE)
 
     def _nonfinite_tangent(self) -> Decision | None:
-        """A JVP that is not finite in an output with a finite slope."""
+        """A JVP that is not finite in an output with a finite slope.
+
+        Needed by `test_nonfinite_tangent_fails_with_the_slope_of_its_output`.
+        """
         context = self.context
         slope, xp = context.slope_of(context.first), namespace(context.first.odd)
         gap = self.mode.column_gap(context, xp.ones_like(slope), slope, context.first.displacement)
@@ -278,7 +285,10 @@ class SlopeTest:
         return Decision(Verdict.FAIL, Reason.NOT_FINITE, entry)
 
     def _each_alone(self) -> Iterator[Decision]:
-        """Inputs whose ledger row is not resolved yet: all of them together, then those still open one at a time."""
+        """Inputs whose ledger row is not resolved yet: all of them together, then those still open one at a time.
+
+        Needed by `one_faint_input_of_100` and `tiny_shift_before_softmax_lost`.
+        """
         context, domain = self.context, self.context.problem.domain
         if context.is_double and len(open_rows := self._open_rows()) > 1 and not context.out_of_time:
             together = self._together(open_rows)
@@ -295,8 +305,7 @@ class SlopeTest:
                     context.record.ledger.left_out(leaf.name, self.mode.name, context.precision, size, reason)
                 yield Decision(Verdict.INCONCLUSIVE, Reason.BUDGET if late else Reason.NO_SIGNAL)
                 return
-            part = domain.slice(number)
-            yield self._alone(part)
+            yield self._alone(domain.slice(number))
 
     def _open_rows(self) -> list[int]:
         """The inputs whose ledger row is not resolved yet."""
@@ -320,11 +329,19 @@ class SlopeTest:
         return self.sweep(u, context.cotangents_for(context.slope_of(context.difference(u))))
 
     def _alone(self, part: slice) -> Decision:
+        """One input alone; in double precision with other step lengths where the usual ones are inconclusive."""
+        given, decision = self.context, self._alone_once(part)
+        for self.context in other_lengths(given) if given.is_double else ():
+            if decision.verdict is not Verdict.INCONCLUSIVE or given.out_of_time:
+                break
+            decision = self._alone_once(part)
+        self.context = given
+        return decision
+
+    def _alone_once(self, part: slice) -> Decision:
         u = self.context.restricted(window(self.context.joint_direction(), part.start, part.stop))
         difference = self.context.difference(u)
-        slope = self.context.slope_of(difference)
-        own = self.context.cotangents_for(slope) if self.context.is_double else self.context.cotangents
-        decision = self.along(difference, own)
+        decision = self.along(difference, self.context.cotangents_for(self.context.slope_of(difference)))
         if decision.verdict is Verdict.FAIL and not self.context.is_double and not fails_again(self, part):
             return decision.weakened()
         return decision
@@ -346,13 +363,12 @@ class SlopeTest:
             xp.where(lost, problem.random(value.shape[0], Distribution.SHARP), xp.zeros_like(value))
         )
         size = xp.abs(context.restricted(context.joint_direction()))
-        decision = Decision(Verdict.INCONCLUSIVE, Reason.DOMAIN)
         for u in (size, xp.where(problem.point < 0.0, -size, size)):
-            found = self.sweep(u, [cotangent])
-            if found.reason is not Reason.NOT_FINITE:
-                decision = found
-                break
-        yield decision
+            decision = self.sweep(u, [cotangent])
+            if decision.reason is not Reason.NOT_FINITE:
+                yield decision
+                return
+        yield Decision(Verdict.INCONCLUSIVE, Reason.DOMAIN)
 
     # The ledger
 
@@ -361,28 +377,10 @@ class SlopeTest:
 
     def _only_input(self, u: Array) -> str | None:
         """The name of the only input that u moves; None if it moves several."""
-        xp, domain = namespace(u), self.context.problem.domain
-        if len(domain.leaves) > 1:
-            moved = [i for i in range(len(domain.leaves)) if int(xp.count_nonzero(u[domain.slice(i)]))]
-            return domain.leaves[moved[0]].name if len(moved) == 1 else None
-        return domain.leaves[0].name
-
-
-def _nan_rows(context: Context) -> Array:
-    value = context.problem.value[: context.problem.codomain.size]
-    return namespace(value).isnan(value)
-
-
-def _split(
-    context: Context, cotangent: Cotangent, difference: DirectionalDifference, bent: Array
-) -> Iterator[Cotangent]:
-    """The rows with a kink, signed so that their kinks add up, and the other rows."""
-    xp = namespace(bent)
-    zeros = xp.zeros_like(cotangent.v)
-    yield context.cotangent(xp.where(bent, xp.abs(cotangent.v) * xp.sign(difference.even), zeros))
-    rest = xp.where(bent, zeros, cotangent.v)
-    if bool(xp.any(rest != 0.0)):
-        yield context.cotangent(rest)
+        domain = self.context.problem.domain
+        is_single = len(domain.leaves) == 1
+        moved = [leaf.name for i, leaf in enumerate(domain.leaves) if is_single or peak(u[domain.slice(i)])]
+        return moved[0] if len(moved) == 1 else None
 
 
 def test_slopes(context: Context, mode: Mode) -> tuple[Decision, Context]:
@@ -394,7 +392,7 @@ def test_slopes(context: Context, mode: Mode) -> tuple[Decision, Context]:
     try:
         return test.run(), test.context
     except Exception:
-        # The finding about the exception stands for the comparison, which did not take place.
+        # The comparison did not take place: the finding is about the exception.
         for name in test.opened:
             context.record.ledger.withdraw(name, mode.name, context.precision)
         raise

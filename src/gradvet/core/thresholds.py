@@ -6,7 +6,7 @@ used for tuning. "kernels" are the kernels of `benchmarks.references` with `--se
 `benchmarks.models` at their small sizes, "half" the functions of `tests/core/test_direction_average.py`; for the last
 two there is no set that was not used for tuning. "theory" marks numbers that follow from a formula.
 `python -m benchmarks.sensitivity` varies each number by a factor of two both ways and prints the verdicts that change.
-Limits on time and memory are not here: they stand beside the code that they limit.
+Limits on time and memory are beside the code that they limit.
 """
 
 from __future__ import annotations

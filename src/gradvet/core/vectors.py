@@ -33,7 +33,7 @@ def pieces(part: slice) -> list[slice]:
 
 
 def dot(a: Array, b: Array) -> float:
-    """The product over the coordinates that the first one looks at: what it ignores may be infinite."""
+    """The dot product over the coordinates where a is not zero: b may be infinite elsewhere."""
     product = float(a @ b)
     if math.isfinite(product):
         return product
@@ -42,7 +42,7 @@ def dot(a: Array, b: Array) -> float:
 
 
 def norm(v: Array, values: Array) -> float:
-    """The length of the products of coordinates, over those that v looks at."""
+    """The Euclidean norm of v * values over the coordinates where v is not zero."""
     product = v * values
     square = float(product @ product)
     if not math.isfinite(square):

@@ -2,51 +2,31 @@
 
 from __future__ import annotations
 
-from gradvet.core.blame import BlameReport
-from gradvet.core.results import RENDERERS, Report
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from gradvet.core.results import RENDERERS
 
 
-def _html(report: Report) -> str:
-    from gradvet.reports.html import fragment
+def _renderer(module: str, name: str, **settings: bool) -> Callable[[Any], str]:
+    """A function of a module of this package, which is imported when it is first called."""
 
-    return fragment(report)
+    def render(report: Any) -> str:
+        text: str = getattr(import_module(f"{__name__}.{module}"), name)(report, **settings)
+        return text
 
-
-def _text(report: Report) -> str:
-    from gradvet.reports.terminal import plain
-
-    return plain(report)
+    return render
 
 
-def _verbose(report: Report) -> str:
-    from gradvet.reports.terminal import plain
-
-    return plain(report, verbose=True)
-
-
-def _page(report: Report) -> str:
-    from gradvet.reports.html import page
-
-    return page([report], report.title)
-
-
-def _blame_html(report: BlameReport) -> str:
-    from gradvet.reports.blame import fragment
-
-    return fragment(report)
-
-
-def _blame_text(report: BlameReport) -> str:
-    from gradvet.reports.blame import text
-
-    return text(report)
-
-
-def _blame_page(report: BlameReport) -> str:
-    from gradvet.reports.blame import page
-
-    return page(report)
-
-
-RENDERERS.update(html=_html, text=_text, verbose=_verbose, page=_page)
-RENDERERS.update({"blame html": _blame_html, "blame text": _blame_text, "blame page": _blame_page})
+RENDERERS.update(
+    {
+        "html": _renderer("html", "fragment"),
+        "page": _renderer("html", "page_of"),
+        "text": _renderer("terminal", "plain"),
+        "verbose": _renderer("terminal", "plain", verbose=True),
+        "blame html": _renderer("blame", "fragment"),
+        "blame page": _renderer("blame", "page"),
+        "blame text": _renderer("blame", "text"),
+    }
+)

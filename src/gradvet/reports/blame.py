@@ -72,13 +72,17 @@ def _called(piece: Piece) -> str:
     return f", called in {piece.called}" if piece.called is not None else ""
 
 
-def _head(report: BlameReport) -> Text:
+def _summary(report: BlameReport) -> str:
     kinds = Counter(piece.kind for piece in report.pieces if piece.is_replayed)
     checked = ", ".join(f"{count} {kind} call{'s' if count > 1 else ''}" for kind, count in kinds.items())
+    return f"checked alone: {checked or 'nothing'}; {wording.seconds(report.seconds)}"
+
+
+def _head(report: BlameReport) -> Text:
     head = Text()
     head.append(str(report.verdict), COLOURS[report.verdict])
     head.append(f" {report.title}", "bold")
-    return head.append(f"  checked alone: {checked or 'nothing'}; {wording.seconds(report.seconds)}", "dim")
+    return head.append(f"  {_summary(report)}", "dim")
 
 
 def _culprit(culprit: Culprit) -> Iterator[RenderableType]:
@@ -110,7 +114,7 @@ def _grow(tree: Tree, node: TreeNode) -> None:
         times = f" ({count} calls)" if count > 1 else ""
         tree.add(Text.assemble(f"{name}{times} ", (_word(verdict), COLOURS[verdict])))
     for group in grouped(tuple(child for child in node.children if _is_shown(child))):
-        if len(group) > 1 or not _is_telling(group[0]):
+        if len(group) > 1 or not _is_notable(group[0]):
             names = group[0].path if len(group) == 1 else f"{group[0].path} … {group[-1].path}"
             tree.add(Text.assemble(f"{names} ", (_word(group[0].verdict), COLOURS[group[0].verdict])))
         else:
@@ -123,26 +127,24 @@ def _is_shown(node: TreeNode) -> bool:
 
 
 def grouped(nodes: tuple[TreeNode, ...]) -> list[list[TreeNode]]:
-    """Neighbours with the same verdict together, those that contain something to tell alone."""
+    """Neighbours with the same verdict together; notable ones alone."""
     groups: list[list[TreeNode]] = []
     for node in nodes:
         before = groups[-1][0] if groups else None
-        is_quiet = before is not None and not _is_telling(node) and not _is_telling(before)
-        if before is not None and is_quiet and before.verdict is node.verdict:
+        if before is not None and before.verdict is node.verdict and not _is_notable(node) and not _is_notable(before):
             groups[-1].append(node)
         else:
             groups.append([node])
     return groups
 
 
-def _is_telling(node: TreeNode) -> bool:
+def _is_notable(node: TreeNode) -> bool:
     """Whether a node, or one below it, has a verdict other than PASS or none."""
-    quiet = (Verdict.PASS, Verdict.SKIPPED)
     return (
-        node.verdict not in quiet
+        node.verdict not in (Verdict.PASS, Verdict.SKIPPED)
         or bool(node.note)
         or any(piece.verdict is not Verdict.PASS for piece in node.pieces)
-        or any(map(_is_telling, node.children))
+        or any(map(_is_notable, node.children))
     )
 
 
@@ -158,21 +160,25 @@ def _word(verdict: Verdict) -> str:
 
 def fragment(report: BlameReport) -> str:
     """The report for a notebook, with a tree that folds."""
-    from gradvet.reports.html import MissingLibraryError, templates
+    from gradvet.reports.html import MissingLibraryError
 
     try:
-        template = templates().get_template("blame.html.j2")
+        return _rendered("blame.html.j2", report, is_page=False)
     except MissingLibraryError:
         from html import escape
 
         return f"<pre>{escape(str(report))}</pre>"
-    return str(template.render(report=report, remarks=list(remarks(report)), word=_word))
 
 
 def page(report: BlameReport) -> str:
     """The report as an HTML document in one file."""
-    from html import escape
+    from gradvet.reports.html import origin
 
-    head = f'<meta charset="utf-8"><meta name="color-scheme" content="light dark"><title>{escape(report.title)}</title>'
-    style = "<style>body { font-family: system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; }</style>"
-    return f'<!doctype html>\n<html lang="en"><head>{head}{style}</head>\n<body>\n{fragment(report)}\n</body></html>\n'
+    return _rendered("blame_page.html.j2", report, is_page=True, summary=_summary(report), **origin())
+
+
+def _rendered(name: str, report: BlameReport, **values: object) -> str:
+    from gradvet.reports.html import templates
+
+    template = templates().get_template(name)
+    return str(template.render(report=report, remarks=list(remarks(report)), word=_word, **values))

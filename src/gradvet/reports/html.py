@@ -1,19 +1,237 @@
-"""Reports as an HTML page: one file with scripts, styles and figures, which opens offline."""
+"""Reports as an HTML page: one file with scripts, styles and figures, which opens offline.
+
+A figure is drawn from `Finding.facts`, and left out if its facts are missing or unusable. It needs no script.
+
+    numerical, derivative   Jacobian (outputs × inputs) by finite differences and by the derivative under test
+    rows, columns           names of outputs and inputs (optional)
+    block                   the four facts above for the block around the worst entry of a large Jacobian
+    sweep                   steps, errors (of the difference at each step), floor (error expected from roundoff alone),
+                            chosen (the step that decided the verdict), extrapolated (whether that is the largest of
+                            several steps), gap (error of the derivative)
+    errors                  kernel, plain (largest errors by position, of the kernel and of plain torch), rows, columns
+"""
 
 from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any
 
-from gradvet.core.results import Report, SourceCode, Verdict
+from gradvet.core.results import Finding, Report, SourceCode, Verdict
 from gradvet.reports import ledger_table, wording
-from gradvet.reports.figures import figures
 from gradvet.reports.json_files import writable_path, write_text
+
+DECADES = 6
+"""Range of the colour scale: differences smaller by more powers of ten than the largest have no colour."""
+
+WIDTH, LEFT, BOTTOM, MAX_CELL, MAX_LABELS = 460, 110, 70, 34, 16
+"""Width of a figure, room for labels at its left and bottom, largest side of a cell, in pixels; labels per axis."""
+
+ALIKE = 1e-6
+"""Relative difference up to which two differences count as equally large."""
+
+HEIGHT = 250
+"""Height of the plot of errors against steps, in pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """An SVG with the text below it."""
+
+    kind: str
+    svg: str
+    caption: str
+
+
+UNUSABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""Exceptions of drawing facts that are missing or not what they should be, as in a file that was changed."""
+
+
+def figures(finding: Finding) -> Iterator[Figure]:
+    """The figures whose facts are present and usable."""
+    first = finding.mismatches[0] if finding.mismatches else None
+    named = None if first is None else (str(first.output), str(first.input))
+    drawings: tuple[Callable[[Mapping[str, Any]], Figure | None], ...] = (
+        lambda facts: heatmap(facts.get("block") or facts, named),
+        lambda facts: sweep(facts["sweep"]),
+        errors,
+    )
+    for draw in drawings:
+        with suppress(*UNUSABLE):
+            if (drawn := draw(finding.facts)) is not None:
+                yield drawn
+
+
+def heatmap(block: Mapping[str, Any], named: tuple[str, str] | None = None) -> Figure:
+    """Derivative minus finite differences for each entry, with a frame around the largest difference.
+
+    Of several that are equally large, the one that the table names first is framed.
+    """
+    numerical, derivative = ([[float(x) for x in row] for row in block[name]] for name in ("numerical", "derivative"))
+    rows = _names(block.get("rows"), "output", len(numerical))
+    columns = _names(block.get("columns"), "input", len(numerical[0]))
+    cells = {
+        (i, j): (d, n)
+        for i, pair in enumerate(zip(derivative, numerical, strict=True))
+        for j, (d, n) in enumerate(zip(*pair, strict=True))
+    }
+    sizes = {place: _size(d - n) for place, (d, n) in cells.items()}
+    largest = max(sizes.values())
+    names = {place: (rows[place[0]], columns[place[1]]) for place in sizes}
+    worst = max(sizes, key=lambda place: (sizes[place] >= (1.0 - ALIKE) * largest, names[place] == named, sizes[place]))
+    top = max((size for size in sizes.values() if math.isfinite(size)), default=0.0) or 1.0
+    side, high = min(MAX_CELL, (WIDTH - LEFT) / len(columns)), min(MAX_CELL, WIDTH / len(rows))
+    parts = [_rectangle(LEFT, 0, side * len(columns), high * len(rows), 'class="flat"')]
+    for (i, j), (d, n) in cells.items():
+        level = _level(sizes[i, j], top)
+        if level > 0.0:
+            colour = "undefined" if math.isinf(sizes[i, j]) else "high" if d > n else "low"
+            text = (
+                f"d {rows[i]} / d {columns[j]}: derivative {d:.7g}, finite differences {n:.7g}, difference {d - n:.3g}"
+            )
+            style = f'class="{colour}" fill-opacity="{level:.2f}"'
+            parts.append(_rectangle(LEFT + j * side, i * high, side, high, style, text))
+    parts.append(_rectangle(LEFT + worst[1] * side, worst[0] * high, side, high, 'class="frame"'))
+    parts += [_label(LEFT - 4, (i + 0.5) * high + 4, rows[i], "end") for i in _shown(len(rows))]
+    for j in _shown(len(columns)):
+        parts.append(_label(LEFT + (j + 0.6) * side, high * len(rows) + 12, columns[j], "end", turned=True))
+    caption = (
+        "derivative − finite differences: red is too large, blue too small, on a logarithmic scale from "
+        f"{top / 10**DECADES:.1g} (no colour) to {top:.2g}; the frame marks the largest, {_entry(rows, columns, worst)}"
+    )
+    return Figure("heatmap", _svg(high * len(rows) + BOTTOM, parts, "difference of the two Jacobians"), caption)
+
+
+def sweep(facts: Mapping[str, Any]) -> Figure | None:
+    """Error against step on logarithmic axes: roundoff dominates on the left, truncation on the right."""
+    steps = [float(step) for step in facts["steps"]]
+    curves = {"difference": _points(steps, facts["errors"])}
+    if facts.get("floor"):
+        curves["floor"] = _points(steps, facts["floor"])
+    if facts.get("gap"):
+        curves["gap"] = _points([min(steps), max(steps)], [abs(float(facts["gap"]))] * 2)
+    heights = [y for points in curves.values() for _, y in points]
+    if not heights:
+        return None
+    low, high = math.floor(min(heights)), math.ceil(max(heights)) + (min(heights) == max(heights))
+    left, right = math.log10(min(steps)), math.log10(max(steps))
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = (x - left) / ((right - left) or 1.0)
+        return LEFT / 2 + across * (WIDTH - LEFT / 2 - 8), 8 + (high - y) / (high - low) * (HEIGHT - 48)
+
+    parts = []
+    for decade in range(low, high + 1, max(1, (high - low) // 5)):
+        (x0, y), (x1, _) = place(left, decade), place(right, decade)
+        parts.append(f'<line class="grid" x1="{x0:.1f}" x2="{x1:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(_label(x0 - 4, y + 4, f"1e{decade}", "end"))
+    for decade in range(math.ceil(left), math.floor(right) + 1, max(1, int(right - left) // 5)):
+        x, y = place(decade, low)
+        parts.append(_label(x, y + 16, f"1e{decade}", "middle"))
+    for name, points in curves.items():
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in points))
+        parts.append(f'<polyline class="{name}" points="{path}"/>')
+    caption = "error of the difference (line) against its step"
+    if "floor" in curves:
+        caption += ", with what roundoff alone gives (dotted)"
+    if "gap" in curves:
+        caption += ", and the error of the derivative (dashed)"
+    if facts.get("chosen"):
+        chosen = float(facts["chosen"])
+        (x, y0), (_, y1) = place(math.log10(chosen), low), place(math.log10(chosen), high)
+        parts.append(f'<line class="chosen" x1="{x:.1f}" x2="{x:.1f}" y1="{y0:.1f}" y2="{y1:.1f}"/>')
+        if facts.get("extrapolated"):
+            caption += (
+                f". Differences at the step of the vertical line, {chosen:.2g}, and at the next smaller ones were "
+                "extrapolated to the step 0, which removes the error that grows with the step"
+            )
+        else:
+            caption += (
+                f". The vertical line is the step that was used, {chosen:.2g}: smaller steps lose digits to roundoff, "
+                "larger ones to the curvature of the function"
+            )
+    return Figure("sweep", _svg(HEIGHT, parts, "error against step"), caption)
+
+
+def errors(facts: Mapping[str, Any]) -> Figure:
+    """Errors of a kernel by position, and those of plain torch in the same precision, on one logarithmic scale."""
+    known = facts["errors"]
+    sides = {"kernel": known["kernel"], "plain torch": known["plain"]}
+    sizes = {name: [[_size(float(error)) for error in row] for row in side] for name, side in sides.items()}
+    finite = [size for side in sizes.values() for row in side for size in row if math.isfinite(size)]
+    top = max(finite, default=0.0) or 1.0
+    wide, count, high = WIDTH / 2 - 6, len(known["columns"]), min(MAX_CELL, WIDTH / max(1, len(known["rows"])))
+    side, parts = min(MAX_CELL, wide / max(1, count)), []
+    for number, (name, matrix) in enumerate(sizes.items()):
+        left = number * (wide + 12)
+        parts.append(_label(left, 14, name, "start"))
+        parts.append(_rectangle(left, 20, side * count, high * len(matrix), 'class="flat"'))
+        for i, row in enumerate(matrix):
+            for j, size in enumerate(row):
+                if (level := _level(size, top)) > 0.0:
+                    style = f'class="{"high" if math.isfinite(size) else "undefined"}" fill-opacity="{level:.2f}"'
+                    text = f"{name} [{known['rows'][i]}, {known['columns'][j]}]: largest error {size:.3g}"
+                    parts.append(_rectangle(left + j * side, 20 + i * high, side, high, style, text))
+    caption = (
+        f"errors of {facts.get('tensor', 'the kernel')} by position, beside those of plain torch, on a logarithmic "
+        f"scale from {top / 10**DECADES:.1g} (no colour) to {top:.2g}"
+    )
+    return Figure("errors", _svg(high * len(known["rows"]) + 28, parts, "errors by position"), caption)
+
+
+def _points(steps: Sequence[float], values: Iterable[Any]) -> list[tuple[float, float]]:
+    """Logarithms of the steps and of the values that have one."""
+    pairs = zip(steps, map(float, values), strict=True)
+    return [(math.log10(x), math.log10(y)) for x, y in pairs if x > 0.0 and 0.0 < y < math.inf]
+
+
+def _size(difference: float) -> float:
+    return abs(difference) if math.isfinite(difference) else math.inf
+
+
+def _level(size: float, top: float) -> float:
+    """Opacity of a cell, from 0 to 1 on a logarithmic scale."""
+    if not size or not math.isfinite(size):
+        return 1.0 if size else 0.0
+    level = 1.0 + math.log10(size / top) / DECADES
+    return 0.15 + 0.85 * level if level > 0.0 else 0.0
+
+
+def _names(given: Any, kind: str, count: int) -> list[str]:
+    return [str(name) for name in given] if given else [f"{kind} [{i}]" for i in range(count)]
+
+
+def _entry(rows: Sequence[str], columns: Sequence[str], place: tuple[int, int]) -> str:
+    return f"d {rows[place[0]]} / d {columns[place[1]]}"
+
+
+def _shown(count: int) -> range:
+    """Rows or columns that have a label."""
+    return range(0, count, math.ceil(count / MAX_LABELS))
+
+
+def _rectangle(x: float, y: float, width: float, height: float, style: str, title: str = "") -> str:
+    inside = f"<title>{escape(title)}</title>" if title else ""
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" {style}>{inside}</rect>'
+
+
+def _label(x: float, y: float, text: str, anchor: str, *, turned: bool = False) -> str:
+    short = text if len(text) <= 18 else f"{text[:8]}…{text[-9:]}"
+    turn = f' transform="rotate(-45 {x:.1f} {y:.1f})"' if turned else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{turn}>{escape(short)}</text>'
+
+
+def _svg(height: float, parts: Iterable[str], label: str) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+
 
 INSTALL_HINT = "The HTML report needs Jinja2: install it with pip install 'gradvet[report]'."
 
@@ -38,10 +256,20 @@ def page(reports: Sequence[Report], title: str = "gradvet") -> str:
             figures=drawn,
             counts=Counter(report.verdict for report in reports),
             verdicts=wording.VERDICT_ORDER[:4],
-            version=importlib.metadata.version("gradvet"),
-            created=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+            **origin(),
         )
     )
+
+
+def page_of(report: Report) -> str:
+    """An HTML document about one report."""
+    return page([report], report.title)
+
+
+def origin() -> dict[str, str]:
+    """Version and time for the footer of a page."""
+    created = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+    return {"version": importlib.metadata.version("gradvet"), "created": created}
 
 
 def fragment(report: Report) -> str:
@@ -49,8 +277,6 @@ def fragment(report: Report) -> str:
     try:
         template = templates().get_template("fragment.html.j2")
     except MissingLibraryError:
-        from html import escape
-
         return f"<pre>{escape(str(report))}</pre>"
     return str(template.render(report=report))
 
@@ -97,7 +323,9 @@ def _code(source: SourceCode) -> Any:
     from pygments.lexers import PythonLexer
 
     formatter = HtmlFormatter(cssclass="code", linenos="inline", linenostart=source.line)
-    return Markup(highlight(source.code, PythonLexer(), formatter))
+    # What scrolls sideways must be reachable by the keyboard.
+    code = highlight(source.code, PythonLexer(), formatter)
+    return Markup(code.replace('<div class="code">', '<div class="code" tabindex="0">', 1))
 
 
 def _code_styles(style: str) -> str:

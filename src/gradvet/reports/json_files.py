@@ -75,7 +75,7 @@ def load(path: str | Path) -> list[Report]:
 
 
 def _content(path: str | Path) -> str:
-    """The text of a file. Raises ValueError if it is too long, or if it is a pipe that nobody may ever write to."""
+    """The text of a file. Raises ValueError if it is too long, or if it is a pipe, which may never end."""
     if os.path.exists(path) and not os.path.isfile(path) and Path("/dev") not in Path(path).parents:
         raise ValueError("it is no regular file")
     with open(path, "rb") as stream:

@@ -48,6 +48,10 @@ class LedgerLine:
     is_open: bool
 
     @property
+    def is_wrong(self) -> bool:
+        return self.verdict == WRONG
+
+    @property
     def cells(self) -> tuple[str, ...]:
         return self.input, self.precision, self.mode, self.compared, self.resolution, self.verdict
 
@@ -91,7 +95,7 @@ def why_not_pass(report: Report) -> list[str]:
 
 
 def headline(report: Report) -> str:
-    """What speaks against a pass, in one sentence: the worst finding, or the first row that is open."""
+    """Why the report is not a pass, in one sentence: the worst finding, or the first row that is open."""
     findings = [finding.headline for finding in notable_findings(report)]
     return next(iter((*findings, *why_not_pass(report))), "")
 

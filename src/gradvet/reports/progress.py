@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gradvet.core.results import Report, Verdict
 from gradvet.reports.wording import VERDICT_ORDER, notable_findings
@@ -23,10 +23,8 @@ LOG_INTERVAL_SECONDS = 10.0
 """Time between two lines of a log, also before the first one."""
 
 
-class Advance(Protocol):
-    """Reports that one more case is done. With a report, failures and errors are printed and counted."""
-
-    def __call__(self, name: str = "", report: Report | None = None) -> None: ...
+Advance = Callable[..., None]
+"""Called with the name of a case that is done; with its report too, failures and errors are printed and counted."""
 
 
 @contextmanager

@@ -48,16 +48,17 @@ class _Samples(Mapping[str, Case]):
         return len(self._names)
 
     def __getitem__(self, name: str) -> Case:
-        group, _, index = name.rpartition("/")
-        sample = group_named(group, self.selection.device).sample(int(index)) if index.isdecimal() else None
-        if sample is None:
+        prefix, _, index = name.rpartition("/")
+        group = group_named(prefix, self.selection.device) if index.isdecimal() else None
+        sample = group.sample(int(index)) if group else None
+        if group is None or sample is None:
             raise InvalidProblemError(f"the operator database has no sample {name!r}: names look like addmm/float64/3")
         device = f" --device {self.selection.device}" if self.selection.device != "cpu" else ""
         return Case(
             name,
             sample.function,
             inputs=lambda: sample.inputs,
-            options=sample.settings,
+            options=group.settings(),
             replay=f"gradvet ops --case {name}{device} {self.selection.flags}".rstrip(),
         )
 

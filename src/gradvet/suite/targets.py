@@ -87,7 +87,7 @@ class Targets:
         """The cases by name. Executes each file once, even if several targets name it."""
         execute = functools.cache(_execute)
         cases = [case for target in self.names for case in cases_of(target, self.inputs, execute)]
-        if self.inputs.is_given and not any(isinstance(case.inputs, _RandomInputs) for case in cases):
+        if self.inputs.is_given and all(case.inputs != self.inputs.tensors for case in cases):
             raise TargetError(
                 "cases in files have inputs of their own: --input, --dtype, --device, --kwargs, --init, --reference "
                 "and --dtypes are for a callable (ops.py::name without @gradvet.case, or package.module:callable)"
@@ -186,16 +186,6 @@ def _add_to_path(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-@dataclass(frozen=True, slots=True)
-class _RandomInputs:
-    """Makes the inputs of a callable."""
-
-    spec: InputSpec
-
-    def __call__(self) -> tuple[Any, ...]:
-        return self.spec.tensors()
-
-
 def _callable_case(target: str, module: ModuleType, name: str, inputs: InputSpec) -> Case:
     if not inputs.shapes:
         raise TargetError(f"{target} needs inputs: give one --input SHAPE for each, such as --input 4x5")
@@ -203,7 +193,7 @@ def _callable_case(target: str, module: ModuleType, name: str, inputs: InputSpec
     return Case(
         target,
         func,
-        inputs=_RandomInputs(inputs),
+        inputs=inputs.tensors,
         options={"kwargs": dict(inputs.kwargs), **_reference_options(inputs)},
         replay=inputs.command(target),
     )

@@ -15,7 +15,7 @@ def names(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
         pytest.skip("private names are switched off")
     if request.param == "public":
         monkeypatch.setattr(private, "PUBLIC_ONLY", True)
-        for name in ("_ENGINE", "_UNDEFINED_GRAD", "_FLATTEN", "_UNFLATTEN", "_FOREACH_ADD", "_FOREACH_COPY"):
+        for name in ("_ENGINE", "_UNDEFINED_GRAD"):
             monkeypatch.setattr(private, name, None)
     return str(request.param)
 
@@ -58,23 +58,6 @@ def test_output_without_cotangent_passes_an_undefined_one_on() -> None:
     assert torch.equal(cut, y)
     private.run_backward((cut,), (x,), (torch.zeros(3, dtype=torch.float64),))
     assert Looking.seen is False
-
-
-@pytest.mark.usefixtures("names")
-def test_tensors_become_one_vector_and_tensors_again() -> None:
-    tensors = [numbers(2, 3), numbers(4), numbers()]
-    vector = private.flatten_tensors(tensors)
-    assert torch.equal(vector, torch.cat([tensor.reshape(-1) for tensor in tensors]))
-    assert all(map(torch.equal, private.unflatten_vector(vector, tensors), tensors))
-
-
-@pytest.mark.usefixtures("names")
-def test_tensors_are_added_to_and_copied_into_in_turn() -> None:
-    x, part = numbers(3), torch.ones(3, dtype=torch.float64)
-    private.add_in_turn([x, x], [part, part], 0.5)
-    assert torch.equal(x, numbers(3) + 1.0)
-    private.copy_in_turn([x], [part])
-    assert torch.equal(x, part)
 
 
 @pytest.mark.usefixtures("names")

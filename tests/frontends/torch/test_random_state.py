@@ -1,4 +1,4 @@
-"""The global generators of Python and NumPy (`frontends/torch/private_generators.py`), restored after draws."""
+"""The global generators of Python and NumPy (`frontends/torch/private_state.py`), restored after draws."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import random
 import numpy
 import pytest
 
-from gradvet.frontends.torch import private, private_generators
-from gradvet.frontends.torch.random_state import HostRandomState
+from gradvet.frontends.torch import private, private_state
+from gradvet.frontends.torch.random_state import RandomState
 
 
 @pytest.fixture(params=[True, False], ids=["in memory", "asked for"])
 def scheme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param and private.PUBLIC_ONLY:
         pytest.skip("private names are switched off")
-    monkeypatch.setattr(private_generators, "READS_PYTHON", request.param)
-    monkeypatch.setattr(private_generators, "READS_NUMPY", request.param)
+    monkeypatch.setattr(private_state, "READS_PYTHON", request.param)
+    monkeypatch.setattr(private_state, "READS_NUMPY", request.param)
 
 
 @pytest.mark.usefixtures("scheme")
 def test_numbers_drawn_in_between_were_never_drawn() -> None:
-    kept = HostRandomState()
+    kept = RandomState()
     first = random.random(), random.gauss(0.0, 1.0), float(numpy.random.rand())
     for _ in range(1000):
         random.random()
@@ -33,7 +33,7 @@ def test_numbers_drawn_in_between_were_never_drawn() -> None:
 @pytest.mark.usefixtures("scheme")
 def test_normal_number_that_waits_to_be_used_is_kept() -> None:
     random.gauss(0.0, 1.0)
-    kept = HostRandomState()
+    kept = RandomState()
     waiting = random.gauss(0.0, 1.0)
     kept.restore()
     assert random.gauss(0.0, 1.0) == waiting
@@ -42,17 +42,17 @@ def test_normal_number_that_waits_to_be_used_is_kept() -> None:
 def test_normal_number_that_numpy_keeps_is_kept() -> None:
     numpy.random.seed(1)
     for _ in range(2):  # none waits, then one does
-        kept = HostRandomState()
+        kept = RandomState()
         first = numpy.random.randn()
-        assert not kept.is_current()
+        assert not kept.is_host_current()
         kept.restore()
-        assert kept.is_current()
+        assert kept.is_host_current()
         assert numpy.random.randn() == first
 
 
 @pytest.mark.usefixtures("scheme")
 def test_generator_that_nobody_drew_from_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = HostRandomState()
+    kept = RandomState()
     monkeypatch.setattr(random, "setstate", lambda state: pytest.fail("the state was written"))
     kept.restore()
 
@@ -62,10 +62,10 @@ def test_generator_that_somebody_put_in_place_of_numpys_is_kept_too(kind: type) 
     own = numpy.random.get_bit_generator()
     try:
         numpy.random.set_bit_generator(kind(5))
-        kept, before = HostRandomState(), repr(numpy.random.get_state(legacy=False))
-        assert kept.is_current()
+        kept, before = RandomState(), repr(numpy.random.get_state(legacy=False))
+        assert kept.is_host_current()
         numpy.random.standard_normal(3)
-        assert not kept.is_current()
+        assert not kept.is_host_current()
         kept.restore()
         assert repr(numpy.random.get_state(legacy=False)) == before
     finally:

@@ -1,6 +1,6 @@
 """What one circumstance shows in passing need not be asked for again.
 
-Also tests `core/variants.py`.
+Also tests `core/problem.py`.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from gradvet.core.float_format import Format
 from gradvet.core.frontend import Frontend, Point, PointRequest, Request
 from gradvet.core.problem import Problem
-from gradvet.core.reference_comparison import Format
 from gradvet.core.results import Report
 from gradvet.core.spaces import Space
 from gradvet.frontends.torch import domains, sparse_semantics, toolchain, user_reference
@@ -22,15 +22,15 @@ from gradvet.frontends.torch.blame.investigation import Question, investigate
 from gradvet.frontends.torch.blame.recording import Recorder, is_model, record_step
 from gradvet.frontends.torch.blame.replaying import torch_stops, within
 from gradvet.frontends.torch.blame.stops import StopMode
-from gradvet.frontends.torch.branches import Branches, on_same_branches
+from gradvet.frontends.torch.branches import Branches, on_same_branches, on_smooth_piece
 from gradvet.frontends.torch.numerical_jacobian import NumericalJacobian, jacobian_of
-from gradvet.frontends.torch.points import PointSource, generated_points
+from gradvet.frontends.torch.points import PointSource, generated_points, generated_shapes
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.random_state import preserved_rng
-from gradvet.frontends.torch.reference import may_round_products, reference_problem
+from gradvet.frontends.torch.reference import may_round_products, reference_problem, rounded_as
 from gradvet.frontends.torch.second_order import second_order_problem
-from gradvet.frontends.torch.shapes import generated_shapes
+from gradvet.frontends.torch.tf32 import tf32_products
 from gradvet.frontends.torch.validation import nested_tensors
 
 __all__ = [
@@ -68,7 +68,7 @@ class TorchFrontend:
     def restricted(self, problem: Problem, leaves: Sequence[int], seed: int) -> TorchProblem:
         whole = _own(problem)
         part = whole.rebound(whole.binding.restricted([whole.domain.leaves[k].position for k in leaves]), seed)
-        whole.__dict__.pop("point", None)  # a vector of the size of all inputs
+        whole.release()
         return part.with_eps(whole.eps)
 
     def binding(self, problem: Problem) -> Binding:
@@ -77,16 +77,26 @@ class TorchFrontend:
     def reference(self, problem: Problem, request: Request, seed: int) -> tuple[TorchProblem, TorchProblem] | None:
         return reference_problem(_own(problem), request, seed)
 
+    def on_smooth_piece(self, problem: Problem) -> tuple[TorchProblem, Branches] | None:
+        return on_smooth_piece(_own(problem))
+
     def on_same_branches(
         self, problem: Problem, reference: Problem, seed: int
     ) -> tuple[TorchProblem, TorchProblem, Branches] | None:
         return on_same_branches(_own(problem), _own(reference), seed)
+
+    def rounded(self, problem: Problem, call: Callable[[], torch.Tensor]) -> torch.Tensor | None:
+        own = _own(problem)
+        return rounded_as(own, call) if own.rules.are_builtin else None
 
     def plain_problem(self, problem: Problem, request: Request, seed: int) -> tuple[TorchProblem, Request]:
         return user_reference.plain_problem(_own(problem), request, seed)
 
     def formats(self, problem: Problem, space: Space) -> list[Format]:
         return user_reference.formats(_own(problem), space)
+
+    def tf32_products(self, problem: Problem) -> AbstractContextManager[object] | None:
+        return tf32_products() if may_round_products(_own(problem)) else None
 
     def cast(self, request: Request, dtype: Any) -> tuple[str, Request]:
         return user_reference.cast(request, dtype)

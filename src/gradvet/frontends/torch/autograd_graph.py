@@ -203,7 +203,7 @@ def applies_function(call: Callable[[], object]) -> bool:
 
 
 class CallCounter(TorchFunctionMode):
-    """Counts the calls of torch by user code whose results require grad.
+    """Counts the calls of torch by user code that take or give a tensor that requires grad: `detach` and `item` too.
 
     Calls that a function of torch, such as a loss or a module, makes itself count as one call.
     """
@@ -221,10 +221,16 @@ class CallCounter(TorchFunctionMode):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         parts = result if isinstance(result, (tuple, list)) else (result,)
-        if any(isinstance(part, Tensor) and part.requires_grad for part in parts):
+        if any(_requires_grad(part) for part in parts) or (
+            any(map(_requires_grad, args)) and any(isinstance(part, (Tensor, float, complex)) for part in parts)
+        ):
             frame = inspect.currentframe()
             self._callers.add(_outermost_in_torch(frame and frame.f_back) or object())
         return result
+
+
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
 
 
 def _outermost_in_torch(frame: FrameType | None) -> FrameType | None:

@@ -187,10 +187,12 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     for position in bound.checked:
         require_precision(bound.arguments[position], bound.names[position])
     if not bound.checked:
-        found = ", ".join(f"{n}: {_kind(t)}" for n, t in zip(tree.names, tree.tensors, strict=True)) or "no tensor"
+        tensors_found = [f"{name}: {_kind(one)}" for name, one in zip(tree.names, tree.tensors, strict=True)]
+        others = [f"input {number}: {type(value).__name__}" for number, value in enumerate(request.positional)]
+        found = ", ".join(tensors_found or others) or "no input"
         raise InvalidProblemError(
             f"there is nothing to differentiate: a floating-point or complex tensor was expected among the inputs, "
-            f"found {found}. Pass at least one such tensor."
+            f"found {found}. Pass at least one such tensor; torch.as_tensor makes one of an array."
         )
     return bound
 
@@ -213,10 +215,15 @@ def _without_reentrance(result: Any) -> Any:
 
 
 def widened(tensor: Tensor, wide: torch.dtype) -> Tensor:
-    """A copy with at least this precision; integers and booleans are returned as they are."""
+    """A copy with at least this precision, a parameter of one; integers and booleans are returned as they are."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor
-    return tensor.detach().to(wide_dtype(tensor.dtype, wide), copy=True).requires_grad_(tensor.requires_grad)
+    copy = tensor.detach().to(wide_dtype(tensor.dtype, wide), copy=True)
+    return (
+        nn.Parameter(copy, tensor.requires_grad)
+        if type(tensor) is nn.Parameter
+        else copy.requires_grad_(tensor.requires_grad)
+    )
 
 
 def _state(func: Any, change: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, Any]]:

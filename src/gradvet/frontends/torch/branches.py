@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,12 @@ POSITIONS = ("argmax", "argmin")
 STAIRS = ("floor", "ceil", "round", "trunc", "bucketize", "floor_divide", "_to_copy")
 """Operators whose result is constant but for jumps, conversions to integers included."""
 
-NAMES = frozenset((*BREAKPOINTS, *SELECTIONS, *POSITIONS, *STAIRS))
+GRIDS = tuple(
+    f"{kind}{end}" for kind in ("grid_sampler_2d", "grid_sampler_3d", "cudnn_grid_sampler") for end in ("", "_backward")
+)
+"""Operators that interpolate between elements at the places of a grid: the formula changes from cell to cell."""
+
+NAMES = frozenset((*BREAKPOINTS, *SELECTIONS, *POSITIONS, *STAIRS, *GRIDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,8 @@ class _Call:
     @property
     def subject(self) -> Any:
         """The tensor that has branches."""
+        if self.base in GRIDS:
+            return self.argument("grid")
         return self.argument("self_or_result" if self.base == "elu_backward" else "self")
 
     @property
@@ -81,11 +89,32 @@ class _Call:
 
     def with_subject(self, tensor: Tensor) -> _Call:
         own = self.subject
-        if private.schema_of(self.operator).arguments[0].alias_info is not None:  # it writes in place
+        if self.writes:
             own.copy_(tensor)
             return self
         args = tuple(tensor if value is own else value for value in self.args)
         return replace(self, args=args, kwargs={k: tensor if v is own else v for k, v in self.kwargs.items()})
+
+    def extended(self, moved: Tensor) -> Any:
+        """The result with the formula of the moved elements: f(x) ≈ 2 f(m) - f(2m - x) if m is beyond the kink."""
+        x = self.subject
+        here, beyond = (self._of_copy(tensor) for tensor in (moved, 2.0 * moved - x))
+        if not here.is_floating_point():
+            return here
+        result = torch.where(moved == x, here, 2.0 * here - beyond)
+        return x.copy_(result) if self.writes else result
+
+    def _of_copy(self, tensor: Tensor) -> Any:
+        """The result for another subject, which an operator that writes in place gets as a copy."""
+        own = self.subject
+        copy = tensor.clone() if self.writes else tensor
+        args = tuple(copy if value is own else value for value in self.args)
+        return self.operator(*args, **{k: copy if v is own else v for k, v in self.kwargs.items()})
+
+    @property
+    def writes(self) -> bool:
+        """Whether the operator writes in place."""
+        return private.schema_of(self.operator).arguments[0].alias_info is not None
 
     def breakpoints(self) -> Iterator[Any]:
         for point in BREAKPOINTS[self.base]:
@@ -104,6 +133,8 @@ class Branches:
 
     eps: float
     """The eps of the format in which they were recorded."""
+    extends: bool = False
+    """Whether other passes take the recorded branches at any distance, and continue their formulas beyond a kink."""
     count: int = 0
     """Number of recorded elements."""
     changed: int = 0
@@ -125,6 +156,8 @@ class Branches:
         if call.base in BREAKPOINTS:
             kept: Any = [_sides(call.subject, point) for point in call.breakpoints()]
             result = call.run()
+        elif call.base in GRIDS:
+            kept, result = _half_cells(call), call.run()
         elif call.base in STAIRS:
             kept = call.subject.clone()
             result = call.run()
@@ -144,12 +177,16 @@ class Branches:
             return call.run()
         if call.base in BREAKPOINTS:
             return self._on_sides(call, records[number])
+        if call.base in GRIDS:
+            return self._in_cells(call, records[number])
         if call.base in STAIRS:
             return self._on_stairs(call, records[number])
         return self._selected(call, records[number])
 
     def _within(self, distance: Tensor, x: Tensor) -> Tensor:
         """Whether roundoff inside a function explains these distances between elements of a tensor."""
+        if self.extends:
+            return torch.ones_like(distance, dtype=torch.bool)
         allowed: Tensor = self.eps**thresholds.PRECISION_SCALE_POWER * x[torch.isfinite(x)].square().mean().sqrt()
         return distance <= allowed
 
@@ -165,11 +202,26 @@ class Branches:
                 continue
             distance = (x - point).abs()
             differs &= self._within(distance, x)
+            if self.extends:
+                differs &= side != 0  # at the kink itself there is no formula to continue
             self._count(differs)
             # The mirror image of an element, or the breakpoint itself; one on it moves by the least number.
             tiny = torch.finfo(x.dtype).eps * (1.0 + torch.as_tensor(point, device=x.device).abs())
             x = torch.where(differs, point + side * torch.maximum(distance, tiny.to(x)), x)
-        return (call if x is call.subject else call.with_subject(x)).run()
+        if x is call.subject:
+            return call.run()
+        return call.extended(x) if self.extends else call.with_subject(x).run()
+
+    def _in_cells(self, call: _Call, cells: Tensor) -> Any:
+        """The interpolation with places that roundoff put into the next half cell moved over the edge between them."""
+        x, (sizes, is_aligned) = call.subject, _cell_units(call)
+        away = cells - _half_cells(call)
+        edge = torch.maximum(cells, cells - away)
+        tiny = 4.0 * torch.finfo(x.dtype).eps * (1.0 + edge.abs())
+        moved = (edge + away * tiny - (sizes - 1.0)) / (sizes - 1.0 if is_aligned else sizes)
+        differs = (away.abs() == 1.0) & self._within((moved - x).abs(), x)
+        self._count(differs)
+        return call.with_subject(torch.where(differs, moved, x)).run()
 
     def _on_stairs(self, call: _Call, narrow: Tensor) -> Any:
         x = call.subject
@@ -194,6 +246,20 @@ def _sides(x: Tensor, point: Any) -> Tensor:
     """1 above a breakpoint, -1 below, 0 at it and for NaN."""
     above = (x > point).to(torch.int8)
     return torch.sub(above, (x < point).to(torch.int8))
+
+
+def _cell_units(call: _Call) -> tuple[Tensor, bool]:
+    """The number of elements along each axis of a grid; whether -1 and 1 are centres of elements, or their edges."""
+    x, shape = call.subject, call.argument("input" if call.argument("self") is None else "self").shape
+    sizes = torch.tensor(shape[2:][::-1], dtype=x.dtype, device=x.device)
+    return sizes, call.argument("align_corners") is not False
+
+
+def _half_cells(call: _Call) -> Tensor:
+    """The half cell of each place: formulas change at elements, halfway between them, and at the borders."""
+    x, (sizes, is_aligned) = call.subject, _cell_units(call)
+    # Rounded as torch's kernels round.
+    return torch.floor(2.0 * ((x + 1.0) / 2.0 * (sizes - 1.0) if is_aligned else ((x + 1.0) * sizes - 1.0) / 2.0))
 
 
 def _gathered(call: _Call, x: Tensor, indices: Tensor) -> Tensor:
@@ -274,6 +340,28 @@ class BranchMode:
         if call is None:
             return operator(*args, **kwargs)
         return self._branches.take(call) if self._takes else self._branches.record(call)
+
+
+def on_smooth_piece(problem: TorchProblem) -> tuple[TorchProblem, Branches] | None:
+    """A problem whose values continue the formulas that a function has at the point, and its derivatives as they are.
+
+    A step in a direction of many inputs takes some elements inside a model across kinks. Their formulas at the point
+    are those that the derivative is about. None for functions without parameters, without kinks, with a surrogate, or
+    if operators cannot be intercepted. Calls the function.
+    """
+    own = problem.binding
+    branches = Branches(problem.eps, extends=True)
+    record, take = (BranchMode(branches, None, takes=takes) for takes in (False, True))
+    has_parameters = any(isinstance(value, torch.nn.Parameter) for value in own.arguments)
+    if not has_parameters or own.surrogate is not None or not record.is_available:
+        return None
+    problem.cost.forwards += 1
+    record.around(own.function)(*own.arguments)
+    if not branches.count:
+        return None
+    made = copy(problem)  # with the same graph, which may be as large as the activations of a training step
+    made.binding = replace(own, surrogate=take.around(own.function))
+    return made, branches
 
 
 def on_same_branches(

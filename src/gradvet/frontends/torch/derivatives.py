@@ -111,12 +111,9 @@ def accumulate(problem: TorchProblem, outputs: Sequence[Any], cotangents: Sequen
     Other leaves keep their `.grad`.
     """
     with classified_errors(problem):
-        try:
+        # A reentrant checkpoint refuses `inputs=` in the middle of the pass, when some leaves have their gradients.
+        if not any(hasattr(node, "run_function") for node in nodes_behind(outputs)):
             private.accumulate_backward(tuple(outputs), problem.inputs, tuple(cotangents))
-        except RuntimeError as error:
-            if REENTRANT not in str(error):
-                raise
-        else:
             return
         own = set(map(id, problem.inputs))
         others = PreservedGradients(leaf for leaf in leaves_behind(outputs) if id(leaf) not in own)
@@ -154,10 +151,17 @@ def is_zero(gradient: Any) -> bool:
     )
 
 
-def batched_gradients(outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
-    """One vectorised backward pass; cotangents and gradients have a first axis more."""
+@contextlib.contextmanager
+def slow_vmap_accepted() -> Iterator[None]:
+    """Silence torch's warning about operators without a batching rule: the user did not call `vmap`."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
+        yield
+
+
+def batched_gradients(outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
+    """One vectorised backward pass; cotangents and gradients have a first axis more."""
+    with slow_vmap_accepted():
         return private.run_batched_backward(tuple(outputs), tuple(sources), tuple(cotangents))
 
 

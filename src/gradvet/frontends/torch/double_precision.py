@@ -18,8 +18,6 @@ from torch.overrides import TorchFunctionMode
 
 from gradvet.frontends.torch import private
 
-DOUBLE = (torch.float64, torch.complex128)
-
 DRAWS = frozenset(
     [
         "bernoulli",

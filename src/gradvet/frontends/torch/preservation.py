@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradvet.frontends.torch import private
+from gradvet.frontends.torch import private, private_state
 from gradvet.frontends.torch.layouts import numbers_of
 from gradvet.frontends.torch.layouts.strided import separate
 from gradvet.frontends.torch.process_state import ProcessState, use_standard_settings
@@ -77,6 +77,7 @@ class PreservedState:
         if self._is_entered:  # an interruption here leaves the first context, which restores the state
             for module in self._modules:
                 module.keep_memory()
+            private_state.set_kernels_direct(True)
             if self._standard_settings:
                 use_standard_settings()
         self._is_entered = True
@@ -258,11 +259,6 @@ class PreservedGradients:
     def __exit__(self, *exception: object) -> None:
         for leaf, gradient in self._before.values():
             leaf.grad = gradient
-
-
-def reachable_modules(*things: Any) -> list[nn.Module]:
-    """The modules that callables are, are bound to, close over, have as defaults, or read from their globals."""
-    return list({id(thing): thing for thing in reachable_objects(*things) if isinstance(thing, nn.Module)}.values())
 
 
 def _modules_in(things: Sequence[Any]) -> list[nn.Module]:

@@ -1,6 +1,6 @@
 """Every private name of torch that the frontend uses, each behind a function with a public fallback.
 
-Those of Python and NumPy are in `private_generators`, those of open contexts in `private_contexts`.
+Those of open contexts and of the random generators of Python and NumPy are in `private_state`.
 
 Tested with torch 2.13, Python 3.11, NumPy 2.4. `GRADVET_PUBLIC_ONLY=1` in the environment switches all fallbacks on.
 """
@@ -111,46 +111,7 @@ def dual_vmap() -> Callable[..., Any] | None:
 
 # Tensors.
 
-_FLATTEN = _found(torch, "_C._nn.flatten_dense_tensors")
-_UNFLATTEN = _found(torch, "_C._nn.unflatten_dense_tensors")
-_FOREACH_ADD = _found(torch, "_foreach_add_")
-_FOREACH_COPY = _found(torch, "_foreach_copy_")
 _PYTREE_NODES: Mapping[type, Any] = _found(torch, "utils._pytree.SUPPORTED_NODES") or {}
-
-
-def flatten_tensors(tensors: Sequence[Tensor]) -> Tensor:
-    """One vector of several dense tensors of one dtype."""
-    if _FLATTEN is None:
-        return torch.cat([tensor.reshape(-1) for tensor in tensors])
-    vector: Tensor = _FLATTEN(list(tensors))
-    return vector
-
-
-def unflatten_vector(vector: Tensor, like: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The inverse: views of the vector in the shapes of these tensors."""
-    if _UNFLATTEN is None:
-        parts = vector.split([tensor.numel() for tensor in like])
-        return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
-    views: Sequence[Tensor] = _UNFLATTEN(vector, list(like))
-    return views
-
-
-def add_in_turn(tensors: Sequence[Tensor], parts: Sequence[Tensor], scale: float) -> None:
-    """Add scale · part to each tensor in place, one after the other."""
-    if _FOREACH_ADD is not None:
-        _FOREACH_ADD(list(tensors), list(parts), alpha=scale)
-        return
-    for tensor, part in zip(tensors, parts, strict=True):
-        tensor.add_(part, alpha=scale)
-
-
-def copy_in_turn(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Copy a value into each tensor, one after the other."""
-    if _FOREACH_COPY is not None:
-        _FOREACH_COPY(list(tensors), list(values))
-        return
-    for tensor, value in zip(tensors, values, strict=True):
-        tensor.copy_(value)
 
 
 def coo_values(tensor: Tensor) -> Tensor:
@@ -242,7 +203,7 @@ def has_hooks(value: Any) -> bool:
 
 
 Operators = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
-"""Stands between a function and the operators that it calls: (operator, args, kwargs) ↦ result."""
+"""Called in place of each operator that a function calls: (operator, args, kwargs) ↦ result."""
 
 
 def operator_mode(handle: Operators) -> AbstractContextManager[Any] | None:
@@ -280,6 +241,27 @@ def watch_operators(call: Callable[[], object], look: Callable[[Sequence[Any]], 
         with mode:
             call()
     return found
+
+
+def rounded_to(dtype: torch.dtype, call: Callable[[], Tensor]) -> Tensor | None:
+    """The result of a call in which every operator rounds what it returns to a format, in tensors of wider ones.
+
+    None if operators cannot be intercepted. Views and results that are written in place stay as they are.
+    """
+
+    def rounded(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        result = operator(*args, **kwargs)
+        if any(value.alias_info is not None for value in schema_of(operator).returns):
+            return result
+        if isinstance(result, Tensor):
+            return result.to(dtype).to(result.dtype) if result.is_floating_point() else result
+        return result
+
+    mode = operator_mode(rounded)
+    if mode is None:
+        return None
+    with mode:
+        return call()
 
 
 def storage_reference(tensor: Tensor) -> Any:

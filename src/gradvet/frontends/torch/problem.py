@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
@@ -12,21 +13,19 @@ import torch
 from torch import Tensor
 from torch.overrides import has_torch_function
 
-from gradvet.core.problem import Cost, Distribution, Evaluation, Gradient, Misfit, Move, Tangent
+from gradvet.core.problem import Cost, Evaluation, Gradient, Misfit, Move, Tangent
 from gradvet.core.spaces import Leaf, Space
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import derivatives, private, vectorised
 from gradvet.frontends.torch.arguments import output_names, refuse_wrappers, signature_of, tensors_in, tensors_like
 from gradvet.frontends.torch.autograd_graph import TorchRules, applies_function, nodes_behind
 from gradvet.frontends.torch.binding import Binding, on_copies
-from gradvet.frontends.torch.layouts import coordinates_of, layouts_of, perturbation_of
+from gradvet.frontends.torch.layouts import coordinates_of, layouts_of
 from gradvet.frontends.torch.layouts.strided import WORKING_DTYPE, Strided, is_working_tensor
-from gradvet.frontends.torch.random_state import TorchRandomState
+from gradvet.frontends.torch.random_state import Sampler, TorchRandomState
 from gradvet.frontends.torch.reference import internal_eps
-from gradvet.frontends.torch.sampling import Sampler
+from gradvet.frontends.torch.validation import require_readable_outputs
 from gradvet.frontends.torch.variants import TorchVariants
-
-HALF_EPS = torch.finfo(WORKING_DTYPE).eps / 2.0
 
 
 class TorchProblem:
@@ -43,11 +42,10 @@ class TorchProblem:
         self.inputs = tuple([self.arguments[i] for i in self._positions])
         self.home = self.inputs[0].device if isinstance(self.inputs[0], Tensor) else torch.device("cpu")
         self.layouts = layouts_of(self.inputs, masked, self.home)
-        self._perturbation = perturbation_of(self.layouts)
         self.independent = all(layout.independent for layout in self.layouts)
         placed = zip(self._positions, self.layouts, strict=True)
         self.domain = Space([Leaf(binding.names[i], layout.coordinates, i) for i, layout in placed])
-        self._sampler = Sampler(self.home, seed)
+        self.random = Sampler(self.home, seed).take
         before = private.hook_count()
         self.cost.forwards += 1
         result = self.function(*self.arguments)
@@ -56,6 +54,7 @@ class TorchProblem:
         self.outputs = tensors_in(result)
         self._names, self.output_notes = output_names(result, binding.output, numbered=binding.numbers_outputs)
         """The name of each output, and sentences about what was left out."""
+        require_readable_outputs(self.outputs, self._names)
         if binding.classifies_errors:
             refuse_wrappers(self.outputs, self._names)
         self._signature = signature_of(self.outputs)
@@ -74,7 +73,6 @@ class TorchProblem:
         """The random state from which every backward pass starts; None leaves it as it is."""
         self.forward_refusal: Exception | None = None
         """What torch raised because it has no forward mode for an operator."""
-        self.captured: vectorised.CapturedEvaluations | None = None
         self.known_eps: float | None = None
         self.refusals: list[str] = []
         """Exceptions of the function next to the point."""
@@ -124,6 +122,9 @@ class TorchProblem:
         found = [p.base if isinstance(p, Strided) else x for p, x in zip(self.layouts, self.inputs, strict=True)]
         return self.vector(self.domain, found)
 
+    def release(self) -> None:
+        self.__dict__.pop("point", None)
+
     @cached_property
     def eps(self) -> float:
         return max([torch.finfo(t.dtype).eps for t in (*self.inputs, *self.differentiable_outputs)], default=2.0**-52)
@@ -141,9 +142,6 @@ class TorchProblem:
 
     def zeros(self, size: int | tuple[int, ...]) -> Tensor:
         return torch.zeros(size, dtype=WORKING_DTYPE, device=self.home)
-
-    def random(self, size: int, distribution: Distribution, scale: float = 1.0) -> Tensor:
-        return self._sampler.take(distribution, size, scale)
 
     def representable(self, vector: Tensor, space: Space | None = None) -> Tensor:
         if space is None:
@@ -173,8 +171,7 @@ class TorchProblem:
 
     def gathered(self, gradients: Sequence[Any]) -> Tensor:
         """Gradients as one vector of the domain, in its own memory."""
-        at_once = self._perturbation.gathered(gradients)
-        return self.vector(self.domain, gradients) if at_once is None else at_once
+        return self.vector(self.domain, gradients)
 
     # Calls of the function.
 
@@ -231,18 +228,19 @@ class TorchProblem:
     def coarseness(self, step: float) -> float:
         return max([layout.coarseness(step) for layout in self.layouts])
 
-    def keeps(self, step: float, within: float) -> bool:
-        # One product for all layouts suffices as a rule.
-        return self._perturbation.extent * HALF_EPS <= within * step or self.coarseness(step) <= within
-
     def move(self, displacement: Tensor) -> Move:
-        return self._perturbation.move(displacement)
+        if len(self.layouts) == 1:
+            part, vector = self.layouts[0].rounded(displacement)
+            return Move([part], vector)
+        pieces = displacement.split([leaf.coordinates.size for leaf in self.domain.leaves])
+        rounded = [layout.rounded(piece) for layout, piece in zip(self.layouts, pieces, strict=True)]
+        return Move([part for part, _ in rounded], torch.cat([vector for _, vector in rounded]))
 
     def evaluate(self, move: Move, scales: Sequence[float]) -> list[Tensor]:
         try:
             return [self._at(move, scale).clone() for scale in scales]
         finally:
-            self._perturbation.restore()
+            self._restore()
 
     def weighted(self, move: Move, scales: Sequence[float], weights: Sequence[float]) -> Tensor:
         try:
@@ -252,38 +250,41 @@ class TorchProblem:
                 total = torch.add(total, self._at(move, scale), alpha=weight)
             return total
         finally:
-            self._perturbation.restore()
+            self._restore()
 
     def _at(self, move: Move, scale: float) -> Tensor:
         """The outputs at a point, to be read before the inputs are restored: they may share memory."""
         if not scale:
-            self._perturbation.restore()
+            self._restore()
             return self.value
         return self._flattened(self._all_outputs, self._outputs_at(self._perturbed(move, scale)))
 
     def _perturbed(self, move: Move, scale: float = 1.0) -> Sequence[Any]:
         """The perturbed arguments; the caller restores them."""
-        others = self._perturbation.place(move, scale)
-        if others is None or all(one is own for one, own in zip(others, self.inputs, strict=True)):
-            return self.arguments
-        return self.arguments_with(others)
+        self._restore()
+        placed = [layout.place(part, scale) for layout, part in zip(self.layouts, move.parts, strict=True)]
+        return self.arguments if all(map(operator.is_, placed, self.inputs)) else self.arguments_with(placed)
+
+    def _restore(self) -> None:
+        for layout in self.layouts:
+            layout.restore()
 
     def evaluate_at(self, displacement: Tensor) -> Evaluation:
-        point, move = self.point, self.move(displacement)
+        move = self.move(displacement)
         try:
             arguments = self._perturbed(move)
             realised = move.vector
             if not self._inputs_are_double:
-                realised = self.vector(self.domain, [arguments[i] for i in self._positions]) - point
+                realised = self.vector(self.domain, [arguments[i] for i in self._positions]) - self.point
             return Evaluation(self.values(arguments), realised)
         except (InvalidProblemError, torch.OutOfMemoryError):
             raise
         except Exception as error:
             # The function may be undefined next to the point, which the step sweep takes into account.
             self.refusals.append(f"{type(error).__name__}: {error}")
-            return Evaluation(torch.full_like(self.value, torch.nan), point * 0.0)
+            return Evaluation(torch.full_like(self.value, torch.nan), displacement * 0.0)
         finally:
-            self._perturbation.restore()
+            self._restore()
 
     @cached_property
     def _inputs_are_double(self) -> bool:
@@ -291,9 +292,6 @@ class TorchProblem:
 
     def evaluate_together(self, displacements: Tensor) -> Tensor | None:
         return vectorised.evaluate_together(self, displacements)
-
-    def evaluate_replayed(self, displacements: Tensor) -> Tensor | None:
-        return vectorised.evaluate_replayed(self, displacements)
 
     # Reverse mode.
 
@@ -352,7 +350,7 @@ class TorchProblem:
             found = derivatives.classified_gradients(self, outputs, sources, self.codomain.unflatten(v))
             return self.vector(self.domain, found)
         finally:
-            self._perturbation.restore()
+            self._restore()
 
     # Forward mode.
 
@@ -365,7 +363,7 @@ class TorchProblem:
             in_place = self._perturbed(move) is self.arguments
             return self.jvp(u) if in_place else None
         finally:
-            self._perturbation.restore()
+            self._restore()
 
     def tangent(self, u: Tensor) -> Tangent:
         found = derivatives.output_tangents(self, self.domain.unflatten(u))

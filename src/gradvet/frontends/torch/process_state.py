@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch.backends import cudnn
 
-from gradvet.frontends.torch import private_contexts
+from gradvet.frontends.torch import private_state
 from gradvet.frontends.torch.double_precision import AUTOCAST_DEVICES
-from gradvet.frontends.torch.private_contexts import OpenContexts
+from gradvet.frontends.torch.private_state import OpenContexts
 from gradvet.frontends.torch.random_state import RandomState
 
 Settings = tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...]
@@ -74,7 +74,7 @@ def use_standard_settings() -> None:
 
 
 SETTINGS: Settings = (
-    (private_contexts.default_device, torch.set_default_device),
+    (private_state.default_device, torch.set_default_device),
     (torch.is_grad_enabled, torch.set_grad_enabled),
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
@@ -84,7 +84,8 @@ SETTINGS: Settings = (
     (torch.get_num_threads, torch.set_num_threads),
     (_tf32, _set_tf32),
     (_cudnn, _set_cudnn),
-    (private_contexts.function_apply, private_contexts.set_function_apply),
+    (private_state.function_apply, private_state.set_function_apply),
+    (private_state.kernels_are_direct, private_state.set_kernels_direct),
     (sys.getprofile, sys.setprofile),
     (sys.getrecursionlimit, sys.setrecursionlimit),
 )

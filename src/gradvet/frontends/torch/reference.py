@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradvet.core import thresholds
-from gradvet.core.reference_comparison import TF32_EPS
+from gradvet.core.float_format import TF32_EPS
 from gradvet.errors import InvalidProblemError, UnsupportedError
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.autograd_graph import nodes_behind
@@ -19,6 +19,8 @@ from gradvet.frontends.torch.preservation import MAX_SEARCHED_OBJECTS, reachable
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
+
+NARROW = (torch.float16, torch.bfloat16, torch.float32)
 
 EXPECTED_ROUNDINGS = 16.0
 """Error of a value, in its own roundoffs, that the format of the outputs explains."""
@@ -104,9 +106,9 @@ def _is_reference(problem: TorchProblem, reference: TorchProblem, eps: float, dt
     spacing = torch.finfo(dtype).eps
     if sizes != expected or any(largest_eps(y) > spacing for y in reference.differentiable_outputs):
         return False
-    if not _agree(problem.value, reference.value, eps):
-        return False
     try:
+        if not _agree(problem.value, reference.value, eps) and not _differ_by_rounding(problem, reference):
+            return False
         return _is_wide_inside(problem, reference, spacing) and _resolves(reference, dtype)
     except Exception:  # it raises in this precision where it does not in the given one
         return False
@@ -119,6 +121,28 @@ def _agree(low: Tensor, high: Tensor, eps: float) -> bool:
     size = float(high[known].abs().max())
     allowed: float = min(thresholds.MATERIAL_MAX, 4.0 * eps**0.5)
     return float((low - high)[known].abs().max()) <= allowed * size
+
+
+def _differ_by_rounding(problem: TorchProblem, reference: TorchProblem) -> bool:
+    """Whether the values of the reference differ as much if every operator rounds to the format of the problem.
+
+    Where large terms cancel, half precision leaves few digits of the values, also inside one operator: needed by
+    `test_reference_is_found_although_few_digits_of_the_values_are_left` and `test_confident_losses_do_not_fail`. Calls
+    the reference.
+    """
+    values = rounded_as(problem, lambda: reference.values(reference.arguments))
+    if values is None:
+        return False
+    known = torch.isfinite(problem.value) & torch.isfinite(reference.value) & torch.isfinite(values)
+    error, expected = ((found - reference.value)[known].abs() for found in (problem.value, values))
+    inside = max(problem.eps, thresholds.ROUNDOFFS * torch.finfo(torch.float32).eps)
+    return bool(known.any()) and float(error.max()) <= thresholds.COHERENT * float(expected.max()) + inside
+
+
+def rounded_as(problem: TorchProblem, call: Callable[[], Tensor]) -> Tensor | None:
+    """The result of a call in which every operator rounds to the format of the problem; None where that is unknown."""
+    narrow = next((dtype for dtype in NARROW if torch.finfo(dtype).eps == problem.eps), None)
+    return None if narrow is None else private.rounded_to(narrow, call)
 
 
 def _loses_digits(problem: TorchProblem, reference: TorchProblem) -> bool:
@@ -201,17 +225,14 @@ def _follows_input(reference: TorchProblem, step: float, part: slice) -> bool:
     """Whether the outputs change with one input alone, unless they do not depend on it.
 
     Needed by `test_kernel_that_rounds_one_of_its_inputs_is_checked_in_its_own_precision`: the other inputs hide what a
-    kernel does not see of this one. Calls the function once, and up to three times more if nothing changes.
+    kernel does not see of this one. Calls the function once, and twice more if nothing changes.
     """
     direction = torch.zeros_like(reference.point)
     direction[part] = _probe_direction(reference)[part]
     near = reference.evaluate_at(step * direction).values
     if bool((near != reference.value).any()):
         return True
-    change = (reference.evaluate_at(COARSE_STEPS[0] * direction).values - near).abs() * step / COARSE_STEPS[0]
-    if not bool((change > PROBE_NOISE * reference.eps * near.abs()).any()):
-        return True  # what it adds is below the roundoff of the outputs
-    return not _is_rounded(reference, [slice(0, reference.codomain.size)], direction, near)
+    return not _is_rounded(reference, [slice(0, reference.codomain.size)], direction, near, step)
 
 
 def _follows(problem: TorchProblem, steps: Sequence[float], noise: float) -> bool:
@@ -219,20 +240,26 @@ def _follows(problem: TorchProblem, steps: Sequence[float], noise: float) -> boo
     direction = _probe_direction(problem)
     for step in steps:
         values = [problem.evaluate_at(multiple * step * direction).values for multiple in (1.0, 2.0, 3.0)]
-        smooth, quiet = _smoothness(problem, noise, *values)
+        smooth, constant = _smoothness(problem, noise, *values)
         if smooth:
-            return not quiet or not _is_rounded(problem, quiet, direction, values[0])
+            return not constant or not _is_rounded(problem, constant, direction, values[0], step)
     return False
 
 
-def _is_rounded(reference: TorchProblem, quiet: Sequence[slice], direction: Tensor, near: Tensor) -> bool:
+def _is_rounded(
+    reference: TorchProblem, constant: Sequence[slice], direction: Tensor, near: Tensor, tiny: float
+) -> bool:
     """Whether outputs that do not follow tiny changes are rounded to a coarse format, rather than staircases.
 
     Such outputs change at the next coarser step wherever they change at all, or have a derivative. Zero is no rounded
     number: it is the output of a loss whose margins are kept.
     """
-    middle, far = ((reference.evaluate_at(step * direction).values != near) & (near != 0.0) for step in COARSE_STEPS)
-    for part in quiet:
+    changes = [(reference.evaluate_at(step * direction).values - near).abs() for step in COARSE_STEPS]
+    # What double precision itself cannot show at a tiny step says nothing. Needed by the program 20025 of
+    # `benchmarks.random_functions` in bfloat16; see `test_doubled_gradient_of_a_faint_scalar_fails_in_bfloat16`.
+    seen = changes[0] * (tiny / COARSE_STEPS[0]) > PROBE_NOISE * reference.eps * near.abs()
+    middle, far = ((change > 0.0) & (near != 0.0) & seen for change in changes)
+    for part in constant:
         some, all_that_change = int(middle[part].count_nonzero()), int(far[part].count_nonzero())
         v = reference.zeros(reference.codomain.size)
         v[part] = 1.0
@@ -277,14 +304,14 @@ def _smoothness(
     first, second = middle - near, far - 2.0 * middle + near
     known = torch.isfinite(first) & torch.isfinite(second)
     uneven = (second.abs() - noise * middle.abs()).clamp(min=0.0)
-    smooth, quiet = True, []
+    smooth, constant = True, []
     for number in range(len(reference.codomain.leaves)):
         part = reference.codomain.slice(number)
         change = float(first[part][known[part]].abs().sum())
         if not change:
-            quiet.append(part)
+            constant.append(part)
         smooth = smooth and float(uneven[part][known[part]].sum()) <= MAX_UNEVENNESS * change
-    return smooth, quiet
+    return smooth, constant
 
 
 def internal_eps(problem: TorchProblem) -> float:

@@ -14,7 +14,7 @@ from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import map_tensors
 from gradvet.frontends.torch.binding import Request, bind, callable_of
 from gradvet.frontends.torch.problem import TorchProblem
-from gradvet.frontends.torch.random_state import preserved_rng
+from gradvet.frontends.torch.random_state import TorchRandomState, preserved_rng
 
 OWN_NAMESPACES = ("aten", "prims", "prim", "quantized", "inductor")
 """Namespaces of torch's own operators."""
@@ -68,18 +68,13 @@ def draws_random_numbers(request: Request) -> bool:
 
     Compiled code draws other numbers.
     """
-    before = _random_states()
     arguments, keywords = map_tensors(
         lambda tensor: tensor.detach().clone(), (request.positional, request.kwargs or {})
     )
     with preserved_rng(), torch.no_grad():
+        before = TorchRandomState()
         callable_of(request.func)(*arguments, **keywords)
-        drawn = any(not torch.equal(one, other) for one, other in zip(_random_states(), before, strict=False))
-    return drawn
-
-
-def _random_states() -> list[torch.Tensor]:
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [])]
+        return not before.is_torch_current()
 
 
 def _wrapped(function: Any) -> Any:

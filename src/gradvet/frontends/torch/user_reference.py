@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gradvet.core import thresholds
-from gradvet.core.reference_comparison import Format
+from gradvet.core.float_format import Format
 from gradvet.core.spaces import Space
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.arguments import ArgumentTree, fill, map_tensors
@@ -20,16 +20,30 @@ from gradvet.frontends.torch.problem import TorchProblem
 
 
 def plain_problem(problem: TorchProblem, request: Request, seed: int) -> tuple[TorchProblem, Request]:
-    """The reference at the point of the kernel, from the same random state, and its own request. Calls it."""
+    """The reference at the point of the kernel, from the same random state, and its own request. Calls it.
+
+    In the precision of the kernel, or in float32 if it is not finite in half precision.
+    """
     own = replace(request, func=_with_parameters_of(request.func, request.reference), reference=None)
     own = _as_found(problem, own)
     if problem.binding.start is not None:
         problem.binding.start.restore()
     plain = TorchProblem(bind(own), seed, problem.masked)
+    if problem.eps > torch.finfo(torch.float32).eps and not _is_finite(plain):
+        # Its exponentials overflow, say, where a kernel computes in float32 and rounds the result.
+        if problem.binding.start is not None:
+            problem.binding.start.restore()
+        plain = TorchProblem(bind(own, wide=torch.float32), seed, problem.masked)
     # Calls are counted together.
     problem.cost.forwards += plain.cost.forwards
     plain.cost = problem.cost
     return plain, own
+
+
+def _is_finite(problem: TorchProblem) -> bool:
+    """Whether values and a gradient are finite. One VJP."""
+    ones = problem.zeros(problem.codomain.size) + 1.0
+    return bool(problem.value.isfinite().all()) and bool(problem.vjp(ones).isfinite().all())
 
 
 def _as_found(problem: TorchProblem, request: Request) -> Request:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -79,6 +79,16 @@ def _bytes(tensor: Tensor) -> int:
         return 0
 
 
+def require_readable_outputs(outputs: Sequence[Any], names: Sequence[str]) -> None:
+    """Raise if an output has no values: reading those of freed memory crashes the process."""
+    for output, name in zip(outputs, names, strict=True):
+        if isinstance(output, Tensor) and (output.is_meta or private.is_fake(output)):
+            kind = "a meta tensor" if output.is_meta else "a fake tensor"
+            raise InvalidProblemError(f"{name} is {kind}, which has a shape but no values: return a tensor with values")
+        if isinstance(output, Tensor) and output.layout is torch.strided and is_freed(output):
+            raise InvalidProblemError(f"the memory of {name} was freed: return a tensor with values")
+
+
 def nested_tensors(value: Any) -> list[Tensor]:
     """The distinct tensors in a nested value."""
     require_acyclic(value, "an argument")
@@ -132,7 +142,7 @@ def _is_comparable(tensor: Tensor) -> bool:
 
 
 def _require_valid_indices(tensor: Tensor, name: str) -> None:
-    """Raise if the indices of a sparse tensor lie outside of it; torch does not look at them by itself."""
+    """Raise if the indices of a sparse tensor are outside of it, which torch does not test by itself."""
     layout, device, values = tensor.layout, tensor.device, tensor.detach()
     try:
         if layout is torch.sparse_coo:

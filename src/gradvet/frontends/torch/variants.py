@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -10,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
+from gradvet.core.problem import FreshGradient, FreshPass
 from gradvet.core.spaces import Space
-from gradvet.core.variants import FreshGradient, FreshPass
 from gradvet.errors import DerivativeError, OtherValuesError
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import tensors_in
-from gradvet.frontends.torch.derivatives import accumulate, classified_errors, classified_gradients
+from gradvet.frontends.torch.derivatives import accumulate, classified_errors, classified_gradients, slow_vmap_accepted
 from gradvet.frontends.torch.layouts.strided import same_numbers
 from gradvet.frontends.torch.memory_layouts import AT_ONCE, LAYOUTS, OFFSET, differ_in_layout, misaligned
-from gradvet.frontends.torch.recomputation import call_recomputing
+from gradvet.frontends.torch.random_state import TorchRandomState, preserved_rng
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
@@ -163,6 +163,16 @@ class TorchVariants:
             if arguments is not None
         }
 
+    def draws_random_numbers(self) -> bool:
+        problem = self.problem
+        problem.cost.forwards += 1
+        with preserved_rng():
+            if problem.binding.start is not None:
+                problem.binding.start.restore()
+            before = TorchRandomState()
+            problem.function(*problem.arguments)
+            return not before.is_torch_current()
+
     def _for_inputs(self, name: str, arguments: Sequence[Any], v: Tensor) -> Tensor | None:
         problem, outputs = self.problem, None
         with suppress(ArithmeticError, RuntimeError, ValueError, IndexError):
@@ -199,8 +209,7 @@ class TorchVariants:
             return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found, problem.inputs, strict=True))
 
         problem.cost.pulls += 1
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="There is a performance drop")
+        with slow_vmap_accepted():
             together = torch.func.vmap(vjp)(*[torch.stack(column) for column in zip(*each, strict=True)])
         return [problem.vector(problem.domain, [g[k] for g in together]) for k in range(len(V))]
 
@@ -211,7 +220,8 @@ class TorchVariants:
         def values(*sources: Tensor) -> tuple[Tensor, ...]:
             return tuple(problem.call_differentiable(problem.arguments_with(sources)))
 
-        together = torch.func.vmap(values)(*[torch.stack(pair) for pair in points])
+        with slow_vmap_accepted():
+            together = torch.func.vmap(values)(*[torch.stack(pair) for pair in points])
         apart = [values(*row) for row in zip(*points, strict=True)]
         return (
             torch.cat([problem.vector(problem.codomain, [y[k] for y in together]) for k in range(2)]),
@@ -305,3 +315,31 @@ def _share(one: Any, other: Any) -> bool:
 
 def _differ(one: Any, other: Any) -> bool:
     return _is_strided(one) and _is_strided(other) and not torch.equal(one, other)
+
+
+def call_recomputing(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """The result of a call whose graph keeps no tensors: the first one that backward asks for calls it again.
+
+    The function is expected to start from the same random state each time.
+    """
+    kept: list[tuple[torch.Size, torch.dtype]] = []
+    again: list[Tensor] = []
+
+    def forget(tensor: Tensor) -> int:
+        kept.append((tensor.shape, tensor.dtype))
+        return len(kept) - 1
+
+    def record(tensor: Tensor) -> Tensor:
+        again.append(tensor.detach())
+        return again[-1]
+
+    def recomputed(number: int) -> Tensor:
+        if not again:
+            with torch.enable_grad(), saved_tensors_hooks(record, lambda tensor: tensor):
+                function(*arguments)
+        if number >= len(again) or (again[number].shape, again[number].dtype) != kept[number]:
+            raise RuntimeError("torch.utils.checkpoint refuses the function: a second call saves other tensors")
+        return again[number]
+
+    with saved_tensors_hooks(forget, recomputed):
+        return function(*arguments)

@@ -1,14 +1,12 @@
-"""Many points or many rows in one call: vmap of the function or of its backward pass, or a captured CUDA graph.
+"""Many points or many rows in one call: vmap of the function or of its backward pass.
 
-A vectorised call runs other kernels, and a replayed graph does not call the function at all, so the engine compares
-both with plain calls before it relies on them.
+A vectorised call runs other kernels, so the engine compares it with plain calls before it relies on it.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,13 +14,10 @@ from torch import Tensor
 
 from gradvet.core.spaces import Space
 from gradvet.frontends.torch import derivatives, private
-from gradvet.frontends.torch.layouts.strided import WORKING_DTYPE, Dense, Strided
+from gradvet.frontends.torch.layouts.strided import WORKING_DTYPE, Dense
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
-
-GRAPH_POINTS = 32
-"""Points in one captured graph."""
 
 
 def evaluate_together(problem: TorchProblem, displacements: Tensor) -> Tensor | None:
@@ -81,7 +76,8 @@ def jvp_batched(problem: TorchProblem, U: Sequence[Tensor]) -> list[Tensor]:
             for y, tangent in zip(problem.differentiable_outputs, found, strict=True)
         )
 
-    found = (vmap or torch.func.vmap)(jvp)(*stacked(problem.domain, U))
+    with derivatives.slow_vmap_accepted():
+        found = (vmap or torch.func.vmap)(jvp)(*stacked(problem.domain, U))
     return [problem.vector(problem.codomain, [tangent[k] for tangent in found]) for k in range(len(U))]
 
 
@@ -99,75 +95,3 @@ def _rows(values: Any, number: int, home: torch.device) -> Tensor | None:
         real = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
         columns.append(real.detach().reshape(number, -1).to(home, WORKING_DTYPE))
     return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
-
-
-class CapturedEvaluations:
-    """A CUDA graph with the launches of a block of evaluations: points are copied in, values are copied out.
-
-    On a GPU a small function spends its time on launches, and a graph needs one for a whole block. It also serves
-    functions that `vmap` cannot map, such as kernels of the user.
-    """
-
-    def __init__(self, problem: TorchProblem, layouts: Sequence[Strided]) -> None:
-        self._points = [layout.base.expand(GRAPH_POINTS, *layout.base.shape).clone() for layout in layouts]
-        self._graph = torch.cuda.CUDAGraph()
-        with _synchronisation_forbidden():
-            problem.call(problem.arguments)
-        # First calls may allocate and compile, which must not happen on the stream that captures.
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._evaluate(problem, layouts, 1)
-        torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(self._graph):
-            self._values = self._evaluate(problem, layouts, GRAPH_POINTS)
-
-    def _evaluate(self, problem: TorchProblem, layouts: Sequence[Strided], number: int) -> Tensor:
-        rows = []
-        for index in range(number):
-            for layout, points in zip(layouts, self._points, strict=True):
-                layout.put(points[index])
-            rows.append(problem.values(problem.arguments))
-        return torch.stack(rows)
-
-    def at(self, points: Sequence[Tensor]) -> Tensor:
-        """The outputs at up to `GRAPH_POINTS` points."""
-        number = len(points[0])
-        for own, given in zip(self._points, points, strict=True):
-            own[:number] = given
-        self._graph.replay()
-        return self._values[:number].clone()
-
-
-@contextmanager
-def _synchronisation_forbidden() -> Iterator[None]:
-    """Raise if the function waits for the GPU: it cannot be captured, and trying would break torch's generators."""
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Synchronization debug mode")
-        try:
-            torch.cuda.set_sync_debug_mode("error")
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
-
-
-def evaluate_replayed(problem: TorchProblem, displacements: Tensor) -> Tensor | None:
-    """The outputs at each displaced point by replays of one graph; None if the function cannot be captured."""
-    layouts = [layout for layout in problem.layouts if isinstance(layout, Strided)]
-    if problem.home.type != "cuda" or not problem.is_plain or len(layouts) < len(problem.layouts):
-        return None
-    pieces = torch.split(displacements, [leaf.coordinates.size for leaf in problem.domain.leaves], dim=1)
-    points = [layout.points(piece).split(GRAPH_POINTS) for layout, piece in zip(layouts, pieces, strict=True)]
-    try:
-        with torch.no_grad(), torch.cuda.device(problem.home):
-            if problem.captured is None:
-                problem.captured = CapturedEvaluations(problem, layouts)
-            for layout in layouts:
-                layout.put(layout.base)  # marks it as perturbed: a replay writes to it unnoticed
-            return torch.cat([problem.captured.at(block) for block in zip(*points, strict=True)])
-    except Exception:  # the points can still be evaluated one by one
-        return None
-    finally:
-        for layout in layouts:
-            layout.restore()

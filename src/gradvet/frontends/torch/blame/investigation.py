@@ -14,7 +14,7 @@ from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, BlameReport, Culprit,
 from gradvet.core.provenance import environment, title_of
 from gradvet.core.results import Report, Verdict
 from gradvet.frontends.torch.blame.module_state import Unregistered, unregistered_leaves
-from gradvet.frontends.torch.blame.module_tree import ModuleTree, shown_tree
+from gradvet.frontends.torch.blame.module_tree import CODE, ModuleTree, shown_tree
 from gradvet.frontends.torch.blame.pieces import HAZARD, SURROGATE, Examine, Examiner, culprit_of, is_hazard
 from gradvet.frontends.torch.blame.recording import Call, Recorder
 from gradvet.frontends.torch.blame.replaying import run, tensors_of
@@ -30,6 +30,7 @@ class Question:
     examine: Examine
     seconds: float
     seed: int
+    order: int = 1
     accepts_stops: bool = False
     surrogates: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
     known: Report | None = None
@@ -55,7 +56,8 @@ def investigate(recorder: Recorder, question: Question) -> BlameReport:
 
 def _report(recorder: Recorder, question: Question) -> BlameReport:
     started = time.perf_counter()
-    examiner = Examiner(question.examine, started + question.seconds, question.accepts_stops, question.surrogates)
+    deadline = started + question.seconds
+    examiner = Examiner(question.examine, deadline, question.order, question.accepts_stops, question.surrogates)
     answer = _Answer()
     _check_functions(recorder, examiner, answer)
     model = recorder.model
@@ -65,6 +67,7 @@ def _report(recorder: Recorder, question: Question) -> BlameReport:
         _look_for_loose_parameters(model, root, answer)
     if model is not None and not answer.culprits:
         _check_modules(recorder, examiner, answer, question.known)
+        _check_second_derivatives(recorder, examiner, answer)
     answer.notes += _notes(recorder, model, root)
     return BlameReport(
         title=title_of(type(model)) if model is not None else "watched code",
@@ -105,6 +108,17 @@ def _check_functions(recorder: Recorder, examiner: Examiner, answer: _Answer) ->
         known = found[0].target in examiner.surrogates
         answer.culprits.append(culprit_of(found[0], pieces[id(found[0])], others, has_known_surrogate=known))
     answer.is_complete = recorder.model is None and bool(calls) and not recorder.dropped
+
+
+def _check_second_derivatives(recorder: Recorder, examiner: Examiner, answer: _Answer) -> None:
+    """Where no line explains a wrong module: gradient penalties use the second derivatives of Functions."""
+    unexplained = any(culprit.what.startswith(CODE) for culprit in answer.culprits)
+    if unexplained and examiner.order == 1:
+        second = _Answer()
+        _check_functions(recorder, replace(examiner, order=2), second)
+        if second.culprits:
+            answer.culprits = second.culprits
+            answer.pieces = [*second.pieces, *(piece for piece in answer.pieces if piece.kind == MODULE)]
 
 
 def _look_for_writes(recorder: Recorder, root: Call, answer: _Answer) -> None:
@@ -181,9 +195,7 @@ def _notes(recorder: Recorder, model: nn.Module | None, root: Call | None) -> li
     kinds = (FUNCTION, OPERATOR)
     seen = sum(count for (kind, _, _), count in recorder.seen.items() if kind in kinds)
     kept = sum(call.kind in kinds for call in recorder.calls)
-    notes = (
-        [f"{seen} calls of custom Functions and operators were recorded, {kept} were kept and replayed"] if seen else []
-    )
+    notes = [f"calls of custom Functions and operators: {seen} recorded, {kept} kept and replayed"] if seen else []
     if not seen:
         notes.append("no custom Function or operator was called with a tensor that requires grad")
     if recorder.dropped:

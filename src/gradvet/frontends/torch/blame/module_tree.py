@@ -12,10 +12,13 @@ from gradvet.core.results import Report, Verdict
 from gradvet.frontends.torch.blame.pieces import Examiner, cause_of, input_of, main_finding, piece_of
 from gradvet.frontends.torch.blame.recording import Call, Recorder
 from gradvet.frontends.torch.blame.replaying import Around, run, torch_stops
-from gradvet.frontends.torch.blame.stops import Candidate, StopMode, persistent_hooks, without
+from gradvet.frontends.torch.blame.stops import Candidate, Key, StopMode, persistent_hooks, without
 from gradvet.frontends.torch.preservation import preserved_state
 
 TORCH_STOPS = "what torch's own code stops deliberately is held constant"
+
+CODE = "the code of"
+"""Beginning of what is to blame if it is a module and no line in it was found."""
 
 MAX_CANDIDATES = 12
 """Number of lines that are tried one by one, each with a check."""
@@ -61,6 +64,8 @@ class ModuleTree:
             if candidate.can_hold:
                 self.accepted[key] = Stop(candidate.place, candidate.what)
         inside = [one for one in self.surrogates if f"{one.path}.".startswith(f"{call.path}.") or not call.path]
+        given = {name.rpartition(".")[2] for _, name in mode.given}  # whose values varied as their derivative says
+        inside = [one for one in inside if one.name.rpartition(".")[2] not in given]
         if piece.verdict is Verdict.FAIL and inside:
             reason = f"not decided: the derivative of {inside[0].name} inside is a surrogate"
             return replace(piece, verdict=Verdict.SKIPPED, reason=reason, report=None)
@@ -88,7 +93,7 @@ class ModuleTree:
             path = self.paths.get(id(first.owner), piece.path)
             told = tuple(stop for stop in stops if stop.explains)
             return Culprit(path, first.name, first.place, first.what, name, None, (), told, finding)
-        what, cause = f"the code of {piece.name}.forward", cause_of(finding)
+        what, cause = f"{CODE} {piece.name}.forward", cause_of(finding)
         if undecided:
             cause += f"; or in {', '.join(undecided)}, which could not be checked alone"
         return Culprit(piece.path, what, piece.place, cause, input_of(finding), piece.called, (), stops, finding)
@@ -131,7 +136,8 @@ class ModuleTree:
         keys = frozenset(candidate.key for candidate in candidates if candidate.hook is None)
         if not hooks:
             can_hold = all(candidate.can_hold for candidate in candidates)
-            is_right = self._passes(call, StopMode(released=keys).around)
+            held: frozenset[Key] | None = None if self.examiner.accepts_stops else frozenset()
+            is_right = self._passes(call, StopMode(released=keys, held=held).around)
             return is_right or (can_hold and self._passes(call, StopMode(held=keys).around))
         with without(hooks[0]):
             return self._is_right_without(call, [c for c in candidates if c is not hooks[0]])

@@ -31,8 +31,8 @@ from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.random_state import preserved_rng
 
-Examine = Callable[[Request, str, float], Report]
-"""Checks a request of a kind of piece, within a number of seconds."""
+Examine = Callable[[Request, str, float, int], Report]
+"""Checks a request of a kind of piece, within a number of seconds, up to an order of derivatives."""
 
 MAX_PIECE_SECONDS = 20.0
 """Time for the check of one piece."""
@@ -54,6 +54,7 @@ class Examiner:
 
     examine: Examine
     deadline: float
+    order: int = 1
     accepts_stops: bool = False
     surrogates: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
     """Functions whose derivatives classes of `autograd.Function` are meant to have."""
@@ -88,12 +89,12 @@ class Examiner:
         with preserved_rng():
             call.random.restore()
             try:
-                return self.examine(self._request(call, around), call.kind, seconds)
+                return self.examine(self._request(call, around), call.kind, seconds, self.order)
             except RuntimeError as error:
                 if call.kind == MODULE or IN_PLACE not in str(error):
                     raise
             call.random.restore()
-            return self.examine(request_of(call, around, copies=True), call.kind, seconds)
+            return self.examine(request_of(call, around, copies=True), call.kind, seconds, self.order)
 
     def _request(self, call: Call, around: Around) -> Request:
         if not self.surrogates or around is not plainly:

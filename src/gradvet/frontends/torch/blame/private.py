@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gradvet.frontends.torch.private import PUBLIC_ONLY
-from gradvet.frontends.torch.private_contexts import function_apply, inherited_apply, set_function_apply
+from gradvet.frontends.torch.private_state import function_apply, inherited_apply, set_function_apply
 
 Apply = Callable[..., Any]
 Handle = Callable[[type, tuple[Any, ...], dict[str, Any], Apply], Any]
@@ -106,15 +106,16 @@ def is_opaque(module: nn.Module) -> bool:
 class Replica(nn.Module):
     """A module with the parameters, buffers and children of another one under the same names.
 
-    Its forward pass calls the other one. Without private names, the other one is a child.
+    Its forward pass calls the other one. Without private names, the other one is a child. Attributes of its own begin
+    with `gradvet_`: a child of the other one may have any name.
     """
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         if PUBLIC_ONLY:
-            self.inner = inner
+            self.gradvet_inner = inner
         else:
-            self.__dict__["inner"] = inner
+            self.__dict__["gradvet_inner"] = inner
             self._parameters, self._buffers, self._modules = inner._parameters, inner._buffers, inner._modules
         self.training = inner.training
 

@@ -27,7 +27,7 @@ from gradvet.frontends.torch.blame.sketches import Sketch, copied
 from gradvet.frontends.torch.blame.source_lines import calling_line, definition, is_foreign, running_module
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.private import version
-from gradvet.frontends.torch.private_contexts import function_apply, set_function_apply
+from gradvet.frontends.torch.private_state import function_apply, set_function_apply
 from gradvet.frontends.torch.random_state import RandomState
 from gradvet.frontends.torch.validation import require_usable
 
@@ -227,8 +227,7 @@ class Recorder:
     def _finish(self, call: Call, result: Any) -> None:
         tree = ArgumentTree()
         tree.template(result, "")
-        with torch.no_grad():
-            call.outputs = [Sketch.of(tensor) for tensor in tree.tensors]
+        call.outputs = [Sketch.of(tensor) for tensor in tree.tensors]
         call.has_returned = True
 
     # Modules.

@@ -18,6 +18,7 @@ from gradvet.frontends.torch.blame.private import Replica
 from gradvet.frontends.torch.blame.recording import Call, arguments_of
 from gradvet.frontends.torch.blame.sketches import copied
 from gradvet.frontends.torch.blame.stops import StopMode
+from gradvet.frontends.torch.blame.straight_through import is_constant_in
 from gradvet.frontends.torch.random_state import preserved_rng
 
 Around = Callable[[Callable[[], Any]], Any]
@@ -28,14 +29,6 @@ IN_PLACE = "in-place operation"
 
 REPLAYS = 2
 """Number of replays that must give the recorded values: state that a call leaves behind shows in the second."""
-
-
-SMALL_STEP = 2.0**-20
-"""Step of an argument, relative to its largest element, within which a function of stairs is constant. In formats
-that cannot hold it, it is eight roundoffs."""
-
-MAX_CHANGED = 0.01
-"""Part of the elements that such a step may change."""
 
 
 def plainly(call: Callable[[], Any]) -> Any:
@@ -92,14 +85,14 @@ def within(func: Any, mode: StopMode) -> Any:
 class _Within(Replica):
     """A module that is called under a condition."""
 
-    around: Around
+    gradvet_around: Around
 
     def __init__(self, inner: nn.Module, around: Around) -> None:
         super().__init__(inner)
-        self.__dict__.update(around=around, __name__=type(inner).__name__)
+        self.__dict__.update(gradvet_around=around, __name__=type(inner).__name__)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.around(lambda: self.inner(*args, **kwargs))
+        return self.gradvet_around(lambda: self.gradvet_inner(*args, **kwargs))
 
 
 def refusal(call: Call) -> str:
@@ -133,22 +126,11 @@ def run(call: Call, around: Around = plainly) -> Any:
 
 
 def is_locally_constant(call: Call, positions: Sequence[int]) -> bool:
-    """Whether the values of a Function stay the same, bit for bit, if these arguments change a little. Calls it twice.
-
-    A few elements may change: those that a small step takes across the edge of a stair.
-    """
-    results = []
-    for is_moved in (False, True):
-        args, kwargs = arguments_of(call, [tensor.detach() for tensor in _fresh(call)])
-        for tensor in tensors_of([args[position] for position in positions]):
-            if tensor.is_floating_point() and is_moved:
-                step = max(SMALL_STEP, 8.0 * torch.finfo(tensor.dtype).eps)
-                tensor.add_(step * tensor.abs().amax())
-        with preserved_rng(), _autocast(call), torch.no_grad():
-            call.random.restore()
-            results.append(tensors_of(callable_of(call.target)(*args, **kwargs)))
-    changed = sum(int((one != other).sum()) for one, other in zip(*results, strict=True))
-    return changed <= MAX_CHANGED * sum(tensor.numel() for tensor in results[0])
+    """Whether the values of a Function do not change with these arguments. Calls it twice."""
+    args, kwargs = arguments_of(call, [tensor.detach() for tensor in _fresh(call)])
+    with preserved_rng(), _autocast(call):
+        call.random.restore()
+        return is_constant_in(lambda *given: callable_of(call.target)(*given, **kwargs), args, positions)
 
 
 def tensors_of(value: Any) -> list[Tensor]:
@@ -161,17 +143,17 @@ def tensors_of(value: Any) -> list[Tensor]:
 class _ModuleReplica(_Within):
     """A module that gets copies of its inputs and returns its floating-point results as a tuple."""
 
-    call: Call
+    gradvet_call: Call
 
     def __init__(self, inner: nn.Module, call: Call, around: Around) -> None:
         super().__init__(inner, around)
-        self.__dict__.update(call=call)
+        self.__dict__.update(gradvet_call=call)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = map_tensors(lambda t: t if isinstance(t, nn.Parameter) else t.clone(), (args, kwargs))
-        _restore(self.call)
-        with _autocast(self.call):
-            result = self.around(lambda: self.inner(*args, **kwargs))
+        _restore(self.gradvet_call)
+        with _autocast(self.gradvet_call):
+            result = self.gradvet_around(lambda: self.gradvet_inner(*args, **kwargs))
         found = tensors_of(result)
         return tuple(tensor for tensor in found if tensor.is_floating_point() or tensor.is_complex())
 
@@ -181,13 +163,13 @@ class _OfParameters(Replica):
 
     def __init__(self, inner: nn.Module, args: Any, kwargs: Any) -> None:
         super().__init__(inner)
-        self.__dict__.update(arguments=(args, kwargs), __name__=inner.__name__)
+        self.__dict__.update(gradvet_arguments=(args, kwargs), __name__=inner.__name__)
 
     def forward(self) -> Any:
         formats = {parameter.dtype for parameter in self.parameters()}
         change = _doubled if formats & {torch.float64, torch.complex128} else _itself
-        args, kwargs = map_tensors(change, self.arguments)
-        return self.inner(*args, **kwargs)
+        args, kwargs = map_tensors(change, self.gradvet_arguments)
+        return self.gradvet_inner(*args, **kwargs)
 
 
 def _itself(tensor: Tensor) -> Tensor:

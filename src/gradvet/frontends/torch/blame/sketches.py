@@ -17,15 +17,18 @@ WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """A copy outside the graph, with the strides of the tensor where no two of its elements share memory."""
-    with torch.no_grad():
-        copy = tensor.detach().clone()
-        if tensor.layout is not torch.strided or copy.stride() == tensor.stride():
-            return copy
-        if type(tensor.detach()) is not Tensor or not separate(tensor.size(), tensor.stride()):
-            return copy
-        strided = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-        return strided.copy_(tensor)
+    """A copy outside the graph, with the strides of the tensor where no two of its elements share memory.
+
+    It is made inside the user's code, and so without `no_grad`: an interruption there would leave the grad mode off.
+    """
+    values = tensor.detach()
+    copy = values.clone()
+    if tensor.layout is not torch.strided or copy.stride() == tensor.stride():
+        return copy
+    if type(values) is not Tensor or not separate(tensor.size(), tensor.stride()):
+        return copy
+    strided = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return strided.copy_(values)
 
 
 def checksum(tensor: Tensor) -> tuple[object, ...]:

@@ -47,6 +47,16 @@ def running_code() -> str:
     return "" if frame is None else str(frame.f_globals.get("__name__"))
 
 
+def entered_context() -> bool | None:
+    """Whether a context is being entered (True) or left (False) by torch's own code; None if neither."""
+    frame = inspect.currentframe()
+    while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith(MACHINERY):
+        if frame.f_code.co_name in ("__enter__", "__exit__"):
+            return frame.f_code.co_name == "__enter__"
+        frame = frame.f_back
+    return None
+
+
 def _is_hidden(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     return is_foreign(frame.f_globals.get("__name__")) or (file.startswith("<") and not linecache.getline(file, 1))
@@ -90,10 +100,16 @@ def assignment(cls: type, attribute: str) -> CodeLine | None:
     """The line of a class that first assigns `self.attribute`; None if there is none."""
     for base in cls.__mro__:
         found = [] if is_foreign(base.__module__) else _attributes(base, attribute)
-        lines = [line for line, owner, is_written in found if owner == "self" and is_written]
+        lines = [line for line, owner, is_written in found if owner in _own_names(base) and is_written]
         if lines:
             return lines[0]
     return None
+
+
+def _own_names(cls: type) -> set[str]:
+    """What the methods of a class call their first argument."""
+    codes = [function.__code__ for function in vars(cls).values() if inspect.isfunction(function)]
+    return {code.co_varnames[0] for code in codes if code.co_argcount}
 
 
 def grad_write(cls: type) -> CodeLine | None:

@@ -21,26 +21,34 @@ from gradvet.frontends.torch.blame import private
 from gradvet.frontends.torch.blame.source_lines import (
     calling_line,
     definition,
+    entered_context,
     is_foreign,
     running_code,
     running_module,
 )
+from gradvet.frontends.torch.blame.straight_through import Linearised
 
 HOOKING = ("register_hook", "register_post_accumulate_grad_hook")
 NUMBERS = ("item", "tolist", "__float__", "__array__", "numpy")
 """Methods that turn values of a tensor into numbers outside the graph."""
 
+AUTOGRAD = "autograd.grad"
 GRAD_MODE = ("_set_grad_enabled", "set_grad_enabled")
 VALUELESS_ENDS, VALUELESS_STARTS = ("_like",), ("new_",)
 """Names of functions that read shape and format of a tensor, not its values."""
 
 
-DELIBERATE = {"no_grad": ("torch.nn.",), "detach": ("torch.nn.", "torch.distributions.")}
+DISTRIBUTIONS = "torch.distributions."
+DELIBERATE = {"no_grad": ("torch.nn.",), "detach": ("torch.nn.", DISTRIBUTIONS)}
 """Stops in torch's own code that are part of a method, by kind: the vectors of spectral norm, straight-through
-estimators. `sample` of a distribution, which is under no_grad as well, is none: users choose it or `rsample`."""
+estimators. `sample` of a distribution, which is under no_grad as well, is one if a distribution gets the sample
+again, as `log_prob` of a policy gradient does: elsewhere users may have meant `rsample`."""
 
 Key = tuple[str, str]
 """The line and the name of a stop."""
+
+Place = tuple[str, str, int]
+"""A stop, and its number among those of the same line in one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +86,14 @@ class StopMode(TorchFunctionMode):
     found: dict[Key, Candidate] = field(default_factory=dict)
     deliberate: dict[Key, str] = field(default_factory=dict)
     """The lines that call the code of torch whose deliberate stops were held."""
-    _values: dict[tuple[str, str, int], Any] = field(default_factory=dict)
+    given: dict[Key, str] = field(default_factory=dict)
+    """The lines that call functions of stairs whose derivatives were taken as given."""
+    _values: dict[Place, Any] = field(default_factory=dict)
     _counts: Counter[Key] = field(default_factory=Counter)
-    _region: CodeLine | None = None
-    _region_code: str = ""
+    _regions: list[tuple[CodeLine | None, str]] = field(default_factory=list)
+    """The lines that switched grad mode off and on, with the code that did, the innermost last."""
+    _samples: list[tuple[Tensor, Key]] = field(default_factory=list)
+    """What distributions sampled in the first call, with the line."""
     _is_first: bool = True
     _depth: int = 0
 
@@ -91,12 +103,13 @@ class StopMode(TorchFunctionMode):
     def around(self, call: Callable[[], Any]) -> Any:
         """The result of a call in this mode."""
         self._counts.clear()
-        self._region = None
+        self._regions.clear()
         try:
             with private.applied_functions(self._applied), self:
                 return call()
         finally:
             self._is_first = False
+            self._samples.clear()
 
     @property
     def lines(self) -> list[str]:
@@ -108,6 +121,8 @@ class StopMode(TorchFunctionMode):
         self._depth += 1
         try:
             result = apply(*args, **kwargs)
+            if surrogate is None and self.held is None:
+                return self._linearised(cls.__qualname__, lambda *given: apply(*given, **kwargs), args, result)
             return result if surrogate is None else self._varied(cls, surrogate, args, kwargs, result)
         finally:
             self._depth -= 1
@@ -124,29 +139,84 @@ class StopMode(TorchFunctionMode):
             return result
         return torch.add(result, (self._values[key].to(now.dtype) + now - result).detach())
 
+    def _linearised(self, name: str, function: Callable[..., Any], args: Any, result: Any) -> Any:
+        """The result; of a function of stairs, with values that vary as its derivative says."""
+        if not isinstance(result, Tensor):
+            return result
+        place = ("", name, self._counts["", name])
+        self._counts[place[:2]] += 1
+        if self._is_first and result.requires_grad:
+            self._values[place] = Linearised.of(function, args)
+            if self._values[place] is not None and (line := calling_line()) is not None:
+                self.given[str(line), name] = f"{line} {line.code}".strip()
+        linear = self._values.get(place)
+        value = None if linear is None or self._is_first else linear.value(args)
+        return result if value is None else torch.add(result, value - result.detach())
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        if self._samples and not self._region and running_code().startswith(DISTRIBUTIONS):
+            self._accept_samples(args)
+        result = self._called(func, args, kwargs or {})
+        if self.holds_torch and self._is_first and self._region and self._regions[-1][1].startswith(DISTRIBUTIONS):
+            self._samples += [(tensor, (str(self._region), "no_grad")) for tensor in _tensors(result)]
+        return result
+
+    def _accept_samples(self, args: Any) -> None:
+        """Count samples as deliberate that a distribution gets again."""
+        for sample, key in self._samples:
+            if key in self.found and any(tensor is sample for tensor in _tensors(args)):
+                self.deliberate[key] = f"{self.found[key].place} {self.found[key].place.code}".strip()
+
+    def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = _name(func)
         if self._depth or name == "grad":
-            return func(*args, **kwargs)
+            return func(*args, **kwargs) if func is not torch.autograd.grad else self._differentiated(args, kwargs)
         if name in GRAD_MODE and args:
-            self._region, self._region_code = (None, "") if args[0] else (calling_line(), running_code())
+            self._switch(bool(args[0]))
             return func(*args, **kwargs)
         if name in HOOKING:
             return self._hooked(func, name, args, kwargs)
+        if name.startswith("fake_quantize") and (self.holds_torch or self.held is None):
+            result = self._linearised(name, lambda *given: func(*given, **kwargs), args, func(*args, **kwargs))
+            self.deliberate.update(self.given)
+            return result
         if name == "gumbel_softmax":
             return self._sampled(func, args, kwargs)
         if is_valueless(name):
             return func(*args, **kwargs)
+        # Counted whether or not its arguments require grad: they do not under no_grad, nor as constants for once.
+        place = self._numbered(name) if self._holds and self._may_stop(name) else None
         if not any(tensor.requires_grad for tensor in _tensors((args, kwargs))):
-            result = func(*args, **kwargs)
-            # Counted as well: of a parameter that is a constant for once, the values are not those of the next one.
-            return self._kept(name, result) if self._holds and self._may_stop(name) else result
+            return self._kept(place, func(*args, **kwargs))
         if self.released and (line := self._line(name)) is not None and (str(line), self._kind(name)) in self.released:
             return self._released(func, name, args, kwargs)
         was_attached = bool(args) and isinstance(args[0], Tensor) and args[0].requires_grad
         result = func(*args, **kwargs)
-        return result if self._goes_on(name, args, result, was_attached) else self._stopped(name, args, result)
+        return result if self._goes_on(name, args, result, was_attached) else self._stopped(name, result, place)
+
+    def _switch(self, is_enabled: bool) -> None:
+        """Note the line that switches grad mode, until the context is left."""
+        entered = entered_context()
+        if entered:
+            self._regions.append((None, "") if is_enabled else (calling_line(), running_code()))
+        elif entered is False and self._regions:
+            self._regions.pop()
+
+    @property
+    def _region(self) -> CodeLine | None:
+        """The line of the context without grad mode that the call has entered."""
+        return self._regions[-1][0] if self._regions and not torch.is_grad_enabled() else None
+
+    def _differentiated(self, args: Any, kwargs: Any) -> Any:
+        """`torch.autograd.grad`, which stops the gradient without `create_graph`."""
+        line = calling_line()
+        if line is not None and (str(line), AUTOGRAD) in self.released:
+            names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
+            words = {**dict(zip(names, args, strict=False)), **kwargs}
+            return torch.autograd.grad(**{**words, "create_graph": True})
+        result = torch.autograd.grad(*args, **kwargs)
+        goes_on = self._depth or any(tensor.requires_grad for tensor in _tensors(result))
+        return result if goes_on else self._stopped(AUTOGRAD, result)
 
     def _sampled(self, func: Any, args: Any, kwargs: Any) -> Any:
         """`gumbel_softmax`, whose code the mode does not see: with hard=True the rounding is stopped."""
@@ -156,7 +226,7 @@ class StopMode(TorchFunctionMode):
         soft = func(**{**words, "hard": False})
         dim = words.get("dim", -1)
         rounded = torch.zeros_like(soft).scatter_(dim, soft.argmax(dim, keepdim=True), 1.0)
-        return soft + self._stopped("detach", (soft,), (rounded - soft).detach(), "torch.nn.functional")
+        return soft + self._stopped("detach", (rounded - soft).detach(), code="torch.nn.functional")
 
     def _goes_on(self, name: str, args: Any, result: Any, was_attached: bool) -> bool:
         """Whether the gradient flows through the result, or there is none to flow."""
@@ -169,12 +239,12 @@ class StopMode(TorchFunctionMode):
         numeric = [tensor for tensor in _tensors(result) if tensor.is_floating_point() or tensor.is_complex()]
         return not numeric or any(tensor.requires_grad for tensor in numeric)
 
-    def _stopped(self, name: str, args: Any, result: Any, code: str = "") -> Any:
-        line = self._line(name)
+    def _stopped(self, name: str, result: Any, place: Place | None = None, code: str = "") -> Any:
+        line, kind = self._line(name), self._kind(name)
         if line is None:
             return result
-        kind = self._kind(name)
-        key = (str(line), kind)
+        place = place or self._numbered(name)
+        key = place[:2]
         if self._is_first and key not in self.found:
             can_hold = name != "data" and not _is_in_place(name)
             self.found[key] = Candidate(line, kind, _sentence(kind, name), running_module(), can_hold=can_hold)
@@ -182,30 +252,32 @@ class StopMode(TorchFunctionMode):
         if self.holds_torch and self._is_deliberate(kind, code):
             is_held = True
             self.deliberate[key] = f"{line} {line.code}".strip()
+        elif self.holds_torch and kind == "no_grad" and self._regions[-1][1].startswith(DISTRIBUTIONS):
+            is_held = self._is_first or key in self.deliberate
         if not is_held or key not in self.found or not self.found[key].can_hold:
-            if self._holds and self._may_stop(name):
-                self._counts[key] += 1
             return result
-        if not self._is_first:
-            return self._kept(name, result)
-        self._values[(*key, self._counts[key])] = map_tensors(lambda tensor: tensor.detach().clone(), result)
-        self._counts[key] += 1
-        return result
+        if self._is_first:
+            self._values[place] = map_tensors(lambda tensor: tensor.detach().clone(), result)
+        return self._kept(place, result)
 
     @property
     def _holds(self) -> bool:
         return self.holds_torch or self.held is None or bool(self.held)
 
     def _may_stop(self, name: str) -> bool:
-        return name in ("detach", *NUMBERS) or not torch.is_grad_enabled()
+        return name in ("detach", *NUMBERS) or self._region is not None
 
-    def _kept(self, name: str, result: Any) -> Any:
-        """The value of the first call in place of a result; the result where none was kept."""
+    def _numbered(self, name: str) -> Place:
+        """The line and kind of a stop, and how often it was reached before in this call."""
         key = (str(self._line(name)), self._kind(name))
-        number = self._counts[key]
         self._counts[key] += 1
-        kept = None if self._is_first else self._values.get((*key, number))
-        return result if kept is None else _in_format_of(result, kept)
+        return (*key, self._counts[key] - 1)
+
+    def _kept(self, place: Place | None, result: Any) -> Any:
+        """The value of the first call in place of a result; the result where none was kept."""
+        kept = None if self._is_first or place is None else self._values.get(place)
+        is_held = place is not None and (self.held is None or not self.holds_torch or place[:2] in self.deliberate)
+        return _in_format_of(result, kept) if kept is not None and is_held else result
 
     def _released(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """The result with its gradient."""
@@ -226,15 +298,15 @@ class StopMode(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _is_deliberate(self, kind: str, code: str) -> bool:
-        found = code or (self._region_code if kind == "no_grad" else running_code())
+        found = code or (self._regions[-1][1] if kind == "no_grad" else running_code())
         return f"{found}.".startswith(DELIBERATE.get(kind, ("?",)))
 
     def _line(self, name: str) -> CodeLine | None:
         """The line that stops the gradient: of the `with` statement under no_grad, of the call otherwise."""
-        return self._region if self._region is not None and not torch.is_grad_enabled() else calling_line()
+        return self._region or calling_line()
 
     def _kind(self, name: str) -> str:
-        return "no_grad" if not torch.is_grad_enabled() and name not in ("detach", "data") else name
+        return "no_grad" if self._region is not None and name not in ("detach", "data") else name
 
 
 def is_valueless(name: str) -> bool:
@@ -245,6 +317,8 @@ def is_valueless(name: str) -> bool:
 def _sentence(kind: str, name: str) -> str:
     if kind == "no_grad":
         return "no gradient flows through what is computed under no_grad here"
+    if name == AUTOGRAD:
+        return "autograd.grad() without create_graph=True gives constants here"
     if name in NUMBERS:
         return f"{name}() takes a number out of the graph here, and no gradient flows through it"
     return f"no gradient flows through {'.data' if name == 'data' else f'{name}()'} here"

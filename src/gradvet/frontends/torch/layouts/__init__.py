@@ -14,10 +14,9 @@ from torch import Tensor
 from gradvet.core.spaces import Coordinates
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.layouts.mkldnn import Mkldnn
-from gradvet.frontends.torch.layouts.sparse import Copies, Sparse
-from gradvet.frontends.torch.layouts.sparse_coordinates import Pattern, SparseCoordinates
+from gradvet.frontends.torch.layouts.sparse import Copies, Pattern, Sparse, SparseCoordinates
 from gradvet.frontends.torch.layouts.sparse_storage import IN_BLOCKS, is_sparse, materialised, storage_of, unspecified
-from gradvet.frontends.torch.layouts.strided import Dense, Strided, perturbation_of
+from gradvet.frontends.torch.layouts.strided import Dense, Strided
 
 __all__ = [
     "Layout",
@@ -27,7 +26,6 @@ __all__ = [
     "layouts_of",
     "materialised",
     "numbers_of",
-    "perturbation_of",
     "storage_of",
     "unspecified",
 ]

@@ -20,6 +20,7 @@ import optree
 import torch
 
 from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch.arguments import Slot
 from gradvet.frontends.torch.inputs import differentiable_dtype
 from gradvet.frontends.torch.opdb.operators import (
     Check,
@@ -168,13 +169,6 @@ def options_of(operator: Any, variant: Variant, check: Check) -> dict[str, objec
     return options
 
 
-@dataclass(frozen=True)
-class Unknown:
-    """Stands in the arguments of a call for input number `position`."""
-
-    position: int
-
-
 def unknowns(operator: Any, variant: Variant, call: Any) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
     """Turn a call with lists and keywords into a function of the tensors that require grad, and those tensors."""
     inputs: list[torch.Tensor] = []
@@ -183,7 +177,7 @@ def unknowns(operator: Any, variant: Variant, call: Any) -> tuple[Callable[..., 
         if not (isinstance(leaf, torch.Tensor) and leaf.requires_grad):
             return leaf
         inputs.append(leaf)
-        return Unknown(len(inputs) - 1)
+        return Slot(len(inputs) - 1)
 
     # The keywords as a list: a tree of dictionaries would sort them, and so reorder the inputs.
     arguments: Any = ((call.input, *call.args), list(call.kwargs.values()))
@@ -192,7 +186,7 @@ def unknowns(operator: Any, variant: Variant, call: Any) -> tuple[Callable[..., 
 
     def function(*tensors: torch.Tensor) -> Any:
         def fill(leaf: Any) -> Any:
-            return tensors[leaf.position] if isinstance(leaf, Unknown) else leaf
+            return tensors[leaf.index] if isinstance(leaf, Slot) else leaf
 
         positional, values = optree.tree_map(fill, template, none_is_leaf=True)
         keywords = dict(zip(call.kwargs, values, strict=True))
@@ -208,15 +202,6 @@ def on_a_copy(inplace: Callable[..., Any]) -> Callable[..., Any]:
         return inplace(tensor.clone(), *arguments, **keywords)
 
     return function
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedSample:
-    """A sample, ready for `gradvet.check(function, inputs, **settings)`."""
-
-    function: Callable[..., Any]
-    inputs: tuple[torch.Tensor, ...]
-    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +225,12 @@ class Group:
         shuffled = random.Random(0).sample(list(samples), len(samples))
         return sorted(sorted(shuffled, key=lambda index: not coordinates(samples[index].inputs))[:limit])
 
-    def sample(self, index: int) -> PreparedSample | None:
-        sample = _samples_of(self).get(index)
-        if sample is None:
-            return None
-        return PreparedSample(sample.function, sample.inputs, settings(operator_named(self.operator), self.variant))
+    def sample(self, index: int) -> Sample | None:
+        return _samples_of(self).get(index)
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments of `gradvet.check` for all of its samples."""
+        return settings(operator_named(self.operator), self.variant)
 
     def marks(self) -> list[Mark]:
         """The gradient tests of PyTorch from which this operator is exempt."""

@@ -11,7 +11,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradvet.frontends.torch.private_contexts import OpenContexts
+from gradvet.frontends.torch.private_state import OpenContexts
 from tests.frontends.torch import needs_private_names
 
 pytestmark = needs_private_names

@@ -1,0 +1,60 @@
+"""Other step lengths for a comparison that is inconclusive with the usual ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gradvet.core import thresholds
+from gradvet.core.context import Context
+from gradvet.core.vectors import finite_part, norm
+
+
+def refined(context: Context) -> Context | None:
+    """Smaller step lengths: proportional to each coordinate, at most 1, by the derivative, much smaller; then None.
+
+    Needed by `inputs_over_eight_decades`, `distance_far_from_origin`, `zero_rows_normalised` and `tan_near_its_pole`.
+    """
+    lengths, xp = context.lengths, context.xp
+    own = xp.abs(context.problem.point)
+    finer = xp.where((own > 0.0) & (own < lengths), own, lengths)
+    if not bool(xp.any(finer < lengths)):
+        finer = xp.minimum(lengths, xp.ones_like(lengths))
+    if bool(xp.any(finer < lengths)):
+        return context.rescaled(replace(context.scaling, lengths=finer))
+    if not context.is_double:
+        return None
+    if not context.scaling.is_steep and (steep := by_derivative(context)) is not None:
+        return steep
+    if context.scaling.is_narrow or not context.computes_in_io_dtype:
+        return None
+    return context.rescaled(replace(context.scaling, lengths=thresholds.NARROW_FACTOR * lengths, is_narrow=True))
+
+
+def by_derivative(context: Context) -> Context | None:
+    """Step lengths over which the outputs change by no more than their size, if the derivative is right.
+
+    Below double precision those of zeros alone: other numbers have no smaller steps. None if none is smaller.
+    """
+    cotangent, xp = context.cotangents[0], context.xp
+    size = norm(cotangent.v, finite_part(context.problem.value[: cotangent.v.shape[0]]))
+    claimed = xp.abs(cotangent.vjp) * context.lengths
+    steep = (claimed > size) & ((context.problem.point == 0.0) | context.is_double)
+    if not size or not bool(xp.any(steep)):
+        return None
+    lengths = xp.where(steep, context.lengths * size / xp.clip(claimed, size), context.lengths)
+    return context.rescaled(replace(context.scaling, lengths=lengths, is_steep=True))
+
+
+def other_lengths(context: Context) -> Iterator[Context]:
+    """Step lengths of at least 1, then smaller ones, but for the smallest, at which roundoff hides faint inputs.
+
+    Needed by `tiny_input_of_a_norm`, whose effect over steps of its own size is below roundoff.
+    """
+    lengths, xp, finer = context.lengths, context.xp, refined(context)
+    wide = xp.where(lengths > 0.0, xp.clip(lengths, 1.0), lengths)
+    if bool(xp.any(wide > lengths)):
+        yield context.rescaled(replace(context.scaling, lengths=wide))
+    while finer is not None and not finer.scaling.is_narrow:
+        yield finer
+        finer = refined(finer)

@@ -1,0 +1,354 @@
+"""Private names of torch, NumPy and Python behind the state of a process: open contexts and random generators.
+
+Contexts are modes, transforms, levels of vmap and of dual numbers, and hooks of saved tensors. An interruption inside
+the `__exit__` or `__enter__` of one leaves it open or half open. There is no public way to see or to close it; where a
+private name is missing, that kind of context is left alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import random
+import struct
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from operator import methodcaller
+from typing import Any, NamedTuple
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+import torch.utils._python_dispatch as dispatch
+
+from gradvet.frontends.torch.private import PUBLIC_ONLY, _found
+
+_FUNCTION_MODES = _found(torch, "_C._len_torch_function_stack"), _found(torch, "_C._pop_torch_function_stack")
+_DISPATCH_MODES = _found(torch, "_C._len_torch_dispatch_stack"), _found(torch, "_C._pop_torch_dispatch_stack")
+_TRANSFORMS = (
+    _found(torch, "_C._functorch.get_dynamic_layer_stack_depth"),
+    _found(torch, "_C._functorch.pop_dynamic_layer_stack_and_undo_to_depth"),
+)
+_BATCH_LEVELS = _found(torch, "_C._vmapmode_increment_nesting"), _found(torch, "_C._vmapmode_decrement_nesting")
+"""The levels of the vmap by which torch runs batched backward passes; each call returns the number after it."""
+
+_SAVED_TENSORS = (
+    _found(torch, "_C._autograd._top_saved_tensors_default_hooks"),
+    _found(torch, "_C._autograd._pop_saved_tensors_default_hooks"),
+)
+_SWITCHES = tuple(
+    (read, write)
+    for read, write in (
+        (_found(torch, "_C._is_fwd_grad_enabled"), _found(torch, "_C._set_fwd_grad_enabled")),
+        *(
+            (_found(torch, f"_C._functorch.get_{name}"), _found(torch, f"_C._functorch.set_{name}"))
+            for name in ("inplace_requires_grad_allowed", "single_level_autograd_function_allowed")
+        ),
+    )
+    if read is not None and write is not None
+)
+"""Switches of forward mode and of transforms: how each is read and written."""
+
+_EXIT_LEVEL = _found(torch, "_C._exit_dual_level")
+_HAS_LEVEL = _found(forward_ad, "_current_level") is not None
+_SET_FLAG = _found(dispatch, "set_is_in_mode_without_ignore_compile_internals")
+
+_DEFAULT_DEVICE = _found(torch, "_GLOBAL_DEVICE_CONTEXT")
+_FUNCTION_BASE: Any = _found(torch.autograd.function, "_SingleLevelFunction") or torch.autograd.Function
+
+_FLAGS = tuple(
+    name
+    for name in (
+        "_is_in_torch_dispatch_mode",
+        "_is_in_non_infra_torch_dispatch_mode",
+        "_is_in_any_mode_without_ignore_compile_internals",
+    )
+    if _found(dispatch, name) is not None
+)
+"""What torch notes in Python when a mode of operators is entered."""
+
+
+def default_device() -> torch.device | None:
+    """The argument of the last `torch.set_default_device`; without private names the device in use."""
+    if _DEFAULT_DEVICE is None:
+        device = torch.get_default_device()
+        return None if device.type == "cpu" else device
+    context = getattr(_DEFAULT_DEVICE, "device_context", None)
+    return None if context is None else context.device
+
+
+def function_apply() -> tuple[Any, ...]:
+    """What was put in place of `apply` in the base class of all Functions; empty if nothing was.
+
+    The class below `Function` is used, so that an `apply` that was kept in a variable is replaced too. Without private
+    names, it is `Function` itself.
+    """
+    return tuple([value for name, value in vars(_FUNCTION_BASE).items() if name == "apply"])
+
+
+def set_function_apply(replacement: tuple[Any, ...]) -> None:
+    """Put something in place of `apply`, or nothing."""
+    if replacement:
+        (_FUNCTION_BASE.apply,) = replacement
+    elif "apply" in vars(_FUNCTION_BASE):
+        del _FUNCTION_BASE.apply
+
+
+def inherited_apply(cls: type) -> Any:
+    """The `apply` that a Function would have if nothing were put there."""
+    return super(_FUNCTION_BASE, cls).apply
+
+
+def _deferred_kernels() -> list[tuple[Any, Any]]:
+    """Python kernels that torch calls for sums and products of a dual number and a constant: decorated, and without
+    the decorator, which loads torch's compiler on the first call (a second).
+    """
+    decorate = _found(torch, "_disable_dynamo")
+    if decorate is None or not hasattr(decorated := decorate(default_device), "__code__"):
+        return []
+    found = []
+    for kernel in [_found(torch, f"_refs.{name}") for name in ("add", "sub", "mul", "true_divide")]:
+        while kernel is not None and getattr(kernel, "__code__", None) is not decorated.__code__:
+            kernel = getattr(kernel, "__wrapped__", None)
+        inner = None if kernel is None else inspect.getclosurevars(kernel).nonlocals.get("fn")
+        if inspect.isfunction(inner):
+            found.append((kernel, inner))
+    return found
+
+
+_KERNELS = _deferred_kernels()
+_CALLED = "__dynamo_disable"
+"""The attribute of a kernel in which its decorator keeps what it calls."""
+
+
+def kernels_are_direct() -> bool:
+    """Whether the kernels of forward mode are called without loading torch's compiler."""
+    return any(isinstance(vars(kernel).get(_CALLED), _Direct) for _, kernel in _KERNELS)
+
+
+def set_kernels_direct(direct: bool) -> None:
+    """Call the kernels of forward mode without loading torch's compiler, or as torch does."""
+    for decorated, kernel in _KERNELS:
+        present = vars(kernel).get(_CALLED)
+        if direct and present is None and "torch._dynamo" not in sys.modules:
+            setattr(kernel, _CALLED, _Direct(decorated, kernel))
+        elif not direct and isinstance(present, _Direct):
+            delattr(kernel, _CALLED)
+
+
+class _Direct:
+    """A kernel that is called as it is while torch's compiler is not loaded, and as torch does it from then on."""
+
+    def __init__(self, decorated: Any, kernel: Any) -> None:
+        self._decorated, self._kernel = decorated, kernel
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:
+            return self._kernel(*args, **kwargs)
+        set_kernels_direct(False)
+        return self._decorated(*args, **kwargs)
+
+
+class OpenContexts(NamedTuple):
+    """What was open when this was made."""
+
+    function_modes: int
+    dispatch_modes: int
+    flags: tuple[bool, ...]
+    transforms: int
+    batch_levels: int
+    level: int | None
+    nesting: int
+    switches: tuple[bool, ...]
+    hooks: Any
+
+    @classmethod
+    def now(cls) -> OpenContexts:
+        hooks = _SAVED_TENSORS[0]
+        return cls(
+            _depth(_FUNCTION_MODES),
+            _depth(_DISPATCH_MODES),
+            tuple([getattr(dispatch, name) for name in _FLAGS]),
+            _depth(_TRANSFORMS),
+            _batch_levels(),
+            forward_ad._current_level if _HAS_LEVEL else None,
+            getattr(_transforms(), "JVP_NESTING", 0),
+            tuple([read() for read, _ in _SWITCHES]),
+            None if hooks is None else hooks(True),
+        )
+
+    def close_others(self, *, interrupted: bool) -> None:
+        """Close what was opened since; after an interruption torch's own record of levels may be wrong."""
+        now = OpenContexts.now()
+        if now == self and not interrupted:
+            return
+        while _FUNCTION_MODES[1] is not None and _depth(_FUNCTION_MODES) > self.function_modes:
+            _FUNCTION_MODES[1]()
+        while _DISPATCH_MODES[1] is not None and _depth(_DISPATCH_MODES) > self.dispatch_modes:
+            _DISPATCH_MODES[1](None)
+        for name, flag in zip(_FLAGS, self.flags, strict=True):
+            setattr(dispatch, name, flag)
+        if _SET_FLAG is not None and self.flags:
+            _SET_FLAG(self.flags[-1])
+        if now.transforms > self.transforms:
+            _TRANSFORMS[1](self.transforms)
+        for _ in range(_batch_levels() - self.batch_levels):
+            _BATCH_LEVELS[1]()
+        top, pop = _SAVED_TENSORS
+        while pop is not None and top(True) not in (None, self.hooks):
+            pop()
+        if self.level is not None and now.level is not None and _EXIT_LEVEL is not None:
+            for level in range(max(now.level, self.level + 1), self.level, -1):
+                with suppress(RuntimeError):  # it is closed already
+                    _EXIT_LEVEL(level=level)
+            forward_ad._current_level = self.level
+        if hasattr(_transforms(), "JVP_NESTING"):
+            _transforms().JVP_NESTING = self.nesting
+        for (_, write), value in zip(_SWITCHES, self.switches, strict=True):
+            write(value)
+
+
+def _transforms() -> Any:
+    """The module in which torch counts nested jvps, if it is loaded."""
+    return None if PUBLIC_ONLY else sys.modules.get("torch._functorch.eager_transforms")
+
+
+def _batch_levels() -> int:
+    """The number of open levels of batched backward passes.
+
+    It can only be read by opening and closing one. Both happen in one call of C, so that no interruption comes between.
+    """
+    if _BATCH_LEVELS[0] is None or _BATCH_LEVELS[1] is None:
+        return 0
+    opened, _ = map(methodcaller("__call__"), _BATCH_LEVELS)
+    return int(opened) - 1
+
+
+def _depth(stack: tuple[Any, Any]) -> int:
+    return 0 if stack[0] is None else int(stack[0]())
+
+
+_PYTHON_TWISTER = struct.Struct("=i624I")
+"""CPython's Mersenne twister behind the head of the object: position, then 624 words."""
+
+_NUMPY_TWISTER = struct.Struct("=624Ii")
+"""NumPy's: 624 words, then the position."""
+
+_NUMPY_GAUSS = struct.Struct("=i4xd")
+"""Whether a second normal number is kept, and that number."""
+
+
+class _View:
+    """The bytes at the address of a generator's state; the address is found anew for another generator."""
+
+    def __init__(self, locate: Callable[[Any], tuple[int, int]]) -> None:
+        self._locate = locate
+        self._generator: Any = None
+        self._memory: Any = None
+
+    def read(self, generator: Any) -> bytes:
+        if generator is not self._generator:
+            address, size = self._locate(generator)
+            self._generator, self._memory = generator, (ctypes.c_char * size).from_address(address)
+        state: bytes = self._memory.raw
+        return state
+
+
+def _locate_python(generator: Any) -> tuple[int, int]:
+    return id(generator) + object.__basicsize__, _PYTHON_TWISTER.size
+
+
+def _locate_numpy(generator: Any) -> tuple[int, int]:
+    return int(generator.ctypes.state_address), _NUMPY_TWISTER.size
+
+
+def _locate_gauss(source: Any) -> tuple[int, int]:
+    """Search an example whose number is known for the place of that number; size 0 if it is not found."""
+    example = type(source)(1)
+    example.standard_normal()
+    expected = _NUMPY_GAUSS.pack(*example.get_state()[3:])
+    place = ctypes.string_at(id(example), type(example).__basicsize__).find(expected)
+    return (id(source) + place, _NUMPY_GAUSS.size) if place >= 0 else (id(source), 0)
+
+
+_PYTHON_VIEW, _NUMPY_VIEW, _GAUSS_VIEW = _View(_locate_python), _View(_locate_numpy), _View(_locate_gauss)
+
+
+def _decode_python(memory: bytes) -> tuple[int, ...]:
+    position, *words = _PYTHON_TWISTER.unpack(memory)
+    return (*words, position)
+
+
+def _can_read_python() -> bool:
+    """Whether this Python keeps the state where it is expected, shown by an example."""
+    if PUBLIC_ONLY or sys.implementation.name != "cpython" or not hasattr(random, "_inst"):
+        return False
+    example = random.Random(1)
+    example.random()
+    return bool(_decode_python(ctypes.string_at(*_locate_python(example))) == example.getstate()[1])
+
+
+READS_PYTHON = _can_read_python()
+READS_NUMPY = not PUBLIC_ONLY
+
+
+def python_state() -> tuple[Any, ...]:
+    """The state of Python's global generator, to be compared with `==` and passed to `set_python_state`."""
+    if not READS_PYTHON:
+        return random.getstate()
+    generator: Any = random._inst
+    return _PYTHON_VIEW.read(generator), generator.gauss_next
+
+
+def set_python_state(state: tuple[Any, ...]) -> None:
+    if isinstance(state[0], bytes):
+        state = (random.Random.VERSION, _decode_python(state[0]), state[1])
+    random.setstate(state)
+
+
+def numpy_state() -> Any:
+    """The state of NumPy's global generator in the same way; None if NumPy is not loaded."""
+    source: Any = getattr(sys.modules.get("numpy"), "random", None)
+    if source is None:
+        return None
+    current = getattr(source, "get_bit_generator", None)
+    if READS_NUMPY and current is not None and type(current()).__name__ == "MT19937":
+        gauss = _GAUSS_VIEW.read(source.mtrand._rand)
+        if gauss:
+            return _NUMPY_VIEW.read(current()), gauss
+    return _Comparable(source.get_state(legacy=False))
+
+
+def set_numpy_state(state: Any) -> None:
+    """Restore a state, unless a generator of another kind has taken the place of the one it belongs to."""
+    numpy: Any = sys.modules["numpy"]
+    official = state.value if isinstance(state, _Comparable) else _decode_numpy(*state)
+    if numpy.random.get_state(legacy=False)["bit_generator"] == official["bit_generator"]:
+        numpy.random.set_state(official)
+
+
+def _decode_numpy(memory: bytes, gauss: bytes) -> dict[str, Any]:
+    *words, position = _NUMPY_TWISTER.unpack(memory)
+    has_gauss, number = _NUMPY_GAUSS.unpack(gauss)
+    twister = {"key": words, "pos": position}
+    return {"bit_generator": "MT19937", "state": twister, "has_gauss": has_gauss, "gauss": number}
+
+
+class _Comparable:
+    """A public state of NumPy, compared by its text because it holds arrays."""
+
+    def __init__(self, state: Any) -> None:
+        self.value = dict(state)
+        self._text = _text(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Comparable) and other._text == self._text
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _text(value: Any) -> str:
+    """A state as text with all its numbers; `repr` of an array leaves out the middle."""
+    if isinstance(value, dict):
+        return str({key: _text(item) for key, item in value.items()})
+    return str(value.tolist()) if hasattr(value, "tolist") else repr(value)

@@ -1,0 +1,200 @@
+"""Functions in low precision whose values hide what happens inside: cancelled terms, zero rows, faint inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import gradvet
+from gradvet import Verdict
+from tests.functions import with_gradients_changed
+from tests.gallery.inputs import leaf, normal
+
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+
+Change = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Another gradient, from the right one, the input and the cotangent."""
+
+
+def kernel(function: Callable[[Tensor], Tensor], dtype: torch.dtype, change: Change | None = None) -> Any:
+    """The function as one operation that accepts this dtype alone."""
+
+    class Kernel(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            if x.dtype != dtype:
+                raise TypeError(f"only {dtype} is supported")
+            ctx.save_for_backward(x)
+            return function(x)
+
+        @staticmethod
+        def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            with torch.enable_grad():
+                (gradient,) = torch.autograd.grad(function(x), x, cotangents[0])
+            return gradient if change is None else change(gradient, x, cotangents[0])
+
+    return Kernel.apply
+
+
+def verdict(function: Callable[..., Any], *inputs: Tensor, seed: int = 1) -> Verdict:
+    return gradvet.check(function, inputs, seed=seed, points=None).verdict
+
+
+def padded(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """The second half of the rows is zero."""
+    x = normal((rows, columns))[0].detach()
+    x[rows // 2 :] = 0.0
+    return leaf(x, dtype)
+
+
+def square_root_minus_one(x: Tensor) -> Tensor:
+    return torch.sqrt(1 + x) - 1
+
+
+def small(dtype: torch.dtype) -> Tensor:
+    return leaf(1e-2 * normal((40,))[0].detach(), dtype)
+
+
+def confident_losses(x: Tensor) -> Tensor:
+    return F.cross_entropy(x, torch.arange(8) % 4, reduction="none")
+
+
+def confident(dtype: torch.dtype, margin: float = 14.0) -> Tensor:
+    return leaf(margin * F.one_hot(torch.arange(8) % 4, 4) + normal((8, 4))[0].detach(), dtype)
+
+
+def normalised(x: Tensor) -> Tensor:
+    return F.normalize(x, dim=-1)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_reference_is_found_although_few_digits_of_the_values_are_left(dtype: torch.dtype) -> None:
+    report = gradvet.check(square_root_minus_one, (small(dtype),), seed=1, points=None)
+    assert report.verdict is Verdict.PASS
+    assert "float64" in {row.precision for row in report.ledger}
+
+
+def test_factor_fails_although_few_digits_of_the_values_are_left() -> None:
+    function = with_gradients_changed(square_root_minus_one, lambda gradients, _: [0.8 * gradients[0]])
+    assert verdict(function, small(BF16)) is Verdict.FAIL
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
+def test_confident_losses_do_not_fail(dtype: torch.dtype) -> None:
+    assert verdict(confident_losses, confident(dtype)) is not Verdict.FAIL
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
+def test_wrong_gradient_of_confident_losses_fails(dtype: torch.dtype) -> None:
+    function = with_gradients_changed(confident_losses, lambda gradients, _: [0.5 * gradients[0]])
+    assert verdict(function, confident(dtype)) is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "dtypes"),
+    [
+        (confident_losses, confident, (F32, BF16)),
+        (lambda x: confident_losses(x).mean(), lambda dtype: confident(dtype, 40.0), (F32, BF16)),
+        (square_root_minus_one, small, (F32, BF16, F16)),
+        (lambda x: 1 - torch.cos(10 * x), small, (F32, BF16, F16)),
+        (lambda x: torch.exp(x) - 1, small, (F32, BF16, F16)),
+        (normalised, lambda dtype: padded(8, 5, dtype), (F32, BF16)),
+        (lambda x: x / (x.abs().sum(-1, keepdim=True) + 1e-3), lambda dtype: padded(8, 5, dtype), (F32, BF16)),
+    ],
+    ids=[
+        "confident losses",
+        "very confident loss",
+        "square root minus one",
+        "one minus cosine",
+        "exponential minus one",
+        "zero rows normalised",
+        "zero rows",
+    ],
+)
+def test_right_kernel_of_one_dtype_does_not_fail(
+    function: Callable[[Tensor], Tensor], inputs: Callable[[torch.dtype], Tensor], dtypes: tuple[torch.dtype, ...]
+) -> None:
+    for dtype in dtypes:
+        assert verdict(kernel(function, dtype), inputs(dtype)) is not Verdict.FAIL
+        assert verdict(kernel(function, dtype), inputs(dtype), seed=3) is not Verdict.FAIL
+
+
+def test_constant_loss_of_a_kernel_passes() -> None:
+    assert verdict(kernel(lambda x: confident_losses(x).mean(), F32), confident(F32, 40.0)) is Verdict.PASS
+
+
+def test_gradient_at_padding_beyond_both_slopes_does_not_pass() -> None:
+    change: Change = lambda gradient, x, v: torch.where(x == 0, 3 * v, gradient)  # noqa: E731
+    x = padded(6, 8, BF16)
+    assert verdict(kernel(torch.relu, BF16), x) is Verdict.PASS
+    assert verdict(kernel(torch.relu, BF16, change), x) is not Verdict.PASS
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_zero_rows_pass_where_double_precision_shows_their_slope(dtype: torch.dtype) -> None:
+    assert verdict(normalised, padded(8, 5, dtype)) is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("function", "size"),
+    [(normalised, 1e3), (lambda x: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5), 0.0)],
+    ids=["forward mode", "reverse mode"],
+)
+def test_rules_of_the_framework_that_overflow_do_not_fail(function: Callable[[Tensor], Tensor], size: float) -> None:
+    report = gradvet.check(function, (leaf(size * normal((6, 10))[0].detach(), F16),), seed=1, points=None)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert any("overflows" in finding.headline for finding in report.findings)
+
+
+def test_gradient_that_consists_of_the_roundoff_of_each_operator_does_not_fail() -> None:
+    def function(x: Tensor) -> Tensor:
+        level = torch.logsumexp(F.mish(x), -1)
+        return F.layer_norm(level - level.roll(1, -1), (5,))
+
+    assert verdict(function, leaf(1e-6 * normal((5, 8))[0].detach(), BF16)) is not Verdict.FAIL
+
+
+def test_long_sums_pass_in_bfloat16() -> None:
+    assert verdict(lambda x: torch.tanh(x.cumsum(0)), leaf(normal((500,))[0].detach(), BF16)) is Verdict.PASS
+
+
+def test_gradient_that_is_even_in_the_cotangent_fails_beside_a_large_input() -> None:
+    class Positive(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
+            return cotangents[0].abs()
+
+    x, y = leaf(1e4 * normal((16, 8))[0].detach(), BF16), leaf(torch.tensor(0.97), BF16)
+    assert verdict(lambda x, y: (x - y).square().mean(), x, y) is Verdict.PASS
+    report = gradvet.check(lambda x, y: (x - Positive.apply(y)).square().mean(), (x, y), seed=1, points=None)
+    assert "linearity" in {finding.check for finding in report.failures}
+
+
+def test_doubled_gradient_of_a_faint_scalar_fails_in_bfloat16() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return F.logsigmoid(torch.atan(y / (1 + x * x)))
+
+    doubled = with_gradients_changed(function, lambda gradients, _: [2 * g for g in gradients])
+    x, y = leaf(torch.tensor(-9216.0), BF16), leaf(torch.tensor(2.0), BF16)
+    assert verdict(function, x, y) is Verdict.PASS
+    assert verdict(doubled, x, y) is Verdict.FAIL
+
+
+def test_ties_of_sums_broken_by_the_layout_pass() -> None:
+    """Rows of the same integers in other orders: how their sums are rounded depends on the layout in memory."""
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.tensor([-1.0, 1.0, -2.0, 2.0, 3.0])
+    x = leaf(torch.stack([rows[torch.randperm(5, generator=generator)] for _ in range(50)]), F32)
+    weights = torch.linspace(-1, 1, 50) ** 3
+    report = gradvet.check(lambda x: torch.logsumexp(x, -1).sort().values * weights.to(x), (x,), seed=1, points=None)
+    assert "layouts" not in {finding.check for finding in report.failures}

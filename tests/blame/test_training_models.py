@@ -1,0 +1,341 @@
+"""Models as they are trained: sampling, quantisation, adapters, penalties. Right ones pass, wrong ones are named.
+
+Tests `frontends/torch/blame/stops.py`, `frontends/torch/blame/straight_through.py` and `frontends/torch/branches.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Normal
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import gradvet
+from gradvet import Verdict
+from tests.frontends.torch import needs_private_names
+from tests.functions import with_vjp
+
+CONSTANT = {"stops": "constant"}
+
+
+class Policy(nn.Module):
+    """A policy gradient: the score of actions that were sampled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.log_scale = nn.Linear(5, 2), nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        actions = Normal(self.mean(x), self.log_scale.exp())
+        return -(actions.log_prob(actions.sample()).sum(-1) * x.sum(-1)).mean()
+
+
+class ActorCritic(Policy):
+    """The same with an advantage that is detached on purpose."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        actions = Normal(self.mean(x), self.log_scale.exp())
+        advantage = (x.sum(-1) - self.mean(x)[:, 0]).detach()
+        return -(actions.log_prob(actions.sample()).sum(-1) * advantage).mean()
+
+
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward((x / scale).abs() <= 8)
+        return torch.round(x / scale).clamp(-8, 8) * scale
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g * ctx.saved_tensors[0], None
+
+
+class Quantised(nn.Module):
+    """Weights through a straight-through estimator of their rounding."""
+
+    def __init__(self, activation: Any = torch.tanh) -> None:
+        super().__init__()
+        self.layer, self.head, self.activation = nn.Linear(4, 6), nn.Linear(6, 2), activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = Rounded.apply(self.layer.weight, 0.07)  # type: ignore[no-untyped-call]
+        out: Tensor = self.head(self.activation(functional.linear(x, weight, self.layer.bias)))
+        return out
+
+
+class FakeQuantised(Quantised):
+    """The same by torch's own operator."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = torch.fake_quantize_per_tensor_affine(self.layer.weight, 0.05, 0, -128, 127)
+        out: Tensor = self.head(torch.tanh(functional.linear(x, weight, self.layer.bias)))
+        return out
+
+
+class Adapter(nn.Module):
+    """A frozen layer with a low-rank addition, whose dropout mask is drawn in the order of the input's memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.dropout = nn.Linear(4, 3).requires_grad_(False), nn.Dropout(0.5)
+        self.down, self.up = nn.Linear(4, 2, bias=False), nn.Parameter(torch.zeros(3, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.base(x) + self.down(self.dropout(x)) @ self.up.t()
+        return out
+
+
+class Recomputed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lift, self.block, self.head = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(checkpoint(self.block, self.lift(x), use_reentrant=True))
+        return out
+
+
+class Decay(nn.Module):
+    """Tokens alone as inputs, and exponentials of a parameter, which overflow at a thousand times its size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.rate = nn.Embedding(6, 3), nn.Parameter(torch.tensor([0.0, 0.7, 1.1]))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids)
+        return custom_tanh(x * torch.exp(-x.square() * self.rate.exp()))
+
+
+custom_tanh = with_vjp(torch.tanh, lambda v, x: v * (1 - torch.tanh(x) ** 2))
+
+
+RIGHT: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "policy gradient": (Policy, lambda: torch.randn(6, 5), {}),
+    "actor and critic": (ActorCritic, lambda: torch.randn(6, 5), CONSTANT),
+    "straight-through estimator": (Quantised, lambda: torch.randn(5, 4), CONSTANT),
+    "fake quantisation": (FakeQuantised, lambda: torch.randn(5, 4), {}),
+    "adapter": (Adapter, lambda: torch.randn(4, 4), {}),
+    "reentrant checkpoint": (Recomputed, lambda: torch.randn(5, 3), {}),
+    "tokens": (Decay, lambda: torch.tensor([1, 3, 4]), {}),
+}
+
+
+@needs_private_names
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_model_passes(name: str) -> None:
+    make, inputs, settings = RIGHT[name]
+    torch.manual_seed(0)
+    report = gradvet.check(make(), inputs(), seed=1, **settings)
+    assert report.verdict is Verdict.PASS, f"{report}"
+
+
+def test_sample_of_a_policy_is_named_as_a_constant() -> None:
+    torch.manual_seed(0)
+    report = gradvet.check(Policy(), torch.randn(6, 5), seed=1)
+    assert any("actions.sample()" in note for note in report.notes)
+
+
+def test_function_beside_a_straight_through_estimator_is_blamed() -> None:
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return torch.tanh(x)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g * (1 - ctx.saved_tensors[0])
+
+    torch.manual_seed(0)
+    report = gradvet.check(Quantised(Wrong.apply), torch.randn(5, 4), seed=1, **CONSTANT)
+    assert "autograd.Function Wrong" in report.failures[0].headline
+
+
+def test_wrong_module_beside_a_straight_through_estimator_is_blamed() -> None:
+    """The derivative of the estimator is taken as given; what is around it is compared."""
+
+    class Hooked(Quantised):
+        def forward(self, x: Tensor) -> Tensor:
+            y = super().forward(x)
+            y.register_hook(lambda g: 2 * g)
+            return y
+
+    torch.manual_seed(0)
+    report = gradvet.blame(Hooked(), torch.randn(5, 4), seed=1, **CONSTANT)
+    assert [culprit.what for culprit in report.culprits] == ["register_hook"], f"{report}"
+
+
+class Soft(torch.autograd.Function):
+    """Its second derivative is lost."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return functional.softplus(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * torch.sigmoid(ctx.saved_tensors[0].detach())
+
+
+class Penalty(nn.Module):
+    """A critic with a penalty on its gradient."""
+
+    def __init__(self, activation: Any = functional.softplus, **settings: Any) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(3, 5), nn.Linear(5, 1)
+        self.activation, self.settings = activation, settings
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        y = self.outer(self.activation(self.inner(x)))
+        (g,) = torch.autograd.grad(y.sum(), x, **self.settings)
+        return y.mean() + (g.norm(dim=1) - 1).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("model", "what", "line"),
+    [
+        (lambda: Penalty(Soft.apply, create_graph=True), "autograd.Function Soft", "def backward(ctx: Any, g: Tensor)"),
+        (lambda: Penalty(retain_graph=True), "autograd.grad", "torch.autograd.grad(y.sum()"),
+    ],
+)
+def test_wrong_gradient_penalty_is_named(model: Any, what: str, line: str) -> None:
+    torch.manual_seed(0)
+    (culprit,) = gradvet.blame(model(), torch.randn(4, 3), seed=1).culprits
+    assert culprit.place is not None
+    assert (culprit.what, Path(culprit.place.file).name) == (what, Path(__file__).name)
+    assert line in culprit.place.code
+
+
+def test_right_gradient_penalty_passes() -> None:
+    torch.manual_seed(0)
+    report = gradvet.blame(Penalty(create_graph=True), torch.randn(4, 3), seed=1)
+    assert report.verdict is Verdict.PASS, f"{report}"
+
+
+def test_unregistered_parameter_is_named_whatever_self_is_called() -> None:
+    class Loose(nn.Module):
+        def __init__(this) -> None:  # noqa: N805
+            super().__init__()
+            this.layer = nn.Linear(3, 2)
+            this.scales = [nn.Parameter(torch.ones(2))]
+
+        def forward(this, x: Tensor) -> Tensor:  # noqa: N805
+            out: Tensor = this.layer(x) * this.scales[0]
+            return out
+
+    (warning,) = gradvet.blame(Loose(), torch.randn(4, 3), seed=1).warnings
+    assert warning.place is not None
+    assert "this.scales = " in warning.place.code
+
+
+class Normalised(nn.Module):
+    """Scales itself by its first batch, as the layers of normalizing flows do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+        self.register_buffer("is_ready", torch.tensor(False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.is_ready:
+            with torch.no_grad():
+                self.scale.copy_(1.0 / x.std(0))
+                self.is_ready.fill_(True)
+        return x * self.scale
+
+
+def test_model_that_overwrites_its_parameters_is_not_decided_until_it_is_initialised() -> None:
+    torch.manual_seed(0)
+    model, x = Normalised(), torch.randn(5, 3)
+    report = gradvet.check(model, x, seed=1)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "overwrites scale" in str(report)
+    model(x)
+    assert gradvet.check(model, x, seed=1).verdict is Verdict.PASS
+
+
+def test_lost_gradient_of_equal_small_weights_fails() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.scale = nn.Linear(4, 4), nn.Parameter(torch.full((4,), 1e-6))
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = x + nn.Parameter(self.scale) * torch.tanh(self.inner(x))
+            return out
+
+    torch.manual_seed(0)
+    report = gradvet.check(Scaled(), torch.randn(3, 4), seed=1, blame=False)
+    assert {entry.input.name for entry in report.failures[0].mismatches} == {"scale"}
+
+
+class Twins(nn.Module):
+    """The smaller of two critics: the other one has no effect at the point, and gets one within a wide step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(3, 1), nn.Linear(3, 1)
+        with torch.no_grad():
+            self.other.weight.copy_(self.one.weight)
+            self.other.bias.copy_(self.one.bias + 0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.amin(torch.stack([self.one(x), self.other(x)]), 0).mean()
+
+
+def test_input_that_no_minimum_selects_passes() -> None:
+    torch.manual_seed(0)
+    report = gradvet.check(Twins().double(), torch.rand(4, 3, dtype=torch.float64), seed=1, points=None)
+    assert report.verdict is Verdict.PASS, f"{report}"
+
+
+class Cosine(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(4, 8), nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (2 - 2 * functional.cosine_similarity(self.norm(self.layer(x)), x.repeat(1, 2))).mean()
+
+
+@pytest.mark.parametrize("seed", [2, 5, 13])
+def test_bias_without_any_effect_passes(seed: int) -> None:
+    torch.manual_seed(seed)
+    model, x = Cosine().double(), torch.randn(8, 4).double()
+    report = gradvet.check(model, x, seed=seed, points=None, checks=("reverse",))
+    assert report.verdict is Verdict.PASS, f"{report}"
+
+
+@needs_private_names
+def test_network_with_many_kinks_takes_few_evaluations() -> None:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(4) for layer in (nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU())]
+    model = nn.Sequential(nn.Conv2d(3, 6, 1), *layers, nn.MaxPool2d(2), nn.Conv2d(6, 2, 1))
+    report = gradvet.check(model, torch.randn(2, 3, 32, 32), seed=1, points=None)
+    assert report.verdict is Verdict.PASS, f"{report}"
+    assert report.cost.forwards < 300
+    assert any("across a kink" in note for note in report.notes)
+
+
+@needs_private_names
+def test_wrong_weight_in_a_network_with_many_kinks_fails() -> None:
+    class Halved(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            weight = 0.5 * self.weight + 0.5 * self.weight.detach()
+            return functional.conv2d(x, weight, self.bias, padding=1)
+
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        Halved(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 2, 1)
+    )
+    report = gradvet.check(model, torch.randn(2, 3, 16, 16), seed=1, points=None, blame=False)
+    assert {entry.input.name for entry in report.failures[0].mismatches} == {"0.weight"}

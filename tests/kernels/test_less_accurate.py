@@ -1,0 +1,141 @@
+"""Kernels that lose digits by design, and formulas that are slightly wrong everywhere, against a reference.
+
+Tests `checks/reference_passes.py`, `core/float_format.py` and `frontends/torch/tf32.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gradvet
+from gradvet.checks.reference import STEADY, TF32_NOTE
+from gradvet.core.results import Report, Verdict
+from gradvet.frontends.torch import reference as reference_module
+from tests.kernels import emulated
+from tests.kernels.emulated import Gradients, Spoil, unspoiled
+from tests.kernels.faults import FAULTS, RIGHT
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def attention_report(spoil: Spoil = unspoiled, seed: int = 0, **options: Any) -> Report:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = tuple(torch.randn(2, 12, 8, generator=generator) for _ in range(3))
+    return gradvet.check(emulated.tf32_attention(spoil), inputs, seed=seed, reference=attention, **options)
+
+
+@pytest.fixture
+def multiplies_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference_module, "TF32_DEVICES", ("cpu",))
+
+
+@pytest.mark.usefixtures("multiplies_in_tf32")
+@pytest.mark.parametrize("seed", range(3))
+def test_kernel_with_products_in_tf32_is_compared_with_plain_torch_in_tf32(seed: int) -> None:
+    report = attention_report(seed=seed)
+    assert report.verdict is Verdict.PASS, report
+    assert TF32_NOTE in report.notes
+
+
+def test_tf32_is_no_excuse_on_a_device_that_does_not_have_it() -> None:
+    report = attention_report(checks=("reference", "reverse"))
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert TF32_NOTE not in report.notes
+
+
+@pytest.mark.usefixtures("multiplies_in_tf32")
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != RIGHT])
+@pytest.mark.parametrize("slot", range(3))
+def test_wrong_kernel_with_products_in_tf32_fails(fault: str, slot: int) -> None:
+    def spoil(gradients: Gradients) -> Gradients:
+        gradient = gradients[slot]
+        assert gradient is not None
+        FAULTS[fault](gradient)
+        return gradients
+
+    failures = attention_report(spoil).failures
+    assert [finding.facts["tensor"] for finding in failures] == [f"grad of input {slot}"]
+
+
+@pytest.mark.usefixtures("multiplies_in_tf32")
+def test_kernel_in_full_precision_is_not_said_to_round_to_tf32() -> None:
+    inputs = torch.randn(6, 10, generator=torch.Generator().manual_seed(0)), torch.rand(10) + 0.5
+    report = gradvet.check(
+        emulated.rms_norm(), inputs, seed=0, reference=lambda x, w: torch.nn.functional.rms_norm(x, (10,), w, 1e-6)
+    )
+    assert report.verdict is Verdict.PASS
+    assert TF32_NOTE not in report.notes
+
+
+def penalty_report(dtype: torch.dtype, seed: int, *, forgets_penalty: bool) -> Report:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(12, 40, generator=generator).to(dtype)
+    kernel = emulated.loss_with_penalty(forgets_penalty=forgets_penalty)
+    target = torch.arange(12) * 7 % 40
+    return gradvet.check(kernel, (logits, target), seed=seed, reference=emulated.eager_loss_with_penalty)
+
+
+@pytest.mark.parametrize("dtype", emulated.TYPES, ids=str)
+@pytest.mark.parametrize("seed", range(2))
+def test_formula_that_is_slightly_wrong_everywhere_is_not_taken_for_rounding(dtype: torch.dtype, seed: int) -> None:
+    assert penalty_report(dtype, seed, forgets_penalty=False).verdict is Verdict.PASS
+    report = penalty_report(dtype, seed, forgets_penalty=True)
+    assert [finding.check for finding in report.failures] == ["reference"]
+    if dtype is not torch.float32:
+        assert STEADY in report.failures[0].headline
+
+
+def eager_entropy(logits: Tensor) -> Tensor:
+    """Not finite in float16, where small probabilities are zero and their logarithms are infinite."""
+    p = torch.softmax(logits, -1)
+    return (p * torch.log(p)).sum(-1)
+
+
+def entropy_report(factor: float) -> Report:
+    def forward(ctx: Any, logits: Tensor) -> Tensor:
+        ctx.save_for_backward(logits)
+        return eager_entropy(logits.float()).to(logits.dtype)
+
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (logits,) = ctx.saved_tensors
+        p = torch.softmax(logits.float(), -1)
+        slope = p * (torch.log(p) - (p * torch.log(p)).sum(-1, keepdim=True))
+        return (factor * slope * g.float()[:, None]).to(logits.dtype)
+
+    logits = (8.0 * torch.randn(6, 20, generator=torch.Generator().manual_seed(1))).half()
+    assert not eager_entropy(logits).isfinite().all()
+    return gradvet.check(emulated.opaque_function(forward, backward), logits, seed=0, reference=eager_entropy)
+
+
+def test_reference_that_is_not_finite_in_half_precision_has_the_errors_of_float32() -> None:
+    assert entropy_report(1.0).verdict is Verdict.PASS
+    assert [finding.check for finding in entropy_report(1.03).failures] == ["reference"]
+
+
+def sum_report(spoil: Spoil, dtype: torch.dtype, seed: int) -> Report:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(40, 32, generator=generator).to(dtype), torch.randn(32, generator=generator).to(dtype)
+    kernel = emulated.sum_of_rows(spoil)
+    return gradvet.check(kernel, inputs, seed=seed, reference=torch.add, checks=("reference", "reverse"))
+
+
+@pytest.mark.parametrize("seed", [7, 10, 21])
+def test_sum_in_low_precision_is_not_doubted_for_one_entry(seed: int) -> None:
+    """With other seeds no entry is off by as much."""
+    assert sum_report(unspoiled, torch.bfloat16, seed).verdict is Verdict.PASS
+
+
+def test_sum_in_low_precision_with_one_wrong_entry_fails() -> None:
+    def spoil(gradients: Gradients) -> Gradients:
+        assert gradients[1] is not None
+        gradients[1][7] *= 1.1
+        return gradients
+
+    report = sum_report(spoil, torch.bfloat16, 0)
+    assert [finding.facts.get("tensor") for finding in report.failures] == ["grad of input 1"]
