@@ -48,6 +48,25 @@ def test_right_kernel_passes_all_checks_in_every_precision(kernel: Kernel) -> No
     assert all("as accurate as plain torch" in one.headline for one in about(report, Verdict.PASS))
 
 
+def test_wrong_formula_is_not_called_a_common_factor() -> None:
+    class Swish(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return F.silu(x)
+
+        @staticmethod
+        def backward(ctx: Any, *g: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return g[0] * x.sigmoid() * (1 + x * x.sigmoid())
+
+    x = torch.randn(64, 50, generator=torch.Generator().manual_seed(0))
+    report = gradvet.check(Swish.apply, x, reference=F.silu, dtypes=DTYPES, seed=0, checks=COMPARISON)
+    failures = about(report, Verdict.FAIL)
+    assert len(failures) == len(DTYPES)
+    assert all("is wrong in" in one.headline and "factor" not in one.advice for one in failures)
+
+
 @pytest.mark.parametrize("kernel", OVERWRITING, ids=lambda kernel: kernel.name)
 def test_kernel_that_overwrites_what_it_is_given_is_compared_on_copies(kernel: Kernel) -> None:
     assert compared(kernel).verdict is Verdict.PASS

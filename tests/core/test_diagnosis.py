@@ -238,6 +238,11 @@ def test_one_output_or_one_input() -> None:
     assert "Only one" not in of(WIDE[:1], changed(WIDE[:1], *((0, column) for column in range(5))))
 
 
+def test_larger_part_is_no_tail() -> None:
+    diagonal = torch.diag(torch.tensor([0.4, 0.9, -0.1], dtype=torch.float64))
+    assert "tail" not in of(diagonal, changed(diagonal, (1, 1), (2, 2)))
+
+
 def test_tail_and_start() -> None:
     J = numbers((6, 7), 5)
     assert "Only the last 2 input elements" in of(J, changed(J, (0, 5), (3, 6), (5, 5)))

@@ -322,9 +322,11 @@ def _place(case: _Case) -> str:
             )
     for side, affected in sides.items():
         number = int(xp.count_nonzero(affected))
-        if number < len(affected) and bool(xp.all(affected[len(affected) - number :])):
+        if 2 * number > len(affected):
+            continue  # a tail is the smaller part
+        if bool(xp.all(affected[len(affected) - number :])):
             return f"Only the last {number} {side} elements are affected: look for a tail that is handled apart."
-        if number < len(affected) and bool(xp.all(affected[:number])):
+        if bool(xp.all(affected[:number])):
             return f"Only the first {number} {side} elements are affected: look for a start that is handled apart."
     ratios = [ratio + 0.0 for ratio in _ratios(case)]
     few = _few(ratios, case.alike)

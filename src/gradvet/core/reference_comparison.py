@@ -111,9 +111,12 @@ def judge(samples: Samples, form: Format, accuracy: float = 0.0) -> Judgement:
     scale, spread, least = _common_factor(error, truth, level)
     smallest = (thresholds.NOISE_FLOOR if form.is_coarse else thresholds.PRECISION_SCALE_EPS) * form.eps
     smallest = thresholds.INTERVAL_WIDTH * form.eps if form.cuts_off else smallest
+    factor, is_shared = _factor(scale, max(spread, smallest), form, xp.abs(error - scale * truth), xp.abs(truth))
+    # A formula that is wrong by different factors is not less accurate: its errors have no excuse.
+    is_formula = factor.severity >= thresholds.CLEAR and not is_shared
+    entries = _entries(samples, ratio * excuse if is_formula else ratio, broken)
     found = [
-        _factor(scale, max(spread, smallest), form, xp.abs(error - scale * truth), xp.abs(truth)),
-        _entries(samples, ratio, broken),
+        *((factor, entries) if is_shared else (entries, factor)),
         # Where plain torch happens to be exact, its neighbours count half.
         *_slices(error, excuse * xp.maximum(own, 0.5 * level), form),
         _loss(loss, count, form),
@@ -351,18 +354,22 @@ def _slices(error: Array, level: Array, form: Format) -> Iterator[_Evidence]:
         yield _Evidence(worst, f"wrong in [{box}]: the errors there are {limit * worst:.1f} times the usual ones")
 
 
-def _factor(scale: float, bar: float, form: Format, rest: Array, size: Array) -> _Evidence:
-    """A factor that all entries share; wrong from where no format inside explains it. `rest` are the other errors.
+def _factor(scale: float, bar: float, form: Format, rest: Array, size: Array) -> tuple[_Evidence, bool]:
+    """A factor; wrong from where no format inside explains it. Also whether the
+    entries share it: `rest` are the errors that it leaves.
 
     Tensor cores cut float32 numbers off to TF32, so that products in a row lose some spacings, all on one side.
     """
     severity, explained = abs(scale) / bar, form.internal_eps
-    if _quantile(rest[size > 0.0], 0.5) > thresholds.VISIBLE_NOISE * form.eps * _quantile(size[size > 0.0], 0.5):
+    others, typical = (_quantile(some[size > 0.0], 0.5) for some in (rest, size))
+    if others > thresholds.VISIBLE_NOISE * form.eps * typical:
         explained *= thresholds.INTERVAL_WIDTH if explained > form.eps else 1.0
     if severity > 1.0:
         severity = max(severity, thresholds.CLEAR) if abs(scale) > explained else 1.0
     digits = 4 if abs(scale) > TF32_EPS else 7
-    return _Evidence(severity, f"{1.0 + scale:.{digits}g} times the reference")
+    is_shared = 2.0 * others <= abs(scale) * typical
+    words = f"{1.0 + scale:.{digits}g} times the reference"
+    return _Evidence(severity, words if is_shared else f"wrong by different factors, on average {words}"), is_shared
 
 
 def _loss(loss: float, count: int, form: Format) -> _Evidence:
