@@ -22,8 +22,8 @@ PROCESSES = {"plugin", "browser", "suite", "cli", "test_docs.py", "test_examples
 TIME_LIMITS = (
     "gradvet.api.blame.AUTOMATIC_SECONDS",
     "gradvet.api.blame.DEFAULT_SECONDS",
-    "gradvet.core.ledger.MAX_SECONDS",
-    "gradvet.core.ledger.MIN_SECONDS",
+    "gradvet.core.variation_budget.MAX_SECONDS",
+    "gradvet.core.variation_budget.MIN_SECONDS",
     "gradvet.frontends.torch.blame.pieces.MAX_PIECE_SECONDS",
     "gradvet.suite.run.CONNECT_TIMEOUT_SECONDS",
     "gradvet.suite.processes.OUTPUT_TIMEOUT_SECONDS",

@@ -42,7 +42,7 @@ KNOWN_UPWARD_IMPORTS = [
 
 # Top to bottom of core: a module imports only modules that stand above it, for type checkers too.
 CORE_ORDER = (
-    *("documents", "spaces", "ledger", "problem", "results", "blame"),
+    *("documents", "spaces", "variation_budget", "ledger", "problem", "results", "blame"),
     *("provenance", "events"),
     *("thresholds", "vectors", "miss_probability", "error_positions", "float_format"),
     *("reference_comparison", "frontend"),

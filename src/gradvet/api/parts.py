@@ -80,15 +80,10 @@ def compared_on_smooth_piece(
     return findings
 
 
-def is_large(context: Context) -> bool:
-    """Whether vectors of the size of the inputs are not kept from one stage to the next."""
-    return context.problem.domain.size > LARGE
-
-
 def release_if_large(*contexts: Context | None) -> None:
     """Between two stages: what one of them computed costs less to compute again than to keep."""
     for context in contexts:
-        if context is not None and is_large(context):
+        if context is not None and context.problem.domain.size > LARGE:
             context.release()
             context.problem.release()
 

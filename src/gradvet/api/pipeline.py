@@ -16,14 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from gradvet.api.isolation import findings_of_child
-from gradvet.api.parts import (
-    compared_in_parts,
-    compared_on_smooth_piece,
-    is_large,
-    parts_of,
-    release_if_large,
-    within_memory,
-)
+from gradvet.api.parts import compared_in_parts, compared_on_smooth_piece, parts_of, release_if_large, within_memory
 from gradvet.api.points import FRAGILE, THOROUGH, Announce, PointSettings, generated_points
 from gradvet.api.replay_command import replay
 from gradvet.api.validation import Selection
@@ -51,11 +44,12 @@ from gradvet.core import thresholds
 from gradvet.core.context import FLOAT32, FLOAT64, GIVEN, Context
 from gradvet.core.events import one_at_a_time
 from gradvet.core.frontend import Binding, Frontend, Request
-from gradvet.core.ledger import Record, VariationBudget
+from gradvet.core.ledger import Record
 from gradvet.core.problem import Problem
 from gradvet.core.provenance import environment, source_of
 from gradvet.core.results import Finding, Report, SourceCode, Verdict
 from gradvet.core.runner import IsUnsupported, make_report, run_checks
+from gradvet.core.variation_budget import VariationBudget
 from gradvet.core.vectors import all_finite, namespace
 from gradvet.errors import DerivativeError, OutputsChangedError
 from gradvet.options import Options
@@ -230,8 +224,8 @@ class _Pipeline:
         announce = self.settings.announce
         if announce is not None and chosen:
             announce(chosen[0].name, "inputs that begin elsewhere in memory" if checks is EXACT else "the point given")
-        for group in [[check] for check in chosen] if is_large(context) else [chosen]:
-            yield from run_checks(context, runnable(group, context, has_surrogate=has_surrogate), is_unsupported)
+        for name, check in runnable(chosen, context, has_surrogate=has_surrogate).items():
+            yield from run_checks(context, {name: check}, is_unsupported)
             release_if_large(context)
         if announce is not None and self.frontend.has_lost_device(context.problem):
             raise SystemExit("the device is lost")
