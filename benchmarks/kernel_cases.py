@@ -135,7 +135,7 @@ class Case:
     device: str
     seed: int
     compares_only: bool = False
-    """Whether the checks that need no comparison, such as `layouts`, are left out."""
+    """Whether the checks that need no comparison, such as `input_layout`, are left out."""
 
 
 @dataclass(frozen=True)

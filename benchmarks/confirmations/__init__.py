@@ -12,12 +12,12 @@ from pathlib import Path
 FIRST = (
     "reverse",
     "forward",
-    "duality",
-    "grad_outputs",
-    "frozen",
-    "layouts",
+    "jvp_vjp_agree",
+    "grad_output_layout",
+    "partial_requires_grad",
+    "input_layout",
     "linearity",
-    "undefined",
+    "none_grad_output",
     "points",
     "shapes",
 )
@@ -110,9 +110,11 @@ RAISES_OVER_FORWARD = Failing(
 
 CONFIRMED = (
     Confirmed("as_strided_scatter", (Failing(("as_strided_scatter",), FIRST + SECOND),)),
-    Confirmed("cholesky_inverse", (Failing(("cholesky_inverse",), ("forward", "duality", "points", *SECOND[1:])),)),
-    Confirmed("pow", (Failing(("pow", "float_power", "__rpow__"), ("reverse", "forward", "duality", "points")),)),
-    Confirmed("logcumsumexp", (Failing(("logcumsumexp",), ("forward", "duality", "points")),)),
+    Confirmed(
+        "cholesky_inverse", (Failing(("cholesky_inverse",), ("forward", "jvp_vjp_agree", "points", *SECOND[1:])),)
+    ),
+    Confirmed("pow", (Failing(("pow", "float_power", "__rpow__"), ("reverse", "forward", "jvp_vjp_agree", "points")),)),
+    Confirmed("logcumsumexp", (Failing(("logcumsumexp",), ("forward", "jvp_vjp_agree", "points")),)),
     Confirmed("second_order", (WRONG_OVER_FORWARD, RAISES_OVER_FORWARD, Failing(("triangular_solve",), SECOND[1:4]))),
     Confirmed("logaddexp", (Failing(("logaddexp", "masked.logaddexp"), SECOND),)),
     Confirmed(

@@ -233,7 +233,7 @@ def test_checks_are_switched_by_name() -> None:
     assert {finding.check for finding in only.findings} == {"reverse"}
     without = gradvet.check(torch.sin, inputs(3), checks={"checkpoint": False})
     assert "checkpoint" not in {finding.check for finding in without.findings}
-    assert "grad_outputs" in {finding.check for finding in without.findings}
+    assert "grad_output_layout" in {finding.check for finding in without.findings}
 
 
 def test_captured_tensors_are_moved_in_place() -> None:

@@ -51,7 +51,7 @@ def test_function_that_turns_wrong_between_two_checks_is_reported() -> None:
     function = Switched()
     assert gradvet.check(function, inputs(5), seed=0).failures == ()
     function.is_wrong = True
-    assert "grad_outputs" in [finding.check for finding in gradvet.check(function, inputs(5), seed=0).failures]
+    assert "grad_output_layout" in [finding.check for finding in gradvet.check(function, inputs(5), seed=0).failures]
 
 
 def test_seed_of_a_check_is_the_same_in_every_run_of_a_test() -> None:

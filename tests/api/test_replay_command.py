@@ -58,7 +58,7 @@ def test_function_is_called_what_people_call_it(func: Callable[..., Any], name: 
         ({"kwargs": {"scale": torch.ones(3)}}, "scaled, inputs, kwargs=kwargs"),
         ({"order": 2, "modes": "reverse"}, "scaled, inputs, order=2, modes=('reverse',)"),
         ({"checks": ["reverse", "values"]}, "scaled, inputs, checks=['values', 'reverse']"),
-        ({"checks": {"layouts": False}}, "scaled, inputs, checks={'layouts': False}"),
+        ({"checks": {"input_layout": False}}, "scaled, inputs, checks={'input_layout': False}"),
         ({"masked": True, "power": 0.001}, "scaled, inputs, masked=True, resolution=0.001"),
         ({"budget": 5.0}, "scaled, inputs, budget=5.0"),
         (
@@ -74,7 +74,7 @@ def test_every_setting_that_is_not_the_usual_one_is_written(settings: dict[str, 
 
 def test_line_gives_the_same_findings_again() -> None:
     inputs = torch.linspace(0.1, 0.9, 3, dtype=torch.float64)
-    first = gradvet.check(scaled, inputs, kwargs={"scale": 2}, checks={"duality": False}, modes="reverse", seed=3)
+    first = gradvet.check(scaled, inputs, kwargs={"scale": 2}, checks={"jvp_vjp_agree": False}, modes="reverse", seed=3)
     second = eval(first.replay, {"gradvet": gradvet, "scaled": scaled, "inputs": inputs})
     assert second.findings == first.findings
     assert second.replay == first.replay

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from gradvet.checks import catalogue
 from gradvet.checks.batching import batched
-from gradvet.checks.linearity import duality
+from gradvet.checks.linearity import jvp_vjp_agree
 from gradvet.checks.outputs import detached, values
-from gradvet.checks.state import frozen
+from gradvet.checks.state import partial_requires_grad
 from gradvet.checks.toolchain import compiled_against
 from gradvet.core.context import Context
 from gradvet.core.results import Finding, Verdict
@@ -119,7 +119,7 @@ def with_slopes(forward: float, reverse: float) -> Callable[[Tensor], Tensor]:
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, PASS), (1.0 + 1e-7, PASS), (1.001, FAIL), (0.0, FAIL)])
 def test_forward_and_reverse_mode_agree_to_a_hundred_thousandth(factor: float, verdict: Verdict) -> None:
     for modes in (with_slopes(3.0 * factor, 3.0), with_slopes(3.0, 3.0 * factor)):
-        assert only(duality(context_of(modes, point(1.0, 2.0, 4.0)))).verdict is verdict
+        assert only(jvp_vjp_agree(context_of(modes, point(1.0, 2.0, 4.0)))).verdict is verdict
 
 
 @pytest.mark.parametrize(("factor", "inside"), [(1.0003, PASS), (1.1, FAIL), (2.0, FAIL)])
@@ -127,8 +127,8 @@ def test_forward_and_reverse_mode_may_differ_by_half_the_digits_of_a_coarser_for
     factor: float, inside: Verdict
 ) -> None:
     modes = with_slopes(3.0 * factor, 3.0)
-    assert only(duality(context_of(modes, point(0.1, 0.2, 0.4)))).verdict is FAIL
-    assert only(duality(context_of(lambda x: modes(x.float()).double(), point(0.1, 0.2, 0.4)))).verdict is inside
+    assert only(jvp_vjp_agree(context_of(modes, point(0.1, 0.2, 0.4)))).verdict is FAIL
+    assert only(jvp_vjp_agree(context_of(lambda x: modes(x.float()).double(), point(0.1, 0.2, 0.4)))).verdict is inside
 
 
 @pytest.mark.parametrize(("slope", "verdict"), [(0.0, PASS), (1e-14, PASS), (1e-6, Verdict.SKIPPED)])
@@ -145,7 +145,7 @@ def test_function_that_cannot_be_called_with_one_input_alone_is_not_failed() -> 
             raise RuntimeError("the second must require grad\nor else")
         return x * y
 
-    finding = only(frozen(context_of(both, point(1.0), point(2.0))))
+    finding = only(partial_requires_grad(context_of(both, point(1.0), point(2.0))))
     assert finding.verdict is Verdict.SKIPPED
     assert finding.headline.endswith("when only input 0 requires grad: the second must require grad")
 
@@ -155,9 +155,9 @@ EXACT = {check.name: check.run for check in catalogue.EXACT}
 NUMBERS = [
     "determinism",
     "linearity",
-    "grad_outputs",
+    "grad_output_layout",
     "mutation",
-    "interleaving",
+    "reentrancy",
     "batched",
     "accumulation",
     "checkpoint",
@@ -167,16 +167,17 @@ NUMBERS = [
 @pytest.mark.parametrize("function", [torch.sin, lambda x: x[:0], lambda x: x.sum()])
 def test_function_of_no_numbers_or_with_no_numbers_is_not_asked(function: Any) -> None:
     some = point(1.0, 2.0)
-    asked = {"values", "metadata", "undefined", "constancy", "detached", "frozen"}
+    asked = {"values", "metadata", "none_grad_output", "constancy", "detached", "partial_requires_grad"}
     for x in (point(), some) if function(some).numel() == 0 else (point(),):
         assert set(catalogue.runnable(catalogue.EXACT, context_of(function, x), has_surrogate=False)) == asked
-    assert {*NUMBERS, "duality", "layouts"} <= set(
+    assert {*NUMBERS, "jvp_vjp_agree", "input_layout"} <= set(
         catalogue.runnable(catalogue.EXACT, context_of(torch.sin, some), has_surrogate=False)
     )
 
 
 @pytest.mark.parametrize(
-    "check", [EXACT[name] for name in (*NUMBERS, "values", "metadata", "undefined", "duality", "layouts")]
+    "check",
+    [EXACT[name] for name in (*NUMBERS, "values", "metadata", "none_grad_output", "jvp_vjp_agree", "input_layout")],
 )
 def test_right_function_gets_an_answer(check: CheckFunction) -> None:
     findings = list(check(context_of(torch.sin, torch.linspace(0.1, 1.1, 6, dtype=torch.float64).reshape(2, 3))))

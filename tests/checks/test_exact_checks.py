@@ -117,13 +117,13 @@ CASES = [
     ("values", torch.square, by_grad_mode, 1),
     ("determinism", rule(right), rule(fresh_noise), 1),
     ("linearity", rule(right), rule(clipped), 1),
-    ("grad_outputs", rule(right), rule(one_for_expanded), 1),
-    ("grad_outputs", rule(right), rule(by_memory), 1),
+    ("grad_output_layout", rule(right), rule(one_for_expanded), 1),
+    ("grad_output_layout", rule(right), rule(by_memory), 1),
     ("mutation", rule(right), rule(in_place), 1),
-    ("interleaving", rule(right), rule(from_workspace, remembering), 1),
-    ("frozen", rule(product, torch.mul), rule(product_if_both, torch.mul), 2),
-    ("layouts", rule(right), rule(input_by_memory), 1),
-    ("duality", torch.square, WrongTangent, 1),
+    ("reentrancy", rule(right), rule(from_workspace, remembering), 1),
+    ("partial_requires_grad", rule(product, torch.mul), rule(product_if_both, torch.mul), 2),
+    ("input_layout", rule(right), rule(input_by_memory), 1),
+    ("jvp_vjp_agree", torch.square, WrongTangent, 1),
     ("forward", torch.square, WrongTangent, 1),
 ]
 
@@ -173,4 +173,4 @@ def test_backward_that_writes_to_its_input_is_blamed_for_that_and_not_for_what_i
     x = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     found = {f.check: f.verdict for f in gradvet.check(rule(writing), x, seed=0).findings}
     assert found["mutation"] is Verdict.FAIL
-    assert "interleaving" not in found
+    assert "reentrancy" not in found

@@ -53,13 +53,13 @@ def test_backward_that_raises_does_not_matter_if_only_forward_mode_was_asked_for
 
 def test_backward_that_raises_for_a_transposed_cotangent_says_so() -> None:
     failures = checked(viewing).failures
-    assert [finding.check for finding in failures] == ["grad_outputs"]
+    assert [finding.check for finding in failures] == ["grad_output_layout"]
     assert "transposed in memory" in failures[0].headline
 
 
 def test_any_exception_for_a_missing_cotangent_fails() -> None:
     failures = checked(unforeseen).failures
-    assert {finding.check for finding in failures} == {"undefined"}
+    assert {finding.check for finding in failures} == {"none_grad_output"}
     assert "TypeError" in failures[0].headline
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gradvet.api.points import PointSettings, generated_points
 from gradvet.api.validation import selection_of
-from gradvet.checks.state import grad_output_layouts, input_layouts
+from gradvet.checks.state import grad_output_layout, input_layout
 from gradvet.core.context import Context
 from gradvet.core.frontend import Request
 from gradvet.core.ledger import Record
@@ -132,7 +132,7 @@ def test_shapes_are_all_tried_without_a_limit() -> None:
     assert len(tried.facts["exercised"]) > 2
 
 
-@pytest.mark.parametrize(("check", "first"), [(input_layouts, "transposed"), (grad_output_layouts, "expanded")])
+@pytest.mark.parametrize(("check", "first"), [(input_layout, "transposed"), (grad_output_layout, "expanded")])
 def test_memory_layouts_that_the_budget_leaves_out_are_named(
     check: Callable[[Context], Iterator[Finding]], first: str
 ) -> None:

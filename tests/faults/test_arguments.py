@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import gradvet
+from gradvet.checks.catalogue import FORMER_NAMES
 from gradvet.errors import InvalidProblemError
 from tests.faults.arguments import (
     calls_about_models,
@@ -40,8 +41,18 @@ def test_drop_in_functions_refuse_wrong_types_and_values_in_one_sentence() -> No
 
 
 def test_name_of_a_check_that_is_misspelt_is_corrected() -> None:
-    with pytest.raises(InvalidProblemError, match=r"there is no check 'layout'; did you mean 'layouts'\?"):
+    with pytest.raises(InvalidProblemError, match=r"there is no check 'layout'; did you mean 'input_layout'\?"):
         gradvet.check(torch.sin, point(), checks=["layout"])
+
+
+@pytest.mark.parametrize(("former", "name"), FORMER_NAMES.items())
+def test_checks_run_under_their_former_names(former: str, name: str) -> None:
+    chosen = {
+        finding.check for finding in gradvet.check(torch.mul, (point(), point()), checks=[former], seed=0).findings
+    }
+    assert chosen == {name}
+    left_out = gradvet.check(torch.mul, (point(), point()), checks={former: False}, seed=0)
+    assert name not in {finding.check for finding in left_out.findings}
 
 
 def test_random_combinations_of_arguments_are_refused_in_one_sentence() -> None:

@@ -21,17 +21,17 @@ CHECKS = frozenset(
     {
         "reverse",
         "forward",
-        "duality",
+        "jvp_vjp_agree",
         "determinism",
         "metadata",
         "linearity",
-        "grad_outputs",
+        "grad_output_layout",
         "mutation",
-        "interleaving",
-        "frozen",
-        "layouts",
+        "reentrancy",
+        "partial_requires_grad",
+        "input_layout",
         "batched",
-        "undefined",
+        "none_grad_output",
         "values",
         "accumulation",
         "checkpoint",
@@ -146,7 +146,7 @@ class Case:
 class Family:
     """Wrong functions of one class of faults; `facts` are those arguments of `Case.wrong` that most of them share.
 
-    `wrong = Family("F5", finds={"grad_outputs"}, drop_in=False)`, then
+    `wrong = Family("F5", finds={"grad_output_layout"}, drop_in=False)`, then
     `wrong("name", "Why it is wrong.").at(function, twin, normal, (3, 4))` for each case.
     """
 

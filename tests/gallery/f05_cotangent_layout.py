@@ -70,7 +70,7 @@ def square(x: Tensor) -> Tensor:
     return x**2
 
 
-wrong = Family("F5", finds={"grad_outputs"}, drop_in=False)
+wrong = Family("F5", finds={"grad_output_layout"}, drop_in=False)
 
 CASES = (
     wrong(

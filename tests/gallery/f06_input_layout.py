@@ -73,13 +73,13 @@ def sine_in_strides_of_the_input(v: Tensor, x: Tensor) -> Tensor:
     return filled
 
 
-wrong = Family("F6", finds={"layouts"}, drop_in=False)
+wrong = Family("F6", finds={"input_layout"}, drop_in=False)
 
 CASES = (
     wrong(
         "cube_reads_transposed_input_as_contiguous",
         "Strides are part of the input: here it is a transpose.",
-        finds={"reverse", "layouts"},
+        finds={"reverse", "input_layout"},
         drop_in=True,
         special="a transposed input",
     ).at(with_vjp(cube, cube_by_memory), cube, transposed_leaf),
@@ -98,7 +98,7 @@ CASES = (
     wrong(
         "exponential_forgets_offset_of_sliced_input",
         "A slice does not begin where its storage begins.",
-        finds={"reverse", "layouts"},
+        finds={"reverse", "input_layout"},
         drop_in=True,
         special="an input with an offset into its storage",
     ).at(with_vjp(exponential, exponential_from_start_of_storage), exponential, sliced_leaf),
@@ -111,7 +111,7 @@ CASES = (
     wrong(
         "image_gain_reads_channels_last_image_by_planes",
         "A channels-last image is not stored plane by plane.",
-        finds={"reverse", "layouts"},
+        finds={"reverse", "input_layout"},
         drop_in=True,
         special="a channels-last input",
     ).at(with_vjp(image_gain, image_gain_by_planes), image_gain, channels_last_leaf),

@@ -167,7 +167,7 @@ CASES = (
     wrong(
         "sine_with_race",
         "An update that is lost now and then gives another gradient at every run.",
-        finds={"determinism", "reverse", "interleaving"},
+        finds={"determinism", "reverse", "reentrancy"},
         special="every second backward",
         witness=conditions.second_backward,
     ).of(lambda: (racing(sine), normal((5,))), sine),

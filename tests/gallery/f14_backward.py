@@ -97,7 +97,7 @@ CASES = (
     wrong(
         "sine_frees_its_buffer",
         "A graph may be walked twice; the second time nothing is left.",
-        finds={"determinism", "interleaving", "reverse", "linearity"},
+        finds={"determinism", "reentrancy", "reverse", "linearity"},
         special="a second backward",
         witness=conditions.second_backward,
     ).at(FreesItsBuffer.apply, sine, normal, (5,)),
@@ -115,7 +115,7 @@ CASES = (
     wrong(
         "exponential_mutates_saved_slope",
         "The second backward multiplies by the first one's cotangent as well.",
-        finds={"determinism", "interleaving", "reverse", "linearity"},
+        finds={"determinism", "reentrancy", "reverse", "linearity"},
         special="a second backward",
         witness=conditions.second_backward,
     ).at(MutatesSavedInput.apply, exponential, normal, (5,)),

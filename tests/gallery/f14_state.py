@@ -51,7 +51,7 @@ CASES = (
     wrong(
         "sine_with_workspace",
         "A workspace that all calls share is overwritten by the next forward before this one's backward.",
-        finds={"interleaving"},
+        finds={"reentrancy"},
         drop_in=False,
         special="another forward before the backward",
         witness=conditions.interleaved,
@@ -59,12 +59,12 @@ CASES = (
     wrong(
         "sine_with_workspace_used_twice",
         "The same within one function: its second call overwrites what the first one saved.",
-        finds={"reverse", "interleaving"},
+        finds={"reverse", "reentrancy"},
     ).of(lambda: (with_workspace_used_twice(), normal((5,))), sine_and_double),
     wrong(
         "sine_with_first_call_cached",
         "A cache by shape is right until the values change.",
-        finds={"interleaving", "reverse", "points", "layouts"},
+        finds={"reentrancy", "reverse", "points", "input_layout"},
         drop_in=False,
         special="another call before this one",
         witness=conditions.elsewhere_first,
@@ -88,7 +88,7 @@ CASES = (
     wrong(
         "centred_by_running_mean",
         "Every call moves the buffer that the next call subtracts.",
-        finds={"determinism", "values", "reverse", "interleaving"},
+        finds={"determinism", "values", "reverse", "reentrancy"},
         special="a second call",
         witness=conditions.elsewhere_first,
     ).of(lambda: (with_running_mean(), normal((4,))), around_zero),

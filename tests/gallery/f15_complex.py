@@ -165,7 +165,7 @@ CASES = (
     wrong(
         "square_tangent_along_the_real_axis",
         "Tangents have an imaginary part, too.",
-        finds={"forward", "duality"},
+        finds={"forward", "jvp_vjp_agree"},
         drop_in=False,
         special="forward mode",
         witness=witnesses.forward,
@@ -173,7 +173,7 @@ CASES = (
     wrong(
         "square_tangent_with_conjugate",
         "The tangent of a holomorphic function has no conjugate.",
-        finds={"forward", "duality"},
+        finds={"forward", "jvp_vjp_agree"},
         drop_in=False,
         special="forward mode",
         witness=witnesses.forward,

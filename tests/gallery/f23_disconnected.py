@@ -131,7 +131,7 @@ class MarksSecondOutput(torch.autograd.Function):
 
 
 wrong = Family("F23")
-by_frozen = Family("F23", finds={"frozen"}, drop_in=False)
+by_frozen = Family("F23", finds={"partial_requires_grad"}, drop_in=False)
 
 CASES = (
     wrong("linear_bias_gets_none", "None means zero, and a bias that is never trained.").at(

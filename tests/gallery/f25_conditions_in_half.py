@@ -75,16 +75,16 @@ def unit_rows(x: Tensor) -> Tensor:
     return (w * torch.rsqrt((w * w).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
 
 
-by_cotangent = Family("F25", finds={"grad_outputs"}, drop_in=False, special="a transposed cotangent")
-by_input = Family("F25", finds={"layouts"}, drop_in=False, special="transposed inputs")
+by_cotangent = Family("F25", finds={"grad_output_layout"}, drop_in=False, special="a transposed cotangent")
+by_input = Family("F25", finds={"input_layout"}, drop_in=False, special="transposed inputs")
 by_call = Family(
     "F25",
-    finds={"interleaving"},
+    finds={"reentrancy"},
     drop_in=False,
     special="another forward before the backward",
     witness=conditions.interleaved,
 )
-by_frozen = Family("F25", finds={"frozen"}, drop_in=False)
+by_frozen = Family("F25", finds={"partial_requires_grad"}, drop_in=False)
 
 CASES = (
     by_cotangent(

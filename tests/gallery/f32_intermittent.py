@@ -69,13 +69,13 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 
 wrong = Family(
     "F32",
-    finds={"determinism", "reverse", "linearity", "interleaving"},
+    finds={"determinism", "reverse", "linearity", "reentrancy"},
     special="one backward pass of twenty",
     witness=conditions.passes(20),
 )
 rare = Family(
     "F32",
-    finds={"determinism", "reverse", "linearity", "interleaving"},
+    finds={"determinism", "reverse", "linearity", "reentrancy"},
     special="one backward pass of a hundred",
     witness=conditions.passes(100),
 )

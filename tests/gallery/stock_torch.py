@@ -138,7 +138,7 @@ CASES = (
         at(stock_patched, normal, (2,)),
         patched,
         "The backward counts its offset from the start of the cotangent's storage; stock torch 2.13.",
-        finds={"grad_outputs"},
+        finds={"grad_output_layout"},
         drop_in=False,
         special="a cotangent with an offset into its storage",
         witness=conditions.offset_cotangent,

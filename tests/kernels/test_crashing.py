@@ -37,7 +37,7 @@ def found(report: Report, check: str) -> list[Finding]:
 def test_nothing_that_may_crash_runs_by_default(function: Callable[..., Any]) -> None:
     report = report_on(function, "small")
     assert report.verdict is Verdict.PASS
-    for check in ("layouts", "shapes"):
+    for check in ("input_layout", "shapes"):
         assert "points='thorough' tries them" in found(report, check)[-1].headline
         assert found(report, check)[-1].verdict is Verdict.SKIPPED
 
@@ -46,13 +46,13 @@ def test_function_that_does_not_crash_passes_on_request() -> None:
     report = report_on(crashing.square, "thorough")
     assert report.verdict is Verdict.PASS
     assert "length 0 instead of 6" in found(report, "shapes")[0].facts["exercised"]
-    assert any("offset" in finding.headline for finding in found(report, "layouts"))
+    assert any("offset" in finding.headline for finding in found(report, "input_layout"))
 
 
 @pytest.mark.parametrize(
     ("function", "check", "what"),
     [
-        (crashing.aligned, "layouts", "inputs that begin elsewhere in memory"),
+        (crashing.aligned, "input_layout", "inputs that begin elsewhere in memory"),
         (crashing.with_six_rows, "shapes", "length 5 instead of 6"),
         (crashing.not_empty, "shapes", "length 0 instead of 6"),
     ],
@@ -69,7 +69,7 @@ def test_child_that_takes_too_long_is_inconclusive(monkeypatch: pytest.MonkeyPat
     report = report_on(crashing.slow, "thorough")
     assert report.failures == ()
     # The child may not get as far as the shapes.
-    late = [finding for check in ("layouts", "shapes") for finding in found(report, check)]
+    late = [finding for check in ("input_layout", "shapes") for finding in found(report, check)]
     assert [finding.verdict for finding in late if "took longer than" in finding.headline] == [Verdict.INCONCLUSIVE]
 
 
@@ -79,11 +79,11 @@ def test_function_that_cannot_be_sent_is_left_out_and_that_is_said() -> None:
 
     report = report_on(local, "thorough")
     assert report.failures == ()
-    for check in ("layouts", "shapes"):
+    for check in ("input_layout", "shapes"):
         assert "define it at the top level of a module" in found(report, check)[-1].headline
 
 
 def test_builtin_rules_are_tried_in_this_process() -> None:
     report = report_on(torch.sin, "small")
-    assert any("offset" in finding.headline for finding in found(report, "layouts"))
+    assert any("offset" in finding.headline for finding in found(report, "input_layout"))
     assert not any("in a process of its own" in line for line in report.coverage)

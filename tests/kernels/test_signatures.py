@@ -79,7 +79,7 @@ def test_kernel_with_a_reference_is_called_in_its_own_dtype_alone() -> None:
 
 def test_backward_that_ignores_strides_is_found_in_one_other_layout() -> None:
     report = report_on(recorded(set(), set(), ignores_strides="grad_output"), torch.float32)
-    (failure,) = [finding for finding in report.failures if finding.check == "grad_outputs"]
+    (failure,) = [finding for finding in report.failures if finding.check == "grad_output_layout"]
     assert failure.facts["layout"] in ("expanded", "transposed and sliced")
 
 

@@ -51,11 +51,15 @@ def test_points_that_were_tried_have_a_line_of_their_own() -> None:
 
 
 def test_checks_left_out_for_one_reason_share_a_line() -> None:
-    lacking = ("not exercised: duality: no jvp", "not exercised: layouts: a view", "not exercised: forward: no jvp")
+    lacking = (
+        "not exercised: jvp_vjp_agree: no jvp",
+        "not exercised: input_layout: a view",
+        "not exercised: forward: no jvp",
+    )
     found = lines(plain(replace(failed(), coverage=lacking), verbose=True))
     assert [line for line in found if line.startswith("not exercised")] == [
-        "not exercised: duality, forward: no jvp",
-        "not exercised: layouts: a view",
+        "not exercised: jvp_vjp_agree, forward: no jvp",
+        "not exercised: input_layout: a view",
     ]
 
 
@@ -120,10 +124,10 @@ def test_stream_without_unicode_gets_ascii_error_bars() -> None:
 
 
 def test_findings_after_the_first_take_a_line_each_and_consequences_one_together() -> None:
-    more = [Finding(name, Verdict.FAIL, f"{name} is wrong") for name in ("symmetry", "layouts", "points")]
+    more = [Finding(name, Verdict.FAIL, f"{name} is wrong") for name in ("symmetry", "input_layout", "points")]
     report = replace(failed(), findings=(*failed().findings, *more))
     found = lines(plain(report))
-    assert "layouts: layouts is wrong" in found
+    assert "input_layout: input_layout is wrong" in found
     assert "probably consequences: symmetry, points" in found
     assert "symmetry: symmetry is wrong" in lines(plain(report, verbose=True))
 

@@ -75,8 +75,8 @@ def check(
         budget: Seconds that the check may take, or a `gradvet.Budget` of seconds and bytes. What is left out then is
             listed in the report. There is no limit by default.
         seed: Seed of the random directions: the same seed gives the same report. The default is a fresh one.
-        checks: Names of the checks to run, or a mapping such as {"layouts": False} to leave some out. The default is
-            all checks of the modes.
+        checks: Names of the checks to run, or a mapping such as {"input_layout": False} to leave some out. The default
+            is all checks of the modes.
         surrogate: A function whose derivative `func` is meant to have, where that is not its own, as for a
             straight-through estimator. For a model, a mapping of `autograd.Function` classes inside it to such
             functions; no other points are tried then.

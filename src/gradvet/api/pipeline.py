@@ -336,12 +336,12 @@ class _Pipeline:
     def _in_child(self, context: Context, here: Sequence[Finding]) -> Iterator[Finding]:
         """Other shapes and alignments, in a process of their own where kernels on a device could end this one."""
         problem, selection = context.problem, self.settings.selection
-        chosen = [name for name in ("layouts", "shapes") if name in selection]
+        chosen = [name for name in ("input_layout", "shapes") if name in selection]
         if not chosen or not problem.rules.may_crash:
             return
         if not self._is_thorough:
-            if "layouts" in chosen:
-                yield Finding("layouts", Verdict.SKIPPED, f"inputs that begin elsewhere in memory: {FRAGILE}")
+            if "input_layout" in chosen:
+                yield Finding("input_layout", Verdict.SKIPPED, f"inputs that begin elsewhere in memory: {FRAGILE}")
             return
         if any(found.verdict is Verdict.FAIL for found in here):
             yield from (Finding(name, Verdict.SKIPPED, "another check failed") for name in chosen)

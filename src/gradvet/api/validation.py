@@ -11,7 +11,7 @@ from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
-from gradvet.checks.catalogue import COMPILE, HIGHER_ORDER, NAMES, REFERENCE, SECOND_ORDER
+from gradvet.checks.catalogue import COMPILE, FORMER_NAMES, HIGHER_ORDER, NAMES, REFERENCE, SECOND_ORDER
 from gradvet.core.frontend import Frontend, Request
 from gradvet.errors import InvalidProblemError
 from gradvet.options import Budget
@@ -180,10 +180,11 @@ def selection_of(modes: Iterable[str], checks: Iterable[str] | Mapping[str, bool
     _require_known("mode", wanted, MODES)
     names = set(_of_modes(wanted))
     if isinstance(checks, Mapping):
-        _require_known("check", checks, NAMES)
-        names = {name for name in NAMES if checks.get(name, name in names)}
+        switches = {FORMER_NAMES.get(name, name): on for name, on in checks.items()}
+        _require_known("check", switches, NAMES)
+        names = {name for name in NAMES if switches.get(name, name in names)}
     elif checks is not None:
-        names = {checks} if isinstance(checks, str) else set(checks)
+        names = {FORMER_NAMES.get(name, name) for name in ([checks] if isinstance(checks, str) else checks)}
         _require_known("check", names, NAMES)
     if not names or not wanted:
         raise InvalidProblemError("no check is left to run: name at least one mode and one check")
@@ -203,7 +204,7 @@ def _belongs(name: str, modes: tuple[str, ...]) -> bool:
         return False
     if name in (REFERENCE, HIGHER_ORDER):
         return "reverse" in modes
-    if name == "duality":
+    if name == "jvp_vjp_agree":
         return set(modes) == set(MODES)
     return name not in SECOND_ORDER or set(name.split("-over-")) <= set(modes)
 

@@ -42,16 +42,16 @@ EXACT = (
     Check("determinism", determinism.determinism),
     Check("metadata", outputs.metadata, Needs.REVERSE),
     Check("linearity", linearity.linearity),
-    Check("undefined", linearity.missing_cotangents, Needs.REVERSE),
-    Check("grad_outputs", state.grad_output_layouts),
+    Check("none_grad_output", linearity.none_grad_output, Needs.REVERSE),
+    Check("grad_output_layout", state.grad_output_layout),
     Check("mutation", state.mutation),
-    Check("interleaving", state.interleaving, Needs.GRADIENT | Needs.SUBSTITUTION),
-    Check("frozen", state.frozen, Needs.REVERSE | Needs.SUBSTITUTION),
-    Check("layouts", state.input_layouts, Needs.GRADIENT | Needs.SUBSTITUTION),
+    Check("reentrancy", state.reentrancy, Needs.GRADIENT | Needs.SUBSTITUTION),
+    Check("partial_requires_grad", state.partial_requires_grad, Needs.REVERSE | Needs.SUBSTITUTION),
+    Check("input_layout", state.input_layout, Needs.GRADIENT | Needs.SUBSTITUTION),
     Check("batched", batching.batched, Needs.SUBSTITUTION | Needs.ELEMENTS),
     Check("accumulation", state.accumulation),
     Check("checkpoint", state.checkpoint),
-    Check("duality", linearity.duality, Needs.GRADIENT | Needs.SUBSTITUTION),
+    Check("jvp_vjp_agree", linearity.jvp_vjp_agree, Needs.GRADIENT | Needs.SUBSTITUTION),
 )
 """Checks that need no differences. They run in the precision that the user gave."""
 
@@ -81,6 +81,17 @@ NAMES = (
     COMPILE,
 )
 """Public names of all checks."""
+
+FORMER_NAMES = {
+    "undefined": "none_grad_output",
+    "grad_outputs": "grad_output_layout",
+    "cotangents": "grad_output_layout",
+    "interleaving": "reentrancy",
+    "frozen": "partial_requires_grad",
+    "layouts": "input_layout",
+    "duality": "jvp_vjp_agree",
+}
+"""Names that `checks=` still accepts, with those of today."""
 
 
 def runnable(checks: Iterable[Check], context: Context, *, has_surrogate: bool) -> dict[str, CheckFunction]:

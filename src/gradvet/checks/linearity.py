@@ -58,7 +58,7 @@ def _asymmetry(context: Context, of_minus: Array, of_plus: Array) -> GradientMis
     return GradientMismatch(context.problem.domain.locate(index), float(of_minus[index]), -float(of_plus[index]))
 
 
-def missing_cotangents(context: Context) -> Iterator[Finding]:
+def none_grad_output(context: Context) -> Iterator[Finding]:
     """As `undefined_cotangents`, but a fault of builtin rules is SKIPPED with a note."""
     for finding in undefined_cotangents(context):
         if finding.verdict is Verdict.FAIL and not context.problem.rules.has_custom:
@@ -158,10 +158,10 @@ def zero_cotangent(context: Context) -> Iterator[Finding]:
         yield PROPORTIONAL
 
 
-AGREE = Finding("duality", Verdict.PASS, "forward and reverse mode agree")
+AGREE = Finding("jvp_vjp_agree", Verdict.PASS, "forward and reverse mode agree")
 
 
-def duality(context: Context) -> Iterator[Finding]:
+def jvp_vjp_agree(context: Context) -> Iterator[Finding]:
     """v·(Ju) against (Jᵀv)·u."""
     problem = context.problem
     # In low precision both are compared with differences in double precision instead.
@@ -195,7 +195,7 @@ def duality(context: Context) -> Iterator[Finding]:
         yield AGREE
     else:
         yield Finding(
-            "duality",
+            "jvp_vjp_agree",
             Verdict.FAIL,
             f"forward mode gives a slope of {left:.10g} where reverse mode gives {right:.10g}",
             facts={"forward": left, "reverse": right, "allowed": allowed},

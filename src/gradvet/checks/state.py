@@ -44,7 +44,7 @@ def mutation(context: Context) -> Iterator[Finding]:
         yield Finding("mutation", Verdict.PASS, headline, facts={"reused": fresh.reused} if fresh.reused else {})
 
 
-def interleaving(context: Context) -> Iterator[Finding]:
+def reentrancy(context: Context) -> Iterator[Finding]:
     """The gradient with another forward pass before the backward pass: a later call may overwrite state."""
     if context.interleaved.changed:
         return  # passes that write to their inputs disagree anyway, and the mutation is named
@@ -52,18 +52,18 @@ def interleaving(context: Context) -> Iterator[Finding]:
     # Not with the graph of the point, which later calls may have changed.
     gap = gradient_mismatch(context, v, context.interleaved.gradient, context.fresh.gradient)
     if gap is None:
-        yield Finding("interleaving", Verdict.PASS, "another forward pass in between changes nothing")
+        yield Finding("reentrancy", Verdict.PASS, "another forward pass in between changes nothing")
         return
     headline = f"a forward pass at other inputs before the backward pass changes the gradient, {gap}"
     advice = "Save what backward needs in its own context, not in a global, a module or a shared workspace."
-    yield Finding("interleaving", Verdict.FAIL, headline, advice=advice)
+    yield Finding("reentrancy", Verdict.FAIL, headline, advice=advice)
 
 
 MAX_INPUTS_ALONE = 16
 """Largest number of inputs of which each is differentiated alone: one forward and one backward pass each."""
 
 
-def frozen(context: Context) -> Iterator[Finding]:
+def partial_requires_grad(context: Context) -> Iterator[Finding]:
     """The gradient of each input while the others do not require grad."""
     problem = context.problem
     domain = problem.domain
@@ -77,13 +77,13 @@ def frozen(context: Context) -> Iterator[Finding]:
             alone = problem.variants.alone(number, v)
         except DerivativeError as error:
             headline = f"{error} (when only {leaf.name} requires grad)"
-            yield Finding("frozen", Verdict.FAIL, headline, facts={"input": leaf.name})
+            yield Finding("partial_requires_grad", Verdict.FAIL, headline, facts={"input": leaf.name})
             return
         except RuntimeError as error:
             headline = (
                 f"the function cannot be called when only {leaf.name} requires grad: {str(error).splitlines()[0]}"
             )
-            yield Finding("frozen", Verdict.SKIPPED, headline[:300], facts={"input": leaf.name})
+            yield Finding("partial_requires_grad", Verdict.SKIPPED, headline[:300], facts={"input": leaf.name})
             return
         found = xp.zeros_like(expected[part]) if alone is None else alone
         if equal(found, expected[part]):
@@ -92,14 +92,16 @@ def frozen(context: Context) -> Iterator[Finding]:
         gap = gradient_mismatch(context, v, whole, expected)
         if gap is not None:
             yield Finding(
-                "frozen",
+                "partial_requires_grad",
                 Verdict.FAIL,
                 f"the gradient of {leaf.name} changes when the other inputs do not require grad, {gap}",
                 facts={"input": leaf.name},
                 advice="Look at how backward uses needs_input_grad, and at what forward saves.",
             )
             return
-    yield Finding("frozen", Verdict.PASS, "every input alone gets the gradient that it gets with the others")
+    yield Finding(
+        "partial_requires_grad", Verdict.PASS, "every input alone gets the gradient that it gets with the others"
+    )
 
 
 def accumulation(context: Context) -> Iterator[Finding]:
@@ -151,7 +153,7 @@ OTHER_VALUES = (
 )
 
 
-def input_layouts(context: Context) -> Iterator[Finding]:
+def input_layout(context: Context) -> Iterator[Finding]:
     """Transposed, sliced, offset and channels-last inputs with the same values."""
     problem = context.problem
     v, expected = context.random_vjp
@@ -163,7 +165,7 @@ def input_layouts(context: Context) -> Iterator[Finding]:
     found, left_out = context.record.variations.carried_out(variations)
     pairs = {name: (gradient, expected) for name, gradient in found.items() if gradient is not None}
     what, advice = "inputs with the same values that are", "Call contiguous() on the inputs, or use their strides."
-    while (failure := _different_layout(context, "layouts", pairs, what, advice)) is not None:
+    while (failure := _different_layout(context, "input_layout", pairs, what, advice)) is not None:
         name = failure.facts["layout"]
         if name == "offset" or not problem.variants.draws_random_numbers():
             yield failure
@@ -175,13 +177,13 @@ def input_layouts(context: Context) -> Iterator[Finding]:
     if others and not problem.rules.are_builtin:
         context.record.note(OTHER_VALUES.format(" or ".join(others)))
     if pairs:
-        yield Finding("layouts", Verdict.PASS, f"inputs that are {', '.join(pairs)} give the same gradient")
+        yield Finding("input_layout", Verdict.PASS, f"inputs that are {', '.join(pairs)} give the same gradient")
     if none := [name for name, gradient in found.items() if gradient is None]:
         words = (
             "the function refuses inputs with the same numbers in this memory layout, or returns other values for them"
         )
-        yield Finding("layouts", Verdict.SKIPPED, f"{words}: {', '.join(none)}")
-    yield from _not_tried(context, "layouts", left_out)
+        yield Finding("input_layout", Verdict.SKIPPED, f"{words}: {', '.join(none)}")
+    yield from _not_tried(context, "input_layout", left_out)
 
 
 def _unless_other_values(name: str, variation: Callable[[], Array | None], others: list[str]) -> Array | None:
@@ -198,7 +200,7 @@ GRAD_OUTPUT_ADVICE = (
 )
 
 
-def grad_output_layouts(context: Context) -> Iterator[Finding]:
+def grad_output_layout(context: Context) -> Iterator[Finding]:
     """Transposed, sliced, offset, channels-last and expanded cotangents with the same values."""
     problem = context.problem
     v, expected = context.random_vjp
@@ -212,11 +214,13 @@ def grad_output_layouts(context: Context) -> Iterator[Finding]:
         if gradient is not None
     }
     what = "a grad_output with the same values that is"
-    if (failure := _different_layout(context, "grad_outputs", pairs, what, GRAD_OUTPUT_ADVICE)) is not None:
+    if (failure := _different_layout(context, "grad_output_layout", pairs, what, GRAD_OUTPUT_ADVICE)) is not None:
         yield failure
         return
-    yield Finding("grad_outputs", Verdict.PASS, f"grad_outputs that are {', '.join(pairs)} give the same gradient")
-    yield from _not_tried(context, "grad_outputs", left_out)
+    yield Finding(
+        "grad_output_layout", Verdict.PASS, f"grad_outputs that are {', '.join(pairs)} give the same gradient"
+    )
+    yield from _not_tried(context, "grad_output_layout", left_out)
 
 
 def _different_layout(

@@ -71,12 +71,12 @@ class Overwritten(torch.autograd.Function):
 
 @pytest.mark.parametrize(
     ("function", "failed"),
-    [(torch.sin, set()), (FromTheStart.apply, {"layouts"}), (Overwritten.apply, {"interleaving"})],
+    [(torch.sin, set()), (FromTheStart.apply, {"input_layout"}), (Overwritten.apply, {"reentrancy"})],
 )
 def test_inputs_that_begin_elsewhere_share_a_call_with_another_forward_pass_and_blame_is_told_apart(
     function: Any, failed: set[str]
 ) -> None:
-    names = ["interleaving", "layouts", "mutation"]
+    names = ["reentrancy", "input_layout", "mutation"]
     report = gradvet.check(function, (point(0.3, 1.0, 2.0),), seed=0, checks=names)
     assert {finding.check for finding in report.failures} == failed
     assert {finding.check for finding in report.findings} == set(names)

@@ -144,8 +144,8 @@ def is_hazard(report: Report, *, called_once: bool) -> bool:
     overwrites is harmless if there is one call.
     """
     return bool(report.failures) and all(
-        (finding.check == "grad_outputs" and finding.headline.startswith(RAISES))
-        or (finding.check == "interleaving" and called_once)
+        (finding.check == "grad_output_layout" and finding.headline.startswith(RAISES))
+        or (finding.check == "reentrancy" and called_once)
         for finding in report.failures
     )
 
