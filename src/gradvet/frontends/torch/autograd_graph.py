@@ -87,6 +87,10 @@ APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-def
 """The code that runs when an `autograd.Function` is applied."""
 
 
+REENTRANT_NODE = "CheckpointFunctionBackward"
+"""The node of a reentrant checkpoint."""
+
+
 def nodes_behind(outputs: Sequence[Any]) -> Iterator[Any]:
     """Every node of the graph behind some outputs, once."""
     seen = {output.grad_fn for output in outputs} - {None}

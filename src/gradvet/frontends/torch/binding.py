@@ -23,7 +23,7 @@ from gradvet.frontends.torch.arguments import (
     refuse_wrappers,
     tensors_in,
 )
-from gradvet.frontends.torch.autograd_graph import nodes_behind
+from gradvet.frontends.torch.autograd_graph import REENTRANT_NODE, nodes_behind
 from gradvet.frontends.torch.branches import BranchMode
 from gradvet.frontends.torch.double_precision import DoublePrecision, wide_dtype
 from gradvet.frontends.torch.layouts.strided import separate
@@ -32,10 +32,6 @@ from gradvet.frontends.torch.random_state import FixedState
 from gradvet.frontends.torch.validation import require_acyclic, require_precision, require_values
 
 __all__ = ["Binding", "ForwardMode", "Request", "bind", "callable_of", "drop_in_binding", "widened"]
-
-
-REENTRANT_NODE = "CheckpointFunctionBackward"
-"""The node of a reentrant checkpoint."""
 
 
 class ForwardMode(Enum):

@@ -16,6 +16,7 @@ from gradvet.core.spaces import Space
 from gradvet.errors import DerivativeError, OtherValuesError
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import tensors_in
+from gradvet.frontends.torch.autograd_graph import REENTRANT_NODE, nodes_behind
 from gradvet.frontends.torch.derivatives import accumulate, classified_errors, classified_gradients, slow_vmap_accepted
 from gradvet.frontends.torch.layouts.strided import same_numbers
 from gradvet.frontends.torch.memory_layouts import AT_ONCE, LAYOUTS, OFFSET, differ_in_layout, misaligned
@@ -145,6 +146,8 @@ class TorchVariants:
                 arguments[other.position] = arguments[other.position].detach()
         source = arguments[problem.domain.leaves[leaf].position]
         outputs = problem.call_differentiable(arguments)
+        if REENTRANT_NODE in problem.node_names - {node.name() for node in nodes_behind(outputs)}:
+            raise RuntimeError("a reentrant checkpoint has no gradient unless one of its own inputs requires grad")
         pairs = [(y, t) for y, t in zip(outputs, problem.codomain.unflatten(v), strict=True) if y.requires_grad]
         if not pairs:
             return None
