@@ -35,6 +35,9 @@ from gradvet.options import Options
 MAX_CACHED_JVPS = 4
 """Number of JVPs that are kept: those of the directions that several checks share."""
 
+LARGE = 1 << 20
+"""Number of elements of the inputs from which vectors are not kept from one check to the next."""
+
 CONSTANT = 0.75
 """Value of the constant cotangent; exact in every floating-point format."""
 
@@ -86,11 +89,17 @@ class Context:
         changes = {"given_scaling": None, "given_direction": None, "_jvps": [], **changes}
         return replace(self, problem=problem, **changes)  # type: ignore[arg-type]
 
+    @property
+    def is_large(self) -> bool:
+        """Whether vectors of the size of the inputs cost less to compute again than to keep."""
+        return self.problem.domain.size > LARGE
+
     def release(self) -> None:
         """Forget all that was computed: most of it are vectors of the size of the inputs."""
         for name in [name for name in self.__dict__ if isinstance(getattr(type(self), name, None), cached_property)]:
             del self.__dict__[name]
         self._jvps.clear()
+        self.problem.release()
 
     @cached_property
     def xp(self) -> Any:
