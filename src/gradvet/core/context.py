@@ -26,7 +26,7 @@ from gradvet.core.finite_differences import (
     sweep_steps,
 )
 from gradvet.core.ledger import Record
-from gradvet.core.problem import Distribution, FreshGradient, Gradient, Problem
+from gradvet.core.problem import Distribution, FreshGradient, Gradient, GradientVariants, Problem
 from gradvet.core.projections import Projections
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import all_finite, equal, finite_part, namespace, peak
@@ -315,6 +315,11 @@ class Context:
     # Probes of the exact checks
 
     @cached_property
+    def variants(self) -> GradientVariants:
+        """The same gradient, obtained otherwise."""
+        return self.problem.variants
+
+    @cached_property
     def random_vjp(self) -> tuple[Array, Array]:
         """A random cotangent and its VJP."""
         v, gradient = self._random_gradient
@@ -328,7 +333,7 @@ class Context:
     @cached_property
     def repeated_vjp(self) -> Array:
         """The VJP of the random cotangent once more, through the same graph unless passes are isolated."""
-        return self.problem.variants.again(self.random_vjp[0])
+        return self.variants.again(self.random_vjp[0])
 
     @cached_property
     def constant_vjp(self) -> tuple[Array, Array]:
@@ -356,7 +361,7 @@ class Context:
         """
         v, expected = self.random_vjp
         with suppress(Exception):
-            found = self.problem.variants.shifted_after_other_forward(v)
+            found = self.variants.shifted_after_other_forward(v)
             if found is not None and not found.changed and equal(found.gradient, expected):
                 return found
         return None
@@ -364,7 +369,7 @@ class Context:
     @cached_property
     def interleaved(self) -> FreshGradient:
         """The VJP of the random cotangent with another forward pass in between."""
-        return self.shifted or self.problem.variants.after_other_forward(self.random_vjp[0])
+        return self.shifted or self.variants.after_other_forward(self.random_vjp[0])
 
     @cached_property
     def fresh(self) -> FreshGradient:
@@ -373,7 +378,7 @@ class Context:
         with suppress(Exception):
             if not self.interleaved.changed and equal(self.interleaved.gradient, expected):
                 return self.interleaved
-        return self.problem.variants.fresh_gradient(v)
+        return self.variants.fresh_gradient(v)
 
     @cached_property
     def reads_captured(self) -> bool:
@@ -382,6 +387,6 @@ class Context:
             if self.interleaved.reads_arguments:
                 return False
         try:
-            return bool(self.problem.codomain.size) and self.problem.variants.reads_captured()
+            return bool(self.problem.codomain.size) and self.variants.reads_captured()
         except Exception:  # the function refuses the other arguments
             return False
