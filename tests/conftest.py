@@ -19,6 +19,14 @@ PROCESSES = {"plugin", "browser", "suite", "cli", "test_docs.py", "test_examples
 """Tests that start processes of their own, whose random state a fixture cannot set."""
 
 
+GALLERY_ONLY = {"test_gallery_itself.py", "test_held_out.py"}
+"""Files with tests of `make gallery` alone: thousands, which other runs need not make and leave out again."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if collection_path.name in GALLERY_ONLY and "not gallery" in config.option.markexpr else None
+
+
 TIME_LIMITS = (
     "gradvet.api.blame.AUTOMATIC_SECONDS",
     "gradvet.api.blame.DEFAULT_SECONDS",
