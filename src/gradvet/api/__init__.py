@@ -103,8 +103,8 @@ def check(
     >>> report.verdict.value
     'pass'
     """
-    surrogates = validation.surrogates_of(surrogate)
-    request = validation.request_of(func, inputs, kwargs, None if surrogates else surrogate, argnums)
+    surrogates = validation.surrogates_of(surrogate, or_function=True)
+    request = validation.request_of(func, inputs, kwargs, surrogate if callable(surrogate) else None, argnums)
     is_thorough = validation.flag("thorough", thorough)
     spending = validation.budget_of(budget)
     options = Options(

@@ -23,10 +23,13 @@ MAX_ORDER = 5
 """Highest order of derivatives: the cost doubles with each order."""
 
 
-def surrogates_of(surrogate: Any) -> dict[Any, Callable[..., Any]]:
-    """The surrogates of classes inside a model; none if the argument is no mapping."""
-    if not isinstance(surrogate, Mapping):
+def surrogates_of(surrogate: Any, *, or_function: bool = False) -> dict[Any, Callable[..., Any]]:
+    """The surrogates of classes inside a model; none if the argument is None, or a function where that is allowed."""
+    if surrogate is None or (or_function and callable(surrogate)):
         return {}
+    if not isinstance(surrogate, Mapping):
+        also = "is a function, or " if or_function else ""
+        refuse(f"surrogate {also}maps subclasses of autograd.Function to functions", surrogate)
     for cls, function in surrogate.items():
         if not isinstance(cls, type) or not callable(function) or not hasattr(cls, "apply"):
             refuse("surrogate maps subclasses of autograd.Function to functions", {cls: function})
@@ -43,8 +46,6 @@ def request_of(
     """What is checked."""
     if not callable(func):
         refuse("a function, a module or an autograd.Function was expected", func)
-    if surrogate is not None and not callable(surrogate):
-        refuse("surrogate is a function", surrogate)
     if kwargs is not None and not isinstance(kwargs, Mapping):
         refuse("kwargs is a mapping of names to values", kwargs)
     for name in kwargs or ():

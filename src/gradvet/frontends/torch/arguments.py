@@ -145,7 +145,23 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(item, name + label)
 
 
-def output_names(result: Any, title: str, *, numbered: bool) -> tuple[list[str], list[str]]:
+def read_outputs(result: Any, title: str, *, numbered: bool) -> tuple[list[Any], list[str], list[str]]:
+    """The tensors in a function's first result, their names, and sentences about objects whose tensors are left out.
+
+    Raises if a tensor has no values: reading those of freed memory crashes the process.
+    """
+    outputs = tensors_in(result)
+    names, notes = _output_names(result, title, numbered=numbered)
+    for output, name in zip(outputs, names, strict=True):
+        if isinstance(output, Tensor) and (output.is_meta or private.is_fake(output)):
+            kind = "a meta tensor" if output.is_meta else "a fake tensor"
+            raise InvalidProblemError(f"{name} is {kind}, which has a shape but no values: return a tensor with values")
+        if isinstance(output, Tensor) and output.layout is torch.strided and is_freed(output):
+            raise InvalidProblemError(f"the memory of {name} was freed: return a tensor with values")
+    return outputs, names, notes
+
+
+def _output_names(result: Any, title: str, *, numbered: bool) -> tuple[list[str], list[str]]:
     """The names of the tensors in a result, and sentences about objects in it whose tensors are left out.
 
     The items of a tuple have their number (`output 0`), those of other containers their label (`output.logits`). With
@@ -176,6 +192,26 @@ def refuse_wrappers(tensors: Sequence[Any], names: Sequence[str]) -> None:
                 f"{name} is a {kind}, a wrapper around other tensors whose elements cannot be moved one by one: check "
                 f"the function of plain tensors{local}, and make the {kind} inside the function"
             )
+
+
+def is_freed(tensor: Tensor) -> bool:
+    """Whether the memory of a strided tensor was freed or made smaller: reading its elements crashes the process."""
+    if not tensor.numel() or tensor.is_nested or hasattr(type(tensor), "__tensor_flatten__"):
+        return False
+    available = storage_bytes(tensor)
+    if tensor.nbytes == available:
+        return False
+    reach = sum(step * (length - 1) for step, length in zip(tensor.stride(), tensor.size(), strict=True))
+    needed = (tensor.storage_offset() + reach + 1) * tensor.itemsize
+    return needed > available
+
+
+def storage_bytes(tensor: Tensor) -> int:
+    """The size of a tensor's memory; 0 for one of a transform such as vmap, which has none of its own."""
+    try:
+        return tensor.untyped_storage().nbytes()
+    except NotImplementedError:
+        return 0
 
 
 def signature_of(outputs: Sequence[Any]) -> list[tuple[torch.Size, torch.dtype]]:

@@ -192,11 +192,14 @@ def hook_count() -> int:
     return next(_unknown) if count is None else int(count)
 
 
-def has_hooks(value: Any) -> bool:
-    """Whether a value is a tensor with hooks, which no graph shows; a tensor of which that is unknown has some."""
-    if not isinstance(value, Tensor):
-        return False
-    return PUBLIC_ONLY or bool(value._backward_hooks or value._post_accumulate_grad_hooks)
+def has_hooks(values: Sequence[Any], since: int) -> bool:
+    """Whether a tensor among the values has hooks, which no graph shows, or one was registered after the count was
+    `since`. True where that is unknown.
+    """
+    if hook_count() > since:
+        return True
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    return any(PUBLIC_ONLY or value._backward_hooks or value._post_accumulate_grad_hooks for value in tensors)
 
 
 # Operators.

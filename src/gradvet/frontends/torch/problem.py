@@ -17,15 +17,16 @@ from gradvet.core.problem import Cost, Evaluation, Gradient, Misfit, Move, Tange
 from gradvet.core.spaces import Leaf, Space
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import derivatives, private, vectorised
-from gradvet.frontends.torch.arguments import output_names, refuse_wrappers, signature_of, tensors_in, tensors_like
-from gradvet.frontends.torch.autograd_graph import TorchRules, applies_function, nodes_behind
+from gradvet.frontends.torch.arguments import read_outputs, refuse_wrappers, signature_of, tensors_in, tensors_like
+from gradvet.frontends.torch.autograd_graph import TorchRules
 from gradvet.frontends.torch.binding import Binding, on_copies
 from gradvet.frontends.torch.layouts import coordinates_of, layouts_of
 from gradvet.frontends.torch.layouts.strided import WORKING_DTYPE, Strided, is_working_tensor
 from gradvet.frontends.torch.random_state import Sampler, TorchRandomState
 from gradvet.frontends.torch.reference import internal_eps
-from gradvet.frontends.torch.validation import require_readable_outputs
 from gradvet.frontends.torch.variants import TorchVariants
+
+NO_LEAVES = Space([])
 
 
 class TorchProblem:
@@ -49,19 +50,18 @@ class TorchProblem:
         before = private.hook_count()
         self.cost.forwards += 1
         result = self.function(*self.arguments)
-        self.is_hooked = private.hook_count() > before or any(map(private.has_hooks, self.inputs))
+        self.is_hooked = private.has_hooks(self.inputs, since=before)
         """Whether the inputs have hooks, or the function registered one."""
-        self.outputs = tensors_in(result)
-        self._names, self.output_notes = output_names(result, binding.output, numbered=binding.numbers_outputs)
-        """The name of each output, and sentences about what was left out."""
-        require_readable_outputs(self.outputs, self._names)
+        self.outputs, self._names, self.output_notes = read_outputs(
+            result, binding.output, numbered=binding.numbers_outputs
+        )
         if binding.classifies_errors:
             refuse_wrappers(self.outputs, self._names)
         self._signature = signature_of(self.outputs)
         numeric = [i for i, y in enumerate(self.outputs) if y.is_floating_point() or y.is_complex()]
         differentiable = [i for i in numeric if self.outputs[i].requires_grad]
         self.codomain = self._space(differentiable)
-        self.nondifferentiable = Space([])
+        self.nondifferentiable = NO_LEAVES
         self._all_outputs = self.codomain
         if len(differentiable) < len(numeric):
             self.nondifferentiable = self._space([i for i in numeric if i not in differentiable])
@@ -74,6 +74,7 @@ class TorchProblem:
         self.forward_refusal: Exception | None = None
         """What torch raised because it has no forward mode for an operator."""
         self.known_eps: float | None = None
+        self._is_perturbed = False
         self.refusals: list[str] = []
         """Exceptions of the function next to the point."""
         self.value = (
@@ -86,23 +87,13 @@ class TorchProblem:
     def isolates_passes(self) -> bool:
         return self.binding.isolates_passes
 
-    @property
+    @cached_property
     def rules(self) -> TorchRules:
         return TorchRules(self)
 
     @property
     def variants(self) -> TorchVariants:
         return TorchVariants(self)
-
-    @cached_property
-    def node_names(self) -> frozenset[str]:
-        """The names of all nodes in the graph of the differentiable outputs."""
-        return frozenset([node.name() for node in nodes_behind(self.differentiable_outputs)])
-
-    @cached_property
-    def applies_function(self) -> bool:
-        """Whether a call of the function applies an `autograd.Function`. Calls the function."""
-        return applies_function(lambda: self._call(self.function, self.arguments))
 
     def rebound(self, binding: Binding, seed: int) -> TorchProblem:
         """The problem of another binding, with the same sparse semantics and mode; calls are counted together."""
@@ -262,12 +253,15 @@ class TorchProblem:
     def _perturbed(self, move: Move, scale: float = 1.0) -> Sequence[Any]:
         """The perturbed arguments; the caller restores them."""
         self._restore()
+        self._is_perturbed = True
         placed = [layout.place(part, scale) for layout, part in zip(self.layouts, move.parts, strict=True)]
         return self.arguments if all(map(operator.is_, placed, self.inputs)) else self.arguments_with(placed)
 
     def _restore(self) -> None:
-        for layout in self.layouts:
-            layout.restore()
+        if self._is_perturbed:
+            for layout in self.layouts:
+                layout.restore()
+            self._is_perturbed = False
 
     def evaluate_at(self, displacement: Tensor) -> Evaluation:
         move = self.move(displacement)
