@@ -237,11 +237,10 @@ def with_torch_stops(report: Report, request: Request, settings: PipelineSetting
 
     Calls the function, and checks it once more if there are such stops.
     """
-    with FRONTEND.preserved_random_state():
-        binding = FRONTEND.bind(request)
-        state = FRONTEND.preserved_state((request.func, request.inputs, request.kwargs), binding.arguments)
-        with state, state:  # twice: the first restoration may be interrupted
-            lines = torch_stops(lambda: binding.function(*binding.arguments))
+    binding = FRONTEND.bind(request)
+    state = FRONTEND.preserved_state((request.func, request.inputs, request.kwargs), binding.arguments)
+    with state, state:  # twice: the first restoration may be interrupted
+        lines = torch_stops(lambda: binding.function(*binding.arguments))
     if not lines:
         return report
     function = within(request.func, StopMode(holds_torch=True))

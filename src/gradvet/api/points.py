@@ -17,7 +17,7 @@ from gradvet.core import thresholds
 from gradvet.core.confirmation import is_confirmed
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Reason
-from gradvet.core.frontend import Binding, Frontend, Point, PointRequest, Request
+from gradvet.core.frontend import Binding, Frontend, Point, PointRequest, Request, examples, is_strategy
 from gradvet.core.ledger import Record
 from gradvet.core.line_test import screen_point
 from gradvet.core.modes import FORWARD, REVERSE, Mode
@@ -127,14 +127,14 @@ class PointSettings:
     domain: Any = None
 
     @classmethod
-    def of(cls, frontend: Frontend, points: Any, domain: Any, seed: int) -> PointSettings | None:
+    def of(cls, points: Any, domain: Any, seed: int) -> PointSettings | None:
         """None, "small", "thorough", a list or a mapping of inputs, or a Hypothesis strategy of inputs."""
         if points is None or points is False:
             return None
         if points in (SMALL, THOROUGH) if isinstance(points, str) else False:
             return cls(points, None, domain)
-        if frontend.is_strategy(points):
-            points = frontend.examples(points, EXAMPLES, seed)
+        if is_strategy(points):
+            points = examples(points, EXAMPLES, seed)
         if isinstance(points, (Mapping, list)) and not points:
             raise InvalidProblemError("points= has no inputs: leave it out, or pass None to try no other points")
         if isinstance(points, Mapping):
@@ -311,7 +311,7 @@ class _Search:
 
     def _context_at(self, binding: Binding) -> Context:
         """The same problem at another point. Its ledger and notes are its own."""
-        problem = self.frontend.problem_at(self.problem, binding, self.context.options.seed)
+        problem = self.problem.rebound(binding, self.context.options.seed)
         return self.context.for_problem(
             problem,
             record=Record(),

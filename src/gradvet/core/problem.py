@@ -325,6 +325,13 @@ class Problem(Protocol):
         """Forget vectors of the size of the inputs that can be computed again."""
         ...
 
+    def rebound(self, binding: Any, seed: int) -> Problem:
+        """The problem of another binding (`core.frontend`), such as another point; calls are counted together.
+
+        Calls the function.
+        """
+        ...
+
     def vjp_at(self, displacement: Array, v: Array) -> Array:
         """Jᵀv next to the point, through a graph of its own."""
         ...

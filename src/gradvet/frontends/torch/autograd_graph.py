@@ -127,7 +127,8 @@ class TorchRules:
         """The names of all nodes in the graph of the differentiable outputs."""
         self._call = functools.partial(problem.function, *problem.arguments)
         self._cost, self._is_hooked = problem.cost, problem.is_hooked
-        self._is_safe = problem.home.type in problem.binding.safe_devices
+        safe = problem.binding.safe_devices
+        self._is_safe = safe is None or problem.home.type in safe
 
     @functools.cached_property
     def are_builtin(self) -> bool:

@@ -73,7 +73,7 @@ class Binding:
     """The state from which every call of the function starts."""
     double: DoublePrecision | BranchMode | None = None
     """The mode in which the function is called, and in which its derivatives are to be computed; None: none."""
-    safe_devices: tuple[str, ...] = ("cpu",)
+    safe_devices: tuple[str, ...] | None = ("cpu",)
     """Kinds of devices on which the function is called with other shapes and alignments in this process."""
     isolates_passes: bool = False
     """Whether every backward pass gets a forward pass of its own, on copies of the arguments."""
