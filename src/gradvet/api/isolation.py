@@ -1,6 +1,6 @@
 """Runs checks that may end the process in a child process; a child that dies is a finding.
 
-The child is a new interpreter (`gradvet.api.child`), because a CUDA context does not survive a fork. It imports the
+The child is a new interpreter that runs this module, because a CUDA context does not survive a fork. It imports the
 user's function by name, so that functions that cannot be pickled are left out, and the report says so.
 """
 
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gradvet.core.results import Finding, Verdict
@@ -41,7 +41,7 @@ class _Outcome:
 
 
 def findings_of_child(task: tuple[Any, ...], checks: Sequence[str], seconds: float) -> Iterator[Finding]:
-    """The findings of these checks, run in a child; `task` are the arguments of `run_pipeline`."""
+    """The findings of these checks, run in a child; `task` is `run_pipeline` with its arguments."""
     try:
         payload = pickle.dumps(task)
     except Exception as error:
@@ -80,7 +80,7 @@ def _left_out(checks: Sequence[str], reason: str) -> Iterator[Finding]:
 def _run(payload: bytes, seconds: float) -> _Outcome:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     with subprocess.Popen(
-        [sys.executable, "-m", "gradvet.api.child"],
+        [sys.executable, "-c", "from gradvet.api.isolation import main; main()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -114,3 +114,22 @@ def _ending(outcome: _Outcome) -> str:
     if outcome.status is not None and outcome.status < 0:
         return signal.Signals(-outcome.status).name
     return outcome.words or f"exit status {outcome.status}"
+
+
+def main() -> None:
+    """The child: reads a task from stdin, says on stdout what it tries, and returns its findings."""
+    # What the function prints goes to stderr, so that it does not mix with messages.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+
+    def say(kind: str, content: Any) -> None:
+        answers.write(pickle.dumps((kind, content)))
+        answers.flush()
+
+    try:
+        run, frontend, request, settings, options = pickle.load(sys.stdin.buffer)
+    except Exception as error:
+        say(REFUSED, f"{type(error).__name__}: {error}")
+        return
+    announced = replace(settings, announce=lambda check, what: say(TRYING, (check, what)))
+    say(DONE, run(frontend, request, announced, options).findings)

@@ -348,7 +348,7 @@ class _Pipeline:
         request = replace(self.request, safe_devices=None)
         settings = PipelineSettings(1, frozenset([*chosen, "reverse"]), self.settings.points)
         seconds = context.deadline - time.monotonic()
-        yield from findings_of_child((self.frontend, request, settings, self.options), chosen, seconds)
+        yield from findings_of_child((run_pipeline, self.frontend, request, settings, self.options), chosen, seconds)
 
     def _tools(self, context: Context) -> Iterator[Finding]:
         """The registration of a custom operator, and torch.compile, as far as they are selected and apply."""

@@ -361,15 +361,15 @@ class Context:
         """
         v, expected = self.random_vjp
         with suppress(Exception):
-            found = self.variants.shifted_after_other_forward(v)
-            if found is not None and not found.changed and equal(found.gradient, expected):
+            found = self.variants.fresh_gradient(v, interleaved=True, shifted=True)
+            if not found.changed and equal(found.gradient, expected):
                 return found
         return None
 
     @cached_property
     def interleaved(self) -> FreshGradient:
         """The VJP of the random cotangent with another forward pass in between."""
-        return self.shifted or self.variants.after_other_forward(self.random_vjp[0])
+        return self.shifted or self.variants.fresh_gradient(self.random_vjp[0], interleaved=True)
 
     @cached_property
     def fresh(self) -> FreshGradient:

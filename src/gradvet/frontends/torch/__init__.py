@@ -25,7 +25,6 @@ from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.reference import may_round_products, reference_problem, rounded_as
 from gradvet.frontends.torch.second_order import second_order_problem
-from gradvet.frontends.torch.tf32 import tf32_products
 from gradvet.frontends.torch.validation import nested_tensors
 
 __all__ = [
@@ -78,7 +77,7 @@ class TorchFrontend:
         return rounded_as(problem, call) if problem.rules.are_builtin else None
 
     def tf32_products(self, problem: TorchProblem) -> AbstractContextManager[object] | None:
-        return tf32_products() if may_round_products(problem) else None
+        return user_reference.tf32_products() if may_round_products(problem) else None
 
     def points(self, problem: TorchProblem, request: PointRequest) -> Iterator[Point]:
         return generated_points(_source(problem, request), request.thorough)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.overrides import has_torch_function
 
-from gradvet.core.problem import Cost, Evaluation, Gradient, Misfit, Move, Tangent
+from gradvet.core.problem import Cost, Evaluation, Gradient, Misfit, Move
 from gradvet.core.spaces import Leaf, Space
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch import derivatives, private, vectorised
+from gradvet.frontends.torch import derivatives, private
 from gradvet.frontends.torch.arguments import read_outputs, refuse_wrappers, signature_of, tensors_in, tensors_like
 from gradvet.frontends.torch.autograd_graph import TorchRules
 from gradvet.frontends.torch.binding import Binding, on_copies
@@ -285,7 +285,7 @@ class TorchProblem:
         return all(tensor.dtype in (torch.float64, torch.complex128) for tensor in self.inputs)
 
     def evaluate_together(self, displacements: Tensor) -> Tensor | None:
-        return vectorised.evaluate_together(self, displacements)
+        return derivatives.evaluate_together(self, displacements)
 
     # Reverse mode.
 
@@ -322,12 +322,12 @@ class TorchProblem:
         self.cost.pulls += 1
         outputs = self.recorded_outputs()
         with derivatives.in_mode_of(self):
-            found = derivatives.batched_gradients(outputs, self.inputs, vectorised.stacked(self.codomain, V))
+            found = derivatives.batched_gradients(outputs, self.inputs, derivatives.stacked(self.codomain, V))
         return [self.gathered([g if g is None else g[k] for g in found]) for k in range(len(V))]
 
     def vjp_rows(self, output: int, start: int, stop: int) -> Tensor | None:
         with derivatives.in_mode_of(self):
-            return vectorised.vjp_rows(self, output, range(start, stop))
+            return derivatives.vjp_rows(self, output, range(start, stop))
 
     def vjp_undefined(self, outputs: Sequence[int]) -> Gradient:
         found = derivatives.undefined_gradients(self, outputs)
@@ -348,8 +348,12 @@ class TorchProblem:
 
     # Forward mode.
 
-    def jvp(self, u: Tensor) -> Tensor:
-        return self._jvp(self.domain.unflatten(u))
+    def jvp(self, u: Tensor, missing: int | None = None) -> Tensor:
+        tangents: list[Tensor | None] = self.domain.unflatten(u)
+        if missing is not None:
+            tangents[missing] = None
+        found = derivatives.output_tangents(self, tangents)
+        return self.vector(self.codomain, [tangent for _, tangent in found])
 
     def jvp_at(self, displacement: Tensor, u: Tensor) -> Tensor | None:
         move = self.move(displacement)
@@ -359,22 +363,11 @@ class TorchProblem:
         finally:
             self._restore()
 
-    def tangent(self, u: Tensor) -> Tangent:
-        found = derivatives.output_tangents(self, self.domain.unflatten(u))
-        vector = self.vector(self.codomain, [tangent for _, tangent in found])
-        return Tangent(vector, derivatives.tangent_misfits(found))
-
-    def jvp_undefined(self, u: Tensor, leaf: int) -> Tensor:
-        tangents: list[Tensor | None] = self.domain.unflatten(u)
-        tangents[leaf] = None
-        return self._jvp(tangents)
-
-    def _jvp(self, tangents: Sequence[Tensor | None]) -> Tensor:
-        found = derivatives.output_tangents(self, tangents)
-        return self.vector(self.codomain, [tangent for _, tangent in found])
+    def tangent_misfits(self, u: Tensor) -> list[Misfit]:
+        return derivatives.tangent_misfits(derivatives.output_tangents(self, self.domain.unflatten(u)))
 
     def jvp_batched(self, U: Sequence[Tensor]) -> list[Tensor]:
-        return vectorised.jvp_batched(self, U)
+        return derivatives.jvp_batched(self, U)
 
 
 def _selected(space: Space, outputs: list[Any]) -> list[Any]:
