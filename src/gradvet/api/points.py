@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -155,23 +155,6 @@ class PointSettings:
         return points | ({"domain": "domain"} if self.domain is not None else {})
 
 
-@dataclass
-class _Tally:
-    """Results of the points of one kind."""
-
-    exercised: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    inconclusive: int = 0
-
-    def findings(self, kind: str, *, finite_only: bool) -> Iterator[Finding]:
-        if self.exercised:
-            what = "no gradient that is not finite" if finite_only else "no wrong derivative"
-            facts = {"exercised": list(self.exercised), "finiteness alone": finite_only}
-            yield Finding(kind, Verdict.PASS, f"{what} at {', '.join(self.exercised)}", facts=facts)
-        if self.skipped:
-            yield Finding(kind, Verdict.SKIPPED, "; ".join(self.skipped), facts={"skipped": list(self.skipped)})
-
-
 def generated_points(
     frontend: Frontend,
     context: Context,
@@ -247,16 +230,18 @@ class _Search:
         return PointRequest(self.request.func, self.settings.domain, seed, self.is_thorough, empty)
 
     def _tested(self, kind: str, points: Iterable[Point]) -> Iterator[Finding]:
-        tally, variations = _Tally(), self.context.record.variations
+        exercised: list[str] = []
+        skipped: list[str] = []
+        inconclusive, variations = 0, self.context.record.variations
         for point in points:
             if self.context.out_of_time:
-                tally.skipped.append(f"{point.name} and the following (the time budget was spent)")
+                skipped.append(f"{point.name} and the following (the time budget was spent)")
                 break
-            if tally.inconclusive >= MAX_INCONCLUSIVE and not self.is_thorough:
-                tally.skipped.append(f"{point.name} and the following (too many kinks; points='thorough' tries them)")
+            if inconclusive >= MAX_INCONCLUSIVE and not self.is_thorough:
+                skipped.append(f"{point.name} and the following (too many kinks; points='thorough' tries them)")
                 break
             if kind == "shapes" and variations.is_spent:
-                tally.skipped.append(f"{point.name} and the following ({variations.reason})")
+                skipped.append(f"{point.name} and the following ({variations.reason})")
                 break
             if self.announce is not None:
                 self.announce(kind, point.name)
@@ -266,17 +251,22 @@ class _Search:
                 found = self._first_form(point)
             if self.announce is not None and self.frontend.has_lost_device(self.problem):
                 raise SystemExit("the device is lost")
-            tally.inconclusive += found.verdict is Verdict.INCONCLUSIVE
+            inconclusive += found.verdict is Verdict.INCONCLUSIVE
             if found.verdict is Verdict.FAIL or (point.given and found.verdict is Verdict.INCONCLUSIVE):
                 headline = f"at {point.name}: {found.headline}"
                 yield replace(found, check=kind, headline=headline, facts={**found.facts, "point": point.name})
                 if found.verdict is Verdict.FAIL:
                     break
             elif found.verdict is Verdict.PASS:
-                tally.exercised.append(point.name)
+                exercised.append(point.name)
             else:
-                tally.skipped.append(f"{point.name} ({found.headline})")
-        yield from tally.findings(kind, finite_only=self.finite_only)
+                skipped.append(f"{point.name} ({found.headline})")
+        if exercised:
+            what = "no gradient that is not finite" if self.finite_only else "no wrong derivative"
+            facts = {"exercised": exercised, "finiteness alone": self.finite_only}
+            yield Finding(kind, Verdict.PASS, f"{what} at {', '.join(exercised)}", facts=facts)
+        if skipped:
+            yield Finding(kind, Verdict.SKIPPED, "; ".join(skipped), facts={"skipped": skipped})
 
     def _first_form(self, point: Point) -> Finding:
         """The result at the first form of the point that the function accepts; the worst of the modes."""

@@ -145,7 +145,9 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(item, name + label)
 
 
-def read_outputs(result: Any, title: str, *, numbered: bool) -> tuple[list[Any], list[str], list[str]]:
+def read_outputs(
+    result: Any, title: str, *, numbered: bool, refuses_wrappers: bool
+) -> tuple[list[Any], list[str], list[str]]:
     """The tensors in a function's first result, their names, and sentences about objects whose tensors are left out.
 
     Raises if a tensor has no values: reading those of freed memory crashes the process.
@@ -158,6 +160,8 @@ def read_outputs(result: Any, title: str, *, numbered: bool) -> tuple[list[Any],
             raise InvalidProblemError(f"{name} is {kind}, which has a shape but no values: return a tensor with values")
         if isinstance(output, Tensor) and output.layout is torch.strided and is_freed(output):
             raise InvalidProblemError(f"the memory of {name} was freed: return a tensor with values")
+    if refuses_wrappers:
+        refuse_wrappers(outputs, names)
     return outputs, names, notes
 
 

@@ -17,7 +17,7 @@ from gradvet.core.problem import Cost, Evaluation, Gradient, Misfit, Move
 from gradvet.core.spaces import Leaf, Space
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import derivatives, private
-from gradvet.frontends.torch.arguments import read_outputs, refuse_wrappers, signature_of, tensors_in, tensors_like
+from gradvet.frontends.torch.arguments import read_outputs, signature_of, tensors_in, tensors_like
 from gradvet.frontends.torch.autograd_graph import TorchRules
 from gradvet.frontends.torch.binding import Binding, on_copies
 from gradvet.frontends.torch.layouts import coordinates_of, layouts_of
@@ -53,10 +53,8 @@ class TorchProblem:
         self.is_hooked = private.has_hooks(self.inputs, since=before)
         """Whether the inputs have hooks, or the function registered one."""
         self.outputs, self._names, self.output_notes = read_outputs(
-            result, binding.output, numbered=binding.numbers_outputs
+            result, binding.output, numbered=binding.numbers_outputs, refuses_wrappers=binding.classifies_errors
         )
-        if binding.classifies_errors:
-            refuse_wrappers(self.outputs, self._names)
         self._signature = signature_of(self.outputs)
         numeric = [i for i, y in enumerate(self.outputs) if y.is_floating_point() or y.is_complex()]
         differentiable = [i for i in numeric if self.outputs[i].requires_grad]
@@ -159,10 +157,6 @@ class TorchProblem:
             for leaf, value in zip(space.leaves, values, strict=True)
         ]
         return torch.cat(parts) if parts else self.zeros(0)
-
-    def gathered(self, gradients: Sequence[Any]) -> Tensor:
-        """Gradients as one vector of the domain, in its own memory."""
-        return self.vector(self.domain, gradients)
 
     # Calls of the function.
 
@@ -290,7 +284,7 @@ class TorchProblem:
     # Reverse mode.
 
     def vjp(self, v: Tensor) -> Tensor:
-        return self.gathered(self._gradients(v))
+        return self.vector(self.domain, self._gradients(v))
 
     def gradient(self, v: Tensor) -> Gradient:
         return self._gradient(self._gradients(v))
@@ -299,10 +293,10 @@ class TorchProblem:
         return derivatives.problem_gradients(self, self.recorded_outputs(), self.codomain.unflatten(v))
 
     def _gradient(self, found: Sequence[Any]) -> Gradient:
-        return Gradient(self.gathered(found), derivatives.gradient_misfits(self, found))
+        return Gradient(self.vector(self.domain, found), derivatives.gradient_misfits(self, found))
 
     def vjp_of_output(self, output: int, v: Tensor) -> Tensor:
-        return self.gathered(self._gradients_of_output(output, v))
+        return self.vector(self.domain, self._gradients_of_output(output, v))
 
     def _gradients_of_output(self, output: int, v: Tensor) -> Sequence[Any]:
         cotangent = self.codomain.leaves[output].coordinates.unflatten(v)
@@ -314,7 +308,7 @@ class TorchProblem:
         total, misfits = self.zeros(self.domain.size), dict[Misfit, None]()
         for output in range(len(self.codomain.leaves)):
             found = self._gradients_of_output(output, v[self.codomain.slice(output)])
-            total += self.gathered(found)
+            total += self.vector(self.domain, found)
             misfits |= dict.fromkeys(derivatives.gradient_misfits(self, found))
         return Gradient(total, list(misfits))
 
@@ -323,7 +317,7 @@ class TorchProblem:
         outputs = self.recorded_outputs()
         with derivatives.in_mode_of(self):
             found = derivatives.batched_gradients(outputs, self.inputs, derivatives.stacked(self.codomain, V))
-        return [self.gathered([g if g is None else g[k] for g in found]) for k in range(len(V))]
+        return [self.vector(self.domain, [g if g is None else g[k] for g in found]) for k in range(len(V))]
 
     def vjp_rows(self, output: int, start: int, stop: int) -> Tensor | None:
         with derivatives.in_mode_of(self):
@@ -331,7 +325,7 @@ class TorchProblem:
 
     def vjp_undefined(self, outputs: Sequence[int]) -> Gradient:
         found = derivatives.undefined_gradients(self, outputs)
-        vector = None if all(map(derivatives.is_zero, found)) else self.gathered(found)
+        vector = None if all(map(derivatives.is_zero, found)) else self.vector(self.domain, found)
         return Gradient(vector, derivatives.gradient_misfits(self, found))
 
     def vjp_at(self, displacement: Tensor, v: Tensor) -> Tensor:

@@ -169,7 +169,7 @@ class TorchVariants:
         reused = {
             leaf.name for leaf, x, g in zip(problem.domain.leaves, sources, gradients, strict=True) if _share(x, g)
         }
-        vector = problem.gathered(gradients)
+        vector = problem.vector(problem.domain, gradients)
         for _, tensor, copy in changed:
             tensor.data.copy_(copy)
         names = [name for name, _, _ in changed]
@@ -346,7 +346,9 @@ class TorchVariants:
     def _gradient(self, outputs: Sequence[Any], cotangents: Sequence[Tensor], sources: Sequence[Any] = ()) -> Tensor:
         problem = self.problem
         problem.cost.pulls += 1
-        return problem.gathered(classified_gradients(problem, outputs, sources or problem.inputs, cotangents))
+        return problem.vector(
+            problem.domain, classified_gradients(problem, outputs, sources or problem.inputs, cotangents)
+        )
 
 
 @contextmanager
