@@ -9,7 +9,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -87,18 +87,20 @@ APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-def
 """The code that runs when an `autograd.Function` is applied."""
 
 
-def nodes_behind(outputs: Sequence[Any]) -> Iterator[Any]:
+def nodes_behind(outputs: Sequence[Any]) -> list[Any]:
     """Every node of the graph behind some outputs, once."""
+    found: list[Any] = []
     seen = {output.grad_fn for output in outputs} - {None}
     waiting = list(seen)
     seen.add(None)
     while waiting:
         node = waiting.pop()
-        yield node
+        found.append(node)
         for following, _ in node.next_functions:
             if following not in seen:
                 seen.add(following)
                 waiting.append(following)
+    return found
 
 
 @functools.lru_cache(maxsize=1024)

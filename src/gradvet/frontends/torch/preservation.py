@@ -60,7 +60,7 @@ class PreservedState:
         self._process = ProcessState()
         self._random = RandomState()
         given = [argument for argument in arguments if isinstance(argument, Tensor)]
-        reached = list(reachable_objects(function, *arguments))
+        reached = reachable_objects(function, *arguments)
         modules = _modules_in(reached)
         parameters = [p for module in modules for p in private.parameters_of(module).values() if p is not None]
         captured = [thing for thing in reached if isinstance(thing, Tensor)]
@@ -267,16 +267,18 @@ def _modules_in(things: Sequence[Any]) -> list[nn.Module]:
     return list({id(module): module for root in roots for module in root.modules()}.values())
 
 
-def reachable_objects(*things: Any, limit: int = MAX_OBJECTS) -> Iterator[Any]:
+def reachable_objects(*things: Any, limit: int = MAX_OBJECTS) -> list[Any]:
     """Objects that these refer to, the nearest first. Modules and tensors are not entered."""
+    found: list[Any] = []
     seen: set[int] = set()
     ahead = deque(things)
     while ahead and len(seen) < limit:
         thing = ahead.popleft()
-        yield thing
+        found.append(thing)
         if not isinstance(thing, OPAQUE_TYPES) and id(thing) not in seen:
             seen.add(id(thing))
             ahead.extend(_inside(thing))
+    return found
 
 
 def _inside(thing: Any) -> Iterator[Any]:
