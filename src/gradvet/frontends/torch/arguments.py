@@ -258,23 +258,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """The place of a container with tensors in a template."""
+    """The place in a template of a container with tensors, or of an object that holds tensors and is no container."""
 
     container: Container
     templates: Sequence[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Closed:
-    """The place in a template of an object that holds tensors and is no container: every call gets a copy of it."""
-
-    value: Any
-
-    def copied(self) -> Any:
-        try:
-            return copy.deepcopy(self.value)
-        except Exception:  # such as tensors that are results of other operators
-            return self.value
 
 
 class ArgumentTree:
@@ -299,7 +286,8 @@ class ArgumentTree:
             if not holds_tensors(value):
                 return value
             self.notes.append(f"{closed_object(name, value)} were held constant")
-            return _Closed(value)
+            # Without items of its own: every call gets a copy.
+            return _Branch(Container((), (), lambda _: _copied(value)), ())
         labelled = zip(container.labels, container.items, strict=True)
         templates = [self.template(item, name + label) for label, item in labelled]
         unchanged = all(one is other for one, other in zip(templates, container.items, strict=True))
@@ -312,7 +300,14 @@ def fill(template: Any, tensors: Sequence[Any]) -> Any:
         return tensors[template.index]
     if isinstance(template, _Branch):
         return template.container.rebuilt([fill(inner, tensors) for inner in template.templates])
-    return template.copied() if isinstance(template, _Closed) else template
+    return template
+
+
+def _copied(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # such as tensors that are results of other operators
+        return value
 
 
 def map_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
