@@ -275,6 +275,13 @@ def fill(template: Any, tensors: Sequence[Any]) -> Any:
     return template.copied() if isinstance(template, _Closed) else template
 
 
+def unfilled(template: Any) -> list[Any]:
+    """What a template holds beside its slots for tensors."""
+    if isinstance(template, _Branch):
+        return [thing for inner in template.templates for thing in unfilled(inner)]
+    return [] if isinstance(template, Slot) else [template]
+
+
 def map_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
     """The value with `change` applied to every tensor."""
     tree = ArgumentTree()
