@@ -310,6 +310,13 @@ def _copied(value: Any) -> Any:
         return value
 
 
+def unfilled(template: Any) -> list[Any]:
+    """What a template holds beside its slots for tensors."""
+    if isinstance(template, _Branch):
+        return [thing for inner in template.templates for thing in unfilled(inner)]
+    return [] if isinstance(template, Slot) else [template]
+
+
 def map_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
     """The value with `change` applied to every tensor."""
     tree = ArgumentTree()

@@ -79,6 +79,7 @@ UNSUPPORTED_PHRASES = (
     "data-dependent control flow",
     "torch.utils.checkpoint",
     "do not have strides",
+    "zerotensors are immutable",
 )
 """Phrases, in lower case, of torch's messages about operators without a derivative of some kind."""
 

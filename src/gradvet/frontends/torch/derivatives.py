@@ -84,9 +84,15 @@ def leaves_behind(outputs: Sequence[Any]) -> Iterator[Any]:
 
 
 def in_mode_of(problem: TorchProblem) -> contextlib.AbstractContextManager[None]:
-    """The mode in which derivatives of the problem are computed."""
-    double = problem.binding.double
-    return contextlib.nullcontext() if double is None else double.active()
+    """The mode in which derivatives of the problem are computed, with its parameters in the module."""
+    double, substitution = problem.binding.double, problem.binding.substitution
+    if substitution is None:
+        return contextlib.nullcontext() if double is None else double.active()
+    stack = contextlib.ExitStack()
+    stack.enter_context(substitution(problem.arguments))
+    if double is not None:
+        stack.enter_context(double.active())
+    return stack
 
 
 @contextlib.contextmanager

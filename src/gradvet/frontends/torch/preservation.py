@@ -50,7 +50,7 @@ class PreservedState:
       numbers, random generators;
     - arguments: values, `.grad`, `requires_grad`;
     - modules that the function refers to: attributes with the lists and mappings in them, hooks, training mode,
-      buffers, and for each parameter which tensor it is, its `.grad` and `requires_grad`;
+      buffers, and for each parameter which tensor it is, its `.grad` and `requires_grad`, its values if it is frozen;
     - other tensors that it refers to: `.grad`, `requires_grad`.
     """
 
@@ -171,11 +171,13 @@ def _as_they_are() -> None:
 class _ModuleState:
     """Attributes, hooks, parameters and buffers of one module, without those of its children."""
 
-    __slots__ = ("_attributes", "_buffers", "_containers", "_empty", "_module", "_parameters")
+    __slots__ = ("_attributes", "_buffers", "_containers", "_empty", "_frozen", "_module", "_parameters")
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self._attributes = module, dict(vars(module))
         self._parameters = dict(private.parameters_of(module))
+        # A call may write to parameters that do not require grad, such as those of a teacher.
+        self._frozen = [_Copy(p) for p in self._parameters.values() if p is not None and not p.requires_grad]
         self._buffers = {name: _Copy.of(buffer) for name, buffer in private.buffers_of(module).items()}
         own = {name: value for name, value in self._attributes.items() if type(value) in CONTAINERS}
         self._empty = [container for container in own.values() if not container]  # most of them, such as those of hooks
@@ -204,6 +206,8 @@ class _ModuleState:
             _put_back(container, items)
         if self._parameters:
             private.put_parameters(module, self._parameters)
+        for parameter in self._frozen:
+            parameter.restore()
         for name, buffer in self._buffers.items():
             own = None if buffer is None else buffer.tensor
             if buffer is not None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -182,6 +182,36 @@ def put_parameters(module: nn.Module, parameters: Mapping[str, Any]) -> None:
         added = {name: value for name, value in module._parameters.items() if name not in parameters}
         module._parameters.clear()
         module._parameters.update({**parameters, **added})
+
+
+@contextmanager
+def with_state(module: nn.Module, state: Mapping[str, Any]) -> Iterator[None]:
+    """The module with other tensors as parameters and buffers inside a block, by name; tied ones are replaced too."""
+    named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    given = {id(named[name]): tensor for name, tensor in state.items()}
+    places = [
+        (inner, name, own)
+        for inner in module.modules()
+        for name, own in (*parameters_of(inner).items(), *buffers_of(inner).items())
+        if id(own) in given
+    ]
+    try:
+        for inner, name, own in places:
+            _put(inner, name, given[id(own)])
+        yield
+    finally:
+        for inner, name, own in places:
+            _put(inner, name, own)
+
+
+def _put(module: nn.Module, name: str, tensor: Any) -> None:
+    """Give a module a tensor in place of a parameter or buffer."""
+    if not PUBLIC_ONLY:
+        (module._parameters if name in module._parameters else module._buffers)[name] = tensor
+        return
+    if name not in buffers_of(module):
+        delattr(module, name)
+    setattr(module, name, tensor)
 
 
 def hook_count() -> float:

@@ -25,6 +25,9 @@ from gradvet.frontends.torch.derivatives import (
 from gradvet.frontends.torch.layouts.strided import same_numbers
 from gradvet.frontends.torch.random_state import TorchRandomState, preserved_rng
 
+REENTRANT_NODE = "CheckpointFunctionBackward"
+"""The node of a reentrant checkpoint."""
+
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
 
@@ -201,6 +204,8 @@ class TorchVariants:
 
     def alone(self, leaf: int, v: Tensor) -> Tensor | None:
         problem = self.problem
+        if REENTRANT_NODE in problem.node_names:
+            raise NotImplementedError("a reentrant checkpoint has no gradients unless an input of it requires grad")
         arguments = list(problem.arguments)
         for number, other in enumerate(problem.domain.leaves):
             if number != leaf:
@@ -212,7 +217,12 @@ class TorchVariants:
             return None
         problem.cost.pulls += 1
         recorded, cotangents = zip(*pairs, strict=True)
-        gradient = classified_gradients(problem, recorded, [source], cotangents)[0]
+        try:
+            gradient = classified_gradients(problem, recorded, [source], cotangents)[0]
+        except DerivativeError as error:
+            if problem.binding.substitution is None:
+                raise
+            raise RuntimeError(str(error)) from error  # in a model, no rule is asked for parameters that are frozen
         coordinates = problem.domain.leaves[leaf].coordinates
         found: Tensor = problem.zeros(coordinates.size) if gradient is None else coordinates.flatten(gradient)
         return found
