@@ -64,6 +64,8 @@ class Context:
     record: Record = field(default_factory=Record)
     deadline: float = math.inf
     """Value of `time.monotonic` at which the budget is spent."""
+    last_call: float = math.inf
+    """Number of forward calls at which it is spent."""
     precision: str = GIVEN
     has_reverse: bool = True
     """Whether there is a reverse mode; without it the size of single entries is unknown."""
@@ -110,7 +112,12 @@ class Context:
 
     @property
     def out_of_time(self) -> bool:
-        return time.monotonic() > self.deadline
+        """Whether the budget is spent."""
+        return time.monotonic() > self.deadline or self.problem.cost.forwards >= self.last_call
+
+    def limited(self, calls: float) -> Context:
+        """The same with at most about so many further forward calls."""
+        return replace(self, last_call=min(self.last_call, self.problem.cost.forwards + calls))
 
     @property
     def eps(self) -> float:
