@@ -30,8 +30,6 @@ STATE = frozenset({"core/results.py has the state RENDERERS"})
 KNOWN_STATE = [
     # A cache of pure results: array types and their namespaces.
     "core/vectors.py has the state _NAMESPACES",
-    # Numbers that are never equal, in place of the versions of tensors where private names are switched off.
-    "frontends/torch/private.py has the state _unknown",
 ]
 
 KNOWN_REPEATED_CONSTANTS: list[str] = []

@@ -1,6 +1,6 @@
 """Other shapes and alignments of custom kernels on an accelerator: left out by default, in a child process on request.
 
-Covers `api/isolation.py` and `api/child.py`.
+Covers `api/isolation.py`.
 
 The CPU stands for the accelerator: a request without safe devices treats it as one.
 """

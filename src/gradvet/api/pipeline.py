@@ -79,24 +79,22 @@ class PipelineSettings:
 def run_pipeline(frontend: Frontend, request: Request, settings: PipelineSettings, options: Options) -> Report:
     """The report about one function at one point."""
     started = time.perf_counter()
-    with frontend.preserved_random_state():
-        binding, left_out = within_memory(frontend.bind(request), settings.bytes)
+    binding, left_out = within_memory(frontend.bind(request), settings.bytes)
+    called = (request.func, request.surrogate, request.inputs, request.kwargs)
+    given = settings.points.own if settings.points else None
 
-        called = (request.func, request.surrogate, request.inputs, request.kwargs)
-        given = settings.points.own if settings.points else None
+    def report_for(masked: bool) -> Report:
+        state = frontend.preserved_state(called, (*binding.arguments, given))
+        with state, state:  # twice: the first restoration may be interrupted
+            return _Pipeline(frontend, request, binding, settings, replace(options, masked=masked)).report(left_out)
 
-        def report_for(masked: bool) -> Report:
-            state = frontend.preserved_state(called, (*binding.arguments, given))
-            with state, state:  # twice: the first restoration may be interrupted
-                return _Pipeline(frontend, request, binding, settings, replace(options, masked=masked)).report(left_out)
-
-        try:
-            report = report_for(options.masked)
-        except (RuntimeError, OutputsChangedError) as error:
-            frontend.add_note(error, binding.arguments, options.masked)
-            raise
-        if report.failures:
-            report = frontend.with_other_semantics_tried(report, binding.arguments, options.masked, report_for)
+    try:
+        report = report_for(options.masked)
+    except (RuntimeError, OutputsChangedError) as error:
+        frontend.add_note(error, binding.arguments, options.masked)
+        raise
+    if report.failures:
+        report = frontend.with_other_semantics_tried(report, binding.arguments, options.masked, report_for)
     seconds = time.perf_counter() - started
     return replace(report, seconds=seconds, environment=environment())
 
@@ -221,7 +219,7 @@ class _Pipeline:
         if not context.problem.codomain.leaves and checks is SLOPES:
             return []
         chosen = [check for check in checks if check.name in self.settings.selection]
-        has_surrogate = self.binding.surrogate is not None
+        has_surrogate = self.request.surrogate is not None
         announce = self.settings.announce
         if announce is not None and chosen:
             announce(chosen[0].name, "inputs that begin elsewhere in memory" if checks is EXACT else "the point given")
@@ -272,15 +270,12 @@ class _Pipeline:
             yield Finding(REFERENCE, Verdict.INCONCLUSIVE, words, advice=advice)
             return
 
-        def draw_randomly() -> bool:
-            return any(map(self.frontend.draws_random_numbers, (self.request, request)))
-
         plain, truth = pair
         if plain.eps < context.problem.eps:
             context.record.note("the reference is not finite in this precision, so its errors are those of float32")
         frontend, precision = self.frontend, self.settings.precision
         tf32 = frontend.tf32_products(context.problem)
-        check = {REFERENCE: compared_with(Reference(plain, truth, frontend.formats, draw_randomly, precision, tf32))}
+        check = {REFERENCE: compared_with(Reference(plain, truth, frontend.formats, precision, tf32))}
         yield from run_checks(context, check, self.frontend.is_unsupported)
         reverse = [check for check in SLOPES if check.name == "reverse"]
         # The accuracy that the user grants the kernel does not hold for the reference.
@@ -350,10 +345,10 @@ class _Pipeline:
         if any(found.verdict is Verdict.FAIL for found in here):
             yield from (Finding(name, Verdict.SKIPPED, "another check failed") for name in chosen)
             return
-        request = replace(self.request, safe_devices=(*self.request.safe_devices, self.frontend.device_type(problem)))
+        request = replace(self.request, safe_devices=None)
         settings = PipelineSettings(1, frozenset([*chosen, "reverse"]), self.settings.points)
         seconds = context.deadline - time.monotonic()
-        yield from findings_of_child((self.frontend, request, settings, self.options), chosen, seconds)
+        yield from findings_of_child((run_pipeline, self.frontend, request, settings, self.options), chosen, seconds)
 
     def _tools(self, context: Context) -> Iterator[Finding]:
         """The registration of a custom operator, and torch.compile, as far as they are selected and apply."""
@@ -365,7 +360,7 @@ class _Pipeline:
             yield from registered(complaints)
         if COMPILE not in selection or not context.problem.codomain.size or not context.problem.domain.size:
             return
-        if self.frontend.draws_random_numbers(self.request):
+        if context.variants.draws_random_numbers():
             yield Finding(COMPILE, Verdict.SKIPPED, "the function draws random numbers, and compiled code draws others")
             return
         try:

@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from typing import Any, NoReturn
 
 from gradvet.checks.catalogue import COMPILE, FORMER_NAMES, HIGHER_ORDER, NAMES, REFERENCE, SECOND_ORDER
-from gradvet.core.frontend import Frontend, Request
+from gradvet.core.frontend import Request, is_strategy
 from gradvet.errors import InvalidProblemError
 from gradvet.options import Budget
 
@@ -132,11 +132,11 @@ def checks_of(given: Any) -> Any:
     return given
 
 
-def require_domain(frontend: Frontend, domain: Any) -> None:
+def require_domain(domain: Any) -> None:
     """Raise unless a domain is a region, a list of regions, or a mapping to regions."""
     several = list(domain.values()) if isinstance(domain, Mapping) else domain
     for region in several if isinstance(several, list) else [several]:
-        if region is not None and not frontend.is_strategy(region) and not callable(region):
+        if region is not None and not is_strategy(region) and not callable(region):
             _require_interval(region)
 
 

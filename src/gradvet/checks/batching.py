@@ -19,7 +19,7 @@ ADVICE = "Look at the vmap rule of the operations in the derivative."
 def batched(context: Context) -> Iterator[Finding]:
     """Two cotangents, values and tangents at once against each alone; SKIPPED where vmap raises."""
     parts = {
-        "grad_output_layout": _cotangents,
+        "grad_outputs": _cotangents,
         "mapped grad_outputs": _mapped_cotangents,
         "values": _values,
         "tangents": _tangents,

@@ -183,8 +183,8 @@ def tangent_types(context: Context) -> Iterator[Finding]:
     problem = context.problem
     if not context.options.exact_types or not problem.domain.size:
         return
-    tangent = problem.tangent(context.projections.unit_direction(0) * context.options.step)
-    yield from _findings("tangent types", tangent.misfits, problem.codomain)
+    misfits = problem.tangent_misfits(context.projections.unit_direction(0) * context.options.step)
+    yield from _findings("tangent types", misfits, problem.codomain)
 
 
 def _findings(check: str, misfits: list[Misfit], space: Space) -> Iterator[Finding]:

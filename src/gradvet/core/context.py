@@ -64,6 +64,8 @@ class Context:
     record: Record = field(default_factory=Record)
     deadline: float = math.inf
     """Value of `time.monotonic` at which the budget is spent."""
+    last_call: float = math.inf
+    """Number of forward calls at which it is spent."""
     precision: str = GIVEN
     has_reverse: bool = True
     """Whether there is a reverse mode; without it the size of single entries is unknown."""
@@ -110,7 +112,12 @@ class Context:
 
     @property
     def out_of_time(self) -> bool:
-        return time.monotonic() > self.deadline
+        """Whether the budget is spent."""
+        return time.monotonic() > self.deadline or self.problem.cost.forwards >= self.last_call
+
+    def limited(self, calls: float) -> Context:
+        """The same with at most about so many further forward calls."""
+        return replace(self, last_call=min(self.last_call, self.problem.cost.forwards + calls))
 
     @property
     def eps(self) -> float:
@@ -361,15 +368,15 @@ class Context:
         """
         v, expected = self.random_vjp
         with suppress(Exception):
-            found = self.variants.shifted_after_other_forward(v)
-            if found is not None and not found.changed and equal(found.gradient, expected):
+            found = self.variants.fresh_gradient(v, interleaved=True, shifted=True)
+            if not found.changed and equal(found.gradient, expected):
                 return found
         return None
 
     @cached_property
     def interleaved(self) -> FreshGradient:
         """The VJP of the random cotangent with another forward pass in between."""
-        return self.shifted or self.variants.after_other_forward(self.random_vjp[0])
+        return self.shifted or self.variants.fresh_gradient(self.random_vjp[0], interleaved=True)
 
     @cached_property
     def fresh(self) -> FreshGradient:

@@ -145,7 +145,9 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(item, name + label)
 
 
-def read_outputs(result: Any, title: str, *, numbered: bool) -> tuple[list[Any], list[str], list[str]]:
+def read_outputs(
+    result: Any, title: str, *, numbered: bool, refuses_wrappers: bool
+) -> tuple[list[Any], list[str], list[str]]:
     """The tensors in a function's first result, their names, and sentences about objects whose tensors are left out.
 
     Raises if a tensor has no values: reading those of freed memory crashes the process.
@@ -158,6 +160,8 @@ def read_outputs(result: Any, title: str, *, numbered: bool) -> tuple[list[Any],
             raise InvalidProblemError(f"{name} is {kind}, which has a shape but no values: return a tensor with values")
         if isinstance(output, Tensor) and output.layout is torch.strided and is_freed(output):
             raise InvalidProblemError(f"the memory of {name} was freed: return a tensor with values")
+    if refuses_wrappers:
+        refuse_wrappers(outputs, names)
     return outputs, names, notes
 
 
@@ -254,23 +258,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """The place of a container with tensors in a template."""
+    """The place in a template of a container with tensors, or of an object that holds tensors and is no container."""
 
     container: Container
     templates: Sequence[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Closed:
-    """The place in a template of an object that holds tensors and is no container: every call gets a copy of it."""
-
-    value: Any
-
-    def copied(self) -> Any:
-        try:
-            return copy.deepcopy(self.value)
-        except Exception:  # such as tensors that are results of other operators
-            return self.value
 
 
 class ArgumentTree:
@@ -295,7 +286,8 @@ class ArgumentTree:
             if not holds_tensors(value):
                 return value
             self.notes.append(f"{closed_object(name, value)} were held constant")
-            return _Closed(value)
+            # Without items of its own: every call gets a copy.
+            return _Branch(Container((), (), lambda _: _copied(value)), ())
         labelled = zip(container.labels, container.items, strict=True)
         templates = [self.template(item, name + label) for label, item in labelled]
         unchanged = all(one is other for one, other in zip(templates, container.items, strict=True))
@@ -308,7 +300,21 @@ def fill(template: Any, tensors: Sequence[Any]) -> Any:
         return tensors[template.index]
     if isinstance(template, _Branch):
         return template.container.rebuilt([fill(inner, tensors) for inner in template.templates])
-    return template.copied() if isinstance(template, _Closed) else template
+    return template
+
+
+def _copied(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # such as tensors that are results of other operators
+        return value
+
+
+def unfilled(template: Any) -> list[Any]:
+    """What a template holds beside its slots for tensors."""
+    if isinstance(template, _Branch):
+        return [thing for inner in template.templates for thing in unfilled(inner)]
+    return [] if isinstance(template, Slot) else [template]
 
 
 def map_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:

@@ -9,7 +9,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +79,7 @@ UNSUPPORTED_PHRASES = (
     "data-dependent control flow",
     "torch.utils.checkpoint",
     "do not have strides",
+    "zerotensors are immutable",
 )
 """Phrases, in lower case, of torch's messages about operators without a derivative of some kind."""
 
@@ -87,18 +88,20 @@ APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-def
 """The code that runs when an `autograd.Function` is applied."""
 
 
-def nodes_behind(outputs: Sequence[Any]) -> Iterator[Any]:
+def nodes_behind(outputs: Sequence[Any]) -> list[Any]:
     """Every node of the graph behind some outputs, once."""
+    found: list[Any] = []
     seen = {output.grad_fn for output in outputs} - {None}
     waiting = list(seen)
     seen.add(None)
     while waiting:
         node = waiting.pop()
-        yield node
+        found.append(node)
         for following, _ in node.next_functions:
             if following not in seen:
                 seen.add(following)
                 waiting.append(following)
+    return found
 
 
 @functools.lru_cache(maxsize=1024)
@@ -127,7 +130,8 @@ class TorchRules:
         """The names of all nodes in the graph of the differentiable outputs."""
         self._call = functools.partial(problem.function, *problem.arguments)
         self._cost, self._is_hooked = problem.cost, problem.is_hooked
-        self._is_safe = problem.home.type in problem.binding.safe_devices
+        safe = problem.binding.safe_devices
+        self._is_safe = safe is None or problem.home.type in safe
 
     @functools.cached_property
     def are_builtin(self) -> bool:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.overrides import has_torch_function
 
-from gradvet.core.problem import Cost, Evaluation, Gradient, Misfit, Move, Tangent
+from gradvet.core.problem import Cost, Evaluation, Gradient, Misfit, Move
 from gradvet.core.spaces import Leaf, Space
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch import derivatives, private, vectorised
-from gradvet.frontends.torch.arguments import read_outputs, refuse_wrappers, signature_of, tensors_in, tensors_like
+from gradvet.frontends.torch import derivatives, private
+from gradvet.frontends.torch.arguments import read_outputs, signature_of, tensors_in, tensors_like
 from gradvet.frontends.torch.autograd_graph import TorchRules
 from gradvet.frontends.torch.binding import Binding, on_copies
 from gradvet.frontends.torch.layouts import coordinates_of, layouts_of
@@ -53,10 +53,8 @@ class TorchProblem:
         self.is_hooked = private.has_hooks(self.inputs, since=before)
         """Whether the inputs have hooks, or the function registered one."""
         self.outputs, self._names, self.output_notes = read_outputs(
-            result, binding.output, numbered=binding.numbers_outputs
+            result, binding.output, numbered=binding.numbers_outputs, refuses_wrappers=binding.classifies_errors
         )
-        if binding.classifies_errors:
-            refuse_wrappers(self.outputs, self._names)
         self._signature = signature_of(self.outputs)
         numeric = [i for i, y in enumerate(self.outputs) if y.is_floating_point() or y.is_complex()]
         differentiable = [i for i in numeric if self.outputs[i].requires_grad]
@@ -159,10 +157,6 @@ class TorchProblem:
             for leaf, value in zip(space.leaves, values, strict=True)
         ]
         return torch.cat(parts) if parts else self.zeros(0)
-
-    def gathered(self, gradients: Sequence[Any]) -> Tensor:
-        """Gradients as one vector of the domain, in its own memory."""
-        return self.vector(self.domain, gradients)
 
     # Calls of the function.
 
@@ -285,12 +279,12 @@ class TorchProblem:
         return all(tensor.dtype in (torch.float64, torch.complex128) for tensor in self.inputs)
 
     def evaluate_together(self, displacements: Tensor) -> Tensor | None:
-        return vectorised.evaluate_together(self, displacements)
+        return derivatives.evaluate_together(self, displacements)
 
     # Reverse mode.
 
     def vjp(self, v: Tensor) -> Tensor:
-        return self.gathered(self._gradients(v))
+        return self.vector(self.domain, self._gradients(v))
 
     def gradient(self, v: Tensor) -> Gradient:
         return self._gradient(self._gradients(v))
@@ -299,10 +293,10 @@ class TorchProblem:
         return derivatives.problem_gradients(self, self.recorded_outputs(), self.codomain.unflatten(v))
 
     def _gradient(self, found: Sequence[Any]) -> Gradient:
-        return Gradient(self.gathered(found), derivatives.gradient_misfits(self, found))
+        return Gradient(self.vector(self.domain, found), derivatives.gradient_misfits(self, found))
 
     def vjp_of_output(self, output: int, v: Tensor) -> Tensor:
-        return self.gathered(self._gradients_of_output(output, v))
+        return self.vector(self.domain, self._gradients_of_output(output, v))
 
     def _gradients_of_output(self, output: int, v: Tensor) -> Sequence[Any]:
         cotangent = self.codomain.leaves[output].coordinates.unflatten(v)
@@ -314,7 +308,7 @@ class TorchProblem:
         total, misfits = self.zeros(self.domain.size), dict[Misfit, None]()
         for output in range(len(self.codomain.leaves)):
             found = self._gradients_of_output(output, v[self.codomain.slice(output)])
-            total += self.gathered(found)
+            total += self.vector(self.domain, found)
             misfits |= dict.fromkeys(derivatives.gradient_misfits(self, found))
         return Gradient(total, list(misfits))
 
@@ -322,16 +316,16 @@ class TorchProblem:
         self.cost.pulls += 1
         outputs = self.recorded_outputs()
         with derivatives.in_mode_of(self):
-            found = derivatives.batched_gradients(outputs, self.inputs, vectorised.stacked(self.codomain, V))
-        return [self.gathered([g if g is None else g[k] for g in found]) for k in range(len(V))]
+            found = derivatives.batched_gradients(outputs, self.inputs, derivatives.stacked(self.codomain, V))
+        return [self.vector(self.domain, [g if g is None else g[k] for g in found]) for k in range(len(V))]
 
     def vjp_rows(self, output: int, start: int, stop: int) -> Tensor | None:
         with derivatives.in_mode_of(self):
-            return vectorised.vjp_rows(self, output, range(start, stop))
+            return derivatives.vjp_rows(self, output, range(start, stop))
 
     def vjp_undefined(self, outputs: Sequence[int]) -> Gradient:
         found = derivatives.undefined_gradients(self, outputs)
-        vector = None if all(map(derivatives.is_zero, found)) else self.gathered(found)
+        vector = None if all(map(derivatives.is_zero, found)) else self.vector(self.domain, found)
         return Gradient(vector, derivatives.gradient_misfits(self, found))
 
     def vjp_at(self, displacement: Tensor, v: Tensor) -> Tensor:
@@ -348,8 +342,12 @@ class TorchProblem:
 
     # Forward mode.
 
-    def jvp(self, u: Tensor) -> Tensor:
-        return self._jvp(self.domain.unflatten(u))
+    def jvp(self, u: Tensor, missing: int | None = None) -> Tensor:
+        tangents: list[Tensor | None] = self.domain.unflatten(u)
+        if missing is not None:
+            tangents[missing] = None
+        found = derivatives.output_tangents(self, tangents)
+        return self.vector(self.codomain, [tangent for _, tangent in found])
 
     def jvp_at(self, displacement: Tensor, u: Tensor) -> Tensor | None:
         move = self.move(displacement)
@@ -359,22 +357,11 @@ class TorchProblem:
         finally:
             self._restore()
 
-    def tangent(self, u: Tensor) -> Tangent:
-        found = derivatives.output_tangents(self, self.domain.unflatten(u))
-        vector = self.vector(self.codomain, [tangent for _, tangent in found])
-        return Tangent(vector, derivatives.tangent_misfits(found))
-
-    def jvp_undefined(self, u: Tensor, leaf: int) -> Tensor:
-        tangents: list[Tensor | None] = self.domain.unflatten(u)
-        tangents[leaf] = None
-        return self._jvp(tangents)
-
-    def _jvp(self, tangents: Sequence[Tensor | None]) -> Tensor:
-        found = derivatives.output_tangents(self, tangents)
-        return self.vector(self.codomain, [tangent for _, tangent in found])
+    def tangent_misfits(self, u: Tensor) -> list[Misfit]:
+        return derivatives.tangent_misfits(derivatives.output_tangents(self, self.domain.unflatten(u)))
 
     def jvp_batched(self, U: Sequence[Tensor]) -> list[Tensor]:
-        return vectorised.jvp_batched(self, U)
+        return derivatives.jvp_batched(self, U)
 
 
 def _selected(space: Space, outputs: list[Any]) -> list[Any]:
