@@ -134,8 +134,8 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     `wide` replaces all floating-point tensors of lower precision by copies in that one; with `double`, the function is
     called in that mode.
     """
-    func, tree = request.func, ArgumentTree()
-    call = callable_of(func)
+    func: Any = request.func
+    tree, call = ArgumentTree(), callable_of(func)
     for number, value in enumerate(request.positional):
         require_acyclic(value, f"input {number}")
     require_acyclic(request.kwargs, "kwargs")

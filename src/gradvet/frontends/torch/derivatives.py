@@ -83,7 +83,7 @@ def leaves_behind(outputs: Sequence[Any]) -> Iterator[Any]:
                 yield thing
 
 
-def in_mode_of(problem: TorchProblem) -> contextlib.AbstractContextManager[None]:
+def in_mode_of(problem: TorchProblem) -> contextlib.AbstractContextManager[object]:
     """The mode in which derivatives of the problem are computed, with its parameters in the module."""
     double, substitution = problem.binding.double, problem.binding.substitution
     if substitution is None:

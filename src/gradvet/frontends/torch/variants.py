@@ -204,7 +204,7 @@ class TorchVariants:
 
     def alone(self, leaf: int, v: Tensor) -> Tensor | None:
         problem = self.problem
-        if REENTRANT_NODE in problem.node_names:
+        if REENTRANT_NODE in problem.rules.node_names:
             raise NotImplementedError("a reentrant checkpoint has no gradients unless an input of it requires grad")
         arguments = list(problem.arguments)
         for number, other in enumerate(problem.domain.leaves):
