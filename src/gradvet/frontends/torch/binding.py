@@ -71,7 +71,7 @@ class Binding:
     of checkpoints, of adjoint methods and of implicit functions call the module again."""
     double: DoublePrecision | BranchMode | None = None
     """The mode in which the function is called, and in which its derivatives are to be computed; None: none."""
-    safe_devices: tuple[str, ...] = ("cpu",)
+    safe_devices: tuple[str, ...] | None = ("cpu",)
     """Kinds of devices on which the function is called with other shapes and alignments in this process."""
     isolates_passes: bool = False
     """Whether every backward pass gets a forward pass of its own, on copies of the arguments."""
@@ -134,8 +134,8 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     `wide` replaces all floating-point tensors of lower precision by copies in that one; with `double`, the function is
     called in that mode.
     """
-    func, tree = request.func, ArgumentTree()
-    call = callable_of(func)
+    func: Any = request.func
+    tree, call = ArgumentTree(), callable_of(func)
     for number, value in enumerate(request.positional):
         require_acyclic(value, f"input {number}")
     require_acyclic(request.kwargs, "kwargs")

@@ -7,7 +7,6 @@ Tested with torch 2.13, Python 3.11, NumPy 2.4. `GRADVET_PUBLIC_ONLY=1` in the e
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import sys
@@ -158,7 +157,6 @@ def is_view_of_grad(tensor: Tensor) -> bool:
 # Modules and hooks.
 
 _NEXT_HOOK = "next_id"
-_unknown = itertools.count()
 
 
 def buffers_of(module: nn.Module) -> Mapping[str, Tensor | None]:
@@ -216,17 +214,21 @@ def _put(module: nn.Module, name: str, tensor: Any) -> None:
     setattr(module, name, tensor)
 
 
-def hook_count() -> int:
-    """The number of hooks registered so far in this process; it grows with every call if that is unknown."""
+def hook_count() -> float:
+    """The number of hooks registered so far in this process; NaN, which equals nothing, where that is unknown."""
     count = _found(RemovableHandle, _NEXT_HOOK)
-    return next(_unknown) if count is None else int(count)
+    return math.nan if count is None else count
 
 
-def has_hooks(value: Any) -> bool:
-    """Whether a value is a tensor with hooks, which no graph shows; a tensor of which that is unknown has some."""
-    if not isinstance(value, Tensor):
-        return False
-    return PUBLIC_ONLY or bool(value._backward_hooks or value._post_accumulate_grad_hooks)
+def has_hooks(values: Sequence[Any], since: float) -> bool:
+    """Whether a tensor among the values has hooks, which no graph shows, or the count is not `since` any more.
+
+    True where that is unknown.
+    """
+    if hook_count() != since:
+        return True
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    return any(PUBLIC_ONLY or value._backward_hooks or value._post_accumulate_grad_hooks for value in tensors)
 
 
 # Operators.

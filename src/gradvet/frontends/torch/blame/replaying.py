@@ -166,6 +166,9 @@ class _FunctionOfModules(nn.Module):
     So its backward pass calls them with the parameters of its forward pass.
     """
 
+    gradvet_call: Call
+    gradvet_around: Around
+
     def __init__(self, call: Call, around: Around) -> None:
         super().__init__()
         self.inner = nn.ModuleList(call.modules)
@@ -175,9 +178,8 @@ class _FunctionOfModules(nn.Module):
 
     def request(self) -> Request:
         """The Function with nothing in place of the parameters: the module has them."""
-        tensors = [
-            None if owner else t for owner, t in zip(self.gradvet_owners, _fresh(self.gradvet_call), strict=True)
-        ]
+        fresh = zip(self.gradvet_owners, _fresh(self.gradvet_call), strict=True)
+        tensors: list[Any] = [None if owner else tensor for owner, tensor in fresh]
         args, kwargs = arguments_of(self.gradvet_call, tensors)
         return Request(self, args, kwargs or None)
 
