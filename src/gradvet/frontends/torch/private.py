@@ -259,7 +259,7 @@ def operator_mode(handle: Operators) -> AbstractContextManager[Any] | None:
 def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, left alone by torch's compiler, which traces hooks that run inside compiled code."""
     disable = _found(sys.modules.get("torch._dynamo"), "disable")
-    return function if disable is None else disable(function)  # type: ignore[no-any-return]
+    return function if disable is None else disable(function)
 
 
 def watch_operators(call: Callable[[], object], look: Callable[[Sequence[Any]], float]) -> list[float]:
