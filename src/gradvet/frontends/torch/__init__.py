@@ -15,8 +15,8 @@ from gradvet.frontends.torch.arguments import require_output
 from gradvet.frontends.torch.autograd_graph import custom_functions, is_unsupported_error
 from gradvet.frontends.torch.binding import Binding, bind
 from gradvet.frontends.torch.blame.investigation import Question, investigate
-from gradvet.frontends.torch.blame.recording import Recorder, is_model, record_step
-from gradvet.frontends.torch.blame.replaying import torch_stops, within
+from gradvet.frontends.torch.blame.recording import Recorder, is_model
+from gradvet.frontends.torch.blame.replaying import record_step, torch_stops, within
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.branches import on_same_branches, on_smooth_piece
 from gradvet.frontends.torch.numerical_jacobian import jacobian_of

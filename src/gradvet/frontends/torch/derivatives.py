@@ -195,13 +195,13 @@ def call_recomputing(function: Callable[..., Any], arguments: Sequence[Any]) -> 
 
     def recomputed(number: int) -> Tensor:
         if not again:
-            with torch.enable_grad(), saved_tensors_hooks(record, lambda tensor: tensor):
+            with torch.enable_grad(), saved_tensors_hooks(private.uncompiled(record), lambda tensor: tensor):
                 function(*arguments)
         if number >= len(again) or (again[number].shape, again[number].dtype) != kept[number]:
             raise RuntimeError("torch.utils.checkpoint refuses the function: a second call saves other tensors")
         return again[number]
 
-    with saved_tensors_hooks(forget, recomputed):
+    with saved_tensors_hooks(private.uncompiled(forget), private.uncompiled(recomputed)):
         return function(*arguments)
 
 
