@@ -160,15 +160,12 @@ def outside_kinks(samples: Samples, low: Array, high: Array, form: Format) -> tu
 
 
 def is_steady(here: Array, there: Array, truth: Array, form: Format) -> bool:
-    """Whether errors that no format inside explains are the same at two points, which errors of rounding are not."""
+    """Whether errors are the same at two points, which errors of rounding are not, but for those of constants."""
     xp = namespace(truth)
     some = xp.isfinite(here) & xp.isfinite(there) & (truth != 0.0)
     size, error = (_quantile(xp.abs(array)[some], 0.5) for array in (truth, here))
     change = _size((here - there)[some]) if bool(xp.any(some)) else math.inf
-    return (
-        error > thresholds.INTERVAL_WIDTH * form.internal_eps * size
-        and _size(here[some]) > thresholds.COHERENT * change
-    )
+    return error > form.constants * size and _size(here[some]) > thresholds.COHERENT * change
 
 
 def _errors(samples: Samples, form: Format) -> tuple[Array, Array, Array, Array, Array]:
