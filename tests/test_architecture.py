@@ -16,12 +16,14 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import pytest
+
+from tests.sources import ROOT, SOURCES, TESTS, Sources, nodes_of, parsed
 
 # Top to bottom. A part is a file or a folder directly below src/gradvet; "gradvet" is the package's own __init__.
 LAYERS: tuple[tuple[str, ...], ...] = (
@@ -86,33 +88,12 @@ STATE = frozenset({"core/results.py has the state RENDERERS"})
 KNOWN_STATE = [
     # A cache of pure results: array types and their namespaces.
     "core/vectors.py has the state _NAMESPACES",
-    # Numbers that are never equal, in place of the versions of tensors where private names are switched off.
-    "frontends/torch/private.py has the state _unknown",
 ]
 
 KNOWN_REPEATED_CONSTANTS: list[str] = []
 FRAMEWORKS = frozenset({"cupy", "functorch", "jax", "jaxlib", "numpy", "tensorflow", "torch"})
 HOMES_OF_TORCH = ("frontends/torch/", "compat/")
 LONGEST_FILE = 400
-
-ROOT = Path(__file__).parent.parent / "src" / "gradvet"
-
-Sources = Mapping[str, str]  # path below src/gradvet -> text
-TESTS_ROOT = Path(__file__).parent
-
-
-@functools.cache
-def parsed(text: str, path: str) -> ast.Module:
-    """The syntax tree of a source, made once for all rules."""
-    return ast.parse(text, path)
-
-
-def texts_below(root: Path, pattern: str) -> Sources:
-    return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in sorted(root.rglob(pattern))}
-
-
-SOURCES = texts_below(ROOT, "*.py")
-TESTS = texts_below(TESTS_ROOT, "test_*.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +155,10 @@ def targets(node: ast.AST, path: str, modules: frozenset[str]) -> Iterator[str]:
         yield from named_in_call(node, path)
 
 
-def nodes_for_types_only(tree: ast.AST) -> set[ast.AST]:
+def nodes_for_types_only(nodes: Iterable[ast.AST]) -> set[ast.AST]:
     return {
         inner
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for statement in node.body
         for inner in ast.walk(statement)
@@ -192,11 +173,10 @@ def imports(sources: Sources) -> list[Import]:
 @functools.cache
 def imports_of(path: str, text: str, modules: frozenset[str]) -> tuple[Import, ...]:
     """The imports of one source, found once for all rules."""
-    tree = parsed(text, path)
-    for_types_only = nodes_for_types_only(tree)
+    for_types_only = nodes_for_types_only(nodes_of(text))
     return tuple(
         Import(path, getattr(node, "lineno", 0), target, node in for_types_only)
-        for node in ast.walk(tree)
+        for node in nodes_of(text)
         for target in targets(node, path, modules)
     )
 
@@ -298,10 +278,10 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not (name.startswith("__") and name.endswith("__")) and name not in DOCUMENTED
 
 
-def names_defined_in(tree: ast.AST) -> set[str]:
+def names_defined_in(text: str) -> set[str]:
     """Functions, classes, variables and attributes that a module defines anywhere."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(text):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -333,9 +313,8 @@ def private_names(sources: Sources) -> list[str]:
     for path, text in sources.items():
         if path.startswith(HOMES_OF_PRIVATE_NAMES):
             continue
-        tree = parsed(text, path)
-        own = names_defined_in(tree)
-        for node in ast.walk(tree):
+        own = names_defined_in(text)
+        for node in nodes_of(text):
             for name in private_names_in(node):
                 if isinstance(node, (ast.Import, ast.ImportFrom)) or name.rpartition(".")[2] not in own:
                     found.append(f"{path}:{getattr(node, 'lineno', 0)} uses {name}")
@@ -391,9 +370,9 @@ def holds_state(value: ast.expr) -> bool:
     return called(value) in STATEFUL or (called(value) in CONTAINERS and not value.args and not value.keywords)
 
 
-def names_changed_in(tree: ast.AST) -> Iterator[str]:
+def names_changed_in(text: str) -> Iterator[str]:
     """Variables that a module rebinds by `global`, or whose items it sets, deletes or changes by a method."""
-    for node in ast.walk(tree):
+    for node in nodes_of(text):
         if isinstance(node, ast.Global):
             yield from node.names
         elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
@@ -404,15 +383,14 @@ def names_changed_in(tree: ast.AST) -> Iterator[str]:
 
 def mutable_state(sources: Sources) -> list[str]:
     """Variables of modules that are empty containers or iterators, or that some module changes."""
-    trees = {path: parsed(text, path) for path, text in sources.items()}
-    changed_in = {path: set(names_changed_in(tree)) for path, tree in trees.items()}
+    changed_in = {path: set(names_changed_in(text)) for path, text in sources.items()}
     # In other modules a name in lower case may be a variable of a function.
     changed_anywhere = {name for names in changed_in.values() for name in names if name.isupper()}
     found = []
-    for path, tree in trees.items():
+    for path, text in sources.items():
         if path in HOMES_OF_STATE:
             continue
-        for name, value in assignments(tree.body):
+        for name, value in assignments(parsed(text).body):
             if holds_state(value) or name in changed_in[path] | changed_anywhere:
                 found.append(f"{path} has the state {name}")
     return [breach for breach in found if breach not in STATE]
@@ -431,7 +409,7 @@ def repeated_constants(sources: Sources) -> list[str]:
     """Names of numbers that a second module defines too."""
     defined: dict[str, dict[str, bool]] = {}
     for path, text in sources.items():
-        for name, value in assignments(parsed(text, path).body):
+        for name, value in assignments(parsed(text).body):
             if name.isupper():
                 defined.setdefault(name, {})[path] = is_number(value)
     return [
@@ -446,13 +424,13 @@ def modules_without_tests(sources: Sources, tests: Sources) -> list[str]:
     named = {
         name
         for path, text in tests.items()
-        for name in re.findall(r"`([\w/]+\.py)`", ast.get_docstring(parsed(text, path)) or "")
+        for name in re.findall(r"`([\w/]+\.py)`", ast.get_docstring(parsed(text)) or "")
     }
     found = []
     for path, text in sources.items():
         place = PurePosixPath(path)
         beside = (place.parent / f"test_{place.name}").as_posix()
-        if len(parsed(text, path).body) > 1 and beside not in tests and path not in named:
+        if len(parsed(text).body) > 1 and beside not in tests and path not in named:
             found.append(path)
     return found
 

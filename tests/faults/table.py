@@ -28,6 +28,11 @@ IN_PROCESS = (
         "faults/test_interruptions.py::test_interrupted_check_leaves_everything_as_it_was",
     ),
     Fault(
+        "Ctrl-C at any line of the start and the end of a `with gradvet.watch()` block",
+        "no hook is left, though the object lives on",
+        "faults/test_interruptions.py::test_interruption_at_the_ends_of_a_watched_block_leaves_no_hooks",
+    ),
+    Fault(
         "the function changes grad mode, default dtype or device, autocast, anomaly mode, deterministic algorithms, "
         "the number of threads, precision flags, `apply` of Functions, warnings filters, the profiling function, the "
         "recursion limit or the level of dual numbers, and returns or raises",

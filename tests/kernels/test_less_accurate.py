@@ -1,6 +1,6 @@
 """Kernels that lose digits by design, and formulas that are slightly wrong everywhere, against a reference.
 
-Tests `checks/reference_passes.py`, `core/float_format.py` and `frontends/torch/tf32.py`.
+Tests `checks/reference_passes.py` and `core/float_format.py`.
 """
 
 from __future__ import annotations

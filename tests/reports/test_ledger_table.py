@@ -125,14 +125,24 @@ def test_many_rows_are_counted_by_verdict_after_the_worst_ones() -> None:
         ("worst", "given", "reverse", "4/4", "0.4", "resolution 0.4, asked 0.01"),
         ("weight.0", "given", "reverse", "4/4", "0.05", "resolution 0.05, asked 0.01"),
         ("weight.1", "given", "reverse", "4/4", "0.05", "resolution 0.05, asked 0.01"),
-        ("2 inputs", "given", "reverse", "0/8", "-", "not compared"),
-        ("11 inputs", "given", "reverse", "44/44", "0.4", "resolution above 0.01"),
-        ("20 inputs", "given", "reverse", "100/100", "2e-06", "right"),
-        ("7 inputs", "given", "forward", "35/35", "2e-06", "right"),
+        ("8 more inputs", "given", "reverse", "32/32", "0.05", "resolution above 0.01"),
+        ("20 more inputs", "given", "reverse", "100/100", "2e-06", "right"),
+        ("7 more inputs", "given", "forward", "35/35", "2e-06", "right"),
     ]
     sentences = why_not_pass(report)
     assert len(sentences) == 6
     assert sentences[-1] == "8 more inputs in the ledger were not compared as asked"
+
+
+def test_wrong_rows_are_named_before_those_that_were_not_compared() -> None:
+    wrong = replace(FULL, input="weight")
+    lines = ledger_lines(with_rows(*many(20, FULL), *many(6, MISSING), wrong, report=failed()))
+    assert [(line.input, line.verdict) for line in lines] == [
+        ("weight", "wrong"),
+        *((f"bias.{number}", "not compared") for number in range(4)),
+        ("2 more inputs", "not compared"),
+        ("20 more inputs", "right"),
+    ]
 
 
 @pytest.mark.parametrize(("count", "lines"), [(MAX_ROWS, MAX_ROWS), (MAX_ROWS + 1, 1)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import operator
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -133,23 +135,34 @@ def _preserved_state(model: Any, called: Any) -> AbstractContextManager[None]:
     return FRONTEND.preserved_state(called, () if model is None else tuple(model.parameters()))
 
 
-class Watch(AbstractContextManager["Watch"]):
+class _EndOfBlock(io.IOBase):
+    """The end of a `with` block. `__exit__` of this class is written in C and calls `close`, here that of a generator.
+
+    At the first line of an `__exit__` in Python, an interruption would leave the block open.
+    """
+
+
+class Watch:
     """Records the calls inside a `with` block; `report()` replays and checks them."""
+
+    __exit__: Any = property(operator.attrgetter("_end.__exit__"))
 
     def __init__(self, model: Any, settings: _Settings) -> None:
         self._recorder = Recorder(model, _memory(settings.budget), keeps_parameters=True)
-        self._settings = settings
+        self._settings, self._end = settings, _EndOfBlock()
 
     def __enter__(self) -> Watch:
-        self._block = self._recording()
-        next(self._block)
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._block.close()
+        block = self._recording()
+        self._end.close = block.close  # type: ignore[method-assign]
+        try:
+            next(block)
+            return self
+        except BaseException:
+            block.close()
+            raise
 
     def _recording(self) -> Generator[None]:
-        """Record until it is closed, at the latest when it is deleted after an interruption."""
+        """Record until it is closed."""
         with one_at_a_time, self._recorder, self._recorder:  # twice: the first restoration may be interrupted
             self._recorder.start()
             yield
@@ -237,11 +250,10 @@ def with_torch_stops(report: Report, request: Request, settings: PipelineSetting
 
     Calls the function, and checks it once more if there are such stops.
     """
-    with FRONTEND.preserved_random_state():
-        binding = FRONTEND.bind(request)
-        state = FRONTEND.preserved_state((request.func, request.inputs, request.kwargs), binding.arguments)
-        with state, state:  # twice: the first restoration may be interrupted
-            lines = torch_stops(lambda: binding.function(*binding.arguments))
+    binding = FRONTEND.bind(request)
+    state = FRONTEND.preserved_state((request.func, request.inputs, request.kwargs), binding.arguments)
+    with state, state:  # twice: the first restoration may be interrupted
+        lines = torch_stops(lambda: binding.function(*binding.arguments))
     if not lines:
         return report
     function = within(request.func, StopMode(holds_torch=True))

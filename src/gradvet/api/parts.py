@@ -6,7 +6,7 @@ all of them. So consecutive parameters, which belong to the same modules, are co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gradvet.core.context import Context
 from gradvet.core.events import announce_stage
@@ -17,9 +17,6 @@ from gradvet.errors import InvalidProblemError
 
 PART_SIZE = 1 << 24
 """Elements that are compared together: at the step of the screen, one of them still shows at a resolution of 0.01."""
-
-LARGE = 1 << 20
-"""Number of elements of the inputs from which vectors are not kept from one stage to the next."""
 
 MAX_PARTS = 16
 """Number of parts: of a larger model each part has more elements, so that the number of evaluations stays bounded."""
@@ -39,12 +36,12 @@ Pair = tuple[Context, Context | None]
 
 
 def compared_in_parts(
-    frontend: Frontend, given: Context, reference: Context | None, compare: Callable[[Pair], Iterable[Finding]]
+    frontend: Frontend, given: Context, reference: Context | None, compare: Callable[[Pair], list[Finding]]
 ) -> list[Finding]:
     """The findings of a comparison, for a large problem part by part until one of them fails."""
     groups = parts_of(given.problem.domain)
     if len(groups) < 2:
-        return list(compare((given, reference)))
+        return compare((given, reference))
     sizes = given.problem.domain.size, len(groups)
     given.record.note(
         "the {:,} elements of the inputs were compared in {} parts, the others held constant".format(*sizes)
@@ -64,7 +61,7 @@ def compared_in_parts(
 
 
 def compared_on_smooth_piece(
-    frontend: Frontend, context: Context, compare: Callable[[Context], Iterable[Finding]]
+    frontend: Frontend, context: Context, compare: Callable[[Context], list[Finding]]
 ) -> list[Finding]:
     """The findings of a comparison with differences, in a model without the kinks that a step would cross.
 
@@ -72,20 +69,12 @@ def compared_on_smooth_piece(
     """
     found = frontend.on_smooth_piece(context.problem) if context.is_double else None
     if found is None:
-        return list(compare(context))
+        return compare(context)
     problem, branches = found
-    findings = list(compare(context.for_problem(problem)))
+    findings = compare(context.for_problem(problem))
     if branches.changed:
         context.record.note(SMOOTH.format(branches.changed, branches.count))
     return findings
-
-
-def release_if_large(*contexts: Context | None) -> None:
-    """Between two stages: what one of them computed costs less to compute again than to keep."""
-    for context in contexts:
-        if context is not None and context.problem.domain.size > LARGE:
-            context.release()
-            context.problem.release()
 
 
 def parts_of(domain: Space) -> list[list[int]]:

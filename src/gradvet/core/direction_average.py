@@ -170,7 +170,7 @@ def _needs_more(context: Context, residuals: _Residuals, most: int) -> bool:
     """
     count, size = residuals.predicted.shape[0], _rms(residuals.predicted)
     if count >= most or not size:
-        return count < most
+        return bool(count < most)
     scale, columns, gain = _common_factor(residuals)[0], _columns(residuals), math.sqrt(most / count)
     bar, noise, kinked = scale.error / gain, columns.noise / gain, min(residuals.bend) / size
     may_pass = bar <= context.asked_resolution and noise <= thresholds.LOW_PRECISION_PART

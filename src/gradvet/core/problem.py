@@ -45,20 +45,17 @@ class GradientVariants(Protocol):
         """The cotangents expanded from a single number each, for a v that is constant."""
         ...
 
-    def fresh_gradient(self, v: Array) -> FreshGradient:
-        """Through a graph of a call of its own."""
+    def fresh_gradient(self, v: Array, *, interleaved: bool = False, shifted: bool = False) -> FreshGradient:
+        """Through a graph of a call of its own.
+
+        With `interleaved`, there is a forward at other inputs of the same shapes between forward and backward. With
+        `shifted`, the call gets copies of the inputs that begin elsewhere in memory; raises UnsupportedError where
+        there is no such copy.
+        """
         ...
 
     def fresh_pass(self, v: Array, displacement: Array | None = None) -> FreshPass:
         """Through a call on copies of all arguments and of v, displaced or not: the passes may overwrite them."""
-        ...
-
-    def after_other_forward(self, v: Array) -> FreshGradient:
-        """The same, with a forward at other inputs of the same shapes between forward and backward."""
-        ...
-
-    def shifted_after_other_forward(self, v: Array) -> FreshGradient | None:
-        """The same, with copies of the inputs that begin elsewhere in memory."""
         ...
 
     def again(self, v: Array) -> Array:
@@ -133,14 +130,6 @@ class Gradient:
 
     vector: Array | None
     """None if the gradient is zero, where a method says so."""
-    misfits: list[Misfit]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tangent:
-    """J u, and the attributes in which tangents differ from their outputs."""
-
-    vector: Array
     misfits: list[Misfit]
 
 
@@ -291,17 +280,16 @@ class Problem(Protocol):
         """The gradient for undefined grad_output of the outputs named and zeros for the others."""
         ...
 
-    def jvp(self, u: Array) -> Array: ...
+    def jvp(self, u: Array, missing: int | None = None) -> Array:
+        """J u; the tangent of the leaf `missing` is None instead of a tensor."""
+        ...
+
     def jvp_batched(self, U: Sequence[Array]) -> list[Array]:
         """All columns in one vectorised pass (vmap)."""
         ...
 
-    def jvp_undefined(self, u: Array, leaf: int) -> Array:
-        """The tangent of one leaf is missing instead of zero."""
-        ...
-
-    def tangent(self, u: Array) -> Tangent:
-        """J u with the attributes of the tangents."""
+    def tangent_misfits(self, u: Array) -> list[Misfit]:
+        """The attributes in which the tangents of a JVP differ from their outputs."""
         ...
 
     @property
@@ -323,6 +311,13 @@ class Problem(Protocol):
     def evaluate_at(self, displacement: Array) -> Evaluation: ...
     def release(self) -> None:
         """Forget vectors of the size of the inputs that can be computed again."""
+        ...
+
+    def rebound(self, binding: Any, seed: int) -> Problem:
+        """The problem of another binding (`core.frontend`), such as another point; calls are counted together.
+
+        Calls the function.
+        """
         ...
 
     def vjp_at(self, displacement: Array, v: Array) -> Array:

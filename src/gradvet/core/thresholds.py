@@ -195,6 +195,12 @@ REFERENCE_ERROR = (3.0, 16.0)
 """Errors from which a kernel is doubtful, in half precision and above: of an entry in its error bars, and typical ones
 in those of plain torch. [kernels]"""
 
+# Functions of stairs
+
+STAIR_STEP = 2.0**-14
+"""Step of an argument, relative to its largest element, within which a function of stairs is constant, and one that
+rounds to a floating-point format is not. In formats that cannot hold it, it is eight roundoffs. [theory]"""
+
 # Generated points
 
 CONFIRM_STEPS = (2.0**-36, 2.0**-19)

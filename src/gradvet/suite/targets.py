@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.inputs import converted, random_inputs
+from gradvet.frontends.torch.inputs import converted, random_inputs, require_known
 from gradvet.frontends.torch.random_state import seeded
 from gradvet.suite.case import Case, cases_in
 
@@ -49,6 +49,8 @@ class InputSpec:
     """The reference of the callable, as `package.module:callable`."""
     dtypes: tuple[str, ...] = ()
     """Dtypes in which the callable is compared with its reference."""
+    domain: tuple[float, float] | None = None
+    """The interval in which the inputs are drawn."""
 
     @property
     def is_given(self) -> bool:
@@ -58,7 +60,7 @@ class InputSpec:
 
     def tensors(self) -> tuple[Any, ...]:
         """New random inputs."""
-        return random_inputs(self.shapes, self.dtype, self.below, self.device)
+        return random_inputs(self.shapes, self.dtype, self.below, self.device, self.domain)
 
     def command(self, target: str) -> str:
         """The command line that repeats the check of a target, without its seed."""
@@ -189,6 +191,7 @@ def _add_to_path(folder: Path) -> None:
 def _callable_case(target: str, module: ModuleType, name: str, inputs: InputSpec) -> Case:
     if not inputs.shapes:
         raise TargetError(f"{target} needs inputs: give one --input SHAPE for each, such as --input 4x5")
+    require_known(inputs.dtype, inputs.device)
     func = _instantiate(_attribute(module, name, target), inputs, target)
     return Case(
         target,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -21,21 +22,15 @@ from gradvet.frontends.torch.arguments import (
     Slot,
     fill,
     refuse_wrappers,
-    tensors_in,
 )
-from gradvet.frontends.torch.autograd_graph import nodes_behind
 from gradvet.frontends.torch.branches import BranchMode
 from gradvet.frontends.torch.double_precision import DoublePrecision, wide_dtype
 from gradvet.frontends.torch.layouts.strided import separate
+from gradvet.frontends.torch.module_state import FixedState
 from gradvet.frontends.torch.preservation import reachable_objects
-from gradvet.frontends.torch.random_state import FixedState
 from gradvet.frontends.torch.validation import require_acyclic, require_precision, require_values
 
 __all__ = ["Binding", "ForwardMode", "Request", "bind", "callable_of", "drop_in_binding", "widened"]
-
-
-REENTRANT_NODE = "CheckpointFunctionBackward"
-"""The node of a reentrant checkpoint."""
 
 
 class ForwardMode(Enum):
@@ -71,9 +66,12 @@ class Binding:
     forward_mode: ForwardMode = ForwardMode.RECORDED
     start: FixedState | None = None
     """The state from which every call of the function starts."""
+    substitution: Callable[[Sequence[Any]], AbstractContextManager[None]] | None = None
+    """Gives a module the parameters among some arguments, as long as derivatives are computed at them: backward passes
+    of checkpoints, of adjoint methods and of implicit functions call the module again."""
     double: DoublePrecision | BranchMode | None = None
     """The mode in which the function is called, and in which its derivatives are to be computed; None: none."""
-    safe_devices: tuple[str, ...] = ("cpu",)
+    safe_devices: tuple[str, ...] | None = ("cpu",)
     """Kinds of devices on which the function is called with other shapes and alignments in this process."""
     isolates_passes: bool = False
     """Whether every backward pass gets a forward pass of its own, on copies of the arguments."""
@@ -136,8 +134,8 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     `wide` replaces all floating-point tensors of lower precision by copies in that one; with `double`, the function is
     called in that mode.
     """
-    func, tree = request.func, ArgumentTree()
-    call = callable_of(func)
+    func: Any = request.func
+    tree, call = ArgumentTree(), callable_of(func)
     for number, value in enumerate(request.positional):
         require_acyclic(value, f"input {number}")
     require_acyclic(request.kwargs, "kwargs")
@@ -158,17 +156,21 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     as_given = in_order and not keywords and not parameters and not fixed_state
     as_given = as_given and all(expand is _itself for _, expand in tensors)
 
+    def substituted(values: Sequence[Any]) -> AbstractContextManager[None]:
+        given = values[count : count + len(own)]
+        if not fixed_state and all(one is other for one, other in zip(given, own, strict=True)):
+            return nullcontext()
+        # A call may write to buffers.
+        copies = {name: tensor.detach().clone() for name, tensor in fixed_state.items()}
+        return private.with_state(func, {**copies, **dict(zip(parameters, given, strict=True))})
+
     def arranged(target: Any, values: Sequence[Any]) -> Any:
         shown = [expand(value) for value, (_, expand) in zip(values[:count], tensors, strict=True)]
         args, words = [fill(t, shown) for t in templates], {name: fill(t, shown) for name, t in keywords.items()}
-        given = values[count:]
-        as_owned = not fixed_state and all(one is other for one, other in zip(given, own, strict=True))
-        if target is not func or as_owned:
-            return (call if target is func else target)(*args, **words)
-        # A call may write to buffers.
-        copies = {name: tensor.detach().clone() for name, tensor in fixed_state.items()}
-        state = {**copies, **dict(zip(parameters, given, strict=True))}
-        return _without_reentrance(torch.func.functional_call(call, state, tuple(args), words))
+        if target is not func:
+            return target(*args, **words)
+        with substituted(values):
+            return call(*args, **words)
 
     fixed, inside = FixedState(func), double.around if double else _itself
     bound = Binding(
@@ -179,6 +181,7 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
         (*tree.notes, *notes),
         fixed.around(inside(lambda *values: arranged(request.surrogate, values))) if request.surrogate else None,
         start=fixed,
+        substitution=substituted if own else None,
         double=double,
         safe_devices=request.safe_devices,
     )
@@ -202,16 +205,6 @@ def _state_of(func: Any) -> list[tuple[Tensor, str]]:
     if not isinstance(func, nn.Module):
         return []
     return [(tensor, name) for name, tensor in (*func.named_parameters(), *func.named_buffers())]
-
-
-def _without_reentrance(result: Any) -> Any:
-    """The result. Raises if it went through a reentrant checkpoint, which calls the module again in the backward pass.
-
-    The module has its own parameters then, and those in their place get no gradient.
-    """
-    if any(node.name() == REENTRANT_NODE for node in nodes_behind(tensors_in(result))):
-        raise NotImplementedError("a module with a reentrant checkpoint cannot be called with other parameters")
-    return result
 
 
 def widened(tensor: Tensor, wide: torch.dtype) -> Tensor:

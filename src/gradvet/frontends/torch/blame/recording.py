@@ -20,12 +20,12 @@ from torch.utils.hooks import RemovableHandle
 
 from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, CodeLine
 from gradvet.core.frontend import Request
-from gradvet.frontends.torch.arguments import ArgumentTree, fill, map_tensors
+from gradvet.frontends.torch.arguments import ArgumentTree, fill, map_tensors, unfilled
 from gradvet.frontends.torch.blame import private
-from gradvet.frontends.torch.blame.module_state import Attributes, TensorState, without_gradients
 from gradvet.frontends.torch.blame.sketches import Sketch, copied
 from gradvet.frontends.torch.blame.source_lines import calling_line, definition, is_foreign, running_module
-from gradvet.frontends.torch.preservation import preserved_state
+from gradvet.frontends.torch.module_state import Attributes, TensorState, without_gradients
+from gradvet.frontends.torch.preservation import preserved_state, reachable_objects
 from gradvet.frontends.torch.private import version
 from gradvet.frontends.torch.private_state import function_apply, set_function_apply
 from gradvet.frontends.torch.random_state import RandomState
@@ -55,14 +55,16 @@ class Call:
     template: Any
     """Positional and keyword arguments with slots in place of tensors."""
     tensors: list[Tensor]
-    """Copies of the tensors among the arguments; parameters are kept themselves."""
+    """Copies of the tensors among the arguments; parameters of modules that are called are kept themselves."""
     requires_grad: list[bool]
     random: RandomState
     autocast: dict[str, torch.dtype]
     attributes: Attributes | None = None
     """The attributes of all modules, for a module that is called."""
     state: TensorState | None = None
-    """The buffers of all modules, likewise."""
+    """The buffers of all modules, likewise; the parameters of modules among the arguments of a Function."""
+    modules: tuple[nn.Module, ...] = ()
+    """Modules that a Function gets beside their parameters, as adjoint methods do: its backward pass calls them."""
     number: int = 1
     outputs: list[Sketch] = field(default_factory=list)
     has_returned: bool = False
@@ -205,14 +207,22 @@ class Recorder:
 
     def _call(self, kind: str, name: str, path: str, target: Any, template: Any, tree: ArgumentTree) -> Call | None:
         """A call with copies of its tensors; None if there is no memory for them."""
-        keep_parameters = kind == MODULE
         needed = sum(t.nbytes for t in tree.tensors if t.layout is torch.strided)
         if self.bytes + needed > self.max_bytes:
             self.dropped += 1
             return None
-        tensors = [t if keep_parameters and isinstance(t, nn.Parameter) else self._copy(t) for t in tree.tensors]
+        parameters = [t for t in tree.tensors if isinstance(t, nn.Parameter)]
+        modules = _owners(parameters, template) if kind == FUNCTION else ()
+        if kind == FUNCTION:
+            owned = {id(p) for module in modules for p in module.parameters()}
+            parameters = [p for p in parameters if id(p) in owned]
+        kept = set(map(id, parameters))
+        tensors = [t if id(t) in kept else self._copy(t) for t in tree.tensors]
         flags = [tensor.requires_grad for tensor in tree.tensors]
-        return Call(kind, name, path, target, None, None, template, tensors, flags, RandomState(), _autocast())
+        call = Call(kind, name, path, target, None, None, template, tensors, flags, RandomState(), _autocast())
+        if modules:
+            call.modules, call.state = modules, TensorState(parameters)
+        return call
 
     def _copy(self, tensor: Tensor) -> Tensor:
         """A copy; the same one as long as the tensor is not written to."""
@@ -325,6 +335,13 @@ def _is_untouchable(tree: ArgumentTree, value: Any) -> bool:
 def _is_recordable(tree: ArgumentTree, value: Any) -> bool:
     """Whether a call takes part in a gradient and its arguments can be kept."""
     return torch.is_grad_enabled() and not _is_untouchable(tree, value) and any(t.requires_grad for t in tree.tensors)
+
+
+def _owners(parameters: list[nn.Parameter], template: Any) -> tuple[nn.Module, ...]:
+    """The modules among the other arguments that have some of these parameters."""
+    wanted = set(map(id, parameters))
+    found = [thing for thing in reachable_objects(unfilled(template)) if isinstance(thing, nn.Module)] if wanted else []
+    return tuple(module for module in found if any(id(p) in wanted for p in module.parameters()))
 
 
 def _constants(value: Any) -> tuple[str, ...]:

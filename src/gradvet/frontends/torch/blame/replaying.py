@@ -45,6 +45,8 @@ def request_of(call: Call, around: Around = plainly, *, copies: bool = False) ->
         return (
             Request(_OfParameters(replica, args, kwargs), ()) if is_constant else Request(replica, args, kwargs or None)
         )
+    if call.modules:
+        return _FunctionOfModules(call, around).request()
     func = callable_of(call.target)
     if around is plainly and not call.autocast and not copies:
         return Request(call.target, args, kwargs or None)
@@ -156,6 +158,37 @@ class _ModuleReplica(_Within):
             result = self.gradvet_around(lambda: self.gradvet_inner(*args, **kwargs))
         found = tensors_of(result)
         return tuple(tensor for tensor in found if tensor.is_floating_point() or tensor.is_complex())
+
+
+class _FunctionOfModules(nn.Module):
+    """A Function that gets modules and their parameters, as one of adjoint methods does, as a module of these modules.
+
+    So its backward pass calls them with the parameters of its forward pass.
+    """
+
+    gradvet_call: Call
+    gradvet_around: Around
+
+    def __init__(self, call: Call, around: Around) -> None:
+        super().__init__()
+        self.inner = nn.ModuleList(call.modules)
+        self.__dict__.update(gradvet_call=call, gradvet_around=around, __name__=call.name)
+        owners = {id(p): (m, name) for m in self.modules() for name, p in m.named_parameters(recurse=False)}
+        self.gradvet_owners = [owners.get(id(tensor)) for tensor in call.tensors]
+
+    def request(self) -> Request:
+        """The Function with nothing in place of the parameters: the module has them."""
+        fresh = zip(self.gradvet_owners, _fresh(self.gradvet_call), strict=True)
+        tensors: list[Any] = [None if owner else tensor for owner, tensor in fresh]
+        args, kwargs = arguments_of(self.gradvet_call, tensors)
+        return Request(self, args, kwargs or None)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        given = iter(tensors_of((args, kwargs)))
+        tensors = [getattr(*owner) if owner else next(given) for owner in self.gradvet_owners]
+        args, kwargs = arguments_of(self.gradvet_call, tensors)
+        with _autocast(self.gradvet_call):
+            return self.gradvet_around(lambda: callable_of(self.gradvet_call.target)(*args, **kwargs))
 
 
 class _OfParameters(Replica):
