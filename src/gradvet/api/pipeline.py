@@ -262,6 +262,9 @@ class _Pipeline:
         if context.reads_captured:
             yield Finding(REFERENCE, Verdict.INCONCLUSIVE, "the kernel reads captured tensors: pass them as inputs")
             return
+        if not context.problem.codomain.size and not context.problem.nondifferentiable.size:
+            yield Finding(REFERENCE, Verdict.INCONCLUSIVE, "there is no entry to compare")
+            return
         plain, request = self.frontend.plain_problem(context.problem, self.request, self.options.seed)
         pair = (plain, plain) if context.is_double else self.frontend.reference(plain, request, self.options.seed)
         if pair is None:
