@@ -30,6 +30,22 @@ def test_gradients_of_captured_parameters_stay() -> None:
     assert differences(before, world([x], [model])) == []
 
 
+def test_gradients_that_the_function_itself_deletes_stay() -> None:
+    """A training step may begin with `zero_grad`, and with gradients of tensors that are no parameters."""
+    model, scale = nn.Linear(3, 2).double(), numbers(2).requires_grad_()
+    x = numbers(5, 3)
+    (model(x) * scale).sum().backward()
+    before = world([x, scale], [model])
+
+    def step(x: Tensor) -> Tensor:
+        model.zero_grad()
+        scale.grad = None
+        return model(x) * scale  # type: ignore[no-any-return]
+
+    gradvet.check(step, x, points=None)
+    assert differences(before, world([x, scale], [model])) == []
+
+
 def test_gradients_behind_captured_results_stay() -> None:
     weight = numbers(3).requires_grad_()
     weight.sum().backward()
