@@ -150,7 +150,7 @@ SETTINGS: dict[str, Callable[[], object]] = {
     "autocast dtype": lambda: torch.set_autocast_dtype("cpu", torch.float16),
     "autocast cache": lambda: torch.set_autocast_cache_enabled(False),
     "deterministic algorithms": lambda: torch.set_deterministic_debug_mode("warn"),
-    "warnings filters": lambda: warnings.simplefilter("ignore"),
+    "warnings filters": lambda: warnings.filterwarnings("error", "some message"),
     "profiling function": lambda: sys.setprofile(lambda *event: None),
     "random numbers": lambda: torch.rand(3),
     "default device": lambda: torch.set_default_device("meta"),
