@@ -266,6 +266,8 @@ def replace_file(file: Path, text: str) -> None:
     try:
         new.write_text(text, encoding="utf-8")
         new.replace(target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from error  # with the name that the caller gave
     finally:
         new.unlink(missing_ok=True)
 
