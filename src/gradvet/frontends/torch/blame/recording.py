@@ -29,7 +29,7 @@ from gradvet.frontends.torch.preservation import preserved_state, reachable_obje
 from gradvet.frontends.torch.private import version
 from gradvet.frontends.torch.private_state import function_apply, set_function_apply
 from gradvet.frontends.torch.random_state import RandomState
-from gradvet.frontends.torch.validation import require_usable
+from gradvet.frontends.torch.validation import templates_of
 
 MAX_KEPT_CALLS = 3
 """Number of calls kept of one Function by one line with the same shapes."""
@@ -366,10 +366,8 @@ def record_step(
     `all_inputs` says that inputs are differentiated as by `check`: all floating-point ones if none requires grad.
     """
     model: nn.Module = request.func  # type: ignore[assignment]
-    require_usable(model, request)
+    tree, _, _ = templates_of(request)
     given = (request.positional, dict(request.kwargs or {}))
-    tree = ArgumentTree()
-    tree.template(given, "")
     requested = not all_inputs or any(tensor.requires_grad for tensor in tree.tensors)
 
     def prepared(tensor: Tensor) -> Tensor:
