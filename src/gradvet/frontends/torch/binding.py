@@ -69,8 +69,9 @@ class Binding:
     substitution: Callable[[Sequence[Any]], AbstractContextManager[None]] | None = None
     """Gives a module the parameters among some arguments, as long as derivatives are computed at them: backward passes
     of checkpoints, of adjoint methods and of implicit functions call the module again."""
-    double: DoublePrecision | BranchMode | None = None
-    """The mode in which the function is called, and in which its derivatives are to be computed; None: none."""
+    operator_mode: DoublePrecision | BranchMode | None = None
+    """Replaces operators, by those of higher precision or of fixed branches, while the function is called and its
+    derivatives are computed; None: torch's own are used."""
     safe_devices: tuple[str, ...] | None = ("cpu",)
     """Kinds of devices on which the function is called with other shapes and alignments in this process."""
     isolates_passes: bool = False
@@ -173,7 +174,7 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
         fixed.around(inside(lambda *values: arranged(request.surrogate, values))) if request.surrogate else None,
         start=fixed,
         substitution=substituted if own else None,
-        double=double,
+        operator_mode=double,
         safe_devices=request.safe_devices,
     )
     if request.argnums is not None:

@@ -95,11 +95,11 @@ class TorchProblem:
 
     def rebound(self, binding: Binding, seed: int) -> TorchProblem:
         """The problem of another binding, with the same sparse semantics and mode; calls are counted together."""
-        if (double := self.binding.double) is not None and binding.double is None:
-            binding = replace(binding, function=double.around(binding.function), double=double)
+        if (mode := self.binding.operator_mode) is not None and binding.operator_mode is None:
+            binding = replace(binding, function=mode.around(binding.function), operator_mode=mode)
         binding = replace(binding, isolates_passes=binding.isolates_passes or self.isolates_passes)
         other = TorchProblem(binding, seed, self.masked)
-        other.known_eps = None if self.known_eps == self.eps or binding.double else self.known_eps
+        other.known_eps = None if self.known_eps == self.eps or binding.operator_mode else self.known_eps
         self.cost.forwards, other.cost = self.cost.forwards + other.cost.forwards, self.cost
         return other
 
