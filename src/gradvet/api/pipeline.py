@@ -63,7 +63,7 @@ OVERWRITES = "If it initialises or normalises its parameters, call it once befor
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """What is checked."""
+    """The order of derivatives, the selected checks, the points and the memory limit of one check."""
 
     order: int
     selection: Selection

@@ -15,7 +15,7 @@ from gradvet.core.spaces import Array, Space
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user passed."""
+    """A function and its arguments as the user passed them."""
 
     func: Callable[..., Any]
     inputs: Any
@@ -124,7 +124,7 @@ class Frontend(Protocol):
     """One framework. Problems that it receives are those that it made."""
 
     def bind(self, request: Request) -> Binding:
-        """Find the tensors in what the user passed."""
+        """Find the tensors in the arguments of a request, and the parameters of a module."""
         ...
 
     def problem(self, binding: Any, seed: int, *, masked: bool = False) -> Problem:
