@@ -218,14 +218,12 @@ class Frontend(Protocol):
         """Sentences about inputs and outputs for the report."""
         ...
 
-    def add_note(self, error: Exception, arguments: Sequence[Any], masked: bool) -> None:
-        """Add a note to an exception if the kind of the inputs may explain it."""
-        ...
+    def explained(self, report_for: Callable[[bool], Report], arguments: Sequence[Any], masked: bool) -> Report:
+        """The report for a value of `masked`.
 
-    def with_other_semantics_tried(
-        self, report: Report, arguments: Sequence[Any], masked: bool, again: Callable[[bool], Report]
-    ) -> Report:
-        """A failed report with a sentence about the verdict with the other value of `masked`, if that may differ."""
+        If it fails, a sentence tells the verdict for the other value, if that may differ; an exception gets a note if
+        the kind of the inputs may explain it.
+        """
         ...
 
     def registration_complaints(self, request: Request) -> Mapping[str, str] | None:

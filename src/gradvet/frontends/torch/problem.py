@@ -37,7 +37,8 @@ class TorchProblem:
 
     def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
         self.binding, self.masked, self.cost = binding, masked, Cost()
-        self.function = on_copies(binding.function) if binding.isolates_passes else binding.function
+        self.isolates_passes = binding.isolates_passes
+        self.function = on_copies(binding.function) if self.isolates_passes else binding.function
         self.arguments = binding.arguments
         self._positions = binding.checked
         self.inputs = tuple([self.arguments[i] for i in self._positions])
@@ -80,10 +81,6 @@ class TorchProblem:
             if binding.surrogate
             else self.vector(self._all_outputs, [self.outputs[leaf.position] for leaf in self._all_outputs.leaves])
         )
-
-    @property
-    def isolates_passes(self) -> bool:
-        return self.binding.isolates_passes
 
     @cached_property
     def rules(self) -> TorchRules:
