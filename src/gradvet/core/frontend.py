@@ -93,20 +93,6 @@ class Point:
     """Whether the user gave it."""
 
 
-@dataclass(frozen=True, slots=True)
-class PointRequest:
-    """Which points to generate."""
-
-    function: Callable[..., Any]
-    """The user's function, which is searched for integers before shapes are changed."""
-    regions: Any
-    """Regions of the inputs as the user gave them in `domain=`."""
-    seed: int
-    thorough: bool = False
-    empty: bool = True
-    """Whether shapes of length 0 are tried."""
-
-
 OwnProblem = Any
 """A problem that the frontend made."""
 
@@ -192,8 +178,18 @@ class Frontend(Protocol):
         """The problem whose derivative is the second derivative named `outer-over-inner`."""
         ...
 
-    def points(self, problem: OwnProblem, request: PointRequest) -> Iterator[Point]: ...
-    def shapes(self, problem: OwnProblem, request: PointRequest) -> Iterator[Point]: ...
+    def points(
+        self, problem: OwnProblem, request: Request, domain: Any, seed: int, *, thorough: bool
+    ) -> Iterator[Point]:
+        """Other values of the inputs, inside of the regions that the user gave in `domain=`."""
+        ...
+
+    def shapes(
+        self, problem: OwnProblem, request: Request, domain: Any, seed: int, *, thorough: bool, empty: bool
+    ) -> Iterator[Point]:
+        """Other lengths of the inputs, with `empty` also 0; none if the function of the request refers to integers."""
+        ...
+
     def has_dimensions(self, problem: OwnProblem) -> bool:
         """Whether an input has a shape that could be changed."""
         ...
