@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import zlib
@@ -17,6 +18,20 @@ settings.load_profile("gradvet")
 
 PROCESSES = {"plugin", "browser", "suite", "cli", "test_docs.py", "test_examples.py"}
 """Tests that start processes of their own, whose random state a fixture cannot set."""
+
+
+GALLERY_ONLY = {"test_gallery_itself.py", "test_held_out.py"}
+"""Files with tests of `make gallery` alone: thousands, which other runs need not make and leave out again."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if collection_path.name in GALLERY_ONLY and "not gallery" in config.option.markexpr else None
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Modules and tests stay until the end: the garbage collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 TIME_LIMITS = (

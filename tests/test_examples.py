@@ -15,11 +15,6 @@ import pytest
 import gradvet
 
 ROOT = Path(__file__).parent.parent
-MODULES = [
-    module.name
-    for module in pkgutil.walk_packages(gradvet.__path__, "gradvet.")
-    if not module.name.endswith("__main__")
-]
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -38,15 +33,20 @@ def test_demonstration_accepts_the_right_gradient_and_refuses_the_wrong_one() ->
     assert verdicts == [("input 0", "wrong"), ("input 1", "right")]
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_examples_in_docstrings_hold(name: str) -> None:
+def failures_of(name: str) -> int:
+    """Examples in the docstrings of a module that print something else. Modules of optional dependencies have none."""
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "gradvet":
             raise
-        pytest.skip(f"{error.name} is not installed")
-    assert doctest.testmod(module).failed == 0
+        return 0
+    return doctest.testmod(module).failed
+
+
+def test_examples_in_docstrings_hold() -> None:
+    names = [module.name for module in pkgutil.walk_packages(gradvet.__path__, "gradvet.")]
+    assert [name for name in names if not name.endswith("__main__") and failures_of(name)] == []
 
 
 @pytest.mark.parametrize("name", ["gradcheck", "replace_torch_gradcheck", "as_sparse_gradcheck"])

@@ -37,6 +37,10 @@ class UnreadReportWarning(UserWarning):
     """`gradvet.check` found wrong gradients in a test that passed and did not look at the report."""
 
 
+class UnreadReportError(GradientError):
+    """The same with `--gradvet-strict`: the test fails."""
+
+
 class WatchedReport(Report):
     """A report that knows whether anything of it was read."""
 
@@ -63,7 +67,8 @@ class GradientFailureRepr(ExceptionChainRepr):
     """A failed check as gradvet's report, in place of a traceback. xdist transfers the plain lines."""
 
     def __init__(self, statement: str, location: ReprFileLocation, report: Report, verbose: bool) -> None:
-        self.statement, self.report, self.verbose = f">   {statement}", report, verbose
+        """`statement` is the first line: the code that raised, or a sentence."""
+        self.statement, self.report, self.verbose = statement, report, verbose
         self.hint = f"  {ledger_table.ACCEPT}\n" if report.verdict is Verdict.INCONCLUSIVE else ""
         place = f"{location.path}:{location.lineno}"
         lines = [self.statement, "", terminal.plain(report, verbose=verbose), self.hint, place]
@@ -132,7 +137,7 @@ class PluginSession:
         for report in unread:
             message = f"{report.title}: {ledger_table.headline(report)}; {UNREAD}"
             if self.is_strict:
-                raise GradientError(f"{message}\n{report}", report)
+                raise UnreadReportError(f"{message}\n{report}", report)
             warnings.warn(UnreadReportWarning(message), stacklevel=1)
         return result
 
@@ -162,7 +167,7 @@ class PluginSession:
         if test_report.failed and concise and call.excinfo:
             found = getattr(call.excinfo.value, "report", None)
             if isinstance(found, Report):
-                test_report.longrepr = self._failure_repr(call.excinfo, found)
+                test_report.longrepr = self._failure_repr(item, call.excinfo, found)
             else:
                 test_report.sections += [
                     ("gradvet", terminal.plain(report)) for report in self.test_reports if report.failures
@@ -188,16 +193,23 @@ class PluginSession:
             for path in self.files.values():
                 terminalreporter.line(f"wrote {path}")
 
-    def _failure_repr(self, raised: pytest.ExceptionInfo[BaseException], report: Report) -> GradientFailureRepr:
-        """The report, with the line of the test that called gradvet."""
-        entry = [entry for entry in raised.traceback if not _is_in_gradvet(entry)][-1]
+    def _failure_repr(
+        self, item: pytest.Item, raised: pytest.ExceptionInfo[BaseException], report: Report
+    ) -> GradientFailureRepr:
+        """The report, after the line of the test that called gradvet and the caller's `msg`, if there is one."""
+        if isinstance(raised.value, UnreadReportError):
+            path, line, statement = item.path, (item.location[1] or 0), UNREAD
+        else:
+            entry = [entry for entry in raised.traceback if not _is_in_gradvet(entry)][-1]
+            path, line, statement = Path(entry.path), entry.lineno, f">   {str(entry.statement).strip()}"
+            msg = str(raised.value).partition(str(report))[0].strip()
+            statement = "\n".join(filter(None, (statement, msg)))
         headline = ": ".join([report.title, ledger_table.headline(report)])
-        path = Path(entry.path)
         folder = self.config.invocation_params.dir
         shown = path.relative_to(folder) if path.is_relative_to(folder) else path
-        location = ReprFileLocation(str(shown), entry.lineno + 1, headline)
+        location = ReprFileLocation(str(shown), line + 1, headline)
         is_verbose = self.config.getoption("verbose") > 0
-        return GradientFailureRepr(str(entry.statement).strip(), location, self.with_test_command(report), is_verbose)
+        return GradientFailureRepr(statement, location, self.with_test_command(report), is_verbose)
 
 
 SESSION_KEY = pytest.StashKey[PluginSession]()

@@ -118,7 +118,6 @@ class _Scaled(nn.Module):
 
 WRONG = [
     ("language model", detached, "blocks.1.attn.out.weight", "blocks.1.attn.out.weight"),
-    ("language model", scaled, "blocks.0.mlp.0.weight", "blocks.0.mlp.0.parametrizations.weight.original"),
     ("convolutions with batch norm", detached, "middle.0.weight", "middle.0.weight"),
     ("recurrent network", scaled, "head.weight", "head.parametrizations.weight.original"),
     ("graph network", scaled, "layers.1.value.weight", "layers.1.value.parametrizations.weight.original"),

@@ -74,8 +74,15 @@ def test_kernel_that_overwrites_what_it_is_given_is_compared_on_copies(kernel: K
     assert [one.facts["tensor"] for one in about(wrong, Verdict.FAIL)] == ["grad of input 0"] * len(DTYPES)
 
 
-@pytest.mark.parametrize("fault", ["factor 1.03", "lost row", "lost tile", "doubled entry"])
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+LOCAL_FAULTS = ("factor 1.03", "lost row", "lost tile", "doubled entry")
+
+
+# Two faults for each kernel: which faults are seen in which shapes is tested in core/test_reference_comparison.py.
+@pytest.mark.parametrize(
+    ("kernel", "fault"),
+    [(kernel, LOCAL_FAULTS[(number + more) % 4]) for number, kernel in enumerate(KERNELS) for more in (0, 1)],
+    ids=str,
+)
 def test_wrong_kernel_fails_with_the_tensor_that_is_wrong(kernel: Kernel, fault: str) -> None:
     slots = (*kernel.slots, VALUE)
     slot = slots[list(FAULTS).index(fault) % len(slots)]
@@ -312,6 +319,12 @@ def test_kernel_that_refuses_float64_is_compared_in_its_own_precision() -> None:
 
     report = gradvet.check(kernel, torch.randn(50).bfloat16(), reference=torch.tanh, seed=0)
     assert report.verdict is Verdict.PASS, report
+
+
+def test_kernel_without_elements_has_nothing_to_compare() -> None:
+    report = gradvet.check(torch.sin, torch.randn(0, 3), reference=torch.sin)
+    found = [finding.headline for finding in report.findings if finding.check == "reference"]
+    assert found == ["there is no entry to compare"]
 
 
 def test_different_outputs_are_one_finding() -> None:

@@ -1,6 +1,6 @@
 """Right models of awkward kinds are not blamed.
 
-Tests `frontends/torch/blame/replaying.py`, `frontends/torch/blame/module_state.py`,
+Tests `frontends/torch/blame/replaying.py`, `frontends/torch/module_state.py`,
 `frontends/torch/blame/straight_through.py` and `frontends/torch/blame/private.py`.
 """
 

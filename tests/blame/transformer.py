@@ -122,7 +122,7 @@ class Attention(nn.Module):
         if self.fault == "detach_inside":
             k = k.detach()  # fault: detach_inside
         if self.fault == "item":
-            q = q / q.abs().max().item()  # fault: item
+            q = q / q.square().mean().sqrt().item()  # fault: item
         scores = q @ k.transpose(-1, -2) / math.sqrt(width // 2)
         if self.fault == "no_grad":
             with torch.no_grad():  # fault: no_grad

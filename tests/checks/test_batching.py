@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch._C._functorch import is_legacy_batchedtensor
 
 import gradvet
-from gradvet.checks.batching import batched_forward, batched_reverse
+from gradvet.checks.batching import batched, batched_forward, batched_reverse
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
 from tests.core.wrong_jacobians import context_at, numbers
@@ -85,6 +85,12 @@ def test_derivative_that_cannot_be_mapped_is_reported_with_what_it_raised(name: 
     assert (finding.check, finding.verdict) == (name, Verdict.FAIL)
     assert finding.headline == "the derivative cannot be computed for several directions at once"
     assert finding.facts["raised"]
+
+
+def test_parts_that_cannot_be_batched_are_named() -> None:
+    findings = batched(context_at(Unmappable.apply, numbers((3,), 0)))
+    refused = [finding.headline.partition(" cannot")[0] for finding in findings if "cannot" in finding.headline]
+    assert refused[:2] == ["grad_outputs", "mapped grad_outputs"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -34,6 +34,8 @@ from tests.cli.conftest import FILE
         (["torch:take", "--input", "2x3", "--input", "4:6"], 2),
         (["ops.py::Wrong", "--input", "2x3"], 1),
         (["torch:log", "--input", "2", "--domain", "2,1"], 2),
+        (["torch:log", "--input", "20", "--domain", "0.1,2", "--points", "none"], 0),
+        (["torch:log", "--input", "20", "--domain", "0,inf", "--points", "none"], 0),
         (["torch:sin", "--input", "2", "--resolution", "2"], 2),
         (["torch:sin", "--input", "2", "--points", "many"], 2),
         (["torch:sin", "--input", "-2"], 2),
@@ -53,6 +55,15 @@ from tests.cli.conftest import FILE
 )
 def test_exit_code_depends_on_the_verdicts(targets: list[str], code: int) -> None:
     assert exit_code("check", *targets) == code
+
+
+@pytest.mark.parametrize("option", [["--dtype", "float99"], ["--dtype", "int64"], ["--device", "nowhere"]])
+def test_dtype_and_device_are_refused_before_the_run(capsys: pytest.CaptureFixture[str], option: list[str]) -> None:
+    assert exit_code("check", "torch:sin", "--input", "2", *option) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("gradvet: ")
+    assert shown.err.count("\n") == 1
 
 
 def test_pass_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -231,6 +231,14 @@ def test_single_entry() -> None:
     assert sentence not in of(WIDE[:1, :1], WIDE[:1, :1] + 1.0)
 
 
+def test_one_entry_beside_smaller_errors_is_not_called_the_only_one() -> None:
+    """The entries that count as wrong are those of at least a sixteenth of the largest error."""
+    spoilt = changed(WIDE, (1, 2))
+    assert "A single entry is wrong" in diagnose(WIDE, spoilt, 0.01)
+    spoilt[0, 0] += 0.005
+    assert "One entry has by far the largest error" in diagnose(WIDE, spoilt, 0.01)
+
+
 def test_one_output_or_one_input() -> None:
     assert "Only one output element is affected" in of(WIDE, changed(WIDE, *((1, column) for column in range(5))))
     assert "Only one input element is affected" in of(WIDE, changed(WIDE, *((row, 1) for row in range(3))))

@@ -67,30 +67,27 @@ def test_rounding_is_as_accurate_as_plain_torch(shape: tuple[int, ...], dtype: t
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", [name for name in FAULTS if name not in ("factor 1.01", "factor 1.03")])
-def test_fault_is_wrong_in_every_size_and_format(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_fault_is_wrong_in_every_size_and_format(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     for seed in SEEDS:
         right = samples_of(shape, dtype, 3 * seed)
-        found = judged(replace(right, found=torch.stack([FAULTS[name](one) for one in right.found])), dtype)
-        assert found.status is Status.WRONG, (seed, found)
+        for name, fault in FAULTS.items():
+            if name not in ("factor 1.01", "factor 1.03"):
+                found = judged(replace(right, found=torch.stack([fault(one) for one in right.found])), dtype)
+                assert found.status is Status.WRONG, (name, seed, found)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("factor", [1.01, 0.99, 1.03])
-def test_common_factor_beyond_the_stated_resolution_is_wrong(
-    factor: float, shape: tuple[int, ...], dtype: torch.dtype
-) -> None:
-    seen = 0
+def test_common_factor_beyond_the_stated_resolution_is_wrong(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     for seed in SEEDS:
         right = samples_of(shape, dtype, seed)
         resolution = judged(right, dtype).resolution
-        found = judged(replace(right, found=times(factor)(right.found).to(dtype).double()), dtype)
-        if abs(factor - 1.0) > 1.5 * max(resolution, torch.finfo(dtype).eps):
-            assert found.status is Status.WRONG, (seed, resolution, found)
-            seen += 1
-    if math.prod(shape) >= 256 and dtype is not torch.bfloat16:
-        assert seen == len(SEEDS)
+        for factor in (1.01, 0.99, 1.03):
+            beyond = abs(factor - 1.0) > 1.5 * max(resolution, torch.finfo(dtype).eps)
+            assert beyond or math.prod(shape) < 256 or dtype is torch.bfloat16
+            if beyond:
+                found = judged(replace(right, found=times(factor)(right.found).to(dtype).double()), dtype)
+                assert found.status is Status.WRONG, (factor, seed, resolution, found)
 
 
 def test_factor_of_one_percent_is_named_in_bfloat16() -> None:
@@ -188,6 +185,14 @@ def test_wrong_part_of_more_than_half_of_a_tensor_is_wrong(dtype: torch.dtype) -
     wrong[:, :30] = 1.06 * right.truth[:, :30]
     found = judged(replace(right, found=wrong), dtype)
     assert found.status is Status.WRONG, found
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_another_function_is_wrong_in_its_entries_rather_than_less_accurate(dtype: torch.dtype) -> None:
+    right = samples_of((50, 40), dtype, 0)
+    found = judged(replace(right, found=right.truth * (1.0 + 0.5 * torch.randn_like(right.truth))), dtype)
+    assert found.status is Status.WRONG
+    assert found.evidence.startswith("wrong in "), found.evidence
 
 
 def test_products_in_tf32_are_less_accurate_but_not_wrong() -> None:

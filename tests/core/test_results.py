@@ -20,8 +20,7 @@ from gradvet.core.ledger import LedgerRow
 from gradvet.core.problem import Cost
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.pytest_plugin import WatchedReport
-
-SOURCE = Path(gradvet.__file__).parent
+from tests.sources import SOURCES, nodes_of, parsed
 
 COMPLETE = LedgerRow("input 0", "reverse", "given", 5, 5, 1e-5, 0.01)
 OPEN_ROWS = {
@@ -177,7 +176,7 @@ def breaches(sources: Mapping[str, str]) -> list[str]:
     """Places that set a verdict on an object, hand one to a report, or derive a class from Report."""
     found = []
     for path, text in sources.items():
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes_of(text):
             is_breach = (
                 any(isinstance(target, ast.Attribute) and target.attr in DECIDING for target in targets(node))
                 or (isinstance(node, ast.ClassDef) and "Report" in map(name_of, node.bases) and node.name != READ_MARK)
@@ -205,13 +204,9 @@ def _is_about_findings(call: ast.Call) -> bool:
     )
 
 
-def sources() -> dict[str, str]:
-    return {path.relative_to(SOURCE).as_posix(): path.read_text("utf-8") for path in sorted(SOURCE.rglob("*.py"))}
-
-
 def test_no_source_sets_the_verdict_of_a_report() -> None:
-    assert len(sources()) > 100
-    assert breaches(sources()) == []
+    assert len(SOURCES) > 100
+    assert breaches(SOURCES) == []
 
 
 @pytest.mark.parametrize(
@@ -265,14 +260,14 @@ def functions_returning_pass(text: str) -> list[str]:
                     found.append(".".join(names))
             visit(child, inner)
 
-    visit(ast.parse(text), ())
+    visit(parsed(text), ())
     return found
 
 
 def test_verdict_of_a_report_is_decided_in_one_place() -> None:
     found = [
         f"{path}: {name}"
-        for path, text in sources().items()
+        for path, text in SOURCES.items()
         for name in functions_returning_pass(text)
         if path.startswith(("api/", "cli/", "compat/", "reports/", "suite/", "core/results", "core/runner"))
     ]

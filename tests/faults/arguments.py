@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -75,13 +77,9 @@ ARGUMENTS = (
     *("kwargs", "argnums", "order", "modes", "masked", "resolution", "power", "accuracy", "budget", "seed", "checks"),
     *("surrogate", "points", "domain", "compile", "thorough", "reference", "dtypes", "stops", "blame"),
 )
-OF_A_MODEL = ("kwargs", "loss", "order", "stops", "budget", "seed")
+OF_A_MODEL = ("kwargs", "loss", "order", "stops", "budget", "seed", "surrogate")
 """Arguments of `blame`; `watch` has those after the first two."""
 
-OF_THE_DROP_IN = (
-    *("eps", "atol", "rtol", "raise_exception", "nondet_tol", "check_undefined_grad", "check_grad_dtypes"),
-    *("check_batched_grad", "fast_mode", "masked"),
-)
 SLOW = {("compile", "True"), ("thorough", "True")}
 """Right values whose checks take long."""
 
@@ -139,7 +137,7 @@ def _is_called(argument: str, name: str) -> bool:
     """Whether the value is called, or makes the function raise: an exception is its own then."""
     if (argument, name) == ("kwargs", "a mapping of names"):
         return True
-    return argument in ("surrogate", "domain", "reference", "loss") and callable(VALUES[name]())
+    return argument in ("surrogate", "domain", "reference") and callable(VALUES[name]())
 
 
 def calls_about_models() -> Iterator[tuple[str, Callable[[], object]]]:
@@ -153,7 +151,7 @@ def calls_about_models() -> Iterator[tuple[str, Callable[[], object]]]:
 
     for name, value in VALUES.items():
         for argument in OF_A_MODEL:
-            if _is_called(argument, name):
+            if (argument == "loss" and callable(value())) or (argument, name) == ("kwargs", "a mapping of names"):
                 continue
             given = {"seed": 0, argument: value()}
             yield f"blame, {argument}: {name}", lambda given=given: gradvet.blame(model, point(), **given)
@@ -183,7 +181,8 @@ def drop_in_calls() -> Iterator[tuple[str, Callable[[], object]]]:
     """Each value for each argument of `gradcheck` and `gradgradcheck`."""
     for function in (gradvet.gradcheck, gradvet.gradgradcheck):
         for name, value in VALUES.items():
-            for argument in OF_THE_DROP_IN:
+            # torch itself refuses wrong `grad_outputs`.
+            for argument in inspect.signature(function).parameters.keys() - {"func", "inputs", "grad_outputs"}:
                 given = {argument: value()}
                 label = f"{function.__name__}, {argument}: {name}"
                 yield label, lambda given=given, call=function: call(torch.sin, point().requires_grad_(), **given)
@@ -211,18 +210,26 @@ def random_call(source: random.Random) -> tuple[str, Callable[[], object]]:
     return str(names), lambda: gradvet.check(torch.sin, point(), **given)
 
 
+def all_complaints() -> Iterator[tuple[str, str]]:
+    """Each single call with what is wrong with how it is refused."""
+    yield from ((label, complaint(call)) for label, call in (*single_calls(), *calls_about_models()))
+    yield from ((label, drop_in_complaint(call)) for label, call in drop_in_calls())
+
+
 def main(seconds: float, least: int, seed: int) -> int:
     deadline = time.monotonic() + seconds
     source, number, found = random.Random(seed), 0, 0
-    for label, call in single_calls():
+    warnings.simplefilter("ignore")
+
+    def complaints() -> Iterator[tuple[str, str]]:
+        yield from all_complaints()
+        while time.monotonic() < deadline or number < least:
+            label, call = random_call(source)
+            yield label, complaint(call)
+
+    for label, what in complaints():
         number += 1
-        if what := complaint(call):
-            found += 1
-            print(f"{label}: {what}", flush=True)
-    while time.monotonic() < deadline or number < least:
-        label, call = random_call(source)
-        number += 1
-        if what := complaint(call):
+        if what:
             found += 1
             print(f"{label}: {what}", flush=True)
     print(f"{number} calls, {found} not refused in one sentence")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import random
 import signal
@@ -30,6 +31,10 @@ FILES = (str(Path(gradvet.__file__).parent), str(Path(torch.__file__).parent), c
 """gradvet, torch, which swaps parameters and opens levels and modes, and the ends of generators in `with`."""
 
 
+LOCK_HOLDERS = {("contextlib.py", "inner"), ("blame.py", "_recording")}
+"""Files and functions whose `with` statement holds the lock of checks."""
+
+
 class Tracer:
     """Counts the line events of `FILES`; raises KeyboardInterrupt at one of them, or notes all places."""
 
@@ -49,8 +54,8 @@ class Tracer:
             sys.settrace(before)
 
     def _entered(self, frame: FrameType, event: str, argument: Any) -> Any:
-        # A decorator that holds a lock has a line event before the lock is released, where Python delivers no signal.
-        holds_lock = frame.f_code.co_filename == contextlib.__file__ and frame.f_code.co_name == "inner"
+        # Where a lock is held, there is a line event before it is released, where Python delivers no signal.
+        holds_lock = (Path(frame.f_code.co_filename).name, frame.f_code.co_name) in LOCK_HOLDERS
         return self._line if frame.f_code.co_filename.startswith(FILES) and not holds_lock else None
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
@@ -270,11 +275,19 @@ class Interruptions:
     def __init__(self, make: Callable[[], Case]) -> None:
         torch.manual_seed(0)
         self.name, self.case = make.__name__, make()
-        tracer = Tracer()
         with self._setting():
             self.case.call()  # loads what torch loads at first use
+            began = time.perf_counter()
+            self.case.call()
+            self.seconds = time.perf_counter() - began
+
+    @functools.cached_property
+    def places(self) -> list[tuple[CodeType, int]]:
+        """The line events of the call."""
+        tracer = Tracer()
+        with self._setting():
             tracer.run(self.case.call)
-        self.places = tracer.places
+        return tracer.places
 
     @contextlib.contextmanager
     def _setting(self) -> Iterator[Callable[[], list[str]]]:
@@ -305,11 +318,9 @@ class Interruptions:
     def failure_by_signal(self, source: random.Random) -> str:
         """Send SIGINT after a random time, also while torch runs; the place and what it left changed, or nothing."""
         with self._setting() as changes:
-            began = time.perf_counter()
-            self.case.call()
             place = "after the check"
             try:
-                signal.setitimer(signal.ITIMER_REAL, source.uniform(1e-4, time.perf_counter() - began))
+                signal.setitimer(signal.ITIMER_REAL, source.uniform(1e-4, self.seconds))
                 self.case.call()
                 signal.setitimer(signal.ITIMER_REAL, 0.0)
             except KeyboardInterrupt as error:
@@ -319,11 +330,11 @@ class Interruptions:
 
 
 def main(seconds: float, points: int, seed: int) -> int:
-    """Line events for three quarters of the time, but for `points` of them at least; then signals."""
+    """Line events for three quarters of the time, at least `points`; then signals, at least a tenth as many."""
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     source, counts, found = random.Random(seed), {"line events": 0, "signals": 0}, 0
     began = time.monotonic()
-    for kind, share, least in (("line events", 0.75, points), ("signals", 1.0, 0)):
+    for kind, share, least in (("line events", 0.75, points), ("signals", 1.0, points // 10)):
         by_line = kind == "line events"
 
         def is_over(kind: str = kind, share: float = share, least: int = least) -> bool:
@@ -332,7 +343,7 @@ def main(seconds: float, points: int, seed: int) -> int:
         for round_ in itertools.count(seed):
             for make in CASES:
                 interruptions = Interruptions(make)
-                for point in interruptions.points(50, round_):
+                for point in interruptions.points(50, round_) if by_line else range(5):
                     if is_over():
                         break
                     failure = interruptions.failure(point) if by_line else interruptions.failure_by_signal(source)

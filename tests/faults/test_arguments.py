@@ -34,6 +34,14 @@ def test_functions_about_models_refuse_wrong_types_and_values_in_one_sentence() 
     assert found == []
 
 
+@pytest.mark.parametrize("surrogate", ["x", 3, [1], torch.sin])
+def test_surrogates_of_a_model_are_a_mapping(surrogate: Any) -> None:
+    sentence = "surrogate maps subclasses of autograd.Function to functions, found "
+    for call in (gradvet.watch, lambda **given: gradvet.blame(torch.nn.Tanh(), point(), **given)):
+        with pytest.raises(InvalidProblemError, match=sentence):
+            call(surrogate=surrogate)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_drop_in_functions_refuse_wrong_types_and_values_in_one_sentence() -> None:
     found = [f"{label}: {what}" for label, call in drop_in_calls() if (what := drop_in_complaint(call))]
@@ -76,7 +84,7 @@ def test_random_combinations_of_arguments_are_refused_in_one_sentence() -> None:
         ({"modes": 3}, "modes is a name or several names, found 3"),
         ({"checks": {"reverse": 1}}, "a value of the mapping checks is True or False, found 1"),
         ({"thorough": 1}, "thorough is True or False, found 1"),
-        ({"surrogate": 1}, "surrogate is a function, found 1"),
+        ({"surrogate": 1}, "surrogate is a function, or maps subclasses of autograd.Function to functions, found 1"),
         ({"accuracy": 1}, "accuracy is a relative error between 0 and 1 such as 1e-5, found 1"),
     ],
 )

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import gradvet
+from tests.sources import SOURCES, nodes_of
 
-SOURCE = Path(gradvet.__file__).parent
 FACTORIES = frozenset(
     {
         *("arange", "as_tensor", "empty", "eye", "full", "linspace", "logspace", "ones", "rand", "randint", "randn"),
@@ -55,22 +52,11 @@ def test_default_device_does_not_matter(call: str) -> None:
     assert torch.get_default_device().type == "meta"
 
 
-def test_default_device_at_import_does_not_matter() -> None:
-    code = (
-        "import torch\ntorch.set_default_device('meta')\nimport gradvet\n"
-        "x = torch.ones(3, dtype=torch.float64, device='cpu')\n"
-        "gradvet.gradcheck\ntorch.set_default_device('cpu')\n"
-        "print(gradvet.check(torch.sin, x).verdict, gradvet.gradcheck(torch.sin, x.requires_grad_()))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
-    assert done.stdout.split() == ["PASS", "True"], done.stderr
-
-
 def calls_without_device(text: str) -> list[int]:
     """The lines on which a factory of torch is called without a device."""
     return [
         node.lineno
-        for node in ast.walk(ast.parse(text))
+        for node in nodes_of(text)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and ast.unparse(node.func.value) == "torch"
@@ -80,11 +66,7 @@ def calls_without_device(text: str) -> list[int]:
 
 
 def test_every_factory_call_names_its_device() -> None:
-    found = {
-        path.relative_to(SOURCE).as_posix(): lines
-        for path in sorted(SOURCE.rglob("*.py"))
-        if (lines := calls_without_device(path.read_text(encoding="utf-8")))
-    }
+    found = {path: lines for path, text in SOURCES.items() if (lines := calls_without_device(text))}
     assert found == {}
 
 

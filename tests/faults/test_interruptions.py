@@ -8,15 +8,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import gradvet
 from gradvet.frontends.torch import private
+from gradvet.frontends.torch.preservation import preserved_state
 from tests.faults.interruptions import Tracer, of_watch
+from tests.faults.world import differences, world
 
-POINTS = 100
-"""Interruptions of all cases."""
+POINTS = 24
+"""Interruptions of all cases together; `.ci/run` tries 2,000 by `make fuzz`."""
 
 
 @pytest.mark.skipif(private.PUBLIC_ONLY, reason="open modes cannot be closed without private names")
@@ -24,7 +28,57 @@ def test_interrupted_check_leaves_everything_as_it_was() -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tests.faults.interruptions", "0", "--points", str(POINTS)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"'line events': {POINTS}" in done.stdout
+    assert f"'line events': {POINTS}, 'signals': {POINTS // 10}" in done.stdout
+
+
+def test_interruption_at_the_ends_of_a_watched_block_leaves_no_hooks() -> None:
+    net, x = torch.nn.Linear(2, 1), torch.ones(3, 2)
+    watch = gradvet.watch(net)  # it lives on: hooks are not removed by its deletion
+    before = world([x], [net])
+
+    def block(tracer: Tracer, part: str) -> None:
+        if part == "start":
+            tracer.run(watch.__enter__)
+            watch.__exit__(None, None, None)
+            return
+        try:
+            with watch:
+                net(x)
+                sys.settrace(tracer._entered)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+
+    for part in ("start", "end"):
+        count = Tracer(0)
+        block(count, part)
+        assert count.count > 5
+        for stop in [*range(1, 10), *range(10, count.count, 5), *range(count.count - 5, count.count + 1)]:
+            block(tracer := Tracer(stop), part)
+            assert differences(before, world([x], [net])) == [], tracer.stopped_at
+
+
+def test_interrupted_transform_of_torch_prints_no_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interruption at the first line of `__exit__` in contextlib leaves the generator of the context suspended."""
+    complaints: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    x = torch.ones(2)
+
+    def call() -> None:
+        state = preserved_state(torch.sin, (x,))
+        with state, state:
+            torch.func.jvp(torch.sin, (x,), (x,))
+
+    call()
+    tracer = Tracer()
+    tracer.run(call)
+    before = world([x])
+    for stop, (code, _) in enumerate(tracer.places, 1):
+        if Path(code.co_filename).name == "contextlib.py":
+            Tracer(stop).run(call)
+            assert differences(before, world([x])) == []
+    assert complaints == []
 
 
 def test_watch_opens_no_context_of_torch_inside_the_block() -> None:

@@ -1,4 +1,4 @@
-"""What a check leaves in the process: loaded modules, the user's classes; and a working folder that is gone."""
+"""What a check leaves in a process: loaded modules, the user's classes; and what only a new process shows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import gc
 import subprocess
 import sys
 import weakref
+from collections import defaultdict
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -14,17 +16,17 @@ from torch import Tensor, nn
 import gradvet
 from gradvet.frontends.torch import private_state
 
-
-def outcome(code: str) -> str:
-    """What a fresh process prints."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def test_first_checks_do_not_load_the_compiler() -> None:
-    code = """
-import sys, torch, gradvet
+SECTIONS = {
+    "default device": """
+torch.set_default_device("meta")
+import gradvet
+x = torch.ones(3, dtype=torch.float64, device="cpu")
+gradvet.gradcheck
+torch.set_default_device("cpu")
+print(gradvet.check(torch.sin, x).verdict, gradvet.gradcheck(torch.sin, x.clone().requires_grad_()))
+torch.set_default_device(None)
+""",
+    "first checks": """
 class Square(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -33,38 +35,29 @@ class Square(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output):
         return 2.0 * ctx.saved_tensors[0] * grad_output
-x = torch.ones(3, dtype=torch.float64)
 gradvet.gradcheck(torch.sin, x.clone().requires_grad_(), check_forward_ad=True, check_batched_grad=True)
 gradvet.check(torch.sin, x)
 gradvet.check(Square, x)
 gradvet.check(torch.nn.Linear(3, 2).double(), x)
 gradvet.check(torch.sin, x.float())
-print([name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in sys.modules])
-"""
-    # The first custom function loads sympy, where torch looks for its vmap rule.
-    assert "torch._dynamo" not in outcome(code)
-
-
-LOADS_AT_ONCE = pytest.mark.skipif(not private_state._KERNELS, reason="the kernels of this torch load its compiler")
-
-
-@LOADS_AT_ONCE
-def test_constants_in_forward_mode_do_not_load_the_compiler() -> None:
-    code = """
-import sys, torch, gradvet
-x = torch.ones(3, dtype=torch.float64)
+print("torch._dynamo" in sys.modules)
+""",
+    "folder that is gone": """
+folder = tempfile.mkdtemp()
+os.chdir(folder)
+os.rmdir(folder)
+def square(x):
+    return x * x
+print(gradvet.check(square, x).verdict, gradvet.gradcheck(square, x.clone().requires_grad_()))
+os.chdir("/")
+""",
+    "constants in forward mode": """
 gradvet.check(lambda x: x * x.detach() + torch.ones(3), x)
 gradvet.check(lambda x: x / torch.arange(1.0, 4.0) - torch.ones(3), x.float(), order=2)
 gradvet.gradcheck(lambda x: x * torch.ones(3), x.clone().requires_grad_(), check_forward_ad=True)
 print("torch._dynamo" in sys.modules)
-"""
-    assert outcome(code) == "False"
-
-
-@LOADS_AT_ONCE
-def test_function_that_loads_the_compiler_itself_is_checked_as_others_are() -> None:
-    code = """
-import torch, gradvet
+""",
+    "function that loads the compiler": """
 from gradvet.frontends.torch.private_state import kernels_are_direct
 def scaled(x):
     y = x * torch.ones(3)
@@ -72,23 +65,58 @@ def scaled(x):
     __import__("torch._dynamo")
     return y * torch.ones(3)
 seen = []
-print(gradvet.check(scaled, torch.ones(3, dtype=torch.float64)).verdict, True in seen, seen[-1], kernels_are_direct())
-"""
-    assert outcome(code) == "PASS True False False"
+print(gradvet.check(scaled, x).verdict, True in seen, seen[-1], kernels_are_direct())
+""",
+    "freed memory": """
+freed = torch.ones(3, dtype=torch.float64)
+freed.untyped_storage().resize_(0)
+try:
+    gradvet.check(torch.sin, freed)
+except gradvet.InvalidProblemError:
+    print("refused")
+""",
+}
+"""What one new process does in turn: the compiler must not be there at first, and is loaded near the end."""
 
 
-def test_check_works_in_a_working_folder_that_is_gone() -> None:
-    code = """
-import os, tempfile, torch, gradvet
-folder = tempfile.mkdtemp()
-os.chdir(folder)
-os.rmdir(folder)
-x = torch.ones(3, dtype=torch.float64)
-def square(x):
-    return x * x
-print(gradvet.check(square, x).verdict, gradvet.gradcheck(square, x.requires_grad_()))
-"""
-    assert outcome(code) == "PASS True"
+@pytest.fixture(scope="module")
+def printed() -> Mapping[str, str]:
+    """What each section prints. A section that raises ends the process; those after it print nothing."""
+    sections = (f"print('== {name}', flush=True)\n{code}" for name, code in SECTIONS.items())
+    program = "import os, sys, tempfile, torch\n" + "".join(sections)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    parts = [part.partition("\n") for part in done.stdout.split("== ")[1:]]
+    return defaultdict(lambda: done.stderr, {name: text.strip() or done.stderr for name, _, text in parts})
+
+
+def test_default_device_at_import_does_not_matter(printed: Mapping[str, str]) -> None:
+    assert printed["default device"] == "PASS True"
+
+
+def test_first_checks_do_not_load_the_compiler(printed: Mapping[str, str]) -> None:
+    assert printed["first checks"] == "False"
+
+
+def test_check_works_in_a_working_folder_that_is_gone(printed: Mapping[str, str]) -> None:
+    assert printed["folder that is gone"] == "PASS True"
+
+
+LOADS_AT_ONCE = pytest.mark.skipif(not private_state._KERNELS, reason="the kernels of this torch load its compiler")
+
+
+@LOADS_AT_ONCE
+def test_constants_in_forward_mode_do_not_load_the_compiler(printed: Mapping[str, str]) -> None:
+    assert printed["constants in forward mode"] == "False"
+
+
+@LOADS_AT_ONCE
+def test_function_that_loads_the_compiler_itself_is_checked_as_others_are(printed: Mapping[str, str]) -> None:
+    assert printed["function that loads the compiler"] == "PASS True False False"
+
+
+def test_freed_memory_does_not_crash_the_process(printed: Mapping[str, str]) -> None:
+    """Before, this was a segmentation fault."""
+    assert printed["freed memory"] == "refused"
 
 
 def test_classes_defined_in_functions_are_not_kept_alive() -> None:

@@ -1,6 +1,6 @@
 """Kernels that lose digits by design, and formulas that are slightly wrong everywhere, against a reference.
 
-Tests `checks/reference_passes.py`, `core/float_format.py` and `frontends/torch/tf32.py`.
+Tests `checks/reference_passes.py` and `core/float_format.py`.
 """
 
 from __future__ import annotations
@@ -89,6 +89,24 @@ def test_formula_that_is_slightly_wrong_everywhere_is_not_taken_for_rounding(dty
     assert [finding.check for finding in report.failures] == ["reference"]
     if dtype is not torch.float32:
         assert STEADY in report.failures[0].headline
+
+
+@pytest.mark.parametrize("dtype", emulated.TYPES, ids=str)
+def test_mean_over_a_power_of_two_of_columns_is_wrong(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(4)
+    inputs = torch.randn(16, 100, generator=generator).to(dtype), (torch.rand(100, generator=generator) + 0.5).to(dtype)
+    options: dict[str, Any] = {"reference": lambda x, w: torch.nn.functional.rms_norm(x, (100,), w, 1e-6), "seed": 4}
+    report = gradvet.check(emulated.rms_norm(count=128), inputs, checks=("reference", "reverse"), **options)
+    assert [finding.facts["tensor"] for finding in report.failures] == ["grad of input 0"]
+
+
+def test_tables_in_bfloat16_are_not_called_wrong() -> None:
+    angles = torch.outer(torch.arange(12.0), 10.0 ** -torch.arange(4))
+    rounded = emulated.rope(angles.cos().bfloat16(), angles.sin().bfloat16(), dtype=torch.float32)
+    exact = emulated.rope(angles.cos(), angles.sin(), dtype=torch.float32)
+    x = torch.randn(3, 12, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
+    report = gradvet.check(rounded, x, seed=0, reference=exact, checks=("reference", "reverse"))
+    assert not [finding for finding in report.failures if finding.check == "reference"]
 
 
 def eager_entropy(logits: Tensor) -> Tensor:

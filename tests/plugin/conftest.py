@@ -7,14 +7,15 @@ gradvet that is imported twice is two classes.
 from __future__ import annotations
 
 import pytest
-import torch
-import torch._dynamo
-
-import gradvet
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _loaded() -> None:
+    import torch
+    import torch._dynamo
+
+    import gradvet
+
     gradvet.check(torch.sin, torch.ones(2, dtype=torch.float64))
     for name in gradvet.__all__:
         getattr(gradvet, name)

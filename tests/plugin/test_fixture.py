@@ -63,6 +63,12 @@ def test_summary_line_says_what_is_wrong(pytester: pytest.Pytester, monkeypatch:
     result.stdout.fnmatch_lines(["FAILED test_op.py::test_wrong - Wrong: reverse mode disagrees with finite *"])
 
 
+def test_failure_shows_the_message_of_the_caller(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(NATIVE.replace("(Wrong, POINT)", "(Wrong, POINT, msg='grad[/norm] of layer 3')"))
+    result = pytester.runpytest_inprocess()
+    result.stdout.fnmatch_lines([">   gradient_checker(Wrong, *", "grad[[]/norm] of layer 3", "FAIL Wrong *"])
+
+
 def test_native_tracebacks_are_unchanged(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(NATIVE)
     pytester.runpytest_inprocess("--tb=native").stdout.fnmatch_lines(
@@ -224,4 +230,11 @@ def test_failure_that_a_test_ignores_fails_in_strict_mode(pytester: pytest.Pytes
     pytester.makepyfile(test_op=UNREAD)
     result = pytester.runpytest_inprocess("--gradvet-strict")
     result.assert_outcomes(passed=4, failed=1)
-    result.stdout.fnmatch_lines(["FAIL Wrong *", "FAILED test_op.py::test_ignores*"])
+    result.stdout.fnmatch_lines(
+        [
+            "the test did not look at this report: use the fixture gradient_checker, or gradvet.assert_gradients",
+            "FAIL Wrong *",
+            "test_op.py:18",
+            "FAILED test_op.py::test_ignores*",
+        ]
+    )

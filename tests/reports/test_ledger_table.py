@@ -125,14 +125,36 @@ def test_many_rows_are_counted_by_verdict_after_the_worst_ones() -> None:
         ("worst", "given", "reverse", "4/4", "0.4", "resolution 0.4, asked 0.01"),
         ("weight.0", "given", "reverse", "4/4", "0.05", "resolution 0.05, asked 0.01"),
         ("weight.1", "given", "reverse", "4/4", "0.05", "resolution 0.05, asked 0.01"),
-        ("2 inputs", "given", "reverse", "0/8", "-", "not compared"),
-        ("11 inputs", "given", "reverse", "44/44", "0.4", "resolution above 0.01"),
-        ("20 inputs", "given", "reverse", "100/100", "2e-06", "right"),
-        ("7 inputs", "given", "forward", "35/35", "2e-06", "right"),
+        ("8 more inputs", "given", "reverse", "32/32", "0.05", "resolution above 0.01"),
+        ("20 more inputs", "given", "reverse", "100/100", "2e-06", "right"),
+        ("7 more inputs", "given", "forward", "35/35", "2e-06", "right"),
     ]
     sentences = why_not_pass(report)
     assert len(sentences) == 6
     assert sentences[-1] == "8 more inputs in the ledger were not compared as asked"
+
+
+def test_gradient_is_not_called_right_where_its_reference_was_not_compared() -> None:
+    """A failure ends the comparison in float64; the gradient in low precision is compared with that in float64."""
+    reference = replace(MISSING, input=FULL.input, elements=FULL.elements, precision="float64")
+    lines = ledger_lines(with_rows(reference, FULL, report=failed()))
+    assert [(line.precision, line.verdict) for line in lines] == [
+        ("float64", "not compared"),
+        ("given", "as in float64"),
+    ]
+    proved = replace(FULL, precision="float64")
+    assert {line.verdict for line in ledger_lines(with_rows(proved, FULL, report=failed()))} == {"right"}
+
+
+def test_wrong_rows_are_named_before_those_that_were_not_compared() -> None:
+    wrong = replace(FULL, input="weight")
+    lines = ledger_lines(with_rows(*many(20, FULL), *many(6, MISSING), wrong, report=failed()))
+    assert [(line.input, line.verdict) for line in lines] == [
+        ("weight", "wrong"),
+        *((f"bias.{number}", "not compared") for number in range(4)),
+        ("2 more inputs", "not compared"),
+        ("20 more inputs", "right"),
+    ]
 
 
 @pytest.mark.parametrize(("count", "lines"), [(MAX_ROWS, MAX_ROWS), (MAX_ROWS + 1, 1)])

@@ -21,7 +21,7 @@ from gradvet.reports.progress import Advance, progress
 from tests.reports.samples import errored, failed, passed
 
 NEVER_SECONDS = 1e6
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 600.0
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -31,8 +32,9 @@ def pattern_of(x: Tensor) -> Tensor:
     return ones.to_dense() != 0
 
 
+@functools.cache
 def planted(layout: str, masked: bool, inside: float, outside: float) -> Report:
-    """A check of `to_dense` whose gradient is multiplied inside and outside the pattern."""
+    """A check of `to_dense` whose gradient is multiplied inside and outside the pattern; several tests read it."""
     x = LAYOUTS[layout](HOLED).requires_grad_()
     function = with_vjp(lambda x: x.to_dense(), lambda v, x: v * torch.where(pattern_of(x), inside, outside))
     return gradvet.check(function, (x,), masked=masked, seed=1)

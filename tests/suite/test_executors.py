@@ -25,7 +25,7 @@ from gradvet.suite.store import Store
 from tests.reports.samples import passed
 from tests.suite.case_files import report_of, run_all, run_of, write_cases
 
-CLUSTER_CASES = 12
+CLUSTER_CASES = 6
 IN_PROCESS = ExecutorSettings()
 
 
@@ -53,7 +53,7 @@ def test_crash_and_memory_use_are_results_of_their_cases(folder: Path) -> None:
     target = write_cases(
         folder,
         crashes="ctypes.string_at(0)",
-        floods="memory = bytearray(b'x') * 2**31; time.sleep(1e6); return x + len(memory)",
+        floods="memory = bytearray(b'x') * 3 * 2**29; time.sleep(1e6); return x + len(memory)",
         after="return x.cos()",
     )
     found = run_all(target, ExecutorSettings(jobs=1, limits=Limits(bytes=2**30), retries=0))
@@ -169,7 +169,7 @@ def test_killed_worker_costs_no_case_and_none_counts_twice(cluster: Any, folder:
     cases = run.source.open()
     store = open_store(run, cases, "run.db")
     seen: Counter[str] = Counter()
-    for result in run_missing(run, cases, ExecutorSettings(cluster=cluster.scheduler_address), store):
+    for result in run_missing(run, cases, ExecutorSettings(cluster=cluster.scheduler_address, retries=0), store):
         if not seen:
             assert [one.status for one in Store.open("run.db").results()].count(Status.REPORTED) == 1
             os.kill(busy_worker(cluster), signal.SIGKILL)

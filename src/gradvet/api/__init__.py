@@ -103,8 +103,8 @@ def check(
     >>> report.verdict.value
     'pass'
     """
-    surrogates = validation.surrogates_of(surrogate)
-    request = validation.request_of(func, inputs, kwargs, None if surrogates else surrogate, argnums)
+    surrogates = validation.surrogates_of(surrogate, or_function=True)
+    request = validation.request_of(func, inputs, kwargs, surrogate if callable(surrogate) else None, argnums)
     is_thorough = validation.flag("thorough", thorough)
     spending = validation.budget_of(budget)
     options = Options(
@@ -114,10 +114,10 @@ def check(
         accuracy=validation.fraction("accuracy", accuracy, "1e-5", zero=True),
         seconds=spending.seconds,
     )
-    validation.require_domain(FRONTEND, domain)
+    validation.require_domain(domain)
     if is_thorough and isinstance(points, str) and points == "small":
         points = "thorough"
-    other = PointSettings.of(FRONTEND, points, domain, options.seed)
+    other = PointSettings.of(points, domain, options.seed)
     selection = validation.selection_of(validation.names_of("modes", modes), validation.checks_of(checks))
     if validation.flag("compile", compile):
         selection |= {"compile"}
@@ -242,6 +242,15 @@ def numerical_jacobian(
     func: Callable[..., Any], inputs: Any, *, kwargs: Mapping[str, Any] | None = None
 ) -> NumericalJacobian:
     """The Jacobian by differences alone, every entry with an error bar.
+
+    Args:
+        func: The function. No derivative of it is used.
+        inputs: A tuple of positional arguments, or one argument of any kind.
+        kwargs: Keyword arguments of the function; tensors in them are inputs too.
+
+    Returns:
+        The slopes: `value` and `error` for one output and one input, blocks in `values` and `errors` for several. A
+        block has the output's shape followed by the input's.
 
     >>> import torch
     >>> found = numerical_jacobian(torch.square, torch.tensor([1.0, 3.0], dtype=torch.float64))

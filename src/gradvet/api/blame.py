@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager
+import io
+import operator
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gradvet.api import validation
 from gradvet.api.pipeline import PipelineSettings, run_pipeline
 from gradvet.core.blame import MODULE, BlameReport
-from gradvet.core.events import fresh_seed, one_at_a_time
+from gradvet.core.events import ShowingStages, fresh_seed, one_at_a_time
 from gradvet.core.frontend import Request
 from gradvet.core.provenance import source_of
 from gradvet.core.results import Finding, Report, Verdict
@@ -123,9 +125,16 @@ def blame(
     request = validation.request_of(model, inputs, kwargs)
     recorder = Recorder(model, _memory(settings.budget))
     state = _preserved_state(model, (model, loss, inputs, kwargs))
-    with state, state, interactive_progress(type(model).__name__):  # twice: the first restoration may be interrupted
+    with state, state, _shown_stages(type(model).__name__):  # twice: the first restoration may be interrupted
         record_step(recorder, request, loss)
         return _answer(recorder, settings)
+
+
+@contextmanager
+def _shown_stages(title: str) -> Iterator[None]:
+    """A progress bar that names the piece that is checked."""
+    with interactive_progress(title) as show, (shown := ShowingStages(show)), shown:
+        yield
 
 
 def _preserved_state(model: Any, called: Any) -> AbstractContextManager[None]:
@@ -133,23 +142,34 @@ def _preserved_state(model: Any, called: Any) -> AbstractContextManager[None]:
     return FRONTEND.preserved_state(called, () if model is None else tuple(model.parameters()))
 
 
-class Watch(AbstractContextManager["Watch"]):
+class _EndOfBlock(io.IOBase):
+    """The end of a `with` block. `__exit__` of this class is written in C and calls `close`, here that of a generator.
+
+    At the first line of an `__exit__` in Python, an interruption would leave the block open.
+    """
+
+
+class Watch:
     """Records the calls inside a `with` block; `report()` replays and checks them."""
+
+    __exit__: Any = property(operator.attrgetter("_end.__exit__"))
 
     def __init__(self, model: Any, settings: _Settings) -> None:
         self._recorder = Recorder(model, _memory(settings.budget), keeps_parameters=True)
-        self._settings = settings
+        self._settings, self._end = settings, _EndOfBlock()
 
     def __enter__(self) -> Watch:
-        self._block = self._recording()
-        next(self._block)
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._block.close()
+        block = self._recording()
+        self._end.close = block.close  # type: ignore[method-assign]
+        try:
+            next(block)
+            return self
+        except BaseException:
+            block.close()
+            raise
 
     def _recording(self) -> Generator[None]:
-        """Record until it is closed, at the latest when it is deleted after an interruption."""
+        """Record until it is closed."""
         with one_at_a_time, self._recorder, self._recorder:  # twice: the first restoration may be interrupted
             self._recorder.start()
             yield
@@ -159,7 +179,7 @@ class Watch(AbstractContextManager["Watch"]):
         """Replay and check what was recorded."""
         model = self._recorder.model
         state = _preserved_state(model, model)
-        with state, state, interactive_progress("watch"):  # twice: the first restoration may be interrupted
+        with state, state, _shown_stages("watch"):  # twice: the first restoration may be interrupted
             return _answer(self._recorder, self._settings)
 
 
@@ -237,11 +257,10 @@ def with_torch_stops(report: Report, request: Request, settings: PipelineSetting
 
     Calls the function, and checks it once more if there are such stops.
     """
-    with FRONTEND.preserved_random_state():
-        binding = FRONTEND.bind(request)
-        state = FRONTEND.preserved_state((request.func, request.inputs, request.kwargs), binding.arguments)
-        with state, state:  # twice: the first restoration may be interrupted
-            lines = torch_stops(lambda: binding.function(*binding.arguments))
+    binding = FRONTEND.bind(request)
+    state = FRONTEND.preserved_state((request.func, request.inputs, request.kwargs), binding.arguments)
+    with state, state:  # twice: the first restoration may be interrupted
+        lines = torch_stops(lambda: binding.function(*binding.arguments))
     if not lines:
         return report
     function = within(request.func, StopMode(holds_torch=True))

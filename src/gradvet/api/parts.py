@@ -6,7 +6,7 @@ all of them. So consecutive parameters, which belong to the same modules, are co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gradvet.core.context import Context
 from gradvet.core.events import announce_stage
@@ -15,14 +15,14 @@ from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Space
 from gradvet.errors import InvalidProblemError
 
-PART_SIZE = 1 << 24
-"""Elements that are compared together: at the step of the screen, one of them still shows at a resolution of 0.01."""
+PART_SIZE = 1 << 22, 1 << 24
+"""Elements that are compared together, at least and at most. At the step of the screen, one of the largest number still
+shows at a resolution of 0.01; the vectors of the smallest one take less than a GiB."""
 
-LARGE = 1 << 20
-"""Number of elements of the inputs from which vectors are not kept from one stage to the next."""
+PARTS = 6, 16
+"""Number of parts, at least and at most. With six, the vectors of a comparison, 22 of the size of a part, have the size
+of four vectors of all inputs. Of a very large model each part has more elements, so that evaluations stay bounded."""
 
-MAX_PARTS = 16
-"""Number of parts: of a larger model each part has more elements, so that the number of evaluations stays bounded."""
 
 VECTORS = 16
 """Number of vectors of the size of the inputs that exist at a time, to estimate the memory of a check."""
@@ -39,12 +39,12 @@ Pair = tuple[Context, Context | None]
 
 
 def compared_in_parts(
-    frontend: Frontend, given: Context, reference: Context | None, compare: Callable[[Pair], Iterable[Finding]]
+    frontend: Frontend, given: Context, reference: Context | None, compare: Callable[[Pair], list[Finding]]
 ) -> list[Finding]:
     """The findings of a comparison, for a large problem part by part until one of them fails."""
     groups = parts_of(given.problem.domain)
     if len(groups) < 2:
-        return list(compare((given, reference)))
+        return compare((given, reference))
     sizes = given.problem.domain.size, len(groups)
     given.record.note(
         "the {:,} elements of the inputs were compared in {} parts, the others held constant".format(*sizes)
@@ -64,7 +64,7 @@ def compared_in_parts(
 
 
 def compared_on_smooth_piece(
-    frontend: Frontend, context: Context, compare: Callable[[Context], Iterable[Finding]]
+    frontend: Frontend, context: Context, compare: Callable[[Context], list[Finding]]
 ) -> list[Finding]:
     """The findings of a comparison with differences, in a model without the kinks that a step would cross.
 
@@ -72,25 +72,18 @@ def compared_on_smooth_piece(
     """
     found = frontend.on_smooth_piece(context.problem) if context.is_double else None
     if found is None:
-        return list(compare(context))
+        return compare(context)
     problem, branches = found
-    findings = list(compare(context.for_problem(problem)))
+    findings = compare(context.for_problem(problem))
     if branches.changed:
         context.record.note(SMOOTH.format(branches.changed, branches.count))
     return findings
 
 
-def release_if_large(*contexts: Context | None) -> None:
-    """Between two stages: what one of them computed costs less to compute again than to keep."""
-    for context in contexts:
-        if context is not None and context.problem.domain.size > LARGE:
-            context.release()
-            context.problem.release()
-
-
 def parts_of(domain: Space) -> list[list[int]]:
     """Numbers of consecutive leaves, gathered up to the size of a part."""
-    limit = max(PART_SIZE, -(-domain.size // MAX_PARTS))
+    few, many = (-(-domain.size // number) for number in PARTS)
+    limit = max(PART_SIZE[0], many, min(PART_SIZE[1], few))
     groups: list[list[int]] = []
     filled = 0
     for number, leaf in enumerate(domain.leaves):

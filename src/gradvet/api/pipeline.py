@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from gradvet.api.isolation import findings_of_child
-from gradvet.api.parts import compared_in_parts, compared_on_smooth_piece, parts_of, release_if_large, within_memory
+from gradvet.api.parts import compared_in_parts, compared_on_smooth_piece, parts_of, within_memory
 from gradvet.api.points import FRAGILE, THOROUGH, Announce, PointSettings, generated_points
 from gradvet.api.replay_command import replay
 from gradvet.api.validation import Selection
@@ -51,7 +51,7 @@ from gradvet.core.results import Finding, Report, SourceCode, Verdict
 from gradvet.core.runner import IsUnsupported, make_report, run_checks
 from gradvet.core.variation_budget import VariationBudget
 from gradvet.core.vectors import all_finite, namespace
-from gradvet.errors import DerivativeError, OutputsChangedError
+from gradvet.errors import DerivativeError
 from gradvet.options import Options
 
 ONE_SHOT = (
@@ -63,7 +63,7 @@ OVERWRITES = "If it initialises or normalises its parameters, call it once befor
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """What is checked."""
+    """The order of derivatives, the selected checks, the points and the memory limit of one check."""
 
     order: int
     selection: Selection
@@ -79,24 +79,16 @@ class PipelineSettings:
 def run_pipeline(frontend: Frontend, request: Request, settings: PipelineSettings, options: Options) -> Report:
     """The report about one function at one point."""
     started = time.perf_counter()
-    with frontend.preserved_random_state():
-        binding, left_out = within_memory(frontend.bind(request), settings.bytes)
+    binding, left_out = within_memory(frontend.bind(request), settings.bytes)
+    called = (request.func, request.surrogate, request.inputs, request.kwargs)
+    given = settings.points.own if settings.points else None
 
-        called = (request.func, request.surrogate, request.inputs, request.kwargs)
-        given = settings.points.own if settings.points else None
+    def report_for(masked: bool) -> Report:
+        state = frontend.preserved_state(called, (*binding.arguments, given))
+        with state, state:  # twice: the first restoration may be interrupted
+            return _Pipeline(frontend, request, binding, settings, replace(options, masked=masked)).report(left_out)
 
-        def report_for(masked: bool) -> Report:
-            state = frontend.preserved_state(called, (*binding.arguments, given))
-            with state, state:  # twice: the first restoration may be interrupted
-                return _Pipeline(frontend, request, binding, settings, replace(options, masked=masked)).report(left_out)
-
-        try:
-            report = report_for(options.masked)
-        except (RuntimeError, OutputsChangedError) as error:
-            frontend.add_note(error, binding.arguments, options.masked)
-            raise
-        if report.failures:
-            report = frontend.with_other_semantics_tried(report, binding.arguments, options.masked, report_for)
+    report = frontend.explained(report_for, binding.arguments, options.masked)
     seconds = time.perf_counter() - started
     return replace(report, seconds=seconds, environment=environment())
 
@@ -125,7 +117,6 @@ class _Pipeline:
                 *self._tools(context),
             ]
         elif not findings:
-            release_if_large(context)
             context, reference = self._with_reference(context)
             sharp = reference or context
             findings = compared_in_parts(self.frontend, context, reference, self._compared)
@@ -195,6 +186,8 @@ class _Pipeline:
 
     def _with_reference(self, context: Context) -> tuple[Context, Context | None]:
         """The context, and the same in float64, else in float32, where the given precision is lower."""
+        if context.is_large:
+            context.release()
         if context.is_double or not context.problem.codomain.leaves:
             return context, None
         pair = self.frontend.reference(context.problem, self.request, self.options.seed)
@@ -212,35 +205,37 @@ class _Pipeline:
         )
         return context, found
 
-    def _run(self, context: Context, checks: Iterable[Check], is_unsupported: IsUnsupported) -> Iterator[Finding]:
+    def _run(self, context: Context, checks: Iterable[Check], is_unsupported: IsUnsupported) -> list[Finding]:
         """The selected checks whose needs the function meets.
 
         The exact checks put the function into conditions that it may refuse; a refusal is no mistake in its derivative.
         """
         if not context.problem.codomain.leaves and checks is SLOPES:
-            return
+            return []
         chosen = [check for check in checks if check.name in self.settings.selection]
-        has_surrogate = self.binding.surrogate is not None
+        has_surrogate = self.request.surrogate is not None
         announce = self.settings.announce
         if announce is not None and chosen:
             announce(chosen[0].name, "inputs that begin elsewhere in memory" if checks is EXACT else "the point given")
-        for name, check in runnable(chosen, context, has_surrogate=has_surrogate).items():
-            yield from run_checks(context, {name: check}, is_unsupported)
-            release_if_large(context)
+        found = run_checks(context, runnable(chosen, context, has_surrogate=has_surrogate), is_unsupported)
         if announce is not None and self.frontend.has_lost_device(context.problem):
             raise SystemExit("the device is lost")
+        return found
 
-    def _compared(self, pair: tuple[Context, Context | None]) -> Iterator[Finding]:
+    def _compared(self, pair: tuple[Context, Context | None]) -> list[Finding]:
         """The exact checks, derivatives against differences, and those in low precision against the reference."""
         context, reference = pair
-        release_if_large(*pair)
-        yield from self._run(context, EXACT, lambda error: True)
+        sharp = reference or context
+        if sharp.is_large:
+            sharp.release()
         slopes = partial(self._run, checks=SLOPES, is_unsupported=self.frontend.is_unsupported)
-        yield from _something_compared(compared_on_smooth_piece(self.frontend, reference or context, slopes))
-        release_if_large(reference or context)
-        yield from self._precision(context, reference)
+        return [
+            *self._run(context, EXACT, lambda error: True),
+            *_something_compared(compared_on_smooth_piece(self.frontend, sharp, slopes)),
+            *self._precision(context, reference),
+        ]
 
-    def _precision(self, context: Context, reference: Context | None) -> Iterator[Finding]:
+    def _precision(self, context: Context, reference: Context | None) -> list[Finding]:
         if reference is not None and PRECISION in self.settings.selection and context.problem.codomain.size:
 
             def same_branches() -> BranchPair | None:
@@ -251,7 +246,8 @@ class _Pipeline:
 
             rounded = partial(self.frontend.rounded, context.problem)
             check = precision_against(reference, self.frontend.is_unsupported, same_branches, rounded)
-            yield from run_checks(context, {PRECISION: check}, self.frontend.is_unsupported)
+            return run_checks(context, {PRECISION: check}, self.frontend.is_unsupported)
+        return []
 
     def _against_reference(self, context: Context) -> Iterator[Finding]:
         """The kernel against the reference that the user gave, and the reference against differences in float64."""
@@ -259,6 +255,9 @@ class _Pipeline:
             return
         if context.reads_captured:
             yield Finding(REFERENCE, Verdict.INCONCLUSIVE, "the kernel reads captured tensors: pass them as inputs")
+            return
+        if not context.problem.codomain.size and not context.problem.nondifferentiable.size:
+            yield Finding(REFERENCE, Verdict.INCONCLUSIVE, "there is no entry to compare")
             return
         plain, request = self.frontend.plain_problem(context.problem, self.request, self.options.seed)
         pair = (plain, plain) if context.is_double else self.frontend.reference(plain, request, self.options.seed)
@@ -268,15 +267,12 @@ class _Pipeline:
             yield Finding(REFERENCE, Verdict.INCONCLUSIVE, words, advice=advice)
             return
 
-        def draw_randomly() -> bool:
-            return any(map(self.frontend.draws_random_numbers, (self.request, request)))
-
         plain, truth = pair
         if plain.eps < context.problem.eps:
             context.record.note("the reference is not finite in this precision, so its errors are those of float32")
         frontend, precision = self.frontend, self.settings.precision
         tf32 = frontend.tf32_products(context.problem)
-        check = {REFERENCE: compared_with(Reference(plain, truth, frontend.formats, draw_randomly, precision, tf32))}
+        check = {REFERENCE: compared_with(Reference(plain, truth, frontend.formats, precision, tf32))}
         yield from run_checks(context, check, self.frontend.is_unsupported)
         reverse = [check for check in SLOPES if check.name == "reverse"]
         # The accuracy that the user grants the kernel does not hold for the reference.
@@ -346,10 +342,10 @@ class _Pipeline:
         if any(found.verdict is Verdict.FAIL for found in here):
             yield from (Finding(name, Verdict.SKIPPED, "another check failed") for name in chosen)
             return
-        request = replace(self.request, safe_devices=(*self.request.safe_devices, self.frontend.device_type(problem)))
+        request = replace(self.request, safe_devices=None)
         settings = PipelineSettings(1, frozenset([*chosen, "reverse"]), self.settings.points)
         seconds = context.deadline - time.monotonic()
-        yield from findings_of_child((self.frontend, request, settings, self.options), chosen, seconds)
+        yield from findings_of_child((run_pipeline, self.frontend, request, settings, self.options), chosen, seconds)
 
     def _tools(self, context: Context) -> Iterator[Finding]:
         """The registration of a custom operator, and torch.compile, as far as they are selected and apply."""
@@ -361,7 +357,7 @@ class _Pipeline:
             yield from registered(complaints)
         if COMPILE not in selection or not context.problem.codomain.size or not context.problem.domain.size:
             return
-        if self.frontend.draws_random_numbers(self.request):
+        if context.variants.draws_random_numbers():
             yield Finding(COMPILE, Verdict.SKIPPED, "the function draws random numbers, and compiled code draws others")
             return
         try:
@@ -381,14 +377,10 @@ def _notes_on_values(problem: Problem) -> Iterator[str]:
         yield f"{lost} of {rows} numbers that the function returns are not finite: their derivatives were not compared"
 
 
-def _something_compared(findings: Iterable[Finding]) -> Iterator[Finding]:
+def _something_compared(findings: list[Finding]) -> list[Finding]:
     """The findings, and one more where none of them compared anything."""
-    gathered = tuple(findings)
-    yield from gathered
-    if gathered and all(finding.verdict is Verdict.SKIPPED for finding in gathered):
-        yield Finding(
-            gathered[0].check,
-            Verdict.INCONCLUSIVE,
-            f"no derivative could be compared with the function: {gathered[0].headline}",
-            advice="The operators have no derivative for such inputs: this says nothing about the gradient.",
-        )
+    if not findings or any(finding.verdict is not Verdict.SKIPPED for finding in findings):
+        return findings
+    words = f"no derivative could be compared with the function: {findings[0].headline}"
+    advice = "The operators have no derivative for such inputs: this says nothing about the gradient."
+    return [*findings, Finding(findings[0].check, Verdict.INCONCLUSIVE, words, advice=advice)]

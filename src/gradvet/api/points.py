@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from gradvet.core import thresholds
 from gradvet.core.confirmation import is_confirmed
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Reason
-from gradvet.core.frontend import Binding, Frontend, Point, PointRequest, Request
+from gradvet.core.frontend import Binding, Frontend, Point, Request, examples, is_strategy
 from gradvet.core.ledger import Record
 from gradvet.core.line_test import screen_point
 from gradvet.core.modes import FORWARD, REVERSE, Mode
@@ -127,14 +127,14 @@ class PointSettings:
     domain: Any = None
 
     @classmethod
-    def of(cls, frontend: Frontend, points: Any, domain: Any, seed: int) -> PointSettings | None:
+    def of(cls, points: Any, domain: Any, seed: int) -> PointSettings | None:
         """None, "small", "thorough", a list or a mapping of inputs, or a Hypothesis strategy of inputs."""
         if points is None or points is False:
             return None
         if points in (SMALL, THOROUGH) if isinstance(points, str) else False:
             return cls(points, None, domain)
-        if frontend.is_strategy(points):
-            points = frontend.examples(points, EXAMPLES, seed)
+        if is_strategy(points):
+            points = examples(points, EXAMPLES, seed)
         if isinstance(points, (Mapping, list)) and not points:
             raise InvalidProblemError("points= has no inputs: leave it out, or pass None to try no other points")
         if isinstance(points, Mapping):
@@ -153,23 +153,6 @@ class PointSettings:
         points = {} if self.extent == SMALL else {"points": repr(self.extent)}
         points = points if self.own is None else {"points": "points"}
         return points | ({"domain": "domain"} if self.domain is not None else {})
-
-
-@dataclass
-class _Tally:
-    """Results of the points of one kind."""
-
-    exercised: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    inconclusive: int = 0
-
-    def findings(self, kind: str, *, finite_only: bool) -> Iterator[Finding]:
-        if self.exercised:
-            what = "no gradient that is not finite" if finite_only else "no wrong derivative"
-            facts = {"exercised": list(self.exercised), "finiteness alone": finite_only}
-            yield Finding(kind, Verdict.PASS, f"{what} at {', '.join(self.exercised)}", facts=facts)
-        if self.skipped:
-            yield Finding(kind, Verdict.SKIPPED, "; ".join(self.skipped), facts={"skipped": list(self.skipped)})
 
 
 def generated_points(
@@ -212,6 +195,7 @@ class _Search:
         self.announce = announce
         self.settings, self.modes, self.problem = settings, modes, context.problem
         self.is_thorough = settings.extent == THOROUGH
+        self._asked = (context.problem, request, settings.domain, context.options.seed)
         rules = self.problem.rules
         self.is_builtin = rules.are_builtin
         self.finite_only = (
@@ -221,7 +205,8 @@ class _Search:
 
     def points(self) -> Iterator[Finding]:
         if self.settings.own is None:
-            return self._tested("points", self.frontend.points(self.problem, self._request(empty=False)))
+            found = self.frontend.points(*self._asked, thorough=self.is_thorough)
+            return self._tested("points", found)
         return self._tested("points", self._given_points(self.settings.own))
 
     def _given_points(self, own: Mapping[str, Any]) -> Iterator[Point]:
@@ -238,25 +223,24 @@ class _Search:
                 yield Finding("shapes", Verdict.SKIPPED, FRAGILE)
             return
         empty = self.is_thorough or not self.is_builtin
-        yield from self._tested("shapes", self.frontend.shapes(self.problem, self._request(empty=empty)))
+        found = self.frontend.shapes(*self._asked, thorough=self.is_thorough, empty=empty)
+        yield from self._tested("shapes", found)
         if not empty and self.frontend.has_dimensions(self.problem):
             yield Finding("shapes", Verdict.SKIPPED, EMPTY)
 
-    def _request(self, *, empty: bool) -> PointRequest:
-        seed = self.context.options.seed
-        return PointRequest(self.request.func, self.settings.domain, seed, self.is_thorough, empty)
-
     def _tested(self, kind: str, points: Iterable[Point]) -> Iterator[Finding]:
-        tally, variations = _Tally(), self.context.record.variations
+        exercised: list[str] = []
+        skipped: list[str] = []
+        inconclusive, variations = 0, self.context.record.variations
         for point in points:
             if self.context.out_of_time:
-                tally.skipped.append(f"{point.name} and the following (the time budget was spent)")
+                skipped.append(f"{point.name} and the following (the time budget was spent)")
                 break
-            if tally.inconclusive >= MAX_INCONCLUSIVE and not self.is_thorough:
-                tally.skipped.append(f"{point.name} and the following (too many kinks; points='thorough' tries them)")
+            if inconclusive >= MAX_INCONCLUSIVE and not self.is_thorough:
+                skipped.append(f"{point.name} and the following (too many kinks; points='thorough' tries them)")
                 break
             if kind == "shapes" and variations.is_spent:
-                tally.skipped.append(f"{point.name} and the following ({variations.reason})")
+                skipped.append(f"{point.name} and the following ({variations.reason})")
                 break
             if self.announce is not None:
                 self.announce(kind, point.name)
@@ -266,17 +250,22 @@ class _Search:
                 found = self._first_form(point)
             if self.announce is not None and self.frontend.has_lost_device(self.problem):
                 raise SystemExit("the device is lost")
-            tally.inconclusive += found.verdict is Verdict.INCONCLUSIVE
+            inconclusive += found.verdict is Verdict.INCONCLUSIVE
             if found.verdict is Verdict.FAIL or (point.given and found.verdict is Verdict.INCONCLUSIVE):
                 headline = f"at {point.name}: {found.headline}"
                 yield replace(found, check=kind, headline=headline, facts={**found.facts, "point": point.name})
                 if found.verdict is Verdict.FAIL:
                     break
             elif found.verdict is Verdict.PASS:
-                tally.exercised.append(point.name)
+                exercised.append(point.name)
             else:
-                tally.skipped.append(f"{point.name} ({found.headline})")
-        yield from tally.findings(kind, finite_only=self.finite_only)
+                skipped.append(f"{point.name} ({found.headline})")
+        if exercised:
+            what = "no gradient that is not finite" if self.finite_only else "no wrong derivative"
+            facts = {"exercised": exercised, "finiteness alone": self.finite_only}
+            yield Finding(kind, Verdict.PASS, f"{what} at {', '.join(exercised)}", facts=facts)
+        if skipped:
+            yield Finding(kind, Verdict.SKIPPED, "; ".join(skipped), facts={"skipped": skipped})
 
     def _first_form(self, point: Point) -> Finding:
         """The result at the first form of the point that the function accepts; the worst of the modes."""
@@ -311,7 +300,7 @@ class _Search:
 
     def _context_at(self, binding: Binding) -> Context:
         """The same problem at another point. Its ledger and notes are its own."""
-        problem = self.frontend.problem_at(self.problem, binding, self.context.options.seed)
+        problem = self.problem.rebound(binding, self.context.options.seed)
         return self.context.for_problem(
             problem,
             record=Record(),

@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from typing import Any, NoReturn
 
 from gradvet.checks.catalogue import COMPILE, FORMER_NAMES, HIGHER_ORDER, NAMES, REFERENCE, SECOND_ORDER
-from gradvet.core.frontend import Frontend, Request
+from gradvet.core.frontend import Request, is_strategy
 from gradvet.errors import InvalidProblemError
 from gradvet.options import Budget
 
@@ -23,10 +23,13 @@ MAX_ORDER = 5
 """Highest order of derivatives: the cost doubles with each order."""
 
 
-def surrogates_of(surrogate: Any) -> dict[Any, Callable[..., Any]]:
-    """The surrogates of classes inside a model; none if the argument is no mapping."""
-    if not isinstance(surrogate, Mapping):
+def surrogates_of(surrogate: Any, *, or_function: bool = False) -> dict[Any, Callable[..., Any]]:
+    """The surrogates of classes inside a model; none if the argument is None, or a function where that is allowed."""
+    if surrogate is None or (or_function and callable(surrogate)):
         return {}
+    if not isinstance(surrogate, Mapping):
+        also = "is a function, or " if or_function else ""
+        refuse(f"surrogate {also}maps subclasses of autograd.Function to functions", surrogate)
     for cls, function in surrogate.items():
         if not isinstance(cls, type) or not callable(function) or not hasattr(cls, "apply"):
             refuse("surrogate maps subclasses of autograd.Function to functions", {cls: function})
@@ -40,11 +43,9 @@ def request_of(
     surrogate: Any = None,
     argnums: Any = None,
 ) -> Request:
-    """What is checked."""
+    """The function and its arguments, tested."""
     if not callable(func):
         refuse("a function, a module or an autograd.Function was expected", func)
-    if surrogate is not None and not callable(surrogate):
-        refuse("surrogate is a function", surrogate)
     if kwargs is not None and not isinstance(kwargs, Mapping):
         refuse("kwargs is a mapping of names to values", kwargs)
     for name in kwargs or ():
@@ -131,11 +132,11 @@ def checks_of(given: Any) -> Any:
     return given
 
 
-def require_domain(frontend: Frontend, domain: Any) -> None:
+def require_domain(domain: Any) -> None:
     """Raise unless a domain is a region, a list of regions, or a mapping to regions."""
     several = list(domain.values()) if isinstance(domain, Mapping) else domain
     for region in several if isinstance(several, list) else [several]:
-        if region is not None and not frontend.is_strategy(region) and not callable(region):
+        if region is not None and not is_strategy(region) and not callable(region):
             _require_interval(region)
 
 

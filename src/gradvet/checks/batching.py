@@ -19,7 +19,7 @@ ADVICE = "Look at the vmap rule of the operations in the derivative."
 def batched(context: Context) -> Iterator[Finding]:
     """Two cotangents, values and tangents at once against each alone; SKIPPED where vmap raises."""
     parts = {
-        "grad_output_layout": _cotangents,
+        "grad_outputs": _cotangents,
         "mapped grad_outputs": _mapped_cotangents,
         "values": _values,
         "tangents": _tangents,
@@ -38,7 +38,7 @@ def _cotangents(context: Context) -> Finding:
 
 
 def _mapped_cotangents(context: Context) -> Finding:
-    return _gradients(context, context.problem.variants.mapped)
+    return _gradients(context, context.variants.mapped)
 
 
 def _gradients(context: Context, together: Callable[[Sequence[Array]], list[Array]]) -> Finding:
@@ -51,7 +51,7 @@ def _gradients(context: Context, together: Callable[[Sequence[Array]], list[Arra
 
 
 def _values(context: Context) -> Finding:
-    return _outputs(context, "value", *context.problem.variants.values_mapped())
+    return _outputs(context, "value", *context.variants.values_mapped())
 
 
 def _tangents(context: Context) -> Finding:

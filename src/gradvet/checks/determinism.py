@@ -28,7 +28,7 @@ def determinism(context: Context) -> Iterator[Finding]:
     v, first = context.random_vjp
     # Builtin rules keep no state between passes.
     passes = 1 if problem.rules.are_builtin else _passes(context)
-    gap, spread, variants = xp.zeros_like(first), 0.0, problem.variants
+    gap, spread, variants = xp.zeros_like(first), 0.0, context.variants
     for number in range(passes):
         again = variants.again(v) if number else context.repeated_vjp
         if not equal(first, again):

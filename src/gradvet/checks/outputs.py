@@ -25,7 +25,7 @@ def values(context: Context) -> Iterator[Finding]:
     if not problem.codomain.size:
         return
     expected = problem.value[: problem.codomain.size]
-    found = problem.variants.without_grad_mode()
+    found = context.variants.without_grad_mode()
     if equal(found, expected):
         yield UNCHANGED
         return
@@ -183,8 +183,8 @@ def tangent_types(context: Context) -> Iterator[Finding]:
     problem = context.problem
     if not context.options.exact_types or not problem.domain.size:
         return
-    tangent = problem.tangent(context.projections.unit_direction(0) * context.options.step)
-    yield from _findings("tangent types", tangent.misfits, problem.codomain)
+    misfits = problem.tangent_misfits(context.projections.unit_direction(0) * context.options.step)
+    yield from _findings("tangent types", misfits, problem.codomain)
 
 
 def _findings(check: str, misfits: list[Misfit], space: Space) -> Iterator[Finding]:

@@ -96,7 +96,7 @@ Judged = Sequence[tuple[ComparedTensor, Judgement, Samples]]
 def _findings(context: Context, reference: Reference, tensors: Sequence[ComparedTensor]) -> Iterator[Finding]:
     judged = _judged(context, reference, tensors)
     has_wrong_values = any(found.status is Status.WRONG and tensor.is_output for tensor, found, _ in judged)
-    if has_wrong_values and reference.draw_randomly():
+    if has_wrong_values and any(p.variants.draws_random_numbers() for p in (context.problem, reference.plain)):
         for tensor in tensors:
             context.record.ledger.withdraw(tensor.name, NAME, reference.precision)
         yield Finding(NAME, Verdict.INCONCLUSIVE, DRAWS, advice=DRAWS_ADVICE)

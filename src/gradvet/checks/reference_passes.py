@@ -38,8 +38,6 @@ class Reference:
     plain: Problem
     truth: Problem
     formats: Callable[[Problem, Space], list[Format]]
-    draw_randomly: Callable[[], bool]
-    """Whether kernel or reference draw random numbers."""
     precision: str
     """Name of the precision in the ledger."""
     tf32_products: AbstractContextManager[object] | None = None

@@ -74,7 +74,7 @@ def partial_requires_grad(context: Context) -> Iterator[Finding]:
     for number, leaf in enumerate(domain.leaves[:MAX_INPUTS_ALONE]):
         part = domain.slice(number)
         try:
-            alone = problem.variants.alone(number, v)
+            alone = context.variants.alone(number, v)
         except DerivativeError as error:
             headline = f"{error} (when only {leaf.name} requires grad)"
             yield Finding("partial_requires_grad", Verdict.FAIL, headline, facts={"input": leaf.name})
@@ -110,7 +110,7 @@ def accumulation(context: Context) -> Iterator[Finding]:
     v, expected = context.random_vjp
     gap = None
     # First with the graph of the point, which later calls may have changed; then with a fresh one.
-    for found in problem.variants.accumulated(v):
+    for found in context.variants.accumulated(v):
         # `.grad` starts at 2, so the sum is accurate to a roundoff of 2.
         gap = gradient_mismatch(context, v, found, (expected + 2.0) - 2.0)
         roundoff = thresholds.ROUNDOFFS * problem.eps
@@ -125,9 +125,8 @@ def accumulation(context: Context) -> Iterator[Finding]:
 
 def checkpoint(context: Context) -> Iterator[Finding]:
     """The gradient under torch.utils.checkpoint, which runs the forward pass again in the backward pass."""
-    problem = context.problem
     v, expected = context.random_vjp
-    gap = gradient_mismatch(context, v, problem.variants.checkpointed(v), expected)
+    gap = gradient_mismatch(context, v, context.variants.checkpointed(v), expected)
     if gap is None:
         yield Finding("checkpoint", Verdict.PASS, "recomputation does not change the gradient")
     elif _is_stateful(context, v, expected):
@@ -158,7 +157,7 @@ def input_layout(context: Context) -> Iterator[Finding]:
     problem = context.problem
     v, expected = context.random_vjp
     others: list[str] = []
-    layouts = problem.variants.input_layouts(v)
+    layouts = context.variants.input_layouts(v)
     variations = {name: partial(_unless_other_values, name, variation, others) for name, variation in layouts.items()}
     if (shifted := context.shifted) is not None:
         variations["offset"] = partial(_unless_other_values, "offset", lambda: shifted.gradient, others)
@@ -167,7 +166,7 @@ def input_layout(context: Context) -> Iterator[Finding]:
     what, advice = "inputs with the same values that are", "Call contiguous() on the inputs, or use their strides."
     while (failure := _different_layout(context, "input_layout", pairs, what, advice)) is not None:
         name = failure.facts["layout"]
-        if name == "offset" or not problem.variants.draws_random_numbers():
+        if name == "offset" or not context.variants.draws_random_numbers():
             yield failure
             return
         # Masks of dropout are drawn in the order of the memory; the values need not show it.
@@ -202,12 +201,11 @@ GRAD_OUTPUT_ADVICE = (
 
 def grad_output_layout(context: Context) -> Iterator[Finding]:
     """Transposed, sliced, offset, channels-last and expanded cotangents with the same values."""
-    problem = context.problem
     v, expected = context.random_vjp
     constant, of_constant = context.constant_vjp
     # Expanded first: `output.sum().backward()` hands over such a cotangent.
     variations: dict[str, Callable[[], Array | None]] = {"expanded": lambda: _expanded(context, constant)}
-    found, left_out = context.record.variations.carried_out(variations | dict(problem.variants.cotangent_layouts(v)))
+    found, left_out = context.record.variations.carried_out(variations | dict(context.variants.cotangent_layouts(v)))
     pairs = {
         name: (gradient, of_constant if name == "expanded" else expected)
         for name, gradient in found.items()
@@ -250,7 +248,7 @@ def _expanded(context: Context, v: Array) -> Array | None:
     The mutation is named by its own check.
     """
     try:
-        return context.problem.variants.expanded_cotangent(v)
+        return context.variants.expanded_cotangent(v)
     except DerivativeError:
         if context.fresh.changed:
             return None

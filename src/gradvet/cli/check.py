@@ -157,7 +157,9 @@ def modes(text: str) -> tuple[str, ...]:
 @click.option("--thorough", is_flag=True, help="Second order, all special points, and a finer resolution.")
 @click.option("--resolution", type=fraction, help="Relative error that must be visible for a pass, such as 0.001.")
 @click.option("--points", type=click.Choice(["small", "thorough", "none"]), help="Which special points are tried too.")
-@click.option("--domain", type=interval, metavar="LOW,HIGH", help="Values that inputs may have at these points.")
+@click.option(
+    "--domain", type=interval, metavar="LOW,HIGH", help="Values that inputs may have, here and at special points."
+)
 @click.option("--compile", is_flag=True, help="Also compare with the function that torch.compile makes.")
 @click.option("-x", "--exitfirst", is_flag=True, help="Stop after the first failure or error.")
 @HTML_OPTION
@@ -206,7 +208,7 @@ def _run(targets: Sequence[str], options: dict[str, Any]) -> Run:
     given = {name: options[name] for name in FLAGS if options[name] not in (None, False)}
     check_options = {**given, "points": None} if given.get("points") == "none" else given
     shapes, below = (tuple(part) for part in zip(*options["shapes"], strict=True)) if options["shapes"] else ((), ())
-    same = {name: options[name] for name in ("dtype", "kwargs", "init", "device", "reference", "dtypes")}
+    same = {name: options[name] for name in ("dtype", "kwargs", "init", "device", "reference", "dtypes", "domain")}
     inputs = InputSpec(shapes, below=below, seed=seed, **same)
     return Run(Targets(tuple(targets), inputs, " ".join(map(_flag, given.items()))), seed, check_options)
 

@@ -26,7 +26,7 @@ from gradvet.core.finite_differences import (
     sweep_steps,
 )
 from gradvet.core.ledger import Record
-from gradvet.core.problem import Distribution, FreshGradient, Gradient, Problem
+from gradvet.core.problem import Distribution, FreshGradient, Gradient, GradientVariants, Problem
 from gradvet.core.projections import Projections
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import all_finite, equal, finite_part, namespace, peak
@@ -34,6 +34,9 @@ from gradvet.options import Options
 
 MAX_CACHED_JVPS = 4
 """Number of JVPs that are kept: those of the directions that several checks share."""
+
+LARGE = 1 << 20
+"""Number of elements of the inputs from which vectors are not kept from one check to the next."""
 
 CONSTANT = 0.75
 """Value of the constant cotangent; exact in every floating-point format."""
@@ -61,6 +64,8 @@ class Context:
     record: Record = field(default_factory=Record)
     deadline: float = math.inf
     """Value of `time.monotonic` at which the budget is spent."""
+    last_call: float = math.inf
+    """Number of forward calls at which it is spent."""
     precision: str = GIVEN
     has_reverse: bool = True
     """Whether there is a reverse mode; without it the size of single entries is unknown."""
@@ -86,11 +91,17 @@ class Context:
         changes = {"given_scaling": None, "given_direction": None, "_jvps": [], **changes}
         return replace(self, problem=problem, **changes)  # type: ignore[arg-type]
 
+    @property
+    def is_large(self) -> bool:
+        """Whether vectors of the size of the inputs cost less to compute again than to keep."""
+        return self.problem.domain.size > LARGE
+
     def release(self) -> None:
         """Forget all that was computed: most of it are vectors of the size of the inputs."""
         for name in [name for name in self.__dict__ if isinstance(getattr(type(self), name, None), cached_property)]:
             del self.__dict__[name]
         self._jvps.clear()
+        self.problem.release()
 
     @cached_property
     def xp(self) -> Any:
@@ -101,7 +112,12 @@ class Context:
 
     @property
     def out_of_time(self) -> bool:
-        return time.monotonic() > self.deadline
+        """Whether the budget is spent."""
+        return time.monotonic() > self.deadline or self.problem.cost.forwards >= self.last_call
+
+    def limited(self, calls: float) -> Context:
+        """The same with at most about so many further forward calls."""
+        return replace(self, last_call=min(self.last_call, self.problem.cost.forwards + calls))
 
     @property
     def eps(self) -> float:
@@ -306,6 +322,11 @@ class Context:
     # Probes of the exact checks
 
     @cached_property
+    def variants(self) -> GradientVariants:
+        """The same gradient, obtained otherwise."""
+        return self.problem.variants
+
+    @cached_property
     def random_vjp(self) -> tuple[Array, Array]:
         """A random cotangent and its VJP."""
         v, gradient = self._random_gradient
@@ -319,7 +340,7 @@ class Context:
     @cached_property
     def repeated_vjp(self) -> Array:
         """The VJP of the random cotangent once more, through the same graph unless passes are isolated."""
-        return self.problem.variants.again(self.random_vjp[0])
+        return self.variants.again(self.random_vjp[0])
 
     @cached_property
     def constant_vjp(self) -> tuple[Array, Array]:
@@ -347,15 +368,15 @@ class Context:
         """
         v, expected = self.random_vjp
         with suppress(Exception):
-            found = self.problem.variants.shifted_after_other_forward(v)
-            if found is not None and not found.changed and equal(found.gradient, expected):
+            found = self.variants.fresh_gradient(v, interleaved=True, shifted=True)
+            if not found.changed and equal(found.gradient, expected):
                 return found
         return None
 
     @cached_property
     def interleaved(self) -> FreshGradient:
         """The VJP of the random cotangent with another forward pass in between."""
-        return self.shifted or self.problem.variants.after_other_forward(self.random_vjp[0])
+        return self.shifted or self.variants.fresh_gradient(self.random_vjp[0], interleaved=True)
 
     @cached_property
     def fresh(self) -> FreshGradient:
@@ -364,7 +385,7 @@ class Context:
         with suppress(Exception):
             if not self.interleaved.changed and equal(self.interleaved.gradient, expected):
                 return self.interleaved
-        return self.problem.variants.fresh_gradient(v)
+        return self.variants.fresh_gradient(v)
 
     @cached_property
     def reads_captured(self) -> bool:
@@ -373,6 +394,6 @@ class Context:
             if self.interleaved.reads_arguments:
                 return False
         try:
-            return bool(self.problem.codomain.size) and self.problem.variants.reads_captured()
+            return bool(self.problem.codomain.size) and self.variants.reads_captured()
         except Exception:  # the function refuses the other arguments
             return False

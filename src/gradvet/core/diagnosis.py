@@ -314,7 +314,9 @@ def _place(case: _Case) -> str:
     rows, columns = xp.any(entries, axis=1), xp.any(entries, axis=0)
     sides = {"output": xp.any(wrong, axis=1)[rows], "input": xp.any(wrong, axis=0)[columns]}
     if int(xp.count_nonzero(wrong)) == 1 and math.prod(case.shape) > 1:
-        return "A single entry is wrong: look at how the derivative treats that element, its boundary or its index."
+        others = case.derivative - xp.where(wrong, case.derivative, case.numerical)
+        what = "A single entry is wrong" if case.is_zero(others) else "One entry has by far the largest error"
+        return f"{what}: look at how the derivative treats that element, its boundary or its index."
     for side, affected in sides.items():
         if int(xp.count_nonzero(affected)) == 1 and len(affected) > 1:
             return (

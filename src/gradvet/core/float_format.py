@@ -58,3 +58,12 @@ class Format:
     def internal_eps(self) -> float:
         """Spacing of the coarsest format in which a kernel of this format may compute inside."""
         return max(self.eps, TF32_EPS) if self.eps > thresholds.DOUBLE_EPS else self.eps
+
+    @property
+    def constants(self) -> float:
+        """Relative error, the same at all inputs, that constants explain which are rounded inside: a spacing of this
+        format, or some of TF32.
+
+        Needed by `test_mean_over_a_power_of_two_of_columns_is_wrong`.
+        """
+        return max(self.eps, thresholds.INTERVAL_WIDTH * min(self.internal_eps, TF32_EPS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from gradvet.core.spaces import Array, Space
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user passed."""
+    """A function and its arguments as the user passed them."""
 
     func: Callable[..., Any]
     inputs: Any
@@ -25,8 +25,8 @@ class Request:
     """Another implementation of the same function, with which values and gradients are compared."""
     argnums: tuple[int, ...] | None = None
     """Numbers of the positional arguments that are checked; None: all that can be, and the parameters."""
-    safe_devices: tuple[str, ...] = ("cpu",)
-    """Kinds of devices on which kernels are called with other shapes and alignments in this process."""
+    safe_devices: tuple[str, ...] | None = ("cpu",)
+    """Kinds of devices on which kernels are called with other shapes and alignments in this process; None: all."""
 
     @property
     def positional(self) -> tuple[Any, ...]:
@@ -46,13 +46,6 @@ class Binding(Protocol):
     @property
     def title(self) -> str: ...
     @property
-    def notes(self) -> tuple[str, ...]: ...
-    @property
-    def surrogate(self) -> Callable[..., Any] | None:
-        """Another function of the same arguments, with whose slopes the derivative is compared."""
-        ...
-
-    @property
     def checked(self) -> list[int]:
         """The positions of the arguments that are checked."""
         ...
@@ -61,9 +54,32 @@ class Binding(Protocol):
         """The binding with these arguments alone checked; the others are constants."""
         ...
 
-    def at(self, arguments: Iterable[Any]) -> Binding:
-        """The binding with other arguments."""
-        ...
+
+def is_strategy(value: Any) -> bool:
+    """Whether this is a Hypothesis strategy."""
+    return hasattr(value, "do_draw") and hasattr(value, "example")
+
+
+def examples(strategy: Any, count: int, seed: int) -> list[Any]:
+    """At most `count` examples of a strategy, the same for the same seed. Imports Hypothesis."""
+    import hypothesis
+
+    found: list[Any] = []
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(strategy)
+    def gather(example: Any) -> None:
+        found.append(example)
+
+    gather()
+    return found[:count]
 
 
 @dataclass(slots=True)
@@ -77,18 +93,8 @@ class Point:
     """Whether the user gave it."""
 
 
-@dataclass(frozen=True, slots=True)
-class PointRequest:
-    """Which points to generate."""
-
-    function: Callable[..., Any]
-    """The user's function, which is searched for integers before shapes are changed."""
-    regions: Any
-    """Regions of the inputs as the user gave them in `domain=`."""
-    seed: int
-    thorough: bool = False
-    empty: bool = True
-    """Whether shapes of length 0 are tried."""
+OwnProblem = Any
+"""A problem that the frontend made."""
 
 
 class BranchCounts(Protocol):
@@ -104,34 +110,29 @@ class Frontend(Protocol):
     """One framework. Problems that it receives are those that it made."""
 
     def bind(self, request: Request) -> Binding:
-        """Find the tensors in what the user passed."""
+        """Find the tensors in the arguments of a request, and the parameters of a module."""
         ...
 
     def problem(self, binding: Any, seed: int, *, masked: bool = False) -> Problem:
         """The function at the point. Raises if it returns nothing that could have a derivative. Calls the function."""
         ...
 
-    def problem_at(self, problem: Problem, binding: Any, seed: int) -> Problem:
-        """The problem at another point. Calls the function."""
-        ...
-
-    def isolated(self, problem: Problem, seed: int) -> Problem:
+    def isolated(self, problem: OwnProblem, seed: int) -> Problem:
         """The problem with a forward pass, on copies of the inputs, for every backward pass. Calls the function."""
         ...
 
-    def restricted(self, problem: Problem, leaves: Sequence[int], seed: int) -> Problem:
+    def restricted(self, problem: OwnProblem, leaves: Sequence[int], seed: int) -> Problem:
         """The problem with these inputs alone; the others are constants. Calls the function."""
         ...
 
-    def binding(self, problem: Problem) -> Binding: ...
-    def reference(self, problem: Problem, request: Request, seed: int) -> tuple[Problem, Problem] | None:
+    def reference(self, problem: OwnProblem, request: Request, seed: int) -> tuple[Problem, Problem] | None:
         """The problem, with the eps that its values show, and the same in float64, else in float32 if that is wider.
 
         None if the function has no such version.
         """
         ...
 
-    def on_smooth_piece(self, problem: Problem) -> tuple[Problem, BranchCounts] | None:
+    def on_smooth_piece(self, problem: OwnProblem) -> tuple[Problem, BranchCounts] | None:
         """The problem of a model with values that continue beyond kinks as they are at the point; None without kinks.
 
         Calls the function.
@@ -139,7 +140,7 @@ class Frontend(Protocol):
         ...
 
     def on_same_branches(
-        self, problem: Problem, reference: Problem, seed: int
+        self, problem: OwnProblem, reference: OwnProblem, seed: int
     ) -> tuple[Problem, Problem, BranchCounts] | None:
         """Both problems such that a pass of the reference takes the branches of the last pass of the problem.
 
@@ -147,22 +148,22 @@ class Frontend(Protocol):
         """
         ...
 
-    def rounded(self, problem: Problem, call: Callable[[], Array]) -> Array | None:
+    def rounded(self, problem: OwnProblem, call: Callable[[], Array]) -> Array | None:
         """The result of a call in which every operator rounds to the format of the problem.
 
         None if operators cannot be intercepted, or if rules of the user may round otherwise.
         """
         ...
 
-    def plain_problem(self, problem: Problem, request: Request, seed: int) -> tuple[Problem, Request]:
+    def plain_problem(self, problem: OwnProblem, request: Request, seed: int) -> tuple[Problem, Request]:
         """The problem of `request.reference` at the same point and from the same random state, and its own request."""
         ...
 
-    def formats(self, problem: Problem, space: Space) -> list[Format]:
+    def formats(self, problem: OwnProblem, space: Space) -> list[Format]:
         """Shape and format of each leaf of a space of the problem."""
         ...
 
-    def tf32_products(self, problem: Problem) -> AbstractContextManager[object] | None:
+    def tf32_products(self, problem: OwnProblem) -> AbstractContextManager[object] | None:
         """Cuts the factors of torch's products of float32 numbers off to TF32 while it is open.
 
         None where kernels of the problem's device and precision do not compute so.
@@ -173,26 +174,27 @@ class Frontend(Protocol):
         """The name of a dtype, and the request with inputs, parameters and buffers in it."""
         ...
 
-    def second_order(self, problem: Problem, composition: str, seed: int) -> Problem:
+    def second_order(self, problem: OwnProblem, composition: str, seed: int) -> Problem:
         """The problem whose derivative is the second derivative named `outer-over-inner`."""
         ...
 
-    def points(self, problem: Problem, request: PointRequest) -> Iterator[Point]: ...
-    def shapes(self, problem: Problem, request: PointRequest) -> Iterator[Point]: ...
-    def is_strategy(self, value: Any) -> bool:
-        """Whether a value is a Hypothesis strategy."""
+    def points(
+        self, problem: OwnProblem, request: Request, domain: Any, seed: int, *, thorough: bool
+    ) -> Iterator[Point]:
+        """Other values of the inputs, inside of the regions that the user gave in `domain=`."""
         ...
 
-    def examples(self, strategy: Any, count: int, seed: int) -> list[Any]: ...
-    def has_dimensions(self, problem: Problem) -> bool:
+    def shapes(
+        self, problem: OwnProblem, request: Request, domain: Any, seed: int, *, thorough: bool, empty: bool
+    ) -> Iterator[Point]:
+        """Other lengths of the inputs, with `empty` also 0; none if the function of the request refers to integers."""
+        ...
+
+    def has_dimensions(self, problem: OwnProblem) -> bool:
         """Whether an input has a shape that could be changed."""
         ...
 
-    def device_type(self, problem: Problem) -> str:
-        """The kind of device on which the inputs are."""
-        ...
-
-    def has_lost_device(self, problem: Problem) -> bool:
+    def has_lost_device(self, problem: OwnProblem) -> bool:
         """Whether a kernel made the device of the problem unusable. Waits for the device."""
         ...
 
@@ -200,8 +202,7 @@ class Frontend(Protocol):
         """Restore random states, buffers, gradients and arguments on exit."""
         ...
 
-    def preserved_random_state(self) -> AbstractContextManager[None]: ...
-    def custom_rules(self, problem: Problem) -> list[Any]:
+    def custom_rules(self, problem: OwnProblem) -> list[Any]:
         """The classes with derivatives of the user's own in the graph of a problem."""
         ...
 
@@ -209,26 +210,23 @@ class Frontend(Protocol):
         """Whether an exception says that the framework does not offer what was asked for."""
         ...
 
-    def notes(self, problem: Problem) -> Iterator[str]:
+    def notes(self, problem: OwnProblem) -> Iterator[str]:
         """Sentences about inputs and outputs for the report."""
         ...
 
-    def add_note(self, error: Exception, arguments: Sequence[Any], masked: bool) -> None:
-        """Add a note to an exception if the kind of the inputs may explain it."""
-        ...
+    def explained(self, report_for: Callable[[bool], Report], arguments: Sequence[Any], masked: bool) -> Report:
+        """The report for a value of `masked`.
 
-    def with_other_semantics_tried(
-        self, report: Report, arguments: Sequence[Any], masked: bool, again: Callable[[bool], Report]
-    ) -> Report:
-        """A failed report with a sentence about the verdict with the other value of `masked`, if that may differ."""
+        If it fails, a sentence tells the verdict for the other value, if that may differ; an exception gets a note if
+        the kind of the inputs may explain it.
+        """
         ...
 
     def registration_complaints(self, request: Request) -> Mapping[str, str] | None:
         """Complaints about a custom operator by test, empty if it passes; None if the function is none."""
         ...
 
-    def draws_random_numbers(self, request: Request) -> bool: ...
-    def compiled(self, problem: Problem, request: Request) -> Problem:
+    def compiled(self, problem: OwnProblem, request: Request) -> Problem:
         """The problem with the function compiled."""
         ...
 

@@ -45,24 +45,21 @@ class GradientVariants(Protocol):
         """The cotangents expanded from a single number each, for a v that is constant."""
         ...
 
-    def fresh_gradient(self, v: Array) -> FreshGradient:
-        """Through a graph of a call of its own."""
+    def fresh_gradient(self, v: Array, *, interleaved: bool = False, shifted: bool = False) -> FreshGradient:
+        """Through a graph of a call of its own.
+
+        With `interleaved`, there is a forward at other inputs of the same shapes between forward and backward. With
+        `shifted`, the call gets copies of the inputs that begin elsewhere in memory; raises UnsupportedError where
+        there is no such copy.
+        """
         ...
 
     def fresh_pass(self, v: Array, displacement: Array | None = None) -> FreshPass:
         """Through a call on copies of all arguments and of v, displaced or not: the passes may overwrite them."""
         ...
 
-    def after_other_forward(self, v: Array) -> FreshGradient:
-        """The same, with a forward at other inputs of the same shapes between forward and backward."""
-        ...
-
-    def shifted_after_other_forward(self, v: Array) -> FreshGradient | None:
-        """The same, with copies of the inputs that begin elsewhere in memory."""
-        ...
-
     def again(self, v: Array) -> Array:
-        """Once more through the graph of the point, from another random state."""
+        """By another backward pass through the graph of the point, from another random state."""
         ...
 
     def alone(self, leaf: int, v: Array) -> Array | None:
@@ -81,11 +78,11 @@ class GradientVariants(Protocol):
         ...
 
     def mapped(self, V: Sequence[Array]) -> list[Array]:
-        """Several cotangents through one backward pass under the framework's own map."""
+        """Jᵀv for several cotangents by one backward pass under the framework's public vmap."""
         ...
 
     def values_mapped(self) -> tuple[Array, Array]:
-        """The values of two points in one mapped call, and in two plain ones."""
+        """The values of two points by one call under vmap, and by two plain calls."""
         ...
 
     def reads_captured(self) -> bool:
@@ -93,7 +90,7 @@ class GradientVariants(Protocol):
         ...
 
     def without_grad_mode(self) -> Array:
-        """The values of the codomain where nothing is recorded."""
+        """The values of the codomain from a call without grad mode."""
         ...
 
     def accumulated(self, v: Array) -> Iterator[Array]:
@@ -102,7 +99,7 @@ class GradientVariants(Protocol):
         ...
 
     def checkpointed(self, v: Array) -> Array:
-        """The forward pass is thrown away and run again for the backward pass."""
+        """With a forward pass that saves no tensors and is run again by the backward pass."""
         ...
 
 
@@ -133,14 +130,6 @@ class Gradient:
 
     vector: Array | None
     """None if the gradient is zero, where a method says so."""
-    misfits: list[Misfit]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tangent:
-    """J u, and the attributes in which tangents differ from their outputs."""
-
-    vector: Array
     misfits: list[Misfit]
 
 
@@ -258,7 +247,7 @@ class Problem(Protocol):
         ...
 
     def coarseness(self, step: float) -> float:
-        """By how much of itself rounding may change a step of this size in any coordinate."""
+        """The largest relative change, in any coordinate, of a step of this size by rounding."""
         ...
 
     def zeros(self, size: int | tuple[int, ...]) -> Array: ...
@@ -291,17 +280,16 @@ class Problem(Protocol):
         """The gradient for undefined grad_output of the outputs named and zeros for the others."""
         ...
 
-    def jvp(self, u: Array) -> Array: ...
+    def jvp(self, u: Array, missing: int | None = None) -> Array:
+        """J u; the tangent of the leaf `missing` is None instead of a tensor."""
+        ...
+
     def jvp_batched(self, U: Sequence[Array]) -> list[Array]:
         """All columns in one vectorised pass (vmap)."""
         ...
 
-    def jvp_undefined(self, u: Array, leaf: int) -> Array:
-        """The tangent of one leaf is missing instead of zero."""
-        ...
-
-    def tangent(self, u: Array) -> Tangent:
-        """J u with the attributes of the tangents."""
+    def tangent_misfits(self, u: Array) -> list[Misfit]:
+        """The attributes in which the tangents of a JVP differ from their outputs."""
         ...
 
     @property
@@ -323,6 +311,13 @@ class Problem(Protocol):
     def evaluate_at(self, displacement: Array) -> Evaluation: ...
     def release(self) -> None:
         """Forget vectors of the size of the inputs that can be computed again."""
+        ...
+
+    def rebound(self, binding: Any, seed: int) -> Problem:
+        """The problem of another binding (`core.frontend`), such as another point; calls are counted together.
+
+        Calls the function.
+        """
         ...
 
     def vjp_at(self, displacement: Array, v: Array) -> Array:

@@ -16,8 +16,12 @@ IsUnsupported = Callable[[BaseException], bool]
 
 
 def run_checks(context: Context, checks: Mapping[str, CheckFunction], is_unsupported: IsUnsupported) -> list[Finding]:
-    """The findings of all checks; an exception of a check becomes its finding."""
+    """The findings of all checks; an exception of a check becomes its finding.
+
+    What a check of a large problem computed is forgotten after it: it costs less to compute again than to keep.
+    """
     findings: list[Finding] = []
+    is_large = context.is_large
     for name, check in checks.items():
         if context.out_of_time:
             findings.append(Finding(name, Verdict.SKIPPED, "the time budget was spent"))
@@ -31,6 +35,8 @@ def run_checks(context: Context, checks: Mapping[str, CheckFunction], is_unsuppo
             findings.append(Finding(name, Verdict.FAIL, str(error), facts={"raised": str(error)}))
         except Exception as error:
             findings.append(_of_exception(name, error, is_unsupported))
+        if is_large:
+            context.release()
     return findings
 
 

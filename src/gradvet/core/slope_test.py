@@ -18,7 +18,7 @@ from gradvet.core import thresholds
 from gradvet.core.confirmation import despite_ties
 from gradvet.core.context import Context, Cotangent
 from gradvet.core.decision import Decision, Reason
-from gradvet.core.direction_average import test_averaged
+from gradvet.core.direction_average import CALLS, test_averaged
 from gradvet.core.extrapolation import SlopeFit
 from gradvet.core.finite_differences import DirectionalDifference
 from gradvet.core.gradient_match import saturated_roundoff
@@ -114,7 +114,9 @@ class SlopeTest:
         decisions = list(test_averaged(self.context, self.mode))
         verdicts = {decision.verdict for decision in decisions}
         if Verdict.INCONCLUSIVE in verdicts and Verdict.FAIL not in verdicts and not self.context.out_of_time:
+            given, self.context = self.context, self.context.limited(CALLS)
             found = test_low_precision(self)
+            self.context = given
             decisions = [found] if found.verdict is Verdict.FAIL else decisions
         yield from decisions
 

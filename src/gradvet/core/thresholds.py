@@ -104,7 +104,8 @@ FAINT_POWER = 0.75
 """A slope below eps to this power of the output's size is zero. [operators]"""
 
 STAIR_STEP = 2.0**-18
-"""Values that stay equal over steps at least this wide are steps of the function, not rounding. [gallery]"""
+"""Values that stay equal over steps at least this wide are stairs of the function, not rounding; a function whose
+values stay equal over this step of an argument is constant in it. [gallery]"""
 
 STAIR_NOISE = 320.0
 """Size of a stair, in noise floors. [gallery]"""

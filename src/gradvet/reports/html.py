@@ -32,8 +32,11 @@ from gradvet.reports.json_files import writable_path, write_text
 DECADES = 6
 """Range of the colour scale: differences smaller by more powers of ten than the largest have no colour."""
 
-WIDTH, LEFT, BOTTOM, MAX_CELL, MAX_LABELS = 460, 110, 70, 34, 16
-"""Width of a figure, room for labels at its left and bottom, largest side of a cell, in pixels; labels per axis."""
+WIDTH, LEFT, MAX_CELL, MAX_LABELS = 460, 110, 34, 16
+"""Width of a figure, room for labels at its left, largest side of a cell, in pixels; labels per axis."""
+
+TURNED_HEIGHT = 4.6
+"""Height of one character of a turned label, in pixels."""
 
 ALIKE = 1e-6
 """Relative difference up to which two differences count as equally large."""
@@ -103,11 +106,12 @@ def heatmap(block: Mapping[str, Any], named: tuple[str, str] | None = None) -> F
     parts += [_label(LEFT - 4, (i + 0.5) * high + 4, rows[i], "end") for i in _shown(len(rows))]
     for j in _shown(len(columns)):
         parts.append(_label(LEFT + (j + 0.6) * side, high * len(rows) + 12, columns[j], "end", turned=True))
+    bottom = 18 + TURNED_HEIGHT * max(len(_short(columns[j])) for j in _shown(len(columns)))
     caption = (
         "derivative − finite differences: red is too large, blue too small, on a logarithmic scale from "
         f"{top / 10**DECADES:.1g} (no colour) to {top:.2g}; the frame marks the largest, {_entry(rows, columns, worst)}"
     )
-    return Figure("heatmap", _svg(high * len(rows) + BOTTOM, parts, "difference of the two Jacobians"), caption)
+    return Figure("heatmap", _svg(high * len(rows) + bottom, parts, "difference of the two Jacobians"), caption)
 
 
 def sweep(facts: Mapping[str, Any]) -> Figure | None:
@@ -224,9 +228,12 @@ def _rectangle(x: float, y: float, width: float, height: float, style: str, titl
 
 
 def _label(x: float, y: float, text: str, anchor: str, *, turned: bool = False) -> str:
-    short = text if len(text) <= 18 else f"{text[:8]}…{text[-9:]}"
     turn = f' transform="rotate(-45 {x:.1f} {y:.1f})"' if turned else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{turn}>{escape(short)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{turn}>{escape(_short(text))}</text>'
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 18 else f"{text[:8]}…{text[-9:]}"
 
 
 def _svg(height: float, parts: Iterable[str], label: str) -> str:

@@ -16,10 +16,12 @@ MAX_ROWS = 8
 MAX_WORST = 5
 """Number of open rows that are listed one by one if the ledger is summarised, and of sentences about them."""
 
-GIVEN = "given"
-"""Name of the precision of the inputs in a ledger."""
+GIVEN, DOUBLE = "given", "float64"
+"""Names of the precision of the inputs and of that of the reference in a ledger."""
 
 RIGHT, EMPTY, NOT_COMPARED, WRONG = "right", "no elements", "not compared", "wrong"
+AS_REFERENCE = "as in float64"
+"""The word for a gradient in low precision that is that of the reference, whose own was not compared."""
 LEAF_WORDS = {"pass": RIGHT, "fail": WRONG, "inconclusive": NOT_COMPARED}
 """Words for the verdicts that a failing finding has about single inputs and outputs."""
 
@@ -57,14 +59,15 @@ class LedgerLine:
 
 
 def ledger_lines(report: Report) -> list[LedgerLine]:
-    """The rows of the ledger, open ones first. More than `MAX_ROWS` are counted by verdict, after the worst ones."""
-    open_rows = sorted(report.open_rows, key=lambda row: (_is_wrong(report, row), *_badness(row)), reverse=True)
-    complete = [row for row in report.ledger if row.is_complete]
-    outputs = _output_lines(report)
-    if len(open_rows) + len(complete) <= MAX_ROWS:
-        return [*(_line(report, row) for row in (*open_rows, *complete)), *outputs]
-    worst = [_line(report, row) for row in open_rows[:MAX_WORST]]
-    return [*worst, *_summary(report, (*open_rows, *complete)), *outputs]
+    """The rows of the ledger: wrong ones first, then open ones. More than `MAX_ROWS` are counted after the worst."""
+    rows = sorted(
+        report.ledger, key=lambda row: (_is_wrong(report, row), not row.is_complete, *_badness(row)), reverse=True
+    )
+    if len(rows) <= MAX_ROWS:
+        return [*(_line(report, row) for row in rows), *_output_lines(report)]
+    worst = [row for row in rows if _is_wrong(report, row) or not row.is_complete][:MAX_WORST]
+    others = _summary(report, rows[len(worst) :], "more input" if worst else "input")
+    return [*(_line(report, row) for row in worst), *others, *_output_lines(report)]
 
 
 def _output_lines(report: Report) -> list[LedgerLine]:
@@ -124,6 +127,8 @@ def unexplained_rows(report: Report) -> list[LedgerRow]:
 
 def _badness(row: LedgerRow) -> tuple[float, float]:
     """Rows with the largest uncompared part come first, then those whose resolution is furthest from the one asked."""
+    if row.is_complete:
+        return 0.0, 0.0
     coarseness = 1.0
     if _is_coarse(row) and row.resolution is not None:
         coarseness = row.resolution / row.asked if row.asked > 0.0 else math.inf
@@ -142,7 +147,8 @@ def _line(report: Report, row: LedgerRow) -> LedgerLine:
     )
 
 
-def _summary(report: Report, rows: Iterable[LedgerRow]) -> list[LedgerLine]:
+def _summary(report: Report, rows: Iterable[LedgerRow], noun: str) -> list[LedgerLine]:
+    """One line for each precision, mode and verdict, with the number of rows."""
     groups: dict[tuple[str, str, str, bool], list[LedgerRow]] = {}
     for row in rows:
         verdict = _verdict(report, row, with_number=False)
@@ -151,7 +157,7 @@ def _summary(report: Report, rows: Iterable[LedgerRow]) -> list[LedgerLine]:
     for (precision, mode, verdict, is_open), group in groups.items():
         compared, elements = sum(row.compared for row in group), sum(row.elements for row in group)
         worst = max((row.resolution for row in group if row.resolution is not None), default=None)
-        inputs = f"{len(group)} input{'' if len(group) == 1 else 's'}"
+        inputs = f"{len(group)} {noun}{'' if len(group) == 1 else 's'}"
         lines.append(LedgerLine(inputs, precision, mode, f"{compared}/{elements}", _number(worst), verdict, is_open))
     return lines
 
@@ -159,10 +165,16 @@ def _summary(report: Report, rows: Iterable[LedgerRow]) -> list[LedgerLine]:
 def _verdict(report: Report, row: LedgerRow, *, with_number: bool = True) -> str:
     if _is_wrong(report, row):
         return WRONG
+    if row.is_complete and row.precision == GIVEN and (row.input, row.mode, DOUBLE) in _open_places(report):
+        return AS_REFERENCE
     if row.is_complete:
         return RIGHT if row.elements else EMPTY
     parts = [*row.reasons, *([_coarseness(row, with_number)] if _is_coarse(row) else [])]
     return "; ".join(parts) or NOT_COMPARED
+
+
+def _open_places(report: Report) -> set[tuple[str, str, str]]:
+    return {(row.input, row.mode, row.precision) for row in report.open_rows}
 
 
 def _is_coarse(row: LedgerRow) -> bool:

@@ -11,9 +11,11 @@ import functools
 import importlib
 import importlib.util
 import json
+import os
 import re
 import shlex
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,11 +23,15 @@ from types import ModuleType
 from typing import Any
 
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.inputs import converted, random_inputs
+from gradvet.frontends.torch.inputs import converted, random_inputs, require_known
 from gradvet.frontends.torch.random_state import seeded
 from gradvet.suite.case import Case, cases_in
 
 CALLABLE = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
+
+
+STANDARD_LIBRARY = [sysconfig.get_path("stdlib"), os.path.join(sysconfig.get_path("stdlib"), "lib-dynload")]
+"""Entries of the search path with the modules of Python."""
 
 
 class TargetError(InvalidProblemError):
@@ -49,6 +55,8 @@ class InputSpec:
     """The reference of the callable, as `package.module:callable`."""
     dtypes: tuple[str, ...] = ()
     """Dtypes in which the callable is compared with its reference."""
+    domain: tuple[float, float] | None = None
+    """The interval in which the inputs are drawn."""
 
     @property
     def is_given(self) -> bool:
@@ -58,7 +66,7 @@ class InputSpec:
 
     def tensors(self) -> tuple[Any, ...]:
         """New random inputs."""
-        return random_inputs(self.shapes, self.dtype, self.below, self.device)
+        return random_inputs(self.shapes, self.dtype, self.below, self.device, self.domain)
 
     def command(self, target: str) -> str:
         """The command line that repeats the check of a target, without its seed."""
@@ -182,13 +190,16 @@ def _short(name: str) -> str:
 
 
 def _add_to_path(folder: Path) -> None:
+    """Import from a folder, after the standard library: no file there takes the place of a module of Python."""
     if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+        standard = [place for place, entry in enumerate(sys.path) if entry in STANDARD_LIBRARY]
+        sys.path.insert(max(standard, default=-1) + 1, str(folder))
 
 
 def _callable_case(target: str, module: ModuleType, name: str, inputs: InputSpec) -> Case:
     if not inputs.shapes:
         raise TargetError(f"{target} needs inputs: give one --input SHAPE for each, such as --input 4x5")
+    require_known(inputs.dtype, inputs.device)
     func = _instantiate(_attribute(module, name, target), inputs, target)
     return Case(
         target,

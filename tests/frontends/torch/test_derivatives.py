@@ -1,7 +1,4 @@
-"""Reverse and forward mode in real coordinates, one by one and together.
-
-Also tests `frontends/torch/vectorised.py`.
-"""
+"""Reverse and forward mode in real coordinates, one by one and together."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gradvet.frontends.torch.binding import drop_in_binding
+from gradvet.frontends.torch.derivatives import evaluate_together
 from gradvet.frontends.torch.problem import TorchProblem
-from gradvet.frontends.torch.vectorised import evaluate_together
 from tests.core.wrong_jacobians import numbers
 from tests.functions import with_vjp
 
@@ -126,8 +123,8 @@ def test_unused_input_has_a_zero_derivative() -> None:
 def test_missing_tangent_of_one_input_is_zero() -> None:
     found, J = problem(), jacobian()
     u = numbers((7,), 8)
-    assert torch.allclose(found.jvp_undefined(u, 1), J[:, :3] @ u[:3])
-    assert torch.allclose(found.jvp_undefined(u, 0), J[:, 3:] @ u[3:])
+    assert torch.allclose(found.jvp(u, missing=1), J[:, :3] @ u[:3])
+    assert torch.allclose(found.jvp(u, missing=0), J[:, 3:] @ u[3:])
 
 
 def test_forward_mode_hands_over_tensors_that_do_not_require_grad() -> None:

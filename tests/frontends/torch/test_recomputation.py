@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gradvet.frontends.torch.variants import call_recomputing
+from gradvet.frontends.torch.derivatives import call_recomputing
 from tests.core.wrong_jacobians import numbers
 
 

@@ -17,7 +17,7 @@ from tests.core.contexts import context_of, point
 
 def test_function_that_reads_its_arguments_shows_it_in_another_forward_pass() -> None:
     problem = context_of(torch.sin, point(0.3, 1.0)).problem
-    found = problem.variants.after_other_forward(point(1.0, 1.0).detach())
+    found = problem.variants.fresh_gradient(point(1.0, 1.0).detach(), interleaved=True)
     assert found.reads_arguments
     assert not problem.variants.reads_captured()
 
@@ -25,7 +25,7 @@ def test_function_that_reads_its_arguments_shows_it_in_another_forward_pass() ->
 def test_function_that_reads_what_it_captured_is_told_whatever_was_asked_before() -> None:
     x = point(0.3, 1.0)
     problem = context_of(lambda y: torch.sin(x), x).problem
-    assert not problem.variants.after_other_forward(point(1.0, 1.0).detach()).reads_arguments
+    assert not problem.variants.fresh_gradient(point(1.0, 1.0).detach(), interleaved=True).reads_arguments
     assert problem.variants.reads_captured()
 
 
@@ -36,7 +36,7 @@ def test_function_that_is_not_defined_elsewhere_is_asked_next_to_the_point() -> 
         return 2.0 * x
 
     problem = context_of(narrow, point(-9.0, 1.0)).problem
-    assert not problem.variants.after_other_forward(point(1.0, 1.0).detach()).reads_arguments
+    assert not problem.variants.fresh_gradient(point(1.0, 1.0).detach(), interleaved=True).reads_arguments
     assert not problem.variants.reads_captured()
 
 

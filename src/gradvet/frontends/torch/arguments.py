@@ -145,7 +145,27 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(item, name + label)
 
 
-def output_names(result: Any, title: str, *, numbered: bool) -> tuple[list[str], list[str]]:
+def read_outputs(
+    result: Any, title: str, *, numbered: bool, refuses_wrappers: bool
+) -> tuple[list[Any], list[str], list[str]]:
+    """The tensors in a function's first result, their names, and sentences about objects whose tensors are left out.
+
+    Raises if a tensor has no values: reading those of freed memory crashes the process.
+    """
+    outputs = tensors_in(result)
+    names, notes = _output_names(result, title, numbered=numbered)
+    for output, name in zip(outputs, names, strict=True):
+        if isinstance(output, Tensor) and (output.is_meta or private.is_fake(output)):
+            kind = "a meta tensor" if output.is_meta else "a fake tensor"
+            raise InvalidProblemError(f"{name} is {kind}, which has a shape but no values: return a tensor with values")
+        if isinstance(output, Tensor) and output.layout is torch.strided and is_freed(output):
+            raise InvalidProblemError(f"the memory of {name} was freed: return a tensor with values")
+    if refuses_wrappers:
+        refuse_wrappers(outputs, names)
+    return outputs, names, notes
+
+
+def _output_names(result: Any, title: str, *, numbered: bool) -> tuple[list[str], list[str]]:
     """The names of the tensors in a result, and sentences about objects in it whose tensors are left out.
 
     The items of a tuple have their number (`output 0`), those of other containers their label (`output.logits`). With
@@ -176,6 +196,26 @@ def refuse_wrappers(tensors: Sequence[Any], names: Sequence[str]) -> None:
                 f"{name} is a {kind}, a wrapper around other tensors whose elements cannot be moved one by one: check "
                 f"the function of plain tensors{local}, and make the {kind} inside the function"
             )
+
+
+def is_freed(tensor: Tensor) -> bool:
+    """Whether the memory of a strided tensor was freed or made smaller: reading its elements crashes the process."""
+    if not tensor.numel() or tensor.is_nested or hasattr(type(tensor), "__tensor_flatten__"):
+        return False
+    available = storage_bytes(tensor)
+    if tensor.nbytes == available:
+        return False
+    reach = sum(step * (length - 1) for step, length in zip(tensor.stride(), tensor.size(), strict=True))
+    needed = (tensor.storage_offset() + reach + 1) * tensor.itemsize
+    return needed > available
+
+
+def storage_bytes(tensor: Tensor) -> int:
+    """The size of a tensor's memory; 0 for one of a transform such as vmap, which has none of its own."""
+    try:
+        return tensor.untyped_storage().nbytes()
+    except NotImplementedError:
+        return 0
 
 
 def signature_of(outputs: Sequence[Any]) -> list[tuple[torch.Size, torch.dtype]]:
@@ -218,23 +258,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """The place of a container with tensors in a template."""
+    """The place in a template of a container with tensors, or of an object that holds tensors and is no container."""
 
     container: Container
     templates: Sequence[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Closed:
-    """The place in a template of an object that holds tensors and is no container: every call gets a copy of it."""
-
-    value: Any
-
-    def copied(self) -> Any:
-        try:
-            return copy.deepcopy(self.value)
-        except Exception:  # such as tensors that are results of other operators
-            return self.value
 
 
 class ArgumentTree:
@@ -259,7 +286,8 @@ class ArgumentTree:
             if not holds_tensors(value):
                 return value
             self.notes.append(f"{closed_object(name, value)} were held constant")
-            return _Closed(value)
+            # Without items of its own: every call gets a copy.
+            return _Branch(Container((), (), lambda _: _copied(value)), ())
         labelled = zip(container.labels, container.items, strict=True)
         templates = [self.template(item, name + label) for label, item in labelled]
         unchanged = all(one is other for one, other in zip(templates, container.items, strict=True))
@@ -272,7 +300,21 @@ def fill(template: Any, tensors: Sequence[Any]) -> Any:
         return tensors[template.index]
     if isinstance(template, _Branch):
         return template.container.rebuilt([fill(inner, tensors) for inner in template.templates])
-    return template.copied() if isinstance(template, _Closed) else template
+    return template
+
+
+def _copied(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # such as tensors that are results of other operators
+        return value
+
+
+def unfilled(template: Any) -> list[Any]:
+    """What a template holds beside its slots for tensors."""
+    if isinstance(template, _Branch):
+        return [thing for inner in template.templates for thing in unfilled(inner)]
+    return [] if isinstance(template, Slot) else [template]
 
 
 def map_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:

@@ -9,7 +9,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +79,7 @@ UNSUPPORTED_PHRASES = (
     "data-dependent control flow",
     "torch.utils.checkpoint",
     "do not have strides",
+    "zerotensors are immutable",
 )
 """Phrases, in lower case, of torch's messages about operators without a derivative of some kind."""
 
@@ -87,22 +88,20 @@ APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-def
 """The code that runs when an `autograd.Function` is applied."""
 
 
-REENTRANT_NODE = "CheckpointFunctionBackward"
-"""The node of a reentrant checkpoint."""
-
-
-def nodes_behind(outputs: Sequence[Any]) -> Iterator[Any]:
+def nodes_behind(outputs: Sequence[Any]) -> list[Any]:
     """Every node of the graph behind some outputs, once."""
+    found: list[Any] = []
     seen = {output.grad_fn for output in outputs} - {None}
     waiting = list(seen)
     seen.add(None)
     while waiting:
         node = waiting.pop()
-        yield node
+        found.append(node)
         for following, _ in node.next_functions:
             if following not in seen:
                 seen.add(following)
                 waiting.append(following)
+    return found
 
 
 @functools.lru_cache(maxsize=1024)
@@ -124,39 +123,47 @@ def custom_functions(outputs: Sequence[Any]) -> list[Any]:
 
 
 class TorchRules:
-    """The derivative rules in the graph of a problem."""
+    """The derivative rules in the graph of a problem. Refers to its function and arguments, not to the problem."""
 
     def __init__(self, problem: TorchProblem) -> None:
-        self._problem = problem
+        self.node_names = frozenset([node.name() for node in nodes_behind(problem.differentiable_outputs)])
+        """The names of all nodes in the graph of the differentiable outputs."""
+        self._call = functools.partial(problem.function, *problem.arguments)
+        self._cost, self._is_hooked = problem.cost, problem.is_hooked
+        safe = problem.binding.safe_devices
+        self._is_safe = safe is None or problem.home.type in safe
 
-    @property
+    @functools.cached_property
     def are_builtin(self) -> bool:
-        return not self.has_custom and not self._problem.is_hooked
+        return not self.has_custom and not self._is_hooked
 
-    @property
+    @functools.cached_property
     def has_custom(self) -> bool:
-        names = self._problem.node_names
-        return not all(map(is_builtin_name, names)) or (
-            not names.isdisjoint(WRAPPERS) and self._problem.applies_function
-        )
+        if not all(map(is_builtin_name, self.node_names)):
+            return True
+        if self.node_names.isdisjoint(WRAPPERS):
+            return False
+        self._cost.forwards += 1
+        return applies_function(self._call)
 
     @property
     def may_crash(self) -> bool:
-        return self._problem.home.type not in self._problem.binding.safe_devices and not self.are_builtin
+        return not self._is_safe and not self.are_builtin
 
     @property
     def is_smooth_branch(self) -> bool:
-        names = self._problem.node_names
+        names = self.node_names
         smooth = all(SMOOTH.fullmatch(_operator(name)) for name in names) and not names & ROUNDING
         return "WhereBackward0" in names and smooth
 
     @property
     def decomposes(self) -> bool:
-        return any(name.startswith(DECOMPOSITIONS) for name in self._problem.node_names)
+        return any(name.startswith(DECOMPOSITIONS) for name in self.node_names)
 
     def calls_one_operator(self) -> bool:
+        self._cost.forwards += 1
         with CallCounter() as calls:
-            self._problem.call_differentiable(self._problem.arguments)
+            self._call()
         return calls.count <= 1 and self.are_builtin
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -21,15 +22,13 @@ from gradvet.frontends.torch.arguments import (
     Slot,
     fill,
     refuse_wrappers,
-    tensors_in,
 )
-from gradvet.frontends.torch.autograd_graph import REENTRANT_NODE, nodes_behind
 from gradvet.frontends.torch.branches import BranchMode
 from gradvet.frontends.torch.double_precision import DoublePrecision, wide_dtype
 from gradvet.frontends.torch.layouts.strided import separate
+from gradvet.frontends.torch.module_state import FixedState
 from gradvet.frontends.torch.preservation import reachable_objects
-from gradvet.frontends.torch.random_state import FixedState
-from gradvet.frontends.torch.validation import require_acyclic, require_precision, require_values
+from gradvet.frontends.torch.validation import require_precision, templates_of
 
 __all__ = ["Binding", "ForwardMode", "Request", "bind", "callable_of", "drop_in_binding", "widened"]
 
@@ -67,9 +66,13 @@ class Binding:
     forward_mode: ForwardMode = ForwardMode.RECORDED
     start: FixedState | None = None
     """The state from which every call of the function starts."""
-    double: DoublePrecision | BranchMode | None = None
-    """The mode in which the function is called, and in which its derivatives are to be computed; None: none."""
-    safe_devices: tuple[str, ...] = ("cpu",)
+    substitution: Callable[[Sequence[Any]], AbstractContextManager[None]] | None = None
+    """Gives a module the parameters among some arguments, as long as derivatives are computed at them: backward passes
+    of checkpoints, of adjoint methods and of implicit functions call the module again."""
+    operator_mode: DoublePrecision | BranchMode | None = None
+    """Replaces operators, by those of higher precision or of fixed branches, while the function is called and its
+    derivatives are computed; None: torch's own are used."""
+    safe_devices: tuple[str, ...] | None = ("cpu",)
     """Kinds of devices on which the function is called with other shapes and alignments in this process."""
     isolates_passes: bool = False
     """Whether every backward pass gets a forward pass of its own, on copies of the arguments."""
@@ -132,39 +135,34 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     `wide` replaces all floating-point tensors of lower precision by copies in that one; with `double`, the function is
     called in that mode.
     """
-    func, tree = request.func, ArgumentTree()
+    func: Any = request.func
     call = callable_of(func)
-    for number, value in enumerate(request.positional):
-        require_acyclic(value, f"input {number}")
-    require_acyclic(request.kwargs, "kwargs")
-    templates = [tree.template(value, f"input {number}") for number, value in enumerate(request.positional)]
-    keywords = {name: tree.template(value, name) for name, value in (request.kwargs or {}).items()}
-    refuse_wrappers(tree.tensors, tree.names)
-    for tensor, name in (*zip(tree.tensors, tree.names, strict=True), *_state_of(func)):
-        require_values(tensor, name)
+    tree, templates, keywords = templates_of(request)
     change = _itself if wide is None else functools.partial(widened, wide=wide)
-    chosen = _chosen(tree.names, request)
-    tensors, notes = _prepared(tree, func, change, chosen)
+    tensors, notes = _prepared(tree, func, change, _chosen(tree.names, request))
     parameters, fixed_state = _state(func, change)
     refuse_wrappers(list(parameters.values()), list(parameters))
-    own = list(dict(func.named_parameters()).values()) if isinstance(func, nn.Module) else []
-    own = [parameter for parameter in own if parameter.requires_grad]
+    own = [p for p in func.parameters() if p.requires_grad] if isinstance(func, nn.Module) else []
     count = len(tensors)
     in_order = [template.index if isinstance(template, Slot) else None for template in templates] == list(range(count))
     as_given = in_order and not keywords and not parameters and not fixed_state
     as_given = as_given and all(expand is _itself for _, expand in tensors)
 
+    def substituted(values: Sequence[Any]) -> AbstractContextManager[None]:
+        given = values[count : count + len(own)]
+        if not fixed_state and all(one is other for one, other in zip(given, own, strict=True)):
+            return nullcontext()
+        # A call may write to buffers.
+        copies = {name: tensor.detach().clone() for name, tensor in fixed_state.items()}
+        return private.with_state(func, {**copies, **dict(zip(parameters, given, strict=True))})
+
     def arranged(target: Any, values: Sequence[Any]) -> Any:
         shown = [expand(value) for value, (_, expand) in zip(values[:count], tensors, strict=True)]
         args, words = [fill(t, shown) for t in templates], {name: fill(t, shown) for name, t in keywords.items()}
-        given = values[count:]
-        as_owned = not fixed_state and all(one is other for one, other in zip(given, own, strict=True))
-        if target is not func or as_owned:
-            return (call if target is func else target)(*args, **words)
-        # A call may write to buffers.
-        copies = {name: tensor.detach().clone() for name, tensor in fixed_state.items()}
-        state = {**copies, **dict(zip(parameters, given, strict=True))}
-        return _without_reentrance(torch.func.functional_call(call, state, tuple(args), words))
+        if target is not func:
+            return target(*args, **words)
+        with substituted(values):
+            return call(*args, **words)
 
     fixed, inside = FixedState(func), double.around if double else _itself
     bound = Binding(
@@ -175,7 +173,8 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
         (*tree.notes, *notes),
         fixed.around(inside(lambda *values: arranged(request.surrogate, values))) if request.surrogate else None,
         start=fixed,
-        double=double,
+        substitution=substituted if own else None,
+        operator_mode=double,
         safe_devices=request.safe_devices,
     )
     if request.argnums is not None:
@@ -183,31 +182,18 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     for position in bound.checked:
         require_precision(bound.arguments[position], bound.names[position])
     if not bound.checked:
-        tensors_found = [f"{name}: {_kind(one)}" for name, one in zip(tree.names, tree.tensors, strict=True)]
-        others = [f"input {number}: {type(value).__name__}" for number, value in enumerate(request.positional)]
-        found = ", ".join(tensors_found or others) or "no input"
-        raise InvalidProblemError(
-            f"there is nothing to differentiate: a floating-point or complex tensor was expected among the inputs, "
-            f"found {found}. Pass at least one such tensor; torch.as_tensor makes one of an array."
-        )
+        raise _nothing_to_differentiate(request, tree)
     return bound
 
 
-def _state_of(func: Any) -> list[tuple[Tensor, str]]:
-    """The parameters and buffers of a module with their names; nothing for other functions."""
-    if not isinstance(func, nn.Module):
-        return []
-    return [(tensor, name) for name, tensor in (*func.named_parameters(), *func.named_buffers())]
-
-
-def _without_reentrance(result: Any) -> Any:
-    """The result. Raises if it went through a reentrant checkpoint, which calls the module again in the backward pass.
-
-    The module has its own parameters then, and those in their place get no gradient.
-    """
-    if any(node.name() == REENTRANT_NODE for node in nodes_behind(tensors_in(result))):
-        raise NotImplementedError("a module with a reentrant checkpoint cannot be called with other parameters")
-    return result
+def _nothing_to_differentiate(request: Request, tree: ArgumentTree) -> InvalidProblemError:
+    tensors = [f"{name}: {_kind(one)}" for name, one in zip(tree.names, tree.tensors, strict=True)]
+    others = [f"input {number}: {type(value).__name__}" for number, value in enumerate(request.positional)]
+    found = ", ".join(tensors or others) or "no input"
+    return InvalidProblemError(
+        f"there is nothing to differentiate: a floating-point or complex tensor was expected among the inputs, "
+        f"found {found}. Pass at least one such tensor; torch.as_tensor makes one of an array."
+    )
 
 
 def widened(tensor: Tensor, wide: torch.dtype) -> Tensor:

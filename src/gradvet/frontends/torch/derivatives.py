@@ -1,25 +1,31 @@
-"""VJPs and JVPs of a problem as tensors: backward passes, dual numbers, and the attributes of what they return."""
+"""VJPs and JVPs of a problem as tensors: backward passes, dual numbers, and the attributes of what they return.
+
+At the end, many points or many rows in one call, by vmap. Such a call runs other kernels, so the engine compares it
+with plain calls before it relies on it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import has_torch_function
 
 from gradvet.core.problem import Misfit
+from gradvet.core.spaces import Space
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.autograd_graph import classify_backward_error, is_unsupported_error, nodes_behind
 from gradvet.frontends.torch.binding import ForwardMode
 from gradvet.frontends.torch.layouts import can_be_cut
-from gradvet.frontends.torch.layouts.strided import dual_of
+from gradvet.frontends.torch.layouts.strided import WORKING_DTYPE, Dense, dual_of
 from gradvet.frontends.torch.preservation import PreservedGradients, reachable_objects
 
 if TYPE_CHECKING:
@@ -77,10 +83,16 @@ def leaves_behind(outputs: Sequence[Any]) -> Iterator[Any]:
                 yield thing
 
 
-def in_mode_of(problem: TorchProblem) -> contextlib.AbstractContextManager[None]:
-    """The mode in which derivatives of the problem are computed."""
-    double = problem.binding.double
-    return contextlib.nullcontext() if double is None else double.active()
+def in_mode_of(problem: TorchProblem) -> contextlib.AbstractContextManager[object]:
+    """The mode in which derivatives of the problem are computed, with its parameters in the module."""
+    mode, substitution = problem.binding.operator_mode, problem.binding.substitution
+    if substitution is None:
+        return contextlib.nullcontext() if mode is None else mode.active()
+    stack = contextlib.ExitStack()
+    stack.enter_context(substitution(problem.arguments))
+    if mode is not None:
+        stack.enter_context(mode.active())
+    return stack
 
 
 @contextlib.contextmanager
@@ -165,6 +177,34 @@ def batched_gradients(outputs: Sequence[Any], sources: Sequence[Any], cotangents
         return private.run_batched_backward(tuple(outputs), tuple(sources), tuple(cotangents))
 
 
+def call_recomputing(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """The result of a call whose graph keeps no tensors: the first one that backward asks for calls it again.
+
+    The function is expected to start from the same random state each time.
+    """
+    kept: list[tuple[torch.Size, torch.dtype]] = []
+    again: list[Tensor] = []
+
+    def forget(tensor: Tensor) -> int:
+        kept.append((tensor.shape, tensor.dtype))
+        return len(kept) - 1
+
+    def record(tensor: Tensor) -> Tensor:
+        again.append(tensor.detach())
+        return again[-1]
+
+    def recomputed(number: int) -> Tensor:
+        if not again:
+            with torch.enable_grad(), saved_tensors_hooks(private.uncompiled(record), lambda tensor: tensor):
+                function(*arguments)
+        if number >= len(again) or (again[number].shape, again[number].dtype) != kept[number]:
+            raise RuntimeError("torch.utils.checkpoint refuses the function: a second call saves other tensors")
+        return again[number]
+
+    with saved_tensors_hooks(private.uncompiled(forget), private.uncompiled(recomputed)):
+        return function(*arguments)
+
+
 def gradient_misfits(problem: TorchProblem, found: Sequence[Any]) -> list[Misfit]:
     """Attributes in which gradients differ from their inputs."""
     return [
@@ -235,3 +275,80 @@ def nested_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) ->
 
     points = tuple(tensor.detach() for tensor in problem.inputs)
     return list(zip(*torch.func.jvp(outputs, points, tuple(tangents)), strict=True))
+
+
+def evaluate_together(problem: TorchProblem, displacements: Tensor) -> Tensor | None:
+    """The outputs at each displaced point by one `vmap` of the function; None if it cannot be mapped."""
+    pieces = torch.split(displacements, [leaf.coordinates.size for leaf in problem.domain.leaves], dim=1)
+    points: list[Any] = [layout.points(piece) for layout, piece in zip(problem.layouts, pieces, strict=True)]
+    if not problem.is_plain or any(point is None for point in points):
+        return None
+
+    def outputs(*values: Tensor) -> tuple[Tensor, ...]:
+        return tuple(problem.call(problem.arguments_with(values)))
+
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            found = torch.func.vmap(outputs)(*points)
+    except Exception:  # the points can still be evaluated one by one
+        return None
+    return _rows(found, len(displacements), problem.home)
+
+
+def vjp_rows(problem: TorchProblem, output: int, rows: range) -> Tensor | None:
+    """Some rows of one output by one batched backward pass; None if the derivative cannot be mapped."""
+    chosen = problem.differentiable_outputs[output]
+    if not problem.is_plain or any(tensor.layout is not torch.strided for tensor in (chosen, *problem.inputs)):
+        return None
+    coordinates = problem.codomain.leaves[output].coordinates
+    assert isinstance(coordinates, Dense)
+    units = torch.zeros(len(rows), coordinates.size, dtype=WORKING_DTYPE, device=problem.home)
+    units[:, rows.start : rows.stop].fill_diagonal_(1.0)
+    cotangents = coordinates.unflatten_rows(units)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            recorded = problem.recorded_outputs()[output]
+            gradients = private.run_batched_backward((recorded,), problem.inputs, (cotangents,))
+    except Exception:  # the rows can still be computed one by one
+        return None
+    problem.cost.pulls += 1
+    found = [
+        units.new_zeros(len(rows), *tensor.shape, dtype=tensor.dtype) if gradient is None else gradient
+        for tensor, gradient in zip(problem.inputs, gradients, strict=True)
+    ]
+    return _rows(found, len(rows), problem.home)
+
+
+def jvp_batched(problem: TorchProblem, U: Sequence[Tensor]) -> list[Tensor]:
+    """J u for several tangents by one `vmap` of the forward mode."""
+    vmap = private.dual_vmap()
+    pairs_of = nested_tangents if vmap is None else output_tangents
+
+    def jvp(*tangents: Tensor) -> tuple[Tensor, ...]:
+        found = [tangent for _, tangent in pairs_of(problem, tangents)]
+        return tuple(
+            torch.zeros_like(y) if tangent is None else tangent
+            for y, tangent in zip(problem.differentiable_outputs, found, strict=True)
+        )
+
+    with slow_vmap_accepted():
+        found = (vmap or torch.func.vmap)(jvp)(*stacked(problem.domain, U))
+    return [problem.vector(problem.codomain, [tangent[k] for tangent in found]) for k in range(len(U))]
+
+
+def stacked(space: Space, vectors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors of several vectors of a space, stacked along a first axis."""
+    return [torch.stack(column) for column in zip(*[space.unflatten(vector) for vector in vectors], strict=True)]
+
+
+def _rows(values: Any, number: int, home: torch.device) -> Tensor | None:
+    """Batched values as real coordinates, one row each; None if one of them is not strided."""
+    columns = []
+    for value in values:
+        if value.layout is not torch.strided:
+            return None
+        real = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+        columns.append(real.detach().reshape(number, -1).to(home, WORKING_DTYPE))
+    return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)

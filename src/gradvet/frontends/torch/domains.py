@@ -2,7 +2,7 @@
 
 The region of one input is an interval `(low, high)` with None for no bound; a function of candidate values that returns
 which are inside (a mask, or one truth value) or other values of the same shape (a sampler); or a Hypothesis strategy of
-numbers or of tensors. Hypothesis is imported only when a strategy is given.
+numbers or of tensors.
 """
 
 from __future__ import annotations
@@ -15,37 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradvet.core.frontend import examples, is_strategy
 from gradvet.errors import InvalidProblemError
 
 MAX_EXAMPLES = 64
 """Numbers that are drawn from a strategy of numbers; larger tensors repeat them."""
-
-
-def is_strategy(value: Any) -> bool:
-    """Whether this is a Hypothesis strategy."""
-    return hasattr(value, "do_draw") and hasattr(value, "example")
-
-
-def examples(strategy: Any, count: int, seed: int) -> list[Any]:
-    """At most `count` examples, the same for the same seed."""
-    import hypothesis
-
-    found: list[Any] = []
-
-    @hypothesis.seed(seed)
-    @hypothesis.settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        phases=[hypothesis.Phase.generate],
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    @hypothesis.given(strategy)
-    def gather(example: Any) -> None:
-        found.append(example)
-
-    gather()
-    return found[:count]
 
 
 Region = Any

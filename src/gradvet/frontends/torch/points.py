@@ -130,7 +130,7 @@ class PointSource:
     @property
     def reaches_integers(self) -> bool:
         """Whether the arguments or the function refer to tensors or arrays of integers."""
-        objects = list(reachable_objects(*self.binding.arguments, self.function, limit=MAX_SEARCHED_OBJECTS))
+        objects = reachable_objects(*self.binding.arguments, self.function, limit=MAX_SEARCHED_OBJECTS)
         return any(_kind(found).startswith(("int", "uint")) for found in objects)
 
     @property

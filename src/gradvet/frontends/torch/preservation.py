@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import islice
-from types import FunctionType, MethodType, ModuleType, NoneType
+from types import FunctionType, GeneratorType, MethodType, ModuleType, NoneType, TracebackType
 from typing import Any
 
 import torch
@@ -50,7 +50,7 @@ class PreservedState:
       numbers, random generators;
     - arguments: values, `.grad`, `requires_grad`;
     - modules that the function refers to: attributes with the lists and mappings in them, hooks, training mode,
-      buffers, and for each parameter which tensor it is, its `.grad` and `requires_grad`;
+      buffers, and for each parameter which tensor it is, its `.grad` and `requires_grad`, its values if it is frozen;
     - other tensors that it refers to: `.grad`, `requires_grad`.
     """
 
@@ -60,7 +60,7 @@ class PreservedState:
         self._process = ProcessState()
         self._random = RandomState()
         given = [argument for argument in arguments if isinstance(argument, Tensor)]
-        reached = list(reachable_objects(function, *arguments))
+        reached = reachable_objects(function, *arguments)
         modules = _modules_in(reached)
         parameters = [p for module in modules for p in private.parameters_of(module).values() if p is not None]
         captured = [thing for thing in reached if isinstance(thing, Tensor)]
@@ -82,11 +82,14 @@ class PreservedState:
                 use_standard_settings()
         self._is_entered = True
 
-    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if self._is_restored:
             return
         failures: list[Exception] = []
-        for restore in self._steps(interrupted=kind is not None and not issubclass(kind, Exception)):
+        is_interrupted = kind is not None and not issubclass(kind, Exception)
+        for restore in self._steps(traceback if is_interrupted else None):
             try:
                 restore()
             except Exception as error:  # the others are restored all the same
@@ -95,14 +98,32 @@ class PreservedState:
         if failures and kind is None:
             raise failures[0]
 
-    def _steps(self, *, interrupted: bool) -> Iterator[Callable[[], object]]:
+    def _steps(self, interruption: TracebackType | None) -> Iterator[Callable[[], object]]:
         """What restores the state. The modes come first: in a mode that is still open, copying would go through it."""
-        yield functools.partial(self._process.restore, interrupted=interrupted)
+        yield functools.partial(_end_generators, interruption)
+        yield functools.partial(self._process.restore, interrupted=interruption is not None)
         yield from (module.restore for module in self._modules)
         yield from (copy.restore for copy in self._copies)
         for tensor, gradient, requires_grad in self._gradients:
             yield functools.partial(_put_gradient, tensor, gradient, requires_grad)
         yield self._random.restore
+
+
+def _end_generators(traceback: TracebackType | None) -> None:
+    """End the generators behind `with` statements whose `__enter__` or `__exit__` was interrupted, the last one first.
+
+    Python would end them when the traceback is deleted. What they close, such as a level of torch's transforms, is
+    closed by then, and a complaint about that would be printed.
+    """
+    generators = []
+    while traceback is not None:
+        manager = traceback.tb_frame.f_locals.get("self")
+        if traceback.tb_frame.f_code.co_filename == contextlib.__file__:
+            generators.append(getattr(manager, "gen", None))
+        traceback = traceback.tb_next
+    for generator in reversed(generators):
+        if isinstance(generator, GeneratorType):
+            generator.close()
 
 
 def _gradients(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor | None, bool]]:
@@ -150,7 +171,9 @@ class _Copy:
 
     def _is_unchanged(self, copy: Tensor) -> bool:
         if self.tensor.layout is torch.strided:
-            with suppress(RuntimeError, TypeError):  # torch compares no numbers of this dtype, or of this subclass
+            with contextlib.suppress(
+                RuntimeError, TypeError
+            ):  # torch compares no numbers of this dtype, or of this subclass
                 return torch.equal(self.memory, copy)
         return private.version(self.tensor) == self.version
 
@@ -171,11 +194,13 @@ def _as_they_are() -> None:
 class _ModuleState:
     """Attributes, hooks, parameters and buffers of one module, without those of its children."""
 
-    __slots__ = ("_attributes", "_buffers", "_containers", "_empty", "_module", "_parameters")
+    __slots__ = ("_attributes", "_buffers", "_containers", "_empty", "_frozen", "_module", "_parameters")
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self._attributes = module, dict(vars(module))
         self._parameters = dict(private.parameters_of(module))
+        # A call may write to parameters that do not require grad, such as those of a teacher.
+        self._frozen = [_Copy(p) for p in self._parameters.values() if p is not None and not p.requires_grad]
         self._buffers = {name: _Copy.of(buffer) for name, buffer in private.buffers_of(module).items()}
         own = {name: value for name, value in self._attributes.items() if type(value) in CONTAINERS}
         self._empty = [container for container in own.values() if not container]  # most of them, such as those of hooks
@@ -204,6 +229,8 @@ class _ModuleState:
             _put_back(container, items)
         if self._parameters:
             private.put_parameters(module, self._parameters)
+        for parameter in self._frozen:
+            parameter.restore()
         for name, buffer in self._buffers.items():
             own = None if buffer is None else buffer.tensor
             if buffer is not None:
@@ -267,16 +294,18 @@ def _modules_in(things: Sequence[Any]) -> list[nn.Module]:
     return list({id(module): module for root in roots for module in root.modules()}.values())
 
 
-def reachable_objects(*things: Any, limit: int = MAX_OBJECTS) -> Iterator[Any]:
+def reachable_objects(*things: Any, limit: int = MAX_OBJECTS) -> list[Any]:
     """Objects that these refer to, the nearest first. Modules and tensors are not entered."""
+    found: list[Any] = []
     seen: set[int] = set()
     ahead = deque(things)
     while ahead and len(seen) < limit:
         thing = ahead.popleft()
-        yield thing
+        found.append(thing)
         if not isinstance(thing, OPAQUE_TYPES) and id(thing) not in seen:
             seen.add(id(thing))
             ahead.extend(_inside(thing))
+    return found
 
 
 def _inside(thing: Any) -> Iterator[Any]:

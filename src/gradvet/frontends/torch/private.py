@@ -7,12 +7,11 @@ Tested with torch 2.13, Python 3.11, NumPy 2.4. `GRADVET_PUBLIC_ONLY=1` in the e
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -158,7 +157,6 @@ def is_view_of_grad(tensor: Tensor) -> bool:
 # Modules and hooks.
 
 _NEXT_HOOK = "next_id"
-_unknown = itertools.count()
 
 
 def buffers_of(module: nn.Module) -> Mapping[str, Tensor | None]:
@@ -186,17 +184,51 @@ def put_parameters(module: nn.Module, parameters: Mapping[str, Any]) -> None:
         module._parameters.update({**parameters, **added})
 
 
-def hook_count() -> int:
-    """The number of hooks registered so far in this process; it grows with every call if that is unknown."""
+@contextmanager
+def with_state(module: nn.Module, state: Mapping[str, Any]) -> Iterator[None]:
+    """The module with other tensors as parameters and buffers inside a block, by name; tied ones are replaced too."""
+    named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    given = {id(named[name]): tensor for name, tensor in state.items()}
+    places = [
+        (inner, name, own)
+        for inner in module.modules()
+        for name, own in (*parameters_of(inner).items(), *buffers_of(inner).items())
+        if id(own) in given
+    ]
+    try:
+        for inner, name, own in places:
+            _put(inner, name, given[id(own)])
+        yield
+    finally:
+        for inner, name, own in places:
+            _put(inner, name, own)
+
+
+def _put(module: nn.Module, name: str, tensor: Any) -> None:
+    """Give a module a tensor in place of a parameter or buffer."""
+    if not PUBLIC_ONLY:
+        (module._parameters if name in module._parameters else module._buffers)[name] = tensor
+        return
+    if name not in buffers_of(module):
+        delattr(module, name)
+    setattr(module, name, tensor)
+
+
+def hook_count() -> float:
+    """The number of hooks registered so far in this process; NaN, which equals nothing, where that is unknown."""
     count = _found(RemovableHandle, _NEXT_HOOK)
-    return next(_unknown) if count is None else int(count)
+    return math.nan if count is None else count
 
 
-def has_hooks(value: Any) -> bool:
-    """Whether a value is a tensor with hooks, which no graph shows; a tensor of which that is unknown has some."""
-    if not isinstance(value, Tensor):
-        return False
-    return PUBLIC_ONLY or bool(value._backward_hooks or value._post_accumulate_grad_hooks)
+def has_hooks(values: Sequence[Any], since: float) -> bool:
+    """Whether a tensor among the values has hooks, which no graph shows, or the count is not `since` any more.
+
+    True where that is unknown.
+    """
+    if hook_count() != since:
+        return True
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    return any(PUBLIC_ONLY or value._backward_hooks or value._post_accumulate_grad_hooks for value in tensors)
 
 
 # Operators.
@@ -222,6 +254,12 @@ def operator_mode(handle: Operators) -> AbstractContextManager[Any] | None:
             return handle(func, args, kwargs or {})
 
     return Mode()  # type: ignore[no-untyped-call]
+
+
+def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, left alone by torch's compiler, which traces hooks that run inside compiled code."""
+    disable = _found(sys.modules.get("torch._dynamo"), "disable")
+    return function if disable is None else disable(function)
 
 
 def watch_operators(call: Callable[[], object], look: Callable[[Sequence[Any]], float]) -> list[float]:

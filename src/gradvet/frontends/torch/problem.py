@@ -13,19 +13,20 @@ import torch
 from torch import Tensor
 from torch.overrides import has_torch_function
 
-from gradvet.core.problem import Cost, Evaluation, Gradient, Misfit, Move, Tangent
+from gradvet.core.problem import Cost, Evaluation, Gradient, Misfit, Move
 from gradvet.core.spaces import Leaf, Space
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch import derivatives, private, vectorised
-from gradvet.frontends.torch.arguments import output_names, refuse_wrappers, signature_of, tensors_in, tensors_like
-from gradvet.frontends.torch.autograd_graph import TorchRules, applies_function, nodes_behind
+from gradvet.frontends.torch import derivatives, private
+from gradvet.frontends.torch.arguments import read_outputs, signature_of, tensors_in, tensors_like
+from gradvet.frontends.torch.autograd_graph import TorchRules
 from gradvet.frontends.torch.binding import Binding, on_copies
 from gradvet.frontends.torch.layouts import coordinates_of, layouts_of
 from gradvet.frontends.torch.layouts.strided import WORKING_DTYPE, Strided, is_working_tensor
 from gradvet.frontends.torch.random_state import Sampler, TorchRandomState
 from gradvet.frontends.torch.reference import internal_eps
-from gradvet.frontends.torch.validation import require_readable_outputs
 from gradvet.frontends.torch.variants import TorchVariants
+
+NO_LEAVES = Space([])
 
 
 class TorchProblem:
@@ -36,7 +37,8 @@ class TorchProblem:
 
     def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
         self.binding, self.masked, self.cost = binding, masked, Cost()
-        self.function = on_copies(binding.function) if binding.isolates_passes else binding.function
+        self.isolates_passes = binding.isolates_passes
+        self.function = on_copies(binding.function) if self.isolates_passes else binding.function
         self.arguments = binding.arguments
         self._positions = binding.checked
         self.inputs = tuple([self.arguments[i] for i in self._positions])
@@ -49,19 +51,16 @@ class TorchProblem:
         before = private.hook_count()
         self.cost.forwards += 1
         result = self.function(*self.arguments)
-        self.is_hooked = private.hook_count() > before or any(map(private.has_hooks, self.inputs))
+        self.is_hooked = private.has_hooks(self.inputs, since=before)
         """Whether the inputs have hooks, or the function registered one."""
-        self.outputs = tensors_in(result)
-        self._names, self.output_notes = output_names(result, binding.output, numbered=binding.numbers_outputs)
-        """The name of each output, and sentences about what was left out."""
-        require_readable_outputs(self.outputs, self._names)
-        if binding.classifies_errors:
-            refuse_wrappers(self.outputs, self._names)
+        self.outputs, self._names, self.output_notes = read_outputs(
+            result, binding.output, numbered=binding.numbers_outputs, refuses_wrappers=binding.classifies_errors
+        )
         self._signature = signature_of(self.outputs)
         numeric = [i for i, y in enumerate(self.outputs) if y.is_floating_point() or y.is_complex()]
         differentiable = [i for i in numeric if self.outputs[i].requires_grad]
         self.codomain = self._space(differentiable)
-        self.nondifferentiable = Space([])
+        self.nondifferentiable = NO_LEAVES
         self._all_outputs = self.codomain
         if len(differentiable) < len(numeric):
             self.nondifferentiable = self._space([i for i in numeric if i not in differentiable])
@@ -74,6 +73,7 @@ class TorchProblem:
         self.forward_refusal: Exception | None = None
         """What torch raised because it has no forward mode for an operator."""
         self.known_eps: float | None = None
+        self._is_perturbed = False
         self.refusals: list[str] = []
         """Exceptions of the function next to the point."""
         self.value = (
@@ -82,11 +82,7 @@ class TorchProblem:
             else self.vector(self._all_outputs, [self.outputs[leaf.position] for leaf in self._all_outputs.leaves])
         )
 
-    @property
-    def isolates_passes(self) -> bool:
-        return self.binding.isolates_passes
-
-    @property
+    @cached_property
     def rules(self) -> TorchRules:
         return TorchRules(self)
 
@@ -94,23 +90,13 @@ class TorchProblem:
     def variants(self) -> TorchVariants:
         return TorchVariants(self)
 
-    @cached_property
-    def node_names(self) -> frozenset[str]:
-        """The names of all nodes in the graph of the differentiable outputs."""
-        return frozenset([node.name() for node in nodes_behind(self.differentiable_outputs)])
-
-    @cached_property
-    def applies_function(self) -> bool:
-        """Whether a call of the function applies an `autograd.Function`. Calls the function."""
-        return applies_function(lambda: self._call(self.function, self.arguments))
-
     def rebound(self, binding: Binding, seed: int) -> TorchProblem:
         """The problem of another binding, with the same sparse semantics and mode; calls are counted together."""
-        if (double := self.binding.double) is not None and binding.double is None:
-            binding = replace(binding, function=double.around(binding.function), double=double)
+        if (mode := self.binding.operator_mode) is not None and binding.operator_mode is None:
+            binding = replace(binding, function=mode.around(binding.function), operator_mode=mode)
         binding = replace(binding, isolates_passes=binding.isolates_passes or self.isolates_passes)
         other = TorchProblem(binding, seed, self.masked)
-        other.known_eps = None if self.known_eps == self.eps or binding.double else self.known_eps
+        other.known_eps = None if self.known_eps == self.eps or binding.operator_mode else self.known_eps
         self.cost.forwards, other.cost = self.cost.forwards + other.cost.forwards, self.cost
         return other
 
@@ -168,10 +154,6 @@ class TorchProblem:
             for leaf, value in zip(space.leaves, values, strict=True)
         ]
         return torch.cat(parts) if parts else self.zeros(0)
-
-    def gathered(self, gradients: Sequence[Any]) -> Tensor:
-        """Gradients as one vector of the domain, in its own memory."""
-        return self.vector(self.domain, gradients)
 
     # Calls of the function.
 
@@ -262,12 +244,15 @@ class TorchProblem:
     def _perturbed(self, move: Move, scale: float = 1.0) -> Sequence[Any]:
         """The perturbed arguments; the caller restores them."""
         self._restore()
+        self._is_perturbed = True
         placed = [layout.place(part, scale) for layout, part in zip(self.layouts, move.parts, strict=True)]
         return self.arguments if all(map(operator.is_, placed, self.inputs)) else self.arguments_with(placed)
 
     def _restore(self) -> None:
-        for layout in self.layouts:
-            layout.restore()
+        if self._is_perturbed:
+            for layout in self.layouts:
+                layout.restore()
+            self._is_perturbed = False
 
     def evaluate_at(self, displacement: Tensor) -> Evaluation:
         move = self.move(displacement)
@@ -291,12 +276,12 @@ class TorchProblem:
         return all(tensor.dtype in (torch.float64, torch.complex128) for tensor in self.inputs)
 
     def evaluate_together(self, displacements: Tensor) -> Tensor | None:
-        return vectorised.evaluate_together(self, displacements)
+        return derivatives.evaluate_together(self, displacements)
 
     # Reverse mode.
 
     def vjp(self, v: Tensor) -> Tensor:
-        return self.gathered(self._gradients(v))
+        return self.vector(self.domain, self._gradients(v))
 
     def gradient(self, v: Tensor) -> Gradient:
         return self._gradient(self._gradients(v))
@@ -305,10 +290,10 @@ class TorchProblem:
         return derivatives.problem_gradients(self, self.recorded_outputs(), self.codomain.unflatten(v))
 
     def _gradient(self, found: Sequence[Any]) -> Gradient:
-        return Gradient(self.gathered(found), derivatives.gradient_misfits(self, found))
+        return Gradient(self.vector(self.domain, found), derivatives.gradient_misfits(self, found))
 
     def vjp_of_output(self, output: int, v: Tensor) -> Tensor:
-        return self.gathered(self._gradients_of_output(output, v))
+        return self.vector(self.domain, self._gradients_of_output(output, v))
 
     def _gradients_of_output(self, output: int, v: Tensor) -> Sequence[Any]:
         cotangent = self.codomain.leaves[output].coordinates.unflatten(v)
@@ -320,7 +305,7 @@ class TorchProblem:
         total, misfits = self.zeros(self.domain.size), dict[Misfit, None]()
         for output in range(len(self.codomain.leaves)):
             found = self._gradients_of_output(output, v[self.codomain.slice(output)])
-            total += self.gathered(found)
+            total += self.vector(self.domain, found)
             misfits |= dict.fromkeys(derivatives.gradient_misfits(self, found))
         return Gradient(total, list(misfits))
 
@@ -328,16 +313,16 @@ class TorchProblem:
         self.cost.pulls += 1
         outputs = self.recorded_outputs()
         with derivatives.in_mode_of(self):
-            found = derivatives.batched_gradients(outputs, self.inputs, vectorised.stacked(self.codomain, V))
-        return [self.gathered([g if g is None else g[k] for g in found]) for k in range(len(V))]
+            found = derivatives.batched_gradients(outputs, self.inputs, derivatives.stacked(self.codomain, V))
+        return [self.vector(self.domain, [g if g is None else g[k] for g in found]) for k in range(len(V))]
 
     def vjp_rows(self, output: int, start: int, stop: int) -> Tensor | None:
         with derivatives.in_mode_of(self):
-            return vectorised.vjp_rows(self, output, range(start, stop))
+            return derivatives.vjp_rows(self, output, range(start, stop))
 
     def vjp_undefined(self, outputs: Sequence[int]) -> Gradient:
         found = derivatives.undefined_gradients(self, outputs)
-        vector = None if all(map(derivatives.is_zero, found)) else self.gathered(found)
+        vector = None if all(map(derivatives.is_zero, found)) else self.vector(self.domain, found)
         return Gradient(vector, derivatives.gradient_misfits(self, found))
 
     def vjp_at(self, displacement: Tensor, v: Tensor) -> Tensor:
@@ -354,8 +339,12 @@ class TorchProblem:
 
     # Forward mode.
 
-    def jvp(self, u: Tensor) -> Tensor:
-        return self._jvp(self.domain.unflatten(u))
+    def jvp(self, u: Tensor, missing: int | None = None) -> Tensor:
+        tangents: list[Tensor | None] = self.domain.unflatten(u)
+        if missing is not None:
+            tangents[missing] = None
+        found = derivatives.output_tangents(self, tangents)
+        return self.vector(self.codomain, [tangent for _, tangent in found])
 
     def jvp_at(self, displacement: Tensor, u: Tensor) -> Tensor | None:
         move = self.move(displacement)
@@ -365,22 +354,11 @@ class TorchProblem:
         finally:
             self._restore()
 
-    def tangent(self, u: Tensor) -> Tangent:
-        found = derivatives.output_tangents(self, self.domain.unflatten(u))
-        vector = self.vector(self.codomain, [tangent for _, tangent in found])
-        return Tangent(vector, derivatives.tangent_misfits(found))
-
-    def jvp_undefined(self, u: Tensor, leaf: int) -> Tensor:
-        tangents: list[Tensor | None] = self.domain.unflatten(u)
-        tangents[leaf] = None
-        return self._jvp(tangents)
-
-    def _jvp(self, tangents: Sequence[Tensor | None]) -> Tensor:
-        found = derivatives.output_tangents(self, tangents)
-        return self.vector(self.codomain, [tangent for _, tangent in found])
+    def tangent_misfits(self, u: Tensor) -> list[Misfit]:
+        return derivatives.tangent_misfits(derivatives.output_tangents(self, self.domain.unflatten(u)))
 
     def jvp_batched(self, U: Sequence[Tensor]) -> list[Tensor]:
-        return vectorised.jvp_batched(self, U)
+        return derivatives.jvp_batched(self, U)
 
 
 def _selected(space: Space, outputs: list[Any]) -> list[Any]:

@@ -1,22 +1,17 @@
-"""Random numbers: the global generators saved, restored and seeded, and vectors drawn for the probes of a check.
-
-`FixedState` gives every call of a function the same start.
-"""
+"""Random numbers: the global generators saved, restored and seeded, and vectors drawn for the probes of a check."""
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gradvet.core.miss_probability import SPREAD
 from gradvet.core.problem import Distribution
-from gradvet.frontends.torch import private
 from gradvet.frontends.torch import private_state as generators
 from gradvet.frontends.torch.layouts.strided import WORKING_DTYPE
 
@@ -65,47 +60,6 @@ class RandomState(TorchRandomState):
         return self._python == generators.python_state() and (
             self._numpy is None or bool(self._numpy == generators.numpy_state())
         )
-
-
-class FixedState:
-    """Gives every call of a function the same random state and the same buffers of its module."""
-
-    def __init__(self, owner: Any) -> None:
-        self._start = RandomState()
-        self._draws_from_torch_alone: bool | None = None
-        modules = owner.modules() if isinstance(owner, nn.Module) else ()
-        self._buffers = [
-            (module, name, buffer, buffer.detach().clone(), private.version(buffer))
-            for module in modules
-            for name, buffer in private.buffers_of(module).items()
-            if buffer is not None and not buffer.is_inference()
-        ]
-
-    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, called from this state."""
-
-        def from_fixed_state(*values: Any) -> Any:
-            self.restore()
-            result = function(*values)
-            # Seen in the first call: torch's generators alone are restored a hundred times faster.
-            if self._draws_from_torch_alone is None:
-                self._draws_from_torch_alone = self._start.is_host_current()
-            return result
-
-        return from_fixed_state
-
-    def restore(self) -> None:
-        """Restore the random state, and replace buffers that were changed."""
-        self._start.restore_torch() if self._draws_from_torch_alone else self._start.restore()
-        self._renew_buffers()
-
-    def _renew_buffers(self) -> None:
-        """Replace buffers that a call may have changed by copies of their first values."""
-        for module, name, buffer, copy, version in self._buffers:
-            changed = getattr(module, name) is not buffer or private.version(buffer) != version
-            # In training `batch_norm` writes uncounted.
-            if module.training or changed:
-                setattr(module, name, copy.clone())
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def second_order_problem(problem: TorchProblem, composition: str, seed: int) -> 
         raise NotImplementedError("torch does not nest forward mode through an autograd.Function")
     if composition.endswith("-over-reverse"):
         derived = problem.rebound(_gradient_binding(problem), seed)
-        if ONCE_DIFFERENTIABLE in derived.node_names:
+        if ONCE_DIFFERENTIABLE in derived.rules.node_names:
             raise NotImplementedError("the backward pass is marked as once_differentiable")
         return derived
     load_forward_mode()

@@ -14,7 +14,6 @@ from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import map_tensors
 from gradvet.frontends.torch.binding import Request, bind, callable_of
 from gradvet.frontends.torch.problem import TorchProblem
-from gradvet.frontends.torch.random_state import TorchRandomState, preserved_rng
 
 OWN_NAMESPACES = ("aten", "prims", "prim", "quantized", "inductor")
 """Namespaces of torch's own operators."""
@@ -61,20 +60,6 @@ def compiled_problem(problem: TorchProblem, request: Request) -> TorchProblem:
     compiled = torch.compile(function, dynamic=False)
     binding = replace(bind(replace(request, func=compiled)), isolates_passes=problem.isolates_passes)
     return TorchProblem(binding, 0, problem.masked)
-
-
-def draws_random_numbers(request: Request) -> bool:
-    """Whether a call, on copies of its arguments, draws from torch's generators. Calls the function.
-
-    Compiled code draws other numbers.
-    """
-    arguments, keywords = map_tensors(
-        lambda tensor: tensor.detach().clone(), (request.positional, request.kwargs or {})
-    )
-    with preserved_rng(), torch.no_grad():
-        before = TorchRandomState()
-        callable_of(request.func)(*arguments, **keywords)
-        return not before.is_torch_current()
 
 
 def _wrapped(function: Any) -> Any:

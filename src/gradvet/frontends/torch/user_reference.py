@@ -1,8 +1,13 @@
-"""The reference that a user gives for a kernel: its problem at the same point, formats, and other dtypes."""
+"""The reference that a user gives for a kernel: its problem at the same point, formats, other dtypes, and TF32.
+
+TF32 is the format of ten bits in which tensor cores multiply float32 numbers.
+"""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +18,7 @@ from gradvet.core import thresholds
 from gradvet.core.float_format import Format
 from gradvet.core.spaces import Space
 from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import ArgumentTree, fill, map_tensors
 from gradvet.frontends.torch.binding import Request, bind, is_differentiable
 from gradvet.frontends.torch.inputs import differentiable_dtype
@@ -125,3 +131,33 @@ def cast(request: Request, dtype: Any) -> tuple[str, Request]:
     inputs, keywords = map_tensors(converted, (request.positional, dict(request.kwargs or {})))
     given = replace(request, func=module(request.func), inputs=inputs, kwargs=keywords or None)
     return str(kind).removeprefix("torch."), replace(given, reference=module(request.reference))
+
+
+PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "convolution", "dot_product", "linear")
+"""Ends of the names of operators that multiply matrices; those of their derivatives end in `_backward`."""
+
+LOST_BITS = 0x1FFF
+"""The last 13 bits of a float32 number, which tensor cores do not read."""
+
+
+def tf32_products() -> AbstractContextManager[object] | None:
+    """A context in which the factors of products are cut off to TF32; None if operators cannot be intercepted."""
+
+    def run(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        name = (
+            operator.name().partition("::")[2].partition(".")[0].removesuffix("_backward").removesuffix("_overrideable")
+        )
+        if name.endswith(PRODUCTS) or "dot_product" in name:
+            # The first argument of addmm and its like is added.
+            terms = 1 if name.startswith(("add", "badd")) else 0
+            args = [*args[:terms], *map(cut_off, args[terms:])]
+        return operator(*args, **kwargs)
+
+    return private.operator_mode(run)
+
+
+def cut_off(value: Any) -> Any:
+    """A float32 tensor without the bits that TF32 does not have; anything else as it is."""
+    if not isinstance(value, Tensor) or value.dtype is not torch.float32 or value.layout is not torch.strided:
+        return value
+    return (value.view(torch.int32) & ~LOST_BITS).view(torch.float32)

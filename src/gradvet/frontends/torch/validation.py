@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from gradvet.core.frontend import Request
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import private
-from gradvet.frontends.torch.arguments import ArgumentTree
+from gradvet.frontends.torch.arguments import ArgumentTree, is_freed, refuse_wrappers, storage_bytes
 from gradvet.frontends.torch.layouts.strided import separate
 
 MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -59,36 +59,6 @@ def has_values(tensor: Tensor) -> bool:
     return tensor.layout is not torch.strided or not is_freed(tensor)
 
 
-def is_freed(tensor: Tensor) -> bool:
-    """Whether the memory of a strided tensor was freed or made smaller: reading its elements crashes the process."""
-    if not tensor.numel() or tensor.is_nested or hasattr(type(tensor), "__tensor_flatten__"):
-        return False
-    available = _bytes(tensor)
-    if tensor.nbytes == available:
-        return False
-    reach = sum(step * (length - 1) for step, length in zip(tensor.stride(), tensor.size(), strict=True))
-    needed = (tensor.storage_offset() + reach + 1) * tensor.itemsize
-    return needed > available
-
-
-def _bytes(tensor: Tensor) -> int:
-    """The size of a tensor's memory; 0 for one of a transform such as vmap, which has none of its own."""
-    try:
-        return tensor.untyped_storage().nbytes()
-    except NotImplementedError:
-        return 0
-
-
-def require_readable_outputs(outputs: Sequence[Any], names: Sequence[str]) -> None:
-    """Raise if an output has no values: reading those of freed memory crashes the process."""
-    for output, name in zip(outputs, names, strict=True):
-        if isinstance(output, Tensor) and (output.is_meta or private.is_fake(output)):
-            kind = "a meta tensor" if output.is_meta else "a fake tensor"
-            raise InvalidProblemError(f"{name} is {kind}, which has a shape but no values: return a tensor with values")
-        if isinstance(output, Tensor) and output.layout is torch.strided and is_freed(output):
-            raise InvalidProblemError(f"the memory of {name} was freed: return a tensor with values")
-
-
 def nested_tensors(value: Any) -> list[Tensor]:
     """The distinct tensors in a nested value."""
     require_acyclic(value, "an argument")
@@ -120,10 +90,10 @@ def require_values(tensor: Tensor, name: str) -> None:
         _require_valid_indices(tensor, name)
     elif is_freed(tensor):
         raise InvalidProblemError(
-            f"the memory of {name} was freed, or belongs to a transform such as vmap: its storage has {_bytes(tensor)} "
-            "bytes. Pass a tensor with values"
+            f"the memory of {name} was freed, or belongs to a transform such as vmap: its storage has "
+            f"{storage_bytes(tensor)} bytes. Pass a tensor with values"
         )
-    elif tensor.nbytes > _bytes(tensor) and tensor.nbytes > MACHINE_BYTES:
+    elif tensor.nbytes > storage_bytes(tensor) and tensor.nbytes > MACHINE_BYTES:
         raise InvalidProblemError(
             f"{name} is expanded to {tensor.numel()} elements, which do not fit into the memory of this machine: pass "
             "a smaller tensor, and expand it in the function"
@@ -161,18 +131,23 @@ def _require_valid_indices(tensor: Tensor, name: str) -> None:
         ) from None
 
 
-def require_usable(model: nn.Module, request: Request) -> None:
-    """Raise if an argument of a model, or a tensor of the model, has no values."""
+def templates_of(request: Request) -> tuple[ArgumentTree, list[Any], dict[str, Any]]:
+    """The tensors of the request, and its arguments and keywords with slots in their place.
+
+    Raises if the values of such a tensor, or of one of the module that is to be called, cannot be read.
+    """
     tree = ArgumentTree()
     for number, value in enumerate(request.positional):
         require_acyclic(value, f"input {number}")
-        tree.template(value, f"input {number}")
     require_acyclic(request.kwargs, "kwargs")
-    for name, value in (request.kwargs or {}).items():
-        tree.template(value, name)
-    own = ((tensor, name) for name, tensor in (*model.named_parameters(), *model.named_buffers()))
-    for tensor, name in (*zip(tree.tensors, tree.names, strict=True), *own):
+    templates = [tree.template(value, f"input {number}") for number, value in enumerate(request.positional)]
+    keywords = {name: tree.template(value, name) for name, value in (request.kwargs or {}).items()}
+    refuse_wrappers(tree.tensors, tree.names)
+    func = request.func
+    own = (*func.named_parameters(), *func.named_buffers()) if isinstance(func, nn.Module) else ()
+    for name, tensor in (*zip(tree.names, tree.tensors, strict=True), *own):
         require_values(tensor, name)
+    return tree, templates, keywords
 
 
 def require_precision(tensor: Tensor, name: str) -> None:

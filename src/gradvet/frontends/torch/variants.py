@@ -9,21 +9,94 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 
 from gradvet.core.problem import FreshGradient, FreshPass
 from gradvet.core.spaces import Space
-from gradvet.errors import DerivativeError, OtherValuesError
+from gradvet.errors import DerivativeError, OtherValuesError, UnsupportedError
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import tensors_in
-from gradvet.frontends.torch.autograd_graph import REENTRANT_NODE, nodes_behind
-from gradvet.frontends.torch.derivatives import accumulate, classified_errors, classified_gradients, slow_vmap_accepted
+from gradvet.frontends.torch.derivatives import (
+    accumulate,
+    call_recomputing,
+    classified_errors,
+    classified_gradients,
+    slow_vmap_accepted,
+)
 from gradvet.frontends.torch.layouts.strided import same_numbers
-from gradvet.frontends.torch.memory_layouts import AT_ONCE, LAYOUTS, OFFSET, differ_in_layout, misaligned
 from gradvet.frontends.torch.random_state import TorchRandomState, preserved_rng
+
+REENTRANT_NODE = "CheckpointFunctionBackward"
+"""The node of a reentrant checkpoint."""
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
+
+ALIGNMENT = 64
+"""Numbers of any dtype after which vectorised kernels find their alignment again."""
+
+
+def _itself(t: Tensor) -> Tensor:
+    return t
+
+
+def _transposed(t: Tensor) -> Tensor:
+    return t.mT.contiguous().mT if t.dim() > 1 else t
+
+
+def _sliced(t: Tensor) -> Tensor:
+    return torch.stack([t, t + 1], -1).select(-1, 0)
+
+
+def _transposed_and_sliced(t: Tensor) -> Tensor:
+    return _sliced(t.mT).mT if t.dim() > 1 else _sliced(t)
+
+
+def _misaligned(t: Tensor) -> Tensor:
+    """The same numbers one element later in memory."""
+    return _shifted(t, 1)
+
+
+def _offset(t: Tensor) -> Tensor:
+    # Not _misaligned on a device: a _misaligned read in a kernel there ends the process.
+    return _shifted(t, 1 if t.device.type == "cpu" else ALIGNMENT)
+
+
+def _shifted(t: Tensor, ahead: int) -> Tensor:
+    return t.new_ones(ahead + t.numel())[ahead:].view(t.shape).copy_(t)
+
+
+def _channels_last(t: Tensor) -> Tensor:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return t.contiguous(memory_format=formats[t.dim()]) if t.dim() in formats else t
+
+
+def _conjugated(t: Tensor) -> Tensor:
+    return t.conj().resolve_conj().conj() if t.is_complex() else t
+
+
+OFFSET = "offset"
+"""The layout with the usual strides and another storage offset."""
+
+LAYOUTS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "transposed": _transposed,
+    "sliced": _sliced,
+    OFFSET: _offset,
+    "channels last": _channels_last,
+    "conjugated": _conjugated,
+}
+
+AT_ONCE: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "transposed and sliced": _transposed_and_sliced,
+    "channels last": _channels_last,
+    "conjugated": _conjugated,
+}
+"""Few layouts, for kernels that are compiled for each and must not be called with other alignments."""
+
+
+def _differ_in_layout(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors differ in strides, storage offset or conjugate bit."""
+    apart = one.stride() != other.stride() or one.storage_offset() != other.storage_offset()
+    return apart or one.is_conj() != other.is_conj()
 
 
 class TorchVariants:
@@ -38,14 +111,14 @@ class TorchVariants:
         rules = self.problem.rules
         if rules.may_crash:
             return AT_ONCE
-        return LAYOUTS if rules.are_builtin else {**LAYOUTS, OFFSET: misaligned}
+        return LAYOUTS if rules.are_builtin else {**LAYOUTS, OFFSET: _misaligned}
 
     def cotangent_layouts(self, v: Tensor) -> Mapping[str, Callable[[], Tensor]]:
         plain = self.problem.codomain.unflatten(v)
         found: dict[str, Callable[[], Tensor]] = {}
         for name, change in self._layouts.items():
             laid_out = [change(t) if t.layout is torch.strided else t for t in plain]
-            if any(differ_in_layout(one, other) for one, other in zip(laid_out, plain, strict=True)):
+            if any(_differ_in_layout(one, other) for one, other in zip(laid_out, plain, strict=True)):
                 found[name] = partial(self._for_cotangents, name, laid_out)
         return found
 
@@ -59,9 +132,6 @@ class TorchVariants:
             return None
         with _named("for a grad_output that is expanded in memory"):
             return self._vjp([t.reshape(-1)[0].expand(t.shape) if t.numel() else t for t in plain])
-
-    def fresh_gradient(self, v: Tensor) -> FreshGradient:
-        return self._watched(v)
 
     def fresh_pass(self, v: Tensor, displacement: Tensor | None = None) -> FreshPass:
         problem = self.problem
@@ -81,19 +151,11 @@ class TorchVariants:
             )
         return FreshPass(values, problem.vector(problem.domain, found))
 
-    def after_other_forward(self, v: Tensor) -> FreshGradient:
-        with _named("after a forward pass at other inputs"):
-            return self._watched(v, interleaved=True)
-
-    def shifted_after_other_forward(self, v: Tensor) -> FreshGradient | None:
-        change = self._layouts.get(OFFSET)
-        arguments = None if change is None else self._laid_out(change)
-        return None if arguments is None else self._watched(v, arguments, interleaved=True)
-
-    def _watched(self, v: Tensor, given: Sequence[Any] = (), *, interleaved: bool = False) -> FreshGradient:
-        """A forward and a backward pass, and which arguments and cotangents they changed; these are restored."""
+    def fresh_gradient(self, v: Tensor, *, interleaved: bool = False, shifted: bool = False) -> FreshGradient:
         problem = self.problem
-        given = given or problem.arguments
+        given = self._laid_out(self._layouts.get(OFFSET, _itself)) if shifted else problem.arguments
+        if given is None:
+            raise UnsupportedError("no copy of the inputs begins elsewhere in memory")
         cotangents = problem.codomain.unflatten(v)
         names = [f"the grad_output of {leaf.name}" for leaf in problem.codomain.leaves]
         arguments = [(n, a) for n, a in zip(problem.binding.names, given, strict=True) if _is_strided(a)]
@@ -103,12 +165,14 @@ class TorchVariants:
         reads_arguments = interleaved and self._values_differ_elsewhere()
         sources = [given[leaf.position] for leaf in problem.domain.leaves]
         problem.cost.pulls += 1
-        gradients = classified_gradients(problem, outputs, sources, cotangents)
+        with _named("after a forward pass at other inputs" if interleaved else ""):
+            gradients = classified_gradients(problem, outputs, sources, cotangents)
+        # What the passes wrote to is restored.
         changed = [(name, tensor, copy) for name, tensor, copy in before if not same_numbers(tensor.detach(), copy)]
         reused = {
             leaf.name for leaf, x, g in zip(problem.domain.leaves, sources, gradients, strict=True) if _share(x, g)
         }
-        vector = problem.gathered(gradients)
+        vector = problem.vector(problem.domain, gradients)
         for _, tensor, copy in changed:
             tensor.data.copy_(copy)
         names = [name for name, _, _ in changed]
@@ -140,20 +204,25 @@ class TorchVariants:
 
     def alone(self, leaf: int, v: Tensor) -> Tensor | None:
         problem = self.problem
+        if REENTRANT_NODE in problem.rules.node_names:
+            raise NotImplementedError("a reentrant checkpoint has no gradients unless an input of it requires grad")
         arguments = list(problem.arguments)
         for number, other in enumerate(problem.domain.leaves):
             if number != leaf:
                 arguments[other.position] = arguments[other.position].detach()
         source = arguments[problem.domain.leaves[leaf].position]
         outputs = problem.call_differentiable(arguments)
-        if REENTRANT_NODE in problem.node_names - {node.name() for node in nodes_behind(outputs)}:
-            raise RuntimeError("a reentrant checkpoint has no gradient unless one of its own inputs requires grad")
         pairs = [(y, t) for y, t in zip(outputs, problem.codomain.unflatten(v), strict=True) if y.requires_grad]
         if not pairs:
             return None
         problem.cost.pulls += 1
         recorded, cotangents = zip(*pairs, strict=True)
-        gradient = classified_gradients(problem, recorded, [source], cotangents)[0]
+        try:
+            gradient = classified_gradients(problem, recorded, [source], cotangents)[0]
+        except DerivativeError as error:
+            if problem.binding.substitution is None:
+                raise
+            raise RuntimeError(str(error)) from error  # in a model, no rule is asked for parameters that are frozen
         coordinates = problem.domain.leaves[leaf].coordinates
         found: Tensor = problem.zeros(coordinates.size) if gradient is None else coordinates.flatten(gradient)
         return found
@@ -199,7 +268,7 @@ class TorchVariants:
             # A module keeps its parameters contiguous.
             if not isinstance(own, torch.nn.Parameter):
                 arguments[leaf.position] = copy = change(own.detach()).requires_grad_()
-                differs = differs or differ_in_layout(copy, own)
+                differs = differs or _differ_in_layout(copy, own)
         return arguments if differs else None
 
     def mapped(self, V: Sequence[Tensor]) -> list[Tensor]:
@@ -287,16 +356,18 @@ class TorchVariants:
     def _gradient(self, outputs: Sequence[Any], cotangents: Sequence[Tensor], sources: Sequence[Any] = ()) -> Tensor:
         problem = self.problem
         problem.cost.pulls += 1
-        return problem.gathered(classified_gradients(problem, outputs, sources or problem.inputs, cotangents))
+        return problem.vector(
+            problem.domain, classified_gradients(problem, outputs, sources or problem.inputs, cotangents)
+        )
 
 
 @contextmanager
 def _named(condition: str) -> Iterator[None]:
-    """Add the condition to the message of a `DerivativeError`."""
+    """Add the condition, if there is one, to the message of a `DerivativeError`."""
     try:
         yield
     except DerivativeError as error:
-        raise DerivativeError(f"{error} ({condition})") from error.__cause__
+        raise DerivativeError(f"{error} ({condition})" if condition else str(error)) from error.__cause__
 
 
 def _is_strided(value: Any) -> bool:
@@ -318,31 +389,3 @@ def _share(one: Any, other: Any) -> bool:
 
 def _differ(one: Any, other: Any) -> bool:
     return _is_strided(one) and _is_strided(other) and not torch.equal(one, other)
-
-
-def call_recomputing(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """The result of a call whose graph keeps no tensors: the first one that backward asks for calls it again.
-
-    The function is expected to start from the same random state each time.
-    """
-    kept: list[tuple[torch.Size, torch.dtype]] = []
-    again: list[Tensor] = []
-
-    def forget(tensor: Tensor) -> int:
-        kept.append((tensor.shape, tensor.dtype))
-        return len(kept) - 1
-
-    def record(tensor: Tensor) -> Tensor:
-        again.append(tensor.detach())
-        return again[-1]
-
-    def recomputed(number: int) -> Tensor:
-        if not again:
-            with torch.enable_grad(), saved_tensors_hooks(record, lambda tensor: tensor):
-                function(*arguments)
-        if number >= len(again) or (again[number].shape, again[number].dtype) != kept[number]:
-            raise RuntimeError("torch.utils.checkpoint refuses the function: a second call saves other tensors")
-        return again[number]
-
-    with saved_tensors_hooks(forget, recomputed):
-        return function(*arguments)

@@ -68,4 +68,4 @@ def test_gradients_are_gathered_into_one_vector(gradients: list[Tensor | None]) 
     problem = copies_of(KINDS["ordinary"]())
     shapes = [leaf.coordinates.size for leaf in problem.domain.leaves]
     rows = [torch.zeros(size) if g is None else g for g, size in zip(gradients, shapes, strict=True)]
-    assert torch.equal(problem.gathered(gradients), torch.cat([row.reshape(-1).double() for row in rows]))
+    assert torch.equal(problem.vector(problem.domain, gradients), torch.cat([row.reshape(-1).double() for row in rows]))

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, BlameReport, Culprit, Piece, Stop
 from gradvet.core.provenance import environment, title_of
 from gradvet.core.results import Report, Verdict
-from gradvet.frontends.torch.blame.module_state import Unregistered, unregistered_leaves
+from gradvet.frontends.torch.autograd_graph import nodes_behind
 from gradvet.frontends.torch.blame.module_tree import CODE, ModuleTree, shown_tree
 from gradvet.frontends.torch.blame.pieces import HAZARD, SURROGATE, Examine, Examiner, culprit_of, is_hazard
+from gradvet.frontends.torch.blame.private import leaf_of
 from gradvet.frontends.torch.blame.recording import Call, Recorder
 from gradvet.frontends.torch.blame.replaying import run, tensors_of
 from gradvet.frontends.torch.blame.saved_tensors import overwritten_saved_tensors, writes_to_grad
-from gradvet.frontends.torch.blame.source_lines import grad_write
+from gradvet.frontends.torch.blame.source_lines import assignment, grad_write
+from gradvet.frontends.torch.module_state import attributes_of
 from gradvet.frontends.torch.preservation import preserved_state
 
 
@@ -150,16 +152,24 @@ def _accumulation(recorder: Recorder) -> Culprit:
 def _look_for_loose_parameters(model: nn.Module, root: Call, answer: _Answer) -> None:
     try:
         with preserved_state(root.target, root.tensors):
-            found = unregistered_leaves(model, tensors_of(run(root)))
+            answer.warnings += _loose_parameters(model, tensors_of(run(root)))
     except Exception:
         return
-    answer.warnings += [_warning(leaf) for leaf in found]
 
 
-def _warning(leaf: Unregistered) -> Culprit:
-    shape = "x".join(map(str, leaf.shape)) or "scalar"
-    cause = f"a tensor ({shape}) that requires grad takes part in the forward pass and is no registered parameter"
-    return Culprit(leaf.path, f"attribute {leaf.attribute}", leaf.place, cause)
+def _loose_parameters(model: nn.Module, outputs: list[Tensor]) -> Iterator[Culprit]:
+    """Warnings of leaves behind the outputs that attributes of modules hold and that are no registered parameters."""
+    leaves = [leaf_of(node) for node in nodes_behind([y for y in outputs if y.requires_grad])]
+    own = {id(parameter) for parameter in model.parameters()}
+    loose = {id(leaf): leaf for leaf in leaves if leaf is not None and id(leaf) not in own}
+    for path, module in model.named_modules() if loose else ():
+        for attribute, value in attributes_of(module):
+            for tensor in tensors_of(value) if not isinstance(value, nn.Module) else ():
+                if loose.pop(id(tensor), None) is not None:
+                    shape = "x".join(map(str, tensor.shape)) or "scalar"
+                    cause = f"a tensor ({shape}) that requires grad takes part in the forward pass and is no registered"
+                    place = assignment(type(module), attribute)
+                    yield Culprit(path, f"attribute {attribute}", place, f"{cause} parameter")
 
 
 def _check_modules(recorder: Recorder, examiner: Examiner, answer: _Answer, known: Report | None) -> None:

@@ -90,10 +90,12 @@ class StopMode(TorchFunctionMode):
     """The lines that call functions of stairs whose derivatives were taken as given."""
     _values: dict[Place, Any] = field(default_factory=dict)
     _counts: Counter[Key] = field(default_factory=Counter)
-    _regions: list[tuple[CodeLine | None, str]] = field(default_factory=list)
-    """The lines that switched grad mode off and on, with the code that did, the innermost last."""
+    _regions: list[tuple[CodeLine | None, str, nn.Module | None]] = field(default_factory=list)
+    """The lines that switched grad mode off and on, with code and module of each, the innermost last."""
     _samples: list[tuple[Tensor, Key]] = field(default_factory=list)
     """What distributions sampled in the first call, with the line."""
+    _aliases: dict[int, Tensor] = field(default_factory=dict)
+    """Results of `.data` under no_grad in this call."""
     _is_first: bool = True
     _depth: int = 0
 
@@ -102,8 +104,8 @@ class StopMode(TorchFunctionMode):
 
     def around(self, call: Callable[[], Any]) -> Any:
         """The result of a call in this mode."""
-        self._counts.clear()
-        self._regions.clear()
+        for kept in (self._counts, self._regions, self._aliases):
+            kept.clear()
         try:
             with private.applied_functions(self._applied), self:
                 return call()
@@ -186,19 +188,31 @@ class StopMode(TorchFunctionMode):
             return func(*args, **kwargs)
         # Counted whether or not its arguments require grad: they do not under no_grad, nor as constants for once.
         place = self._numbered(name) if self._holds and self._may_stop(name) else None
-        if not any(tensor.requires_grad for tensor in _tensors((args, kwargs))):
+        if not any(map(self._is_attached, _tensors((args, kwargs)))):
             return self._kept(place, func(*args, **kwargs))
         if self.released and (line := self._line(name)) is not None and (str(line), self._kind(name)) in self.released:
             return self._released(func, name, args, kwargs)
         was_attached = bool(args) and isinstance(args[0], Tensor) and args[0].requires_grad
         result = func(*args, **kwargs)
-        return result if self._goes_on(name, args, result, was_attached) else self._stopped(name, result, place)
+        if _is_in_place(name) and not was_attached and self._region:
+            # What is written into a tensor outside the graph, such as the weights of a teacher, is held in it.
+            kept = self._stopped(name, args[0], place, can_hold=True)
+            return result if kept is args[0] else args[0].copy_(kept)
+        if self._goes_on(name, args, result, was_attached):
+            return result
+        if name == "data" and self._region:
+            self._aliases[id(result)] = result
+        return self._stopped(name, result, place)
+
+    def _is_attached(self, tensor: Tensor) -> bool:
+        """Whether a tensor is in the graph or, under no_grad, shares the memory of one that is."""
+        return tensor.requires_grad or (id(tensor) in self._aliases and self._region is not None)
 
     def _switch(self, is_enabled: bool) -> None:
         """Note the line that switches grad mode, until the context is left."""
         entered = entered_context()
         if entered:
-            self._regions.append((None, "") if is_enabled else (calling_line(), running_code()))
+            self._regions.append((None, "", None) if is_enabled else (calling_line(), running_code(), running_module()))
         elif entered is False and self._regions:
             self._regions.pop()
 
@@ -239,22 +253,27 @@ class StopMode(TorchFunctionMode):
         numeric = [tensor for tensor in _tensors(result) if tensor.is_floating_point() or tensor.is_complex()]
         return not numeric or any(tensor.requires_grad for tensor in numeric)
 
-    def _stopped(self, name: str, result: Any, place: Place | None = None, code: str = "") -> Any:
+    def _stopped(
+        self, name: str, result: Any, place: Place | None = None, code: str = "", *, can_hold: bool = False
+    ) -> Any:
         line, kind = self._line(name), self._kind(name)
         if line is None:
             return result
         place = place or self._numbered(name)
         key = place[:2]
-        if self._is_first and key not in self.found:
-            can_hold = name != "data" and not _is_in_place(name)
-            self.found[key] = Candidate(line, kind, _sentence(kind, name), running_module(), can_hold=can_hold)
+        # Not of `.data`, nor of what writes to tensors of the graph. The rest of such a region under no_grad is held:
+        # needed by `test_model_that_changes_its_own_state_passes`.
+        can_hold = can_hold or (name != "data" and not _is_in_place(name))
+        if self._is_first and (key not in self.found or (can_hold and not self.found[key].can_hold)):
+            owner = self._regions[-1][2] if kind == "no_grad" else running_module()
+            self.found[key] = Candidate(line, kind, _sentence(kind, name), owner, can_hold=can_hold)
         is_held = self.held is None or key in self.held
         if self.holds_torch and self._is_deliberate(kind, code):
             is_held = True
             self.deliberate[key] = f"{line} {line.code}".strip()
         elif self.holds_torch and kind == "no_grad" and self._regions[-1][1].startswith(DISTRIBUTIONS):
             is_held = self._is_first or key in self.deliberate
-        if not is_held or key not in self.found or not self.found[key].can_hold:
+        if not is_held or not can_hold or key not in self.found:
             return result
         if self._is_first:
             self._values[place] = map_tensors(lambda tensor: tensor.detach().clone(), result)

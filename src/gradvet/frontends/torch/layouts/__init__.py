@@ -91,7 +91,7 @@ def coordinates_of(output: Any, masked: bool, home: torch.device) -> Coordinates
 
     For a sparse output that is a tensor of its layout, with its pattern if `masked`, with every element otherwise.
     """
-    if is_sparse(output):
+    if output.layout is not torch.strided and is_sparse(output):
         return SparseCoordinates(Pattern(output if masked else materialised(output)), home)
     device = output.device if isinstance(output, Tensor) else home
     return Dense(output.size(), output.dtype, device, home)

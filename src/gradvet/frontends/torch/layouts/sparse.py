@@ -194,7 +194,7 @@ class Sparse:
     specified is perturbed instead. Derivatives are those of the caller's tensor.
     """
 
-    __slots__ = ("_is_perturbed", "_numbers", "_rounding", "base", "coordinates", "independent", "perturbed", "tensor")
+    __slots__ = ("_numbers", "_rounding", "base", "coordinates", "independent", "perturbed", "tensor")
 
     def __init__(self, tensor: Tensor, masked: bool, home: torch.device, copies: Copies) -> None:
         self.tensor = self.perturbed = tensor
@@ -207,7 +207,6 @@ class Sparse:
         self.coordinates = (MaskedSparseCoordinates if pattern.unspecified else SparseCoordinates)(pattern, home)
         self._numbers = storage_of(self.perturbed).numbers
         self.base = self._numbers.clone()
-        self._is_perturbed = False
         self._rounding = coarseness(self.base, 1.0)
         self.independent = separate(self._numbers.size(), self._numbers.stride())
 
@@ -220,7 +219,6 @@ class Sparse:
         return rounded, torch.cat([realised, displacement[len(realised) :]])
 
     def place(self, displacement: Tensor, scale: float) -> Any:
-        self._is_perturbed = True
         self._numbers.add_(displacement, alpha=scale)
         return self.perturbed
 
@@ -228,9 +226,7 @@ class Sparse:
         return None
 
     def restore(self) -> None:
-        if self._is_perturbed:
-            self._numbers.copy_(self.base)
-            self._is_perturbed = False
+        self._numbers.copy_(self.base)
 
     def coarseness(self, step: float) -> float:
         return self._rounding / step

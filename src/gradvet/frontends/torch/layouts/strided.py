@@ -89,12 +89,11 @@ def _tensor(value: Any) -> Tensor:
 class Strided:
     """Perturbs the caller's tensor through `.data`, which counts no version."""
 
-    __slots__ = ("_is_perturbed", "_rounding", "base", "coordinates", "independent", "tensor")
+    __slots__ = ("_rounding", "base", "coordinates", "independent", "tensor")
 
     def __init__(self, tensor: Any, home: torch.device) -> None:
         self.tensor = tensor
         self.base = tensor.data.clone()
-        self._is_perturbed = False
         self._rounding: float | None = None
         size = tensor.size()
         if isinstance(tensor, Tensor):
@@ -114,7 +113,6 @@ class Strided:
         return rounded, self.coordinates.flatten(rounded)
 
     def place(self, displacement: Tensor, scale: float) -> Any:
-        self._is_perturbed = True
         # Added, not assigned: if a tensor is passed twice, both displacements count.
         self.tensor.data.add_(displacement, alpha=scale)
         return self.tensor
@@ -124,9 +122,7 @@ class Strided:
         return stacked
 
     def restore(self) -> None:
-        if self._is_perturbed:
-            self.tensor.data.copy_(self.base)
-            self._is_perturbed = False
+        self.tensor.data.copy_(self.base)
 
     def undo_writes(self) -> bool:
         """Restore the tensor, which is not perturbed; whether something had written to it."""

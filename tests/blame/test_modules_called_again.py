@@ -1,0 +1,151 @@
+"""Models whose backward passes call modules again, and models that change their own state, pass.
+
+Tests `frontends/torch/module_state.py` and `frontends/torch/blame/replaying.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import gradvet
+from gradvet import Verdict
+
+
+class Adjoint(torch.autograd.Function):
+    """Steps of Euler's method with a module; the backward pass calls it again, with the parameters it was given."""
+
+    STEPS, scale = 3, 1.0
+
+    @classmethod
+    def step(cls, field: nn.Module, y: Tensor) -> Tensor:
+        return y + field(y) / cls.STEPS
+
+    @staticmethod
+    def forward(ctx: Any, field: nn.Module, y: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.field, ctx.parameters, visited = field, parameters, [y]
+        for _ in range(Adjoint.STEPS):
+            visited.append(Adjoint.step(field, visited[-1]))
+        ctx.save_for_backward(*visited[:-1])
+        return visited[-1]
+
+    @classmethod
+    def pulled(cls, ctx: Any, g: Tensor) -> tuple[Any, ...]:
+        total = [torch.zeros_like(p) for p in ctx.parameters]
+        for kept in reversed(ctx.saved_tensors):
+            with torch.enable_grad():
+                y = kept.detach().requires_grad_()
+                after = cls.step(ctx.field, y)
+            g, *found = torch.autograd.grad(after, (y, *ctx.parameters), g)
+            total = [a + cls.scale * b for a, b in zip(total, found, strict=True)]
+        return (None, g, *total)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+        return Adjoint.pulled(ctx, g)
+
+
+class HalvedAdjoint(Adjoint):
+    scale = 0.5
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+        return HalvedAdjoint.pulled(ctx, g)
+
+
+class Equation(nn.Module):
+    def __init__(self, adjoint: Any = Adjoint) -> None:
+        super().__init__()
+        self.adjoint, self.field, self.out = adjoint, nn.Sequential(nn.Linear(3, 3), nn.Tanh()), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(self.adjoint.apply(self.field, x, *self.field.parameters()))
+        return out
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Dropout(0.2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = checkpoint(self.b, self.a(x), use_reentrant=True)
+        return out
+
+
+@pytest.mark.parametrize("make", [Equation, Checkpointed])
+def test_model_whose_backward_pass_calls_a_module_passes_in_single_precision(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(4, 3)
+    report = gradvet.check(model, x, seed=1)
+    assert report.verdict is Verdict.PASS, f"{report}"
+    assert {row.precision for row in report.ledger} == {"float64", "given"}
+    assert gradvet.blame(model, x, seed=1).verdict is Verdict.PASS
+
+
+def test_wrong_adjoint_method_is_blamed() -> None:
+    torch.manual_seed(0)
+    culprit = gradvet.blame(Equation(HalvedAdjoint), torch.randn(4, 3), seed=1).culprit
+    assert culprit is not None
+    assert culprit.what == "autograd.Function HalvedAdjoint"
+
+
+def test_watch_without_a_model_replays_an_adjoint_method_after_the_optimiser_has_stepped() -> None:
+    torch.manual_seed(0)
+    model = Equation()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    with gradvet.watch(seed=1) as step:
+        model(torch.randn(4, 3)).sum().backward()
+        optimiser.step()
+    after = copy.deepcopy(model.state_dict())
+    assert step.report().verdict is Verdict.PASS
+    assert all(torch.equal(value, after[name]) for name, value in model.state_dict().items())
+
+
+class Teacher(nn.Module):
+    """A student, and a teacher whose weights follow those of the student in each forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student = nn.Linear(3, 2)
+        self.teacher = nn.Linear(3, 2).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for own, other in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
+                own.mul_(0.9).add_(other, alpha=0.1)
+            target = self.teacher(x)
+        return F.mse_loss(self.student(x), target)
+
+
+class Cache(nn.Module):
+    """Writes keys into a tensor that is no buffer, at a place that it counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key, self.kept, self.count = nn.Linear(3, 3), torch.randn(6, 3), 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        keys = self.key(x)
+        self.kept[self.count : self.count + len(x)] = keys.detach()
+        before, self.count = self.kept[: self.count], self.count + len(x)
+        out: Tensor = (x @ torch.cat([before.to(x.dtype), keys]).mT).softmax(-1)
+        return out
+
+
+@pytest.mark.parametrize(("make", "settings"), [(Teacher, {"stops": "constant"}), (Cache, {})])
+def test_model_that_changes_its_own_state_passes(make: Callable[[], nn.Module], settings: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(2, 3)
+    before = copy.deepcopy((model.state_dict(), vars(model).get("kept"), vars(model).get("count")))
+    assert gradvet.check(model, x, seed=1, **settings).verdict is Verdict.PASS
+    assert gradvet.blame(model, x, seed=1, **settings).verdict is Verdict.PASS
+    assert all(torch.equal(value, before[0][name]) for name, value in model.state_dict().items())
+    assert vars(model).get("count") == before[2]
