@@ -1,6 +1,4 @@
-"""Records a step of a model, and replays a recorded call: as a function that can be checked, and once, to see whether it
-gives the recorded values.
-"""
+"""Records a step of a model. Replays a call as a function that is checked, and once, to see its values."""
 
 from __future__ import annotations
 
