@@ -100,6 +100,18 @@ def test_mean_over_a_power_of_two_of_columns_is_wrong(dtype: torch.dtype) -> Non
     assert [finding.facts["tensor"] for finding in report.failures] == ["grad of input 0"]
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_kernel_that_computes_float64_in_float32_is_compared_in_that_precision(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(16, 100, generator=generator).double(), torch.rand(100, generator=generator).double() + 0.5
+    options: dict[str, Any] = {"reference": lambda x, w: torch.nn.functional.rms_norm(x, (100,), w, 1e-6), "seed": seed}
+    report = gradvet.check(emulated.rms_norm(), inputs, checks=("reference", "reverse"), **options)
+    assert report.verdict is Verdict.PASS
+    assert any("rounded to 1e-07" in note for note in report.notes)
+    wrong = gradvet.check(emulated.rms_norm(count=128), inputs, checks=("reference", "reverse"), **options)
+    assert wrong.verdict is Verdict.FAIL
+
+
 def test_tables_in_bfloat16_are_not_called_wrong() -> None:
     angles = torch.outer(torch.arange(12.0), 10.0 ** -torch.arange(4))
     rounded = emulated.rope(angles.cos().bfloat16(), angles.sin().bfloat16(), dtype=torch.float32)

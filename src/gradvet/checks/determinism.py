@@ -35,7 +35,7 @@ def determinism(context: Context) -> Iterator[Finding]:
             gap = xp.maximum(gap, _gap(first, again))
             spread = float(xp.max(gap))
     facts = {"forward": repeat_noise, "backward": spread, "passes": passes + 1}
-    if spread and spread > _explained(context):
+    if spread and spread > _explained(context, problem.internal_eps()):
         place = problem.domain.locate(int(xp.argmax(gap)))
         yield Finding(
             "determinism",
@@ -62,12 +62,14 @@ def is_repeatable(context: Context, first: Array | None = None) -> bool:
     except Exception:
         return False
     own = context.random_vjp[1]
-    return all(float(namespace(own).max(_gap(own, other))) <= _explained(context) for other in found)
+    return all(
+        float(namespace(own).max(_gap(own, other))) <= _explained(context, context.problem.eps) for other in found
+    )
 
 
-def _explained(context: Context) -> float:
-    """The difference of two equal passes that sums without a fixed order explain."""
-    relative = min(thresholds.REPEAT_ROUNDOFF * context.problem.eps, thresholds.MATERIAL_MAX)
+def _explained(context: Context, eps: float) -> float:
+    """The difference of two equal passes that sums without a fixed order explain, in a format of this spacing."""
+    relative = min(thresholds.REPEAT_ROUNDOFF * eps, thresholds.MATERIAL_MAX)
     return relative * peak(context.random_vjp[1])
 
 

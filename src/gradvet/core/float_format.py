@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from gradvet.core import thresholds
 
 TF32_EPS = 2.0**-10
-"""Spacing of tf32, in which kernels for float32 may multiply."""
+"""Spacing of TF32, in which kernels for float32 may multiply."""
 
 FLOAT16_EPS = 2.0**-10
 """The only format whose range is much smaller than that of float32."""

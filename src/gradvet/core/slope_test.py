@@ -67,9 +67,9 @@ class SlopeTest:
             ledger.left_out(leaf.name, mode.name, context.precision, count, reason)
 
     def run(self) -> Decision:
-        """The decision about the mode; where it is inconclusive, also in the coarser format inside the function."""
+        """The decision about the mode; where it is not PASS, also in the coarser format inside the function."""
         decision = self._worst()
-        is_open = decision.verdict is Verdict.INCONCLUSIVE and not self.context.out_of_time
+        is_open = decision.verdict is not Verdict.PASS and not self.context.out_of_time
         if is_open and (coarser := self.context.in_internal_format()) is not None:
             self.context = coarser
             return self._worst()
