@@ -186,6 +186,11 @@ OF_A_RUN = (
         "suite/test_processes.py::test_call_that_writes_to_the_pipe_fails_alone",
     ),
     Fault(
+        "a case writes an answer to another call to that pipe",
+        "it is ignored",
+        "suite/test_processes.py::test_answer_to_another_call_is_ignored",
+    ),
+    Fault(
         "a case closes stdout and stderr",
         "the next case has a new process",
         "suite/test_processes.py::test_worker_whose_streams_were_closed_is_replaced",
