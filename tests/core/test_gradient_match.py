@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from gradvet.core.context import Context
 from gradvet.core.gradient_match import GradientMismatch, gradient_mismatch, smoothed_noise
 from tests.core.contexts import context_of, point
+from tests.functions import with_derivative
 
 
 def gap(context: Context, *factors: float) -> GradientMismatch | None:
@@ -94,3 +96,16 @@ def test_noise_is_smoothed_by_the_median_of_the_leaf_and_of_neighbours() -> None
     assert smoothed[7, 3] == 1.0
     assert smoothed[40, 5] == smoothed[41, 63] == 1000.0
     assert smoothed[39].max() == 1.0
+
+
+def test_rules_of_the_framework_that_overflow_in_one_layout_do_not_fail() -> None:
+    """A rule of one's own that does fails, and so does every rule in float64."""
+
+    def lost(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> GradientMismatch | None:
+        context = context_of(function, point(0.3, -1.2, 0.7, dtype=dtype))
+        return gap(context, 1.0, math.nan, 1.0)
+
+    custom = with_derivative(torch.sin, torch.cos)
+    assert lost(torch.sin, torch.float16) is None
+    assert lost(custom, torch.float16) is not None
+    assert lost(torch.sin, torch.float64) is not None

@@ -351,7 +351,7 @@ class SlopeTest:
     def _enter_kinks(self, cotangent: Cotangent, u: Array, rest: Array, bar: float) -> None:
         """Inputs of which every element is at a kink are compared by that; the kink hides errors of other elements.
 
-        Needed by `test_lost_row_of_a_faint_input_beside_kinks_does_not_pass`.
+        Needed by `first_row_of_faint_magnitudes_lost`.
         """
         domain = self.context.problem.domain
         contributions = dict(typical_contributions(self.context.problem, cotangent.vjp, u))
