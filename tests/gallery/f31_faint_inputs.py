@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.functions import with_gradients_changed
 from tests.gallery import right_scales, witnesses
 from tests.gallery.case import Family, Function
-from tests.gallery.inputs import normal
+from tests.gallery.inputs import normal, point
 from tests.gallery.mutants import negated, scaled, wrong_where, zeroed
 
 DECADES = torch.logspace(0, -8, 33, dtype=torch.float64)
@@ -62,6 +62,15 @@ def unlikely(x: Tensor) -> Tensor:
     return (torch.arange(x.shape[-1]) >= 4).expand(x.shape)
 
 
+COUNTS = [[0.0, 1.0, -2.0, 1.0], [0.0, 2.0, 1.0, -1.0], [-1.0, 0.0, 0.0, 2.0]]
+"""Small integers: zeros at a kink, and equal numbers that are not."""
+
+
+def faint_magnitudes(x: Tensor, y: Tensor) -> Tensor:
+    """The magnitudes add a billionth to the value."""
+    return torch.tanh(y).sum() + 1e-9 * x.abs().sum()
+
+
 each = Family(
     "F31",
     drop_in=False,
@@ -98,5 +107,15 @@ CASES = (
     ),
     each("unlikely_classes_lost", "Gradients of classes with small probabilities are cut off.", drop_in=True).at(
         wrong_where(certain_loss, unlikely), certain_loss, normal, (2, 10)
+    ),
+    each(
+        "first_row_of_faint_magnitudes_lost",
+        "Some counts are zero, at the kink; the others of the first row are not, and their slopes are lost.",
+    ).at(
+        wrong_where(faint_magnitudes, lambda x: (torch.arange(len(x))[:, None] == 0).expand(x.shape), slot=0),
+        faint_magnitudes,
+        point,
+        COUNTS,
+        [0.3, -0.8],
     ),
 )
