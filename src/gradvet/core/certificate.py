@@ -168,9 +168,9 @@ class CertificateSearch:
         self.projections.use_scheme(scheme)
         share = (FIRST_SHARE if self._unspent == 1.0 else LATER_SHARE) * self._unspent
         self._unspent -= share
-        stages = self._stages(share)
-        number, likely = 0, _first_able(stages, 0, FINEST)
-        while likely < len(stages) and self._is_affordable(scheme, stages[likely]):
+        stages, number = self._stages(share), 0
+        feasible = _first_able(stages, 0, FINEST)
+        while self._is_affordable(scheme, stages[max(number, feasible)]):
             try:
                 left = self._left = self.residual(self.projections, stages[number]) / self.detectable
             except OutOfReachError:
@@ -180,7 +180,8 @@ class CertificateSearch:
                 return 0 if self._rows_agree() else MOST + 1
             number = _first_able(stages, number + 1, left)
             likely = _first_able(stages, number, GROWTH * left)
-            if likely < len(stages) and (needed := stages[likely].directions or 0) > limit:
+            needed = stages[likely].directions or 0 if likely < len(stages) else MOST + 1
+            if needed > limit:
                 return needed
         return MOST + 1
 
