@@ -321,6 +321,12 @@ def test_kernel_that_refuses_float64_is_compared_in_its_own_precision() -> None:
     assert report.verdict is Verdict.PASS, report
 
 
+def test_kernel_without_elements_has_nothing_to_compare() -> None:
+    report = gradvet.check(torch.sin, torch.randn(0, 3), reference=torch.sin)
+    found = [finding.headline for finding in report.findings if finding.check == "reference"]
+    assert found == ["there is no entry to compare"]
+
+
 def test_different_outputs_are_one_finding() -> None:
     x = torch.randn(4, 6)
     report = gradvet.check(lambda x: (x, x * 2), x, reference=lambda x: x, seed=0)

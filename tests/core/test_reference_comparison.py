@@ -187,6 +187,14 @@ def test_wrong_part_of_more_than_half_of_a_tensor_is_wrong(dtype: torch.dtype) -
     assert found.status is Status.WRONG, found
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_another_function_is_wrong_in_its_entries_rather_than_less_accurate(dtype: torch.dtype) -> None:
+    right = samples_of((50, 40), dtype, 0)
+    found = judged(replace(right, found=right.truth * (1.0 + 0.5 * torch.randn_like(right.truth))), dtype)
+    assert found.status is Status.WRONG
+    assert found.evidence.startswith("wrong in "), found.evidence
+
+
 def test_products_in_tf32_are_less_accurate_but_not_wrong() -> None:
     right = samples_of((50, 40), torch.float32, 0)
     noise = 2.0**-11 * right.truth.abs() * torch.randn_like(right.truth)

@@ -49,8 +49,13 @@ def _tiles(columns: int) -> range:
     return range(0, columns, TILE)
 
 
-def rms_norm(spoil: Spoil = unspoiled, *, in_place: bool = False, refuses_float64: bool = False) -> Kernel:
-    """x / rms(x) · w, row by row. With `in_place` the gradient of x is written over grad_output."""
+def rms_norm(
+    spoil: Spoil = unspoiled, *, in_place: bool = False, refuses_float64: bool = False, count: int | None = None
+) -> Kernel:
+    """x / rms(x) · w, row by row. With `in_place` the gradient of x is written over grad_output.
+
+    `count` is the number of columns that backward divides by, if it is not the right one.
+    """
 
     def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
         wide = x.float()
@@ -64,7 +69,8 @@ def rms_norm(spoil: Spoil = unspoiled, *, in_place: bool = False, refuses_float6
         if refuses_float64:
             {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}[x.dtype]
         normed, weighted = x.float() * scale, v.float() * w.float()
-        mean = sum((weighted * normed)[:, i : i + TILE].sum(-1, keepdim=True) for i in _tiles(x.shape[1])) / x.shape[1]
+        mean = sum((weighted * normed)[:, i : i + TILE].sum(-1, keepdim=True) for i in _tiles(x.shape[1]))
+        mean = mean / (count or x.shape[1])
         dw = (v.float() * normed).sum(0).to(w.dtype)
         dx = (scale * (weighted - normed * mean)).to(x.dtype)
         return (v.copy_(dx) if in_place else dx), dw

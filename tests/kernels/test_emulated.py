@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -199,3 +200,31 @@ def test_kernel_that_only_reads_tables_of_lower_precision_is_judged_in_its_own()
 def test_wrong_kernel_that_only_reads_tables_of_lower_precision_fails() -> None:
     report = report_on_rope(torch.float32, torch.bfloat16, _first(FAULTS["factor 1.03"]), torch.float32)
     assert "reverse" in {finding.check for finding in report.failures}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kernel_that_computes_float64_in_float32_passes(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x, w = torch.randn(16, 100, generator=generator).double(), torch.rand(100, generator=generator).double() + 0.5
+    assert gradvet.check(emulated.rms_norm(), (x, w), seed=seed).verdict is Verdict.PASS
+    wrong = gradvet.check(emulated.rms_norm(count=128), (x, w), seed=seed, checks=("reverse",))
+    assert wrong.verdict is Verdict.FAIL
+
+
+def test_float32_sums_without_a_fixed_order_are_no_race_in_float64() -> None:
+    calls = itertools.count()
+
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        total = torch.zeros(g.shape)
+        for row in ctx.x.float().roll(next(calls), 0):
+            total = total + row
+        return (g.float() * total).to(g.dtype)
+
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.x = x
+        return (x.float().sum(0) * w.float()).to(x.dtype)
+
+    kernel = emulated.opaque_function(forward, lambda ctx, g: (None, backward(ctx, g)))
+    inputs = normal(200, 6).double(), normal(6).double().requires_grad_()
+    report = gradvet.check(kernel, inputs, seed=0, checks=("determinism",))
+    assert [finding.verdict for finding in report.findings if finding.check == "determinism"] == [Verdict.PASS]

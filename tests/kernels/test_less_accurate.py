@@ -91,6 +91,36 @@ def test_formula_that_is_slightly_wrong_everywhere_is_not_taken_for_rounding(dty
         assert STEADY in report.failures[0].headline
 
 
+@pytest.mark.parametrize("dtype", emulated.TYPES, ids=str)
+def test_mean_over_a_power_of_two_of_columns_is_wrong(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(4)
+    inputs = torch.randn(16, 100, generator=generator).to(dtype), (torch.rand(100, generator=generator) + 0.5).to(dtype)
+    options: dict[str, Any] = {"reference": lambda x, w: torch.nn.functional.rms_norm(x, (100,), w, 1e-6), "seed": 4}
+    report = gradvet.check(emulated.rms_norm(count=128), inputs, checks=("reference", "reverse"), **options)
+    assert [finding.facts["tensor"] for finding in report.failures] == ["grad of input 0"]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_kernel_that_computes_float64_in_float32_is_compared_in_that_precision(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(16, 100, generator=generator).double(), torch.rand(100, generator=generator).double() + 0.5
+    options: dict[str, Any] = {"reference": lambda x, w: torch.nn.functional.rms_norm(x, (100,), w, 1e-6), "seed": seed}
+    report = gradvet.check(emulated.rms_norm(), inputs, checks=("reference", "reverse"), **options)
+    assert report.verdict is Verdict.PASS
+    assert any("rounded to 1e-07" in note for note in report.notes)
+    wrong = gradvet.check(emulated.rms_norm(count=128), inputs, checks=("reference", "reverse"), **options)
+    assert wrong.verdict is Verdict.FAIL
+
+
+def test_tables_in_bfloat16_are_not_called_wrong() -> None:
+    angles = torch.outer(torch.arange(12.0), 10.0 ** -torch.arange(4))
+    rounded = emulated.rope(angles.cos().bfloat16(), angles.sin().bfloat16(), dtype=torch.float32)
+    exact = emulated.rope(angles.cos(), angles.sin(), dtype=torch.float32)
+    x = torch.randn(3, 12, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
+    report = gradvet.check(rounded, x, seed=0, reference=exact, checks=("reference", "reverse"))
+    assert not [finding for finding in report.failures if finding.check == "reference"]
+
+
 def eager_entropy(logits: Tensor) -> Tensor:
     """Not finite in float16, where small probabilities are zero and their logarithms are infinite."""
     p = torch.softmax(logits, -1)

@@ -35,7 +35,7 @@ def determinism(context: Context) -> Iterator[Finding]:
             gap = xp.maximum(gap, _gap(first, again))
             spread = float(xp.max(gap))
     facts = {"forward": repeat_noise, "backward": spread, "passes": passes + 1}
-    if spread and spread > _explained(context):
+    if spread and spread > _explained(context, problem.internal_eps()):
         place = problem.domain.locate(int(xp.argmax(gap)))
         yield Finding(
             "determinism",
@@ -62,12 +62,14 @@ def is_repeatable(context: Context, first: Array | None = None) -> bool:
     except Exception:
         return False
     own = context.random_vjp[1]
-    return all(float(namespace(own).max(_gap(own, other))) <= _explained(context) for other in found)
+    return all(
+        float(namespace(own).max(_gap(own, other))) <= _explained(context, context.problem.eps) for other in found
+    )
 
 
-def _explained(context: Context) -> float:
-    """The difference of two equal passes that sums without a fixed order explain."""
-    relative = min(thresholds.REPEAT_ROUNDOFF * context.problem.eps, thresholds.MATERIAL_MAX)
+def _explained(context: Context, eps: float) -> float:
+    """The difference of two equal passes that sums without a fixed order explain, in a format of this spacing."""
+    relative = min(thresholds.REPEAT_ROUNDOFF * eps, thresholds.MATERIAL_MAX)
     return relative * peak(context.random_vjp[1])
 
 
@@ -98,7 +100,7 @@ REPRODUCIBLE = Finding("determinism", Verdict.PASS, "the derivative is reproduci
 
 
 def drop_in_determinism(context: Context) -> Iterator[Finding]:
-    """A cotangent and a multiple of it; where they differ, the same cotangent twice more.
+    """A cotangent and a multiple of it, or the same once more; where they differ, the same cotangent twice more.
 
     Row by row where a tolerance has to be compared with single entries.
     """
@@ -106,7 +108,7 @@ def drop_in_determinism(context: Context) -> Iterator[Finding]:
     if not problem.domain.size or not problem.codomain.size:
         return
     (probe,) = context.projections.probe_cotangents(1)
-    if context.projections.proportional is not None and _repeats(context, probe):
+    if _is_reproduced(context, probe):
         yield REPRODUCIBLE
         return
     tolerance = context.options.nondeterminism
@@ -127,16 +129,18 @@ def drop_in_determinism(context: Context) -> Iterator[Finding]:
         yield REPRODUCIBLE
 
 
-def _repeats(context: Context, probe: ProbeCotangent) -> bool:
-    """Whether more passes through custom rules give the same gradient.
+def _is_reproduced(context: Context, probe: ProbeCotangent) -> bool:
+    """Whether a multiple of the cotangent gives the multiple; of custom rules, whether the same gives the same.
 
-    About as many as the rows, each of which torch's slow mode runs twice. One pass runs backward for each output.
+    A custom rule may be right and not exactly linear, such as an adaptive solver. In slow mode it runs about as often
+    as there are rows, each of which torch runs twice. One pass runs backward for each output.
     """
-    if not context.projections.is_strict or not context.problem.rules.has_custom:
-        return True
-    codomain = context.problem.codomain
-    passes = min(codomain.size // len(codomain.leaves) - OTHER_REPEATS, REPEATS)
-    return all(equal(context.problem.gradient_by_output(probe.v).vector, probe.vjp) for _ in range(passes))
+    problem, passes = context.problem, 1
+    if problem.is_plain and not problem.rules.has_custom:
+        return context.projections.proportional is not None
+    if context.projections.is_strict:
+        passes += min(max(0, problem.codomain.size // len(problem.codomain.leaves) - OTHER_REPEATS), REPEATS)
+    return all(equal(problem.gradient_by_output(probe.v).vector, probe.vjp) for _ in range(passes))
 
 
 def _unsteadiness(context: Context, probe: ProbeCotangent) -> float:

@@ -45,6 +45,11 @@ class Reference:
     around: AbstractContextManager[object] = field(default_factory=nullcontext)
     """Open during the passes of `plain`."""
 
+    def in_format(self, eps: float) -> Reference:
+        """The same with numbers of at least this spacing, relative to them."""
+        formats = self.formats
+        return replace(self, formats=lambda *given: [replace(form, eps=max(form.eps, eps)) for form in formats(*given)])
+
     def in_tf32(self) -> Reference | None:
         """The same with the products of `plain` and all formats in TF32."""
         if self.tf32_products is None:

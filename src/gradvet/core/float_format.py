@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 from gradvet.core import thresholds
 
 TF32_EPS = 2.0**-10
-"""Spacing of tf32, in which kernels for float32 may multiply."""
+"""Spacing of TF32, in which kernels for float32 may multiply."""
+
+FLOAT16_EPS = 2.0**-10
+"""The only format whose range is much smaller than that of float32."""
+
+
+def overflow_size(eps: float) -> float:
+    """Size from which a derivative may overflow: half the largest float16, or nearly the largest of other formats."""
+    return 32752.0 if eps == FLOAT16_EPS else 1e38
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +58,12 @@ class Format:
     def internal_eps(self) -> float:
         """Spacing of the coarsest format in which a kernel of this format may compute inside."""
         return max(self.eps, TF32_EPS) if self.eps > thresholds.DOUBLE_EPS else self.eps
+
+    @property
+    def constants(self) -> float:
+        """Relative error, the same at all inputs, that constants explain which are rounded inside: a spacing of this
+        format, or some of TF32.
+
+        Needed by `test_mean_over_a_power_of_two_of_columns_is_wrong`.
+        """
+        return max(self.eps, thresholds.INTERVAL_WIDTH * min(self.internal_eps, TF32_EPS))

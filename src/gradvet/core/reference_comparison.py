@@ -112,14 +112,15 @@ def judge(samples: Samples, form: Format, accuracy: float = 0.0) -> Judgement:
     smallest = (thresholds.NOISE_FLOOR if form.is_coarse else thresholds.PRECISION_SCALE_EPS) * form.eps
     smallest = thresholds.INTERVAL_WIDTH * form.eps if form.cuts_off else smallest
     factor, is_shared = _factor(scale, max(spread, smallest), form, xp.abs(error - scale * truth), xp.abs(truth))
-    # A formula that is wrong by different factors is not less accurate: its errors have no excuse.
-    is_formula = factor.severity >= thresholds.CLEAR and not is_shared
+    lossy = _loss(loss, count, form)
+    # Another formula is not less accurate: its errors have no excuse.
+    is_formula = lossy.severity >= thresholds.CLEAR or (factor.severity >= thresholds.CLEAR and not is_shared)
     entries = _entries(samples, ratio * excuse if is_formula else ratio, broken)
     found = [
         *((factor, entries) if is_shared else (entries, factor)),
         # Where plain torch happens to be exact, its neighbours count half.
         *_slices(error, excuse * xp.maximum(own, 0.5 * level), form),
-        _loss(loss, count, form),
+        lossy,
     ]
     # What is certain is best described by a factor, then by entries; what is doubtful by how much is lost.
     certain = [one for one in found if one.severity >= thresholds.CLEAR]
@@ -159,15 +160,12 @@ def outside_kinks(samples: Samples, low: Array, high: Array, form: Format) -> tu
 
 
 def is_steady(here: Array, there: Array, truth: Array, form: Format) -> bool:
-    """Whether errors that no format inside explains are the same at two points, which errors of rounding are not."""
+    """Whether errors are the same at two points, which errors of rounding are not, but for those of constants."""
     xp = namespace(truth)
     some = xp.isfinite(here) & xp.isfinite(there) & (truth != 0.0)
     size, error = (_quantile(xp.abs(array)[some], 0.5) for array in (truth, here))
     change = _size((here - there)[some]) if bool(xp.any(some)) else math.inf
-    return (
-        error > thresholds.INTERVAL_WIDTH * form.internal_eps * size
-        and _size(here[some]) > thresholds.COHERENT * change
-    )
+    return error > form.constants * size and _size(here[some]) > thresholds.COHERENT * change
 
 
 def _errors(samples: Samples, form: Format) -> tuple[Array, Array, Array, Array, Array]:

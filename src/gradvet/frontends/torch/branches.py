@@ -375,11 +375,13 @@ def on_same_branches(
     branches = Branches(problem.eps)
     found = []
     for own, takes in ((problem, False), (reference, True)):
-        double = own.binding.double
+        double = own.binding.operator_mode
         mode = BranchMode(branches, double if isinstance(double, DoublePrecision) else None, takes=takes)
         if not mode.is_available:
             return None
-        binding = replace(own.binding, function=mode.around(own.binding.function), double=mode, isolates_passes=True)
+        binding = replace(
+            own.binding, function=mode.around(own.binding.function), operator_mode=mode, isolates_passes=True
+        )
         made = own.rebound(binding, seed).with_eps(own.eps)
         # Every backward pass makes its own graph: that of the first call is not kept.
         made.outputs = [output.detach() for output in made.outputs]

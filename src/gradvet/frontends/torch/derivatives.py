@@ -85,13 +85,13 @@ def leaves_behind(outputs: Sequence[Any]) -> Iterator[Any]:
 
 def in_mode_of(problem: TorchProblem) -> contextlib.AbstractContextManager[object]:
     """The mode in which derivatives of the problem are computed, with its parameters in the module."""
-    double, substitution = problem.binding.double, problem.binding.substitution
+    mode, substitution = problem.binding.operator_mode, problem.binding.substitution
     if substitution is None:
-        return contextlib.nullcontext() if double is None else double.active()
+        return contextlib.nullcontext() if mode is None else mode.active()
     stack = contextlib.ExitStack()
     stack.enter_context(substitution(problem.arguments))
-    if double is not None:
-        stack.enter_context(double.active())
+    if mode is not None:
+        stack.enter_context(mode.active())
     return stack
 
 

@@ -183,7 +183,7 @@ def _rounds_products(problem: TorchProblem, reference: TorchProblem) -> bool:
 
 def _is_wide_inside(problem: TorchProblem, reference: TorchProblem, spacing: float) -> bool:
     """Whether no tensor of a call and of a backward pass has a larger spacing, as far as can be seen."""
-    double = reference.binding.double
+    double = reference.binding.operator_mode
     if isinstance(double, DoublePrecision):
         _pull(problem, reference)
         return not double.was_refused and double.coarsest <= spacing
@@ -282,11 +282,13 @@ def _probe_direction(problem: TorchProblem) -> Tensor:
 def _captured_eps(problem: TorchProblem) -> float:
     """The eps of a coarser format in which a custom kernel computes because its tables have it; 0 if there is none.
 
-    Kernels hide their operators, so the formats of tensors that they capture or get as constants, and TF32, are tried:
-    one counts if the outputs follow small changes of the inputs in its steps. Calls the function where one is possible.
+    Kernels hide their operators, so the formats of tensors that they capture or get as constants, float32 and TF32 are
+    tried: one counts if the outputs do not follow small changes of the inputs in its steps. Calls the function where
+    one is possible.
     """
     objects = (*problem.arguments, *reachable_objects(problem.function, limit=MAX_SEARCHED_OBJECTS))
-    eps = max([largest_eps(thing) for thing in objects if isinstance(thing, Tensor)], default=0.0)
+    # Needed by `test_kernel_that_computes_float64_in_float32_passes`.
+    eps = max([largest_eps(thing) for thing in objects if isinstance(thing, Tensor)] + [torch.finfo(torch.float32).eps])
     eps = max(eps, TF32_EPS) if may_round_products(problem) else eps
     if eps <= problem.eps or problem.rules.are_builtin:
         return 0.0
@@ -316,7 +318,7 @@ def _smoothness(
 
 def internal_eps(problem: TorchProblem) -> float:
     """The eps of the coarsest format that numbers pass inside the function, as far as can be seen. Calls it."""
-    if problem.binding.double:
+    if problem.binding.operator_mode:
         return problem.eps
     return max(problem.eps, _coarsest_eps(problem.function, problem.arguments), _captured_eps(problem))
 

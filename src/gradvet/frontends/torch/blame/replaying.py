@@ -1,4 +1,4 @@
-"""Records a step of a model. Replays a call as a function that is checked, and once, to see its values."""
+"""Records a step of a model, and replays a recorded call: as a function to check, and once to compare its values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gradvet.frontends.torch.blame.straight_through import is_constant_in
 from gradvet.frontends.torch.module_state import without_gradients
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.random_state import preserved_rng
-from gradvet.frontends.torch.validation import require_usable
+from gradvet.frontends.torch.validation import templates_of
 
 Around = Callable[[Callable[[], Any]], Any]
 """Runs a call under some condition: (the call without arguments) ↦ its result."""
@@ -47,10 +47,8 @@ def record_step(
     `all_inputs` says that inputs are differentiated as by `check`: all floating-point ones if none requires grad.
     """
     model: nn.Module = request.func  # type: ignore[assignment]
-    require_usable(model, request)
+    tree, _, _ = templates_of(request)
     given = (request.positional, dict(request.kwargs or {}))
-    tree = ArgumentTree()
-    tree.template(given, "")
     requested = not all_inputs or any(tensor.requires_grad for tensor in tree.tensors)
 
     def prepared(tensor: Tensor) -> Tensor:
