@@ -339,3 +339,26 @@ def test_wrong_weight_in_a_network_with_many_kinks_fails() -> None:
     )
     report = gradvet.check(model, torch.randn(2, 3, 16, 16), seed=1, points=None, blame=False)
     assert {entry.input.name for entry in report.failures[0].mismatches} == {"0.weight"}
+
+
+class GroupedExperts(nn.Module):
+    """Tokens sorted by expert, and one product of groups, which torch refuses in double precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.weight = nn.Linear(8, 3), nn.Parameter(torch.randn(3, 8, 8) / 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, experts = self.gate(x).softmax(-1).max(-1)
+        order = experts.argsort(stable=True)
+        ends = torch.bincount(experts, minlength=3).cumsum(0).to(torch.int32)
+        products = functional.grouped_mm(x[order], self.weight, offs=ends)
+        return torch.zeros_like(x).index_copy(0, order, products) * weights[:, None]
+
+
+@pytest.mark.skipif(not hasattr(functional, "grouped_mm"), reason="this torch has no grouped products")
+def test_mixture_of_experts_with_grouped_products_passes() -> None:
+    torch.manual_seed(0)
+    report = gradvet.check(GroupedExperts(), torch.randn(12, 8), seed=1)
+    assert report.verdict is Verdict.PASS, f"{report}"
+    assert "float64" in {row.precision for row in report.ledger}

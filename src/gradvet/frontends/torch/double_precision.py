@@ -19,27 +19,11 @@ from torch.overrides import TorchFunctionMode
 from gradvet.frontends.torch import private
 
 DRAWS = frozenset(
-    [
-        "bernoulli",
-        "binomial",
-        "cauchy",
-        "exponential",
-        "geometric",
-        "log_normal",
-        "multinomial",
-        "native_dropout",
-        "normal",
-        "poisson",
-        "rand",
-        "rand_like",
-        "randint",
-        "randint_like",
-        "randn",
-        "randn_like",
-        "random",
-        "randperm",
-        "uniform",
-    ]
+    (
+        *("bernoulli", "binomial", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "native_dropout"),
+        *("normal", "poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random"),
+        *("randperm", "uniform"),
+    )
 )
 """Operators that only draw. Fused attention is tagged as random too, and its result is computed from its inputs."""
 
@@ -61,6 +45,29 @@ STRICT_FUNCTIONS = frozenset(
 """Functions that refuse arguments of different formats before they call an operator."""
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
+def _grouped_product(
+    a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: Any = None
+) -> Tensor:
+    """The products of groups of rows or columns, which `offs` ends, as mixtures of experts use them."""
+    if offs is None:
+        return a @ b
+    ends = offs.tolist()
+    parts = [slice(*pair) for pair in zip([0, *ends], ends, strict=False)]
+    if a.dim() == b.dim():
+        return torch.stack([a[:, part] @ b[part] for part in parts])
+    if a.dim() > b.dim():
+        return torch.cat([a[group] @ b[:, part] for group, part in enumerate(parts)], dim=-1)
+    result = a.new_zeros(a.shape[0], b.shape[-1])
+    for group, part in enumerate(parts):
+        result[part] = a[part] @ b[group]
+    return result
+
+
+STAND_INS: Mapping[str, Callable[..., Any]] = {"aten::_grouped_mm.": _grouped_product}
+"""Operators of torch that refuse double precision, in plain products. Needed by
+`test_mixture_of_experts_with_grouped_products_passes`."""
 
 
 class RefusedError(RuntimeError):
@@ -292,7 +299,7 @@ class DoublePrecision:
         if traits.body is not None:
             with self._mode:  # type: ignore[union-attr]
                 return self._kept(traits.body(*given, **words))
-        return self._kept(operator(*given, **words))
+        return self._kept(STAND_INS.get(traits.name, operator)(*given, **words))
 
     def _kept(self, result: Any) -> Any:
         wide = widened(result)

@@ -16,8 +16,8 @@ from gradvet.frontends.torch import private
 from gradvet.frontends.torch.blame.source_lines import is_foreign
 from gradvet.frontends.torch.random_state import RandomState
 
-MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
-"""Attributes that every module has."""
+MODULE_ATTRIBUTES = frozenset((*vars(nn.Module()), "flatten_parameters", "_flat_weights", "_flat_weight_refs"))
+"""Attributes that every module has, and those in which recurrent ones keep their parameters."""
 
 
 class Attributes:
