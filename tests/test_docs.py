@@ -131,6 +131,16 @@ def test_every_option_of_check_is_explained() -> None:
     assert [name for name in options if f"| `{name}` |" not in page] == []
 
 
+@pytest.mark.parametrize("function", [gradvet.check, gradvet.blame, gradvet.numerical_jacobian])
+def test_help_describes_every_argument(function: Any) -> None:
+    described = re.findall(r"^ +(\w+): ", inspect.getdoc(function) or "", re.MULTILINE)
+    assert list(inspect.signature(function).parameters) == [name for name in described if name != "Returns"]
+
+
+def test_completion_at_a_prompt_offers_public_names_once() -> None:
+    assert [name for name in dir(gradvet) if not name.startswith("__")] == sorted(gradvet.__all__)
+
+
 def test_wrong_example_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(AssertionError, match="Expected"):
         run_doctest(">>> 1 + 1\n3\n", {}, "page", 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -46,14 +47,63 @@ def test_links_of_the_readme_lead_to_files_of_the_repository() -> None:
     assert [one for one in targets if not (ROOT / one).exists()] == []
 
 
-def test_package_index_gets_the_readme_without_links_into_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+ADDRESS = "https://github.com/somebody/gradvet"
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names of hatch_build.py, without hatchling, and outside of a GitHub workflow."""
     interface = types.ModuleType("interface")
     interface.MetadataHookInterface = object  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", interface)
-    text = runpy.run_path(str(ROOT / "hatch_build.py"))["description"](README)
+    for name in ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY"):
+        monkeypatch.delenv(name, raising=False)
+    return runpy.run_path(str(ROOT / "hatch_build.py"))
+
+
+def test_links_on_the_package_index_lead_into_the_repository(build: dict[str, Any]) -> None:
+    targets = [one for one in TARGET.findall(README) if not one.endswith(".png")]
+    assert TARGET.findall(build["description"](README, ADDRESS)) == [f"{ADDRESS}/blob/main/{one}" for one in targets]
+    assert build["urls"](ADDRESS)["Repository"] == ADDRESS
+    for url in build["urls"](ADDRESS).values():
+        path = url.removeprefix(ADDRESS).removeprefix("/blob/main/")
+        assert path in ("", "/issues") or (ROOT / path).is_file()
+
+
+def test_links_are_plain_text_where_the_address_is_not_known(build: dict[str, Any]) -> None:
+    text = build["description"](README, "")
     assert TARGET.findall(text) == []
     assert "quickstart, how to read a report" in " ".join(text.split())
     assert len(text) > 0.8 * len(README)
+    assert build["urls"]("") == {}
+
+
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("https://github.com/somebody/gradvet.git", ADDRESS),
+        ("https://name:secret@github.com/somebody/gradvet", ADDRESS),
+        ("git@github.com:somebody/gradvet.git", ADDRESS),
+        ("ssh://git@github.com/somebody/gradvet", ADDRESS),
+        ("/a/folder/of/this/machine", ""),
+        ("http://localhost:8000/gradvet", ""),
+    ],
+)
+def test_address_is_that_of_the_remote(build: dict[str, Any], tmp_path: Path, remote: str, address: str) -> None:
+    for arguments in (["init", "--quiet"], ["remote", "add", "origin", remote]):
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True)
+    assert build["repository"](str(tmp_path)) == address
+
+
+def test_address_is_that_of_the_workflow_or_of_the_source_distribution(
+    build: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert build["repository"](str(tmp_path)) == ""
+    (tmp_path / "PKG-INFO").write_text(f"Name: gradvet\nProject-URL: Repository, {ADDRESS}\n")
+    assert build["repository"](str(tmp_path)) == ADDRESS
+    monkeypatch.setenv("GITHUB_SERVER_URL", "https://github.com")
+    monkeypatch.setenv("GITHUB_REPOSITORY", "another/gradvet")
+    assert build["repository"](str(tmp_path)) == "https://github.com/another/gradvet"
 
 
 def test_demo_needs_no_tools_of_developers() -> None:

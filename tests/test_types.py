@@ -22,6 +22,9 @@ verdict: gradvet.Verdict = report.verdict
 gradvet.assert_gradients(torch.sin, (x,), msg="layer 3", inconclusive="warn", resolution=0.1)
 passed: bool = gradvet.gradcheck(torch.sin, x, eps=1e-6)
 slopes: torch.Tensor = gradvet.numerical_jacobian(torch.sin, x).value
+with gradvet.watch() as step:
+    torch.sin(x)
+culprits: int = len(step.report().culprits)
 
 
 @gradvet.case(inputs=lambda: x)

@@ -86,4 +86,5 @@ if not TYPE_CHECKING:  # a type checker that sees it takes every name for a name
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    """The public names, each once, for completion at a prompt."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

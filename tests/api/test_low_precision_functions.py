@@ -125,6 +125,11 @@ def test_right_kernel_of_one_dtype_does_not_fail(
         assert verdict(kernel(function, dtype), inputs(dtype), seed=3) is not Verdict.FAIL
 
 
+def test_largest_numbers_of_a_kernel_do_not_fail_in_float16() -> None:
+    x = torch.randn(4, 60, generator=torch.Generator().manual_seed(1007), dtype=torch.float64)
+    assert verdict(kernel(lambda x: x.topk(5, -1).values, F16), leaf(x, F16)) is not Verdict.FAIL
+
+
 def test_constant_loss_of_a_kernel_passes() -> None:
     assert verdict(kernel(lambda x: confident_losses(x).mean(), F32), confident(F32, 40.0)) is Verdict.PASS
 
@@ -155,6 +160,23 @@ def test_rules_of_the_framework_that_overflow_do_not_fail(
     report = gradvet.check(function, (leaf(size * normal((6, 10))[0].detach(), F16),), seed=1, points=None)
     assert report.verdict is expected
     assert any("overflows" in finding.headline for finding in report.findings)
+
+
+def test_forward_mode_that_overflows_does_not_fail() -> None:
+    report = gradvet.check(lambda x: F.layer_norm(x, (6,)), (leaf(torch.full((3, 6), 1e4), F16),), seed=1, points=None)
+    assert report.verdict is not Verdict.FAIL
+
+
+def test_forward_mode_that_raises_under_autocast_counts_as_none() -> None:
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.LayerNorm(6), torch.nn.Linear(6, 3))
+
+    def function(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=BF16):
+            return layers(x).float().square().mean()
+
+    report = gradvet.check(function, (leaf(normal((5, 4))[0].detach(), F32),), seed=1, points=None)
+    assert report.verdict is Verdict.PASS
+    assert "forward mode raises" in report.text(verbose=True)
 
 
 def test_gradient_that_consists_of_the_roundoff_of_each_operator_does_not_fail() -> None:

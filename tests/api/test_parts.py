@@ -23,7 +23,7 @@ def layers() -> tuple[nn.Module, Tensor]:
 
 
 def test_large_model_is_compared_in_parts_and_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PART_SIZE", 80)
+    monkeypatch.setattr(parts, "PART_SIZE", (80, 80))
     model, given = layers()
     stages: list[str] = []
     with ShowingStages(stages.append):
@@ -38,7 +38,7 @@ def test_large_model_is_compared_in_parts_and_says_which(monkeypatch: pytest.Mon
 
 
 def test_wrong_parameter_is_named_in_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PART_SIZE", 80)
+    monkeypatch.setattr(parts, "PART_SIZE", (80, 80))
     model, given = layers()
     detached(model, "2.weight")
     report = gradvet.check(model, (given,), seed=2, checks=CHECKS, blame=False)

@@ -149,3 +149,28 @@ def test_model_that_changes_its_own_state_passes(make: Callable[[], nn.Module], 
     assert gradvet.blame(model, x, seed=1, **settings).verdict is Verdict.PASS
     assert all(torch.equal(value, before[0][name]) for name, value in model.state_dict().items())
     assert vars(model).get("count") == before[2]
+
+
+class Hooked(nn.Module):
+    """Installs hooks in its first call, which gather results of its layers, and notes that it did."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.is_ready, self.gathered = nn.Sequential(nn.Linear(3, 3), nn.Tanh()), False, list[Tensor]()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        if not self.is_ready:
+            for layer in self.layers:
+                layer.register_forward_hook(lambda module, args, result: self.gathered.append(result))
+            self.is_ready = True
+        self.gathered = []
+        self.layers(x)
+        return tuple(self.gathered)
+
+
+def test_hooks_installed_by_the_first_call_stay_few() -> None:
+    torch.manual_seed(0)
+    model, x = Hooked(), torch.randn(2, 3)
+    assert gradvet.check(model, x, seed=1).verdict is Verdict.PASS
+    assert gradvet.blame(model, x, seed=1).verdict is Verdict.PASS
+    assert len(model(x)) == 2

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gradvet
 from gradvet import Verdict
+from gradvet.core.events import ShowingStages
 from gradvet.frontends.torch.blame.sketches import Sketch
 from gradvet.frontends.torch.private import PUBLIC_ONLY
 from tests.blame import mixer, transformer
@@ -264,6 +265,14 @@ def test_blame_leaves_gradients_and_random_state_as_they_were() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(net.a.weight.grad, torch.ones_like(net.a.weight))
     assert net.b.weight.grad is None
+
+
+def test_progress_names_the_piece_that_is_checked() -> None:
+    stages: list[str] = []
+    with ShowingStages(stages.append):
+        gradvet.blame(model(), point(), seed=1)
+    assert stages[0].endswith("autograd.Function Right"), stages
+    assert stages[-1] == "the model: module Model", stages
 
 
 def test_same_seed_gives_the_same_culprit() -> None:

@@ -47,6 +47,11 @@ def test_tangent_that_is_returned_as_it_is_is_refused(inputs: tuple[Tensor, ...]
             check(AsItIs.apply, inputs, fast_mode=fast_mode, **FORWARD)
 
 
+def test_check_fails_a_jvp_that_nobody_can_call() -> None:
+    headlines = {failure.check: failure.headline for failure in gradvet.check(AsItIs, leaf(3), seed=1).failures}
+    assert "view_as" in headlines["forward"]
+
+
 class Careless(torch.autograd.Function):
     """Cannot do without a cotangent."""
 

@@ -35,6 +35,7 @@ CASES: dict[str, tuple[Function, Tensor]] = {
     "3 to 3": (rough(torch.sin), numbers(3)),
     "10 to 1": (rough(lambda x: x.sin().sum()), numbers(10)),
     "10 to 10": (rough(torch.sin), numbers(10)),
+    "15 to 1": (rough(lambda x: x.sin().sum()), numbers(15)),
     "30 to 1": (rough(lambda x: x.sin().sum()), numbers(30)),
     "400 to 1": (rough(lambda x: x.sin().sum()), numbers(400)),
     "20 to 300": (rough(broad(300)), numbers(20)),
@@ -55,11 +56,12 @@ def test_price_is_at_most_a_tenth_more_than_that_of_torch(name: str, options: di
     verdict, price = spent(torch_gradcheck, function, x, **options)
     found = spent(gradvet.gradcheck, function, x, **options)
     assert found[0] is verdict is True
-    assert found[1] <= 1.1 * price + 4
+    assert found[1] <= max(1.1 * price, price + 3)
 
 
-@pytest.mark.parametrize(("rows", "outputs"), [(3, 1), (10, 1), (40, 1), (10, 5), (40, 5)])
-def test_custom_rule_is_called_no_more_often_than_by_torch(rows: int, outputs: int) -> None:
+@pytest.mark.parametrize("bend", [0.0, 1e-12], ids=["linear", "nearly linear"])
+@pytest.mark.parametrize(("rows", "outputs"), [(1, 1), (3, 1), (10, 1), (40, 1), (10, 5), (40, 5)])
+def test_custom_rule_is_called_no_more_often_than_by_torch(rows: int, outputs: int, bend: float) -> None:
     runs: list[Callable[..., bool]] = []
 
     class Doubled(torch.autograd.Function):
@@ -70,7 +72,7 @@ def test_custom_rule_is_called_no_more_often_than_by_torch(rows: int, outputs: i
         @staticmethod
         def backward(ctx: Any, cotangent: Tensor) -> Tensor:
             runs.append(check)
-            return 2.0 * cotangent
+            return 2.0 * cotangent + bend * cotangent**2
 
     for check in (torch_gradcheck, gradvet.gradcheck):
         assert check(lambda x: Doubled.apply(x).chunk(outputs), numbers(rows))

@@ -16,7 +16,7 @@ from gradvet.core.decision import Decision, Entry, Reason
 from gradvet.core.modes import REVERSE
 from gradvet.core.results import Verdict
 from tests.core.contexts import Elementwise, context_of, point
-from tests.functions import with_derivative, with_gradients_changed
+from tests.functions import with_derivative, with_gradients_changed, with_rules
 
 
 def failure(context: Context, reason: Reason, row: int = 0, column: int = 0) -> Decision:
@@ -143,3 +143,11 @@ def test_derivative_that_differs_at_ties_alone_is_a_convention_of_the_framework(
     context = context_of(sorted_multiples_of_zero, point(0.0, 0.0, 0.0, 0.7))
     decision, _ = slope_test.test_slopes(context, REVERSE)
     assert decision.verdict is verdict
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_wrong_jvp_of_equal_inputs_fails(dtype: torch.dtype) -> None:
+    """Reverse mode is right: forward mode is compared where no elements are equal by its own derivative."""
+    halved = with_rules(torch.sin, lambda v, x: v * torch.cos(x), lambda u, x: 0.5 * u * torch.cos(x))
+    report = gradvet.check(halved, torch.ones(6, dtype=dtype), seed=1, points=None)
+    assert "forward" in {finding.check for finding in report.failures}

@@ -18,6 +18,7 @@ from gradvet.core import slope_test
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Reason
 from gradvet.core.line_test import split_kinks
+from gradvet.core.localise import nonfinite_derivative, nonfinite_tangent
 from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.results import Verdict
 from gradvet.core.slope_test import SlopeTest
@@ -273,7 +274,7 @@ def nowhere(x: Tensor) -> Tensor:
 
 def found(function: Elementwise) -> Decision:
     context = context_of(with_derivative(function, nowhere), point(0.0, 0.0))
-    return SlopeTest(context, REVERSE)._nonfinite_derivative(torch.tensor([False, True]))
+    return nonfinite_derivative(context, REVERSE, torch.tensor([False, True]))
 
 
 def test_nonfinite_derivative_where_the_function_has_a_slope_fails_and_is_named() -> None:
@@ -292,7 +293,7 @@ def test_nonfinite_derivative_where_the_function_has_no_slope_is_inconclusive() 
 
 def test_mode_with_a_finite_derivative_is_not_failed_for_the_other() -> None:
     context = context_of(lambda x: 3.0 * x, point(0.0, 0.0))
-    decision = SlopeTest(context, FORWARD)._nonfinite_derivative(torch.tensor([False, True]))
+    decision = nonfinite_derivative(context, FORWARD, torch.tensor([False, True]))
     assert (decision.verdict, decision.reason) == (Verdict.PASS, Reason.NOT_FINITE)
 
 
@@ -300,9 +301,8 @@ def test_nonfinite_tangent_fails_with_the_slope_of_its_output() -> None:
     def second(x: Tensor) -> Tensor:
         return torch.tensor([2.0, math.nan], dtype=x.dtype)
 
-    decision = SlopeTest(
-        context_of(with_derivative(lambda x: 2.0 * x, second), point(1.0, 1.0)), FORWARD
-    )._nonfinite_tangent()
+    context = context_of(with_derivative(lambda x: 2.0 * x, second), point(1.0, 1.0))
+    decision = nonfinite_tangent(context, FORWARD)
     assert decision is not None
     assert decision.verdict is Verdict.FAIL
     assert decision.entry is not None
@@ -312,5 +312,5 @@ def test_nonfinite_tangent_fails_with_the_slope_of_its_output() -> None:
 
 def test_finite_tangents_and_modes_without_tangents_have_nothing_missing() -> None:
     context = context_of(lambda x: 2.0 * x, point(1.0))
-    assert SlopeTest(context, FORWARD)._nonfinite_tangent() is None
-    assert SlopeTest(context_of(with_derivative(torch.sin, nowhere), point(1.0)), REVERSE)._nonfinite_tangent() is None
+    assert nonfinite_tangent(context, FORWARD) is None
+    assert nonfinite_tangent(context_of(with_derivative(torch.sin, nowhere), point(1.0)), REVERSE) is None

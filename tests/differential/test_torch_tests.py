@@ -49,43 +49,51 @@ class TestExample(unittest.TestCase):
 """
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    (tmp_path / "test").mkdir()
-    (tmp_path / "test" / "test_example.py").write_text(SOURCE)
-    helpers = tmp_path / "torch" / "testing" / "_internal"
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tree")
+    (root / "test").mkdir()
+    (root / "test" / "test_example.py").write_text(SOURCE)
+    helpers = root / "torch" / "testing" / "_internal"
     helpers.mkdir(parents=True)
     (helpers / "common_dtype.py").write_text("a_name_of_the_tree = True")
-    return tmp_path
+    return root
+
+
+@pytest.fixture(scope="module")
+def once(tree: Path) -> tuple[list[torch_tests.Test], str]:
+    """The tests of the example, run in a process of its own."""
+    return torch_tests.run_file(tree / "test", tree / "test" / "test_example.py", [], 3600.0)
+
+
+def short(test: torch_tests.Test) -> str:
+    return str(test["name"]).split("::")[-1]
 
 
 def test_tests_that_call_the_checker_run_with_both_and_an_unexplained_difference_is_status_1(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
+    tree: Path, once: tuple[list[torch_tests.Test], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    once = found, summary = torch_tests.run_file(tree / "test", tree / "test" / "test_example.py", [], 3600.0)
-    ends = {test["name"].split("::")[-1]: (test["torch"]["outcome"], test["gradvet"]["outcome"]) for test in found}
+    found, summary = once
+    ends = {short(test): (test["torch"]["outcome"], test["gradvet"]["outcome"]) for test in found}
     assert summary.startswith("5 passed, 1 deselected")
     assert ends["test_both_pass"] == ends["test_both_refuse"] == ("passed", "passed")
     assert ends["test_by_a_helper"] == ("passed", "passed")
     assert "test_without_call" not in ends
-    assert [test["name"].split("::")[-1] for test in found if torch_tests.differs(test)] == ["test_words"]
+    assert [short(test) for test in found if torch_tests.differs(test)] == ["test_words"]
     monkeypatch.setattr(torch_tests, "run_file", lambda *settings: once)
     assert torch_tests.main([str(tree)]) == 1
     monkeypatch.setitem(TESTS, "TestExample::test_words", "torch alone says these words")
     assert torch_tests.main([str(tree)]) == 0
 
 
-def test_long_run_goes_on_with_tests_that_the_record_lacks(tree: Path, tmp_path: Path) -> None:
-    record = tmp_path / "record.jsonl"
-    part = [str(tree), "--json", str(record), "--pytest", "-k 'both or words'"]
-    assert torch_tests.main(part) == 1
-    assert torch_tests.main(part[:3]) == 1
-    names = [json.loads(line)["name"].split("::")[-1] for line in record.read_text().splitlines()]
-    assert names == ["test_both_pass", "test_both_refuse", "test_words", "test_by_a_helper"]
-
-
-def test_planted_errors_are_counted_in_both_modes(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert torch_tests.main([str(tree), "--plant", "1", "--pytest", "-k 'pass or helper'"]) == 0
+def test_long_run_goes_on_with_tests_that_the_record_lacks_and_plants_errors_in_both_modes(
+    tree: Path, once: tuple[list[torch_tests.Test], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, known = tmp_path / "record.jsonl", ["test_both_refuse", "test_words"]
+    record.write_text("".join(json.dumps(test) + "\n" for test in once[0] if short(test) in known))
+    assert torch_tests.main([str(tree), "--json", str(record), "--plant", "1"]) == 1
+    names = [short(json.loads(line)) for line in record.read_text().splitlines()]
+    assert names == [*known, "test_both_pass", "test_by_a_helper"]
     said = capsys.readouterr().out.splitlines()[-3:]
     assert said[0] == "2 errors planted; torch's slow mode refuses 2, of these gradvet accepts 0"
     assert said[1].startswith("2 errors planted; torch's fast mode refuses 2")

@@ -30,6 +30,22 @@ def test_gradients_of_captured_parameters_stay() -> None:
     assert differences(before, world([x], [model])) == []
 
 
+def test_gradients_that_the_function_itself_deletes_stay() -> None:
+    """A training step may begin with `zero_grad`, and with gradients of tensors that are no parameters."""
+    model, scale = nn.Linear(3, 2).double(), numbers(2).requires_grad_()
+    x = numbers(5, 3)
+    (model(x) * scale).sum().backward()
+    before = world([x, scale], [model])
+
+    def step(x: Tensor) -> Tensor:
+        model.zero_grad()
+        scale.grad = None
+        return model(x) * scale  # type: ignore[no-any-return]
+
+    gradvet.check(step, x, points=None)
+    assert differences(before, world([x, scale], [model])) == []
+
+
 def test_gradients_behind_captured_results_stay() -> None:
     weight = numbers(3).requires_grad_()
     weight.sum().backward()
@@ -134,7 +150,7 @@ SETTINGS: dict[str, Callable[[], object]] = {
     "autocast dtype": lambda: torch.set_autocast_dtype("cpu", torch.float16),
     "autocast cache": lambda: torch.set_autocast_cache_enabled(False),
     "deterministic algorithms": lambda: torch.set_deterministic_debug_mode("warn"),
-    "warnings filters": lambda: warnings.simplefilter("ignore"),
+    "warnings filters": lambda: warnings.filterwarnings("error", "some message"),
     "profiling function": lambda: sys.setprofile(lambda *event: None),
     "random numbers": lambda: torch.rand(3),
     "default device": lambda: torch.set_default_device("meta"),

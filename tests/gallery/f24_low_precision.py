@@ -45,6 +45,18 @@ def energy_vjp(v: Tensor, x: Tensor) -> Tensor:
     return (2 * wide(v) * wide(x) / x.numel()).to(x.dtype)
 
 
+TARGETS = torch.tensor([3, 0, 5, 5, 1, 9, 2, 7])
+
+
+def mean_loss(x: Tensor) -> Tensor:
+    return torch.nn.functional.cross_entropy(wide(x), TARGETS).to(x.dtype)
+
+
+def mean_loss_without_targets(v: Tensor, x: Tensor) -> Tensor:
+    """The target's part of the gradient, minus one, is forgotten."""
+    return (wide(v) * torch.softmax(wide(x), -1) / len(x)).to(x.dtype)
+
+
 STEEP_SINGLE, STEEP_SINGLE_VJP = first_steep(1e6)
 STEEP_HALF, STEEP_HALF_VJP = first_steep(300.0)
 
@@ -144,6 +156,9 @@ CASES = (
     ),
     wrong("energy_every_second_lost_in_bfloat16", "A scalar loss of 12,800 entries, half of them without slope.").at(
         kernel(energy, energy_vjp, without(slice(0, None, 2)), only=BF16), energy, normal, (100, 128), dtype=BF16
+    ),
+    wrong("loss_without_its_target_in_bfloat16", "A scalar loss that is curved over wide steps.").at(
+        kernel(mean_loss, mean_loss_without_targets, only=BF16), mean_loss, normal, (8, 10), dtype=BF16
     ),
     each(
         "one_steep_entry_and_the_others_lost_in_float32",

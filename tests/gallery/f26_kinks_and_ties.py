@@ -63,6 +63,15 @@ def magnitude_and_sine(x: Tensor, phase: Tensor) -> Tensor:
     return x.abs() + torch.sin(phase)
 
 
+COUNTS = [[0.0, 1.0, -2.0, 1.0], [0.0, 2.0, 1.0, -1.0], [-1.0, 0.0, 0.0, 2.0]]
+"""Small integers: zeros at a kink, and equal numbers that are not."""
+
+
+def faint_magnitudes(x: Tensor, y: Tensor) -> Tensor:
+    """The magnitudes add a billionth to the value."""
+    return torch.tanh(y).sum() + 1e-9 * x.abs().sum()
+
+
 wrong = Family("F26", special="an entry of the same value is at a kink", witness=witnesses.one_sided_slopes)
 
 CASES = (
@@ -132,5 +141,15 @@ CASES = (
         lambda x: torch.cat([torch.relu(x[:1]), torch.sin(x[1:])]),
         point,
         [[0.0, -1.2, 0.4], [0.0, 0.0, 0.0]],
+    ),
+    wrong(
+        "first_row_of_faint_magnitudes_lost",
+        "Some counts are zero, at the kink; the others of the first row are not, and their slopes are lost.",
+    ).at(
+        wrong_where(faint_magnitudes, lambda x: (torch.arange(len(x))[:, None] == 0).expand(x.shape), slot=0),
+        faint_magnitudes,
+        point,
+        COUNTS,
+        [0.3, -0.8],
     ),
 )

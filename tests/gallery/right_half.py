@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tests.functions import with_rules
+from tests.functions import true_vjp, with_rules
 from tests.gallery import conditions, f24_low_precision, f29_forward_mode, kernels, witnesses
 from tests.gallery.case import Build, Case, Function, right
 from tests.gallery.inputs import normal
@@ -39,6 +39,29 @@ def under(witness: witnesses.Witness, name: str, why: str, build: Build, twin: F
 
 def _at(function: Function, shapes: tuple[Any, ...], dtype: torch.dtype) -> Build:
     return lambda: (function, normal(*shapes, dtype=dtype))
+
+
+def compiled(f: Function, dtype: torch.dtype) -> Function:
+    """A kernel of one dtype with torch's own derivative of `f`."""
+
+    def vjp(v: Tensor, x: Tensor) -> Any:
+        return true_vjp(f, (x.detach().requires_grad_(),), (v,))
+
+    return kernel(f, vjp, only=dtype)
+
+
+def median(x: Tensor) -> Tensor:
+    return x.median(-1).values
+
+
+def largest_five(x: Tensor) -> Tensor:
+    return x.topk(5, -1).values
+
+
+def counts(dtype: torch.dtype) -> tuple[Tensor]:
+    """Integers between -3 and 3."""
+    values = torch.randint(-3, 4, (6, 40), generator=torch.Generator().manual_seed(7))
+    return (values.to(dtype).requires_grad_(),)
 
 
 REVERSE = witnesses.precision
@@ -84,6 +107,24 @@ def squash_by_copy(v: Tensor, x: Tensor) -> Tensor:
 
 
 CASES = (
+    right(
+        "median_of_counts_in_float16",
+        "Many equal numbers have no derivative, though the median is smooth along most lines.",
+        lambda: (compiled(median, F16), counts(F16)),
+        twin=median,
+        dtype=F16,
+        drop_in=False,
+        witness=REVERSE,
+    ),
+    right(
+        "largest_five_in_float16",
+        "Numbers change places over the wide steps of half precision.",
+        lambda: (compiled(largest_five, F16), normal((4, 60), dtype=F16, seed=7)),
+        twin=largest_five,
+        dtype=F16,
+        drop_in=False,
+        witness=REVERSE,
+    ),
     in_reverse(
         "swish_kernel_in_bfloat16",
         "Widened, computed, rounded once.",

@@ -51,6 +51,14 @@ def loss_by_odds(logits: Tensor) -> Tensor:
     return torch.stack([torch.log1p((row - row[k]).exp().sum() - 1) for row, k in rows])
 
 
+def loss_with_logits(logits: Tensor) -> Tensor:
+    return F.binary_cross_entropy_with_logits(logits, (logits > 0).to(logits.dtype))
+
+
+def loss_with_logits_exactly(logits: Tensor) -> Tensor:
+    return torch.log1p(torch.exp(-logits.abs())).mean()
+
+
 def softmax(x: Tensor) -> Tensor:
     return torch.softmax(x, -1)
 
@@ -119,6 +127,12 @@ CASES = (
         "Losses of exactly 0 beside one of about 1.",
         at(loss_of_each, point, [*CERTAIN, [0.3, 0.9, -0.2]]),
         twin=loss_by_odds,
+    ),
+    right(
+        "certain_loss_with_logits",
+        "A logit is subtracted from its logarithm: the loss of 1e-14 is a multiple of the roundoff of 31.",
+        at(loss_with_logits, point, [29.0, -31.5, 25.3, -39.0]),
+        twin=loss_with_logits_exactly,
     ),
     right("certain_softmax", "Rows of one 1 and zeros.", at(softmax, point, [[50.0, 0.0, -3.0], [0.0, 60.0, 2.0]])),
     right("sigmoid_at_forty", "The value is exactly 1.", at(torch.sigmoid, point, [40.0, 45.0, -40.0])),

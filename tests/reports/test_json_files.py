@@ -99,3 +99,10 @@ def test_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
             passed("new").save(path)
     assert [report.title for report in load(path)] == ["old"]
     assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize("name", ["report.json", "report.html"])
+def test_file_in_a_folder_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FileNotFoundError) as error:
+        passed().save(tmp_path / "nowhere" / name)
+    assert error.value.filename == str(tmp_path / "nowhere" / name)

@@ -12,7 +12,7 @@ import gradvet
 from tests.allocation import allocated
 from tests.functions import with_vjp
 
-SIDE, ENTRIES = 100_000, 300
+SIDE, ENTRIES = 100_000, 1_000
 LIMIT = 20_000_000
 """Bytes of all tensors that a check may create; the dense tensor has 80 GB, one of its rows 0.8 MB."""
 
@@ -34,10 +34,13 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+# What is not refused raises nothing, whatever `raise_exception` is.
+@pytest.mark.parametrize(
+    ("name", "raise_exception"),
+    [(name, True) for name in FUNCTIONS] + [(name, False) for name, (_, right) in FUNCTIONS.items() if not right],
+)
 @pytest.mark.parametrize("mode", ["slow", "fast"])
-@pytest.mark.parametrize("raise_exception", [True, False])
-def test_masked_check_of_a_huge_matrix_takes_little_memory(name: str, mode: str, raise_exception: bool) -> None:
+def test_masked_check_of_a_huge_matrix_takes_little_memory(name: str, raise_exception: bool, mode: str) -> None:
     generator = torch.Generator().manual_seed(1)
     indices = torch.randint(0, SIDE, (2, ENTRIES), generator=generator)
     values = torch.randn(ENTRIES, dtype=torch.float64, generator=generator)

@@ -74,35 +74,35 @@ def differs(expected: str, mode: str, holes: bool) -> str:
 @every_layout
 @both_semantics
 @both_modes
-@pytest.mark.parametrize("name", DENSE_OUTPUT)
 @pytest.mark.parametrize("point", [holed, full], ids=["holed", "full"])
 @both_libraries
 def test_function_passes_under_its_own_semantics_alone(
-    layout: str, masked: bool, mode: str, name: str, point: Callable[[str], Tensor], library: ModuleType
+    layout: str, masked: bool, mode: str, point: Callable[[str], Tensor], library: ModuleType
 ) -> None:
-    problem, x = DENSE_OUTPUT[name], point(layout).requires_grad_()
     holes = point is holed
     options = {"masked": masked, "fast_mode": mode == "fast"}
-    if layout in problem.missing:
-        expected = "RuntimeError"
-    else:
-        expected = "pass" if problem.masked == masked or not holes else "fail"
-        expected = differs(expected, mode, holes) if library is TORCH else expected
-    assert decision(library.gradcheck, problem.function, x, **options) == expected
+    for name, problem in DENSE_OUTPUT.items():
+        if layout in problem.missing:
+            expected = "RuntimeError"
+        else:
+            expected = "pass" if problem.masked == masked or not holes else "fail"
+            expected = differs(expected, mode, holes) if library is TORCH else expected
+        x = point(layout).requires_grad_()
+        assert decision(library.gradcheck, problem.function, x, **options) == expected, name
 
 
 @every_layout
 @both_semantics
 @both_modes
-@pytest.mark.parametrize("name", DENSE_OUTPUT)
 @both_libraries
 def test_doubled_gradient_is_found_under_either_semantics(
-    layout: str, masked: bool, mode: str, name: str, library: ModuleType
+    layout: str, masked: bool, mode: str, library: ModuleType
 ) -> None:
-    problem = DENSE_OUTPUT[name]
-    expected = "RuntimeError" if layout in problem.missing else "fail"
-    wrong, options = with_doubled_gradient(problem.function), {"masked": masked, "fast_mode": mode == "fast"}
-    assert decision(library.gradcheck, wrong, holed(layout).requires_grad_(), **options) == expected
+    options = {"masked": masked, "fast_mode": mode == "fast"}
+    for name, problem in DENSE_OUTPUT.items():
+        expected = "RuntimeError" if layout in problem.missing else "fail"
+        wrong = with_doubled_gradient(problem.function)
+        assert decision(library.gradcheck, wrong, holed(layout).requires_grad_(), **options) == expected, name
 
 
 @every_layout
@@ -131,14 +131,14 @@ ADAPTERS = {"gradvet": gradvet.as_sparse_gradcheck, "torch": torch.sparse.as_spa
 
 @every_layout
 @both_semantics
-@pytest.mark.parametrize("name", ANY_OUTPUT)
 @pytest.mark.parametrize("adapter", ADAPTERS)
 @both_libraries
 def test_adapters_accept_right_and_reject_wrong_functions_over_either_checker(
-    layout: str, masked: bool, name: str, adapter: str, library: ModuleType
+    layout: str, masked: bool, adapter: str, library: ModuleType
 ) -> None:
     # In slow mode alone: an adapter passes fast_mode on.
-    function, check = ANY_OUTPUT[name], ADAPTERS[adapter](library.gradcheck)
-    assert decision(check, function, holed(layout).requires_grad_(), masked=masked) == "pass"
-    wrong = with_doubled_gradient(function)
-    assert decision(check, wrong, holed(layout).requires_grad_(), masked=masked) == "fail"
+    check = ADAPTERS[adapter](library.gradcheck)
+    for name, function in ANY_OUTPUT.items():
+        assert decision(check, function, holed(layout).requires_grad_(), masked=masked) == "pass", name
+        wrong = with_doubled_gradient(function)
+        assert decision(check, wrong, holed(layout).requires_grad_(), masked=masked) == "fail", name

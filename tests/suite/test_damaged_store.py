@@ -6,6 +6,7 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -92,28 +93,49 @@ def test_damaged_page_of_the_file_costs_no_other_case(tmp_path: Path) -> None:
     assert 0 < found.count(Status.DAMAGED) < 30
 
 
-def test_large_report_is_not_unpacked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_REPORT_BYTES", 10**6)
-    change(path, "UPDATE outcomes SET document = ? WHERE position = 1", zlib.compress(bytes(10**8)))
+def test_large_report_is_not_unpacked(path: Path) -> None:
+    """66 kB that would take 64 MiB and more."""
+    change(path, "UPDATE outcomes SET document = ? WHERE position = 1", zlib.compress(bytes(2**26 + 1)))
     (found,) = [one for one in Store.open(path).results() if one.name == "b"]
     assert found.message == "the stored result cannot be read (too large, or cut off)"
+
+
+def test_all_reports_together_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert module.MAX_UNPACKED_BYTES <= 2**30
     monkeypatch.setattr(module, "MAX_UNPACKED_BYTES", 100)
     assert set(statuses(path).values()) == {Status.DAMAGED}
 
 
-def test_view_without_end_is_refused(path: Path) -> None:
-    endless = "WITH RECURSIVE n(position, name) AS (SELECT 1, 'x' UNION ALL SELECT position + 1, name FROM n)"
-    change(path, "DROP TABLE cases")
-    change(path, f"CREATE VIEW cases AS {endless} SELECT position, name FROM n")
-    with pytest.raises(StoreError, match="is a database of something else"):
-        Store.open(path)
+ENDLESS = "WITH RECURSIVE n(position, name) AS (SELECT 1, 'x' UNION ALL SELECT position + 1, name FROM n)"
+HOSTILE = {
+    "a view without end": f"CREATE VIEW cases AS {ENDLESS} SELECT position, name FROM n",
+    "a computed column": "CREATE TABLE cases (position INTEGER PRIMARY KEY, name TEXT AS (hex(zeroblob(400000000))))",
+    "a trigger": "CREATE TRIGGER more AFTER INSERT ON outcomes BEGIN DELETE FROM cases; END",
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_store_with_other_tables_is_refused(path: Path, kind: str) -> None:
+    if "cases AS" in HOSTILE[kind] or "TABLE cases" in HOSTILE[kind]:
+        change(path, "DROP TABLE cases")
+    change(path, HOSTILE[kind])
+    for writable in (False, True):
+        with pytest.raises(StoreError, match="is a database of something else"):
+            Store.open(path, writable=writable)
 
 
 def test_query_that_takes_too_long_ends(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_CALLS", 1)
-    monkeypatch.setattr(module, "STEPS_PER_CALL", 1)
-    with pytest.raises(StoreError, match="interrupted"):
-        Store.open(path)
+    assert module.STEPS_PER_CALL * module.MAX_CALLS <= 10**9
+    monkeypatch.setattr(module, "MAX_CALLS", 3)
+    with closing(module._readable(path)) as connection, pytest.raises(sqlite3.OperationalError, match="interrupted"):
+        connection.execute(f"{ENDLESS} SELECT count(*) FROM n").fetchone()
+
+
+def test_functions_with_effects_are_not_called_by_a_schema(path: Path) -> None:
+    for writable in (False, True):
+        store = Store.open(path, writable=writable)
+        assert store._connection.execute("PRAGMA trusted_schema").fetchone() == (0,)
+        store.close()
 
 
 def test_other_format_is_refused(path: Path) -> None:

@@ -5,6 +5,8 @@ Also tests `frontends/torch/inputs.py`.
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,22 @@ def ops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "neighbour.py").write_text("factor = 2.0")
     (tmp_path / "ops.py").write_text(FILE)
     return "ops.py"
+
+
+@pytest.mark.parametrize("target", ["ops.py", "torch:sin"])
+def test_file_beside_the_target_replaces_no_module_of_python(
+    ops: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Worker processes get the search path of this one, and import `queue` themselves."""
+    Path("queue.py").write_text("raise RuntimeError('this file was run')")
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    cases_of(target, InputSpec(((3,),)) if ":" in target else InputSpec())
+    folder = str(Path.cwd())
+    assert folder in sys.path
+    for name, is_beside in (("queue", False), ("random", False), ("neighbour", True)):
+        found = PathFinder.find_spec(name, sys.path)
+        assert found is not None
+        assert str(found.origin).startswith(folder) is is_beside
 
 
 def names(target: str, inputs: InputSpec | None = None) -> list[str]:
@@ -143,9 +161,8 @@ def test_invalid_target_says_what_to_do(ops: str, target: str, inputs: InputSpec
 
 @pytest.mark.parametrize("dtype", ["int64", "float65", "sin"])
 def test_dtype_without_derivatives_is_refused(dtype: str) -> None:
-    (case,) = cases_of("torch:sin", InputSpec(((3,),), dtype))
     with pytest.raises(InvalidProblemError, match=f"a floating-point or complex dtype was expected, found '{dtype}'"):
-        case.inputs()
+        cases_of("torch:sin", InputSpec(((3,),), dtype))
 
 
 def test_callable_in_a_file_gets_inputs(ops: str) -> None:

@@ -243,6 +243,15 @@ def numerical_jacobian(
 ) -> NumericalJacobian:
     """The Jacobian by differences alone, every entry with an error bar.
 
+    Args:
+        func: The function. No derivative of it is used.
+        inputs: A tuple of positional arguments, or one argument of any kind.
+        kwargs: Keyword arguments of the function; tensors in them are inputs too.
+
+    Returns:
+        The slopes: `value` and `error` for one output and one input, blocks in `values` and `errors` for several. A
+        block has the output's shape followed by the input's.
+
     >>> import torch
     >>> found = numerical_jacobian(torch.square, torch.tensor([1.0, 3.0], dtype=torch.float64))
     >>> [round(float(slope), 6) for slope in found.value.diagonal()]

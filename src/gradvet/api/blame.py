@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import io
 import operator
-from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gradvet.api import validation
 from gradvet.api.pipeline import PipelineSettings, run_pipeline
 from gradvet.core.blame import MODULE, BlameReport
-from gradvet.core.events import fresh_seed, one_at_a_time
+from gradvet.core.events import ShowingStages, fresh_seed, one_at_a_time
 from gradvet.core.frontend import Request
 from gradvet.core.provenance import source_of
 from gradvet.core.results import Finding, Report, Verdict
@@ -125,9 +125,16 @@ def blame(
     request = validation.request_of(model, inputs, kwargs)
     recorder = Recorder(model, _memory(settings.budget))
     state = _preserved_state(model, (model, loss, inputs, kwargs))
-    with state, state, interactive_progress(type(model).__name__):  # twice: the first restoration may be interrupted
+    with state, state, _shown_stages(type(model).__name__):  # twice: the first restoration may be interrupted
         record_step(recorder, request, loss)
         return _answer(recorder, settings)
+
+
+@contextmanager
+def _shown_stages(title: str) -> Iterator[None]:
+    """A progress bar that names the piece that is checked."""
+    with interactive_progress(title) as show, (shown := ShowingStages(show)), shown:
+        yield
 
 
 def _preserved_state(model: Any, called: Any) -> AbstractContextManager[None]:
@@ -172,7 +179,7 @@ class Watch:
         """Replay and check what was recorded."""
         model = self._recorder.model
         state = _preserved_state(model, model)
-        with state, state, interactive_progress("watch"):  # twice: the first restoration may be interrupted
+        with state, state, _shown_stages("watch"):  # twice: the first restoration may be interrupted
             return _answer(self._recorder, self._settings)
 
 

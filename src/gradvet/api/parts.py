@@ -15,11 +15,14 @@ from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Space
 from gradvet.errors import InvalidProblemError
 
-PART_SIZE = 1 << 24
-"""Elements that are compared together: at the step of the screen, one of them still shows at a resolution of 0.01."""
+PART_SIZE = 1 << 22, 1 << 24
+"""Elements that are compared together, at least and at most. At the step of the screen, one of the largest number still
+shows at a resolution of 0.01; the vectors of the smallest one take less than a GiB."""
 
-MAX_PARTS = 16
-"""Number of parts: of a larger model each part has more elements, so that the number of evaluations stays bounded."""
+PARTS = 6, 16
+"""Number of parts, at least and at most. With six, the vectors of a comparison, 22 of the size of a part, have the size
+of four vectors of all inputs. Of a very large model each part has more elements, so that evaluations stay bounded."""
+
 
 VECTORS = 16
 """Number of vectors of the size of the inputs that exist at a time, to estimate the memory of a check."""
@@ -79,7 +82,8 @@ def compared_on_smooth_piece(
 
 def parts_of(domain: Space) -> list[list[int]]:
     """Numbers of consecutive leaves, gathered up to the size of a part."""
-    limit = max(PART_SIZE, -(-domain.size // MAX_PARTS))
+    few, many = (-(-domain.size // number) for number in PARTS)
+    limit = max(PART_SIZE[0], many, min(PART_SIZE[1], few))
     groups: list[list[int]] = []
     filled = 0
     for number, leaf in enumerate(domain.leaves):

@@ -51,7 +51,7 @@ from gradvet.core.results import Finding, Report, SourceCode, Verdict
 from gradvet.core.runner import IsUnsupported, make_report, run_checks
 from gradvet.core.variation_budget import VariationBudget
 from gradvet.core.vectors import all_finite, namespace
-from gradvet.errors import DerivativeError, OutputsChangedError
+from gradvet.errors import DerivativeError
 from gradvet.options import Options
 
 ONE_SHOT = (
@@ -63,7 +63,7 @@ OVERWRITES = "If it initialises or normalises its parameters, call it once befor
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """What is checked."""
+    """The order of derivatives, the selected checks, the points and the memory limit of one check."""
 
     order: int
     selection: Selection
@@ -88,13 +88,7 @@ def run_pipeline(frontend: Frontend, request: Request, settings: PipelineSetting
         with state, state:  # twice: the first restoration may be interrupted
             return _Pipeline(frontend, request, binding, settings, replace(options, masked=masked)).report(left_out)
 
-    try:
-        report = report_for(options.masked)
-    except (RuntimeError, OutputsChangedError) as error:
-        frontend.add_note(error, binding.arguments, options.masked)
-        raise
-    if report.failures:
-        report = frontend.with_other_semantics_tried(report, binding.arguments, options.masked, report_for)
+    report = frontend.explained(report_for, binding.arguments, options.masked)
     seconds = time.perf_counter() - started
     return replace(report, seconds=seconds, environment=environment())
 

@@ -17,7 +17,7 @@ from gradvet.core import thresholds
 from gradvet.core.confirmation import is_confirmed
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Reason
-from gradvet.core.frontend import Binding, Frontend, Point, PointRequest, Request, examples, is_strategy
+from gradvet.core.frontend import Binding, Frontend, Point, Request, examples, is_strategy
 from gradvet.core.ledger import Record
 from gradvet.core.line_test import screen_point
 from gradvet.core.modes import FORWARD, REVERSE, Mode
@@ -195,6 +195,7 @@ class _Search:
         self.announce = announce
         self.settings, self.modes, self.problem = settings, modes, context.problem
         self.is_thorough = settings.extent == THOROUGH
+        self._asked = (context.problem, request, settings.domain, context.options.seed)
         rules = self.problem.rules
         self.is_builtin = rules.are_builtin
         self.finite_only = (
@@ -204,7 +205,8 @@ class _Search:
 
     def points(self) -> Iterator[Finding]:
         if self.settings.own is None:
-            return self._tested("points", self.frontend.points(self.problem, self._request(empty=False)))
+            found = self.frontend.points(*self._asked, thorough=self.is_thorough)
+            return self._tested("points", found)
         return self._tested("points", self._given_points(self.settings.own))
 
     def _given_points(self, own: Mapping[str, Any]) -> Iterator[Point]:
@@ -221,13 +223,10 @@ class _Search:
                 yield Finding("shapes", Verdict.SKIPPED, FRAGILE)
             return
         empty = self.is_thorough or not self.is_builtin
-        yield from self._tested("shapes", self.frontend.shapes(self.problem, self._request(empty=empty)))
+        found = self.frontend.shapes(*self._asked, thorough=self.is_thorough, empty=empty)
+        yield from self._tested("shapes", found)
         if not empty and self.frontend.has_dimensions(self.problem):
             yield Finding("shapes", Verdict.SKIPPED, EMPTY)
-
-    def _request(self, *, empty: bool) -> PointRequest:
-        seed = self.context.options.seed
-        return PointRequest(self.request.func, self.settings.domain, seed, self.is_thorough, empty)
 
     def _tested(self, kind: str, points: Iterable[Point]) -> Iterator[Finding]:
         exercised: list[str] = []

@@ -43,7 +43,7 @@ def request_of(
     surrogate: Any = None,
     argnums: Any = None,
 ) -> Request:
-    """What is checked."""
+    """The function and its arguments, tested."""
     if not callable(func):
         refuse("a function, a module or an autograd.Function was expected", func)
     if kwargs is not None and not isinstance(kwargs, Mapping):

@@ -100,7 +100,7 @@ REPRODUCIBLE = Finding("determinism", Verdict.PASS, "the derivative is reproduci
 
 
 def drop_in_determinism(context: Context) -> Iterator[Finding]:
-    """A cotangent and a multiple of it; where they differ, the same cotangent twice more.
+    """A cotangent and a multiple of it, or the same once more; where they differ, the same cotangent twice more.
 
     Row by row where a tolerance has to be compared with single entries.
     """
@@ -108,7 +108,7 @@ def drop_in_determinism(context: Context) -> Iterator[Finding]:
     if not problem.domain.size or not problem.codomain.size:
         return
     (probe,) = context.projections.probe_cotangents(1)
-    if context.projections.proportional is not None and _repeats(context, probe):
+    if _is_reproduced(context, probe):
         yield REPRODUCIBLE
         return
     tolerance = context.options.nondeterminism
@@ -129,16 +129,18 @@ def drop_in_determinism(context: Context) -> Iterator[Finding]:
         yield REPRODUCIBLE
 
 
-def _repeats(context: Context, probe: ProbeCotangent) -> bool:
-    """Whether more passes through custom rules give the same gradient.
+def _is_reproduced(context: Context, probe: ProbeCotangent) -> bool:
+    """Whether a multiple of the cotangent gives the multiple; of custom rules, whether the same gives the same.
 
-    About as many as the rows, each of which torch's slow mode runs twice. One pass runs backward for each output.
+    A custom rule may be right and not exactly linear, such as an adaptive solver. In slow mode it runs about as often
+    as there are rows, each of which torch runs twice. One pass runs backward for each output.
     """
-    if not context.projections.is_strict or not context.problem.rules.has_custom:
-        return True
-    codomain = context.problem.codomain
-    passes = min(codomain.size // len(codomain.leaves) - OTHER_REPEATS, REPEATS)
-    return all(equal(context.problem.gradient_by_output(probe.v).vector, probe.vjp) for _ in range(passes))
+    problem, passes = context.problem, 1
+    if problem.is_plain and not problem.rules.has_custom:
+        return context.projections.proportional is not None
+    if context.projections.is_strict:
+        passes += min(max(0, problem.codomain.size // len(problem.codomain.leaves) - OTHER_REPEATS), REPEATS)
+    return all(equal(problem.gradient_by_output(probe.v).vector, probe.vjp) for _ in range(passes))
 
 
 def _unsteadiness(context: Context, probe: ProbeCotangent) -> float:

@@ -116,9 +116,9 @@ def undefined_tangents(context: Context) -> Iterator[Finding]:
     xp = namespace(u)
     for leaf, values in enumerate(problem.domain.leaves):
         part = problem.domain.slice(leaf)
-        silenced = xp.concat([u[: part.start], xp.zeros_like(u[part]), u[part.stop :]])
-        expected = problem.jvp(silenced)
-        found = problem.jvp(silenced, missing=leaf)
+        zeroed = xp.concat([u[: part.start], xp.zeros_like(u[part]), u[part.stop :]])
+        expected = problem.jvp(zeroed)
+        found = problem.jvp(zeroed, missing=leaf)
         absolute, relative = thresholds.ALLCLOSE
         wrong = ~(xp.abs(found - expected) <= absolute + relative * xp.abs(expected))
         wrong = wrong & (found == found) & (expected == expected)

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
+from gradvet.core.float_format import overflow_size
 from gradvet.core.gradient_match import explained_factor
 from gradvet.core.spaces import Array, Location, Space
 from gradvet.core.vectors import finite_part, namespace
 
 JITTERS = 2
 """Number of random changes of the inputs by one roundoff, each with both signs, to see how the reference responds."""
-
-FLOAT16_EPS = 2.0**-10
-"""The only format whose range is much smaller than that of float32."""
 
 
 Elsewhere = Callable[[], tuple[Array, Array] | None]
@@ -106,7 +104,7 @@ class Sums:
             sample.noise[part],
         )
         zeros = xp.zeros_like(expected)
-        comparable = xp.isfinite(expected) & ~(~xp.isfinite(found) & (xp.abs(expected) > _overflow(eps)))
+        comparable = xp.isfinite(expected) & ~(~xp.isfinite(found) & (xp.abs(expected) > overflow_size(eps)))
         error = xp.where(comparable, found - expected, zeros)
         ratio, agreed = _ratio(context, error, expected, noise), _agreed(context)
         if float(xp.max(ratio)) > _doubt(eps):
@@ -208,11 +206,6 @@ def _typical(entries: Array) -> float:
 def _limit(eps: float) -> float:
     """Error of an entry, in its own roundoffs, from which it is wrong."""
     return min(thresholds.PRECISION_FAIL, thresholds.LOW_PRECISION_PART / eps)
-
-
-def _overflow(eps: float) -> float:
-    """Size from which a derivative may overflow: half the largest float16, or nearly the largest of other formats."""
-    return 32752.0 if eps == FLOAT16_EPS else 1e38
 
 
 def _doubt(eps: float) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import pairwise
 
 from gradvet.core import thresholds
 from gradvet.core.miss_probability import FINEST, MOST, Plan, stages
@@ -62,6 +63,9 @@ COUPLED_SCHEMES = ((20_000, LONG), (math.inf, NEAR_SCHEME))
 MAX_HELD_VECTORS, MAX_HELD_NUMBERS = 9, 6_250_000
 """Directions and cotangents that are held at a time: so many, or as many as have no more than these numbers (50 MB)."""
 
+MAX_OUTPUTS_BY_ROWS = 4
+"""Outputs of which the first and the last row are compared by backward passes of their own."""
+
 FEW_COLUMNS = 8
 """Up to this many columns are compared one by one rather than by a second scheme."""
 
@@ -76,11 +80,26 @@ def reverse_residual(projections: Projections, plan: Plan) -> float:
 
 
 def row_residual(projections: Projections) -> float:
-    """The same for one row by a backward pass of its own: a wrong derivative may be nonlinear in its cotangent."""
-    index = projections.options.seed % projections.problem.codomain.size
-    direction = projections.probe_directions(1)[0]
-    gap = float(direction.difference[index]) - float(projections.row(index) @ direction.displacement)
-    return abs(gap) / direction.step
+    """The same for single rows, each by a backward pass of its own: a wrong derivative may be nonlinear in v.
+
+    A backward that skips zero rows of grad_output and forgets where they were is right for one of these rows at most:
+    needed by `sine_of_active_rows_not_scattered_back` and `squash_stops_at_first_empty_row`.
+    """
+    direction, worst = projections.probe_directions(1)[0], 0.0
+    for index in _single_rows(projections):
+        gap = float(direction.difference[index]) - float(projections.row(index) @ direction.displacement)
+        worst = larger(worst, abs(gap) / direction.step)
+    return worst
+
+
+def _single_rows(projections: Projections) -> set[int]:
+    """A random row; for rules that are not builtin, also the first and the last one of every output."""
+    problem = projections.problem
+    chosen = {projections.options.seed % problem.codomain.size}
+    if not problem.rules.are_builtin:
+        for first, end in list(pairwise(problem.codomain.offsets))[:MAX_OUTPUTS_BY_ROWS]:
+            chosen |= {first, end - 1} if end > first else set()
+    return chosen
 
 
 def forward_residual(projections: Projections, plan: Plan) -> float:
@@ -149,8 +168,9 @@ class CertificateSearch:
         self.projections.use_scheme(scheme)
         share = (FIRST_SHARE if self._unspent == 1.0 else LATER_SHARE) * self._unspent
         self._unspent -= share
-        stages, number = self._stages(share), 0
-        while self._is_affordable(scheme, stages[number]):
+        stages = self._stages(share)
+        number, likely = 0, _first_able(stages, 0, FINEST)
+        while likely < len(stages) and self._is_affordable(scheme, stages[likely]):
             try:
                 left = self._left = self.residual(self.projections, stages[number]) / self.detectable
             except OutOfReachError:
@@ -160,8 +180,7 @@ class CertificateSearch:
                 return 0 if self._rows_agree() else MOST + 1
             number = _first_able(stages, number + 1, left)
             likely = _first_able(stages, number, GROWTH * left)
-            needed = stages[likely].directions or 0 if likely < len(stages) else MOST + 1
-            if needed > limit:
+            if likely < len(stages) and (needed := stages[likely].directions or 0) > limit:
                 return needed
         return MOST + 1
 

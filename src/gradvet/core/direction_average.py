@@ -195,9 +195,9 @@ def _decide(
     if is_constant and abs(scale.value) > max(thresholds.CLEAR * max(scale.error, kinked), material):
         failure = Decision(Verdict.FAIL, Reason.DISAGREES, entry, scale.value, scale.error)
         return failure if _is_additive(context, mode, cotangents, part) else failure.weakened(Reason.KINK)
-    limit, column = max(columns.noise, thresholds.PRECISION_DOUBT_PART), part.start + columns.index
+    limit = max(columns.noise, thresholds.PRECISION_DOUBT_PART)
     is_wrong = columns.worst > max(thresholds.CLEAR * max(limit, kinked), thresholds.LOW_PRECISION_PART)
-    if is_wrong and _fails_alone(context, mode, cotangents, column):
+    if is_wrong and _fails_alone(context, mode, cotangents, part.start + columns.index):
         return Decision(Verdict.FAIL, Reason.DISAGREES, entry, columns.worst, columns.noise)
     # Single elements must be visible too.
     seen = abs(scale.value) + bar
@@ -246,7 +246,8 @@ def _is_additive(context: Context, mode: Mode, cotangents: Sequence[Cotangent], 
     """Whether the slope along a sum of directions is the sum of the slopes, as where the function has a derivative.
 
     Ties of three and more elements (a median, a sort) may have none though every line through the point is smooth, so
-    inputs of few different values are not trusted.
+    inputs of few different values are not trusted. Needed by
+    `test_largest_numbers_of_a_kernel_do_not_fail_in_float16`.
     """
     own = context.problem.point[part]
     if 3 * int(namespace(own).unique_values(own).shape[0]) <= min(own.shape[0], thresholds.FEW_VALUES):
@@ -261,7 +262,10 @@ def _is_additive(context: Context, mode: Mode, cotangents: Sequence[Cotangent], 
 
 
 def _fails_alone(context: Context, mode: Mode, cotangents: Sequence[Cotangent], column: int) -> bool:
-    """Whether the error shows where this element moves alone, at several steps, and no kink and no tie explains it."""
+    """Whether the error shows where this element moves alone, at several steps, and no kink and no tie explains it.
+
+    Needed by `largest_five_in_float16`.
+    """
     point, clear = context.problem.point, 0
     if int(namespace(point).count_nonzero(point == point[column])) > 2:
         return False
@@ -294,7 +298,7 @@ def _residuals(
     roundoff = _roundoff(probes.noise, cotangents) ** 2
     # On stairs the rounding errors of all outputs may add up.
     roundoff += sum(dot(abs(cotangent.v), probes.stairs) ** 2 for cotangent in cotangents) / len(cotangents)
-    bend = [roundoff / step**2 for step in steps]
+    evens: list[list[Array]] = [[] for _ in steps]
     directions, predicted = [], []
     for _ in range(DIRECTIONS):
         u = input_direction(context, part)
@@ -303,16 +307,29 @@ def _residuals(
         for number, step in enumerate(steps):
             r, even = _moved(context, mode, cotangents, u, step)
             found[number].append(r)
-            bend[number] += _rms(even) ** 2 / DIRECTIONS
+            evens[number].append(even)
     xp = namespace(problem.value)
+    bends = _bends([xp.stack(some) for some in evens], [math.sqrt(roundoff) / step for step in steps])
     at = [xp.stack(some) for some in found]
     first = max((number + 1 for number, some in enumerate(at) if not all_finite(some)), default=0)
     if len(at) - first < thresholds.PLATEAU_STEPS:
         return None
     vjps = xp.stack([finite_part(cotangent.vjp)[part] for cotangent in cotangents])
     table = xp.asarray(predicted, dtype=problem.value.dtype, device=problem.value.device)
-    bends = [math.sqrt(square) for square in bend[first:]]
-    return _Residuals(at[first:], bends, table, xp.stack([u[part] for u in directions]), vjps)
+    return _Residuals(at[first:], bends[first:], table, xp.stack([u[part] for u in directions]), vjps)
+
+
+def _bends(evens: Sequence[Array], roundoff: Sequence[float]) -> list[float]:
+    """For each step, what kinks and roundoff explain: the even part, or what is left of it without curvature.
+
+    The latter is needed by `loss_without_its_target_in_bfloat16`: over wide steps a loss is curved, over narrow ones
+    rounded. Curvature is proportional to the step, and a kink is the same at this step and at the next one, half as
+    wide.
+    """
+    bends = [math.hypot(_rms(even), noise) for even, noise in zip(evens, roundoff, strict=True)]
+    pairs = zip(evens, evens[1:], roundoff, roundoff[1:], strict=False)
+    straight = [math.hypot(_rms(2.0 * half - whole), 2.0 * finer, noise) for whole, half, noise, finer in pairs]
+    return [*map(min, bends, straight), bends[-1]]
 
 
 def _common_factor(residuals: _Residuals) -> tuple[Estimate, bool]:

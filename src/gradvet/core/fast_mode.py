@@ -163,11 +163,20 @@ class ProjectionTest:
         """v·D - (Jᵀv)·d for each cotangent, or D - J d for each row, per step."""
         if difference is None:
             return None
-        odd, displacement = difference.difference, difference.displacement
+        numerical, displacement = self._projected(difference, cotangents), difference.displacement
         if not self.mode.by_rows:
-            return (odd - self.projections.problem.jvp(displacement)) / difference.step
+            return (numerical - self.projections.problem.jvp(displacement)) / difference.step
         probes = self.projections.probe_cotangents(cotangents)
-        return namespace(odd).stack([probe.v @ odd - probe.vjp @ displacement for probe in probes]) / difference.step
+        return (
+            numerical - namespace(numerical).stack([probe.vjp @ displacement for probe in probes])
+        ) / difference.step
+
+    def _projected(self, difference: ProbeDirection, cotangents: int = 1) -> Array:
+        """v·D for each cotangent, or D for each row."""
+        odd = difference.difference
+        if not self.mode.by_rows:
+            return odd
+        return namespace(odd).stack([probe.v @ odd for probe in self.projections.probe_cotangents(cotangents)])
 
     def _ratio(self, share: float, directions: int) -> float:
         columns_seen = self.projections.sees_all_columns
@@ -184,10 +193,12 @@ class ProjectionTest:
         return _largest(residual) <= ratio * self.detectable and is_fine_enough(self.projections, width, ratio)
 
     def _beyond(self, wide: ProbeDirection, narrow: ProbeDirection, of_wide: Array, of_narrow: Array) -> bool:
-        """Whether neither curvature nor noise nor a kink explains the residual at the smaller step.
+        """Whether neither curvature nor noise nor a kink explains the residual at the smaller step, nor the tolerance.
 
         The even parts at steps 4h and h, the latter times 16, cancel for a smooth function: what is left of them is
-        noise, or a kink. The residuals at both steps differ by the curvature.
+        noise, or a kink. The residuals at both steps differ by the curvature. The tolerance explains as much as it
+        allows in one entry of usual size: k entries of equal size give a projection about √k times as large. So small
+        errors in all entries, such as those of an adaptive solver, cause no search, and one wrong entry of many does.
         """
         xp = namespace(of_narrow)
         problem = self.projections.problem
@@ -196,10 +207,12 @@ class ProjectionTest:
         # The noise of one row may be small by chance, so the median relative noise of the rows is the least. Some of
         # many rows show it; the odd distance between them is no multiple of a usual length.
         some = slice(None, None, noise.shape[0] // MEDIAN_ROWS | 1)
-        relative = noise[some] / (size[some] + sys.float_info.min)
-        usual = float(xp.sort(relative)[relative.shape[0] // 2])
+        part = noise[some] / (size[some] + sys.float_info.min)
+        usual = float(xp.sort(part)[part.shape[0] // 2])
         noise = xp.maximum(noise, usual * size) if math.isfinite(usual) else noise
         bar = xp.abs(of_wide - of_narrow) + thresholds.SCREEN_NOISE * self._combined(noise) / narrow.step
+        relative = self.projections.options.tolerance.relative / max(problem.domain.size, problem.codomain.size) ** 0.5
+        bar = bar + relative * xp.abs(self._projected(narrow)) / narrow.step
         return not bool(xp.all(xp.abs(of_narrow) <= bar))
 
     def _combined(self, noise: Array) -> Array:

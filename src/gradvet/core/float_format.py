@@ -9,6 +9,14 @@ from gradvet.core import thresholds
 TF32_EPS = 2.0**-10
 """Spacing of TF32, in which kernels for float32 may multiply."""
 
+FLOAT16_EPS = 2.0**-10
+"""The only format whose range is much smaller than that of float32."""
+
+
+def overflow_size(eps: float) -> float:
+    """Size from which a derivative may overflow: half the largest float16, or nearly the largest of other formats."""
+    return 32752.0 if eps == FLOAT16_EPS else 1e38
+
 
 @dataclass(frozen=True, slots=True)
 class Format:

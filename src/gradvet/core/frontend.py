@@ -15,7 +15,7 @@ from gradvet.core.spaces import Array, Space
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user passed."""
+    """A function and its arguments as the user passed them."""
 
     func: Callable[..., Any]
     inputs: Any
@@ -93,20 +93,6 @@ class Point:
     """Whether the user gave it."""
 
 
-@dataclass(frozen=True, slots=True)
-class PointRequest:
-    """Which points to generate."""
-
-    function: Callable[..., Any]
-    """The user's function, which is searched for integers before shapes are changed."""
-    regions: Any
-    """Regions of the inputs as the user gave them in `domain=`."""
-    seed: int
-    thorough: bool = False
-    empty: bool = True
-    """Whether shapes of length 0 are tried."""
-
-
 OwnProblem = Any
 """A problem that the frontend made."""
 
@@ -124,7 +110,7 @@ class Frontend(Protocol):
     """One framework. Problems that it receives are those that it made."""
 
     def bind(self, request: Request) -> Binding:
-        """Find the tensors in what the user passed."""
+        """Find the tensors in the arguments of a request, and the parameters of a module."""
         ...
 
     def problem(self, binding: Any, seed: int, *, masked: bool = False) -> Problem:
@@ -192,8 +178,18 @@ class Frontend(Protocol):
         """The problem whose derivative is the second derivative named `outer-over-inner`."""
         ...
 
-    def points(self, problem: OwnProblem, request: PointRequest) -> Iterator[Point]: ...
-    def shapes(self, problem: OwnProblem, request: PointRequest) -> Iterator[Point]: ...
+    def points(
+        self, problem: OwnProblem, request: Request, domain: Any, seed: int, *, thorough: bool
+    ) -> Iterator[Point]:
+        """Other values of the inputs, inside of the regions that the user gave in `domain=`."""
+        ...
+
+    def shapes(
+        self, problem: OwnProblem, request: Request, domain: Any, seed: int, *, thorough: bool, empty: bool
+    ) -> Iterator[Point]:
+        """Other lengths of the inputs, with `empty` also 0; none if the function of the request refers to integers."""
+        ...
+
     def has_dimensions(self, problem: OwnProblem) -> bool:
         """Whether an input has a shape that could be changed."""
         ...
@@ -218,14 +214,12 @@ class Frontend(Protocol):
         """Sentences about inputs and outputs for the report."""
         ...
 
-    def add_note(self, error: Exception, arguments: Sequence[Any], masked: bool) -> None:
-        """Add a note to an exception if the kind of the inputs may explain it."""
-        ...
+    def explained(self, report_for: Callable[[bool], Report], arguments: Sequence[Any], masked: bool) -> Report:
+        """The report for a value of `masked`.
 
-    def with_other_semantics_tried(
-        self, report: Report, arguments: Sequence[Any], masked: bool, again: Callable[[bool], Report]
-    ) -> Report:
-        """A failed report with a sentence about the verdict with the other value of `masked`, if that may differ."""
+        If it fails, a sentence tells the verdict for the other value, if that may differ; an exception gets a note if
+        the kind of the inputs may explain it.
+        """
         ...
 
     def registration_complaints(self, request: Request) -> Mapping[str, str] | None:

@@ -42,6 +42,10 @@ def gradient_mismatch(context: Context, v: Array, found: Array, expected: Array)
     difference = xp.abs(found - expected)
     if not all_finite(difference):
         agree = (found == expected) | ~xp.isfinite(expected)
+        if not context.is_double and context.problem.rules.are_builtin and not all_finite(found):
+            # Needed by `test_rules_of_the_framework_that_overflow_in_one_layout_do_not_fail`.
+            context.record.note("the framework's own gradient overflows in this precision, in memory of another layout")
+            agree = agree | ~xp.isfinite(found)
         difference = xp.where(agree, xp.zeros_like(difference), difference)
         difference = xp.where(xp.isnan(difference), xp.full_like(difference, float("inf")), difference)
     allowed = _allowed(context, v, expected) + context.options.accuracy * peak(expected)
@@ -255,12 +259,13 @@ def cancelled_slope(context: Context, v: Array) -> float:
     return share * peak(slope) * norm(v, namespace(v).astype(slope != 0.0, v.dtype))
 
 
-def saturated_roundoff(context: Context, v: Array) -> float:
-    """Roundoff of v·f by values of size one inside the function; 0 if the outputs themselves are larger.
+def saturated_roundoff(context: Context, v: Array, u: Array) -> float:
+    """Roundoff of v·f by values inside of size one, or of the inputs along u; 0 if the outputs are larger than one.
 
     Below double precision 0 unless the outputs are exactly zero. Only over steps of the inputs' own size: over far
     smaller ones every function changes by less than that, and `tiny_shift_before_softmax_lost` would pass. Needed by
-    `gelu_at_minus_nine`, `one_plus_erf_at_minus_six` and `test_constant_loss_of_a_kernel_passes`.
+    `gelu_at_minus_nine`, `one_plus_erf_at_minus_six`, `test_constant_loss_of_a_kernel_passes` and
+    `certain_loss_with_logits`, which subtracts its inputs from each other.
     """
     if context.scaling.is_narrow:
         return 0.0
@@ -269,4 +274,7 @@ def saturated_roundoff(context: Context, v: Array) -> float:
     if not context.is_double:
         return 0.0 if size else roundoff
     roundoff *= thresholds.ROUNDOFFS
-    return roundoff if context.eps * size <= roundoff else 0.0
+    if context.eps * size > roundoff:
+        return 0.0
+    xp, point = namespace(u), finite_part(context.problem.point)
+    return roundoff * max(1.0, peak(xp.where(u != 0.0, point, xp.zeros_like(point))))

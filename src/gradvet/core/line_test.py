@@ -200,8 +200,6 @@ def decide_line(context: Context, mode: Mode, u: Array, cotangent: Cotangent, fi
     decision = decide_beyond_jitter(context, u, cotangent, fit, scale)
     if decision.verdict is Verdict.PASS and decision.reason is Reason.AGREES:
         enter_resolution(context, mode, contributions, max(decision.bar, abs(decision.error)))
-    elif decision.verdict is Verdict.PASS and decision.reason is Reason.KINK:
-        enter_resolution(context, mode, contributions, decision.bar)
     if decision.verdict is not Verdict.FAIL and fit.one_sided:
         context.record.note("only one side of the point is inside the function's domain: one-sided differences")
     return decision
@@ -264,7 +262,7 @@ def error_scale(context: Context, u: Array, cotangent: Cotangent, contributions:
     typical = max((size for size in contributions.values() if size), default=slope)
     noise = cancelled_slope(context, cotangent.v) + context.options.accuracy * slope
     unit = norm(cotangent.v, cotangent.v * 0.0 + 1.0)
-    return ErrorScale(slope, typical, context.eps, noise, unit, saturated_roundoff(context, cotangent.v))
+    return ErrorScale(slope, typical, context.eps, noise, unit, saturated_roundoff(context, cotangent.v, u))
 
 
 MAX_LEAVES = 8

@@ -17,16 +17,17 @@ from dataclasses import dataclass
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.decision import Entry, ErrorScale, decide
+from gradvet.core.decision import Decision, Entry, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import Estimate, fit_slope, sweep_figure
 from gradvet.core.finite_differences import Prediction, bend_along, middle_step, slope_along
+from gradvet.core.float_format import overflow_size
 from gradvet.core.gradient_match import cancelled_slope, saturated_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.projections import Projections
 from gradvet.core.results import Verdict
-from gradvet.core.spaces import Array
-from gradvet.core.vectors import dot, namespace
+from gradvet.core.spaces import Array, Location
+from gradvet.core.vectors import all_finite, dot, namespace
 
 Slope = Callable[[Array], tuple[Array, Array]]
 """J u for all rows by a central difference, with one policy's choice of the step, and the displacement of it."""
@@ -289,7 +290,7 @@ def _swept(context: Context, mode: Mode, place: tuple[int, int], size: float) ->
     value = prediction.predicted(u, 1.0)
     noise = cancelled_slope(context, unit) if context.is_double else 0.0
     noise += context.options.accuracy * abs(value)
-    saturated = saturated_roundoff(context, unit) if size == float(context.lengths[column]) else 0.0
+    saturated = saturated_roundoff(context, unit, u) if size == float(context.lengths[column]) else 0.0
     scale = ErrorScale(abs(value), abs(value) or math.inf, context.eps, noise, 1.0, saturated)
     decision = decide(fit, scale, math.inf)
     return Entry(
@@ -334,3 +335,49 @@ def slope_of_column(context: Context, column: int) -> Estimate | None:
         if abs(fit.error.value) > abs(found.value):
             found = fit.error
     return found
+
+
+MAX_NONFINITE = 4
+"""Number of columns without a finite derivative that are tested."""
+
+
+def nonfinite_derivative(context: Context, mode: Mode, columns: Array) -> Decision:
+    """Some columns in which the derivative is not finite: FAIL where the function has a slope. Calls both."""
+    missing = False
+    limit = 1 if context.is_generated else MAX_NONFINITE
+    for column in [int(place) for place in namespace(columns).nonzero(columns)[0][:limit]]:
+        if mode.is_finite_at(context, column):
+            continue
+        missing = True
+        where = context.problem.domain.locate(column)
+        slope = slope_of_column(context, column)
+        if slope is not None and abs(slope.value) > overflow_size(context.eps):
+            context.record.note(f"the derivative at {where} is too large for this precision: {slope.value:.3g}")
+        elif slope is not None:
+            entry = Entry(None, where, math.nan, slope.value, slope.error, column=column)
+            return Decision(Verdict.FAIL, Reason.NOT_FINITE, entry)
+        else:
+            context.record.note(f"neither the derivative nor the slope of the function is finite at {where}")
+    return Decision(Verdict.INCONCLUSIVE if missing else Verdict.PASS, Reason.NOT_FINITE)
+
+
+def nonfinite_tangent(context: Context, mode: Mode) -> Decision | None:
+    """A JVP that is not finite in an output with a finite slope.
+
+    Needed by `test_nonfinite_tangent_fails_with_the_slope_of_its_output`.
+    """
+    slope, xp = context.slope_of(context.first), namespace(context.first.odd)
+    gap = mode.column_gap(context, xp.ones_like(slope), slope, context.first.displacement)
+    if gap is None or all_finite(gap):
+        return None
+    bad = xp.isfinite(slope) & ~xp.isfinite(gap)
+    if not bool(xp.any(bad)):
+        return None
+    # Squares overflow inside the framework's own rules: `test_forward_mode_that_overflows_does_not_fail`.
+    overflows = context.problem.rules.are_builtin and not context.is_double
+    if context.scaling.excluded is not None or overflows:
+        return Decision(Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
+    row = int(xp.argmax(xp.astype(bad, xp.int64)))
+    output, place = context.problem.codomain.locate(row), Location(0, "the direction", "")
+    entry = Entry(output, place, math.nan, float(slope[row]), math.nan)
+    return Decision(Verdict.FAIL, Reason.NOT_FINITE, entry)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
 from gradvet.core.context import Context, Cotangent
 from gradvet.core.finite_differences import Prediction
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, dot
+from gradvet.core.vectors import all_finite, dot, unit
 
 
 class Mode(Protocol):
@@ -26,6 +27,10 @@ class Mode(Protocol):
 
     def is_finite_at(self, context: Context, column: int) -> bool:
         """Whether this mode has a finite derivative by an input for which reverse mode has none. May call the JVP."""
+        ...
+
+    def entry_at(self, context: Context, place: Array, row: int, column: int) -> float:
+        """One entry of the Jacobian next to the point; not a number where it cannot be computed."""
         ...
 
     def column_gap(self, context: Context, v: Array, slope: Array, displacement: Array) -> Array | None:
@@ -48,6 +53,10 @@ class ReverseMode:
     def is_finite_at(self, context: Context, column: int) -> bool:
         return False
 
+    def entry_at(self, context: Context, place: Array, row: int, column: int) -> float:
+        problem = context.problem
+        return float(problem.vjp_at(place, unit(problem.zeros(problem.codomain.size), row))[column])
+
     def column_gap(self, context: Context, v: Array, slope: Array, displacement: Array) -> None:
         return None
 
@@ -68,6 +77,11 @@ class ForwardMode:
         u = context.problem.zeros(context.problem.domain.size)
         u[column] = 1.0
         return all_finite(context.problem.jvp(u))
+
+    def entry_at(self, context: Context, place: Array, row: int, column: int) -> float:
+        problem = context.problem
+        tangent = problem.jvp_at(place, unit(problem.zeros(problem.domain.size), column))
+        return math.nan if tangent is None else float(tangent[row])
 
     def column_gap(self, context: Context, v: Array, slope: Array, displacement: Array) -> Array:
         return v * (slope - context.cached_jvp(displacement))

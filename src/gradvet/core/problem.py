@@ -59,7 +59,7 @@ class GradientVariants(Protocol):
         ...
 
     def again(self, v: Array) -> Array:
-        """Once more through the graph of the point, from another random state."""
+        """By another backward pass through the graph of the point, from another random state."""
         ...
 
     def alone(self, leaf: int, v: Array) -> Array | None:
@@ -78,11 +78,11 @@ class GradientVariants(Protocol):
         ...
 
     def mapped(self, V: Sequence[Array]) -> list[Array]:
-        """Several cotangents through one backward pass under the framework's own map."""
+        """Jᵀv for several cotangents by one backward pass under the framework's public vmap."""
         ...
 
     def values_mapped(self) -> tuple[Array, Array]:
-        """The values of two points in one mapped call, and in two plain ones."""
+        """The values of two points by one call under vmap, and by two plain calls."""
         ...
 
     def reads_captured(self) -> bool:
@@ -90,7 +90,7 @@ class GradientVariants(Protocol):
         ...
 
     def without_grad_mode(self) -> Array:
-        """The values of the codomain where nothing is recorded."""
+        """The values of the codomain from a call without grad mode."""
         ...
 
     def accumulated(self, v: Array) -> Iterator[Array]:
@@ -99,7 +99,7 @@ class GradientVariants(Protocol):
         ...
 
     def checkpointed(self, v: Array) -> Array:
-        """The forward pass is thrown away and run again for the backward pass."""
+        """With a forward pass that saves no tensors and is run again by the backward pass."""
         ...
 
 
@@ -247,7 +247,7 @@ class Problem(Protocol):
         ...
 
     def coarseness(self, step: float) -> float:
-        """By how much of itself rounding may change a step of this size in any coordinate."""
+        """The largest relative change, in any coordinate, of a step of this size by rounding."""
         ...
 
     def zeros(self, size: int | tuple[int, ...]) -> Array: ...

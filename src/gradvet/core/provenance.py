@@ -1,4 +1,4 @@
-"""Where a report comes from: the code of the function that was checked, and what it ran on."""
+"""The source code of the function that was checked, and the versions that it ran on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check found, as plain data: numbers and words only, so that it survives processes, JSON and a page."""
+"""Findings and reports as plain data (numbers and text), which can be pickled, written as JSON and rendered."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORMAT = 1
 
 
 class Verdict(str, Enum):
-    """What a check, or all of them together, concluded."""
+    """The result of one check, or of all checks together."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -43,7 +43,7 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One entry of the Jacobian that is known in two ways which disagree."""
+    """One entry of the Jacobian whose derivative disagrees with its finite difference."""
 
     output: Location
     input: Location
@@ -64,7 +64,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check says."""
+    """The result of one check: verdict, sentence, wrong entries, facts by name, and advice."""
 
     check: str
     verdict: Verdict
@@ -112,7 +112,7 @@ def _parts_of(facts: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
-    """All findings about one function at one point, with what they cost and how sure they are."""
+    """All findings about one function at one point, with their cost, ledger and miss probability."""
 
     title: str
     findings: tuple[Finding, ...]
@@ -120,7 +120,8 @@ class Report:
     seconds: float
     seed: int
     miss: float
-    """How probable it is at most that an entry outside the tolerance was not seen."""
+    """Miss probability: the largest one with which random directions hide an error of 100 times the resolution, or an
+    entry outside the tolerance."""
     resolution: float | None = None
     """The smallest relative error of an entry of typical size that this run could have seen; None if not measured."""
     coverage: tuple[str, ...] = ()
@@ -130,7 +131,7 @@ class Report:
     """The call that gives this report again."""
     source: SourceCode | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What the check ran on: versions by name."""
+    """Versions of Python, torch and other libraries, by name."""
     ledger: tuple[LedgerRow, ...] = ()
     """Which inputs were compared with differences, in which mode and precision, at which resolution."""
     expects_ledger: bool = False
@@ -266,6 +267,8 @@ def replace_file(file: Path, text: str) -> None:
     try:
         new.write_text(text, encoding="utf-8")
         new.replace(target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from error  # with the name that the caller gave
     finally:
         new.unlink(missing_ok=True)
 

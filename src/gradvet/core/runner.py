@@ -57,6 +57,13 @@ REFUSALS = {
 """Parts of torch's messages about what an autograd.Function lacks, and what they mean."""
 
 
+FAULTS = {
+    "jvp is not returning a view": "forward mode cannot call the jvp: forward returns an input or a view of one, and "
+    "jvp must return a view of its tangent then, such as tangent.view_as(tangent)",
+}
+"""Parts of torch's messages about a rule that nobody can call, and what they mean."""
+
+
 def known_refusal(error: Exception) -> str:
     """What an autograd.Function lacks, if torch's message says so."""
     return next((meaning for part, meaning in REFUSALS.items() if part in str(error)), "")
@@ -67,6 +74,8 @@ def _of_exception(name: str, error: Exception, is_unsupported: IsUnsupported) ->
     text = f"{type(error).__name__}: {lines[0] if lines else ''}"
     if refusal := known_refusal(error):
         return Finding(name, Verdict.SKIPPED, refusal)
+    if fault := next((meaning for part, meaning in FAULTS.items() if part in str(error)), ""):
+        return Finding(name, Verdict.FAIL, fault, facts={"raised": text})
     if is_unsupported(error):
         return Finding(name, Verdict.SKIPPED, f"not supported by the function's operators ({text[:200]})")
     return Finding(name, Verdict.INCONCLUSIVE, f"the check raised {text[:300]}", facts={"raised": text})

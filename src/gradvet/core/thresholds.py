@@ -104,7 +104,8 @@ FAINT_POWER = 0.75
 """A slope below eps to this power of the output's size is zero. [operators]"""
 
 STAIR_STEP = 2.0**-18
-"""Values that stay equal over steps at least this wide are steps of the function, not rounding. [gallery]"""
+"""Values that stay equal over steps at least this wide are stairs of the function, not rounding; a function whose
+values stay equal over this step of an argument is constant in it. [gallery]"""
 
 STAIR_NOISE = 320.0
 """Size of a stair, in noise floors. [gallery]"""
@@ -195,19 +196,14 @@ REFERENCE_ERROR = (3.0, 16.0)
 """Errors from which a kernel is doubtful, in half precision and above: of an entry in its error bars, and typical ones
 in those of plain torch. [kernels]"""
 
-# Functions of stairs
-
-STAIR_STEP = 2.0**-14
-"""Step of an argument, relative to its largest element, within which a function of stairs is constant, and one that
-rounds to a floating-point format is not. In formats that cannot hold it, it is eight roundoffs. [theory]"""
-
 # Generated points
 
 CONFIRM_STEPS = (2.0**-36, 2.0**-19)
 """Shortest and longest step along which slopes around a generated point are taken. [gallery]"""
 
 CONFIRM_FAR, CONFIRM_NEAR = 2.0**-14, 2.0**-20
-"""Two distances at which the slopes of a smooth function differ in proportion. [gallery]"""
+"""Two distances at which the slopes of a smooth function differ in proportion; and, from the first one on, distance and
+step of a point without ties at which a derivative that seems wrong at ties is compared again. [gallery]"""
 
 OUT_OF_PROPORTION = 1e10
 """Values this many times larger than at the user's point have lost the digits that a derivative needs. [gallery]"""

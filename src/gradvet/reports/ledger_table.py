@@ -16,10 +16,12 @@ MAX_ROWS = 8
 MAX_WORST = 5
 """Number of open rows that are listed one by one if the ledger is summarised, and of sentences about them."""
 
-GIVEN = "given"
-"""Name of the precision of the inputs in a ledger."""
+GIVEN, DOUBLE = "given", "float64"
+"""Names of the precision of the inputs and of that of the reference in a ledger."""
 
 RIGHT, EMPTY, NOT_COMPARED, WRONG = "right", "no elements", "not compared", "wrong"
+AS_REFERENCE = "as in float64"
+"""The word for a gradient in low precision that is that of the reference, whose own was not compared."""
 LEAF_WORDS = {"pass": RIGHT, "fail": WRONG, "inconclusive": NOT_COMPARED}
 """Words for the verdicts that a failing finding has about single inputs and outputs."""
 
@@ -163,10 +165,16 @@ def _summary(report: Report, rows: Iterable[LedgerRow], noun: str) -> list[Ledge
 def _verdict(report: Report, row: LedgerRow, *, with_number: bool = True) -> str:
     if _is_wrong(report, row):
         return WRONG
+    if row.is_complete and row.precision == GIVEN and (row.input, row.mode, DOUBLE) in _open_places(report):
+        return AS_REFERENCE
     if row.is_complete:
         return RIGHT if row.elements else EMPTY
     parts = [*row.reasons, *([_coarseness(row, with_number)] if _is_coarse(row) else [])]
     return "; ".join(parts) or NOT_COMPARED
+
+
+def _open_places(report: Report) -> set[tuple[str, str, str]]:
+    return {(row.input, row.mode, row.precision) for row in report.open_rows}
 
 
 def _is_coarse(row: LedgerRow) -> bool:

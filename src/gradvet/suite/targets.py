@@ -11,9 +11,11 @@ import functools
 import importlib
 import importlib.util
 import json
+import os
 import re
 import shlex
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -26,6 +28,10 @@ from gradvet.frontends.torch.random_state import seeded
 from gradvet.suite.case import Case, cases_in
 
 CALLABLE = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
+
+
+STANDARD_LIBRARY = [sysconfig.get_path("stdlib"), os.path.join(sysconfig.get_path("stdlib"), "lib-dynload")]
+"""Entries of the search path with the modules of Python."""
 
 
 class TargetError(InvalidProblemError):
@@ -184,8 +190,10 @@ def _short(name: str) -> str:
 
 
 def _add_to_path(folder: Path) -> None:
+    """Import from a folder, after the standard library: no file there takes the place of a module of Python."""
     if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+        standard = [place for place, entry in enumerate(sys.path) if entry in STANDARD_LIBRARY]
+        sys.path.insert(max(standard, default=-1) + 1, str(folder))
 
 
 def _callable_case(target: str, module: ModuleType, name: str, inputs: InputSpec) -> Case:

@@ -65,3 +65,16 @@ def test_modules_with_reentrant_checkpoints_are_not_accused() -> None:
     for dtype in (torch.float64, torch.float32):
         x = numbers(2, 4).to(dtype).requires_grad_()
         assert gradvet.check(Recomputed().to(dtype), (x,), seed=20).verdict is Verdict.PASS
+
+
+def test_captured_inputs_of_a_reentrant_checkpoint_pass() -> None:
+    """Torch gives them no gradient, and warns, if none of the checkpoint's own inputs requires grad."""
+
+    def function(x: Tensor, weight: Tensor) -> Tensor:
+        found = checkpoint(lambda y: torch.tanh(y @ weight), x, use_reentrant=True)
+        assert isinstance(found, Tensor)
+        return found
+
+    report = gradvet.check(function, (numbers(2, 4).requires_grad_(), numbers(4, 3).requires_grad_()), seed=20)
+    assert report.verdict is Verdict.PASS
+    assert "reentrant checkpoint" in report.text(verbose=True)

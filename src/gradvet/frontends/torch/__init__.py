@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from gradvet.core.frontend import Frontend, Point, PointRequest
+from gradvet.core.frontend import Frontend, Point, Request
 from gradvet.frontends.torch import sparse_semantics, toolchain, user_reference
 from gradvet.frontends.torch.arguments import require_output
 from gradvet.frontends.torch.autograd_graph import custom_functions, is_unsupported_error
 from gradvet.frontends.torch.binding import Binding, bind
 from gradvet.frontends.torch.blame.investigation import Question, investigate
-from gradvet.frontends.torch.blame.recording import Recorder, is_model, record_step
-from gradvet.frontends.torch.blame.replaying import torch_stops, within
+from gradvet.frontends.torch.blame.recording import Recorder, is_model
+from gradvet.frontends.torch.blame.replaying import record_step, torch_stops, within
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.branches import on_same_branches, on_smooth_piece
 from gradvet.frontends.torch.numerical_jacobian import jacobian_of
@@ -53,8 +53,7 @@ class TorchFrontend:
     cast = staticmethod(user_reference.cast)
     second_order = staticmethod(second_order_problem)
     is_unsupported = staticmethod(is_unsupported_error)
-    add_note = staticmethod(sparse_semantics.add_sparse_note)
-    with_other_semantics_tried = staticmethod(sparse_semantics.with_other_semantics_tried)
+    explained = staticmethod(sparse_semantics.explained)
     registration_complaints = staticmethod(toolchain.opcheck_complaints)
     compiled = staticmethod(toolchain.compiled_problem)
     numerical_jacobian = staticmethod(jacobian_of)
@@ -79,11 +78,15 @@ class TorchFrontend:
     def tf32_products(self, problem: TorchProblem) -> AbstractContextManager[object] | None:
         return user_reference.tf32_products() if may_round_products(problem) else None
 
-    def points(self, problem: TorchProblem, request: PointRequest) -> Iterator[Point]:
-        return generated_points(_source(problem, request), request.thorough)
+    def points(
+        self, problem: TorchProblem, request: Request, domain: Any, seed: int, *, thorough: bool
+    ) -> Iterator[Point]:
+        return generated_points(PointSource.of(problem.binding, request.func, domain, seed), thorough)
 
-    def shapes(self, problem: TorchProblem, request: PointRequest) -> Iterator[Point]:
-        return generated_shapes(_source(problem, request), request.thorough, empty=request.empty)
+    def shapes(
+        self, problem: TorchProblem, request: Request, domain: Any, seed: int, *, thorough: bool, empty: bool
+    ) -> Iterator[Point]:
+        return generated_shapes(PointSource.of(problem.binding, request.func, domain, seed), thorough, empty=empty)
 
     def has_dimensions(self, problem: TorchProblem) -> bool:
         return any(tensor.dim() for tensor in problem.inputs)
@@ -109,10 +112,6 @@ class TorchFrontend:
         if may_round_products(problem):
             yield "torch's own products of float32 numbers ran in full precision, not in TF32"
         yield from sparse_semantics.remarks(problem)
-
-
-def _source(problem: TorchProblem, request: PointRequest) -> PointSource:
-    return PointSource.of(problem.binding, request.function, request.regions, request.seed)
 
 
 FRONTEND: Frontend = TorchFrontend()

@@ -28,7 +28,7 @@ from gradvet.frontends.torch.double_precision import DoublePrecision, wide_dtype
 from gradvet.frontends.torch.layouts.strided import separate
 from gradvet.frontends.torch.module_state import FixedState
 from gradvet.frontends.torch.preservation import reachable_objects
-from gradvet.frontends.torch.validation import require_acyclic, require_precision, require_values
+from gradvet.frontends.torch.validation import require_precision, templates_of
 
 __all__ = ["Binding", "ForwardMode", "Request", "bind", "callable_of", "drop_in_binding", "widened"]
 
@@ -69,8 +69,9 @@ class Binding:
     substitution: Callable[[Sequence[Any]], AbstractContextManager[None]] | None = None
     """Gives a module the parameters among some arguments, as long as derivatives are computed at them: backward passes
     of checkpoints, of adjoint methods and of implicit functions call the module again."""
-    double: DoublePrecision | BranchMode | None = None
-    """The mode in which the function is called, and in which its derivatives are to be computed; None: none."""
+    operator_mode: DoublePrecision | BranchMode | None = None
+    """Replaces operators, by those of higher precision or of fixed branches, while the function is called and its
+    derivatives are computed; None: torch's own are used."""
     safe_devices: tuple[str, ...] | None = ("cpu",)
     """Kinds of devices on which the function is called with other shapes and alignments in this process."""
     isolates_passes: bool = False
@@ -135,22 +136,13 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     called in that mode.
     """
     func: Any = request.func
-    tree, call = ArgumentTree(), callable_of(func)
-    for number, value in enumerate(request.positional):
-        require_acyclic(value, f"input {number}")
-    require_acyclic(request.kwargs, "kwargs")
-    templates = [tree.template(value, f"input {number}") for number, value in enumerate(request.positional)]
-    keywords = {name: tree.template(value, name) for name, value in (request.kwargs or {}).items()}
-    refuse_wrappers(tree.tensors, tree.names)
-    for tensor, name in (*zip(tree.tensors, tree.names, strict=True), *_state_of(func)):
-        require_values(tensor, name)
+    call = callable_of(func)
+    tree, templates, keywords = templates_of(request)
     change = _itself if wide is None else functools.partial(widened, wide=wide)
-    chosen = _chosen(tree.names, request)
-    tensors, notes = _prepared(tree, func, change, chosen)
+    tensors, notes = _prepared(tree, func, change, _chosen(tree.names, request))
     parameters, fixed_state = _state(func, change)
     refuse_wrappers(list(parameters.values()), list(parameters))
-    own = list(dict(func.named_parameters()).values()) if isinstance(func, nn.Module) else []
-    own = [parameter for parameter in own if parameter.requires_grad]
+    own = [p for p in func.parameters() if p.requires_grad] if isinstance(func, nn.Module) else []
     count = len(tensors)
     in_order = [template.index if isinstance(template, Slot) else None for template in templates] == list(range(count))
     as_given = in_order and not keywords and not parameters and not fixed_state
@@ -182,7 +174,7 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
         fixed.around(inside(lambda *values: arranged(request.surrogate, values))) if request.surrogate else None,
         start=fixed,
         substitution=substituted if own else None,
-        double=double,
+        operator_mode=double,
         safe_devices=request.safe_devices,
     )
     if request.argnums is not None:
@@ -190,21 +182,18 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     for position in bound.checked:
         require_precision(bound.arguments[position], bound.names[position])
     if not bound.checked:
-        tensors_found = [f"{name}: {_kind(one)}" for name, one in zip(tree.names, tree.tensors, strict=True)]
-        others = [f"input {number}: {type(value).__name__}" for number, value in enumerate(request.positional)]
-        found = ", ".join(tensors_found or others) or "no input"
-        raise InvalidProblemError(
-            f"there is nothing to differentiate: a floating-point or complex tensor was expected among the inputs, "
-            f"found {found}. Pass at least one such tensor; torch.as_tensor makes one of an array."
-        )
+        raise _nothing_to_differentiate(request, tree)
     return bound
 
 
-def _state_of(func: Any) -> list[tuple[Tensor, str]]:
-    """The parameters and buffers of a module with their names; nothing for other functions."""
-    if not isinstance(func, nn.Module):
-        return []
-    return [(tensor, name) for name, tensor in (*func.named_parameters(), *func.named_buffers())]
+def _nothing_to_differentiate(request: Request, tree: ArgumentTree) -> InvalidProblemError:
+    tensors = [f"{name}: {_kind(one)}" for name, one in zip(tree.names, tree.tensors, strict=True)]
+    others = [f"input {number}: {type(value).__name__}" for number, value in enumerate(request.positional)]
+    found = ", ".join(tensors or others) or "no input"
+    return InvalidProblemError(
+        f"there is nothing to differentiate: a floating-point or complex tensor was expected among the inputs, "
+        f"found {found}. Pass at least one such tensor; torch.as_tensor makes one of an array."
+    )
 
 
 def widened(tensor: Tensor, wide: torch.dtype) -> Tensor:

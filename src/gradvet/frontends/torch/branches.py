@@ -96,12 +96,13 @@ class _Call:
         return replace(self, args=args, kwargs={k: tensor if v is own else v for k, v in self.kwargs.items()})
 
     def extended(self, moved: Tensor) -> Any:
-        """The result with the formula of the moved elements: f(x) ≈ 2 f(m) - f(2m - x) if m is beyond the kink."""
+        """The result with the formula of the moved elements: the parabola through three points on their side."""
         x = self.subject
-        here, beyond = (self._of_copy(tensor) for tensor in (moved, 2.0 * moved - x))
-        if not here.is_floating_point():
-            return here
-        result = torch.where(moved == x, here, 2.0 * here - beyond)
+        away = torch.where(moved == x, 0.0, moved - x)  # infinite elements stay where they are
+        near, middle, far = (self._of_copy(moved + times * away) for times in (0.0, 1.0, 2.0))
+        if not near.is_floating_point():
+            return near
+        result = torch.where(moved == x, near, 3.0 * (near - middle) + far)
         return x.copy_(result) if self.writes else result
 
     def _of_copy(self, tensor: Tensor) -> Any:
@@ -374,11 +375,13 @@ def on_same_branches(
     branches = Branches(problem.eps)
     found = []
     for own, takes in ((problem, False), (reference, True)):
-        double = own.binding.double
+        double = own.binding.operator_mode
         mode = BranchMode(branches, double if isinstance(double, DoublePrecision) else None, takes=takes)
         if not mode.is_available:
             return None
-        binding = replace(own.binding, function=mode.around(own.binding.function), double=mode, isolates_passes=True)
+        binding = replace(
+            own.binding, function=mode.around(own.binding.function), operator_mode=mode, isolates_passes=True
+        )
         made = own.rebound(binding, seed).with_eps(own.eps)
         # Every backward pass makes its own graph: that of the first call is not kept.
         made.outputs = [output.detach() for output in made.outputs]

@@ -85,13 +85,13 @@ def leaves_behind(outputs: Sequence[Any]) -> Iterator[Any]:
 
 def in_mode_of(problem: TorchProblem) -> contextlib.AbstractContextManager[object]:
     """The mode in which derivatives of the problem are computed, with its parameters in the module."""
-    double, substitution = problem.binding.double, problem.binding.substitution
+    mode, substitution = problem.binding.operator_mode, problem.binding.substitution
     if substitution is None:
-        return contextlib.nullcontext() if double is None else double.active()
+        return contextlib.nullcontext() if mode is None else mode.active()
     stack = contextlib.ExitStack()
     stack.enter_context(substitution(problem.arguments))
-    if double is not None:
-        stack.enter_context(double.active())
+    if mode is not None:
+        stack.enter_context(mode.active())
     return stack
 
 
@@ -195,13 +195,13 @@ def call_recomputing(function: Callable[..., Any], arguments: Sequence[Any]) -> 
 
     def recomputed(number: int) -> Tensor:
         if not again:
-            with torch.enable_grad(), saved_tensors_hooks(record, lambda tensor: tensor):
+            with torch.enable_grad(), saved_tensors_hooks(private.uncompiled(record), lambda tensor: tensor):
                 function(*arguments)
         if number >= len(again) or (again[number].shape, again[number].dtype) != kept[number]:
             raise RuntimeError("torch.utils.checkpoint refuses the function: a second call saves other tensors")
         return again[number]
 
-    with saved_tensors_hooks(forget, recomputed):
+    with saved_tensors_hooks(private.uncompiled(forget), private.uncompiled(recomputed)):
         return function(*arguments)
 
 

@@ -21,9 +21,13 @@ MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
 class Attributes:
-    """The attributes of the user's modules at one moment. Containers are kept with their items, tensors by value."""
+    """The attributes of the user's modules and the hooks of all modules at one moment.
+
+    Containers are kept with their items, tensors by value. Needed by `test_hooks_installed_by_the_first_call_stay_few`.
+    """
 
     def __init__(self, model: nn.Module) -> None:
+        self._hooks = [(hooks, set(hooks)) for module in model.modules() for hooks in _hooks_of(module)]
         self._kept = [
             (module, {name: _copied(value) for name, value in attributes_of(module)})
             for module in (*model.modules(), *_replicated(model))
@@ -31,8 +35,12 @@ class Attributes:
         ]
 
     def restore(self) -> bool:
-        """Give every module the attributes that it had; whether any was another one."""
+        """Give every module the attributes that it had, and no new hooks; whether anything was another one."""
         has_changed = False
+        for hooks, known in self._hooks:
+            for key in hooks.keys() - known if len(hooks) > len(known) else ():
+                del hooks[key]
+                has_changed = True
         for module, kept in self._kept:
             now = dict(attributes_of(module))
             for name in now.keys() - kept.keys():
@@ -43,6 +51,11 @@ class Attributes:
                     module.__dict__[name] = _put_back(value)
                     has_changed = True
         return has_changed
+
+
+def _hooks_of(module: nn.Module) -> list[dict[int, Any]]:
+    """The tables of hooks of a module."""
+    return [table for name, table in vars(module).items() if "_hooks" in name and isinstance(table, dict)]
 
 
 def _replicated(module: nn.Module) -> Iterator[nn.Module]:

@@ -256,6 +256,12 @@ def operator_mode(handle: Operators) -> AbstractContextManager[Any] | None:
     return Mode()  # type: ignore[no-untyped-call]
 
 
+def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, left alone by torch's compiler, which traces hooks that run inside compiled code."""
+    disable = _found(sys.modules.get("torch._dynamo"), "disable")
+    return function if disable is None else disable(function)
+
+
 def watch_operators(call: Callable[[], object], look: Callable[[Sequence[Any]], float]) -> list[float]:
     """Make a call; `look` at the arguments and results of each operator.
 

@@ -37,7 +37,8 @@ class TorchProblem:
 
     def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
         self.binding, self.masked, self.cost = binding, masked, Cost()
-        self.function = on_copies(binding.function) if binding.isolates_passes else binding.function
+        self.isolates_passes = binding.isolates_passes
+        self.function = on_copies(binding.function) if self.isolates_passes else binding.function
         self.arguments = binding.arguments
         self._positions = binding.checked
         self.inputs = tuple([self.arguments[i] for i in self._positions])
@@ -81,10 +82,6 @@ class TorchProblem:
             else self.vector(self._all_outputs, [self.outputs[leaf.position] for leaf in self._all_outputs.leaves])
         )
 
-    @property
-    def isolates_passes(self) -> bool:
-        return self.binding.isolates_passes
-
     @cached_property
     def rules(self) -> TorchRules:
         return TorchRules(self)
@@ -95,11 +92,11 @@ class TorchProblem:
 
     def rebound(self, binding: Binding, seed: int) -> TorchProblem:
         """The problem of another binding, with the same sparse semantics and mode; calls are counted together."""
-        if (double := self.binding.double) is not None and binding.double is None:
-            binding = replace(binding, function=double.around(binding.function), double=double)
+        if (mode := self.binding.operator_mode) is not None and binding.operator_mode is None:
+            binding = replace(binding, function=mode.around(binding.function), operator_mode=mode)
         binding = replace(binding, isolates_passes=binding.isolates_passes or self.isolates_passes)
         other = TorchProblem(binding, seed, self.masked)
-        other.known_eps = None if self.known_eps == self.eps or binding.double else self.known_eps
+        other.known_eps = None if self.known_eps == self.eps or binding.operator_mode else self.known_eps
         self.cost.forwards, other.cost = self.cost.forwards + other.cost.forwards, self.cost
         return other
 

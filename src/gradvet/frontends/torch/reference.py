@@ -183,7 +183,7 @@ def _rounds_products(problem: TorchProblem, reference: TorchProblem) -> bool:
 
 def _is_wide_inside(problem: TorchProblem, reference: TorchProblem, spacing: float) -> bool:
     """Whether no tensor of a call and of a backward pass has a larger spacing, as far as can be seen."""
-    double = reference.binding.double
+    double = reference.binding.operator_mode
     if isinstance(double, DoublePrecision):
         _pull(problem, reference)
         return not double.was_refused and double.coarsest <= spacing
@@ -318,7 +318,7 @@ def _smoothness(
 
 def internal_eps(problem: TorchProblem) -> float:
     """The eps of the coarsest format that numbers pass inside the function, as far as can be seen. Calls it."""
-    if problem.binding.double:
+    if problem.binding.operator_mode:
         return problem.eps
     return max(problem.eps, _coarsest_eps(problem.function, problem.arguments), _captured_eps(problem))
 

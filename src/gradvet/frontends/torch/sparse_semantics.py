@@ -35,6 +35,16 @@ def remarks(problem: TorchProblem) -> Iterator[str]:
             yield f"{leaf.name} is {_remark(tensor, problem.masked)}"
 
 
+def explained(report_for: Callable[[bool], Report], arguments: Sequence[Any], masked: bool) -> Report:
+    """The report for these semantics, with a sentence about the other ones if it fails; exceptions get a note."""
+    try:
+        report = report_for(masked)
+    except (RuntimeError, OutputsChangedError) as error:
+        add_sparse_note(error, arguments, masked)
+        raise
+    return with_other_semantics_tried(report, arguments, masked, report_for) if report.failures else report
+
+
 def with_other_semantics_tried(
     report: Report, arguments: Sequence[Any], masked: bool, again: Callable[[bool], Report]
 ) -> Report:

@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from gradvet.core.frontend import Request
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import private
-from gradvet.frontends.torch.arguments import ArgumentTree, is_freed, storage_bytes
+from gradvet.frontends.torch.arguments import ArgumentTree, is_freed, refuse_wrappers, storage_bytes
 from gradvet.frontends.torch.layouts.strided import separate
 
 MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -131,18 +131,23 @@ def _require_valid_indices(tensor: Tensor, name: str) -> None:
         ) from None
 
 
-def require_usable(model: nn.Module, request: Request) -> None:
-    """Raise if an argument of a model, or a tensor of the model, has no values."""
+def templates_of(request: Request) -> tuple[ArgumentTree, list[Any], dict[str, Any]]:
+    """The tensors of the request, and its arguments and keywords with slots in their place.
+
+    Raises if the values of such a tensor, or of one of the module that is to be called, cannot be read.
+    """
     tree = ArgumentTree()
     for number, value in enumerate(request.positional):
         require_acyclic(value, f"input {number}")
-        tree.template(value, f"input {number}")
     require_acyclic(request.kwargs, "kwargs")
-    for name, value in (request.kwargs or {}).items():
-        tree.template(value, name)
-    own = ((tensor, name) for name, tensor in (*model.named_parameters(), *model.named_buffers()))
-    for tensor, name in (*zip(tree.tensors, tree.names, strict=True), *own):
+    templates = [tree.template(value, f"input {number}") for number, value in enumerate(request.positional)]
+    keywords = {name: tree.template(value, name) for name, value in (request.kwargs or {}).items()}
+    refuse_wrappers(tree.tensors, tree.names)
+    func = request.func
+    own = (*func.named_parameters(), *func.named_buffers()) if isinstance(func, nn.Module) else ()
+    for name, tensor in (*zip(tree.names, tree.tensors, strict=True), *own):
         require_values(tensor, name)
+    return tree, templates, keywords
 
 
 def require_precision(tensor: Tensor, name: str) -> None:

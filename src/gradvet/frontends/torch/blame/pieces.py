@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from gradvet.core.blame import MODULE, Culprit, Piece
+from gradvet.core.events import announce_stage
 from gradvet.core.frontend import Request
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import InvalidProblemError
@@ -67,6 +68,7 @@ class Examiner:
         """The piece with its verdict. Calls the function and its derivative."""
         if self.seconds_left <= 0:
             return piece_of(call, Verdict.SKIPPED, OUT_OF_TIME)
+        announce_stage(f"{call.path or 'the model'}: {call.kind} {call.name}")
         with preserved_state(call.target, call.tensors), torch.enable_grad():
             if reason := refusal(call):
                 return piece_of(call, Verdict.SKIPPED, f"could not be replayed: {reason}")

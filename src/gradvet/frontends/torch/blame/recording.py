@@ -10,7 +10,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,17 +19,15 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, CodeLine
-from gradvet.core.frontend import Request
-from gradvet.frontends.torch.arguments import ArgumentTree, fill, map_tensors, unfilled
+from gradvet.frontends.torch.arguments import ArgumentTree, fill, unfilled
 from gradvet.frontends.torch.blame import private
 from gradvet.frontends.torch.blame.sketches import Sketch, copied
 from gradvet.frontends.torch.blame.source_lines import calling_line, definition, is_foreign, running_module
 from gradvet.frontends.torch.module_state import Attributes, TensorState, without_gradients
-from gradvet.frontends.torch.preservation import preserved_state, reachable_objects
+from gradvet.frontends.torch.preservation import reachable_objects
 from gradvet.frontends.torch.private import version
 from gradvet.frontends.torch.private_state import function_apply, set_function_apply
 from gradvet.frontends.torch.random_state import RandomState
-from gradvet.frontends.torch.validation import require_usable
 
 MAX_KEPT_CALLS = 3
 """Number of calls kept of one Function by one line with the same shapes."""
@@ -356,56 +354,6 @@ def _constants(value: Any) -> tuple[str, ...]:
 def _autocast() -> dict[str, torch.dtype]:
     """The formats of autocast by kind of device, where it is switched on."""
     return {kind: torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
-
-
-def record_step(
-    recorder: Recorder, request: Request, loss: Callable[[Any], Any] | None, *, all_inputs: bool = False
-) -> None:
-    """Record one forward and one backward pass of a model. Random state, buffers and gradients stay as they are.
-
-    `all_inputs` says that inputs are differentiated as by `check`: all floating-point ones if none requires grad.
-    """
-    model: nn.Module = request.func  # type: ignore[assignment]
-    require_usable(model, request)
-    given = (request.positional, dict(request.kwargs or {}))
-    tree = ArgumentTree()
-    tree.template(given, "")
-    requested = not all_inputs or any(tensor.requires_grad for tensor in tree.tensors)
-
-    def prepared(tensor: Tensor) -> Tensor:
-        copy = tensor.clone()
-        return copy if requested or not (copy.is_floating_point() or copy.is_complex()) else copy.requires_grad_()
-
-    args, kwargs = map_tensors(prepared, given)
-    with preserved_state(model, request.positional), without_gradients(model), torch.enable_grad():
-        try:
-            with recorder, recorder:  # twice: the first restoration may be interrupted
-                recorder.start()
-                result = model(*args, **kwargs)
-                _pull_back(model, result if loss is None else loss(result))
-        finally:
-            recorder.rewind()
-
-
-def _pull_back(model: nn.Module, result: Any) -> None:
-    """One backward pass, in which checkpoints call their functions again. A pass that raises is checked elsewhere.
-
-    Reentrant checkpoints need `backward()`, which adds to `.grad`.
-    """
-    tree = ArgumentTree()
-    tree.template(result, "")
-    live = [tensor for tensor in tree.tensors if tensor.requires_grad]
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not live or not parameters:
-        return
-    ones = [torch.ones_like(tensor) for tensor in live]
-    try:
-        torch.autograd.grad(live, parameters, ones, allow_unused=True, retain_graph=True)
-        return
-    except Exception:
-        pass
-    with private.without_accumulation_hooks(parameters), suppress(Exception):
-        torch.autograd.backward(live, ones)
 
 
 def arguments_of(call: Call, tensors: list[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -1,9 +1,9 @@
-"""Replays a recorded call: as a function that can be checked, and once, to see whether it gives the recorded values."""
+"""Records a step of a model, and replays a recorded call: as a function to check, and once to compare its values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -14,12 +14,15 @@ from gradvet.core.frontend import Request
 from gradvet.core.provenance import title_of
 from gradvet.frontends.torch.arguments import ArgumentTree, map_tensors
 from gradvet.frontends.torch.binding import callable_of, widened
-from gradvet.frontends.torch.blame.private import Replica
-from gradvet.frontends.torch.blame.recording import Call, arguments_of
+from gradvet.frontends.torch.blame.private import Replica, without_accumulation_hooks
+from gradvet.frontends.torch.blame.recording import Call, Recorder, arguments_of
 from gradvet.frontends.torch.blame.sketches import copied
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.blame.straight_through import is_constant_in
+from gradvet.frontends.torch.module_state import without_gradients
+from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.random_state import preserved_rng
+from gradvet.frontends.torch.validation import templates_of
 
 Around = Callable[[Callable[[], Any]], Any]
 """Runs a call under some condition: (the call without arguments) ↦ its result."""
@@ -34,6 +37,54 @@ REPLAYS = 2
 def plainly(call: Callable[[], Any]) -> Any:
     """Run a call under no condition."""
     return call()
+
+
+def record_step(
+    recorder: Recorder, request: Request, loss: Callable[[Any], Any] | None, *, all_inputs: bool = False
+) -> None:
+    """Record one forward and one backward pass of a model. Random state, buffers and gradients stay as they are.
+
+    `all_inputs` says that inputs are differentiated as by `check`: all floating-point ones if none requires grad.
+    """
+    model: nn.Module = request.func  # type: ignore[assignment]
+    tree, _, _ = templates_of(request)
+    given = (request.positional, dict(request.kwargs or {}))
+    requested = not all_inputs or any(tensor.requires_grad for tensor in tree.tensors)
+
+    def prepared(tensor: Tensor) -> Tensor:
+        copy = tensor.clone()
+        return copy if requested or not (copy.is_floating_point() or copy.is_complex()) else copy.requires_grad_()
+
+    args, kwargs = map_tensors(prepared, given)
+    with preserved_state(model, request.positional), without_gradients(model), torch.enable_grad():
+        try:
+            with recorder, recorder:  # twice: the first restoration may be interrupted
+                recorder.start()
+                result = model(*args, **kwargs)
+                _pull_back(model, result if loss is None else loss(result))
+        finally:
+            recorder.rewind()
+
+
+def _pull_back(model: nn.Module, result: Any) -> None:
+    """One backward pass, in which checkpoints call their functions again. A pass that raises is checked elsewhere.
+
+    Reentrant checkpoints need `backward()`, which adds to `.grad`.
+    """
+    tree = ArgumentTree()
+    tree.template(result, "")
+    live = [tensor for tensor in tree.tensors if tensor.requires_grad]
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not live or not parameters:
+        return
+    ones = [torch.ones_like(tensor) for tensor in live]
+    try:
+        torch.autograd.grad(live, parameters, ones, allow_unused=True, retain_graph=True)
+        return
+    except Exception:
+        pass
+    with without_accumulation_hooks(parameters), suppress(Exception):
+        torch.autograd.backward(live, ones)
 
 
 def request_of(call: Call, around: Around = plainly, *, copies: bool = False) -> Request:

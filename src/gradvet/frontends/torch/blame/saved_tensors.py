@@ -22,7 +22,7 @@ from gradvet.frontends.torch.blame.replaying import run, tensors_of
 from gradvet.frontends.torch.blame.sketches import checksum
 from gradvet.frontends.torch.blame.source_lines import calling_line, running_module
 from gradvet.frontends.torch.preservation import preserved_state
-from gradvet.frontends.torch.private import PUBLIC_ONLY, storage_reference
+from gradvet.frontends.torch.private import PUBLIC_ONLY, storage_reference, uncompiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,8 @@ class _Writes(TorchFunctionMode):
         return result
 
     def note(self, target: Any) -> None:
-        if isinstance(target, Tensor) and target.layout is torch.strided and not target.is_meta:
+        is_traced = torch.compiler.is_compiling()
+        if isinstance(target, Tensor) and target.layout is torch.strided and not (target.is_meta or is_traced):
             self.found.append((storage_reference(target), calling_line(), running_module()))
 
 
@@ -77,7 +78,7 @@ def overwritten_saved_tensors(call: Call) -> list[Write]:
         return tensor
 
     with preserved_state(call.target, call.tensors):
-        with saved_tensors_hooks(pack, unpack):
+        with saved_tensors_hooks(uncompiled(pack), uncompiled(unpack)):
             outputs = run(call, lambda forward: _within(writes, forward))
         as_they_are = _gradients(call, outputs)
     if not changed:
@@ -85,7 +86,7 @@ def overwritten_saved_tensors(call: Call) -> list[Write]:
     with preserved_state(call.target, call.tensors):
         again = _gradients(call, run(call))
     with preserved_state(call.target, call.tensors):
-        with saved_tensors_hooks(lambda tensor: tensor.clone(), lambda tensor: tensor):
+        with saved_tensors_hooks(uncompiled(torch.clone), lambda tensor: tensor):
             outputs = run(call)
         if _agree(as_they_are, _gradients(call, outputs), again):
             return []

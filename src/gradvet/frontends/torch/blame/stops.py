@@ -90,8 +90,8 @@ class StopMode(TorchFunctionMode):
     """The lines that call functions of stairs whose derivatives were taken as given."""
     _values: dict[Place, Any] = field(default_factory=dict)
     _counts: Counter[Key] = field(default_factory=Counter)
-    _regions: list[tuple[CodeLine | None, str]] = field(default_factory=list)
-    """The lines that switched grad mode off and on, with the code that did, the innermost last."""
+    _regions: list[tuple[CodeLine | None, str, nn.Module | None]] = field(default_factory=list)
+    """The lines that switched grad mode off and on, with code and module of each, the innermost last."""
     _samples: list[tuple[Tensor, Key]] = field(default_factory=list)
     """What distributions sampled in the first call, with the line."""
     _aliases: dict[int, Tensor] = field(default_factory=dict)
@@ -212,7 +212,7 @@ class StopMode(TorchFunctionMode):
         """Note the line that switches grad mode, until the context is left."""
         entered = entered_context()
         if entered:
-            self._regions.append((None, "") if is_enabled else (calling_line(), running_code()))
+            self._regions.append((None, "", None) if is_enabled else (calling_line(), running_code(), running_module()))
         elif entered is False and self._regions:
             self._regions.pop()
 
@@ -265,7 +265,8 @@ class StopMode(TorchFunctionMode):
         # needed by `test_model_that_changes_its_own_state_passes`.
         can_hold = can_hold or (name != "data" and not _is_in_place(name))
         if self._is_first and (key not in self.found or (can_hold and not self.found[key].can_hold)):
-            self.found[key] = Candidate(line, kind, _sentence(kind, name), running_module(), can_hold=can_hold)
+            owner = self._regions[-1][2] if kind == "no_grad" else running_module()
+            self.found[key] = Candidate(line, kind, _sentence(kind, name), owner, can_hold=can_hold)
         is_held = self.held is None or key in self.held
         if self.holds_torch and self._is_deliberate(kind, code):
             is_held = True
