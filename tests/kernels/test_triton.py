@@ -54,3 +54,15 @@ def test_kernel_passes_right_and_fails_wrong(kernel: str, reference: str) -> Non
     right, wrong = (reports()[f"{kernel}, {kind}, {reference} reference"] for kind in ("right", "wrong"))
     assert right["verdict"] == "PASS"
     assert wrong["failed"] == ["reverse" if reference == "without" else "reference"]
+
+
+def test_kernel_of_the_documentation_passes_its_test(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    for name in ("triton_norms.py", "test_triton_norms.py"):
+        block = page.partition(f'```python title="{name}"\n')[2].partition("```")[0]
+        (tmp_path / name).write_text(block, encoding="utf-8")
+    paths = os.pathsep.join([str(ROOT / "src"), *filter(None, sys.path)])
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": paths}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "gradvet.pytest_plugin", str(tmp_path)]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert found.returncode == 0, found.stdout
