@@ -95,8 +95,10 @@ def test_case_without_result_is_counted_and_decides_the_exit_code(
         assert status.value in Path("page.html").read_text()
 
 
+# Compiled modules would be cut off too, and fail in every later process.
 FULL_DISK = """
 import resource, signal, sys
+sys.dont_write_bytecode = True
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000))
 from gradvet.cli import main
