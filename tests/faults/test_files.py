@@ -95,10 +95,8 @@ def test_case_without_result_is_counted_and_decides_the_exit_code(
         assert status.value in Path("page.html").read_text()
 
 
-# Compiled modules would be cut off too, and fail in every later process.
 FULL_DISK = """
 import resource, signal, sys
-sys.dont_write_bytecode = True
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000))
 from gradvet.cli import main
@@ -115,9 +113,10 @@ for number in range(30):
 
 def test_full_disk_ends_a_run_with_one_sentence_and_keeps_its_results(tmp_path: Path) -> None:
     (tmp_path / "ops.py").write_text(CASES)
-    # Without -B it would leave compiled modules cut off at the limit, which no later process could load.
-    command = [sys.executable, "-B", "-c", FULL_DISK]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    # Otherwise it and its workers would leave compiled modules cut off at the limit, which no later process could load.
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", FULL_DISK]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
     assert "run.db cannot be written" in done.stderr.splitlines()[-1]
     kept = [one.status for one in Store.open(tmp_path / "run.db").results()]
