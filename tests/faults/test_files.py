@@ -113,9 +113,10 @@ for number in range(30):
 
 def test_full_disk_ends_a_run_with_one_sentence_and_keeps_its_results(tmp_path: Path) -> None:
     (tmp_path / "ops.py").write_text(CASES)
-    # Without -B it would leave compiled modules cut off at the limit, which no later process could load.
-    command = [sys.executable, "-B", "-c", FULL_DISK]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    # Otherwise it and its workers would leave compiled modules cut off at the limit, which no later process could load.
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", FULL_DISK]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
     assert "run.db cannot be written" in done.stderr.splitlines()[-1]
     kept = [one.status for one in Store.open(tmp_path / "run.db").results()]

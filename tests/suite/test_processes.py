@@ -5,6 +5,7 @@ Also tests `suite/worker.py`.
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import struct
 import subprocess
@@ -143,6 +144,18 @@ def test_call_that_writes_to_the_pipe_fails_alone(content: bytes) -> None:
         with pytest.raises(ProcessDiedError, match="gave no readable answer"):
             hostile.result(timeout=600)
         assert next_.result(timeout=600) == 4
+
+
+def test_file_that_is_missing_when_the_function_is_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An OSError of the import is not the end of the pipe."""
+    text = "import sys\nif 'pytest' not in sys.modules:\n    open('weights.bin')\ndef call():\n    pass\n"
+    (tmp_path / "kernel_of_this_test.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    function = importlib.import_module("kernel_of_this_test").call
+    with ProcessExecutor(1) as processes, pytest.raises(RuntimeError, match=r"FileNotFoundError: .*weights\.bin"):
+        processes.submit(function).result()
 
 
 def test_worker_whose_streams_were_closed_is_replaced() -> None:

@@ -55,12 +55,13 @@ def _streams() -> list[tuple[int, int] | None]:
 def _listen(connection: Connection, calls: queue.SimpleQueue[Any]) -> None:
     """Queue the calls. End this process and its children when the parent is gone, even if a case hangs."""
     while True:
-        number = -1
         try:
             number, call = connection.recv()
-            calls.put((number, *pickle.loads(call)))
         except (EOFError, OSError):
             os.killpg(0, signal.SIGKILL)
+            return
+        try:
+            calls.put((number, *pickle.loads(call)))
         except BaseException as error:
             # The function cannot be imported here: answer the call with this error.
             calls.put((number, False, _raise, (_picklable(error),), None))
