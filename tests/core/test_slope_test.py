@@ -229,6 +229,16 @@ def test_error_beside_a_kink_is_found_along_every_direction(seed: int) -> None:
 
 
 @MODES
+@pytest.mark.parametrize("function", [torch.relu, torch.abs, lambda x: x.clamp(max=0.0)], ids=["relu", "abs", "clamp"])
+def test_single_element_at_a_kink_passes(mode: Mode, function: Callable[[Tensor], Tensor]) -> None:
+    context = context_of(function, point(0.0))
+    assert SlopeTest(context, mode).run().verdict is Verdict.PASS
+    assert all(row.is_complete for row in context.record.ledger.rows())
+    wrong = context_of(with_derivative(function, lambda x: torch.full_like(x, 1.5)), point(0.0))
+    assert SlopeTest(wrong, mode).run().verdict is Verdict.FAIL
+
+
+@MODES
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize(("slope", "verdict"), [(2.0, Verdict.PASS), (2.2, Verdict.FAIL)])
 def test_elements_beside_a_kink_are_tested_along_both_signs_of_a_direction(

@@ -39,7 +39,7 @@ from gradvet.core.problem import Distribution
 from gradvet.core.refinement import other_lengths, refined
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import namespace, peak, window
+from gradvet.core.vectors import namespace, norm, peak, window
 
 MAX_ALONE = 64
 """Number of inputs that are tested alone."""
@@ -168,7 +168,7 @@ class SlopeTest:
             known = self.context.is_excluded(kinks.columns)
             self.context = self.context.excluding(kinks.columns)
             rest = self.context.restricted(difference.u)
-            self._enter_kinks(kinked, difference.u, rest, decision.bar)
+            self._enter_kinks(kinked, difference, rest, decision.bar)
             if known:
                 return decision.weakened(Reason.KINK)  # a kink that is not at these elements
             if not peak(rest):
@@ -348,13 +348,16 @@ class SlopeTest:
     def _resolution(self, name: str) -> float:
         return self.context.record.ledger.resolution(name, self.mode.name, self.context.precision)
 
-    def _enter_kinks(self, cotangent: Cotangent, u: Array, rest: Array, bar: float) -> None:
+    def _enter_kinks(self, cotangent: Cotangent, difference: DirectionalDifference, rest: Array, bar: float) -> None:
         """Inputs of which every element is at a kink are compared by that; the kink hides errors of other elements.
 
-        Needed by `first_row_of_faint_magnitudes_lost`.
+        A derivative of zero is compared with the one-sided slopes. Needed by `first_row_of_faint_magnitudes_lost` and
+        `test_single_element_at_a_kink_passes`.
         """
-        domain = self.context.problem.domain
-        contributions = dict(typical_contributions(self.context.problem, cotangent.vjp, u))
+        domain, xp = self.context.problem.domain, self.context.xp
+        one_sided = norm(cotangent.v, xp.abs(difference.odd) + xp.abs(difference.even))
+        contributions = dict(typical_contributions(self.context.problem, cotangent.vjp, difference.u))
+        contributions = {name: size or one_sided for name, size in contributions.items()}
         for number, leaf in enumerate(domain.leaves):
             if peak(rest[domain.slice(number)]):
                 contributions.pop(leaf.name, None)
