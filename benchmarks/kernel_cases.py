@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -181,7 +183,10 @@ def _first_call(kernel: Callable[..., Any], inputs: Inputs) -> float:
 
 
 def measured(entries: Mapping[str, Entry], case: Case) -> Row:
-    """The check of one kernel in one dtype, right as shipped or with a fault."""
+    """The check of one kernel in one dtype, right as shipped or with a fault.
+
+    A kernel that faults on a GPU takes the device of its process with it: the process ends, as the case's result.
+    """
     entry = entries[case.kernel]
     kernel = planted(entry.kernel, FAULTS[case.fault]) if case.fault else entry.kernel
     words: dict[str, Any] = {"reference": entry.eager} if case.has_reference else {}
@@ -191,16 +196,29 @@ def measured(entries: Mapping[str, Entry], case: Case) -> Row:
         inputs = entry.inputs(DTYPES[case.dtype], case.device, case.seed)
         first = _first_call(kernel, inputs)
     except Exception as error:
+        _end_without_device(case.device, f"the first call: {one_line(error)}")
         return Row(case, "refused", findings=(one_line(error),))
     started = time.perf_counter()
     try:
         report = gradvet.check(kernel, inputs, seed=case.seed, **words)
     except Exception as error:
+        _end_without_device(case.device, f"the check: {one_line(error)}")
         return Row(case, "ERROR", first, time.perf_counter() - started, (one_line(error),))
     seconds = time.perf_counter() - started
     is_named = any(finding.check in COMPARISONS for finding in report.failures)
     calls = report.cost.forwards, report.cost.pulls
     return Row(case, str(report.verdict), first, seconds, tuple(_headlines(report)), is_named, calls)
+
+
+def _end_without_device(device: str, reason: str) -> None:
+    """End the process if the device answers no more, with the reason as its last words."""
+    if not device.startswith("cuda"):
+        return
+    try:
+        torch.cuda.synchronize()
+    except Exception:
+        print(f"the device is lost in {reason}", file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 def one_line(error: BaseException) -> str:
