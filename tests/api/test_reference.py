@@ -81,7 +81,7 @@ LOCAL_FAULTS = ("factor 1.03", "lost row", "lost tile", "doubled entry")
 @pytest.mark.parametrize(
     ("kernel", "fault"),
     [(kernel, LOCAL_FAULTS[(number + more) % 4]) for number, kernel in enumerate(KERNELS) for more in (0, 1)],
-    ids=str,
+    ids=lambda value: getattr(value, "name", value),
 )
 def test_wrong_kernel_fails_with_the_tensor_that_is_wrong(kernel: Kernel, fault: str) -> None:
     slots = (*kernel.slots, VALUE)

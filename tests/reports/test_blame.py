@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -145,7 +146,7 @@ def test_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
     file.write_text("before")
 
     def refuse(*paths: object) -> None:
-        raise OSError("no space left on device")
+        raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(OSError, match="no space left"):

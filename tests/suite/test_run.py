@@ -61,7 +61,7 @@ def test_identity_of_a_run_keeps_its_keys(path: Path) -> None:
     identity = run_of(write_cases(path.parent, a="return x.sin()")).identity()
     assert list(identity) == ["targets", "options", "seed", "versions"]
     assert list(identity["targets"]) == ["names", "making", "flags"]
-    expected = ["shapes", "dtype", "kwargs", "init", "seed", "below", "device", "reference", "dtypes"]
+    expected = ["shapes", "dtype", "kwargs", "init", "seed", "below", "device", "reference", "dtypes", "domain"]
     assert list(identity["targets"]["making"]) == expected
 
 

@@ -66,6 +66,9 @@ MAX_HELD_VECTORS, MAX_HELD_NUMBERS = 9, 6_250_000
 MAX_OUTPUTS_BY_ROWS = 4
 """Outputs of which the first and the last row are compared by backward passes of their own."""
 
+FEW_ROWS = 4
+"""Up to this many rows, a comparison of all of them takes as few passes as one by random cotangents."""
+
 FEW_COLUMNS = 8
 """Up to this many columns are compared one by one rather than by a second scheme."""
 
@@ -93,13 +96,16 @@ def row_residual(projections: Projections) -> float:
 
 
 def _single_rows(projections: Projections) -> set[int]:
-    """A random row; for rules that are not builtin, also the first and the last one of every output."""
+    """A random row; for rules that are not builtin, the first and the last one of each output instead.
+
+    Of few rows the last one of each output, so that the passes are not more than those of all rows.
+    """
     problem = projections.problem
-    chosen = {projections.options.seed % problem.codomain.size}
-    if not problem.rules.are_builtin:
-        for first, end in list(pairwise(problem.codomain.offsets))[:MAX_OUTPUTS_BY_ROWS]:
-            chosen |= {first, end - 1} if end > first else set()
-    return chosen
+    if not problem.is_plain or problem.rules.are_builtin:
+        return {projections.options.seed % problem.codomain.size}
+    outputs = [(first, end) for first, end in pairwise(problem.codomain.offsets) if end > first]
+    last = {end - 1 for _, end in outputs[:MAX_OUTPUTS_BY_ROWS]}
+    return last if problem.codomain.size <= FEW_ROWS else last | {first for first, _ in outputs[:MAX_OUTPUTS_BY_ROWS]}
 
 
 def forward_residual(projections: Projections, plan: Plan) -> float:

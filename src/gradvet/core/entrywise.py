@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradvet.core.certificate import (
+    FEW_ROWS,
     MAX_HELD_NUMBERS,
     MAX_HELD_VECTORS,
     Residual,
@@ -198,9 +199,6 @@ def _or_infinite(value: float) -> float:
 
 SWEEP_FIRST = 1024
 """A sweep of at most this many evaluations is made at once, without a search for wrong entries before it."""
-
-FEW_ROWS = 4
-"""Up to this many rows are compared entry by entry at once, without a comparison by random cotangents first."""
 
 BLOCK_COTANGENTS = 3
 """Random cotangents by which a block of columns is compared before its entries are."""
