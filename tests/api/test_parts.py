@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,6 +13,7 @@ from torch import Tensor, nn
 import gradvet
 from gradvet import Verdict
 from gradvet.api import parts
+from gradvet.core.context import Context
 from gradvet.core.events import ShowingStages
 from tests.api.test_models import detached
 
@@ -44,3 +49,21 @@ def test_wrong_parameter_is_named_in_its_part(monkeypatch: pytest.MonkeyPatch) -
     report = gradvet.check(model, (given,), seed=2, checks=CHECKS, blame=False)
     assert report.verdict is Verdict.FAIL
     assert report.failures[0].mismatches[0].input.name == "2.weight"
+
+
+def test_part_is_released_before_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PART_SIZE", (80, 80))
+    made, alive = [], []
+
+    def restricted(*arguments: object, made_by: Callable[..., Context] = parts._restricted) -> Context:
+        gc.collect()
+        alive.append(sum(reference() is not None for reference in made))
+        part = made_by(*arguments)
+        made.append(weakref.ref(part.problem))
+        return part
+
+    monkeypatch.setattr(parts, "_restricted", restricted)
+    gradvet.check(*layers(), seed=2, checks=CHECKS)
+    # Each part has a problem as given and one in float64: when the latter is made, the former exists.
+    assert alive == [0, 1] * (len(alive) // 2)
+    assert len(alive) > 4

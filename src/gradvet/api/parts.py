@@ -56,8 +56,8 @@ def compared_in_parts(
     for number, leaves in enumerate(groups, start=1):
         name = given.problem.domain.leaves[leaves[0]].name
         announce_stage(f"from {name}, part {number} of {len(groups)}")
-        part = _restricted(frontend, given, leaves)
-        found += compare((part, None if reference is None else _restricted(frontend, reference, leaves)))
+        # No variable holds the contexts: a part would keep its graphs until those of the next one exist.
+        found += compare((_restricted(frontend, given, leaves), reference and _restricted(frontend, reference, leaves)))
         if any(finding.verdict is Verdict.FAIL for finding in found):
             break
     return list(_worst(found))
