@@ -61,11 +61,11 @@ def _asymmetry(context: Context, of_minus: Array, of_plus: Array) -> GradientMis
     return GradientMismatch(context.problem.domain.locate(index), float(of_minus[index]), -float(of_plus[index]))
 
 
-def _by_framework(context: Context, failure: Finding) -> Finding:
+def _by_framework(context: Context, finding: Finding) -> Finding:
     """A failure of builtin rules, which is SKIPPED with a note: there is nothing of the user's in it."""
-    words = f"torch's own rules for these operators: {failure.headline}"
+    words = f"torch's own rules for these operators: {finding.headline}"
     context.record.note(words)
-    return replace(failure, verdict=Verdict.SKIPPED, headline=words)
+    return replace(finding, verdict=Verdict.SKIPPED, headline=words)
 
 
 def none_grad_output(context: Context) -> Iterator[Finding]:
