@@ -152,9 +152,9 @@ def test_context_for_another_problem_begins_with_its_own_step_lengths() -> None:
 
 
 def test_budget_begins_with_the_context() -> None:
-    assert not context_of(torch.sin, point(1.0)).out_of_time
-    assert not context_of(torch.sin, point(1.0), seconds=60.0).out_of_time
-    assert replace(context_of(torch.sin, point(1.0)), deadline=0.0).out_of_time
+    assert not context_of(torch.sin, point(1.0)).out_of_budget
+    assert not context_of(torch.sin, point(1.0), seconds=60.0).out_of_budget
+    assert replace(context_of(torch.sin, point(1.0)), deadline=0.0).out_of_budget
 
 
 def test_columns_without_a_finite_gradient_are_marked_and_set_to_zero() -> None:

@@ -233,7 +233,7 @@ class _Search:
         skipped: list[str] = []
         inconclusive, variations = 0, self.context.record.variations
         for point in points:
-            if self.context.out_of_time:
+            if self.context.out_of_budget:
                 skipped.append(f"{point.name} and the following (the time budget was spent)")
                 break
             if inconclusive >= MAX_INCONCLUSIVE and not self.is_thorough:

@@ -136,7 +136,7 @@ def _judged(context: Context, reference: Reference, tensors: Sequence[ComparedTe
 def _in_tf32(context: Context, reference: Reference, judged: Judged) -> Judged:
     """The judgements, with those that are less accurate made again beside plain torch with products in TF32."""
     coarse = reference.in_tf32()
-    if coarse is None or context.out_of_time:
+    if coarse is None or context.out_of_budget:
         return judged
     tensors = [replace(tensor, form=tensor.form.in_tf32()) for tensor, _, _ in judged]
     again = _judged(context, coarse, tensors)
@@ -152,7 +152,7 @@ def _without_chance(context: Context, reference: Reference, judged: Judged) -> J
     Needed by `test_sum_in_low_precision_is_not_doubted_for_one_entry`.
     """
     source = reference.in_tf32() if any(tensor.form.cuts_off for tensor, _, _ in judged) else reference
-    if source is None or context.out_of_time:
+    if source is None or context.out_of_budget:
         return judged
     again = _judged(context, source, [tensor for tensor, _, _ in judged])
     return [

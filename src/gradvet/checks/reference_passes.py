@@ -157,7 +157,7 @@ def samples_of(
     gathered: list[list[Samples]] = [[] for _ in tensors]
     cotangents: list[Array] = []
     for v in _grad_outputs(kernel, reference):
-        if gathered[0] and context.out_of_time:
+        if gathered[0] and context.out_of_budget:
             break
         v = plain.rounded(v)
         cotangents.append(v)

@@ -111,7 +111,7 @@ class Context:
     # Precision and budget
 
     @property
-    def out_of_time(self) -> bool:
+    def out_of_budget(self) -> bool:
         """Whether the budget is spent."""
         return time.monotonic() > self.deadline or self.problem.cost.forwards >= self.last_call
 

@@ -50,7 +50,7 @@ def test_averaged(context: Context, mode: Mode) -> Iterator[Decision]:
     for number, leaf in enumerate(context.problem.domain.leaves):
         if not leaf.coordinates.size:
             continue
-        if context.out_of_time:
+        if context.out_of_budget:
             yield Decision(Verdict.INCONCLUSIVE, Reason.BUDGET)
             return
         part = context.problem.domain.slice(number)
@@ -61,7 +61,7 @@ def test_averaged(context: Context, mode: Mode) -> Iterator[Decision]:
             decision = _decide_input(used, mode, part)
         if decision.verdict is Verdict.FAIL and not (is_steady(context, part) and _fails_again(used, mode, part)):
             decision = decision.weakened()
-        if decision.verdict is Verdict.INCONCLUSIVE and used.out_of_time:
+        if decision.verdict is Verdict.INCONCLUSIVE and used.out_of_budget:
             context.record.note(SPENT.format(leaf.name, CALLS))
         if decision.verdict is Verdict.PASS:
             context.record.ledger.compared(leaf.name, mode.name, context.precision, decision.bar)
@@ -159,7 +159,7 @@ def _decide_rows(
             return Decision(Verdict.PASS, Reason.AGREES)
         decision = _decide(context, mode, cotangents, residuals, part)
         is_decided = decision.verdict is not Verdict.INCONCLUSIVE
-        if is_decided or context.out_of_time or not _needs_more(context, residuals, most):
+        if is_decided or context.out_of_budget or not _needs_more(context, residuals, most):
             return decision
 
 

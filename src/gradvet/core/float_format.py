@@ -10,7 +10,7 @@ TF32_EPS = 2.0**-10
 """Spacing of TF32, in which kernels for float32 may multiply."""
 
 FLOAT16_EPS = 2.0**-10
-"""The only format whose range is much smaller than that of float32."""
+"""Spacing of float16, the only format whose range is much smaller than that of float32."""
 
 
 def overflow_size(eps: float) -> float:

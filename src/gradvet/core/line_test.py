@@ -286,7 +286,7 @@ def leaf_verdicts(context: Context, mode: Mode) -> dict[str, Verdict]:
     for number, leaf in enumerate(domain.leaves):
         part = domain.slice(number)
         u = context.restricted(window(joint, part.start, part.stop))
-        if context.out_of_time or not peak(u):
+        if context.out_of_budget or not peak(u):
             continue
         cotangents = []
         for section in map(codomain.slice, range(len(codomain.leaves))):

@@ -351,7 +351,7 @@ def nonfinite_derivative(context: Context, mode: Mode, columns: Array) -> Decisi
         missing = True
         where = context.problem.domain.locate(column)
         slope = slope_of_column(context, column)
-        if slope is not None and abs(slope.value) > overflow_size(context.eps):
+        if slope is not None and abs(slope.value) > overflow_size(context.problem.eps):
             context.record.note(f"the derivative at {where} is too large for this precision: {slope.value:.3g}")
         elif slope is not None:
             entry = Entry(None, where, math.nan, slope.value, slope.error, column=column)

@@ -53,13 +53,13 @@ def test_low_precision(test: DirectionTest) -> Decision:
     """The first conclusive decision among a few directions; a failure must show along another direction too."""
     decision = test.along(test.context.first, test.context.cotangents)
     for _ in range(MAX_DIRECTIONS - 1):
-        if decision.verdict is not Verdict.INCONCLUSIVE or test.context.out_of_time:
+        if decision.verdict is not Verdict.INCONCLUSIVE or test.context.out_of_budget:
             break
         decision = _along_another(test)
     if decision.verdict is Verdict.FAIL and not fails_again(test):
         decision = decision.weakened()
     inconclusive = decision.verdict is Verdict.INCONCLUSIVE and decision.reason is Reason.PRECISION
-    if not inconclusive or test.context.out_of_time or test.context.in_internal_format() is not None:
+    if not inconclusive or test.context.out_of_budget or test.context.in_internal_format() is not None:
         return decision  # a coarser format inside is tried next
     return _in_groups(test, decision)
 

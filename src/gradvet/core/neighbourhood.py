@@ -44,7 +44,7 @@ def study(context: Context, mode: Mode, entry: Entry) -> Study:
     )
     rows, of_output = _whole(problem.codomain, rows)
     columns, of_input = _whole(problem.domain, columns)
-    if context.out_of_time:
+    if context.out_of_budget:
         return Study(1, 1, (), "")
     slopes, bends = _slopes(context, rows, columns)
     derivative = derivative_block(problem, mode.name, rows, columns)
@@ -148,7 +148,7 @@ def swapped_inputs(context: Context, mode: Mode, entry: Entry) -> str:
     sections = [problem.domain.slice(leaf) for leaf in range(len(problem.domain.leaves))]
     sizes = [section.stop - section.start for section in sections]
     partners = [leaf for leaf, size in enumerate(sizes) if size == sizes[wrong] and leaf != wrong]
-    if mode.name != "reverse" or not partners or context.out_of_time:
+    if mode.name != "reverse" or not partners or context.out_of_budget:
         return ""
     v = problem.random(problem.codomain.size, Distribution.APART)
     gradient = problem.vjp(v)

@@ -23,7 +23,7 @@ def run_checks(context: Context, checks: Mapping[str, CheckFunction], is_unsuppo
     findings: list[Finding] = []
     is_large = context.is_large
     for name, check in checks.items():
-        if context.out_of_time:
+        if context.out_of_budget:
             findings.append(Finding(name, Verdict.SKIPPED, "the time budget was spent"))
             continue
         try:

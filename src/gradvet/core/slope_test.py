@@ -69,7 +69,7 @@ class SlopeTest:
     def run(self) -> Decision:
         """The decision about the mode; where it is not PASS, also in the coarser format inside the function."""
         decision = self._worst()
-        is_open = decision.verdict is not Verdict.PASS and not self.context.out_of_time
+        is_open = decision.verdict is not Verdict.PASS and not self.context.out_of_budget
         if is_open and (coarser := self.context.in_internal_format()) is not None:
             self.context = coarser
             return self._worst()
@@ -96,7 +96,7 @@ class SlopeTest:
             return
         if self.context.is_double:
             yield self._refining(lambda: self._despite_saturation(self.context.first))
-            if not self.context.out_of_time:
+            if not self.context.out_of_budget:
                 yield self._refining(lambda: self._despite_saturation(self.context.second))
         elif self.context.eps > thresholds.COARSE_EPS:
             yield from self._in_half_precision()
@@ -113,7 +113,7 @@ class SlopeTest:
         """
         decisions = list(test_averaged(self.context, self.mode))
         verdicts = {decision.verdict for decision in decisions}
-        if Verdict.INCONCLUSIVE in verdicts and Verdict.FAIL not in verdicts and not self.context.out_of_time:
+        if Verdict.INCONCLUSIVE in verdicts and Verdict.FAIL not in verdicts and not self.context.out_of_budget:
             given, self.context = self.context, self.context.limited(CALLS)
             found = test_low_precision(self)
             self.context = given
@@ -127,7 +127,7 @@ class SlopeTest:
         """
         decision = self.along(difference, self.context.cotangents)
         context = self.context
-        if decision.verdict is not Verdict.INCONCLUSIVE or context.out_of_time:
+        if decision.verdict is not Verdict.INCONCLUSIVE or context.out_of_budget:
             return decision
         difference = context.difference(context.restricted(difference.u))
         steep = context.cotangents_for(context.slope_of(difference), roundoff=context.peak_noise)
@@ -139,7 +139,7 @@ class SlopeTest:
         Needed by `wave_of_frequency_1e5` and `log_at_1e_2`: the function varies within the usual step.
         """
         decision = test()
-        while decision.verdict is Verdict.INCONCLUSIVE and not self.context.out_of_time:
+        while decision.verdict is Verdict.INCONCLUSIVE and not self.context.out_of_budget:
             if (finer := refined(self.context)) is None:
                 break
             self.context = finer
@@ -185,7 +185,7 @@ class SlopeTest:
             alone = self._only_input(difference.u)
             if alone is None or self._resolution(alone) <= context.options.power:
                 return AGREES, None
-        if context.out_of_time:
+        if context.out_of_budget:
             return Decision(Verdict.INCONCLUSIVE, Reason.BUDGET), None
         if bent is not None:
             cotangents = [part for one in cotangents for part in split_kinks(context, one, difference, bent)]
@@ -266,14 +266,14 @@ class SlopeTest:
         Needed by `one_faint_input_of_100` and `tiny_shift_before_softmax_lost`.
         """
         context, domain = self.context, self.context.problem.domain
-        if context.is_double and len(open_rows := self._open_rows()) > 1 and not context.out_of_time:
+        if context.is_double and len(open_rows := self._open_rows()) > 1 and not context.out_of_budget:
             together = self._together(open_rows)
             if together.verdict is Verdict.FAIL:
                 yield together
         open_rows = self._open_rows()
         for position, number in enumerate(open_rows):
-            if position == MAX_ALONE or context.out_of_time:
-                late = context.out_of_time
+            if position == MAX_ALONE or context.out_of_budget:
+                late = context.out_of_budget
                 reason = "the time budget was spent" if late else f"only {MAX_ALONE} faint inputs are tested alone"
                 for other in open_rows[position:]:
                     leaf = domain.leaves[other]
@@ -308,7 +308,7 @@ class SlopeTest:
         """One input alone; in double precision with other step lengths where the usual ones are inconclusive."""
         given, decision = self.context, self._alone_once(part)
         for self.context in other_lengths(given) if given.is_double else ():
-            if decision.verdict is not Verdict.INCONCLUSIVE or given.out_of_time:
+            if decision.verdict is not Verdict.INCONCLUSIVE or given.out_of_budget:
                 break
             decision = self._alone_once(part)
         self.context = given
