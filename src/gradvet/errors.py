@@ -19,6 +19,12 @@ class OutputsChangedError(InvalidProblemError, AssertionError):
 class DerivativeError(RuntimeError):
     """The user's derivative raised, where the function itself did not; the cause is the exception itself."""
 
+    @property
+    def is_layout_refusal(self) -> bool:
+        """Whether the derivative refuses a memory layout by an assertion of its own, instead of failing over it."""
+        asks_for_contiguous = "contiguous" in str(self) and "contiguous subspaces" not in str(self)  # torch's `view`
+        return isinstance(self.__cause__, AssertionError) or asks_for_contiguous
+
 
 class OtherValuesError(RuntimeError):
     """The function returns other values for the same numbers under other conditions."""
