@@ -111,8 +111,8 @@ def _worst(findings: Sequence[Finding]) -> Iterator[Finding]:
     yield from best.values()
 
 
-def within_memory(binding: Binding, limit: int | None) -> tuple[Binding, list[str]]:
-    """The inputs whose vectors fit into the memory given, the smallest first, and a line about the others."""
+def within_memory(binding: Binding, limit: int | None) -> tuple[Binding, list[Finding]]:
+    """The inputs whose vectors fit into the memory given, the smallest first, and a finding about the others."""
     sizes = {place: binding.arguments[place].numel() for place in binding.checked}
     kept: list[int] = []
     for place in sorted(sizes, key=lambda place: sizes[place]):
@@ -125,5 +125,5 @@ def within_memory(binding: Binding, limit: int | None) -> tuple[Binding, list[st
         return binding, []
     names = ", ".join(binding.names[place] for place in sizes if place not in kept)
     share = 100.0 * sum(sizes[place] for place in kept) / sum(sizes.values())
-    line = f"not exercised: {names}: no memory; {share:.2g} % of the elements of the inputs were checked"
-    return binding.restricted(kept), [line]
+    words = f"no memory for {names}: {share:.2g} % of the elements of the inputs were checked"
+    return binding.restricted(kept), [Finding("memory", Verdict.SKIPPED, words)]

@@ -103,7 +103,7 @@ class _Pipeline:
     settings: PipelineSettings
     options: Options
 
-    def report(self, left_out: Sequence[str]) -> Report:
+    def report(self, left_out: Sequence[Finding]) -> Report:
         problem = self.frontend.problem(self.binding, self.options.seed, masked=self.options.masked)
         record = Record(variations=VariationBudget(is_limited=not self._is_thorough))
         context = Context.of(problem, self.options, record)
@@ -129,7 +129,7 @@ class _Pipeline:
         names = [check.name for check in SLOPES] if self.request.reference is None else [REFERENCE]
         asked = any(name in settings.selection for name in names) and bool(problem.codomain.leaves)
         title = self.binding.title
-        report = make_report(title, context, findings, replay=command, left_out=left_out, expects_ledger=asked)
+        report = make_report(title, context, [*left_out, *findings], replay=command, expects_ledger=asked)
         return replace(report, source=self._source(report, context.problem))
 
     def _source(self, report: Report, problem: Problem) -> SourceCode | None:

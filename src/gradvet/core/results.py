@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from html import escape
@@ -83,33 +83,6 @@ class SourceCode:
     line: int
 
 
-def coverage_lines(findings: Sequence[Finding], left_out: Iterable[str] = ()) -> tuple[str, ...]:
-    """What was not checked at all (`left_out`), which checks ran and which of their parts, which did not run and why.
-
-    A check that lists its parts (points, shapes, registration tests) says which of them it ran and left out.
-    """
-    exercised: dict[str, None] = {}
-    skipped: dict[str, list[str]] = {}
-    listed: dict[str, dict[str, Any]] = {}
-    for finding in findings:
-        if finding.verdict is not Verdict.SKIPPED:
-            exercised[finding.check] = None
-        elif "skipped" not in finding.facts:
-            skipped.setdefault(finding.check, []).append(finding.headline)
-        if finding.facts.keys() & {"exercised", "skipped"}:
-            listed.setdefault(finding.check, {}).update(finding.facts)
-    ran = [f"exercised: {', '.join(exercised)}"] if exercised else []
-    parts = [f"{name}: {_parts_of(facts)}" for name, facts in listed.items()]
-    not_run = [f"not exercised: {name}: {reason}" for name, reasons in skipped.items() for reason in reasons]
-    return (*left_out, *ran, *parts, *not_run)
-
-
-def _parts_of(facts: Mapping[str, Any]) -> str:
-    skipped = f"; skipped: {', '.join(facts['skipped'])}" if "skipped" in facts else ""
-    finite_only = " (are gradients finite?)" if facts.get("finiteness alone") else ""
-    return f"{', '.join(facts.get('exercised', ())) or 'none'}{skipped}{finite_only}"
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """All findings about one function at one point, with their cost, ledger and miss probability."""
@@ -124,8 +97,6 @@ class Report:
     entry outside the tolerance."""
     resolution: float | None = None
     """The smallest relative error of an entry of typical size that this run could have seen; None if not measured."""
-    coverage: tuple[str, ...] = ()
-    """What was exercised and what was not."""
     notes: tuple[str, ...] = ()
     replay: str = ""
     """The call that gives this report again."""
@@ -172,6 +143,36 @@ class Report:
         return tuple(row for row in self.ledger if not row.is_complete)
 
     @property
+    def exercised(self) -> tuple[str, ...]:
+        """The names of the checks that ran."""
+        return tuple(dict.fromkeys(one.check for one in self.findings if one.verdict is not Verdict.SKIPPED))
+
+    @property
+    def exercised_parts(self) -> dict[str, str]:
+        """Of checks that consist of parts (points, shapes, registration tests): which of them ran and which did not."""
+        facts: dict[str, dict[str, Any]] = {}
+        for one in self.findings:
+            if one.facts.keys() & PARTS:
+                facts.setdefault(one.check, {}).update(one.facts)
+        return {name: _words_for_parts(known) for name, known in facts.items()}
+
+    @property
+    def not_exercised(self) -> dict[str, list[str]]:
+        """The names of the checks that did not run, by reason."""
+        names: dict[str, list[str]] = {}
+        for one in self.findings:
+            if one.verdict is Verdict.SKIPPED and "skipped" not in one.facts:
+                names.setdefault(one.headline, []).append(one.check)
+        return names
+
+    @property
+    def coverage(self) -> tuple[str, ...]:
+        """What was exercised, at which points and shapes, and what was not and why, as lines of text."""
+        ran = [f"exercised: {', '.join(self.exercised)}"] if self.exercised else []
+        not_run = [f"not exercised: {name}: {why}" for why, names in self.not_exercised.items() for name in names]
+        return (*ran, *(f"{name}: {words}" for name, words in self.exercised_parts.items()), *not_run)
+
+    @property
     def failures(self) -> tuple[Finding, ...]:
         return tuple([finding for finding in self.findings if finding.verdict is Verdict.FAIL])
 
@@ -183,7 +184,8 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values, with the version of the format."""
-        return {"format": FORMAT, "verdict": self.verdict.value, **plain_data(self)}
+        derived = {"verdict": self.verdict.value, "coverage": list(self.coverage)}
+        return {"format": FORMAT, **derived, **plain_data(self)}
 
     @classmethod
     def of_error(cls, title: str, kind: str, message: str, seconds: float = 0.0, replay: str = "") -> Report:
@@ -234,6 +236,16 @@ class Report:
         notable = [f for f in self.findings if f.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)]
         lines = [f"{finding.check}: {finding.headline}" for finding in notable]
         return "\n  ".join([f"{self.verdict} {self.title}", *lines])
+
+
+PARTS = {"exercised", "skipped"}
+"""Facts of a finding that list the parts of its check that ran, and those that did not."""
+
+
+def _words_for_parts(facts: Mapping[str, Any]) -> str:
+    skipped = f"; skipped: {', '.join(facts['skipped'])}" if "skipped" in facts else ""
+    finite_only = " (are gradients finite?)" if facts.get("finiteness alone") else ""
+    return f"{', '.join(facts.get('exercised', ())) or 'none'}{skipped}{finite_only}"
 
 
 RENDERERS: dict[str, Callable[[Any], str]] = {}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from gradvet.core.context import Context
-from gradvet.core.results import Finding, Report, Verdict, coverage_lines
+from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import DerivativeError, InvalidProblemError
 
 CheckFunction = Callable[[Context], Iterable[Finding]]
@@ -87,10 +87,9 @@ def make_report(
     findings: Iterable[Finding],
     *,
     replay: str = "",
-    left_out: Iterable[str] = (),
     expects_ledger: bool = False,
 ) -> Report:
-    """All findings about one problem, with ledger, cost and what was exercised.
+    """All findings about one problem, with ledger and cost.
 
     With `expects_ledger`, the report passes only if its ledger is complete.
     """
@@ -106,7 +105,6 @@ def make_report(
         seed=context.options.seed,
         miss=max(misses, default=0.0),
         resolution=max(known, default=None),
-        coverage=coverage_lines(gathered, left_out),
         notes=tuple(context.record.notes),
         replay=replay,
         ledger=ledger,

@@ -163,12 +163,8 @@ def _brief_details(report: Report) -> Iterator[RenderableType]:
 def _details(report: Report) -> Iterator[RenderableType]:
     for note in report.notes:
         yield labelled("note", note)
-    if exercised := wording.exercised(report):
-        yield labelled("exercised", exercised)
-    for label, text in wording.other_coverage(report):
+    for label, text in wording.coverage(report):
         yield labelled(label, text)
-    for reason, names in wording.not_exercised(report).items():
-        yield labelled("not exercised", ": ".join(filter(None, (", ".join(names), reason))))
 
 
 def _footer(report: Report) -> Iterator[RenderableType]:
