@@ -27,7 +27,7 @@ from rich.table import Table
 from benchmarks.counting import counting
 from benchmarks.report import Pair, duration, geometric_mean, wide_console
 from benchmarks.timing import cpu_seconds, quiet_collector
-from gradvet.frontends.torch.opdb.operators import DTYPES, Check, operators
+from gradvet.frontends.torch.opdb.operators import DTYPES, Derivative, operators
 from gradvet.frontends.torch.opdb.samples import Sample, coordinates, draw, small
 from tests.differential.verdicts import Contestant, answer, gradvet_contestant, torch_contestant, verdict_of
 
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     console = wide_console()
-    check = Check.REVERSE_OVER_REVERSE if wanted.gradgrad else Check.REVERSE
+    check = Derivative.REVERSE_OVER_REVERSE if wanted.gradgrad else Derivative.REVERSE
     wanted.file.parent.mkdir(parents=True, exist_ok=True)
     rows = [Row(**json.loads(line)) for line in wanted.file.read_text().splitlines()] if wanted.file.exists() else []
     known, deadline = {row.operator for row in rows}, time.perf_counter() + wanted.time_budget
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def measured(operator: object, wanted: argparse.Namespace, check: Check) -> Iterator[Row]:
+def measured(operator: object, wanted: argparse.Namespace, check: Derivative) -> Iterator[Row]:
     slow, fast = ([make(fast_mode=mode) for make in (torch_contestant, gradvet_contestant)] for mode in (False, True))
     for dtype in DTYPES:
         drawn = draw(operator, dtype, check=check)
