@@ -77,14 +77,14 @@ def _pull_back(model: nn.Module, result: Any) -> None:
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not live or not parameters:
         return
-    ones = [torch.ones_like(tensor) for tensor in live]
     try:
+        ones = [torch.ones_like(tensor) for tensor in live]  # torch has none for sparse tensors
         torch.autograd.grad(live, parameters, ones, allow_unused=True, retain_graph=True)
         return
     except Exception:
         pass
     with without_accumulation_hooks(parameters), suppress(Exception):
-        torch.autograd.backward(live, ones)
+        torch.autograd.backward(live, [torch.ones_like(tensor) for tensor in live])
 
 
 def request_of(call: Call, around: Around = plainly, *, copies: bool = False) -> Request:
