@@ -152,7 +152,7 @@ class Report:
         """Of checks that consist of parts (points, shapes, registration tests): which of them ran and which did not."""
         facts: dict[str, dict[str, Any]] = {}
         for one in self.findings:
-            if one.facts.keys() & PARTS:
+            if one.facts.keys() & PART_FACTS:
                 facts.setdefault(one.check, {}).update(one.facts)
         return {name: _words_for_parts(known) for name, known in facts.items()}
 
@@ -238,7 +238,7 @@ class Report:
         return "\n  ".join([f"{self.verdict} {self.title}", *lines])
 
 
-PARTS = {"exercised", "skipped"}
+PART_FACTS = {"exercised", "skipped"}
 """Facts of a finding that list the parts of its check that ran, and those that did not."""
 
 
