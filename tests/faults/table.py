@@ -90,8 +90,8 @@ IN_PROCESS = (
         "faults/test_default_device.py::test_default_device_does_not_matter",
     ),
     Fault(
-        "meta, fake, nested and float8 tensors, views of freed or too small memory, tensors that escaped from vmap, sparse "
-        "tensors with wrong indices, tensors expanded beyond memory, subclasses without comparison",
+        "meta, fake, nested and float8 tensors, views of freed or too small memory, tensors that escaped from vmap, "
+        "sparse tensors with wrong indices, tensors expanded beyond memory, subclasses without comparison",
         "refused in one sentence before the function is called, in `check`, `numerical_jacobian`, `gradcheck`, "
         "`gradgradcheck` and, except for float8, `blame`",
         "faults/test_inputs.py::test_tensor_without_usable_values_is_refused",
