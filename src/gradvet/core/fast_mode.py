@@ -15,8 +15,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gradvet.core import thresholds
-from gradvet.core.certificate import GROWTH, MIN_COUPLED_INPUTS, is_fine_enough, is_true_to_step
-from gradvet.core.entrywise import ComparedEntry, Comparison, ToleranceMode, located, sweep
+from gradvet.core.certificate import GROWTH, MIN_COUPLED_INPUTS, is_fine_enough, is_true_to_step, spent
+from gradvet.core.entrywise import (
+    LATER_PASSES,
+    ComparedEntry,
+    Comparison,
+    ToleranceMode,
+    holds_too_much,
+    located,
+    sweep,
+)
 from gradvet.core.miss_probability import Plan, resolving_ratio
 from gradvet.core.problem import Problem
 from gradvet.core.projections import SCHEMES, SHORT, WITHIN, OutOfReachError, ProbeDirection, Projections
@@ -32,11 +40,11 @@ THIRD_STEP_RATIO = 16.0
 ATTEMPT_SHARES = (0.6, 0.1, 0.1, 0.1)
 """Shares of the miss probability for the attempts to certify: first step, second, extrapolation, one more probe."""
 
+MAX_EVALUATIONS = 3
+"""Evaluations before a derivative is accepted, as a multiple of those of torch's fast mode."""
+
 MAX_NAMING = 200
 """Evaluations that may be spent on naming a wrong entry of a derivative that torch's criterion refuses."""
-
-MAX_DOUBTING = 64
-"""The same for a sweep over all entries of a derivative that torch's criterion accepts."""
 
 NAMING_DESCENTS, DOUBTING_DESCENTS = 2, 1
 """Searches for a wrong entry, each of about log₂(rows) backward passes and 2 log₂(columns) evaluations; the second
@@ -77,19 +85,29 @@ def decide(projections: Projections, mode: ToleranceMode, draw: Draw) -> FastDec
     refused = next(torch_refusals(projections, mode, draw(projections.problem)), None)
     if refused is None and not test.disagrees:
         return FastDecision()
-    projections.release()
-    price = mode.price(projections.problem)
-    if price <= (MAX_NAMING if refused else MAX_DOUBTING):
+    problem = projections.problem
+    if holds_too_much(problem):
+        projections.release()
+    if mode.price(problem) <= (MAX_NAMING if refused else _left(problem, mode)):
         comparison = sweep(projections, mode)
     else:
         projections.use_scheme(test.scheme)
-        comparison = located(projections, mode, NAMING_DESCENTS if refused else DOUBTING_DESCENTS)
+        if refused:
+            comparison = located(projections, mode, NAMING_DESCENTS)
+        else:
+            comparison = located(projections, mode, DOUBTING_DESCENTS, thresholds.SEARCHED_ERROR * test.detectable)
         projections.release()
     if comparison.disagrees:
         return FastDecision(comparison=comparison) if refused or _confirmed(projections, comparison) else FastDecision()
     if comparison.complete:
         return FastDecision(comparison.miss)
     return FastDecision(projected=refused)
+
+
+def _left(problem: Problem, mode: ToleranceMode) -> float:
+    """Evaluations that are left of those before a derivative is accepted."""
+    later = LATER_PASSES * len(problem.codomain.leaves)
+    return MAX_EVALUATIONS * mode.torch_fast_price(problem) - spent(problem) - later
 
 
 class ProjectionTest:

@@ -140,6 +140,10 @@ TOLERANCE_PART = 0.1
 """Errors of an evaluation below this part of the tolerance do not matter: rounding of a step, spacing of the inputs,
 vectorised against plain calls, residuals where every entry is seen. [theory]"""
 
+SEARCHED_ERROR = 10.0
+"""Errors that add up to less than this many tolerances are not searched for a wrong entry in a derivative that torch's
+fast mode accepts: a solver that stops at its own tolerance leaves such errors in many entries. [theory]"""
+
 # Two gradients that should be equal
 
 ADJOINT_RTOL = 1e-5
