@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import gradvet
 from benchmarks.architectures import GPT, GraphNetwork, LSTMModel, UNet, ViT
@@ -140,3 +142,44 @@ def test_wrong_parameter_of_a_model_is_named(name: str, spoil: Any, path: str, e
     failed = next(finding for finding in report.failures if finding.check == "reverse")
     assert failed.mismatches[0].input.name == expected
     assert report.cost.forwards <= 2 * MOST_FORWARDS
+
+
+SEEN: list[tuple[bool, bool]] = []
+
+
+class Remembering(nn.Module):
+    """Remembers for each call whether it had dual numbers, and whether an activation outlived its use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        activation = torch.exp(self.layer(x))
+        kept = StorageWeakRef(activation.untyped_storage())
+        is_dual = forward_ad.unpack_dual(activation).tangent is not None
+        result = torch.sin(activation)
+        del activation
+        SEEN.append((is_dual, not kept.expired()))
+        return result
+
+
+def test_forward_mode_of_a_module_keeps_no_activations() -> None:
+    SEEN.clear()
+    assert gradvet.check(Remembering(), torch.ones(4, 3), seed=1, checks=["reverse", "forward"]).verdict is Verdict.PASS
+    assert {kept for is_dual, kept in SEEN if is_dual} == {False}
+
+
+def test_module_that_takes_gradients_itself_passes_in_forward_mode() -> None:
+    class Slope(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            value = torch.tanh(self.layer(x)).square().sum()
+            return torch.autograd.grad(value, self.layer.weight, create_graph=True)[0]
+
+    report = gradvet.check(Slope(), torch.ones(2, 3), seed=1, checks=["reverse", "forward"])
+    assert report.verdict is Verdict.PASS, report
+    assert any(row.mode == "forward" and row.compared for row in report.ledger)

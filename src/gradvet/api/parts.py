@@ -53,6 +53,7 @@ def compared_in_parts(
     for whole in (given, reference):
         if whole is not None:
             whole.release()
+            whole.problem.release_graph()
     for number, leaves in enumerate(groups, start=1):
         name = given.problem.domain.leaves[leaves[0]].name
         announce_stage(f"from {name}, part {number} of {len(groups)}")

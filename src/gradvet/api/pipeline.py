@@ -120,6 +120,8 @@ class _Pipeline:
             context, reference = self._with_reference(context)
             sharp = reference or context
             findings = compared_in_parts(self.frontend, context, reference, self._compared)
+            for one in (context, sharp):
+                one.problem.release_graph()
             findings += self._second_order(sharp)
             findings += [*self._generated_points(sharp, findings), *self._tools(context)]
             findings += self._in_child(context, findings)
@@ -199,6 +201,7 @@ class _Pipeline:
         problem, wide = pair
         if problem is not context.problem:
             context = replace(context, problem=problem)
+        _ = context.reads_captured  # which holds for the reference too
         found = context.for_problem(wide, precision=FLOAT64 if wide.eps <= thresholds.DOUBLE_EPS else FLOAT32)
         context.record.note(
             f"the formula was checked in {found.precision}, and the gradient in low precision against it"
@@ -229,8 +232,11 @@ class _Pipeline:
         if sharp.is_large:
             sharp.release()
         slopes = partial(self._run, checks=SLOPES, is_unsupported=self.frontend.is_unsupported)
+        exact = self._run(context, EXACT, lambda error: True)
+        if reference is not None:
+            context.problem.release_graph()
         return [
-            *self._run(context, EXACT, lambda error: True),
+            *exact,
             *_something_compared(compared_on_smooth_piece(self.frontend, sharp, slopes)),
             *self._precision(context, reference),
         ]

@@ -135,6 +135,8 @@ def _draws(space: Space) -> int:
 
 def _vjp_sample(context: Context, reference: Context, v: Array, rounded: Rounded) -> Sample:
     found, expected = context.problem.vjp(v), reference.problem.vjp(v)
+    # Gradients next to the point have graphs of their own.
+    reference.problem.release_graph()
 
     def changed(displacement: Array, changes: Array) -> Array:
         response = reference.problem.vjp_at(displacement, v * (1.0 + changes))

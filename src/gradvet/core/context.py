@@ -89,7 +89,9 @@ class Context:
     def for_problem(self, problem: Problem, **changes: object) -> Context:
         """Another problem of the same report: it shares record, options and deadline."""
         changes = {"given_scaling": None, "given_direction": None, "_jvps": [], **changes}
-        return replace(self, problem=problem, **changes)  # type: ignore[arg-type]
+        other: Context = replace(self, problem=problem, **changes)  # type: ignore[arg-type]
+        other.__dict__.update({name: own for name, own in self.__dict__.items() if name == "reads_captured"})
+        return other
 
     @property
     def is_large(self) -> bool:
@@ -393,7 +395,6 @@ class Context:
         with suppress(Exception):
             if self.interleaved.reads_arguments:
                 return False
-        try:
+        with suppress(Exception):  # the function refuses the other arguments
             return bool(self.problem.codomain.size) and self.variants.reads_captured()
-        except Exception:  # the function refuses the other arguments
-            return False
+        return False

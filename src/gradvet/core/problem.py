@@ -313,6 +313,10 @@ class Problem(Protocol):
         """Forget vectors of the size of the inputs that can be computed again."""
         ...
 
+    def release_graph(self) -> None:
+        """Forget what a model saved for backward passes: the next one begins with a forward pass."""
+        ...
+
     def rebound(self, binding: Any, seed: int) -> Problem:
         """The problem of another binding (`core.frontend`), such as another point; calls are counted together.
 

@@ -271,3 +271,20 @@ def test_wrong_leaf_is_named_as_the_caller_counts_differentiable_inputs() -> Non
 def test_convolution_in_channels_last_is_accepted() -> None:
     x, w = channels_last(), numbers((4, 3, 2, 2), 1).to(memory_format=torch.channels_last).requires_grad_()
     assert gradcheck(F.conv2d, (x, w), check_forward_ad=True)
+
+
+def test_released_graph_is_made_again_by_the_next_backward_pass() -> None:
+    calls: list[int] = []
+
+    def function(weight: Tensor) -> Tensor:
+        calls.append(1)
+        return weight.exp()
+
+    own = problem(function, nn.Parameter(torch.ones(3, dtype=torch.float64)))
+    v = torch.ones(3, dtype=torch.float64)
+    expected, before = own.vjp(v), len(calls)
+    own.release_graph()
+    assert not any(output.requires_grad for output in own.differentiable_outputs)
+    assert torch.equal(own.vjp(v), expected)
+    assert torch.equal(own.vjp(v), expected)
+    assert len(calls) == before + 1

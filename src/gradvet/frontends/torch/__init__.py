@@ -104,7 +104,7 @@ class TorchFrontend:
         return preserved_state(function, nested_tensors(arguments), standard_settings=True)
 
     def custom_rules(self, problem: TorchProblem) -> list[Any]:
-        return custom_functions(problem.differentiable_outputs)
+        return custom_functions(problem.recorded_outputs())
 
     def notes(self, problem: TorchProblem) -> Iterator[str]:
         yield from problem.binding.notes

@@ -386,7 +386,6 @@ def on_same_branches(
         )
         made = own.rebound(binding, seed).with_eps(own.eps)
         # Every backward pass makes its own graph: that of the first call is not kept.
-        made.outputs = [output.detach() for output in made.outputs]
-        made.differentiable_outputs = tuple([made.outputs[leaf.position] for leaf in made.codomain.leaves])
+        made.release_graph()
         found.append(made)
     return found[0], found[1], branches

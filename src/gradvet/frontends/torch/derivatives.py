@@ -260,9 +260,30 @@ def _output_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) -
             dual_of(tensor.detach().requires_grad_(), tangent) if recorded else layout.dual(tangent)
             for tensor, layout, tangent in zip(problem.inputs, problem.layouts, tangents, strict=True)
         ]
-        pairs = [forward_ad.unpack_dual(y) for y in problem.call_differentiable(problem.arguments_with(duals))]
+        pairs = [forward_ad.unpack_dual(y) for y in _without_saving(problem, problem.arguments_with(duals))]
         # A tangent lives as long as its level, so copies are returned.
         return [(value, None if tangent is None else tangent.clone()) for value, tangent in pairs]
+
+
+def _without_saving(problem: TorchProblem, arguments: Sequence[Any]) -> list[Any]:
+    """The differentiable outputs of a fresh call, of a module without the tensors that a backward pass would need.
+
+    Those of dual numbers take several times the memory of a training step. A module that takes gradients itself, or
+    refuses hooks, is called again as it is. Needed by `test_forward_mode_of_a_module_keeps_no_activations`.
+    """
+    asked: list[object] = []
+    if problem.saves_in_forward_mode or not any(isinstance(value, nn.Parameter) for value in problem.inputs):
+        return problem.call_differentiable(arguments)
+    try:
+        with saved_tensors_hooks(private.uncompiled(lambda tensor: None), private.uncompiled(asked.append)):
+            found = problem.call_differentiable(arguments)
+        if not asked:
+            return found
+    except Exception:  # which is raised again if it is not about the hooks
+        pass
+    found = problem.call_differentiable(arguments)
+    problem.saves_in_forward_mode = True
+    return found
 
 
 def nested_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) -> Tangents:

@@ -66,12 +66,15 @@ class TorchProblem:
             self.nondifferentiable = self._space([i for i in numeric if i not in differentiable])
             self._all_outputs = Space(self.codomain.leaves + self.nondifferentiable.leaves)
         self.differentiable_outputs = tuple([self.outputs[i] for i in differentiable])
+        self._has_graph = True
         self.is_plain = not has_torch_function(self.differentiable_outputs + self.inputs)
         """Whether inputs and outputs are tensors without `__torch_function__`."""
         self.state_after_forward = TorchRandomState() if binding.fixed_random_state else None
         """The random state from which every backward pass starts; None leaves it as it is."""
         self.forward_refusal: Exception | None = None
         """What torch raised because it has no forward mode for an operator."""
+        self.saves_in_forward_mode = False
+        """Whether calls with dual numbers have to save tensors for a backward pass."""
         self.known_eps: float | None = None
         self._is_perturbed = False
         self.refusals: list[str] = []
@@ -110,6 +113,12 @@ class TorchProblem:
 
     def release(self) -> None:
         self.__dict__.pop("point", None)
+
+    def release_graph(self) -> None:
+        if any(isinstance(value, torch.nn.Parameter) for value in self.inputs) and self.rules:
+            self.outputs = [output.detach() for output in self.outputs]
+            self.differentiable_outputs = tuple([self.outputs[leaf.position] for leaf in self.codomain.leaves])
+            self._has_graph = False
 
     @cached_property
     def eps(self) -> float:
@@ -171,7 +180,12 @@ class TorchProblem:
 
     def recorded_outputs(self) -> Sequence[Any]:
         """The differentiable outputs for one backward pass: of a fresh call where passes are isolated."""
-        return self.call_differentiable(self.arguments) if self.isolates_passes else self.differentiable_outputs
+        if self.isolates_passes:
+            return self.call_differentiable(self.arguments)
+        if not self._has_graph:
+            self.differentiable_outputs = tuple(self.call_differentiable(self.arguments))
+            self._has_graph = True
+        return self.differentiable_outputs
 
     def overwritten_inputs(self) -> list[str]:
         """The inputs to which calls or backward passes wrote; they are restored."""

@@ -35,7 +35,7 @@ ONCE_DIFFERENTIABLE = "torch::autograd::Error"
 def second_order_problem(problem: TorchProblem, composition: str, seed: int) -> TorchProblem:
     """The problem whose derivative is the second derivative named `outer-over-inner`."""
     nested = composition == "forward-over-forward"
-    if nested and has_custom_function(problem.differentiable_outputs):
+    if nested and has_custom_function(problem.recorded_outputs()):
         raise NotImplementedError("torch does not nest forward mode through an autograd.Function")
     if composition.endswith("-over-reverse"):
         derived = problem.rebound(_gradient_binding(problem), seed)
