@@ -8,6 +8,11 @@ if TYPE_CHECKING:
     from gradvet.core.results import Report
 
 
+def first_line(error: BaseException, limit: int = 200) -> str:
+    """The first line of an exception's message, cut to a number of characters; empty if it has none."""
+    return (str(error).strip().splitlines() or [""])[0][:limit]
+
+
 class InvalidProblemError(ValueError):
     """The request cannot be checked as it stands; the message says what to change."""
 

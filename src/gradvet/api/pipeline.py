@@ -51,7 +51,7 @@ from gradvet.core.results import Finding, Report, SourceCode, Verdict
 from gradvet.core.runner import IsUnsupported, make_report, run_checks
 from gradvet.core.variation_budget import VariationBudget
 from gradvet.core.vectors import all_finite, namespace
-from gradvet.errors import DerivativeError
+from gradvet.errors import DerivativeError, first_line
 from gradvet.options import Options
 
 ONE_SHOT = (
@@ -369,8 +369,8 @@ class _Pipeline:
         try:
             compiled = self.frontend.compiled(context.problem, self.request)
         except Exception as error:
-            words = (str(error).strip().splitlines() or [""])[0][:200]
-            yield Finding(COMPILE, Verdict.INCONCLUSIVE, f"torch.compile fails: {type(error).__name__}: {words}")
+            words = f"torch.compile fails: {type(error).__name__}: {first_line(error)}"
+            yield Finding(COMPILE, Verdict.INCONCLUSIVE, words)
             return
         yield from run_checks(context, {COMPILE: compiled_against(compiled)}, self.frontend.is_unsupported)
 

@@ -12,7 +12,7 @@ from gradvet.core.gradient_match import gradient_mismatch
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import equal, namespace
-from gradvet.errors import DerivativeError, OtherValuesError
+from gradvet.errors import DerivativeError, OtherValuesError, first_line
 
 
 def mutation(context: Context) -> Iterator[Finding]:
@@ -81,10 +81,8 @@ def partial_requires_grad(context: Context) -> Iterator[Finding]:
             yield Finding("partial_requires_grad", Verdict.FAIL, headline, facts={"input": leaf.name})
             return
         except RuntimeError as error:
-            headline = (
-                f"the function cannot be called when only {leaf.name} requires grad: {str(error).splitlines()[0]}"
-            )
-            yield Finding("partial_requires_grad", Verdict.SKIPPED, headline[:300], facts={"input": leaf.name})
+            headline = f"the function cannot be called when only {leaf.name} requires grad: {first_line(error)}"
+            yield Finding("partial_requires_grad", Verdict.SKIPPED, headline, facts={"input": leaf.name})
             return
         found = xp.zeros_like(expected[part]) if alone is None else alone
         if equal(found, expected[part]):

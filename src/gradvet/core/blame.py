@@ -66,8 +66,7 @@ class Piece:
         return self.report is not None
 
     def __str__(self) -> str:
-        what = f"{self.kind} {self.name}" if self.kind != MODULE else f"module {self.name}"
-        return f"{self.path or ROOT}: {what}"
+        return f"{self.path or ROOT}: {self.kind} {self.name}"
 
 
 @dataclass(frozen=True, slots=True)

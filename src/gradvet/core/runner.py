@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gradvet.core.context import Context
 from gradvet.core.results import Finding, Report, Verdict
-from gradvet.errors import DerivativeError, InvalidProblemError
+from gradvet.errors import DerivativeError, InvalidProblemError, first_line
 
 CheckFunction = Callable[[Context], Iterable[Finding]]
 
@@ -70,8 +70,7 @@ def known_refusal(error: Exception) -> str:
 
 
 def _of_exception(name: str, error: Exception, is_unsupported: IsUnsupported) -> Finding:
-    lines = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {lines[0] if lines else ''}"
+    text = f"{type(error).__name__}: {first_line(error, 300)}"
     if refusal := known_refusal(error):
         return Finding(name, Verdict.SKIPPED, refusal)
     if fault := next((meaning for part, meaning in FAULTS.items() if part in str(error)), ""):

@@ -122,8 +122,8 @@ MATERIAL_MIN = 1e-9
 """Smallest disagreement that counts, relative to the scale of the slope. [operators]"""
 
 MATERIAL_MAX = 0.05
-"""Largest relative error that low precision explains: of a slope (upper limit of `MATERIAL_EPS`), and of values against
-the float64 reference. [gallery]"""
+"""Largest relative error that low precision explains: of a slope (upper limit of `ROUNDOFFS` · eps), and of values
+against the float64 reference. [gallery]"""
 
 UNCLEAR_AGREEMENT = 0.01
 """In double precision, an unclear disagreement below this part of the asked resolution is agreement. [operators]"""

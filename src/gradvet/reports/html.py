@@ -296,9 +296,9 @@ def require_writable(html_file: str | None, json_file: str | None) -> None:
         page([])
 
 
-def write(reports: Sequence[Report], path: str | Path, title: str = "gradvet") -> None:
+def write(reports: Sequence[Report], path: str | Path) -> None:
     """Write the page to a file."""
-    write_text(path, page(reports, title))
+    write_text(path, page(reports))
 
 
 @cache

@@ -57,7 +57,7 @@ def _misaligned(t: Tensor) -> Tensor:
 
 
 def _offset(t: Tensor) -> Tensor:
-    # Not _misaligned on a device: a _misaligned read in a kernel there ends the process.
+    # Not `_misaligned` on a device: a misaligned read in a kernel ends the process.
     return _shifted(t, 1 if t.device.type == "cpu" else ALIGNMENT)
 
 

@@ -86,7 +86,7 @@ class Recorder:
         self.bytes = 0
         self.dropped: Counter[str] = Counter()
         """Number of calls whose arguments were not kept, by reason."""
-        self.is_paused = self.is_recording = False
+        self.is_recording = False
         self._stack: list[str] = []
         """Paths of the modules that are running."""
         self._owners: list[str] = []
@@ -158,7 +158,7 @@ class Recorder:
 
     def _applied(self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], apply: Callable[..., Any]) -> Any:
         tree = ArgumentTree()
-        if self.is_paused or not is_custom(cls) or not self._is_recordable(tree, (args, kwargs)):
+        if not is_custom(cls) or not self._is_recordable(tree, (args, kwargs)):
             return apply(*args, **kwargs)
         call = self._function_call(cls, args, kwargs)
         result = apply(*args, **kwargs)
@@ -274,7 +274,7 @@ class Recorder:
                 above = next((other for other in reversed(self._owners) if other != path), None)
                 self.edges.setdefault(above, {}).setdefault(path) if above is not None else None
                 self._owners.append(path)
-            record = has_code and not self.is_paused and (MODULE, path, type(module).__name__) not in self.seen
+            record = has_code and (MODULE, path, type(module).__name__) not in self.seen
             record = record and torch.is_grad_enabled() and self._can_be_kept(tree, (args, kwargs))
             call = None
             if record:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gradvet.core.blame import MODULE
 from gradvet.core.frontend import Request
 from gradvet.core.provenance import title_of
+from gradvet.errors import first_line
 from gradvet.frontends.torch.arguments import ArgumentTree, map_tensors
 from gradvet.frontends.torch.binding import callable_of, widened
 from gradvet.frontends.torch.blame.private import Replica, without_accumulation_hooks
@@ -155,8 +156,7 @@ def refusal(call: Call) -> str:
     try:
         results = [run(call) for _ in range(REPLAYS)]
     except Exception as error:
-        first_line = (str(error).strip().splitlines() or [""])[0]
-        return f"the replay raises {type(error).__name__}: {first_line[:200]}"
+        return f"the replay raises {type(error).__name__}: {first_line(error)}"
     for result in results:
         found = tensors_of(result)
         if len(found) != len(call.outputs) or not all(
@@ -179,7 +179,7 @@ def run(call: Call, around: Around = plainly) -> Any:
 
 
 def is_locally_constant(call: Call, positions: Sequence[int]) -> bool:
-    """Whether the values of a Function do not change with these arguments. Calls it twice."""
+    """Whether the values of a Function do not change with these arguments. Calls it three times."""
     args, kwargs = arguments_of(call, [tensor.detach() for tensor in _fresh(call)])
     with preserved_rng(), _autocast(call):
         call.random.restore()
