@@ -55,7 +55,7 @@ def world(tensors: Iterable[Tensor] = (), modules: Iterable[nn.Module] = ()) -> 
         "apply of Functions": [vars(one).get("apply") for one in (torch.autograd.Function, _SingleLevelFunction)],
         "kernels of forward mode": kernels_are_direct(),
         "hooks of all modules": [list(hooks) for name, hooks in vars(nn.modules.module).items() if _is_hooks(name)],
-        "listeners": [list(one) for one in (events._listeners, events._watches, events._stages, events._seeds)],
+        "listeners": [list(one) for one in (events._listeners, events._filters, events._stages, events._seeds)],
     }
     for number, tensor in enumerate(tensors):
         found |= {f"tensor {number}: {name}": value for name, value in tensor_state(tensor).items()}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from gradvet.core.context import Context
 from gradvet.core.events import announce_stage
 from gradvet.core.frontend import Binding, Frontend
-from gradvet.core.results import Finding, Verdict
+from gradvet.core.results import WORST_FIRST, Finding, Verdict
 from gradvet.core.spaces import Space
 from gradvet.errors import InvalidProblemError
 
@@ -31,8 +31,6 @@ SMOOTH = (
     "a step took up to {:,} of {:,} elements inside across a kink, or to another selected element: the formulas of the "
     "point were continued there"
 )
-
-ORDER = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.SKIPPED)
 
 Pair = tuple[Context, Context | None]
 """A problem as given and in the float64 reference."""
@@ -107,7 +105,7 @@ def _worst(findings: Sequence[Finding]) -> Iterator[Finding]:
     for finding in findings:
         key = finding.check, finding.facts.get("mode")
         known = best.get(key)
-        if known is None or ORDER.index(finding.verdict) < ORDER.index(known.verdict):
+        if known is None or WORST_FIRST.index(finding.verdict) < WORST_FIRST.index(known.verdict):
             best[key] = finding
     yield from best.values()
 

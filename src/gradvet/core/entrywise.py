@@ -120,7 +120,7 @@ class Comparison:
         """A block of whole rows of some leaves and whole numbers of one input leaf; `corner` is its first entry."""
         codomain, domain = self.problem.codomain, self.problem.domain
         row, column = corner
-        source = domain.locate(column).leaf if numerical.shape[1] else 0
+        source = domain.leaf_of(column) if numerical.shape[1] else 0
         for output in range(len(codomain.leaves)):
             rows = codomain.slice(output)
             start, stop = max(rows.start, row), min(rows.stop, row + numerical.shape[0])

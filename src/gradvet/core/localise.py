@@ -27,7 +27,7 @@ from gradvet.core.problem import Distribution, Problem
 from gradvet.core.projections import Projections
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array, Location
-from gradvet.core.vectors import all_finite, dot, namespace
+from gradvet.core.vectors import all_finite, dot, first_true, namespace
 
 Slope = Callable[[Array], tuple[Array, Array]]
 """J u for all rows by a central difference, with one policy's choice of the step, and the displacement of it."""
@@ -181,7 +181,7 @@ def find_wrong_entry(context: Context, mode: Mode, u: Array, v: Array) -> Entry 
 def _first_not_finite(vector: Array) -> int | None:
     xp = namespace(vector)
     not_finite = ~xp.isfinite(vector)
-    return int(xp.argmax(xp.astype(not_finite, xp.int64))) if bool(xp.any(not_finite)) else None
+    return first_true(not_finite) if bool(xp.any(not_finite)) else None
 
 
 def _largest(vector: Array) -> int:
@@ -391,7 +391,7 @@ def nonfinite_tangent(context: Context, mode: Mode) -> Decision | None:
     overflows = context.problem.rules.are_builtin and not context.is_double
     if context.scaling.excluded is not None or overflows:
         return Decision(Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
-    row = int(xp.argmax(xp.astype(bad, xp.int64)))
+    row = first_true(bad)
     output, place = context.problem.codomain.locate(row), Location(0, "the direction", "")
     entry = Entry(output, place, math.nan, float(slope[row]), math.nan)
     return Decision(Verdict.FAIL, Reason.NOT_FINITE, entry)

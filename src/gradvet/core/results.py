@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from gradvet.core.documents import escape_controls as escape_controls
 from gradvet.core.documents import escaped, read_dataclass
@@ -39,6 +40,10 @@ class Verdict(str, Enum):
 
     def __format__(self, spec: str) -> str:
         return format(self.name, spec)
+
+
+WORST_FIRST = (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.SKIPPED)
+"""The verdicts in the order in which they are listed and gathered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +88,47 @@ class SourceCode:
     line: int
 
 
+class ShownReport(ABC):
+    """What the reports about a function and about a model share: how they are read, shown and saved."""
+
+    __slots__ = ()
+    renderer_prefix: ClassVar[str] = ""
+    """What the names in `RENDERERS` begin with for this kind of report."""
+
+    @property
+    @abstractmethod
+    def verdict(self) -> Verdict: ...
+
+    @property
+    def passed(self) -> bool:
+        """Whether the verdict is PASS."""
+        return self.verdict is Verdict.PASS
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "a report is neither true nor false: look at report.verdict or report.passed, or use "
+            "gradvet.assert_gradients"
+        )
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]: ...
+
+    def save(self, path: str | Path) -> None:
+        """Write the report to a file: a name that ends in .json gets JSON, one in .html or .htm gets a page."""
+        save_report(Path(path), self.to_dict, lambda: RENDERERS[f"{self.renderer_prefix}page"](self))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the renderer of `gradvet.reports`, which puts itself into `RENDERERS`."""
+        render = RENDERERS.get(f"{self.renderer_prefix}html")
+        return render(self) if render else f"<pre>{escape(str(self))}</pre>"
+
+    def __repr__(self) -> str:
+        """At a prompt, the same as printed."""
+        return str(self)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
-class Report:
+class Report(ShownReport):
     """All findings about one function at one point, with their cost, ledger and miss probability."""
 
     title: str
@@ -133,11 +177,6 @@ class Report:
         return any(finding.verdict is Verdict.PASS and finding.check in modes for finding in self.findings)
 
     @property
-    def passed(self) -> bool:
-        """Whether the verdict is PASS."""
-        return self.verdict is Verdict.PASS
-
-    @property
     def open_rows(self) -> tuple[LedgerRow, ...]:
         """The rows of the ledger that are not complete."""
         return tuple(row for row in self.ledger if not row.is_complete)
@@ -176,12 +215,6 @@ class Report:
     def failures(self) -> tuple[Finding, ...]:
         return tuple([finding for finding in self.findings if finding.verdict is Verdict.FAIL])
 
-    def __bool__(self) -> bool:
-        raise TypeError(
-            "a report is neither true nor false: look at report.verdict or report.passed, or use "
-            "gradvet.assert_gradients"
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values, with the version of the format."""
         derived = {"verdict": self.verdict.value, "coverage": list(self.coverage)}
@@ -211,23 +244,10 @@ class Report:
         if self.failures:
             raise GradientError(str(self), self)
 
-    def save(self, path: str | Path) -> None:
-        """Write the report to a file: a name that ends in .json gets JSON, one in .html or .htm gets a page."""
-        save_report(Path(path), self.to_dict, lambda: RENDERERS["page"](self))
-
     def text(self, *, verbose: bool = False) -> str:
         """What is printed; with `verbose` all findings, the checks that ran, and those that did not and why."""
         render = RENDERERS.get("verbose" if verbose else "text")
         return render(self) if render else str(self)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the renderer of `gradvet.reports`, which puts itself into `RENDERERS`."""
-        render = RENDERERS.get("html")
-        return render(self) if render else f"<pre>{escape(str(self))}</pre>"
-
-    def __repr__(self) -> str:
-        """At a prompt, the same as printed."""
-        return str(self)
 
     def __str__(self) -> str:
         """What a terminal shows, as plain text; without a renderer, the verdict and the notable findings."""

@@ -84,6 +84,12 @@ def finite_part(values: Array) -> Array:
     return values if all_finite(values) else xp.where(xp.isfinite(values), values, xp.zeros_like(values))
 
 
+def first_true(mask: Array) -> int:
+    """The index of the first True."""
+    xp = namespace(mask)
+    return int(xp.argmax(xp.astype(mask, xp.int64)))
+
+
 def window(vector: Array, start: int, stop: int) -> Array:
     """The vector between two indices, zero (or False) elsewhere."""
     xp = namespace(vector)

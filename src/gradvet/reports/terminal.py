@@ -63,8 +63,13 @@ def show(reports: Iterable[Report], console: Console | None = None, *, verbose: 
 
 def plain(report: Report, width: int = UNLIMITED_WIDTH, *, verbose: bool = False) -> str:
     """A report as plain text, in lines of at most `width` columns."""
+    return plain_text(renderable(report, verbose=verbose), width)
+
+
+def plain_text(shown: RenderableType, width: int = UNLIMITED_WIDTH) -> str:
+    """What rich would show, as plain text in lines of at most `width` columns."""
     stream = io.StringIO()
-    console_without_markup(file=stream, width=width, color_system=None).print(renderable(report, verbose=verbose))
+    console_without_markup(file=stream, width=width, color_system=None).print(shown)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 

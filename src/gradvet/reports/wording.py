@@ -6,13 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from gradvet.core.results import Finding, Mismatch, Report, Verdict, escape_controls
+from gradvet.core.results import WORST_FIRST, Finding, Mismatch, Report, Verdict, escape_controls
 
 CALL_KINDS = {"forwards": "forward", "pulls": "backward", "pushes": "forward-mode"}
 """Counters of `Cost`, and the names under which they are printed."""
-
-VERDICT_ORDER = (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.SKIPPED)
-"""Order in which verdicts are listed: the worst first."""
 
 MODE_NAMES = {"reverse": "reverse mode", "forward": "forward mode"}
 
@@ -80,7 +77,7 @@ def environment(report: Report) -> str:
 
 def notable_findings(report: Report) -> list[Finding]:
     """The findings that fail, then errors and inconclusive ones."""
-    return [finding for verdict in VERDICT_ORDER[:3] for finding in report.findings if finding.verdict is verdict]
+    return [finding for verdict in WORST_FIRST[:3] for finding in report.findings if finding.verdict is verdict]
 
 
 CONSEQUENCES = (
@@ -113,7 +110,7 @@ def tally(verdicts: Iterable[Verdict]) -> str:
     """`12 checks: 1 fail, 11 pass`"""
     counts = Counter(verdicts)
     total = counts.total()
-    parts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in VERDICT_ORDER if counts[verdict])
+    parts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in WORST_FIRST if counts[verdict])
     return f"{total} check{'' if total == 1 else 's'}: {parts}" if total else "no checks"
 
 

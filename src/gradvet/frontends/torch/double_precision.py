@@ -100,7 +100,8 @@ def widened(value: Any) -> Any:
     return value
 
 
-def _is_strided(value: Any) -> bool:
+def is_strided(value: Any) -> bool:
+    """Whether this is a tensor whose elements lie at strides in memory."""
     return isinstance(value, Tensor) and value.layout is torch.strided
 
 
@@ -288,7 +289,7 @@ class DoublePrecision:
         words = {name: widened(value) for name, value in kwargs.items()}
         if traits.is_view and traits.name != "aten::lift_fresh.":
             copies = [one for one, other in zip(given, args, strict=True) if one is not other]
-            self._stand_ins.update(map(private.storage_reference, filter(_is_strided, copies)))
+            self._stand_ins.update(map(private.storage_reference, filter(is_strided, copies)))
         if traits.flag is not None and traits.flag < len(given):
             given[traits.flag] = False
         if traits.body is not None:
@@ -314,7 +315,7 @@ class DoublePrecision:
         """Whether a tensor has lower precision, or is a view of the copy that stands for one that has."""
         if tensor.dtype is not wide_dtype(tensor.dtype):
             return True
-        return bool(self._stand_ins) and _is_strided(tensor) and private.storage_reference(tensor) in self._stand_ins
+        return bool(self._stand_ins) and is_strided(tensor) and private.storage_reference(tensor) in self._stand_ins
 
     def _reinterpreted(self, operator: Any, args: Sequence[Any]) -> Any:
         """Bits of integers as numbers; those of numbers depend on their format."""

@@ -14,7 +14,7 @@ from gradvet.core.frontend import Request
 from gradvet.core.provenance import title_of
 from gradvet.errors import first_line
 from gradvet.frontends.torch.arguments import ArgumentTree, map_tensors
-from gradvet.frontends.torch.binding import callable_of, widened
+from gradvet.frontends.torch.binding import callable_of, unchanged, widened
 from gradvet.frontends.torch.blame.private import Replica, without_accumulation_hooks
 from gradvet.frontends.torch.blame.recording import Call, Recorder, arguments_of
 from gradvet.frontends.torch.blame.sketches import copied
@@ -251,13 +251,9 @@ class _OfParameters(Replica):
 
     def forward(self) -> Any:
         formats = {parameter.dtype for parameter in self.parameters()}
-        change = _doubled if formats & {torch.float64, torch.complex128} else _itself
+        change = _doubled if formats & {torch.float64, torch.complex128} else unchanged
         args, kwargs = map_tensors(change, self.gradvet_arguments)
         return self.gradvet_inner(*args, **kwargs)
-
-
-def _itself(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _doubled(tensor: Tensor) -> Tensor:
