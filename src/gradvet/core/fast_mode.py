@@ -178,14 +178,15 @@ class ProjectionTest:
         return all(residual is not None and _largest(residual) <= ratio * self.detectable for residual in both)
 
     def _residual(self, difference: ProbeDirection | None, cotangents: int = 1) -> Array | None:
-        """v·D - (Jᵀv)·d for each cotangent, or D - J d for each row, per step."""
+        """v·D - (Jᵀv)·d for each cotangent (a number for one), or D - J d for each row, per step."""
         if difference is None:
             return None
         odd, displacement = difference.difference, difference.displacement
         if not self.mode.by_rows:
             return (odd - self.projections.problem.jvp(displacement)) / difference.step
         probes = self.projections.probe_cotangents(cotangents)
-        return namespace(odd).stack([probe.v @ odd - probe.vjp @ displacement for probe in probes]) / difference.step
+        found = [probe.v @ odd - probe.vjp @ displacement for probe in probes]
+        return (found[0] if len(found) == 1 else namespace(odd).stack(found)) / difference.step
 
     def _ratio(self, share: float, directions: int) -> float:
         columns_seen = self.projections.sees_all_columns
@@ -209,8 +210,9 @@ class ProjectionTest:
         """
         xp = namespace(of_narrow)
         problem = self.projections.problem
-        size = xp.abs(problem.value[: narrow.even.shape[0]])
-        noise = xp.abs(wide.even / SECOND_STEP_RATIO**2 - narrow.even) + problem.eps / 2.0 * size
+        size = xp.abs(problem.value[: problem.codomain.size])
+        of_both = [direction.even_part(problem.value) for direction in (wide, narrow)]
+        noise = xp.abs(of_both[0] / SECOND_STEP_RATIO**2 - of_both[1]) + problem.eps / 2.0 * size
         # The noise of one row may be small by chance, so the median relative noise of the rows is the least. Some of
         # many rows show it; the odd distance between them is no multiple of a usual length.
         some = slice(None, None, noise.shape[0] // MEDIAN_ROWS | 1)
@@ -341,7 +343,7 @@ def _is_wrong(projections: Projections, entry: ComparedEntry) -> bool:
         except OutOfReachError:
             return False
         slopes.append(float(found.difference[entry.row]) / found.step)
-        bends.append(abs(float(found.even[entry.row])) / found.step)
+        bends.append(abs(float(found.even_part(projections.problem.value)[entry.row])) / found.step)
     if not all(map(math.isfinite, slopes)) or not math.isfinite(entry.derivative):
         return not math.isfinite(entry.derivative) and all(map(math.isfinite, slopes))
     gap = min(abs(entry.derivative - slope) for slope in slopes)
@@ -357,5 +359,5 @@ def _is_wrong(projections: Projections, entry: ComparedEntry) -> bool:
 def _largest(vector: Array) -> float:
     """The largest size in a vector; infinite if one is not a number."""
     xp = namespace(vector)
-    largest = float(xp.max(xp.abs(vector)))
+    largest = float(xp.max(xp.abs(vector))) if vector.shape else abs(float(vector))
     return largest if largest == largest else math.inf

@@ -64,7 +64,7 @@ def peak(values: Array) -> float:
 
 def equal(one: Array, other: Array) -> bool:
     """Whether two vectors hold the same numbers; what is not a number equals nothing."""
-    return bool(one.shape == other.shape and namespace(one).all(one == other))
+    return one.shape == other.shape and bool((one == other).all())
 
 
 def is_zero(vector: Array) -> bool:

@@ -120,8 +120,9 @@ def drop_in_binding(function: Callable[..., Any], arguments: Sequence[Any]) -> B
     """The binding of `gradcheck`: the user's own tensors, torch's exceptions as they are, no fixed random state."""
     names, count = [], 0
     for argument in arguments:
-        names.append(f"input {count}" if _is_checked(argument) else "")
-        count += _is_checked(argument)
+        is_checked = _is_checked(argument)
+        names.append(f"input {count}" if is_checked else "")
+        count += is_checked
     return Binding(
         function,
         tuple(arguments),
