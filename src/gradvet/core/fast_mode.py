@@ -46,6 +46,9 @@ MAX_EVALUATIONS = 3
 MAX_NAMING = 200
 """Evaluations that may be spent on naming a wrong entry of a derivative that torch's criterion refuses."""
 
+MAX_DOUBTING = 64
+"""The same for a sweep over all entries of a derivative that torch's criterion accepts."""
+
 NAMING_DESCENTS, DOUBTING_DESCENTS = 2, 1
 """Searches for a wrong entry, each of about log₂(rows) backward passes and 2 log₂(columns) evaluations; the second
 number is for a derivative that torch's criterion accepts."""
@@ -88,7 +91,7 @@ def decide(projections: Projections, mode: ToleranceMode, draw: Draw) -> FastDec
     problem = projections.problem
     if holds_too_much(problem):
         projections.release()
-    if mode.price(problem) <= (MAX_NAMING if refused else _left(problem, mode)):
+    if mode.price(problem) <= (MAX_NAMING if refused else max(MAX_DOUBTING, _left(problem, mode))):
         comparison = sweep(projections, mode)
     else:
         projections.use_scheme(test.scheme)
