@@ -91,11 +91,12 @@ clean: ## remove .venv, caches and build results
 	rm -rf .venv .venv-torch-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find $(PATHS) -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# torch comes first and pinned: left to the resolver it may bring gigabytes of another build. Python compiles what is
-# imported; to compile all of torch would take longer than the rest.
+# torch comes first and pinned: left to the resolver it may bring gigabytes of another build. Another torch chooses its
+# own sympy: torch 2.6 takes one version only. Python compiles what is imported; to compile all of torch would take
+# longer than the rest.
 $(LEAN): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	grep -v '^torch==' constraints.txt > $(VENV)/constraints.txt
+	grep -vE '^(torch$(if $(TORCH),|sympy))==' constraints.txt > $(VENV)/constraints.txt
 	echo "torch==$(or $(TORCH),$(patsubst torch==%,%,$(filter torch==%,$(shell cat constraints.txt))))" >> $(VENV)/constraints.txt
 	$(BIN)/python -m pip install --quiet --no-compile -c $(VENV)/constraints.txt torch
 	$(BIN)/python -m pip install --quiet --no-compile -c $(VENV)/constraints.txt -e .

@@ -4,7 +4,8 @@ Every sample is checked by torch and by gradvet, in slow and in fast mode, in tu
 of evaluations, once for the CPU time. All samples count, whatever the verdict; those on which verdicts differ are
 listed. Ratios above 1 mean that gradvet is faster. The operators come in a random order fixed by `--seed`, so that what
 `--time-budget` leaves stands for all. Rows are appended to FILE, operator by operator; operators that it has are not
-measured again, so that the whole database can be measured in parts. The tables are about all rows of FILE.
+measured again, so that the whole database can be measured in parts, and with `--share K/N` in N processes. The tables
+are about all rows of FILE; operators without a sample and operators that are left are named.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -27,7 +29,7 @@ from rich.table import Table
 from benchmarks.counting import counting
 from benchmarks.report import Pair, duration, geometric_mean, wide_console
 from benchmarks.timing import cpu_seconds, quiet_collector
-from gradvet.frontends.torch.opdb.operators import DTYPES, Check, operators
+from gradvet.frontends.torch.opdb.operators import DTYPES, Derivative, operators
 from gradvet.frontends.torch.opdb.samples import Sample, coordinates, draw, small
 from tests.differential.verdicts import Contestant, answer, gradvet_contestant, torch_contestant, verdict_of
 
@@ -46,7 +48,10 @@ MUCH_SLOWER = 3.0, 0.1
 
 @dataclass(frozen=True)
 class Row:
-    """One sample: its size, and for each contestant its verdict, evaluations and CPU seconds."""
+    """One sample: its size, and for each contestant its verdict, evaluations and CPU seconds.
+
+    An operator without a sample has one row without contestants, whose label says why.
+    """
 
     label: str
     operator: str
@@ -62,19 +67,21 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     console = wide_console()
-    check = Check.REVERSE_OVER_REVERSE if wanted.gradgrad else Check.REVERSE
+    check = Derivative.REVERSE_OVER_REVERSE if wanted.gradgrad else Derivative.REVERSE
     wanted.file.parent.mkdir(parents=True, exist_ok=True)
     rows = [Row(**json.loads(line)) for line in wanted.file.read_text().splitlines()] if wanted.file.exists() else []
     known, deadline = {row.operator for row in rows}, time.perf_counter() + wanted.time_budget
     chosen = sorted(operators(wanted.ops), key=lambda operator: str(operator.full_name))
     random.Random(wanted.seed).shuffle(chosen)
+    first, every = map(int, wanted.share.split("/"))
+    chosen = chosen[first - 1 :: every]
     left = [operator for operator in chosen if operator.full_name not in known]
     while left and time.perf_counter() < deadline:
-        found = list(measured(left.pop(0), wanted, check))
+        found = measured(left.pop(0), wanted, check)
         with wanted.file.open("a") as file:
             file.writelines(json.dumps(vars(row)) + "\n" for row in found)
         rows += found
-    console.print(f"{len(rows)} samples of {len({row.operator for row in rows})} operators; {len(left)} operators left")
+    report_extent(rows, left, console)
     for pair in (SLOW, FAST):
         some = [row for row in rows if pair.baseline in row.seconds and min(row.seconds.values()) > 0.0]
         if some:
@@ -84,15 +91,22 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def measured(operator: object, wanted: argparse.Namespace, check: Check) -> Iterator[Row]:
+def measured(operator: Any, wanted: argparse.Namespace, check: Derivative) -> list[Row]:
+    """The rows of an operator, at least one."""
+    name, reason = str(operator.full_name), "PyTorch declares no such derivative in these types"
     slow, fast = ([make(fast_mode=mode) for make in (torch_contestant, gradvet_contestant)] for mode in (False, True))
+    rows = []
     for dtype in DTYPES:
-        drawn = draw(operator, dtype, check=check)
+        try:
+            drawn = draw(operator, dtype, check=check)
+        except Exception as error:
+            drawn, reason = [], f"{type(error).__name__}: {error}"
         smallest = sorted(drawn, key=lambda sample: coordinates(sample.inputs))[:1]
         for sample in small(drawn, wanted.samples, wanted.max_entries) or smallest:
             inputs = coordinates(sample.inputs)
             entries = inputs**2 + sample.entries() if check.is_second_order else sample.entries()
-            yield row_of(sample, [*slow, *fast] if entries <= MOST_ENTRIES else fast)
+            rows.append(row_of(sample, [*slow, *fast] if entries <= MOST_ENTRIES else fast))
+    return rows or [Row(f"{name}: {reason}", name, 0, 0, {}, {}, {})]
 
 
 def row_of(sample: Sample, contestants: Sequence[Contestant]) -> Row:
@@ -169,6 +183,20 @@ def report_losses(rows: Sequence[Row], pair: Pair, console: Console) -> None:
             console.print(f"  more evaluations: {row.label}: {calls[0]}, {calls[1]}", highlight=False)
 
 
+def report_extent(rows: Sequence[Row], left: Sequence[Any], console: Console) -> None:
+    """How much was measured, and every operator that was not."""
+    samples = [row for row in rows if row.verdicts]
+    only_fast = sum(SLOW.baseline not in row.verdicts for row in samples)
+    console.print(f"{len(samples)} samples of {len({row.operator for row in samples})} operators")
+    console.print(f"  {only_fast} of these samples in fast mode only: more than {MOST_ENTRIES:,} entries")
+    without = [row.label for row in rows if not row.verdicts]
+    for title, names in (
+        (f"{len(without)} operators without a sample", without),
+        (f"{len(left)} operators left", [str(operator.full_name) for operator in left]),
+    ):
+        console.print("\n  ".join([title, *names]), highlight=False, markup=False)
+
+
 def report_differences(rows: Sequence[Row], console: Console) -> None:
     differing = [row for row in rows if len(set(row.verdicts.values())) > 1]
     console.print(f"the verdicts differ on {len(differing)} samples")
@@ -192,6 +220,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
         "--time-budget", default=float("inf"), type=float, metavar="SECONDS", help="begin no operator after that time"
     )
     parser.add_argument("--gradgrad", action="store_true", help="second order: gradgradcheck")
+    parser.add_argument("--share", default="1/1", metavar="K/N", help="every N-th operator, from the K-th on")
     parser.add_argument("--seed", default=0, type=int, help="order of the operators")
     return parser.parse_args(arguments)
 

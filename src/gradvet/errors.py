@@ -8,6 +8,11 @@ if TYPE_CHECKING:
     from gradvet.core.results import Report
 
 
+def first_line(error: BaseException, limit: int = 200) -> str:
+    """The first line of an exception's message, cut to a number of characters; empty if it has none."""
+    return (str(error).strip().splitlines() or [""])[0][:limit]
+
+
 class InvalidProblemError(ValueError):
     """The request cannot be checked as it stands; the message says what to change."""
 
@@ -18,6 +23,12 @@ class OutputsChangedError(InvalidProblemError, AssertionError):
 
 class DerivativeError(RuntimeError):
     """The user's derivative raised, where the function itself did not; the cause is the exception itself."""
+
+    @property
+    def is_layout_refusal(self) -> bool:
+        """Whether the derivative refuses a memory layout by an assertion of its own, instead of failing over it."""
+        asks_for_contiguous = "contiguous" in str(self) and "contiguous subspaces" not in str(self)  # torch's `view`
+        return isinstance(self.__cause__, AssertionError) or asks_for_contiguous
 
 
 class OtherValuesError(RuntimeError):

@@ -19,7 +19,7 @@ import pytest
 from _pytest._code.code import ExceptionChainRepr, ReprEntryNative, ReprFileLocation, ReprTraceback, TracebackEntry
 from _pytest._io import TerminalWriter
 
-from gradvet.core.events import listening, watching
+from gradvet.core.events import filtering_reports, listening
 from gradvet.core.results import InconclusiveWarning, Report, Verdict
 from gradvet.errors import GradientError, InvalidProblemError
 from gradvet.reports import html, json_files, ledger_table, terminal, wording
@@ -104,7 +104,7 @@ class PluginSession:
 
     def start(self) -> None:
         """Watch reports, listen to them if an option needs that, and replace torch's functions if requested."""
-        self.cleanup.enter_context(watching(self.watch))
+        self.cleanup.enter_context(filtering_reports(self.watch))
         if self.files or self.replaces_torch or self.seed is not None:
             self.cleanup.enter_context(listening(self.add, self.seed))
         if self.replaces_torch:

@@ -57,6 +57,33 @@ def test_backward_that_raises_for_a_transposed_cotangent_says_so() -> None:
     assert "transposed in memory" in failures[0].headline
 
 
+def asserting(v: Tensor) -> Tensor:
+    assert v.is_contiguous()
+    return 2.0 * v
+
+
+def checking(v: Tensor) -> Tensor:
+    if not v.is_contiguous():
+        raise RuntimeError("grad must be contiguous")  # as TORCH_CHECK of an extension does
+    return 2.0 * v
+
+
+@pytest.mark.parametrize("vjp", [asserting, checking])
+def test_backward_that_asserts_a_contiguous_grad_output_passes_with_a_note(vjp: Any) -> None:
+    report = checked(doubled(vjp))
+    assert report.passed
+    assert ["asks for another memory layout" in note for note in report.notes].count(True) == 1
+    assert "grad_output_layout" in {one.check for one in report.findings if one.verdict is Verdict.SKIPPED}
+
+
+def test_backward_that_asserts_something_else_fails() -> None:
+    def asserting(v: Tensor) -> Tensor:
+        assert not v.is_contiguous()
+        return 2.0 * v
+
+    assert "AssertionError" in checked(doubled(asserting)).failures[0].headline
+
+
 def test_any_exception_for_a_missing_cotangent_fails() -> None:
     failures = checked(unforeseen).failures
     assert {finding.check for finding in failures} == {"none_grad_output"}

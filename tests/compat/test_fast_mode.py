@@ -88,6 +88,23 @@ def spent(check: Callable[..., bool], function: Function, x: Tensor, **options: 
     return verdict, counter.calls, counter.runs
 
 
+def stopped_early(x: Tensor, tolerance: float = 1e-6) -> Tensor:
+    """Root of y³ + y + the mean of y = x by steps with a detached length, until they are short enough."""
+    y = torch.zeros_like(x)
+    for _ in range(200):
+        rest = y**3 + y + y.mean() - x
+        y = y - rest / (3 * y * y + 2).detach()
+        if rest.abs().max() < tolerance:
+            break
+    return y
+
+
+def slightly_coupled(size: int, coupling: float) -> Function:
+    """Sines with a dependence on all other inputs that the derivative lacks."""
+    weights = coupling * numbers(size, size, seed=1).detach().tanh()
+    return lambda x: x.sin() + weights @ x.detach()
+
+
 SINGLE = {"eps": 1e-3, "atol": 1e-2, "rtol": 1e-2}
 
 ACCEPTED: dict[str, tuple[Function, Tensor, dict[str, float]]] = {
@@ -103,6 +120,10 @@ ACCEPTED: dict[str, tuple[Function, Tensor, dict[str, float]]] = {
     "complex": (lambda z: (z * z).sum(), numbers(300, dtype=torch.complex128), {}),
     "kink within the step": (lambda x: (x - x.detach() - 5e-7).relu(), numbers(500), {"atol": 1e-2}),
     "no absolute tolerance": (torch.exp, numbers(500), {"atol": 0.0}),
+    "solver that stops early, few inputs": (stopped_early, numbers(4), {}),
+    "solver that stops early": (stopped_early, numbers(40), {}),
+    "all entries slightly wrong, few inputs": (slightly_coupled(10, 5e-6), numbers(10), {}),
+    "all entries slightly wrong": (slightly_coupled(300, 2e-6), numbers(300), {}),
     "network of 600 units": (network(50, 400, 200, 10), numbers(8, 50), {}),
     "max pooling": (lambda x: F.max_pool2d(x, 2), numbers(2, 8, 32, 32), {}),
     "bilinear sampling": (

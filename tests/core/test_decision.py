@@ -118,9 +118,9 @@ def test_nonfinite_error_or_bar_is_inconclusive() -> None:
 
 
 def test_derivative_of_a_constant_function_is_wrong_unless_it_is_zero() -> None:
-    assert verdict(1e-15, 1e-30, scale=1e-15, is_constant=True) == (FAIL, Reason.DISAGREES)
+    assert verdict(1e-15, 1e-30, scale=1e-15) == (FAIL, Reason.DISAGREES)
     assert verdict(1e-17, 1e-30, scale=1e-17) == (FAIL, Reason.DISAGREES)
-    assert verdict(1.0, 1e-6, scale=0.0, is_constant=True) == (FAIL, Reason.DISAGREES)
+    assert verdict(1.0, 1e-6, scale=0.0) == (FAIL, Reason.DISAGREES)
 
 
 def test_zero_derivative_on_a_stair_is_inconclusive() -> None:

@@ -62,7 +62,7 @@ def test_report_has_seed_and_cost() -> None:
 
 
 def coverage(*findings: Finding) -> tuple[str, ...]:
-    return make_report("sin", context_of(torch.sin, point(1.0)), findings, left_out=["first"]).coverage
+    return make_report("sin", context_of(torch.sin, point(1.0)), findings).coverage
 
 
 def test_checks_that_were_carried_out_are_listed_once_and_the_others_with_their_reason() -> None:
@@ -70,7 +70,7 @@ def test_checks_that_were_carried_out_are_listed_once_and_the_others_with_their_
         Finding("values", Verdict.PASS, "right"),
         Finding("values", Verdict.FAIL, "wrong"),
         Finding("batched", Verdict.SKIPPED, "not offered"),
-    ) == ("first", "exercised: values", "not exercised: batched: not offered")
+    ) == ("exercised: values", "not exercised: batched: not offered")
 
 
 def test_parts_of_a_check_are_listed_with_those_that_were_left_out() -> None:
@@ -78,7 +78,6 @@ def test_parts_of_a_check_are_listed_with_those_that_were_left_out() -> None:
         Finding("points", Verdict.PASS, "right", facts={"exercised": ["zeros", "ones"], "finiteness alone": True}),
         Finding("points", Verdict.SKIPPED, "huge (too far)", facts={"skipped": ["huge (too far)"]}),
     ) == (
-        "first",
         "exercised: points",
         "points: zeros, ones; skipped: huge (too far) (are gradients finite?)",
     )

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from gradvet.frontends.torch.opdb.operators import DTYPES, Check, Variant, dtype_name, operators
+from gradvet.frontends.torch.opdb.operators import DTYPES, Derivative, Variant, dtype_name, operators
 from gradvet.frontends.torch.opdb.samples import Sample, draw, small
 from tests.differential.comparison import Disagreement, disagreements
 from tests.differential.table import REASONS
@@ -156,7 +156,9 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
         "--dtypes", nargs="+", default=DTYPES, type=dtype_of, metavar="DTYPE", help="float64 complex128"
     )
     parser.add_argument("--variants", nargs="+", default=list(Variant), type=Variant, metavar="VARIANT")
-    parser.add_argument("--check", default=Check.REVERSE, type=Check, help=", ".join(check.value for check in Check))
+    parser.add_argument(
+        "--check", default=Derivative.REVERSE, type=Derivative, help=", ".join(check.value for check in Derivative)
+    )
     parser.add_argument("--samples", default=6, type=int, metavar="N", help="at most N per operator, variant and dtype")
     parser.add_argument("--max-entries", default=40_000, type=int, metavar="N", help="numbers in a sample's Jacobian")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the disagreements there")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.autograd.gradcheck import GradcheckError
 
-from gradvet.frontends.torch.opdb.operators import Check, Variant, operators
+from gradvet.frontends.torch.opdb.operators import Derivative, Variant, operators
 from gradvet.frontends.torch.opdb.samples import Sample, draw, small
 from tests.differential import table
 from tests.differential.comparison import disagreements
@@ -143,5 +143,5 @@ def test_second_order_sample_runs_gradgradcheck(sample: Sample) -> None:
 
     torch_slow = torch_contestant(fast_mode=False)
     (operator,) = operators("sin")
-    second = small(draw(operator, torch.float64, check=Check.REVERSE_OVER_REVERSE), count=1, max_entries=1000)[0]
+    second = small(draw(operator, torch.float64, check=Derivative.REVERSE_OVER_REVERSE), count=1, max_entries=1000)[0]
     assert verdict_of(replace(torch_slow, gradcheck=refuse), second).kind is Kind.PASS

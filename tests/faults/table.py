@@ -90,11 +90,16 @@ IN_PROCESS = (
         "faults/test_default_device.py::test_default_device_does_not_matter",
     ),
     Fault(
-        "meta, fake, nested and float8 tensors, freed or too small memory, tensors that escaped from vmap, sparse "
-        "tensors with wrong indices, tensors expanded beyond memory, subclasses without comparison",
+        "meta, fake, nested and float8 tensors, views of freed or too small memory, tensors that escaped from vmap, "
+        "sparse tensors with wrong indices, tensors expanded beyond memory, subclasses without comparison",
         "refused in one sentence before the function is called, in `check`, `numerical_jacobian`, `gradcheck`, "
         "`gradgradcheck` and, except for float8, `blame`",
         "faults/test_inputs.py::test_tensor_without_usable_values_is_refused",
+    ),
+    Fault(
+        "code inside `with gradvet.watch()` passes a nested, freed or meta tensor, or a list that contains itself",
+        "it runs as without `watch`; the report is INCONCLUSIVE and says that the arguments were not kept",
+        "faults/test_inputs.py::test_watched_code_runs_with_arguments_that_cannot_be_kept",
     ),
     Fault(
         "the function returns a meta tensor, freed memory, or a list that contains itself",
@@ -120,6 +125,11 @@ IN_PROCESS = (
         "`numerical_jacobian` at NaN or infinity",
         "NaN with an infinite error bar there, the other columns as usual",
         "faults/test_inputs.py::test_numerical_jacobian_at_a_number_that_is_not_finite",
+    ),
+    Fault(
+        "`numerical_jacobian` at small and subnormal numbers",
+        "its error bars hold",
+        "faults/test_inputs.py::test_error_bars_of_a_numerical_jacobian_hold_at_small_and_subnormal_numbers",
     ),
     Fault(
         "`numerical_jacobian` of expanded or overlapping inputs",

@@ -46,6 +46,14 @@ def too_small() -> Tensor:
     return tensor
 
 
+def with_cut_memory(index: slice) -> Tensor:
+    """A view of six numbers whose memory has as many bytes as the view, but not where the view is."""
+    numbers_ = numbers(6)
+    view = numbers_[index]
+    numbers_.untyped_storage().resize_(view.nbytes)
+    return view
+
+
 def cyclic() -> list[Any]:
     found: list[Any] = [numbers(3)]
     found.append(found)
@@ -111,6 +119,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "float8": (lambda: numbers(3).to(torch.float8_e4m3fn), "has dtype float8_e4m3fn"),
     "freed memory": (freed, "was freed"),
     "memory that is too small": (too_small, "was freed"),
+    "view behind the end of its memory": (lambda: with_cut_memory(slice(3, None)), "was freed"),
+    "view across the end of its memory": (lambda: with_cut_memory(slice(None, None, 2)), "was freed"),
     "tensor that escaped from vmap": (escaped_from_vmap, "belongs to a transform such as vmap"),
     "index behind the end": (lambda: with_index(9), "wrong indices (size is inconsistent with indices"),
     "negative index": (lambda: with_index(-9), "wrong indices (found negative index -9"),
@@ -167,6 +177,59 @@ def test_container_that_contains_itself_is_refused(kind: str, check: Callable[..
         check(never, (numbers(3),), kwargs={"more": CYCLIC[kind]()})
 
 
+class Wrong(torch.autograd.Function):
+    """A square without the factor 2 in its derivative; it takes anything else, too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, other: Any) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
+        return ctx.saved_tensors[0] * grad_outputs[0], None
+
+
+class Returning(nn.Linear):
+    """Returns its second argument beside the result."""
+
+    def forward(self, x: Tensor, other: Any) -> Any:
+        return super().forward(x), other
+
+
+UNKEPT = {**CYCLIC, **{kind: REFUSED[kind][0] for kind in ("jagged nested tensor", "freed memory", "meta tensor")}}
+
+
+@pytest.mark.parametrize("kind", UNKEPT)
+@pytest.mark.filterwarnings("ignore")
+def test_watched_code_runs_with_arguments_that_cannot_be_kept(kind: str) -> None:
+    x, other = numbers(3).requires_grad_(), UNKEPT[kind]()
+    with gradvet.watch() as step:
+        Wrong.apply(x, 1.0)  # type: ignore[no-untyped-call]
+    assert step.report().verdict is gradvet.Verdict.FAIL
+    with gradvet.watch() as step:
+        Wrong.apply(x, other)  # type: ignore[no-untyped-call]
+    assert step.report().verdict is gradvet.Verdict.INCONCLUSIVE
+    assert any("the arguments of 1 call were not kept: " in note for note in step.report().notes)
+    module = Returning(3, 2).double()
+    with gradvet.watch(module) as step:
+        assert module(x, other)[1] is other
+    assert step.report().verdict is gradvet.Verdict.INCONCLUSIVE
+
+
+def test_model_with_a_sparse_result_is_searched() -> None:
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.factor
+
+    x = torch.sparse_coo_tensor([[0, 2]], numbers(2), (4,), check_invariants=True).coalesce()
+    assert not gradvet.blame(Scale(), x, seed=0).culprits
+
+
 def test_container_that_occurs_twice_is_no_cycle() -> None:
     pair = [numbers(3)]
     assert gradvet.check(lambda a, b: a[0] * b[0], (pair, pair)).passed
@@ -181,18 +244,6 @@ def test_lazy_module_is_refused(check: Callable[..., Any]) -> None:
 def test_module_without_values_is_refused() -> None:
     with pytest.raises(InvalidProblemError, match="weight is a meta tensor"):
         gradvet.check(nn.Linear(3, 2, device="meta"), numbers(4, 3).float())
-
-
-def freed() -> Tensor:
-    tensor = numbers(3).clone()
-    tensor.untyped_storage().resize_(0)
-    return tensor
-
-
-def cyclic() -> list[Any]:
-    found: list[Any] = [numbers(3)]
-    found.append(found)
-    return found
 
 
 @pytest.mark.parametrize(
@@ -237,6 +288,18 @@ def test_numerical_jacobian_at_a_number_that_is_not_finite(odd: float) -> None:
     finite = [0, 2]
     assert torch.allclose(found.value.diagonal()[finite], x.cos()[finite])
     assert bool((found.error.diagonal()[finite] < 1e-6).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("small", [5e-324, 1e-300, 1e-44, 1e-40, 1e-30, 6e-8, 1e-5])
+@pytest.mark.parametrize("other", [None, 1.0])
+def test_error_bars_of_a_numerical_jacobian_hold_at_small_and_subnormal_numbers(
+    dtype: torch.dtype, small: float, other: float | None
+) -> None:
+    x = torch.tensor([small, small if other is None else other], dtype=dtype)
+    found = gradvet.numerical_jacobian(lambda x: 2.0 * x, x)
+    value, error = found.value.diagonal(), found.error.diagonal()
+    assert bool((((value - 2.0).abs() <= error) | error.isinf()).all()), (value, error)
 
 
 @pytest.mark.parametrize("dtype", [torch.complex32, torch.bits8])

@@ -7,17 +7,24 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import gradvet
 from gradvet.frontends.torch import private
-from gradvet.frontends.torch.preservation import preserved_state
+from gradvet.frontends.torch.preservation import PreservedState, preserved_state
+from gradvet.frontends.torch.process_state import PreservedProcess
+from gradvet.suite.run import Run, run_case
+from gradvet.suite.targets import Targets
 from tests.faults.interruptions import Tracer, of_watch
 from tests.faults.world import differences, world
+from tests.reports.samples import passed
 
 POINTS = 24
 """Interruptions of all cases together; `.ci/run` tries 2,000 by `make fuzz`."""
@@ -57,6 +64,51 @@ def test_interruption_at_the_ends_of_a_watched_block_leaves_no_hooks() -> None:
         for stop in [*range(1, 10), *range(10, count.count, 5), *range(count.count - 5, count.count + 1)]:
             block(tracer := Tracer(stop), part)
             assert differences(before, world([x], [net])) == [], tracer.stopped_at
+
+
+def changing(x: Tensor) -> Tensor:
+    """Changes settings of the process, which are then restored."""
+    torch.set_grad_enabled(False)
+    torch.set_default_dtype(torch.float64)
+    torch.rand(1)
+    with torch.enable_grad():
+        return x.sin()
+
+
+@dataclass
+class ChangingCase:
+    """A case of a run that checks nothing."""
+
+    name: str = "case"
+
+    def run(self, seed: int, **options: Any) -> Any:
+        changing(torch.ones(2))
+        return passed("case")
+
+
+RESTORING: dict[str, Callable[[Tensor], object]] = {
+    "check": lambda x: gradvet.check(changing, x, seed=0, points=None, checks=["reverse"]),
+    "gradcheck": lambda x: gradvet.gradcheck(changing, x, raise_exception=False, check_undefined_grad=False),
+    "a case of a run": lambda x: run_case(Run(Targets(()), 0), {"case": ChangingCase()}, "case"),  # type: ignore[dict-item]
+}
+
+
+@pytest.mark.parametrize("name", RESTORING)
+def test_restoration_that_is_interrupted_is_repeated(name: str) -> None:
+    x = torch.tensor([0.3], dtype=torch.float64, requires_grad=True)
+    before = world([x])
+    RESTORING[name](x)
+    tracer = Tracer()
+    tracer.run(lambda: RESTORING[name](x))
+    ends = [number for number, (code, _) in enumerate(tracer.places, 1) if code in EXITS]
+    stops = range(ends[0], ends[-1], len(tracer.places[ends[0] :]) // 20)
+    assert len(stops) > 10
+    for stop in stops:
+        Tracer(stop).run(lambda: RESTORING[name](x))
+        assert differences(before, world([x])) == [], tracer.places[stop - 1]
+
+
+EXITS = {PreservedState.__exit__.__code__, PreservedProcess.__exit__.__code__}
 
 
 def test_interrupted_transform_of_torch_prints_no_complaint(monkeypatch: pytest.MonkeyPatch) -> None:

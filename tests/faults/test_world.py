@@ -100,6 +100,24 @@ def test_training_mode_and_requires_grad_stay() -> None:
     assert differences(before, world([x], [module])) == []
 
 
+@pytest.mark.parametrize("end", ["returns", "raises"])
+def test_values_that_the_function_writes_to_its_arguments_do_not_stay(end: str) -> None:
+    x, constant = numbers(3).requires_grad_(), numbers(3)
+
+    def function(x: Tensor, constant: Tensor) -> Tensor:
+        x.data.add_(1.0)
+        constant.mul_(2.0)
+        if end == "raises":
+            raise StopError
+        return x.sin() * constant
+
+    for check in (gradvet.check, gradvet.numerical_jacobian, gradvet.gradcheck):
+        before = x.tolist(), constant.tolist()
+        with suppress(StopError, RuntimeError, ValueError):
+            check(function, (x, constant))
+        assert (x.tolist(), constant.tolist()) == before
+
+
 @pytest.mark.parametrize("check", [gradvet.check, gradvet.numerical_jacobian, gradvet.blame])
 def test_attributes_and_hooks_of_modules_stay(check: Callable[..., Any]) -> None:
     class Counting(nn.Linear):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 from torch.backends import cuda, cudnn
 
@@ -31,6 +32,7 @@ def world(tensors: Iterable[Tensor] = (), modules: Iterable[nn.Module] = ()) -> 
         "autocast cache": torch.is_autocast_cache_enabled(),
         "deterministic algorithms": torch.get_deterministic_debug_mode(),
         "open contexts": OpenContexts.now(),
+        "dual numbers": can_use_dual_numbers(),
         "profiling function": sys.getprofile(),
         "warnings filters": (id(warnings.filters), list(warnings.filters), warnings.showwarning),
         "random state of torch": torch.get_rng_state().tolist(),
@@ -53,7 +55,7 @@ def world(tensors: Iterable[Tensor] = (), modules: Iterable[nn.Module] = ()) -> 
         "apply of Functions": [vars(one).get("apply") for one in (torch.autograd.Function, _SingleLevelFunction)],
         "kernels of forward mode": kernels_are_direct(),
         "hooks of all modules": [list(hooks) for name, hooks in vars(nn.modules.module).items() if _is_hooks(name)],
-        "listeners": [list(one) for one in (events._listeners, events._watches, events._stages, events._seeds)],
+        "listeners": [list(one) for one in (events._listeners, events._filters, events._stages, events._seeds)],
     }
     for number, tensor in enumerate(tensors):
         found |= {f"tensor {number}: {name}": value for name, value in tensor_state(tensor).items()}
@@ -86,6 +88,15 @@ def tensor_state(tensor: Tensor) -> dict[str, Any]:
         "grad": None if gradient is None else (id(gradient), gradient.tolist()),
         "hooks": (list(tensor._backward_hooks or ()), list(tensor._post_accumulate_grad_hooks or ())),
     }
+
+
+def can_use_dual_numbers() -> bool:
+    """Whether a level of dual numbers can be opened: torch has one level, and counts it in Python and in C++."""
+    try:
+        with forward_ad.dual_level():
+            return True
+    except RuntimeError:
+        return False
 
 
 def _is_hooks(name: str) -> bool:

@@ -40,13 +40,12 @@ def facts() -> dict[str, object]:
 def report(title: str, *findings: Finding, notes: tuple[str, ...] = ()) -> Report:
     return Report(
         title=title,
-        findings=findings,
+        findings=(*findings, Finding("batched", Verdict.SKIPPED, "no rule")),
         cost=Cost(forwards=12, pulls=5, pushes=0),
         seconds=0.25,
         seed=7,
         miss=1e-3,
         resolution=2e-6,
-        coverage=("exercised: reverse", "not exercised: forward: no formula"),
         notes=notes,
         replay=f"gradvet.check({title}, inputs, seed=7)",
         source=SourceCode("def f(x):\n    return x < 0\n", "ops.py", 17),

@@ -245,5 +245,5 @@ def test_names_of_inputs_are_escaped() -> None:
 
 def test_summary_does_not_pass_beside_the_ledger() -> None:
     assert Summary.of("op", [with_rows(FULL)]).verdict is Verdict.PASS
-    assert Summary.of("op", [with_rows(FULL), with_rows(PARTLY)]).verdicts == {"reverse": Verdict.INCONCLUSIVE}
+    assert Summary.of("op", [with_rows(FULL), with_rows(PARTLY)]).verdicts["reverse"] is Verdict.INCONCLUSIVE
     assert Summary.of("op", [with_rows()]).verdict is Verdict.INCONCLUSIVE

@@ -88,14 +88,13 @@ LABELS = ("grad[/norm]", "[red]weight[/red]", "[/]", "x[0]", "[link=http://a]b[/
 def labelled(label: str, verdict: Verdict) -> Report:
     """A report with the label wherever text of users or files can be."""
     entry = Mismatch(Location(0, label, label), Location(0, label, label), 1.0, 2.0, 1e-9, 1e-9)
-    finding = Finding(label, verdict, label, (entry, worst()), advice=label)
+    finding = Finding(label, verdict, label, (entry, worst()), facts={"exercised": [label]}, advice=label)
     row = LedgerRow(label, label, label, 3, 1, 0.5, 0.1, (label,))
     source = failed().source
     assert source is not None
     return replace(
         failed(label),
-        findings=(finding,),
-        coverage=(f"exercised: {label}", f"not exercised: {label}: {label}", f"{label}: {label}"),
+        findings=(finding, replace(finding, verdict=Verdict.SKIPPED)),
         notes=(label,),
         replay=label,
         source=replace(source, file=label),

@@ -26,7 +26,7 @@ def test_worst_verdict_of_a_mode_is_the_summarys() -> None:
 
 def test_mode_that_was_exercised_somewhere_is_not_skipped() -> None:
     skipped = replace(passed(), findings=(Finding("reverse", Verdict.SKIPPED, "not offered"),))
-    assert Summary.of("op", [skipped, passed()]).verdicts == {"reverse": Verdict.PASS}
+    assert Summary.of("op", [skipped, passed()]).verdicts["reverse"] is Verdict.PASS
     assert Summary.of("op", [skipped]).verdicts == {"reverse": Verdict.SKIPPED}
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from gradvet.core.ledger import LedgerRow
-from gradvet.core.results import Finding, Verdict
+from gradvet.core.results import Finding, Report, Verdict
 from gradvet.reports.terminal import console_for, plain, show
 from tests.reports.samples import doubtful, failed, passed, worst
 
@@ -17,15 +17,19 @@ def lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines()]
 
 
+def with_findings(report: Report, *findings: Finding) -> Report:
+    return replace(report, findings=findings)
+
+
 def test_pass_is_one_line_that_says_what_was_left_out() -> None:
     assert plain(passed()) == (
-        "PASS good  resolution 2e-06, miss probability 0.001; not exercised: forward; "
+        "PASS good  resolution 2e-06, miss probability 0.001; not exercised: batched; "
         "12 forward, 5 backward calls, 250 ms"
     )
 
 
 def test_pass_that_left_nothing_out_says_nothing_about_it() -> None:
-    whole = replace(passed(), coverage=("exercised: reverse, forward",))
+    whole = with_findings(passed(), Finding("reverse", Verdict.PASS, "agrees"))
     assert plain(whole) == "PASS good  resolution 2e-06, miss probability 0.001; 12 forward, 5 backward calls, 250 ms"
 
 
@@ -40,23 +44,21 @@ def test_text_of_a_report_is_the_same() -> None:
 
 
 def test_check_that_was_left_out_in_part_is_both() -> None:
-    partly = replace(passed(), coverage=("exercised: batched, reverse", "not exercised: batched: no rule"))
+    findings = (Finding("batched", Verdict.PASS, "agrees"), Finding("batched", Verdict.SKIPPED, "no rule"))
+    partly = with_findings(passed(), *findings)
     assert "not exercised: batched (in part);" in plain(partly)
 
 
 def test_points_that_were_tried_have_a_line_of_their_own() -> None:
-    tried = replace(failed(), coverage=("exercised: reverse, points", "points: zeros, ones", "7 % of the elements"))
-    found = lines(plain(tried, verbose=True))
-    assert {"exercised: reverse, points", "points: zeros, ones", "coverage: 7 % of the elements"} <= set(found)
+    points = Finding("points", Verdict.PASS, "agrees", facts={"exercised": ["zeros", "ones"]})
+    found = lines(plain(with_findings(failed(), *failed().findings, points), verbose=True))
+    assert {"exercised: values, reverse, points", "points: zeros, ones"} <= set(found)
 
 
 def test_checks_left_out_for_one_reason_share_a_line() -> None:
-    lacking = (
-        "not exercised: jvp_vjp_agree: no jvp",
-        "not exercised: input_layout: a view",
-        "not exercised: forward: no jvp",
-    )
-    found = lines(plain(replace(failed(), coverage=lacking), verbose=True))
+    lacking = {"jvp_vjp_agree": "no jvp", "input_layout": "a view", "forward": "no jvp"}
+    findings = [Finding(check, Verdict.SKIPPED, reason) for check, reason in lacking.items()]
+    found = lines(plain(with_findings(failed(), *findings), verbose=True))
     assert [line for line in found if line.startswith("not exercised")] == [
         "not exercised: jvp_vjp_agree, forward: no jvp",
         "not exercised: input_layout: a view",
@@ -88,9 +90,9 @@ def test_failure_shows_the_worst_entry_with_both_values_error_bar_and_ratio() ->
 def test_failure_shows_diagnosis_coverage_code_and_replay() -> None:
     found = lines(plain(failed()))
     assert "The ratio is 1.5: look for a wrong constant factor." in found
-    assert "not exercised: forward" in found
-    assert "exercised: reverse" not in found
-    assert {"exercised: reverse", "not exercised: forward: no formula"} <= set(lines(failed().text(verbose=True)))
+    assert "not exercised: batched" in found
+    assert "exercised: values, reverse" not in found
+    assert {"exercised: values, reverse", "not exercised: batched: no rule"} <= set(lines(failed().text(verbose=True)))
     assert "code: ops.py:17" in found
     assert "reproduce: gradvet.check(bad, inputs, seed=7)" in found
 
@@ -136,7 +138,7 @@ def test_failure_with_much_to_say_fits_one_screen() -> None:
     rows = tuple(LedgerRow(f"layer.{number}.weight", "reverse", "given", 64, 0, None, 0.01) for number in range(40))
     more = tuple(Finding(f"check {number}", Verdict.FAIL, "wrong", (worst(),) * 9) for number in range(30))
     notes = tuple(f"note {number}" for number in range(30))
-    coverage = tuple(f"not exercised: check {number}: reason {number}" for number in range(30))
-    report = replace(failed(), findings=(*failed().findings, *more), ledger=rows, notes=notes, coverage=coverage)
+    more += tuple(Finding(f"check {number}", Verdict.SKIPPED, f"reason {number}") for number in range(30))
+    report = replace(failed(), findings=(*failed().findings, *more), ledger=rows, notes=notes)
     assert len(plain(report, 100).splitlines()) <= 50
     assert len(plain(report, 100, verbose=True).splitlines()) > 200

@@ -163,7 +163,9 @@ def busy_worker(cluster: Any) -> int:
 def test_killed_worker_costs_no_case_and_none_counts_twice(cluster: Any, folder: Path) -> None:
     # The first case ends at once. Later ones wait until a worker was killed, so that a busy one is left to kill: the
     # result of the first arrives, and is stored, while the others run.
-    wait = "\n    while not os.path.exists('killed'): time.sleep(0.01)\n    "
+    # Without that, they go on after a minute, and the results arrive together.
+    wait = "\n    end = time.time() + 60"
+    wait += "\n    while not os.path.exists('killed') and time.time() < end: time.sleep(0.01)\n    "
     bodies = {f"case{n}": (wait if n else "") + "return x.sin()" for n in range(CLUSTER_CASES)}
     run = run_of(write_cases(folder, **bodies, crashes="os._exit(4)", broken="raise ValueError('no')"))
     cases = run.source.open()
@@ -189,8 +191,9 @@ def test_unreachable_cluster_is_one_line(folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("gradvet.suite.run.CONNECT_TIMEOUT_SECONDS", 0.5)
     run = run_of(write_cases(folder, right="return x.sin()"))
     cases = run.source.open()
-    with pytest.raises(InvalidProblemError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1"):
-        list(run_missing(run, cases, ExecutorSettings(cluster="tcp://127.0.0.1:1"), open_store(run, cases)))
+    for address in ("tcp://127.0.0.1:1", "nonsense"):
+        with pytest.raises(InvalidProblemError, match=f"no Dask scheduler answers at {address}"):
+            list(run_missing(run, cases, ExecutorSettings(cluster=address), open_store(run, cases)))
 
 
 SETTINGS = {

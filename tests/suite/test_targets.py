@@ -147,6 +147,7 @@ def test_nested_names_are_followed() -> None:
         ("torch:sin", InputSpec(), "torch:sin needs inputs: give one --input SHAPE"),
         ("torch:no_such", InputSpec(((3,),)), "torch has no no_such"),
         ("no_such_module:f", InputSpec(((3,),)), "the module no_such_module cannot be imported"),
+        ("no_such.module:f", InputSpec(((3,),)), "No module named 'no_such'$"),
         ("math:pi", InputSpec(((3,),)), "math:pi is float, which cannot be called"),
         ("torch.nn:Linear", InputSpec(((3,),)), "cannot be instantiated: TypeError.*give its arguments with --init"),
         ("torch:sin", InputSpec(((3,),), init=[1]), "is not a class to instantiate, so --init has no meaning"),

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from gradvet.api import validation
-from gradvet.api.blame import accepting_stops, accepts_stops, culprit_first, with_torch_stops
+from gradvet.api.blame import accepting_stops, accepts_stops, culprit_first, shown_stages, with_torch_stops
 from gradvet.api.pipeline import PipelineSettings, run_pipeline
 from gradvet.api.points import PointSettings
 from gradvet.api.sweep import require_comparable, sweep_dtypes
-from gradvet.core.events import ShowingStages, fresh_seed, publish, watched
+from gradvet.core.events import filtered, fresh_seed, publish
 from gradvet.core.frontend import Request
 from gradvet.core.provenance import title_of
 from gradvet.core.results import InconclusiveWarning, Report, Verdict
@@ -21,7 +21,6 @@ from gradvet.frontends.torch import FRONTEND, StopMode, is_model, within
 from gradvet.frontends.torch.numerical_jacobian import NumericalJacobian
 from gradvet.options import Budget, Options
 from gradvet.reports.ledger_table import ACCEPT, headline
-from gradvet.reports.progress import interactive_progress
 
 __all__ = ["NumericalJacobian", "assert_gradients", "check", "numerical_jacobian"]
 
@@ -128,8 +127,8 @@ def check(
     wanted = PipelineSettings(chosen_order, selection, other, spending.bytes)
     request, held = replace(request, reference=reference), None
     require_comparable(request, wanted, dtypes)
-    if accepts_stops(stops) or surrogates:
-        held = StopMode(held=None if accepts_stops(stops) else frozenset(), surrogates=surrogates)
+    if (accepts := accepts_stops(stops)) or surrogates:
+        held = StopMode(held=None if accepts else frozenset(), surrogates=surrogates)
         # The constants are those of the point given.
         request, wanted = replace(request, func=within(func, held)), replace(wanted, points=None)
 
@@ -138,7 +137,7 @@ def check(
             return run_pipeline(FRONTEND, asked, settings, options)
         return sweep_dtypes(FRONTEND, asked, settings, options, tuple(dtypes))
 
-    with interactive_progress(title_of(func)) as show, (shown := ShowingStages(show)), shown:
+    with shown_stages(title_of(func)):
         report = run(request, wanted)
         if held is not None:
             report = accepting_stops(report, func, held)
@@ -146,7 +145,7 @@ def check(
             report = with_torch_stops(report, request, wanted, run)
         if validation.flag("blame", blame) and report.failures and is_model(func) and not surrogates:
             report = culprit_first(report, replace(request, func=func), stops, spending)
-    return watched(publish(report))
+    return filtered(publish(report))
 
 
 def _requested_resolution(resolution: float | None, power: float | None, otherwise: float) -> float:

@@ -128,13 +128,13 @@ def blame(
     request = validation.request_of(model, inputs, kwargs)
     recorder = Recorder(model, _memory(settings.budget))
     state = _preserved_state(model, (model, loss, inputs, kwargs))
-    with state, state, _shown_stages(type(model).__name__):  # twice: the first restoration may be interrupted
+    with state, state, shown_stages(type(model).__name__):  # twice: the first restoration may be interrupted
         record_step(recorder, request, loss)
         return _answer(recorder, settings)
 
 
 @contextmanager
-def _shown_stages(title: str) -> Iterator[None]:
+def shown_stages(title: str) -> Iterator[None]:
     """A progress bar that names the piece that is checked."""
     with interactive_progress(title) as show, (shown := ShowingStages(show)), shown:
         yield
@@ -182,7 +182,7 @@ class Watch:
         """Replay and check what was recorded."""
         model = self._recorder.model
         state = _preserved_state(model, model)
-        with state, state, _shown_stages("watch"):  # twice: the first restoration may be interrupted
+        with state, state, shown_stages("watch"):  # twice: the first restoration may be interrupted
             return _answer(self._recorder, self._settings)
 
 

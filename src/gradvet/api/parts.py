@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from gradvet.core.context import Context
 from gradvet.core.events import announce_stage
 from gradvet.core.frontend import Binding, Frontend
-from gradvet.core.results import Finding, Verdict
+from gradvet.core.results import WORST_FIRST, Finding, Verdict
 from gradvet.core.spaces import Space
 from gradvet.errors import InvalidProblemError
 
@@ -31,8 +31,6 @@ SMOOTH = (
     "a step took up to {:,} of {:,} elements inside across a kink, or to another selected element: the formulas of the "
     "point were continued there"
 )
-
-ORDER = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.SKIPPED)
 
 Pair = tuple[Context, Context | None]
 """A problem as given and in the float64 reference."""
@@ -107,13 +105,13 @@ def _worst(findings: Sequence[Finding]) -> Iterator[Finding]:
     for finding in findings:
         key = finding.check, finding.facts.get("mode")
         known = best.get(key)
-        if known is None or ORDER.index(finding.verdict) < ORDER.index(known.verdict):
+        if known is None or WORST_FIRST.index(finding.verdict) < WORST_FIRST.index(known.verdict):
             best[key] = finding
     yield from best.values()
 
 
-def within_memory(binding: Binding, limit: int | None) -> tuple[Binding, list[str]]:
-    """The inputs whose vectors fit into the memory given, the smallest first, and a line about the others."""
+def within_memory(binding: Binding, limit: int | None) -> tuple[Binding, list[Finding]]:
+    """The inputs whose vectors fit into the memory given, the smallest first, and a finding about the others."""
     sizes = {place: binding.arguments[place].numel() for place in binding.checked}
     kept: list[int] = []
     for place in sorted(sizes, key=lambda place: sizes[place]):
@@ -126,5 +124,5 @@ def within_memory(binding: Binding, limit: int | None) -> tuple[Binding, list[st
         return binding, []
     names = ", ".join(binding.names[place] for place in sizes if place not in kept)
     share = 100.0 * sum(sizes[place] for place in kept) / sum(sizes.values())
-    line = f"not exercised: {names}: no memory; {share:.2g} % of the elements of the inputs were checked"
-    return binding.restricted(kept), [line]
+    words = f"no memory for {names}: {share:.2g} % of the elements of the inputs were checked"
+    return binding.restricted(kept), [Finding("memory", Verdict.SKIPPED, words)]

@@ -51,7 +51,7 @@ from gradvet.core.results import Finding, Report, SourceCode, Verdict
 from gradvet.core.runner import IsUnsupported, make_report, run_checks
 from gradvet.core.variation_budget import VariationBudget
 from gradvet.core.vectors import all_finite, namespace
-from gradvet.errors import DerivativeError
+from gradvet.errors import DerivativeError, first_line
 from gradvet.options import Options
 
 ONE_SHOT = (
@@ -103,7 +103,7 @@ class _Pipeline:
     settings: PipelineSettings
     options: Options
 
-    def report(self, left_out: Sequence[str]) -> Report:
+    def report(self, left_out: Sequence[Finding]) -> Report:
         problem = self.frontend.problem(self.binding, self.options.seed, masked=self.options.masked)
         record = Record(variations=VariationBudget(is_limited=not self._is_thorough))
         context = Context.of(problem, self.options, record)
@@ -131,7 +131,7 @@ class _Pipeline:
         names = [check.name for check in SLOPES] if self.request.reference is None else [REFERENCE]
         asked = any(name in settings.selection for name in names) and bool(problem.codomain.leaves)
         title = self.binding.title
-        report = make_report(title, context, findings, replay=command, left_out=left_out, expects_ledger=asked)
+        report = make_report(title, context, [*left_out, *findings], replay=command, expects_ledger=asked)
         return replace(report, source=self._source(report, context.problem))
 
     def _source(self, report: Report, problem: Problem) -> SourceCode | None:
@@ -369,8 +369,8 @@ class _Pipeline:
         try:
             compiled = self.frontend.compiled(context.problem, self.request)
         except Exception as error:
-            words = (str(error).strip().splitlines() or [""])[0][:200]
-            yield Finding(COMPILE, Verdict.INCONCLUSIVE, f"torch.compile fails: {type(error).__name__}: {words}")
+            words = f"torch.compile fails: {type(error).__name__}: {first_line(error)}"
+            yield Finding(COMPILE, Verdict.INCONCLUSIVE, words)
             return
         yield from run_checks(context, {COMPILE: compiled_against(compiled)}, self.frontend.is_unsupported)
 

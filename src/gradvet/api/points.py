@@ -26,7 +26,7 @@ from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import IsUnsupported
 from gradvet.core.slope_test import test_slopes
 from gradvet.core.vectors import all_finite
-from gradvet.errors import DerivativeError, InvalidProblemError, UnsupportedError
+from gradvet.errors import DerivativeError, InvalidProblemError, UnsupportedError, first_line
 
 MODES: Mapping[str, Mode] = {"reverse": REVERSE, "forward": FORWARD}
 
@@ -70,7 +70,7 @@ def test_finite(context: Context, mode: str) -> Finding:
 def raising(context: Context, mode: str, error: Exception, is_unsupported: IsUnsupported) -> Finding:
     """The finding about an exception: a custom rule that raises at inputs that the function accepts is wrong there."""
     leaves = (*context.problem.domain.leaves, *context.problem.codomain.leaves)
-    words = (str(error).strip().splitlines() or [""])[0][:160]
+    words = first_line(error, 160)
     if isinstance(error, DerivativeError) and all(leaf.coordinates.size for leaf in leaves):
         return Finding(mode, Verdict.FAIL, f"{words}, though the forward pass accepts these inputs")
     if isinstance(error, UnsupportedError) or is_unsupported(error):

@@ -11,10 +11,9 @@ from gradvet.api.validation import refuse
 from gradvet.checks.catalogue import REFERENCE
 from gradvet.core.frontend import Frontend, Request
 from gradvet.core.problem import Cost
-from gradvet.core.results import Finding, Report
+from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import InvalidProblemError
 from gradvet.options import Options
-from gradvet.reports.wording import EXERCISED
 
 
 def require_comparable(request: Request, settings: PipelineSettings, dtypes: Any) -> None:
@@ -70,23 +69,14 @@ def _joined(reports: dict[str, Report]) -> Report:
         seconds=sum(report.seconds for report in every),
         miss=max(report.miss for report in every),
         resolution=max(known, default=None),
-        coverage=_coverage(every),
         notes=tuple(dict.fromkeys(note for report in every for note in report.notes)),
         replay=first.replay.replace(", seed=", f", dtypes=({names.strip()}), seed="),
         ledger=tuple(row for report in every for row in report.ledger),
     )
 
 
-def _coverage(reports: Sequence[Report]) -> tuple[str, ...]:
-    """All lines once, and the checks that ran in one of them."""
-    lines = dict.fromkeys(line for report in reports for line in report.coverage)
-    ran = [line.removeprefix(EXERCISED).split(", ") for line in lines if line.startswith(EXERCISED)]
-    names = dict.fromkeys(name for part in ran for name in part)
-    return (*([f"{EXERCISED}{', '.join(names)}"] if names else []), *(x for x in lines if not x.startswith(EXERCISED)))
-
-
 def _named(name: str, finding: Finding) -> Finding:
-    """The finding with the dtype in front. That of the reference in float64 holds for all of them."""
-    if finding.check == "reverse":
+    """The finding with the dtype in front, unless it holds for all: the reference in float64, what did not run."""
+    if finding.check == "reverse" or finding.verdict is Verdict.SKIPPED:
         return finding
     return replace(finding, headline=f"{name}: {finding.headline}")

@@ -11,7 +11,7 @@ from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import known_refusal
 from gradvet.core.spaces import Array, Space
-from gradvet.core.vectors import namespace, peak, window
+from gradvet.core.vectors import first_true, namespace, peak, window
 
 ADVICE = "Look at the vmap rule of the operations in the derivative."
 
@@ -72,7 +72,7 @@ def _outputs(context: Context, what: str, found: Array, expected: Array) -> Find
     wrong = ~(xp.abs(found - expected) <= allowed) & xp.isfinite(expected)
     if not bool(xp.any(wrong)):
         return Finding("batched", Verdict.PASS, f"{what}s in a batch are what each is alone")
-    row = int(xp.argmax(xp.astype(wrong, xp.int64)))
+    row = first_true(wrong)
     place = problem.codomain.locate(row % problem.codomain.size)
     numbers = f"{float(found[row]):.6g} is {float(expected[row]):.6g} alone"
     return _difference(context, f"the {what} in a batch differs at {place}: {numbers}")

@@ -13,7 +13,7 @@ from gradvet.core.gradient_match import GradientMismatch, derivative_jitter, gra
 from gradvet.core.problem import Distribution
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, dot, equal, finite_part, is_zero, namespace, window
+from gradvet.core.vectors import all_finite, dot, equal, finite_part, first_true, is_zero, namespace, window
 
 ADVICE = "The derivative must be multiplied by grad_output, and nothing may be added to it."
 
@@ -129,7 +129,7 @@ def undefined_tangents(context: Context) -> Iterator[Finding]:
         wrong = ~(xp.abs(found - expected) <= absolute + relative * xp.abs(expected))
         wrong = wrong & (found == found) & (expected == expected)
         if bool(xp.any(wrong)):
-            output = problem.codomain.locate(int(xp.argmax(xp.astype(wrong, xp.int64))))
+            output = problem.codomain.locate(first_true(wrong))
             yield Finding(
                 "undefined tangents",
                 Verdict.FAIL,

@@ -14,7 +14,7 @@ from gradvet.core.problem import Misfit
 from gradvet.core.projections import OutOfReachError
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array, Space
-from gradvet.core.vectors import equal, namespace, peak
+from gradvet.core.vectors import equal, first_true, namespace, peak
 
 UNCHANGED = Finding("values", Verdict.PASS, "the value does not depend on grad mode")
 
@@ -35,7 +35,7 @@ def values(context: Context) -> Iterator[Finding]:
     allowed += thresholds.RESPONSE_FACTOR * float(xp.max(context.repeat_noise))
     wrong = ~(gap <= allowed) & ~((found == expected) | (xp.isnan(found) & xp.isnan(expected)))
     if bool(xp.any(wrong)):
-        row = int(xp.argmax(xp.astype(wrong, xp.int64)))
+        row = first_true(wrong)
         yield Finding(
             "values",
             Verdict.FAIL,

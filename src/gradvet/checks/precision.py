@@ -22,6 +22,7 @@ from gradvet.core.results import Finding, Mismatch, Verdict
 from gradvet.core.runner import CheckFunction, IsUnsupported
 from gradvet.core.spaces import Array, Leaf, Location, Space
 from gradvet.core.vectors import finite_part, namespace, peak, pieces
+from gradvet.errors import first_line
 
 MAX_DRAWS, ENOUGH_ENTRIES = 8, 256
 """Number of random cotangents: as many as give this many entries in the smallest input, between 2 and the maximum."""
@@ -124,8 +125,8 @@ def _forward(context: Context, reference: Context, is_unsupported: IsUnsupported
         if not problem.rules.are_builtin:
             raise
         # Needed by `test_forward_mode_that_raises_under_autocast_counts_as_none`.
-        words = f"the framework's own forward mode raises in this precision: {str(error).splitlines()[0]}"
-        return Finding("precision", Verdict.SKIPPED, words[:300], facts={"mode": "forward"})
+        words = f"the framework's own forward mode raises in this precision: {first_line(error)}"
+        return Finding("precision", Verdict.SKIPPED, words, facts={"mode": "forward"})
 
 
 def _draws(space: Space) -> int:

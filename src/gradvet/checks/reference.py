@@ -13,9 +13,9 @@ from gradvet.checks.reference_passes import (
     GRAD_OUTPUTS,
     Aligned,
     ComparedTensor,
-    Outputs,
     Reference,
     gradients_of,
+    outputs_of,
     samples_of,
 )
 from gradvet.core import thresholds
@@ -67,11 +67,11 @@ def compared_with(given: Reference) -> CheckFunction:
         problem = context.problem
         coarser = context.in_internal_format() if context.is_double else None
         reference = given if coarser is None else given.in_format(coarser.eps)
-        outputs = Outputs.of(problem, reference.formats)
-        if differences := list(_differences(outputs, Outputs.of(reference.plain, reference.formats))):
+        outputs = outputs_of(problem, reference)
+        if differences := list(_differences(outputs, outputs_of(reference.plain, reference))):
             yield Finding(NAME, Verdict.FAIL, differences[0], advice="Make kernel and reference return the same.")
             return
-        tensors = [*outputs.tensors, *gradients_of(problem, reference)]
+        tensors = [*outputs, *gradients_of(problem, reference)]
         for tensor in tensors:
             _enter(context, reference, tensor)
         yield from _findings(context, reference, tensors)
@@ -79,13 +79,13 @@ def compared_with(given: Reference) -> CheckFunction:
     return check
 
 
-def _differences(kernel: Outputs, reference: Outputs) -> Iterator[str]:
+def _differences(kernel: Sequence[ComparedTensor], reference: Sequence[ComparedTensor]) -> Iterator[str]:
     """In which respect kernel and reference return different things."""
-    found, expected = len(kernel.tensors), len(reference.tensors)
+    found, expected = len(kernel), len(reference)
     if found != expected:
         yield f"the kernel returns {_count(found)}, and the reference {_count(expected)}"
         return
-    for one, other in zip(kernel.tensors, reference.tensors, strict=True):
+    for one, other in zip(kernel, reference, strict=True):
         if one.form.shape != other.form.shape:
             shapes = f"{list(one.form.shape)} in the kernel and {list(other.form.shape)} in the reference"
             yield f"{one.name} has the shape {shapes}"

@@ -75,23 +75,15 @@ class ComparedTensor:
         return namespace(vector).reshape(vector[self.part], (1, *self.form.shape))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Outputs:
-    """The floating-point outputs of a problem in the order in which they are returned."""
-
-    tensors: Sequence[ComparedTensor]
-    differentiable: Sequence[bool]
-
-    @classmethod
-    def of(cls, problem: Problem, formats: Callable[[Problem, Space], list[Format]]) -> Outputs:
-        found, start = [], 0
-        for space in (problem.codomain, problem.nondifferentiable):
-            for leaf, form in zip(space.leaves, formats(problem, space), strict=True):
-                part = slice(start, start + leaf.coordinates.size)
-                start = part.stop
-                found.append((ComparedTensor(leaf.name, leaf, part, form, True), space is problem.codomain))
-        found.sort(key=lambda pair: pair[0].leaf.position)
-        return cls([tensor for tensor, _ in found], [known for _, known in found])
+def outputs_of(problem: Problem, reference: Reference) -> list[ComparedTensor]:
+    """The floating-point outputs in the order in which they are returned."""
+    found, start = [], 0
+    for space in (problem.codomain, problem.nondifferentiable):
+        for leaf, form in zip(space.leaves, reference.formats(problem, space), strict=True):
+            part = slice(start, start + leaf.coordinates.size)
+            start = part.stop
+            found.append(ComparedTensor(leaf.name, leaf, part, form, True))
+    return sorted(found, key=lambda tensor: tensor.leaf.position)
 
 
 def gradients_of(problem: Problem, reference: Reference) -> Iterator[ComparedTensor]:
@@ -106,7 +98,7 @@ class Aligned:
     def __init__(self, kernel: Problem, reference: Reference, other: Problem) -> None:
         self.kernel, self.other = kernel, other
         self._around = reference.around if other is reference.plain else nullcontext()
-        pairs = zip(*(Outputs.of(problem, reference.formats).tensors for problem in (kernel, other)), strict=True)
+        pairs = zip(outputs_of(kernel, reference), outputs_of(other, reference), strict=True)
         self._outputs = [(one.part, two.part) for one, two in pairs]
         slices = {leaf.name: other.domain.slice(number) for number, leaf in enumerate(other.domain.leaves)}
         self._inputs = [

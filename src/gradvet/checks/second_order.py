@@ -11,7 +11,7 @@ from gradvet.core.context import Context
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import dot, namespace
+from gradvet.core.vectors import dot, first_true, namespace
 
 Derive = Callable[[], Context]
 
@@ -92,7 +92,7 @@ def _missing(derived: Context, name: str) -> Finding | None:
     )
     if not bool(xp.any(moved)):
         return None
-    place = nondifferentiable.locate(int(xp.argmax(xp.astype(moved, xp.int64))))
+    place = nondifferentiable.locate(first_true(moved))
     return Finding(
         "second order",
         Verdict.FAIL,

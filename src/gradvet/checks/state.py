@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
@@ -11,7 +12,7 @@ from gradvet.core.gradient_match import gradient_mismatch
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import equal, namespace
-from gradvet.errors import DerivativeError, OtherValuesError
+from gradvet.errors import DerivativeError, OtherValuesError, first_line
 
 
 def mutation(context: Context) -> Iterator[Finding]:
@@ -80,10 +81,8 @@ def partial_requires_grad(context: Context) -> Iterator[Finding]:
             yield Finding("partial_requires_grad", Verdict.FAIL, headline, facts={"input": leaf.name})
             return
         except RuntimeError as error:
-            headline = (
-                f"the function cannot be called when only {leaf.name} requires grad: {str(error).splitlines()[0]}"
-            )
-            yield Finding("partial_requires_grad", Verdict.SKIPPED, headline[:300], facts={"input": leaf.name})
+            headline = f"the function cannot be called when only {leaf.name} requires grad: {first_line(error)}"
+            yield Finding("partial_requires_grad", Verdict.SKIPPED, headline, facts={"input": leaf.name})
             return
         found = xp.zeros_like(expected[part]) if alone is None else alone
         if equal(found, expected[part]):
@@ -156,12 +155,10 @@ def input_layout(context: Context) -> Iterator[Finding]:
     """Transposed, sliced, offset and channels-last inputs with the same values."""
     problem = context.problem
     v, expected = context.random_vjp
-    others: list[str] = []
-    layouts = context.variants.input_layouts(v)
-    variations = {name: partial(_unless_other_values, name, variation, others) for name, variation in layouts.items()}
+    layouts: dict[str, Callable[[], Array | None]] = dict(context.variants.input_layouts(v))
     if (shifted := context.shifted) is not None:
-        variations["offset"] = partial(_unless_other_values, "offset", lambda: shifted.gradient, others)
-    found, left_out = context.record.variations.carried_out(variations)
+        layouts["offset"] = lambda: shifted.gradient
+    found, others, left_out = _in_other_layouts(context, layouts)
     pairs = {name: (gradient, expected) for name, gradient in found.items() if gradient is not None}
     what, advice = "inputs with the same values that are", "Call contiguous() on the inputs, or use their strides."
     while (failure := _different_layout(context, "input_layout", pairs, what, advice)) is not None:
@@ -185,13 +182,33 @@ def input_layout(context: Context) -> Iterator[Finding]:
     yield from _not_tried(context, "input_layout", left_out)
 
 
-def _unless_other_values(name: str, variation: Callable[[], Array | None], others: list[str]) -> Array | None:
-    """The gradient in another layout; None where the values are other ones, whose name is added to the list."""
-    try:
-        return variation()
-    except OtherValuesError:
-        others.append(name)
+Layouts: TypeAlias = Mapping[str, Callable[[], Array | None]]
+"""The gradient in other memory layouts, by name."""
+
+
+def _in_other_layouts(context: Context, layouts: Layouts) -> tuple[dict[str, Array | None], list[str], Sequence[str]]:
+    """The gradients by layout, the layouts with other values, and those that the budget left out.
+
+    None where the values are other ones, or where backward refuses the layout, which is noted.
+    """
+    others: list[str] = []
+    refusals: list[DerivativeError] = []
+
+    def tried(name: str) -> Array | None:
+        try:
+            return layouts[name]()
+        except OtherValuesError:
+            others.append(name)
+        except DerivativeError as error:
+            if not error.is_layout_refusal:
+                raise
+            refusals.append(error)
         return None
+
+    found, left_out = context.record.variations.carried_out({name: partial(tried, name) for name in layouts})
+    if refusals:
+        context.record.note(f"{refusals[0]}: it asks for another memory layout, and nothing was compared there")
+    return found, others, left_out
 
 
 GRAD_OUTPUT_ADVICE = (
@@ -204,8 +221,9 @@ def grad_output_layout(context: Context) -> Iterator[Finding]:
     v, expected = context.random_vjp
     constant, of_constant = context.constant_vjp
     # Expanded first: `output.sum().backward()` hands over such a cotangent.
-    variations: dict[str, Callable[[], Array | None]] = {"expanded": lambda: _expanded(context, constant)}
-    found, left_out = context.record.variations.carried_out(variations | dict(context.variants.cotangent_layouts(v)))
+    layouts: dict[str, Callable[[], Array | None]] = {"expanded": lambda: _expanded(context, constant)}
+    layouts |= context.variants.cotangent_layouts(v)
+    found, _, left_out = _in_other_layouts(context, layouts)
     pairs = {
         name: (gradient, of_constant if name == "expanded" else expected)
         for name, gradient in found.items()
@@ -215,9 +233,13 @@ def grad_output_layout(context: Context) -> Iterator[Finding]:
     if (failure := _different_layout(context, "grad_output_layout", pairs, what, GRAD_OUTPUT_ADVICE)) is not None:
         yield failure
         return
-    yield Finding(
-        "grad_output_layout", Verdict.PASS, f"grad_outputs that are {', '.join(pairs)} give the same gradient"
-    )
+    if pairs:
+        yield Finding(
+            "grad_output_layout", Verdict.PASS, f"grad_outputs that are {', '.join(pairs)} give the same gradient"
+        )
+    if none := [name for name, gradient in found.items() if gradient is None]:
+        words = "backward refuses a grad_output with the same numbers in this memory layout"
+        yield Finding("grad_output_layout", Verdict.SKIPPED, f"{words}: {', '.join(none)}")
     yield from _not_tried(context, "grad_output_layout", left_out)
 
 

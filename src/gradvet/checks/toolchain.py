@@ -9,7 +9,7 @@ from gradvet.core.gradient_match import gradient_mismatch
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
-from gradvet.core.vectors import namespace, peak
+from gradvet.core.vectors import first_true, namespace, peak
 
 ABSENT = "no fake impl registered"
 """What is missing is needed for compilation and says nothing about gradients."""
@@ -47,7 +47,7 @@ def compiled_against(other: Problem) -> CheckFunction:
         top = peak(expected)
         wrong = ~(xp.abs(found - expected) <= top * problem.eps**0.5) & xp.isfinite(expected)
         if bool(xp.any(wrong)):
-            row = int(xp.argmax(xp.astype(wrong, xp.int64)))
+            row = first_true(wrong)
             numbers = f"{float(found[row]):.10g} instead of {float(expected[row]):.10g}"
             headline = f"the compiled function differs at {problem.codomain.locate(row)}: {numbers}"
             yield Finding("compile", Verdict.FAIL, headline)

@@ -17,6 +17,7 @@ from gradvet.cli.common import (
     JSON_OPTION,
     VERBOSE_OPTION,
     exit_code,
+    number_up_to,
     run_cases,
     run_options,
     run_seed,
@@ -66,13 +67,7 @@ def interval(text: str) -> tuple[float, float]:
 
 def fraction(text: str) -> float:
     """A number between 0 and 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0.0 < value <= 1.0:
-        raise click.BadParameter(f"{text!r} is no relative error between 0 and 1: write for example 0.001")
-    return value
+    return number_up_to(1.0, text, "is no relative error between 0 and 1: write for example 0.001")
 
 
 def json_object(text: str) -> Any:

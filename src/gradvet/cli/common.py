@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -53,13 +53,15 @@ def memory_size(text: str) -> int:
 
 def seconds(text: str) -> float:
     """A positive number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0.0 < value < math.inf:
-        raise click.BadParameter(f"{text!r} is no time: write a number of seconds above 0, such as 60")
-    return value
+    return number_up_to(sys.float_info.max, text, "is no time: write a number of seconds above 0, such as 60")
+
+
+def number_up_to(limit: float, text: str, otherwise: str) -> float:
+    """A number above 0 and up to a limit; `otherwise` says what is wrong with the text if it is none."""
+    with suppress(ValueError):
+        if 0.0 < (value := float(text)) <= limit:
+            return value
+    raise click.BadParameter(f"{text!r} {otherwise}")
 
 
 def file_name(text: str) -> str:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from html import escape
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from gradvet.core.results import FORMAT, RENDERERS, Finding, Report, Verdict, plain_data, save_report
+from gradvet.core.results import FORMAT, RENDERERS, Finding, Report, ShownReport, Verdict, plain_data
 from gradvet.errors import GradientError
 
 FUNCTION, OPERATOR, MODULE = "autograd.Function", "operator", "module"
@@ -66,8 +64,7 @@ class Piece:
         return self.report is not None
 
     def __str__(self) -> str:
-        what = f"{self.kind} {self.name}" if self.kind != MODULE else f"module {self.name}"
-        return f"{self.path or ROOT}: {what}"
+        return f"{self.path or ROOT}: {self.kind} {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +104,10 @@ class TreeNode:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class BlameReport:
+class BlameReport(ShownReport):
     """Which piece of a model has a wrong derivative. `print(report)` shows it, `report.save(...)` writes it."""
 
+    renderer_prefix: ClassVar[str] = "blame "
     title: str
     culprits: tuple[Culprit, ...]
     pieces: tuple[Piece, ...]
@@ -144,14 +142,6 @@ class BlameReport:
         """The pieces that could not be replayed or were not checked."""
         return tuple(piece for piece in self.pieces if not piece.is_replayed)
 
-    @property
-    def passed(self) -> bool:
-        """Whether the verdict is PASS."""
-        return self.verdict is Verdict.PASS
-
-    def __bool__(self) -> bool:
-        raise TypeError("a report is neither true nor false: look at report.verdict, report.passed or report.culprits")
-
     def raise_if_failed(self) -> None:
         """Raise GradientError if there is a culprit."""
         if self.culprits:
@@ -161,17 +151,6 @@ class BlameReport:
         """Everything as JSON-ready values, with the version of the format."""
         document: dict[str, Any] = {"format": FORMAT, "kind": "blame", "verdict": self.verdict.value}
         return {**document, **plain_data(self), "headlines": [str(culprit) for culprit in self.culprits]}
-
-    def save(self, path: str | Path) -> None:
-        """Write the report to a file: a name that ends in .json gets JSON, one in .html or .htm gets a page."""
-        save_report(Path(path), self.to_dict, lambda: RENDERERS["blame page"](self))
-
-    def _repr_html_(self) -> str:
-        render = RENDERERS.get("blame html")
-        return render(self) if render else f"<pre>{escape(str(self))}</pre>"
-
-    def __repr__(self) -> str:
-        return str(self)
 
     def __str__(self) -> str:
         if render := RENDERERS.get("blame text"):

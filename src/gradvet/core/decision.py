@@ -60,7 +60,7 @@ class Decision:
     bar: float = 0.0
 
     def weakened(self, reason: Reason = Reason.PRECISION) -> Decision:
-        """The same without a verdict."""
+        """The same as INCONCLUSIVE, for this reason."""
         return Decision(Verdict.INCONCLUSIVE, reason, self.entry, self.error, self.bar)
 
 

@@ -26,7 +26,7 @@ from gradvet.core.modes import Mode
 from gradvet.core.output_probes import PROBES, OutputProbes, input_direction
 from gradvet.core.problem import Distribution
 from gradvet.core.refinement import by_derivative, refined
-from gradvet.core.results import Verdict
+from gradvet.core.results import WORST_FIRST, Verdict
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak, unit
 
@@ -137,8 +137,7 @@ def _decide_input(context: Context, mode: Mode, part: slice) -> Decision:
     if bent.verdict is not Verdict.PASS and bool(xp.any(rest.bent & probes.bent)):
         bent = bent.weakened(Reason.KINK)
     context.record.note("kinks at elements that are zero: the derivative must lie between the one-sided slopes")
-    order = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)
-    return min((*decisions, bent), key=lambda found: (order.index(found.verdict), -found.bar))
+    return min((*decisions, bent), key=lambda found: (WORST_FIRST.index(found.verdict), -found.bar))
 
 
 def _decide_rows(

@@ -56,6 +56,11 @@ class ToleranceMode:
         rows, columns = problem.codomain.size, problem.domain.size
         return 2 * columns + 2 * rows + 4 * len(problem.codomain.leaves) if self.by_rows else 3 * columns + 1
 
+    def torch_fast_price(self, problem: Problem) -> int:
+        """The same for torch's fast mode, at least: its projections are about one input or one output each."""
+        parts = sum(leaf.coordinates.parts for leaf in problem.domain.leaves)
+        return 2 * parts + 3 * len(problem.codomain.leaves) + 3 if self.by_rows else 3 * parts + 3
+
 
 REVERSE = ToleranceMode("reverse", True, reverse_residual, ByRows)
 FORWARD = ToleranceMode("forward", False, forward_residual, ByColumns)
@@ -115,7 +120,7 @@ class Comparison:
         """A block of whole rows of some leaves and whole numbers of one input leaf; `corner` is its first entry."""
         codomain, domain = self.problem.codomain, self.problem.domain
         row, column = corner
-        source = domain.locate(column).leaf if numerical.shape[1] else 0
+        source = domain.leaf_of(column) if numerical.shape[1] else 0
         for output in range(len(codomain.leaves)):
             rows = codomain.slice(output)
             start, stop = max(rows.start, row), min(rows.stop, row + numerical.shape[0])
@@ -238,9 +243,14 @@ def compare(projections: Projections, mode: ToleranceMode) -> Comparison:
         found = located(projections, mode, min(MAX_DESCENTS, int(descents)))
         if found.disagrees:
             return found
-    if MAX_HELD_VECTORS * (problem.domain.size + problem.codomain.size) > MAX_HELD_NUMBERS:
+    if holds_too_much(problem):
         projections.release()
     return sweep(projections, mode)
+
+
+def holds_too_much(problem: Problem) -> bool:
+    """Whether the vectors of a certificate are to be forgotten before entries are compared."""
+    return MAX_HELD_VECTORS * (problem.domain.size + problem.codomain.size) > MAX_HELD_NUMBERS
 
 
 def _descent_price(problem: Problem) -> float:
@@ -248,13 +258,16 @@ def _descent_price(problem: Problem) -> float:
     return math.log2(problem.codomain.size + 1) + 3.0 * math.log2(problem.domain.size + 1)
 
 
-def located(projections: Projections, mode: ToleranceMode, descents: int) -> Comparison:
-    """The entries that a search from projections names, each compared with its own difference."""
+def located(projections: Projections, mode: ToleranceMode, descents: int, least: float = 0.0) -> Comparison:
+    """The entries that a search from projections names, each compared with its own difference.
+
+    A search ends among entries whose errors add up to less than `least`.
+    """
     problem = projections.problem
     found = Comparison(problem, projections.options.tolerance, mode)
     found.complete = False
     numerical = CentralDifferences(projections)
-    for row, column in _located(projections, mode, descents):
+    for row, column in _located(projections, mode, descents, least):
         if mode.by_rows:
             start, stop = _number(problem.domain, column)
             entries = projections.row(row)[None, start:stop]
@@ -270,10 +283,10 @@ def _may_search(projections: Projections) -> bool:
     return projections.problem.independent and not projections.options.exhaustive
 
 
-def _located(projections: Projections, mode: ToleranceMode, descents: int) -> list[tuple[int, int]]:
+def _located(projections: Projections, mode: ToleranceMode, descents: int, least: float) -> list[tuple[int, int]]:
     """Entries that seem wrong; none where the function raises along the directions of the search."""
     try:
-        return locate(projections, mode.search, descents)
+        return locate(projections, mode.search, descents, least)
     except OutOfReachError:
         return []
 

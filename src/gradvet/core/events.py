@@ -30,12 +30,12 @@ one_at_a_time = _OneAtATime()
 
 Listener = Callable[[Report], object]
 
-Watch = Callable[[Report], Report]
+ReportFilter = Callable[[Report], Report]
 
 ShowStage = Callable[[str], object]
 
 _listeners: list[Listener] = []
-_watches: list[Watch] = []
+_filters: list[ReportFilter] = []
 _seeds: list[int] = []
 
 
@@ -65,19 +65,19 @@ def listening(listen: Listener, seed: int | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def watching(watch: Watch) -> Iterator[None]:
-    """Let every `check` inside return `watch(report)` in place of its report."""
-    _watches.append(watch)
+def filtering_reports(change: ReportFilter) -> Iterator[None]:
+    """Let every `check` inside return `change(report)` in place of its report."""
+    _filters.append(change)
     try:
         yield
     finally:
-        _watches.remove(watch)
+        _filters.remove(change)
 
 
-def watched(report: Report) -> Report:
+def filtered(report: Report) -> Report:
     """The report to hand to the user."""
-    for watch in list(_watches):
-        report = watch(report)
+    for change in list(_filters):
+        report = change(report)
     return report
 
 

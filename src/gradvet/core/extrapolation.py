@@ -59,8 +59,6 @@ class SlopeFit:
     """Whether the kink is the same over several steps."""
     one_sided: bool = False
     jumps: bool = False
-    is_constant: bool = False
-    """Whether no value changed at any step in use."""
     is_steep: bool = False
     """Whether the slopes grow without limit towards the point."""
     unevenness: float = 0.0
@@ -157,7 +155,6 @@ def _two_sided(sweep: StepSweep, kept: Sequence[int]) -> SlopeFit:
         kink,
         has_plateau=_has_plateau(steps, odd, noise, error),
         has_kink_plateau=_has_plateau(steps, _linear_part(even), 7.0 * even_noise, kink),
-        is_constant=not any(sweep.moved(i) for i in kept),
         jumps=_tends_to_constant(odd, sweep.noise_floor) or _tends_to_constant(even, sweep.noise_floor),
         is_steep=_is_steep(steps, odd) or _is_steep(steps, even),
         is_denied=any(_is_denied(steps, side, sweep.noise_floor, error) for side in (odd, plus, minus)),

@@ -15,8 +15,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gradvet.core import thresholds
-from gradvet.core.certificate import GROWTH, MIN_COUPLED_INPUTS, is_fine_enough, is_true_to_step
-from gradvet.core.entrywise import ComparedEntry, Comparison, ToleranceMode, located, sweep
+from gradvet.core.certificate import GROWTH, MIN_COUPLED_INPUTS, is_fine_enough, is_true_to_step, spent
+from gradvet.core.entrywise import (
+    LATER_PASSES,
+    ComparedEntry,
+    Comparison,
+    ToleranceMode,
+    holds_too_much,
+    located,
+    sweep,
+)
 from gradvet.core.miss_probability import Plan, resolving_ratio
 from gradvet.core.problem import Problem
 from gradvet.core.projections import SCHEMES, SHORT, WITHIN, OutOfReachError, ProbeDirection, Projections
@@ -32,11 +40,11 @@ THIRD_STEP_RATIO = 16.0
 ATTEMPT_SHARES = (0.6, 0.1, 0.1, 0.1)
 """Shares of the miss probability for the attempts to certify: first step, second, extrapolation, one more probe."""
 
+MAX_EVALUATIONS = 3
+"""Evaluations before a derivative is accepted, as a multiple of those of torch's fast mode."""
+
 MAX_NAMING = 200
 """Evaluations that may be spent on naming a wrong entry of a derivative that torch's criterion refuses."""
-
-MAX_DOUBTING = 64
-"""The same for a sweep over all entries of a derivative that torch's criterion accepts."""
 
 NAMING_DESCENTS, DOUBTING_DESCENTS = 2, 1
 """Searches for a wrong entry, each of about log₂(rows) backward passes and 2 log₂(columns) evaluations; the second
@@ -77,19 +85,29 @@ def decide(projections: Projections, mode: ToleranceMode, draw: Draw) -> FastDec
     refused = next(torch_refusals(projections, mode, draw(projections.problem)), None)
     if refused is None and not test.disagrees:
         return FastDecision()
-    projections.release()
-    price = mode.price(projections.problem)
-    if price <= (MAX_NAMING if refused else MAX_DOUBTING):
+    problem = projections.problem
+    if holds_too_much(problem):
+        projections.release()
+    if mode.price(problem) <= (MAX_NAMING if refused else _left(problem, mode)):
         comparison = sweep(projections, mode)
     else:
         projections.use_scheme(test.scheme)
-        comparison = located(projections, mode, NAMING_DESCENTS if refused else DOUBTING_DESCENTS)
+        if refused:
+            comparison = located(projections, mode, NAMING_DESCENTS)
+        else:
+            comparison = located(projections, mode, DOUBTING_DESCENTS, thresholds.SEARCHED_ERROR * test.detectable)
         projections.release()
     if comparison.disagrees:
         return FastDecision(comparison=comparison) if refused or _confirmed(projections, comparison) else FastDecision()
     if comparison.complete:
         return FastDecision(comparison.miss)
     return FastDecision(projected=refused)
+
+
+def _left(problem: Problem, mode: ToleranceMode) -> float:
+    """Evaluations that are left of those before a derivative is accepted."""
+    later = LATER_PASSES * len(problem.codomain.leaves)
+    return MAX_EVALUATIONS * mode.torch_fast_price(problem) - spent(problem) - later
 
 
 class ProjectionTest:
@@ -160,14 +178,15 @@ class ProjectionTest:
         return all(residual is not None and _largest(residual) <= ratio * self.detectable for residual in both)
 
     def _residual(self, difference: ProbeDirection | None, cotangents: int = 1) -> Array | None:
-        """v·D - (Jᵀv)·d for each cotangent, or D - J d for each row, per step."""
+        """v·D - (Jᵀv)·d for each cotangent (a number for one), or D - J d for each row, per step."""
         if difference is None:
             return None
         odd, displacement = difference.difference, difference.displacement
         if not self.mode.by_rows:
             return (odd - self.projections.problem.jvp(displacement)) / difference.step
         probes = self.projections.probe_cotangents(cotangents)
-        return namespace(odd).stack([probe.v @ odd - probe.vjp @ displacement for probe in probes]) / difference.step
+        found = [probe.v @ odd - probe.vjp @ displacement for probe in probes]
+        return (found[0] if len(found) == 1 else namespace(odd).stack(found)) / difference.step
 
     def _ratio(self, share: float, directions: int) -> float:
         columns_seen = self.projections.sees_all_columns
@@ -191,8 +210,9 @@ class ProjectionTest:
         """
         xp = namespace(of_narrow)
         problem = self.projections.problem
-        size = xp.abs(problem.value[: narrow.even.shape[0]])
-        noise = xp.abs(wide.even / SECOND_STEP_RATIO**2 - narrow.even) + problem.eps / 2.0 * size
+        size = xp.abs(problem.value[: problem.codomain.size])
+        of_both = [direction.even_part(problem.value) for direction in (wide, narrow)]
+        noise = xp.abs(of_both[0] / SECOND_STEP_RATIO**2 - of_both[1]) + problem.eps / 2.0 * size
         # The noise of one row may be small by chance, so the median relative noise of the rows is the least. Some of
         # many rows show it; the odd distance between them is no multiple of a usual length.
         some = slice(None, None, noise.shape[0] // MEDIAN_ROWS | 1)
@@ -323,7 +343,7 @@ def _is_wrong(projections: Projections, entry: ComparedEntry) -> bool:
         except OutOfReachError:
             return False
         slopes.append(float(found.difference[entry.row]) / found.step)
-        bends.append(abs(float(found.even[entry.row])) / found.step)
+        bends.append(abs(float(found.even_part(projections.problem.value)[entry.row])) / found.step)
     if not all(map(math.isfinite, slopes)) or not math.isfinite(entry.derivative):
         return not math.isfinite(entry.derivative) and all(map(math.isfinite, slopes))
     gap = min(abs(entry.derivative - slope) for slope in slopes)
@@ -339,5 +359,5 @@ def _is_wrong(projections: Projections, entry: ComparedEntry) -> bool:
 def _largest(vector: Array) -> float:
     """The largest size in a vector; infinite if one is not a number."""
     xp = namespace(vector)
-    largest = float(xp.max(xp.abs(vector)))
+    largest = float(xp.max(xp.abs(vector))) if vector.shape else abs(float(vector))
     return largest if largest == largest else math.inf

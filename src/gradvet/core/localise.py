@@ -27,7 +27,7 @@ from gradvet.core.problem import Distribution, Problem
 from gradvet.core.projections import Projections
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array, Location
-from gradvet.core.vectors import all_finite, dot, namespace
+from gradvet.core.vectors import all_finite, dot, first_true, namespace
 
 Slope = Callable[[Array], tuple[Array, Array]]
 """J u for all rows by a central difference, with one policy's choice of the step, and the displacement of it."""
@@ -39,6 +39,8 @@ class ByRows:
 
     problem: Problem
     slope_of: Slope
+    least: float = 0.0
+    """The smallest residual that is searched."""
 
     def worst_row(self, v: Array, slope: Array, displacement: Array) -> int:
         """The row that contributes most to v·(slope - J·displacement)."""
@@ -47,7 +49,7 @@ class ByRows:
             window = _window(v, start, stop)
             return dot(window, slope) - dot(self.problem.vjp(window), displacement)
 
-        return bisect_sum(part, v.shape[0], part(0, v.shape[0]))
+        return bisect_sum(part, v.shape[0], part(0, v.shape[0]), self.least)
 
     def row_slope(self, row: int) -> Callable[[Array], float]:
         """The derivative under test: one row of J times a displacement."""
@@ -94,6 +96,7 @@ class ByColumns:
 
     problem: Problem
     slope_of: Slope
+    least: float = 0.0
 
     def worst_row(self, v: Array, slope: Array, displacement: Array) -> int:
         xp = namespace(v)
@@ -134,13 +137,15 @@ def worst_column(search: EntrySearch, row: int, u: Array, slope: Array, displace
         change, moved = search.slope_of(_window(u, start, stop))
         return float(change[row]) - predicted(moved)
 
-    return bisect_sum(part, u.shape[0], float(slope[row]) - predicted(displacement))
+    return bisect_sum(part, u.shape[0], float(slope[row]) - predicted(displacement), search.least)
 
 
-def locate(projections: Projections, kind: type[ByRows] | type[ByColumns], descents: int = 4) -> list[tuple[int, int]]:
-    """Entries (row, column) where the derivative and the differences seem to differ most. Tolerance policy."""
-    search = kind(projections.problem, projections.slope_of)
+def locate(
+    projections: Projections, kind: type[ByRows] | type[ByColumns], descents: int = 4, least: float = 0.0
+) -> list[tuple[int, int]]:
+    """Entries (row, column) where the derivative and the differences seem to differ most, and by `least` or more."""
     first = projections.probe_directions(1)[0]
+    search = kind(projections.problem, projections.slope_of, least * first.step)
     found = search.not_finite(projections) or search.single_entry(projections)
     if found is not None:
         return [found]
@@ -148,10 +153,13 @@ def locate(projections: Projections, kind: type[ByRows] | type[ByColumns], desce
     for number in range(descents):
         direction = first if number == 0 else projections.probe_directions(number + 1)[number]
         row = _first_not_finite(direction.difference)
-        if row is None:
-            v = projections.problem.random(projections.problem.codomain.size, Distribution.APART)
-            row = search.worst_row(v, direction.difference, direction.displacement)
-        column = worst_column(search, row, direction.displacement, direction.difference, direction.displacement)
+        try:
+            if row is None:
+                v = projections.problem.random(projections.problem.codomain.size, Distribution.APART)
+                row = search.worst_row(v, direction.difference, direction.displacement)
+            column = worst_column(search, row, direction.displacement, direction.difference, direction.displacement)
+        except BelowLeastError:
+            continue
         if (row, column) not in entries:
             entries.append((row, column))
     return entries
@@ -173,7 +181,7 @@ def find_wrong_entry(context: Context, mode: Mode, u: Array, v: Array) -> Entry 
 def _first_not_finite(vector: Array) -> int | None:
     xp = namespace(vector)
     not_finite = ~xp.isfinite(vector)
-    return int(xp.argmax(xp.astype(not_finite, xp.int64))) if bool(xp.any(not_finite)) else None
+    return first_true(not_finite) if bool(xp.any(not_finite)) else None
 
 
 def _largest(vector: Array) -> int:
@@ -197,10 +205,16 @@ def _unit(problem: Problem, size: int, index: int) -> Array:
     return unit
 
 
-def bisect_sum(part: Callable[[int, int], float], size: int, whole: float) -> int:
-    """Follow the larger half of a sum down to one index; `part(start, stop)` is the sum over a range."""
+class BelowLeastError(Exception):
+    """What is left of a sum is below the least that is searched."""
+
+
+def bisect_sum(part: Callable[[int, int], float], size: int, whole: float, least: float = 0.0) -> int:
+    """Follow the larger half of a sum of at least `least` to one index; `part(start, stop)` is the sum over a range."""
     start, stop = 0, size
     while stop - start > 1:
+        if abs(whole) < least:
+            raise BelowLeastError
         middle = (start + stop) // 2
         left = part(start, middle)
         right = whole - left
@@ -377,7 +391,7 @@ def nonfinite_tangent(context: Context, mode: Mode) -> Decision | None:
     overflows = context.problem.rules.are_builtin and not context.is_double
     if context.scaling.excluded is not None or overflows:
         return Decision(Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
-    row = int(xp.argmax(xp.astype(bad, xp.int64)))
+    row = first_true(bad)
     output, place = context.problem.codomain.locate(row), Location(0, "the direction", "")
     entry = Entry(output, place, math.nan, float(slope[row]), math.nan)
     return Decision(Verdict.FAIL, Reason.NOT_FINITE, entry)

@@ -210,7 +210,7 @@ FIGURE_STEP_RATIO, FIGURE_STEPS = 4.0, 8
 
 def around(space: Space, index: int, most: int = SIDE) -> range:
     """Coordinates of the leaf around one of them, all if they are few."""
-    section = space.slice(space.locate(index).leaf)
+    section = space.slice(space.leaf_of(index))
     start = max(section.start, min(index - most // 2, section.stop - most))
     return range(start, min(section.stop, start + most))
 

@@ -65,9 +65,12 @@ class ProbeDirection(NamedTuple):
     step: float
     nondifferentiable: Array = None
     """J times the displacement for the outputs without derivative; None where there are none."""
-    even: Array = None
-    """Of a central difference, [f(x + d) + f(x - d)] / 2 - f(x): O(d²) for a smooth function, O(d) at a kink, and
-    roundoff."""
+    total: Array = None
+    """Of a central difference, f(x + d) + f(x - d)."""
+
+    def even_part(self, value: Array) -> Array:
+        """[f(x + d) + f(x - d)] / 2 - f(x): O(d²) for a smooth function, O(d) at a kink, and roundoff."""
+        return self.total / 2.0 - value[: self.total.shape[0]]
 
 
 class ProbeCotangent(NamedTuple):
@@ -236,11 +239,9 @@ class Projections:
         move, rows = problem.move(u * step), problem.codomain.size
         plus, minus = self._repeatable(lambda: problem.evaluate(move, (1.0, -1.0)))
         odd, total = (plus - minus) / 2.0, plus + minus
-        del plus, minus
-        even = total[:rows] / 2.0 - problem.value[:rows]
         if not problem.nondifferentiable.size:
-            return ProbeDirection(move.vector, odd, step, None, even)
-        return ProbeDirection(move.vector, odd[:rows], step, odd[rows:], even)
+            return ProbeDirection(move.vector, odd, step, None, total)
+        return ProbeDirection(move.vector, odd[:rows], step, odd[rows:], total[:rows])
 
     def _evaluated(self, number: int) -> ProbeDirection:
         stencil, widening = SCHEMES[self._scheme]

@@ -52,7 +52,7 @@ def _read(written: Any) -> SourceCode | None:
             return None  # no method tells which of them it is
         start = max((number for number in starts if code is None or number < start), default=0)
     text = _block(file, start) if 0 < start <= len(lines) else ""
-    return SourceCode(text, _shown(file), start) if text else None
+    return SourceCode(text, shown_path(file), start) if text else None
 
 
 @functools.lru_cache(maxsize=256)
@@ -115,7 +115,7 @@ def _written(func: Any) -> Any:
     return type(func)
 
 
-def _shown(file: str) -> str:
+def shown_path(file: str) -> str:
     """Relative where the file is below the current folder, if that exists."""
     try:
         return str(Path(file).resolve().relative_to(Path.cwd()))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from gradvet.core.documents import escape_controls as escape_controls
 from gradvet.core.documents import escaped, read_dataclass
@@ -39,6 +40,10 @@ class Verdict(str, Enum):
 
     def __format__(self, spec: str) -> str:
         return format(self.name, spec)
+
+
+WORST_FIRST = (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.SKIPPED)
+"""The verdicts in the order in which they are listed and gathered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,35 +88,47 @@ class SourceCode:
     line: int
 
 
-def coverage_lines(findings: Sequence[Finding], left_out: Iterable[str] = ()) -> tuple[str, ...]:
-    """What was not checked at all (`left_out`), which checks ran and which of their parts, which did not run and why.
+class ShownReport(ABC):
+    """What the reports about a function and about a model share: how they are read, shown and saved."""
 
-    A check that lists its parts (points, shapes, registration tests) says which of them it ran and left out.
-    """
-    exercised: dict[str, None] = {}
-    skipped: dict[str, list[str]] = {}
-    listed: dict[str, dict[str, Any]] = {}
-    for finding in findings:
-        if finding.verdict is not Verdict.SKIPPED:
-            exercised[finding.check] = None
-        elif "skipped" not in finding.facts:
-            skipped.setdefault(finding.check, []).append(finding.headline)
-        if finding.facts.keys() & {"exercised", "skipped"}:
-            listed.setdefault(finding.check, {}).update(finding.facts)
-    ran = [f"exercised: {', '.join(exercised)}"] if exercised else []
-    parts = [f"{name}: {_parts_of(facts)}" for name, facts in listed.items()]
-    not_run = [f"not exercised: {name}: {reason}" for name, reasons in skipped.items() for reason in reasons]
-    return (*left_out, *ran, *parts, *not_run)
+    __slots__ = ()
+    renderer_prefix: ClassVar[str] = ""
+    """What the names in `RENDERERS` begin with for this kind of report."""
 
+    @property
+    @abstractmethod
+    def verdict(self) -> Verdict: ...
 
-def _parts_of(facts: Mapping[str, Any]) -> str:
-    skipped = f"; skipped: {', '.join(facts['skipped'])}" if "skipped" in facts else ""
-    finite_only = " (are gradients finite?)" if facts.get("finiteness alone") else ""
-    return f"{', '.join(facts.get('exercised', ())) or 'none'}{skipped}{finite_only}"
+    @property
+    def passed(self) -> bool:
+        """Whether the verdict is PASS."""
+        return self.verdict is Verdict.PASS
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "a report is neither true nor false: look at report.verdict or report.passed, or use "
+            "gradvet.assert_gradients"
+        )
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]: ...
+
+    def save(self, path: str | Path) -> None:
+        """Write the report to a file: a name that ends in .json gets JSON, one in .html or .htm gets a page."""
+        save_report(Path(path), self.to_dict, lambda: RENDERERS[f"{self.renderer_prefix}page"](self))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the renderer of `gradvet.reports`, which puts itself into `RENDERERS`."""
+        render = RENDERERS.get(f"{self.renderer_prefix}html")
+        return render(self) if render else f"<pre>{escape(str(self))}</pre>"
+
+    def __repr__(self) -> str:
+        """At a prompt, the same as printed."""
+        return str(self)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report:
+class Report(ShownReport):
     """All findings about one function at one point, with their cost, ledger and miss probability."""
 
     title: str
@@ -124,8 +141,6 @@ class Report:
     entry outside the tolerance."""
     resolution: float | None = None
     """The smallest relative error of an entry of typical size that this run could have seen; None if not measured."""
-    coverage: tuple[str, ...] = ()
-    """What was exercised and what was not."""
     notes: tuple[str, ...] = ()
     replay: str = ""
     """The call that gives this report again."""
@@ -162,28 +177,48 @@ class Report:
         return any(finding.verdict is Verdict.PASS and finding.check in modes for finding in self.findings)
 
     @property
-    def passed(self) -> bool:
-        """Whether the verdict is PASS."""
-        return self.verdict is Verdict.PASS
-
-    @property
     def open_rows(self) -> tuple[LedgerRow, ...]:
         """The rows of the ledger that are not complete."""
         return tuple(row for row in self.ledger if not row.is_complete)
 
     @property
+    def exercised(self) -> tuple[str, ...]:
+        """The names of the checks that ran."""
+        return tuple(dict.fromkeys(one.check for one in self.findings if one.verdict is not Verdict.SKIPPED))
+
+    @property
+    def exercised_parts(self) -> dict[str, str]:
+        """Of checks that consist of parts (points, shapes, registration tests): which of them ran and which did not."""
+        facts: dict[str, dict[str, Any]] = {}
+        for one in self.findings:
+            if one.facts.keys() & PART_FACTS:
+                facts.setdefault(one.check, {}).update(one.facts)
+        return {name: _words_for_parts(known) for name, known in facts.items()}
+
+    @property
+    def not_exercised(self) -> dict[str, list[str]]:
+        """The names of the checks that did not run, by reason."""
+        names: dict[str, list[str]] = {}
+        for one in self.findings:
+            if one.verdict is Verdict.SKIPPED and "skipped" not in one.facts:
+                names.setdefault(one.headline, []).append(one.check)
+        return names
+
+    @property
+    def coverage(self) -> tuple[str, ...]:
+        """What was exercised, at which points and shapes, and what was not and why, as lines of text."""
+        ran = [f"exercised: {', '.join(self.exercised)}"] if self.exercised else []
+        not_run = [f"not exercised: {name}: {why}" for why, names in self.not_exercised.items() for name in names]
+        return (*ran, *(f"{name}: {words}" for name, words in self.exercised_parts.items()), *not_run)
+
+    @property
     def failures(self) -> tuple[Finding, ...]:
         return tuple([finding for finding in self.findings if finding.verdict is Verdict.FAIL])
 
-    def __bool__(self) -> bool:
-        raise TypeError(
-            "a report is neither true nor false: look at report.verdict or report.passed, or use "
-            "gradvet.assert_gradients"
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values, with the version of the format."""
-        return {"format": FORMAT, "verdict": self.verdict.value, **plain_data(self)}
+        derived = {"verdict": self.verdict.value, "coverage": list(self.coverage)}
+        return {"format": FORMAT, **derived, **plain_data(self)}
 
     @classmethod
     def of_error(cls, title: str, kind: str, message: str, seconds: float = 0.0, replay: str = "") -> Report:
@@ -209,23 +244,10 @@ class Report:
         if self.failures:
             raise GradientError(str(self), self)
 
-    def save(self, path: str | Path) -> None:
-        """Write the report to a file: a name that ends in .json gets JSON, one in .html or .htm gets a page."""
-        save_report(Path(path), self.to_dict, lambda: RENDERERS["page"](self))
-
     def text(self, *, verbose: bool = False) -> str:
         """What is printed; with `verbose` all findings, the checks that ran, and those that did not and why."""
         render = RENDERERS.get("verbose" if verbose else "text")
         return render(self) if render else str(self)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the renderer of `gradvet.reports`, which puts itself into `RENDERERS`."""
-        render = RENDERERS.get("html")
-        return render(self) if render else f"<pre>{escape(str(self))}</pre>"
-
-    def __repr__(self) -> str:
-        """At a prompt, the same as printed."""
-        return str(self)
 
     def __str__(self) -> str:
         """What a terminal shows, as plain text; without a renderer, the verdict and the notable findings."""
@@ -234,6 +256,16 @@ class Report:
         notable = [f for f in self.findings if f.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)]
         lines = [f"{finding.check}: {finding.headline}" for finding in notable]
         return "\n  ".join([f"{self.verdict} {self.title}", *lines])
+
+
+PART_FACTS = {"exercised", "skipped"}
+"""Facts of a finding that list the parts of its check that ran, and those that did not."""
+
+
+def _words_for_parts(facts: Mapping[str, Any]) -> str:
+    skipped = f"; skipped: {', '.join(facts['skipped'])}" if "skipped" in facts else ""
+    finite_only = " (are gradients finite?)" if facts.get("finiteness alone") else ""
+    return f"{', '.join(facts.get('exercised', ())) or 'none'}{skipped}{finite_only}"
 
 
 RENDERERS: dict[str, Callable[[Any], str]] = {}

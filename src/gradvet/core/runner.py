@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from gradvet.core.context import Context
-from gradvet.core.results import Finding, Report, Verdict, coverage_lines
-from gradvet.errors import DerivativeError, InvalidProblemError
+from gradvet.core.results import Finding, Report, Verdict
+from gradvet.errors import DerivativeError, InvalidProblemError, first_line
 
 CheckFunction = Callable[[Context], Iterable[Finding]]
 
@@ -70,8 +70,7 @@ def known_refusal(error: Exception) -> str:
 
 
 def _of_exception(name: str, error: Exception, is_unsupported: IsUnsupported) -> Finding:
-    lines = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {lines[0] if lines else ''}"
+    text = f"{type(error).__name__}: {first_line(error, 300)}"
     if refusal := known_refusal(error):
         return Finding(name, Verdict.SKIPPED, refusal)
     if fault := next((meaning for part, meaning in FAULTS.items() if part in str(error)), ""):
@@ -87,10 +86,9 @@ def make_report(
     findings: Iterable[Finding],
     *,
     replay: str = "",
-    left_out: Iterable[str] = (),
     expects_ledger: bool = False,
 ) -> Report:
-    """All findings about one problem, with ledger, cost and what was exercised.
+    """All findings about one problem, with ledger and cost.
 
     With `expects_ledger`, the report passes only if its ledger is complete.
     """
@@ -106,7 +104,6 @@ def make_report(
         seed=context.options.seed,
         miss=max(misses, default=0.0),
         resolution=max(known, default=None),
-        coverage=coverage_lines(gathered, left_out),
         notes=tuple(context.record.notes),
         replay=replay,
         ledger=ledger,

@@ -122,8 +122,8 @@ MATERIAL_MIN = 1e-9
 """Smallest disagreement that counts, relative to the scale of the slope. [operators]"""
 
 MATERIAL_MAX = 0.05
-"""Largest relative error that low precision explains: of a slope (upper limit of `MATERIAL_EPS`), and of values against
-the float64 reference. [gallery]"""
+"""Largest relative error that low precision explains: of a slope (upper limit of `ROUNDOFFS` · eps), and of values
+against the float64 reference. [gallery]"""
 
 UNCLEAR_AGREEMENT = 0.01
 """In double precision, an unclear disagreement below this part of the asked resolution is agreement. [operators]"""
@@ -139,6 +139,10 @@ CANCELLED_SLOPE = 3e-12
 TOLERANCE_PART = 0.1
 """Errors of an evaluation below this part of the tolerance do not matter: rounding of a step, spacing of the inputs,
 vectorised against plain calls, residuals where every entry is seen. [theory]"""
+
+SEARCHED_ERROR = 10.0
+"""Errors that add up to less than this many tolerances are not searched for a wrong entry in a derivative that torch's
+fast mode accepts: a solver that stops at its own tolerance leaves such errors in many entries. [theory]"""
 
 # Two gradients that should be equal
 

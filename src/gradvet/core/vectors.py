@@ -64,7 +64,7 @@ def peak(values: Array) -> float:
 
 def equal(one: Array, other: Array) -> bool:
     """Whether two vectors hold the same numbers; what is not a number equals nothing."""
-    return bool(one.shape == other.shape and namespace(one).all(one == other))
+    return one.shape == other.shape and bool((one == other).all())
 
 
 def is_zero(vector: Array) -> bool:
@@ -82,6 +82,12 @@ def finite_part(values: Array) -> Array:
     """The values, with zero in place of what is not finite."""
     xp = namespace(values)
     return values if all_finite(values) else xp.where(xp.isfinite(values), values, xp.zeros_like(values))
+
+
+def first_true(mask: Array) -> int:
+    """The index of the first True."""
+    xp = namespace(mask)
+    return int(xp.argmax(xp.astype(mask, xp.int64)))
 
 
 def window(vector: Array, start: int, stop: int) -> Array:

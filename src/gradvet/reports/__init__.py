@@ -1,4 +1,4 @@
-"""Renderers of reports: terminal, JSON files, HTML page. They import results and nothing else of gradvet."""
+"""Renderers of reports: terminal, JSON files, HTML page. Of gradvet, they import results alone."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Iterator
 
@@ -15,11 +14,10 @@ from gradvet.core.results import Verdict
 from gradvet.reports import wording
 from gradvet.reports.terminal import (
     COLOURS,
-    UNLIMITED_WIDTH,
-    console_without_markup,
     indented,
     labelled,
     mismatch_table,
+    plain_text,
 )
 
 MAX_CULPRITS = 3
@@ -34,9 +32,7 @@ MAX_UNREPLAYED = 5
 
 def text(report: BlameReport) -> str:
     """The report as plain text."""
-    stream = io.StringIO()
-    console_without_markup(file=stream, width=UNLIMITED_WIDTH, color_system=None).print(renderable(report))
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+    return plain_text(renderable(report))
 
 
 def renderable(report: BlameReport) -> RenderableType:

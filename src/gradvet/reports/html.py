@@ -25,7 +25,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from gradvet.core.results import Finding, Report, SourceCode, Verdict
+from gradvet.core.results import WORST_FIRST, Finding, Report, SourceCode, Verdict
 from gradvet.reports import ledger_table, wording
 from gradvet.reports.json_files import writable_path, write_text
 
@@ -259,10 +259,10 @@ def page(reports: Sequence[Report], title: str = "gradvet") -> str:
         .get_template("page.html.j2")
         .render(
             title=title,
-            reports=sorted(enumerate(reports), key=lambda pair: wording.VERDICT_ORDER.index(pair[1].verdict)),
+            reports=sorted(enumerate(reports), key=lambda pair: WORST_FIRST.index(pair[1].verdict)),
             figures=drawn,
             counts=Counter(report.verdict for report in reports),
-            verdicts=wording.VERDICT_ORDER[:4],
+            verdicts=WORST_FIRST[:4],
             **origin(),
         )
     )
@@ -296,9 +296,9 @@ def require_writable(html_file: str | None, json_file: str | None) -> None:
         page([])
 
 
-def write(reports: Sequence[Report], path: str | Path, title: str = "gradvet") -> None:
+def write(reports: Sequence[Report], path: str | Path) -> None:
     """Write the page to a file."""
-    write_text(path, page(reports, title))
+    write_text(path, page(reports))
 
 
 @cache

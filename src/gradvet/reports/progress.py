@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from gradvet.core.results import Report, Verdict
-from gradvet.reports.wording import VERDICT_ORDER, notable_findings
+from gradvet.core.results import WORST_FIRST, Report, Verdict
+from gradvet.reports.wording import notable_findings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -139,7 +139,7 @@ class _Log:
 
 
 def _counted(counts: Counter[str]) -> list[str]:
-    return [f"{counts[verdict.value]} {verdict.value}" for verdict in VERDICT_ORDER if counts[verdict.value]]
+    return [f"{counts[verdict.value]} {verdict.value}" for verdict in WORST_FIRST if counts[verdict.value]]
 
 
 def _duration(seconds: float) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradvet.core.results import Mismatch, Report, Verdict
+from gradvet.core.results import WORST_FIRST, Mismatch, Report, Verdict
 from gradvet.reports import wording
 from gradvet.reports.terminal import COLOURS
 
@@ -49,7 +49,7 @@ class Summary:
 
     @property
     def verdict(self) -> Verdict:
-        return next((one for one in wording.VERDICT_ORDER if one in self.verdicts.values()), Verdict.SKIPPED)
+        return next((one for one in WORST_FIRST if one in self.verdicts.values()), Verdict.SKIPPED)
 
     @classmethod
     def of(cls, name: str, reports: Sequence[Report], upstream_marks: Iterable[str] = ()) -> Summary:
@@ -66,7 +66,7 @@ class Summary:
         return cls(
             name,
             len(reports),
-            {mode: next(one for one in wording.VERDICT_ORDER if one in verdicts) for mode, verdicts in found.items()},
+            {mode: next(one for one in WORST_FIRST if one in verdicts) for mode, verdicts in found.items()},
             _worst(reports),
             max(resolutions, default=None),
             sum(cost.forwards + cost.pulls + cost.pushes for cost in costs),

@@ -63,8 +63,13 @@ def show(reports: Iterable[Report], console: Console | None = None, *, verbose: 
 
 def plain(report: Report, width: int = UNLIMITED_WIDTH, *, verbose: bool = False) -> str:
     """A report as plain text, in lines of at most `width` columns."""
+    return plain_text(renderable(report, verbose=verbose), width)
+
+
+def plain_text(shown: RenderableType, width: int = UNLIMITED_WIDTH) -> str:
+    """What rich would show, as plain text in lines of at most `width` columns."""
     stream = io.StringIO()
-    console_without_markup(file=stream, width=width, color_system=None).print(renderable(report, verbose=verbose))
+    console_without_markup(file=stream, width=width, color_system=None).print(shown)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
@@ -163,12 +168,8 @@ def _brief_details(report: Report) -> Iterator[RenderableType]:
 def _details(report: Report) -> Iterator[RenderableType]:
     for note in report.notes:
         yield labelled("note", note)
-    if exercised := wording.exercised(report):
-        yield labelled("exercised", exercised)
-    for label, text in wording.other_coverage(report):
+    for label, text in wording.coverage(report):
         yield labelled(label, text)
-    for reason, names in wording.not_exercised(report).items():
-        yield labelled("not exercised", ": ".join(filter(None, (", ".join(names), reason))))
 
 
 def _footer(report: Report) -> Iterator[RenderableType]:

@@ -6,19 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from gradvet.core.results import Finding, Mismatch, Report, Verdict, escape_controls
+from gradvet.core.results import WORST_FIRST, Finding, Mismatch, Report, Verdict, escape_controls
 
 CALL_KINDS = {"forwards": "forward", "pulls": "backward", "pushes": "forward-mode"}
 """Counters of `Cost`, and the names under which they are printed."""
 
-VERDICT_ORDER = (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.SKIPPED)
-"""Order in which verdicts are listed: the worst first."""
-
 MODE_NAMES = {"reverse": "reverse mode", "forward": "forward mode"}
-
-EXERCISED, NOT_EXERCISED = "exercised: ", "not exercised: "
-"""Prefixes of the lines in `Report.coverage`."""
-
 
 MAX_OTHER_FINDINGS = 5
 """Number of findings after the first that are shown with their headlines."""
@@ -63,32 +56,18 @@ def resolution(report: Report) -> str:
     return f"resolution {report.resolution:.1g}, miss probability {report.miss:.1g}"
 
 
-def exercised(report: Report) -> str:
-    """The checks that ran, separated by commas."""
-    return ", ".join(line.removeprefix(EXERCISED) for line in report.coverage if line.startswith(EXERCISED))
-
-
-def not_exercised(report: Report) -> dict[str, list[str]]:
-    """The checks that did not run, by reason."""
-    checks: dict[str, list[str]] = {}
-    for line in report.coverage:
-        if line.startswith(NOT_EXERCISED):
-            name, _, reason = line.removeprefix(NOT_EXERCISED).partition(": ")
-            checks.setdefault(reason, []).append(name)
-    return checks
-
-
 def not_exercised_names(report: Report) -> str:
     """The names alone of the checks that did not run, or ran in part."""
-    complete_or_partial = exercised(report).split(", ")
-    names = dict.fromkeys(name for names in not_exercised(report).values() for name in names)
-    return ", ".join(f"{name} (in part)" if name in complete_or_partial else name for name in names)
+    names = dict.fromkeys(name for names in report.not_exercised.values() for name in names)
+    return ", ".join(f"{name} (in part)" if name in report.exercised else name for name in names)
 
 
-def other_coverage(report: Report) -> list[tuple[str, str]]:
-    """The remaining lines of the coverage, such as the points tried, as pairs of label and text."""
-    lines = [line for line in report.coverage if not line.startswith((EXERCISED, NOT_EXERCISED))]
-    return [(label, text) if text else ("coverage", label) for label, _, text in (x.partition(": ") for x in lines)]
+def coverage(report: Report) -> list[tuple[str, str]]:
+    """Labels and texts: the checks that ran, the parts of those that have parts, and what did not run and why."""
+    ran = [("exercised", ", ".join(report.exercised))] if report.exercised else []
+    reasons = report.not_exercised.items()
+    not_run = [("not exercised", f"{', '.join(dict.fromkeys(names))}: {why}") for why, names in reasons]
+    return [*ran, *report.exercised_parts.items(), *not_run]
 
 
 def environment(report: Report) -> str:
@@ -98,7 +77,7 @@ def environment(report: Report) -> str:
 
 def notable_findings(report: Report) -> list[Finding]:
     """The findings that fail, then errors and inconclusive ones."""
-    return [finding for verdict in VERDICT_ORDER[:3] for finding in report.findings if finding.verdict is verdict]
+    return [finding for verdict in WORST_FIRST[:3] for finding in report.findings if finding.verdict is verdict]
 
 
 CONSEQUENCES = (
@@ -131,7 +110,7 @@ def tally(verdicts: Iterable[Verdict]) -> str:
     """`12 checks: 1 fail, 11 pass`"""
     counts = Counter(verdicts)
     total = counts.total()
-    parts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in VERDICT_ORDER if counts[verdict])
+    parts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in WORST_FIRST if counts[verdict])
     return f"{total} check{'' if total == 1 else 's'}: {parts}" if total else "no checks"
 
 

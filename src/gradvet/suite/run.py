@@ -241,7 +241,7 @@ def _cluster(run: Run, settings: ExecutorSettings) -> Iterator[CaseExecutor]:
         raise InvalidProblemError("--cluster needs dask.distributed: pip install 'gradvet[cluster]'") from None
     try:
         client = Client(settings.cluster, timeout=CONNECT_TIMEOUT_SECONDS)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise InvalidProblemError(f"no Dask scheduler answers at {settings.cluster} ({error})") from error
     with client:
         workers = sum(client.nthreads().values())

@@ -229,7 +229,8 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         module, _, attribute = name.rpartition(".")
-        hint = f"; a callable has a colon before its name ({module}:{attribute})" if module else ""
+        is_callable = hasattr(sys.modules.get(module), attribute)
+        hint = f"; a callable has a colon before its name ({module}:{attribute})" if is_callable else ""
         raise TargetError(f"the module {name} cannot be imported: {type(error).__name__}: {error}{hint}") from error
 
 

@@ -203,7 +203,7 @@ def is_freed(tensor: Tensor) -> bool:
     if not tensor.numel() or tensor.is_nested or hasattr(type(tensor), "__tensor_flatten__"):
         return False
     available = storage_bytes(tensor)
-    if tensor.nbytes == available:
+    if tensor.nbytes == available and tensor.is_contiguous() and not tensor.storage_offset():
         return False
     reach = sum(step * (length - 1) for step, length in zip(tensor.stride(), tensor.size(), strict=True))
     needed = (tensor.storage_offset() + reach + 1) * tensor.itemsize

@@ -9,6 +9,7 @@ import functools
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gradvet.errors import DerivativeError, UnsupportedError
+from gradvet.errors import DerivativeError, UnsupportedError, first_line
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
@@ -188,11 +189,17 @@ def classify_backward_error(error: Exception, rules: TorchRules, *, users_graph:
     """
     if isinstance(error, (torch.OutOfMemoryError, DerivativeError, UnsupportedError)) or is_unsupported_error(error):
         return
-    line = (str(error).strip().splitlines() or [""])[0]
+    line = first_line(error, 300) or _raising_line(error)
     misused = users_graph and any(phrase in str(error) for phrase in MISUSE_PHRASES)
     if not misused and not isinstance(error, HOOK_ERRORS) and not rules.has_custom:
         raise UnsupportedError(f"{type(error).__name__}: {line}") from error
-    raise DerivativeError(f"the backward pass raises {type(error).__name__}: {line[:300]}") from error
+    raise DerivativeError(f"the backward pass raises {type(error).__name__}: {line}") from error
+
+
+def _raising_line(error: Exception) -> str:
+    """The line of code that raised, such as an assertion without a message; empty if it is not known."""
+    lines = traceback.extract_tb(error.__traceback__, limit=-1)
+    return (lines[0].line or "") if lines else ""
 
 
 def applies_function(call: Callable[[], object]) -> bool:

@@ -77,6 +77,11 @@ class Binding:
     isolates_passes: bool = False
     """Whether every backward pass gets a forward pass of its own, on copies of the arguments."""
 
+    def restart(self) -> None:
+        """Put back the state from which calls start."""
+        if self.start is not None:
+            self.start.restore()
+
     @property
     def checked(self) -> list[int]:
         """The positions of the arguments that are checked."""
@@ -115,8 +120,9 @@ def drop_in_binding(function: Callable[..., Any], arguments: Sequence[Any]) -> B
     """The binding of `gradcheck`: the user's own tensors, torch's exceptions as they are, no fixed random state."""
     names, count = [], 0
     for argument in arguments:
-        names.append(f"input {count}" if _is_checked(argument) else "")
-        count += _is_checked(argument)
+        is_checked = _is_checked(argument)
+        names.append(f"input {count}" if is_checked else "")
+        count += is_checked
     return Binding(
         function,
         tuple(arguments),
@@ -138,7 +144,7 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     func: Any = request.func
     call = callable_of(func)
     tree, templates, keywords = templates_of(request)
-    change = _itself if wide is None else functools.partial(widened, wide=wide)
+    change = unchanged if wide is None else functools.partial(widened, wide=wide)
     tensors, notes = _prepared(tree, func, change, _chosen(tree.names, request))
     parameters, fixed_state = _state(func, change)
     refuse_wrappers(list(parameters.values()), list(parameters))
@@ -146,7 +152,7 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     count = len(tensors)
     in_order = [template.index if isinstance(template, Slot) else None for template in templates] == list(range(count))
     as_given = in_order and not keywords and not parameters and not fixed_state
-    as_given = as_given and all(expand is _itself for _, expand in tensors)
+    as_given = as_given and all(expand is unchanged for _, expand in tensors)
 
     def substituted(values: Sequence[Any]) -> AbstractContextManager[None]:
         given = values[count : count + len(own)]
@@ -164,7 +170,7 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
         with substituted(values):
             return call(*args, **words)
 
-    fixed, inside = FixedState(func), double.around if double else _itself
+    fixed, inside = FixedState(func), double.around if double else unchanged
     bound = Binding(
         fixed.around(inside(call if as_given else lambda *values: arranged(func, values))),
         (*(tensor for tensor, _ in tensors), *parameters.values()),
@@ -213,7 +219,7 @@ def _state(func: Any, change: Callable[[Any], Any]) -> tuple[dict[str, Any], dic
     if not isinstance(func, nn.Module):
         return {}, {}
     parameters = {name: change(p) for name, p in func.named_parameters() if p.requires_grad}
-    if change is _itself:
+    if change is unchanged:
         return parameters, {}
     fixed = {name: change(p) for name, p in func.named_parameters() if not p.requires_grad}
     return parameters, {**fixed, **{name: change(buffer) for name, buffer in func.named_buffers()}}
@@ -263,7 +269,7 @@ def _prepared(
             expand: Change = functools.partial(_expanded, size=tensor.size())
             tensor = _behind(tensor)
         else:
-            expand = torch.clone if copies and is_differentiable(tensor) else _itself
+            expand = torch.clone if copies and is_differentiable(tensor) else unchanged
         if is_differentiable(tensor) and _overlaps(tensor):
             notes.append(f"elements of {name} share memory: a contiguous copy was checked in its place")
             tensor = tensor.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
@@ -299,7 +305,8 @@ def _expanded(tensor: Any, size: torch.Size) -> Any:
     return tensor.expand(size)
 
 
-def _itself(tensor: Any) -> Any:
+def unchanged(tensor: Any) -> Any:
+    """The tensor itself."""
     return tensor
 
 

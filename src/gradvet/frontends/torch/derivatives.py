@@ -21,7 +21,7 @@ from torch.overrides import has_torch_function
 from gradvet.core.problem import Misfit
 from gradvet.core.spaces import Space
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch import private
+from gradvet.frontends.torch import private, private_state
 from gradvet.frontends.torch.autograd_graph import classify_backward_error, is_unsupported_error, nodes_behind
 from gradvet.frontends.torch.binding import ForwardMode
 from gradvet.frontends.torch.layouts import can_be_cut
@@ -226,8 +226,14 @@ def tangent_misfits(found: Tangents) -> list[Misfit]:
     ]
 
 
+def prepare_forward_mode() -> None:
+    """Has torch load its formulas, and call its kernels for dual numbers without loading its compiler."""
+    private_state.set_kernels_direct(True)
+    _load_formulas()
+
+
 @functools.cache
-def load_forward_mode() -> None:
+def _load_formulas() -> None:
     """Make the first dual number: torch then loads its formulas, with a warning that does not concern the user."""
     with warnings.catch_warnings(), contextlib.suppress(RuntimeError), forward_ad.dual_level():
         warnings.simplefilter("ignore")
@@ -251,9 +257,9 @@ def output_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) ->
 
 def _output_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) -> Tangents:
     problem.cost.pushes += 1
+    prepare_forward_mode()
     if problem.binding.forward_mode is ForwardMode.NESTED:
         return nested_tangents(problem, tangents)
-    load_forward_mode()
     strided = all(tensor.layout is torch.strided for tensor in problem.inputs)
     recorded = problem.binding.forward_mode is ForwardMode.RECORDED and strided
     with forward_ad.dual_level():

@@ -6,6 +6,7 @@ Contains the mode and the record of random draws. Whether the result is a float6
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -51,6 +52,8 @@ def _grouped_product(
     a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: Any = None
 ) -> Tensor:
     """The products of groups of rows or columns, which `offs` ends, as mixtures of experts use them."""
+    if bias is not None:
+        raise RefusedError("a grouped product with a bias has no version in double precision")
     if offs is None:
         return a @ b
     ends = offs.tolist()
@@ -97,7 +100,8 @@ def widened(value: Any) -> Any:
     return value
 
 
-def _is_strided(value: Any) -> bool:
+def is_strided(value: Any) -> bool:
+    """Whether this is a tensor whose elements lie at strides in memory."""
     return isinstance(value, Tensor) and value.layout is torch.strided
 
 
@@ -126,6 +130,7 @@ class _Traits:
     """The Python function that an operator of the user runs."""
 
     @classmethod
+    @functools.cache
     def of(cls, operator: Any) -> _Traits:
         schema = private.schema_of(operator)
         arguments = list(schema.arguments)
@@ -143,15 +148,6 @@ class _Traits:
             names.index("half_to_float") if "half_to_float" in names else None,
             private.operator_body(operator),
         )
-
-
-class _OperatorTraits(dict[Any, _Traits]):
-    def __missing__(self, operator: Any) -> _Traits:
-        self[operator] = _Traits.of(operator)
-        return self[operator]
-
-
-_TRAITS = _OperatorTraits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +190,7 @@ class Formats:
         return self._by_state.get((name, state)) or self._by_name.get(name)
 
     def _recorded(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        traits = _TRAITS[operator]
+        traits = _Traits.of(operator)
         if not traits.draws:
             result = operator(*args, **kwargs)
             if not traits.is_view:
@@ -280,7 +276,7 @@ class DoublePrecision:
                 self._stand_ins.clear()
 
     def _run(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        traits = _TRAITS[operator]
+        traits = _Traits.of(operator)
         if traits.writes:
             self._refuse_narrow_writes(traits, args, kwargs)
         if traits.draws:
@@ -293,7 +289,7 @@ class DoublePrecision:
         words = {name: widened(value) for name, value in kwargs.items()}
         if traits.is_view and traits.name != "aten::lift_fresh.":
             copies = [one for one, other in zip(given, args, strict=True) if one is not other]
-            self._stand_ins.update(map(private.storage_reference, filter(_is_strided, copies)))
+            self._stand_ins.update(map(private.storage_reference, filter(is_strided, copies)))
         if traits.flag is not None and traits.flag < len(given):
             given[traits.flag] = False
         if traits.body is not None:
@@ -319,7 +315,7 @@ class DoublePrecision:
         """Whether a tensor has lower precision, or is a view of the copy that stands for one that has."""
         if tensor.dtype is not wide_dtype(tensor.dtype):
             return True
-        return bool(self._stand_ins) and _is_strided(tensor) and private.storage_reference(tensor) in self._stand_ins
+        return bool(self._stand_ins) and is_strided(tensor) and private.storage_reference(tensor) in self._stand_ins
 
     def _reinterpreted(self, operator: Any, args: Sequence[Any]) -> Any:
         """Bits of integers as numbers; those of numbers depend on their format."""

@@ -29,7 +29,8 @@ class NumericalJacobian:
     """Blocks of slopes by output and input; each has the output's shape followed by the input's.
 
     A complex number is two real ones: its shape has a 2 (real, imaginary) at its end. The error is infinite where no
-    slope was found: the input or the output is not finite there, or the function jumps.
+    slope was found: the input or the output is not finite there, the function jumps, or the input is a subnormal number
+    with too few digits for a step.
     """
 
     values: tuple[tuple[Tensor, ...], ...]
@@ -84,14 +85,27 @@ def _measured(context: Context) -> tuple[Tensor, Tensor]:
 
 
 def _column(context: Context, column: int, size: float, repeat_noise: Tensor) -> list[tuple[float, float]]:
-    """The slope of every output along one coordinate, with step length `size`."""
-    problem = context.problem
+    """The slope of every output along one coordinate, with about this step length; none if steps are lost to rounding.
+
+    The step length is a power of two: a step from zero is then not rounded in any format.
+    """
+    problem, steps = context.problem, steps_for(context.problem.eps)
+    length = 2.0 ** math.floor(math.log2(size))
     u = problem.zeros(problem.domain.size)
-    u[column] = size
+    u[column] = length
     units = torch.eye(problem.value.shape[0], dtype=torch.float64, device=problem.value.device)
-    predictions = [Prediction(unit, lambda displacement, t: 0.0) for unit in units]
-    sweeps = sweep_steps(problem, u, predictions, repeat_noise, steps_for(problem.eps), problem.eps)
-    return [_slope(fit_slope(step_sweep), size) for step_sweep in sweeps]
+    realised: dict[float, float] = {}
+
+    def predicted(displacement: Tensor, t: float) -> float:
+        realised[t] = float(displacement[column])
+        return 0.0
+
+    predictions = [Prediction(unit, predicted) for unit in units]
+    sweeps = sweep_steps(problem, u, predictions, repeat_noise, steps, problem.eps)
+    middle = steps[len(steps) // 2]
+    if realised and not 0.5 < realised[middle] / length / middle < 2.0:  # a subnormal number has few digits, or none
+        return [(math.nan, math.inf)] * len(units)
+    return [_slope(fit_slope(step_sweep), length) for step_sweep in sweeps]
 
 
 def _slope(fit: SlopeFit, size: float) -> tuple[float, float]:
@@ -104,7 +118,7 @@ def _slope(fit: SlopeFit, size: float) -> tuple[float, float]:
 
 def _nearer(wide: tuple[float, float], near: tuple[float, float]) -> tuple[float, float]:
     """The more accurate of two estimates that agree; otherwise the one with the smaller steps."""
-    return near if not abs(wide[0] - near[0]) <= wide[1] + near[1] or near[1] < wide[1] else wide
+    return near if near[1] < wide[1] or abs(wide[0] - near[0]) > wide[1] + near[1] else wide
 
 
 def _blocks(problem: TorchProblem, codomain: Space, values: Tensor, errors: Tensor) -> NumericalJacobian:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradvet.frontends.torch import private, private_state
+from gradvet.frontends.torch import private
 from gradvet.frontends.torch.layouts import numbers_of
 from gradvet.frontends.torch.layouts.strided import separate
 from gradvet.frontends.torch.process_state import ProcessState, use_standard_settings
@@ -77,7 +77,6 @@ class PreservedState:
         if self._is_entered:  # an interruption here leaves the first context, which restores the state
             for module in self._modules:
                 module.keep_memory()
-            private_state.set_kernels_direct(True)
             if self._standard_settings:
                 use_standard_settings()
         self._is_entered = True
@@ -171,10 +170,10 @@ class _Copy:
 
     def _is_unchanged(self, copy: Tensor) -> bool:
         if self.tensor.layout is torch.strided:
-            with contextlib.suppress(
-                RuntimeError, TypeError
-            ):  # torch compares no numbers of this dtype, or of this subclass
+            try:
                 return torch.equal(self.memory, copy)
+            except (RuntimeError, TypeError):  # torch compares no numbers of this dtype, or of this subclass
+                pass
         return private.version(self.tensor) == self.version
 
 

@@ -123,7 +123,7 @@ _CALLED = "__dynamo_disable"
 
 def kernels_are_direct() -> bool:
     """Whether the kernels of forward mode are called without loading torch's compiler."""
-    return any(isinstance(vars(kernel).get(_CALLED), _Direct) for _, kernel in _KERNELS)
+    return bool(_KERNELS) and isinstance(vars(_KERNELS[0][1]).get(_CALLED), _Direct)
 
 
 def set_kernels_direct(direct: bool) -> None:

@@ -77,7 +77,6 @@ class TorchProblem:
         """Whether calls with dual numbers have to save tensors for a backward pass."""
         self.known_eps: float | None = None
         self._is_perturbed = False
-        self.refusals: list[str] = []
         """Exceptions of the function next to the point."""
         self.value = (
             self.values(self.arguments)
@@ -278,9 +277,7 @@ class TorchProblem:
             return Evaluation(self.values(arguments), realised)
         except (InvalidProblemError, torch.OutOfMemoryError):
             raise
-        except Exception as error:
-            # The function may be undefined next to the point, which the step sweep takes into account.
-            self.refusals.append(f"{type(error).__name__}: {error}")
+        except Exception:  # undefined next to the point, which the step sweep takes into account
             return Evaluation(torch.full_like(self.value, torch.nan), displacement * 0.0)
         finally:
             self._restore()

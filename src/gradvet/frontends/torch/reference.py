@@ -90,8 +90,7 @@ def _attempt(
     problem: TorchProblem, request: Request, seed: int, dtype: torch.dtype, double: DoublePrecision | None
 ) -> TorchProblem | None:
     """The problem with widened inputs, from the same random state and buffers; None if the function refuses them."""
-    if problem.binding.start is not None:
-        problem.binding.start.restore()
+    problem.binding.restart()
     try:
         return problem.rebound(bind(request, wide=dtype, double=double), seed)
     except InvalidProblemError:

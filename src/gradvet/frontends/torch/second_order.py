@@ -21,7 +21,7 @@ from gradvet.core.spaces import Space
 from gradvet.frontends.torch.arguments import tensors_in
 from gradvet.frontends.torch.autograd_graph import has_custom_function
 from gradvet.frontends.torch.binding import Binding, ForwardMode
-from gradvet.frontends.torch.derivatives import load_forward_mode
+from gradvet.frontends.torch.derivatives import prepare_forward_mode
 from gradvet.frontends.torch.problem import TorchProblem
 
 Select = Callable[[Any], Sequence[Any]]
@@ -42,7 +42,7 @@ def second_order_problem(problem: TorchProblem, composition: str, seed: int) -> 
         if ONCE_DIFFERENTIABLE in derived.rules.node_names:
             raise NotImplementedError("the backward pass is marked as once_differentiable")
         return derived
-    load_forward_mode()
+    prepare_forward_mode()
     return problem.rebound(_tangent_binding(problem, nested=nested), seed)
 
 

@@ -32,13 +32,11 @@ def plain_problem(problem: TorchProblem, request: Request, seed: int) -> tuple[T
     """
     own = replace(request, func=_with_parameters_of(request.func, request.reference), reference=None)
     own = _as_found(problem, own)
-    if problem.binding.start is not None:
-        problem.binding.start.restore()
+    problem.binding.restart()
     plain = TorchProblem(bind(own), seed, problem.masked)
     if problem.eps > torch.finfo(torch.float32).eps and not _is_finite(plain):
         # Its exponentials overflow, say, where a kernel computes in float32 and rounds the result.
-        if problem.binding.start is not None:
-            problem.binding.start.restore()
+        problem.binding.restart()
         plain = TorchProblem(bind(own, wide=torch.float32), seed, problem.masked)
     # Calls are counted together.
     problem.cost.forwards += plain.cost.forwards

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gradvet.core.frontend import Request
-from gradvet.errors import InvalidProblemError
+from gradvet.errors import InvalidProblemError, first_line
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import ArgumentTree, is_freed, refuse_wrappers, storage_bytes
 from gradvet.frontends.torch.layouts.strided import separate
@@ -125,7 +125,7 @@ def _require_valid_indices(tensor: Tensor, name: str) -> None:
             parts = values.ccol_indices(), values.row_indices(), values.values()
             torch.sparse_compressed_tensor(*parts, tensor.shape, layout=layout, device=device, check_invariants=True)
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0][:150]
+        reason = first_line(error, 150)
         raise InvalidProblemError(
             f"{name} is a sparse tensor with wrong indices ({reason}): pass a valid one"
         ) from None

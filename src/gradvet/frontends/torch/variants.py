@@ -15,6 +15,7 @@ from gradvet.core.spaces import Space
 from gradvet.errors import DerivativeError, OtherValuesError, UnsupportedError
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import tensors_in
+from gradvet.frontends.torch.binding import unchanged
 from gradvet.frontends.torch.derivatives import (
     accumulate,
     call_recomputing,
@@ -22,6 +23,7 @@ from gradvet.frontends.torch.derivatives import (
     classified_gradients,
     slow_vmap_accepted,
 )
+from gradvet.frontends.torch.double_precision import is_strided
 from gradvet.frontends.torch.layouts.strided import same_numbers
 from gradvet.frontends.torch.random_state import TorchRandomState, preserved_rng
 
@@ -33,10 +35,6 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 64
 """Numbers of any dtype after which vectorised kernels find their alignment again."""
-
-
-def _itself(t: Tensor) -> Tensor:
-    return t
 
 
 def _transposed(t: Tensor) -> Tensor:
@@ -57,7 +55,7 @@ def _misaligned(t: Tensor) -> Tensor:
 
 
 def _offset(t: Tensor) -> Tensor:
-    # Not _misaligned on a device: a _misaligned read in a kernel there ends the process.
+    # Not `_misaligned` on a device: a misaligned read in a kernel ends the process.
     return _shifted(t, 1 if t.device.type == "cpu" else ALIGNMENT)
 
 
@@ -140,7 +138,7 @@ class TorchVariants:
         for leaf, value in zip(problem.domain.leaves, problem.domain.unflatten(point), strict=True):
             own = arguments[leaf.position]
             # Strides stay as they were given.
-            arguments[leaf.position] = (own.copy_(value) if _is_strided(own) else value).requires_grad_()
+            arguments[leaf.position] = (own.copy_(value) if is_strided(own) else value).requires_grad_()
         outputs = problem.call(arguments)
         values = problem.vector(Space([*problem.codomain.leaves, *problem.nondifferentiable.leaves]), outputs)
         sources = [arguments[leaf.position] for leaf in problem.domain.leaves]
@@ -153,12 +151,12 @@ class TorchVariants:
 
     def fresh_gradient(self, v: Tensor, *, interleaved: bool = False, shifted: bool = False) -> FreshGradient:
         problem = self.problem
-        given = self._laid_out(self._layouts.get(OFFSET, _itself)) if shifted else problem.arguments
+        given = self._laid_out(self._layouts.get(OFFSET, unchanged)) if shifted else problem.arguments
         if given is None:
             raise UnsupportedError("no copy of the inputs begins elsewhere in memory")
         cotangents = problem.codomain.unflatten(v)
         names = [f"the grad_output of {leaf.name}" for leaf in problem.codomain.leaves]
-        arguments = [(n, a) for n, a in zip(problem.binding.names, given, strict=True) if _is_strided(a)]
+        arguments = [(n, a) for n, a in zip(problem.binding.names, given, strict=True) if is_strided(a)]
         watched = [*zip(names, cotangents, strict=True), *arguments]
         before = [(name, tensor, tensor.detach().clone()) for name, tensor in watched]
         outputs = problem.call_uncopied(given)
@@ -239,8 +237,7 @@ class TorchVariants:
         problem = self.problem
         problem.cost.forwards += 1
         with preserved_rng():
-            if problem.binding.start is not None:
-                problem.binding.start.restore()
+            problem.binding.restart()
             before = TorchRandomState()
             problem.function(*problem.arguments)
             return not before.is_torch_current()
@@ -260,7 +257,7 @@ class TorchVariants:
     def _laid_out(self, change: Callable[[Tensor], Tensor]) -> list[Any] | None:
         """Copies of the arguments in another memory layout; None if the layout is the same."""
         problem = self.problem
-        if not all(map(_is_strided, problem.inputs)):
+        if not all(map(is_strided, problem.inputs)):
             return None
         arguments, differs = list(problem.arguments), False
         for leaf in problem.domain.leaves:
@@ -319,7 +316,7 @@ class TorchVariants:
 
     def accumulated(self, v: Tensor) -> Iterator[Tensor]:
         problem = self.problem
-        if all(_is_strided(t) and t.is_leaf for t in problem.inputs):
+        if all(is_strided(t) and t.is_leaf for t in problem.inputs):
             yield self._accumulated(problem.recorded_outputs(), v)
             yield self._accumulated(problem.call_differentiable(problem.arguments), v)
 
@@ -344,7 +341,7 @@ class TorchVariants:
 
     def _same_values(self, outputs: Sequence[Any]) -> bool:
         problem, own = self.problem, self.problem.differentiable_outputs
-        if all(_is_strided(one) and torch.equal(one, other) for one, other in zip(outputs, own, strict=True)):
+        if all(is_strided(one) and torch.equal(one, other) for one, other in zip(outputs, own, strict=True)):
             return True
         values, expected = (problem.vector(problem.codomain, tensors) for tensors in (outputs, own))
         return torch.allclose(values, expected, rtol=problem.eps**0.5, equal_nan=True)
@@ -370,22 +367,16 @@ def _named(condition: str) -> Iterator[None]:
         raise DerivativeError(f"{error} ({condition})" if condition else str(error)) from error.__cause__
 
 
-def _is_strided(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.layout is torch.strided
-
-
 def _floating(value: Any) -> bool:
-    return _is_strided(value) and bool(value.is_floating_point() or value.is_complex())
+    return is_strided(value) and bool(value.is_floating_point() or value.is_complex())
 
 
 def _share(one: Any, other: Any) -> bool:
     """Whether two tensors lie in the same memory."""
     return (
-        _is_strided(one)
-        and _is_strided(other)
-        and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+        is_strided(one) and is_strided(other) and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
     )
 
 
 def _differ(one: Any, other: Any) -> bool:
-    return _is_strided(one) and _is_strided(other) and not torch.equal(one, other)
+    return is_strided(one) and is_strided(other) and not torch.equal(one, other)

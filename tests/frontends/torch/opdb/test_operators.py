@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from gradvet.frontends.torch.opdb.operators import Check, Variant, marks, operator_named, settings
+from gradvet.frontends.torch.opdb.operators import Derivative, Variant, marks, operator_named, settings
 
 
 class Operator(SimpleNamespace):
@@ -22,14 +22,16 @@ class Operator(SimpleNamespace):
 @pytest.mark.parametrize(
     ("decorator", "found"),
     [
-        (unittest.expectedFailure, [(Check.REVERSE, "expected to fail", "")]),
-        (unittest.skip("slow"), [(Check.REVERSE, "skipped", "slow")]),
+        (unittest.expectedFailure, [(Derivative.REVERSE, "expected to fail", "")]),
+        (unittest.skip("slow"), [(Derivative.REVERSE, "skipped", "slow")]),
         (unittest.skipIf(False, "never"), []),
         (lambda test: test, []),
         (lambda: None, []),  # fails when it decorates
     ],
 )
-def test_meaning_of_a_decorator_is_learnt_by_decorating(decorator: Any, found: list[tuple[Check, str, str]]) -> None:
+def test_meaning_of_a_decorator_is_learnt_by_decorating(
+    decorator: Any, found: list[tuple[Derivative, str, str]]
+) -> None:
     operator = Operator(decorators={"test_fn_grad": [decorator]})
     assert [(mark.check, mark.means, mark.why) for mark in marks(operator, torch.float64, Variant.FUNCTION)] == found
 
@@ -37,7 +39,7 @@ def test_meaning_of_a_decorator_is_learnt_by_decorating(decorator: Any, found: l
 def test_mark_belongs_to_its_variant_and_derivative() -> None:
     operator = Operator(decorators={"test_inplace_forward_mode_AD": [unittest.expectedFailure]})
     assert marks(operator, torch.float64, Variant.FUNCTION) == []
-    assert [mark.check for mark in marks(operator, torch.float64, Variant.INPLACE)] == [Check.FORWARD]
+    assert [mark.check for mark in marks(operator, torch.float64, Variant.INPLACE)] == [Derivative.FORWARD]
 
 
 def test_database_itself_has_marks() -> None:

@@ -208,9 +208,8 @@ def _notes(recorder: Recorder, model: nn.Module | None, root: Call | None) -> li
     notes = [f"calls of custom Functions and operators: {seen} recorded, {kept} kept and replayed"] if seen else []
     if not seen:
         notes.append("no custom Function or operator was called with a tensor that requires grad")
-    if recorder.dropped:
-        limit = recorder.max_bytes / 2**20
-        notes.append(f"the arguments of {recorder.dropped} calls were not kept: they would exceed {limit:.0f} MiB")
-    if model is not None and root is None:
+    for reason, number in recorder.dropped.items():
+        notes.append(f"the arguments of {number} call{'s' * (number != 1)} were not kept: {reason}")
+    if model is not None and root is None and not recorder.dropped:
         notes.append("the model was not called in grad mode, so it was not checked as a whole")
     return notes

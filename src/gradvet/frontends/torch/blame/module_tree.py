@@ -121,7 +121,7 @@ class ModuleTree:
                 run(call, mode.around)
         except Exception:  # some code does not run in such a mode
             mode.found.clear()
-        found = [*mode.found.values(), *persistent_hooks(call.target, recurse=True)]
+        found = [*mode.found.values(), *persistent_hooks(call.target)]
         first = [candidate for candidate in found if candidate.owner is call.target]
         if undecided:
             first += [c for c in found if self.paths.get(id(c.owner), "").startswith(tuple(undecided))]

@@ -13,7 +13,7 @@ from gradvet.core.blame import MODULE, Culprit, Piece
 from gradvet.core.events import announce_stage
 from gradvet.core.frontend import Request
 from gradvet.core.results import Finding, Report, Verdict
-from gradvet.errors import InvalidProblemError
+from gradvet.errors import InvalidProblemError, first_line
 from gradvet.frontends.torch.autograd_graph import nodes_behind
 from gradvet.frontends.torch.blame.halves import wrong_half
 from gradvet.frontends.torch.blame.private import leaf_of
@@ -77,8 +77,8 @@ class Examiner:
             except InvalidProblemError as error:
                 return piece_of(call, Verdict.SKIPPED, f"nothing to check: {error}")
             except Exception as error:
-                words = (str(error).strip().splitlines() or [""])[0][:200]
-                return piece_of(call, Verdict.SKIPPED, f"could not be checked: {type(error).__name__}: {words}")
+                words = f"could not be checked: {type(error).__name__}: {first_line(error)}"
+                return piece_of(call, Verdict.SKIPPED, words)
             raising = [finding.headline.startswith(RAISES) for finding in report.failures]
             if raising and all(raising) and _runs_once(call):
                 return piece_of(call, Verdict.SKIPPED, f"could not be checked: {RUNS_ONCE}")

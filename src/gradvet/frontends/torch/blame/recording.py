@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, CodeLine
+from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.arguments import ArgumentTree, fill, unfilled
 from gradvet.frontends.torch.blame import private
 from gradvet.frontends.torch.blame.sketches import Sketch, copied
@@ -28,6 +29,7 @@ from gradvet.frontends.torch.preservation import reachable_objects
 from gradvet.frontends.torch.private import version
 from gradvet.frontends.torch.private_state import function_apply, set_function_apply
 from gradvet.frontends.torch.random_state import RandomState
+from gradvet.frontends.torch.validation import require_acyclic, require_values
 
 MAX_KEPT_CALLS = 3
 """Number of calls kept of one Function by one line with the same shapes."""
@@ -82,9 +84,9 @@ class Recorder:
         self.edges: dict[str, dict[str, None]] = {}
         """The recorded modules that a recorded module calls, through modules that are not recorded too."""
         self.bytes = 0
-        self.dropped = 0
-        """Number of calls whose arguments were not kept, for lack of memory."""
-        self.is_paused = self.is_recording = False
+        self.dropped: Counter[str] = Counter()
+        """Number of calls whose arguments were not kept, by reason."""
+        self.is_recording = False
         self._stack: list[str] = []
         """Paths of the modules that are running."""
         self._owners: list[str] = []
@@ -156,13 +158,33 @@ class Recorder:
 
     def _applied(self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], apply: Callable[..., Any]) -> Any:
         tree = ArgumentTree()
-        if self.is_paused or not is_custom(cls) or not _is_recordable(tree, (args, kwargs)):
+        if not is_custom(cls) or not self._is_recordable(tree, (args, kwargs)):
             return apply(*args, **kwargs)
         call = self._function_call(cls, args, kwargs)
         result = apply(*args, **kwargs)
         if call is not None:
             self._finish(call, result)
         return result
+
+    def _is_recordable(self, tree: ArgumentTree, value: Any) -> bool:
+        """Whether a call takes part in a gradient and its arguments can be kept."""
+        return torch.is_grad_enabled() and self._can_be_kept(tree, value) and any(t.requires_grad for t in tree.tensors)
+
+    def _can_be_kept(self, tree: ArgumentTree, value: Any) -> bool:
+        """Whether values can be copied: not inside a transform or a trace, and not of a kind that a check refuses."""
+        if private.is_tracing() or torch.compiler.is_compiling():
+            return False
+        try:
+            require_acyclic(value, "an argument")
+            tree.template(value, "")
+            for tensor in tree.tensors:
+                if private.is_wrapped(tensor):
+                    return False
+                require_values(tensor, "an argument")
+        except InvalidProblemError as refusal:
+            self.dropped[str(refusal).partition(":")[0]] += 1
+            return False
+        return True
 
     def _function_call(self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         operator = private.operator_call(cls, args)
@@ -207,7 +229,7 @@ class Recorder:
         """A call with copies of its tensors; None if there is no memory for them."""
         needed = sum(t.nbytes for t in tree.tensors if t.layout is torch.strided)
         if self.bytes + needed > self.max_bytes:
-            self.dropped += 1
+            self.dropped[f"they would exceed {self.max_bytes / 2**20:.0f} MiB"] += 1
             return None
         parameters = [t for t in tree.tensors if isinstance(t, nn.Parameter)]
         modules = _owners(parameters, template) if kind == FUNCTION else ()
@@ -234,7 +256,8 @@ class Recorder:
 
     def _finish(self, call: Call, result: Any) -> None:
         tree = ArgumentTree()
-        tree.template(result, "")
+        if not self._can_be_kept(tree, result):
+            return
         call.outputs = [Sketch.of(tensor) for tensor in tree.tensors]
         call.has_returned = True
 
@@ -251,8 +274,8 @@ class Recorder:
                 above = next((other for other in reversed(self._owners) if other != path), None)
                 self.edges.setdefault(above, {}).setdefault(path) if above is not None else None
                 self._owners.append(path)
-            record = has_code and not self.is_paused and (MODULE, path, type(module).__name__) not in self.seen
-            record = record and torch.is_grad_enabled() and not _is_untouchable(tree, (args, kwargs))
+            record = has_code and (MODULE, path, type(module).__name__) not in self.seen
+            record = record and torch.is_grad_enabled() and self._can_be_kept(tree, (args, kwargs))
             call = None
             if record:
                 self.seen[MODULE, path, type(module).__name__] += 1
@@ -320,19 +343,6 @@ def _hookable(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             if isinstance(module, torch.jit.ScriptModule):
                 continue
         yield path, module
-
-
-def _is_untouchable(tree: ArgumentTree, value: Any) -> bool:
-    """Whether values cannot be kept: inside a transform, a trace, or without values."""
-    if private.is_tracing() or torch.compiler.is_compiling():
-        return True
-    tree.template(value, "")
-    return any(private.is_wrapped(tensor) or tensor.is_meta for tensor in tree.tensors)
-
-
-def _is_recordable(tree: ArgumentTree, value: Any) -> bool:
-    """Whether a call takes part in a gradient and its arguments can be kept."""
-    return torch.is_grad_enabled() and not _is_untouchable(tree, value) and any(t.requires_grad for t in tree.tensors)
 
 
 def _owners(parameters: list[nn.Parameter], template: Any) -> tuple[nn.Module, ...]:

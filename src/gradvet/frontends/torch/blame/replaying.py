@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from gradvet.core.blame import MODULE
 from gradvet.core.frontend import Request
 from gradvet.core.provenance import title_of
+from gradvet.errors import first_line
 from gradvet.frontends.torch.arguments import ArgumentTree, map_tensors
-from gradvet.frontends.torch.binding import callable_of, widened
+from gradvet.frontends.torch.binding import callable_of, unchanged, widened
 from gradvet.frontends.torch.blame.private import Replica, without_accumulation_hooks
 from gradvet.frontends.torch.blame.recording import Call, Recorder, arguments_of
 from gradvet.frontends.torch.blame.sketches import copied
@@ -77,14 +78,14 @@ def _pull_back(model: nn.Module, result: Any) -> None:
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not live or not parameters:
         return
-    ones = [torch.ones_like(tensor) for tensor in live]
     try:
+        ones = [torch.ones_like(tensor) for tensor in live]  # torch has none for sparse tensors
         torch.autograd.grad(live, parameters, ones, allow_unused=True, retain_graph=True)
         return
     except Exception:
         pass
     with without_accumulation_hooks(parameters), suppress(Exception):
-        torch.autograd.backward(live, ones)
+        torch.autograd.backward(live, [torch.ones_like(tensor) for tensor in live])
 
 
 def request_of(call: Call, around: Around = plainly, *, copies: bool = False) -> Request:
@@ -155,8 +156,7 @@ def refusal(call: Call) -> str:
     try:
         results = [run(call) for _ in range(REPLAYS)]
     except Exception as error:
-        first_line = (str(error).strip().splitlines() or [""])[0]
-        return f"the replay raises {type(error).__name__}: {first_line[:200]}"
+        return f"the replay raises {type(error).__name__}: {first_line(error)}"
     for result in results:
         found = tensors_of(result)
         if len(found) != len(call.outputs) or not all(
@@ -179,7 +179,7 @@ def run(call: Call, around: Around = plainly) -> Any:
 
 
 def is_locally_constant(call: Call, positions: Sequence[int]) -> bool:
-    """Whether the values of a Function do not change with these arguments. Calls it twice."""
+    """Whether the values of a Function do not change with these arguments. Calls it three times."""
     args, kwargs = arguments_of(call, [tensor.detach() for tensor in _fresh(call)])
     with preserved_rng(), _autocast(call):
         call.random.restore()
@@ -251,13 +251,9 @@ class _OfParameters(Replica):
 
     def forward(self) -> Any:
         formats = {parameter.dtype for parameter in self.parameters()}
-        change = _doubled if formats & {torch.float64, torch.complex128} else _itself
+        change = _doubled if formats & {torch.float64, torch.complex128} else unchanged
         args, kwargs = map_tensors(change, self.gradvet_arguments)
         return self.gradvet_inner(*args, **kwargs)
-
-
-def _itself(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _doubled(tensor: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from gradvet.core.blame import CodeLine
+from gradvet.core.provenance import shown_path
 
 FOREIGN = ("torch.", "gradvet.", "optree.", "contextlib.", "functools.")
 """Beginnings of the names of modules whose code is not the user's."""
@@ -148,13 +149,7 @@ def _attributes(cls: type, attribute: str) -> list[tuple[CodeLine, str, bool]]:
 
 
 def _line(file: str, number: int) -> CodeLine:
-    return CodeLine(_shown(file), number, linecache.getline(file, number).strip())
-
-
-def _shown(file: str) -> str:
-    """The path relative to the current folder where the file lies below it."""
-    path = Path(file)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+    return CodeLine(shown_path(file), number, linecache.getline(file, number).strip())
 
 
 def is_valueless(name: str) -> bool:

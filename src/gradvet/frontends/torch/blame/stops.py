@@ -193,7 +193,7 @@ class StopMode(TorchFunctionMode):
         place = self._numbered(name) if self._holds and self._may_stop(name) else None
         if not any(map(self._is_attached, _tensors((args, kwargs)))):
             return self._kept(place, func(*args, **kwargs))
-        if self.released and (line := self._line(name)) is not None and (str(line), self._kind(name)) in self.released:
+        if self.released and (line := self._line) is not None and (str(line), self._kind(name)) in self.released:
             return self._released(func, name, args, kwargs)
         was_attached = bool(args) and isinstance(args[0], Tensor) and args[0].requires_grad
         result = func(*args, **kwargs)
@@ -268,7 +268,7 @@ class StopMode(TorchFunctionMode):
     def _stopped(
         self, name: str, result: Any, place: Place | None = None, code: str = "", *, can_hold: bool = False
     ) -> Any:
-        line, kind = self._line(name), self._kind(name)
+        line, kind = self._line, self._kind(name)
         if line is None:
             return result
         place = place or self._numbered(name)
@@ -300,7 +300,7 @@ class StopMode(TorchFunctionMode):
 
     def _numbered(self, name: str) -> Place:
         """The line and kind of a stop, and how often it was reached before in this call."""
-        key = (str(self._line(name)), self._kind(name))
+        key = (str(self._line), self._kind(name))
         self._counts[key] += 1
         return (*key, self._counts[key] - 1)
 
@@ -332,7 +332,8 @@ class StopMode(TorchFunctionMode):
         found = code or (self._regions[-1][1] if kind == "no_grad" else running_code())
         return f"{found}.".startswith(DELIBERATE.get(kind, ("?",)))
 
-    def _line(self, name: str) -> CodeLine | None:
+    @property
+    def _line(self) -> CodeLine | None:
         """The line that stops the gradient: of the `with` statement under no_grad, of the call otherwise."""
         return self._region or calling_line()
 
@@ -364,9 +365,9 @@ def _in_format_of(result: Any, kept: Any) -> Any:
     return map_tensors(lambda tensor: tensor.to(next(formats, tensor).dtype).clone(), kept)
 
 
-def persistent_hooks(module: nn.Module, *, recurse: bool) -> Iterator[Candidate]:
+def persistent_hooks(module: nn.Module) -> Iterator[Candidate]:
     """The hooks that modules and parameters have, torch's own left out."""
-    for path, inner in module.named_modules() if recurse else [("", module)]:
+    for path, inner in module.named_modules():
         where = f"module {path or type(module).__name__}"
         for kind, hooks in private.module_hooks(inner):
             yield from _hooks(hooks, f"{kind} on {where}", inner)

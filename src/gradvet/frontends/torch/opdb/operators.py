@@ -24,7 +24,7 @@ class Variant(Enum):
     INPLACE = "inplace"
 
 
-class Check(Enum):
+class Derivative(Enum):
     """A derivative to check."""
 
     REVERSE = "reverse"
@@ -34,7 +34,7 @@ class Check(Enum):
 
     @property
     def is_second_order(self) -> bool:
-        return self in (Check.REVERSE_OVER_REVERSE, Check.FORWARD_OVER_REVERSE)
+        return self in (Derivative.REVERSE_OVER_REVERSE, Derivative.FORWARD_OVER_REVERSE)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -90,24 +90,24 @@ def variants(operator: Any) -> list[Variant]:
     return [Variant.FUNCTION, Variant.INPLACE] if has_inplace else [Variant.FUNCTION]
 
 
-def supports(operator: Any, check: Check) -> bool:
-    supported: dict[Check, bool] = {
-        Check.REVERSE: True,
-        Check.FORWARD: operator.supports_forward_ad,
-        Check.REVERSE_OVER_REVERSE: operator.supports_gradgrad,
-        Check.FORWARD_OVER_REVERSE: operator.supports_fwgrad_bwgrad,
+def supports(operator: Any, check: Derivative) -> bool:
+    supported: dict[Derivative, bool] = {
+        Derivative.REVERSE: True,
+        Derivative.FORWARD: operator.supports_forward_ad,
+        Derivative.REVERSE_OVER_REVERSE: operator.supports_gradgrad,
+        Derivative.FORWARD_OVER_REVERSE: operator.supports_fwgrad_bwgrad,
     }
     return supported[check]
 
 
-TESTS: dict[tuple[Variant, Check], tuple[str, str]] = {
-    (Variant.FUNCTION, Check.REVERSE): ("TestBwdGradients", "test_fn_grad"),
-    (Variant.FUNCTION, Check.FORWARD): ("TestFwdGradients", "test_forward_mode_AD"),
-    (Variant.FUNCTION, Check.REVERSE_OVER_REVERSE): ("TestBwdGradients", "test_fn_gradgrad"),
-    (Variant.FUNCTION, Check.FORWARD_OVER_REVERSE): ("TestFwdGradients", "test_fn_fwgrad_bwgrad"),
-    (Variant.INPLACE, Check.REVERSE): ("TestBwdGradients", "test_inplace_grad"),
-    (Variant.INPLACE, Check.FORWARD): ("TestFwdGradients", "test_inplace_forward_mode_AD"),
-    (Variant.INPLACE, Check.REVERSE_OVER_REVERSE): ("TestBwdGradients", "test_inplace_gradgrad"),
+TESTS: dict[tuple[Variant, Derivative], tuple[str, str]] = {
+    (Variant.FUNCTION, Derivative.REVERSE): ("TestBwdGradients", "test_fn_grad"),
+    (Variant.FUNCTION, Derivative.FORWARD): ("TestFwdGradients", "test_forward_mode_AD"),
+    (Variant.FUNCTION, Derivative.REVERSE_OVER_REVERSE): ("TestBwdGradients", "test_fn_gradgrad"),
+    (Variant.FUNCTION, Derivative.FORWARD_OVER_REVERSE): ("TestFwdGradients", "test_fn_fwgrad_bwgrad"),
+    (Variant.INPLACE, Derivative.REVERSE): ("TestBwdGradients", "test_inplace_grad"),
+    (Variant.INPLACE, Derivative.FORWARD): ("TestFwdGradients", "test_inplace_forward_mode_AD"),
+    (Variant.INPLACE, Derivative.REVERSE_OVER_REVERSE): ("TestBwdGradients", "test_inplace_gradgrad"),
 }
 """Class and name of PyTorch's test of each derivative."""
 
@@ -116,7 +116,7 @@ TESTS: dict[tuple[Variant, Check], tuple[str, str]] = {
 class Mark:
     """A gradient test of PyTorch that is skipped or expected to fail for an operator."""
 
-    check: Check
+    check: Derivative
     test: str
     means: str
     """`skipped` or `expected to fail`."""
@@ -158,10 +158,10 @@ def settings(operator: Any, variant: Variant) -> dict[str, Any]:
     batched = operator.check_inplace_batched_forward_grad if is_inplace else operator.check_batched_forward_grad
     checks = {
         "batched": bool(operator.check_batched_grad and (batched or not operator.supports_forward_ad)),
-        "reverse-over-reverse": supports(operator, Check.REVERSE_OVER_REVERSE),
-        "symmetry": supports(operator, Check.REVERSE_OVER_REVERSE),
-        "forward-over-reverse": supports(operator, Check.FORWARD_OVER_REVERSE),
+        "reverse-over-reverse": supports(operator, Derivative.REVERSE_OVER_REVERSE),
+        "symmetry": supports(operator, Derivative.REVERSE_OVER_REVERSE),
+        "forward-over-reverse": supports(operator, Derivative.FORWARD_OVER_REVERSE),
     }
     undeclared = {name: False for name, declared in checks.items() if not declared}
-    modes = ("reverse", "forward") if supports(operator, Check.FORWARD) else ("reverse",)
+    modes = ("reverse", "forward") if supports(operator, Derivative.FORWARD) else ("reverse",)
     return {"modes": modes, **({"checks": undeclared} if undeclared else {})}

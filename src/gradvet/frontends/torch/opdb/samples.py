@@ -23,7 +23,7 @@ from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.arguments import Slot
 from gradvet.frontends.torch.inputs import differentiable_dtype
 from gradvet.frontends.torch.opdb.operators import (
-    Check,
+    Derivative,
     Mark,
     Variant,
     dtype_name,
@@ -58,7 +58,7 @@ class Sample:
     variant: Variant
     index: int
     dtype: torch.dtype
-    check: Check
+    check: Derivative
     function: Callable[..., Any]
     inputs: tuple[torch.Tensor, ...]
     options: Mapping[str, object]
@@ -90,7 +90,7 @@ def draw(
     operator: Any,
     dtype: torch.dtype,
     variant: Variant = Variant.FUNCTION,
-    check: Check = Check.REVERSE,
+    check: Derivative = Derivative.REVERSE,
     device: str = "cpu",
 ) -> list[Sample]:
     """Every sample of the operator in that dtype; none where PyTorch declares no such derivative."""
@@ -141,12 +141,12 @@ def small(samples: Sequence[Sample], count: int, max_entries: int, seed: int = 0
     return sorted((chosen + empty)[:count], key=lambda sample: sample.index)
 
 
-def options_of(operator: Any, variant: Variant, check: Check) -> dict[str, object]:
+def options_of(operator: Any, variant: Variant, check: Derivative) -> dict[str, object]:
     """The flags with which PyTorch's tests check this operator; the mode, slow or fast, is left to the caller."""
     options: dict[str, object] = {"check_grad_dtypes": True, "nondet_tol": operator.gradcheck_nondet_tol}
-    if check is Check.REVERSE:
+    if check is Derivative.REVERSE:
         options |= {"check_batched_grad": operator.check_batched_grad, "check_undefined_grad": True}
-    elif check is Check.FORWARD:
+    elif check is Derivative.FORWARD:
         is_inplace = variant is Variant.INPLACE
         options |= {
             "check_forward_ad": True,
@@ -157,7 +157,7 @@ def options_of(operator: Any, variant: Variant, check: Check) -> dict[str, objec
             if is_inplace
             else operator.check_batched_forward_grad,
         }
-    elif check is Check.REVERSE_OVER_REVERSE:
+    elif check is Derivative.REVERSE_OVER_REVERSE:
         options |= {"check_batched_grad": operator.check_batched_gradgrad}
     else:
         options |= {
