@@ -171,3 +171,46 @@ def test_checksum_of_infinite_values_and_of_nan_is_that_of_their_bits() -> None:
     x = torch.tensor([float("nan"), float("inf"), -0.0])
     assert checksum(x) == checksum(x.clone())
     assert checksum(x) != checksum(torch.tensor([float("nan"), float("inf"), 0.0]))
+
+
+class Padded(nn.Module):
+    """The row of an embedding that `padding_idx` freezes counts in the mean; its gradient is zero by definition."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(6, 4, **settings), nn.Linear(4, 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        out: Tensor = self.head(self.tokens(ids).mean(1))
+        return out
+
+
+@pytest.mark.parametrize(
+    "settings", [{"padding_idx": 0}, {"padding_idx": -6, "sparse": True}, {"sparse": True}], ids=str
+)
+def test_gradient_that_torch_defines_for_an_embedding_passes(settings: dict[str, Any]) -> None:
+    model, ids = Padded(**settings), torch.tensor([[1, 2, 0], [3, 3, 0]])
+    nn.init.normal_(model.tokens.weight)
+    report = gradvet.check(model, ids, seed=1)
+    assert report.verdict is Verdict.PASS, str(report)
+    assert any("torch's own code stops the gradient there" in note for note in report.notes) == (
+        "padding_idx" in settings
+    )
+    assert gradvet.blame(model, ids, seed=1).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("dtypes", [None, (torch.float32, torch.bfloat16)])
+@pytest.mark.parametrize("padding_idx", [0, None])
+def test_kernel_is_compared_with_the_gradient_that_torch_defines_for_padding(padding_idx: Any, dtypes: Any) -> None:
+    ids = torch.tensor([[1, 2, 0], [3, 3, 0]])
+
+    def reference(weight: Tensor) -> Tensor:
+        return functional.embedding(ids, weight, padding_idx=0).tanh()
+
+    def kernel(weight: Tensor) -> Tensor:
+        return functional.embedding(ids, weight, padding_idx=padding_idx).tanh()
+
+    weight = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+    report = gradvet.check(kernel, weight, reference=reference, seed=1, dtypes=dtypes)
+    assert report.verdict is (Verdict.PASS if padding_idx == 0 else Verdict.FAIL), str(report)
+    assert {finding.check for finding in report.failures} <= {"reference"}

@@ -13,6 +13,7 @@ from gradvet.api.pipeline import PipelineSettings, run_pipeline
 from gradvet.api.points import PointSettings
 from gradvet.api.sweep import require_comparable, sweep_dtypes
 from gradvet.core.events import filtered, fresh_seed, publish
+from gradvet.core.frontend import Request
 from gradvet.core.provenance import title_of
 from gradvet.core.results import InconclusiveWarning, Report, Verdict
 from gradvet.errors import GradientError, InvalidProblemError
@@ -130,15 +131,18 @@ def check(
         held = StopMode(held=None if accepts else frozenset(), surrogates=surrogates)
         # The constants are those of the point given.
         request, wanted = replace(request, func=within(func, held)), replace(wanted, points=None)
-    with shown_stages(title_of(func)):
+
+    def run(asked: Request, settings: PipelineSettings) -> Report:
         if dtypes is None:
-            report = run_pipeline(FRONTEND, request, wanted, options)
-        else:
-            report = sweep_dtypes(FRONTEND, request, wanted, options, tuple(dtypes))
+            return run_pipeline(FRONTEND, asked, settings, options)
+        return sweep_dtypes(FRONTEND, asked, settings, options, tuple(dtypes))
+
+    with shown_stages(title_of(func)):
+        report = run(request, wanted)
         if held is not None:
             report = accepting_stops(report, func, held)
-        elif report.failures and dtypes is None and reference is None:
-            report = with_torch_stops(report, request, wanted, options)
+        elif report.failures and (dtypes is None or reference is not None):
+            report = with_torch_stops(report, request, wanted, run)
         if validation.flag("blame", blame) and report.failures and is_model(func) and not surrogates:
             report = culprit_first(report, replace(request, func=func), stops, spending)
     return filtered(publish(report))

@@ -48,6 +48,9 @@ FUNCTION_CHECKS = (
 
 MODULE_CHECKS = ("constancy", "reverse", "precision")
 
+Run = Callable[[Request, PipelineSettings], Report]
+"""Makes the report of a check."""
+
 STOP_ADVICE = "If it is meant so, pass stops='constant': what is stopped counts as a constant then."
 
 DEFAULT_SECONDS = 120.0
@@ -252,23 +255,28 @@ def accepting_stops(report: Report, func: Any, mode: StopMode) -> Report:
 
 
 @one_at_a_time
-def with_torch_stops(report: Report, request: Request, settings: PipelineSettings, options: Options) -> Report:
+def with_torch_stops(report: Report, request: Request, settings: PipelineSettings, run: Run) -> Report:
     """A report that fails, or that of the function with the deliberate stops of torch's own code as constants.
 
-    Calls the function, and checks it once more if there are such stops.
+    Of a kernel, its reference is meant. Calls the function, and checks it once more if there are such stops.
     """
-    binding = FRONTEND.bind(request)
+    is_kernel = request.reference is not None
+    subject = request.func if request.reference is None else request.reference
+    if is_kernel and not any(finding.check == "reverse" for finding in report.failures):
+        return report  # the reference is right
+    binding = FRONTEND.bind(replace(request, func=subject))
     state = FRONTEND.preserved_state((request.func, request.inputs, request.kwargs), binding.arguments)
     with state, state:  # twice: the first restoration may be interrupted
         lines = torch_stops(lambda: binding.function(*binding.arguments))
     if not lines:
         return report
-    function = within(request.func, StopMode(holds_torch=True))
-    found = run_pipeline(FRONTEND, replace(request, func=function), replace(settings, points=None), options)
-    if found.failures:
+    held = within(subject, StopMode(holds_torch=True))
+    asked = replace(request, reference=held) if is_kernel else replace(request, func=held)
+    found = run(asked, replace(settings, points=None))
+    if any(finding.check == "reverse" or not is_kernel for finding in found.failures):
         return report
-    held = tuple(f"held constant, as torch's own code stops the gradient there: {line}" for line in lines)
-    return replace(found, notes=(*found.notes, *held), replay=report.replay, source=report.source)
+    notes = tuple(f"held constant, as torch's own code stops the gradient there: {line}" for line in lines)
+    return replace(found, notes=(*found.notes, *notes), replay=report.replay, source=report.source)
 
 
 def _settings(order: Any, stops: Any, budget: Any, seed: Any, surrogate: Any) -> _Settings:

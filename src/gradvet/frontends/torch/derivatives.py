@@ -206,12 +206,14 @@ def call_recomputing(function: Callable[..., Any], arguments: Sequence[Any]) -> 
 
 
 def gradient_misfits(problem: TorchProblem, found: Sequence[Any]) -> list[Misfit]:
-    """Attributes in which gradients differ from their inputs."""
+    """Attributes in which gradients differ from their inputs; those of a module's parameters may be sparse."""
+    may_be_sparse = problem.binding.substitution is not None
     return [
         Misfit(leaf, *misfit, kind=str(gradient.layout).removeprefix("torch.").removesuffix("_coo"))
         for leaf, (layout, gradient) in enumerate(zip(problem.layouts, found, strict=True))
         if gradient is not None
         for misfit in layout.misfits(gradient)
+        if not (may_be_sparse and gradient.is_sparse and isinstance(problem.inputs[leaf], nn.Parameter))
     ]
 
 

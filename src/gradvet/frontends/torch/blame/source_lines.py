@@ -1,4 +1,7 @@
-"""Lines of the user's code: the one that is running, and those that define a function, a class or a hook."""
+"""Lines of the user's code: the one that is running, and those that define a function, a class or a hook.
+
+At the end, what the name of a function of torch says.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,9 @@ FOREIGN = ("torch.", "gradvet.", "optree.", "contextlib.", "functools.")
 MACHINERY = ("gradvet.", "contextlib.", "torch.overrides.", "torch._tensor.", "torch.autograd.", "torch.utils.")
 """Beginnings of the names of modules between the code that calls a function of torch, or opens a context, and a mode.
 """
+
+VALUELESS_ENDS, VALUELESS_STARTS = ("_like",), ("new_",)
+"""Names of functions that read shape and format of a tensor, not its values."""
 
 TORCH_FOLDER = str(Path(torch.__file__).parent)
 
@@ -144,3 +150,20 @@ def _attributes(cls: type, attribute: str) -> list[tuple[CodeLine, str, bool]]:
 
 def _line(file: str, number: int) -> CodeLine:
     return CodeLine(shown_path(file), number, linecache.getline(file, number).strip())
+
+
+def is_valueless(name: str) -> bool:
+    """Whether a function does not read the values of its arguments."""
+    return name.endswith(VALUELESS_ENDS) or name.startswith(VALUELESS_STARTS)
+
+
+def function_name(func: Any) -> str:
+    """The name of a function of torch; of the getter or setter of an attribute, that of the attribute."""
+    name = str(getattr(func, "__name__", ""))
+    owner = getattr(func, "__self__", None)
+    return str(getattr(owner, "__name__", name)) if name in ("__get__", "__set__") else name
+
+
+def is_in_place(name: str) -> bool:
+    """Whether a function of this name writes to its first argument."""
+    return (name.endswith("_") and not name.endswith("__")) or name in ("__setitem__", "__iadd__", "__imul__")

@@ -22,7 +22,10 @@ from gradvet.frontends.torch.blame.source_lines import (
     calling_line,
     definition,
     entered_context,
+    function_name,
     is_foreign,
+    is_in_place,
+    is_valueless,
     running_code,
     running_module,
 )
@@ -34,15 +37,13 @@ NUMBERS = ("item", "tolist", "__float__", "__array__", "numpy")
 
 AUTOGRAD = "autograd.grad"
 GRAD_MODE = ("_set_grad_enabled", "set_grad_enabled")
-VALUELESS_ENDS, VALUELESS_STARTS = ("_like",), ("new_",)
-"""Names of functions that read shape and format of a tensor, not its values."""
-
 
 DISTRIBUTIONS = "torch.distributions."
-DELIBERATE = {"no_grad": ("torch.nn.",), "detach": ("torch.nn.", DISTRIBUTIONS)}
+DELIBERATE = {"no_grad": ("torch.nn.",), "detach": ("torch.nn.", DISTRIBUTIONS), "padding_idx": ("torch.nn.",)}
 """Stops in torch's own code that are part of a method, by kind: the vectors of spectral norm, straight-through
-estimators. `sample` of a distribution, which is under no_grad as well, is one if a distribution gets the sample
-again, as `log_prob` of a policy gradient does: elsewhere users may have meant `rsample`."""
+estimators, the row of an embedding that `padding_idx` freezes. `sample` of a distribution, which is under no_grad as
+well, is one if a distribution gets the sample again, as `log_prob` of a policy gradient does: elsewhere users may have
+meant `rsample`."""
 
 Key = tuple[str, str]
 """The line and the name of a stop."""
@@ -170,7 +171,7 @@ class StopMode(TorchFunctionMode):
                 self.deliberate[key] = f"{self.found[key].place} {self.found[key].place.code}".strip()
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
-        name = _name(func)
+        name = function_name(func)
         if self._depth or name == "grad":
             return func(*args, **kwargs) if func is not torch.autograd.grad else self._differentiated(args, kwargs)
         if name in GRAD_MODE and args:
@@ -184,6 +185,8 @@ class StopMode(TorchFunctionMode):
             return result
         if name == "gumbel_softmax":
             return self._sampled(func, args, kwargs)
+        if name == "embedding" and (self.holds_torch or self.held is None):
+            return self._padded(func, args, kwargs)
         if is_valueless(name):
             return func(*args, **kwargs)
         # Counted whether or not its arguments require grad: they do not under no_grad, nor as constants for once.
@@ -194,7 +197,7 @@ class StopMode(TorchFunctionMode):
             return self._released(func, name, args, kwargs)
         was_attached = bool(args) and isinstance(args[0], Tensor) and args[0].requires_grad
         result = func(*args, **kwargs)
-        if _is_in_place(name) and not was_attached and self._region:
+        if is_in_place(name) and not was_attached and self._region:
             # What is written into a tensor outside the graph, such as the weights of a teacher, is held in it.
             kept = self._stopped(name, args[0], place, can_hold=True)
             return result if kept is args[0] else args[0].copy_(kept)
@@ -242,11 +245,20 @@ class StopMode(TorchFunctionMode):
         rounded = torch.zeros_like(soft).scatter_(dim, soft.argmax(dim, keepdim=True), 1.0)
         return soft + self._stopped("detach", (rounded - soft).detach(), code="torch.nn.functional")
 
+    def _padded(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """`embedding`, whose row `padding_idx` has no gradient by definition."""
+        words = {**dict(zip(("input", "weight", "padding_idx"), args, strict=False)), **kwargs}
+        result, row = func(*args, **kwargs), words.get("padding_idx")
+        if row is None or not bool((padded := words["input"] == row % len(words["weight"])).any()):
+            return result
+        held = self._stopped("padding_idx", result.detach(), code="torch.nn.functional")
+        return torch.where(padded[..., None], held, result)
+
     def _goes_on(self, name: str, args: Any, result: Any, was_attached: bool) -> bool:
         """Whether the gradient flows through the result, or there is none to flow."""
         if name in NUMBERS:
             return not args[0].is_floating_point()
-        if _is_in_place(name):
+        if is_in_place(name):
             # Under no_grad a write to a tensor of the graph is not recorded.
             unrecorded = was_attached and not torch.is_grad_enabled() and not args[0].is_leaf
             return not unrecorded and name != "detach_"
@@ -263,7 +275,7 @@ class StopMode(TorchFunctionMode):
         key = place[:2]
         # Not of `.data`, nor of what writes to tensors of the graph. The rest of such a region under no_grad is held:
         # needed by `test_model_that_changes_its_own_state_passes`.
-        can_hold = can_hold or (name != "data" and not _is_in_place(name))
+        can_hold = can_hold or (name != "data" and not is_in_place(name))
         if self._is_first and (key not in self.found or (can_hold and not self.found[key].can_hold)):
             owner = self._regions[-1][2] if kind == "no_grad" else running_module()
             self.found[key] = Candidate(line, kind, _sentence(kind, name), owner, can_hold=can_hold)
@@ -329,11 +341,6 @@ class StopMode(TorchFunctionMode):
         return "no_grad" if self._region is not None and name not in ("detach", "data") else name
 
 
-def is_valueless(name: str) -> bool:
-    """Whether a function does not read the values of its arguments."""
-    return name.endswith(VALUELESS_ENDS) or name.startswith(VALUELESS_STARTS)
-
-
 def _sentence(kind: str, name: str) -> str:
     if kind == "no_grad":
         return "no gradient flows through what is computed under no_grad here"
@@ -342,17 +349,6 @@ def _sentence(kind: str, name: str) -> str:
     if name in NUMBERS:
         return f"{name}() takes a number out of the graph here, and no gradient flows through it"
     return f"no gradient flows through {'.data' if name == 'data' else f'{name}()'} here"
-
-
-def _name(func: Any) -> str:
-    """The name of a function of torch; of the getter or setter of an attribute, that of the attribute."""
-    name = str(getattr(func, "__name__", ""))
-    owner = getattr(func, "__self__", None)
-    return str(getattr(owner, "__name__", name)) if name in ("__get__", "__set__") else name
-
-
-def _is_in_place(name: str) -> bool:
-    return (name.endswith("_") and not name.endswith("__")) or name in ("__setitem__", "__iadd__", "__imul__")
 
 
 def _tensors(value: Any) -> list[Tensor]:
