@@ -48,7 +48,7 @@ def report(title: str, *findings: Finding, notes: tuple[str, ...] = ()) -> Repor
         resolution=2e-6,
         notes=notes,
         replay=f"gradvet.check({title}, inputs, seed=7)",
-        source=SourceCode("def f(x):\n    return x < 0\n", "ops.py", 17),
+        source=SourceCode("@staticmethod\ndef f(x):\n    return x < 0\n", "ops.py", 16),
         environment={"python": "3.12", "torch": "2.9"},
     )
 

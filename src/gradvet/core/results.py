@@ -87,6 +87,13 @@ class SourceCode:
     file: str
     line: int
 
+    @property
+    def definition_line(self) -> int:
+        """The line of the `def` or `class`, below the decorators."""
+        numbered = enumerate(self.code.splitlines(), self.line)
+        starts = ("def ", "async def ", "class ")
+        return next((number for number, text in numbered if text.lstrip().startswith(starts)), self.line)
+
 
 class ShownReport(ABC):
     """What the reports about a function and about a model share: how they are read, shown and saved."""

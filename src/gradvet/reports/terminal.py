@@ -174,7 +174,7 @@ def _details(report: Report) -> Iterator[RenderableType]:
 
 def _footer(report: Report) -> Iterator[RenderableType]:
     if report.source is not None:
-        yield labelled("code", f"{report.source.file}:{report.source.line}")
+        yield labelled("code", f"{report.source.file}:{report.source.definition_line}")
     if report.replay:
         yield labelled("reproduce", report.replay)
 
