@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import gradvet
 from gradvet.checks.determinism import determinism, drop_in_determinism
 from gradvet.core.context import Context
 from gradvet.core.results import Finding, Verdict
@@ -18,6 +19,7 @@ from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.options import Options
 from tests.core.contexts import context_of, point
 from tests.core.wrong_jacobians import numbers
+from tests.functions import with_vjp
 
 GOLDEN = 0.618034
 """Multiples of it, modulo one, never come close to each other soon."""
@@ -179,3 +181,14 @@ def test_function_that_wobbles_is_told_from_one_that_does_not() -> None:
     assert (finding.verdict, finding.headline) == (Verdict.PASS, "the function is random in itself")
     assert finding.facts["forward"] > 0.0
     assert found(0.0).headline == "21 equal backward passes give equal gradients"
+
+
+def test_backward_passes_that_differ_by_roundoff_are_said_to_differ() -> None:
+    noise = torch.Generator().manual_seed(0)
+
+    def unsteady(v: Tensor, x: Tensor) -> Tensor:
+        return 2.0 * v * (1.0 + 1e-7 * torch.randn(v.shape, generator=noise))
+
+    report = gradvet.check(with_vjp(lambda x: 2.0 * x, unsteady), torch.ones(20), seed=1)
+    assert report.passed
+    assert any("equal backward passes differ by" in note for note in report.notes)

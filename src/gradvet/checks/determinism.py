@@ -49,6 +49,11 @@ def determinism(context: Context) -> Iterator[Finding]:
     else:
         own = ", each after a forward pass of its own," if problem.isolates_passes else ""
         headline = f"{passes + 1} equal backward passes{own} give equal gradients"
+        if spread:
+            headline = (
+                f"{passes + 1} equal backward passes{own} differ by {spread:.2g}, as sums without a fixed order do"
+            )
+            context.record.note(headline)
         yield Finding("determinism", Verdict.PASS, headline, facts=facts)
 
 

@@ -41,6 +41,7 @@ KINK_PATTERNS = 8
 
 ADVICE = "The reference is the truth here: look at the kernel's loads, stores and masks at these positions."
 SCALE_ADVICE = "The factor is common to all entries: look for a wrong constant, or a sum taken once too often."
+ZERO_ADVICE = "The gradient is zero: look for a returned None, a detach, or memory that the kernel does not write."
 LOSS_ADVICE = "Look for sums, products or intermediate results in low precision; accuracy= accepts a relative error."
 TF32_ADVICE = (
     "Products in TF32, the default of tl.dot for float32, have errors of this size: input_precision='ieee' avoids "
@@ -240,12 +241,11 @@ def _bad(reference: Reference, tensor: ComparedTensor, found: Judgement, samples
         words = words.rpartition(", for")[0]
     facts = _facts(reference, tensor, found, samples)
     if found.status is Status.LESS_ACCURATE:
-        advice = (
-            TF32_ADVICE if tensor.form.internal_eps > tensor.form.eps and found.loss > 1.0 / TF32_EPS else LOSS_ADVICE
-        )
+        advice = TF32_ADVICE if tensor.form.may_use_tf32 and found.loss > 1.0 / TF32_EPS else LOSS_ADVICE
         return Finding(NAME, Verdict.INCONCLUSIVE, words, facts=facts, advice=advice)
     is_common = found.evidence.endswith("times the reference") and not found.evidence.startswith("wrong")
-    return Finding(NAME, Verdict.FAIL, words, facts=facts, advice=SCALE_ADVICE if is_common else ADVICE)
+    common = ZERO_ADVICE if found.scale == -1.0 else SCALE_ADVICE
+    return Finding(NAME, Verdict.FAIL, words, facts=facts, advice=common if is_common else ADVICE)
 
 
 def _facts(reference: Reference, tensor: ComparedTensor, found: Judgement, samples: Samples) -> dict[str, object]:

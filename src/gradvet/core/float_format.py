@@ -31,6 +31,8 @@ class Format:
     cuts_off: bool = False
     """Whether numbers are cut off to this format rather than rounded, so that products lose some spacings on one side.
     """
+    may_use_tf32: bool = False
+    """Whether the device may multiply numbers of this format in TF32."""
 
     def in_tf32(self) -> Format:
         """The same with the spacing of TF32 if it is that of float32."""

@@ -23,6 +23,7 @@ from gradvet.frontends.torch.arguments import ArgumentTree, fill, map_tensors
 from gradvet.frontends.torch.binding import Request, bind, is_differentiable
 from gradvet.frontends.torch.inputs import differentiable_dtype
 from gradvet.frontends.torch.problem import TorchProblem
+from gradvet.frontends.torch.reference import may_round_products
 
 
 def plain_problem(problem: TorchProblem, request: Request, seed: int) -> tuple[TorchProblem, Request]:
@@ -100,7 +101,8 @@ def _trainable(kernel: Any) -> dict[str, Tensor]:
 def formats(problem: TorchProblem, space: Space) -> list[Format]:
     """Shape and format of each leaf of the domain, or of a space of outputs."""
     holders = problem.arguments if space is problem.domain else problem.outputs
-    return [_format(holders[leaf.position], leaf.coordinates.size) for leaf in space.leaves]
+    found = [_format(holders[leaf.position], leaf.coordinates.size) for leaf in space.leaves]
+    return [replace(form, may_use_tf32=True) for form in found] if may_round_products(problem) else found
 
 
 def _format(tensor: Any, size: int) -> Format:
