@@ -45,9 +45,10 @@ def replay(
 
 
 def _named(func: Any, otherwise: str) -> str:
-    """The function's name if that can stand in code, which `<lambda>` cannot."""
+    """The function's name if that can stand in code, which `<lambda>` and the class of a module cannot."""
     title = title_of(func)
-    return title if all(part.isidentifier() for part in title.split(".")) else otherwise
+    is_instance = title == type(func).__name__
+    return title if not is_instance and all(part.isidentifier() for part in title.split(".")) else otherwise
 
 
 def _written(kwargs: Mapping[str, Any]) -> str:
