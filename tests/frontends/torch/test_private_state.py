@@ -11,10 +11,15 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gradvet.frontends.torch import private_state
 from gradvet.frontends.torch.private_state import OpenContexts
 from tests.frontends.torch import needs_private_names
 
 pytestmark = needs_private_names
+
+
+HAS_TOP_HOOKS = private_state._SAVED_TENSORS[0] is not None
+"""torch 2.6 does not tell which hooks of saved tensors are in use: they are left alone."""
 
 
 def itself(value: object) -> object:
@@ -46,6 +51,8 @@ OPENED: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("kind", OPENED)
 def test_context_that_stays_open_is_closed(kind: str) -> None:
+    if kind == "hooks of saved tensors" and not HAS_TOP_HOOKS:
+        pytest.skip("this torch does not tell which hooks are in use")
     before = OpenContexts.now()
     OPENED[kind]()
     before.close_others(interrupted=True)

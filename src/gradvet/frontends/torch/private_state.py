@@ -23,11 +23,17 @@ import torch.utils._python_dispatch as dispatch
 
 from gradvet.frontends.torch.private import PUBLIC_ONLY, _found
 
-_FUNCTION_MODES = _found(torch, "_C._len_torch_function_stack"), _found(torch, "_C._pop_torch_function_stack")
-_DISPATCH_MODES = _found(torch, "_C._len_torch_dispatch_stack"), _found(torch, "_C._pop_torch_dispatch_stack")
+_FUNCTION_MODES, _DISPATCH_MODES = (
+    (
+        _found(torch, f"_C._len_torch_{kind}_stack"),
+        _found(torch, f"_C._pop_torch_{kind}_stack"),
+        _found(torch, f"_C._get_{kind}_stack_at"),
+    )
+    for kind in ("function", "dispatch")
+)
 _TRANSFORMS = (
     _found(torch, "_C._functorch.get_dynamic_layer_stack_depth"),
-    _found(torch, "_C._functorch.pop_dynamic_layer_stack_and_undo_to_depth"),
+    _found(torch, "_C._functorch.pop_dynamic_layer_stack"),
 )
 _BATCH_LEVELS = _found(torch, "_C._vmapmode_increment_nesting"), _found(torch, "_C._vmapmode_decrement_nesting")
 """The levels of the vmap by which torch runs batched backward passes; each call returns the number after it."""
@@ -182,20 +188,18 @@ class OpenContexts(NamedTuple):
         now = OpenContexts.now()
         if now == self and not interrupted:
             return
-        while _FUNCTION_MODES[1] is not None and _depth(_FUNCTION_MODES) > self.function_modes:
-            _FUNCTION_MODES[1]()
-        while _DISPATCH_MODES[1] is not None and _depth(_DISPATCH_MODES) > self.dispatch_modes:
-            _DISPATCH_MODES[1](None)
+        _pop_modes(_FUNCTION_MODES, self.function_modes)
+        _pop_modes(_DISPATCH_MODES, self.dispatch_modes, None)
         for name, flag in zip(_FLAGS, self.flags, strict=True):
             setattr(dispatch, name, flag)
         if _SET_FLAG is not None and self.flags:
             _SET_FLAG(self.flags[-1])
-        if now.transforms > self.transforms:
-            _TRANSFORMS[1](self.transforms)
+        for _ in range(now.transforms - self.transforms):
+            _TRANSFORMS[1]()
         for _ in range(_batch_levels() - self.batch_levels):
             _BATCH_LEVELS[1]()
         top, pop = _SAVED_TENSORS
-        while pop is not None and top(True) not in (None, self.hooks):
+        while None not in (top, pop) and top(True) not in (None, self.hooks):
             pop()
         if self.level is not None and now.level is not None and _EXIT_LEVEL is not None:
             for level in range(max(now.level, self.level + 1), self.level, -1):
@@ -224,7 +228,15 @@ def _batch_levels() -> int:
     return int(opened) - 1
 
 
-def _depth(stack: tuple[Any, Any]) -> int:
+def _pop_modes(stack: tuple[Any, Any, Any], depth: int, *arguments: object) -> None:
+    """Close the modes above a depth. They are held meanwhile: torch 2.6 frees one too early that nothing else holds."""
+    length, pop, at = stack
+    if None not in stack:
+        for _ in [at(place) for place in range(depth, length())]:
+            pop(*arguments)
+
+
+def _depth(stack: tuple[Any, ...]) -> int:
     return 0 if stack[0] is None else int(stack[0]())
 
 
