@@ -39,7 +39,18 @@ def test_large_model_is_compared_in_parts_and_says_which(monkeypatch: pytest.Mon
         f"part {k} of {len(stages)}" for k in range(1, len(stages) + 1)
     ]
     assert len(stages) > 2
-    assert any("parts" in note for note in report.notes)
+    assert any(
+        f"parts, the others held constant, with at most {2000 * len(stages):,} forward" in n for n in report.notes
+    )
+
+
+def test_evaluations_of_a_part_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PART_SIZE", (80, 80))
+    monkeypatch.setattr(parts, "PART_CALLS", 1)
+    model, given = layers()
+    report = gradvet.check(model, (given,), seed=2, checks=CHECKS)
+    assert report.verdict is Verdict.INCONCLUSIVE, report
+    assert any("the 1 forward passes planned for the part from" in note for note in report.notes)
 
 
 def test_wrong_parameter_is_named_in_its_part(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,3 +174,34 @@ def test_hooks_installed_by_the_first_call_stay_few() -> None:
     assert gradvet.check(model, x, seed=1).verdict is Verdict.PASS
     assert gradvet.blame(model, x, seed=1).verdict is Verdict.PASS
     assert len(model(x)) == 2
+
+
+class Both(torch.autograd.Function):
+    """A product whose backward pass needs both of its inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        if not all(ctx.needs_input_grad):
+            raise RuntimeError("both are needed")
+        x, weight = ctx.saved_tensors
+        return grads[0] @ weight, grads[0].T @ x
+
+
+def test_model_whose_layers_cannot_be_frozen_passes_with_a_note() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.weight = nn.Linear(3, 3), nn.Parameter(torch.ones(2, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = Both.apply(torch.tanh(self.first(x)), self.weight)
+            return out
+
+    report = gradvet.check(Model(), torch.ones(4, 3), seed=1)
+    assert report.verdict is Verdict.PASS, str(report)
+    assert any("both are needed (when only" in note for note in report.notes)

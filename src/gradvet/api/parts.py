@@ -23,6 +23,10 @@ PARTS = 6, 16
 """Number of parts, at least and at most. With six, the vectors of a comparison, 22 of the size of a part, have the size
 of four vectors of all inputs. Of a very large model each part has more elements, so that evaluations stay bounded."""
 
+PART_CALLS = 2_000
+"""Forward passes of one part at most. Right parts of models take 50 to 400."""
+
+SPENT = "the {:,} forward passes planned for the part from {} were spent: what it left open stays so"
 
 VECTORS = 16
 """Number of vectors of the size of the inputs that exist at a time, to estimate the memory of a check."""
@@ -43,20 +47,25 @@ def compared_in_parts(
     groups = parts_of(given.problem.domain)
     if len(groups) < 2:
         return compare((given, reference))
-    sizes = given.problem.domain.size, len(groups)
+    sizes = given.problem.domain.size, len(groups), len(groups) * PART_CALLS
     given.record.note(
-        "the {:,} elements of the inputs were compared in {} parts, the others held constant".format(*sizes)
+        "the {:,} elements of the inputs were compared in {} parts, the others held constant, with at most {:,} "
+        "forward passes".format(*sizes)
     )
     found: list[Finding] = []
+    cost = given.problem.cost
     for whole in (given, reference):
         if whole is not None:
             whole.release()
             whole.problem.release_graph()
     for number, leaves in enumerate(groups, start=1):
         name = given.problem.domain.leaves[leaves[0]].name
-        announce_stage(f"from {name}, part {number} of {len(groups)}")
+        announce_stage(f"from {name}, part {number} of {len(groups)}, {cost.forwards:,} of {sizes[2]:,} forward passes")
+        last = cost.forwards + PART_CALLS
         # No variable holds the contexts: a part would keep its graphs until those of the next one exist.
         found += compare((_restricted(frontend, given, leaves), reference and _restricted(frontend, reference, leaves)))
+        if cost.forwards >= last:
+            given.record.note(SPENT.format(PART_CALLS, name))
         if any(finding.verdict is Verdict.FAIL for finding in found):
             break
     return list(_worst(found))
@@ -96,7 +105,8 @@ def parts_of(domain: Space) -> list[list[int]]:
 
 
 def _restricted(frontend: Frontend, context: Context, leaves: Sequence[int]) -> Context:
-    return context.for_problem(frontend.restricted(context.problem, leaves, context.options.seed))
+    part = context.for_problem(frontend.restricted(context.problem, leaves, context.options.seed))
+    return part.limited(PART_CALLS)
 
 
 def _worst(findings: Sequence[Finding]) -> Iterator[Finding]:

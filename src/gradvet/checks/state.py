@@ -82,6 +82,10 @@ def partial_requires_grad(context: Context) -> Iterator[Finding]:
             return
         except RuntimeError as error:
             headline = f"the function cannot be called when only {leaf.name} requires grad: {first_line(error)}"
+            if isinstance(error.__cause__, DerivativeError):
+                # In a model: its gradients are right, and freezing parameters fails with a message.
+                headline = f"{first_line(error)} (when only {leaf.name} requires grad): other layers cannot be frozen"
+                context.record.note(headline)
             yield Finding("partial_requires_grad", Verdict.SKIPPED, headline, facts={"input": leaf.name})
             return
         found = xp.zeros_like(expected[part]) if alone is None else alone
