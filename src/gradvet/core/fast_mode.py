@@ -98,7 +98,7 @@ def decide(projections: Projections, mode: ToleranceMode, draw: Draw) -> FastDec
         if refused:
             comparison = located(projections, mode, NAMING_DESCENTS)
         else:
-            comparison = located(projections, mode, DOUBTING_DESCENTS, thresholds.SEARCHED_ERROR * test.detectable)
+            comparison = located(projections, mode, DOUBTING_DESCENTS, test.detectable / thresholds.TOLERANCE_PART)
         projections.release()
     if comparison.disagrees:
         return FastDecision(comparison=comparison) if refused or _confirmed(projections, comparison) else FastDecision()

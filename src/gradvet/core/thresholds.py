@@ -138,11 +138,8 @@ CANCELLED_SLOPE = 3e-12
 
 TOLERANCE_PART = 0.1
 """Errors of an evaluation below this part of the tolerance do not matter: rounding of a step, spacing of the inputs,
-vectorised against plain calls, residuals where every entry is seen. [theory]"""
-
-SEARCHED_ERROR = 10.0
-"""Errors that add up to less than this many tolerances are not searched for a wrong entry in a derivative that torch's
-fast mode accepts: a solver that stops at its own tolerance leaves such errors in many entries. [theory]"""
+vectorised against plain calls, residuals where every entry is seen. Its inverse is the number of tolerances to which
+errors of many entries may add up before one of them is searched, where torch's fast mode accepts. [theory]"""
 
 # Two gradients that should be equal
 
