@@ -42,7 +42,7 @@ def again(func: Callable[..., Any], **settings: Any) -> str:
         (Tripled, "Tripled"),
         (Tripled.apply, "Tripled.apply"),
         (functools.partial(scaled, scale=2.0), "scaled"),
-        (torch.nn.Linear(3, 2).double(), "Linear"),
+        (torch.nn.Linear(3, 2).double(), "func"),
         (lambda x: x.sin(), "func"),
     ],
 )
