@@ -407,6 +407,7 @@ def test_time_that_is_spent_is_said() -> None:
     report = gradvet.check(torch.sin, inputs(4), budget=1e-9)
     assert report.verdict is not Verdict.FAIL
     assert any("time budget was spent" in line for line in report.coverage)
+    assert "Raise budget=" in str(report)
 
 
 @pytest.mark.parametrize("settings", [{"budget": 0.0}, {"budget": -1.0}, {"modes": ()}, {"checks": ()}])

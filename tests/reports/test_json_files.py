@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+import gradvet
 from gradvet.core.results import FORMAT, Finding, Report, Verdict
 from gradvet.reports.json_files import UnreadableReportError, UnwritableFileError, load, save
 from tests.reports.samples import doubtful, failed, passed, report, worst
@@ -106,3 +108,10 @@ def test_file_in_a_folder_that_is_not_there_is_named(tmp_path: Path, name: str) 
     with pytest.raises(FileNotFoundError) as error:
         passed().save(tmp_path / "nowhere" / name)
     assert error.value.filename == str(tmp_path / "nowhere" / name)
+
+
+def test_report_about_a_model_is_named_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "blame.json"
+    gradvet.blame(torch.nn.Linear(2, 2), torch.ones(1, 2), seed=0).save(path)
+    with pytest.raises(UnreadableReportError, match="save it as .html"):
+        load(path)

@@ -237,7 +237,7 @@ class _Pipeline:
             context.problem.release_graph()
         return [
             *exact,
-            *_something_compared(compared_on_smooth_piece(self.frontend, sharp, slopes)),
+            *_something_compared(sharp, compared_on_smooth_piece(self.frontend, sharp, slopes)),
             *self._precision(context, reference),
         ]
 
@@ -383,10 +383,14 @@ def _notes_on_values(problem: Problem) -> Iterator[str]:
         yield f"{lost} of {rows} numbers that the function returns are not finite: their derivatives were not compared"
 
 
-def _something_compared(findings: list[Finding]) -> list[Finding]:
+def _something_compared(context: Context, findings: list[Finding]) -> list[Finding]:
     """The findings, and one more where none of them compared anything."""
     if not findings or any(finding.verdict is not Verdict.SKIPPED for finding in findings):
         return findings
     words = f"no derivative could be compared with the function: {findings[0].headline}"
-    advice = "The operators have no derivative for such inputs: this says nothing about the gradient."
+    advice = (
+        "Raise budget=: nothing was compared within it."
+        if context.out_of_budget
+        else "The operators have no derivative for such inputs: this says nothing about the gradient."
+    )
     return [*findings, Finding(findings[0].check, Verdict.INCONCLUSIVE, words, advice=advice)]

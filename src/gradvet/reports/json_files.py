@@ -61,11 +61,18 @@ def load(path: str | Path) -> list[Report]:
     """Read the reports in a file that `save` or `Report.save` wrote. Of several, a damaged one is an ERROR."""
     try:
         document = json.loads(_content(path))
+        if isinstance(document, dict) and document.get("kind") == "blame":
+            raise UnreadableReportError(
+                f"{path} is the report of gradvet.blame or gradvet.watch, which this command does not show: "
+                "save it as .html to look at it"
+            )
         if "reports" not in document:
             return [read_report(document)]
         if document.get("format") != FORMAT:
             raise ValueError(f"format {FORMAT} was expected, found format {document.get('format')!r}")
         return [_entry(entry, number) for number, entry in enumerate(list(document["reports"]))]
+    except UnreadableReportError:
+        raise
     except OSError as error:
         raise UnreadableReportError(f"{path} cannot be read ({error.strerror}): give a file that exists") from error
     except MALFORMED as error:
