@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+import gradvet
 from gradvet.checks.precision import OVERFLOWS, precision_against
 from gradvet.core import thresholds
 from gradvet.core.context import FLOAT64, Context
@@ -199,3 +201,22 @@ def test_agreement_is_entered_in_the_ledger_of_the_given_precision(dtype: torch.
         ("input 0", mode, "given", 128) for mode in ("reverse", "forward")
     ]
     assert all(row.is_complete and row.asked == low.asked_resolution for row in rows)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_batch_norm_of_two_rows_does_not_fail_in_float32(seed: int) -> None:
+    x = torch.tensor([[1.078, 12.1586, 10.4401], [2.3188, 12.2538, 10.5248]], requires_grad=True)
+    report = gradvet.check(lambda x: F.batch_norm(x, None, None, training=True), x, seed=seed, points=None)
+    assert not report.failures, report
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_roundoff_is_averaged_over_points_nearby(seed: int) -> None:
+    def divergence(x: Tensor, y: Tensor) -> Tensor:
+        y = F.silu(y) ** 3 / 3
+        return (x.softmax(-1) * (x.log_softmax(-1) - y.log_softmax(-1))).sum()
+
+    generator = torch.Generator().manual_seed(seed)
+    x, y = (torch.randn(64, generator=generator).bfloat16().requires_grad_() for _ in range(2))
+    report = gradvet.check(divergence, (x, y), seed=seed, points=None)
+    assert report.verdict is Verdict.PASS, report

@@ -151,3 +151,16 @@ def test_wrong_jvp_of_equal_inputs_fails(dtype: torch.dtype) -> None:
     halved = with_rules(torch.sin, lambda v, x: v * torch.cos(x), lambda u, x: 0.5 * u * torch.cos(x))
     report = gradvet.check(halved, torch.ones(6, dtype=dtype), seed=1, points=None)
     assert "forward" in {finding.check for finding in report.failures}
+
+
+def test_kinks_that_cancel_but_for_roundoff_do_not_fail() -> None:
+    def function(x: Tensor) -> Tensor:  # the first sum is 6e-17, and the second one is 0
+        first, second = x[0] + x[1] - 0.3, 10 * x[0] + 10 * x[1] - 3
+        return 10 * first.abs() - second.abs() + x[0] * x[1]
+
+    def detached(x: Tensor) -> Tensor:
+        return function(x.detach()) + 2 * x[0]
+
+    x = point(0.1, 0.2)
+    assert gradvet.check(function, x, seed=0, points=None).verdict is not Verdict.FAIL
+    assert gradvet.check(detached, x, seed=0, points=None).verdict is Verdict.FAIL

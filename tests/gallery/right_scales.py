@@ -26,6 +26,11 @@ def double(x: Tensor) -> Tensor:
     return 2 * x
 
 
+def loss_of_tiny(x: Tensor) -> Tensor:
+    odds = torch.softmax(torch.sqrt(x.clamp(-1, 1) ** 2 + x**2 + 0.1), -1).prod()
+    return ((1 / (1 + x**2)).square().mean() - odds) ** 2
+
+
 def tiny_cube(x: Tensor) -> Tensor:
     return 1e16 * x**3
 
@@ -186,4 +191,9 @@ CASES = (
         at(lambda a, b: (a - b).norm(), lambda: tuple((x.detach() + 1e6).requires_grad_() for x in normal((3,), (3,)))),
     ),
     right("product_of_many", "Forty factors of about one.", at(lambda x: x.prod(), uniform, 0.5, 1.5, (40,)), order=2),
+    right(
+        "loss_of_tiny_numbers",
+        "The effect of numbers of 1e-6 over steps of their own size is below the roundoff of the values.",
+        at(loss_of_tiny, lambda: (leaf(1e-6 * normal((8, 16))[0], torch.float64),)),
+    ),
 )

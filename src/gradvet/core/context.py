@@ -277,10 +277,10 @@ class Context:
         """Two cotangents in which every output weighs about the same along the first difference."""
         return self.cotangents_for(self.slope_of(self.first))
 
-    def cotangents_for(self, slope: Array, number: int = 2, roundoff: Array | None = None) -> tuple[Cotangent, ...]:
+    def cotangents_for(self, slope: Array, number: int = 2) -> tuple[Cotangent, ...]:
         """Random cotangents in which every output weighs about the same, given the slopes. One VJP each.
 
-        An output whose slope is below its roundoff weighs less; `roundoff` is another one than that of its value.
+        An output whose slope is below its roundoff weighs less.
         """
         problem, xp = self.problem, namespace(slope)
         value = problem.value[: problem.codomain.size]
@@ -289,7 +289,7 @@ class Context:
         def finite_rows(array: Array) -> Array:
             return array if finite is None else xp.where(finite, array, xp.zeros_like(array))
 
-        size, noise = finite_rows(xp.abs(slope)), finite_rows(self.value_noise if roundoff is None else roundoff)
+        size, noise = finite_rows(xp.abs(slope)), finite_rows(self.value_noise)
         noise_weight = thresholds.ROW_NOISE_WEIGHT / thresholds.SCREEN_STEP if self.is_double else 1.0
         weight = size + noise * noise_weight + (self._row_floor * peak(size) or 1.0)
         even = finite_rows(float(xp.min(weight)) / weight)

@@ -74,11 +74,13 @@ class ErrorScale:
     """What one typical entry of the gradient adds to the slope."""
     eps: float
     derivative_noise: float = 0.0
-    """Noise of the derivative under test."""
+    """Noise of the derivative under test: it explains a disagreement, and an agreement does not need it."""
     unit: float = 0.0
     """Size of v·f if the outputs were of size one: the scale of values inside a function that cancel in its outputs."""
     saturated: float = 0.0
     """Roundoff of v·f by values of size one inside the function; 0 if the outputs themselves are larger."""
+    value_noise: float = 0.0
+    """Roundoff of v·f in which a slope may be hidden."""
 
 
 def is_saturated(fit: SlopeFit, scale: ErrorScale) -> bool:
@@ -92,7 +94,8 @@ def is_saturated(fit: SlopeFit, scale: ErrorScale) -> bool:
 
 def decide(fit: SlopeFit, scale: ErrorScale, power: float) -> Decision:
     """FAIL needs a clear, material and constant error; PASS needs agreement that could have shown one."""
-    e, bar = fit.error.value, fit.error.error + scale.derivative_noise
+    e, own = fit.error.value, fit.error.error + scale.value_noise
+    bar = own + scale.derivative_noise
     a, kink_bar = abs(fit.kink.value), fit.kink.error
     material = max(min(thresholds.ROUNDOFFS * scale.eps, thresholds.MATERIAL_MAX), thresholds.MATERIAL_MIN)
     material *= scale.slope
@@ -135,6 +138,6 @@ def decide(fit: SlopeFit, scale: ErrorScale, power: float) -> Decision:
         asked = power * scale.typical * (thresholds.UNCLEAR_AGREEMENT if scale.eps <= thresholds.DOUBLE_EPS else 1.0)
         if not fit.is_steep and abs(e) + bar <= asked:
             return Decision(Verdict.PASS, Reason.AGREES, error=e, bar=abs(e) + bar)
-    elif bar <= power * scale.typical:
-        return Decision(Verdict.PASS, Reason.AGREES, error=e, bar=bar)
+    elif (seen := own if abs(e) <= own else bar) <= power * scale.typical:
+        return Decision(Verdict.PASS, Reason.AGREES, error=e, bar=seen)
     return inconclusive(Reason.STEEP if fit.is_steep else Reason.PRECISION)

@@ -194,7 +194,7 @@ def decide_line(context: Context, mode: Mode, u: Array, cotangent: Cotangent, fi
     if is_saturated(fit, scale):
         scale = replace(scale, typical=max(size, scale.unit))
         contributions = dict.fromkeys(contributions, scale.typical)
-    elif scale.slope <= size * context.eps**thresholds.FAINT_POWER:
+    elif scale.slope <= size * context.eps**thresholds.FAINT_POWER and not context.scaling.is_narrow:
         scale = _zero_scale(context, u, cotangent, fit, scale)
         contributions = dict.fromkeys(contributions, scale.typical)
     decision = decide_beyond_jitter(context, u, cotangent, fit, scale)
@@ -219,9 +219,8 @@ def _zero_scale(context: Context, u: Array, cotangent: Cotangent, fit: SlopeFit,
     hidden = hiding_rows(context, u, cotangent.v)
     if hidden is None:
         return replace(scale, slope=0.0, typical=size)
-    noise = scale.derivative_noise + context.eps * size
     own = context.cotangent(context.xp.where(hidden, cotangent.v, context.xp.zeros_like(cotangent.v)))
-    return replace(scale, slope=0.0, typical=norm(own.vjp, context.first.u), derivative_noise=noise)
+    return replace(scale, slope=0.0, typical=norm(own.vjp, context.first.u), value_noise=context.eps * size)
 
 
 def hiding_rows(context: Context, u: Array, v: Array) -> Array | None:

@@ -38,11 +38,11 @@ from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
 from gradvet.core.refinement import other_lengths, refined
 from gradvet.core.results import Verdict
-from gradvet.core.spaces import Array
+from gradvet.core.spaces import Array, Leaf
 from gradvet.core.vectors import namespace, norm, peak, window
 
-MAX_ALONE = 64
-"""Number of inputs that are tested alone."""
+MAX_ALONE, MAX_REST = 64, 8
+"""Number of inputs that are tested alone, and of those that are tested alone though their row is resolved."""
 
 AGREES = Decision(Verdict.PASS, Reason.AGREES)
 
@@ -63,8 +63,7 @@ class SlopeTest:
         value = context.problem.value[: context.problem.codomain.size]
         lost = int(context.xp.count_nonzero(value != value))
         for leaf in domain.leaves if lost else ():
-            count, reason = min(lost, leaf.coordinates.size), f"{lost} outputs are not a number at the point"
-            ledger.left_out(leaf.name, mode.name, context.precision, count, reason)
+            self._leave_out(leaf, min(lost, leaf.coordinates.size), f"{lost} outputs are not a number at the point")
 
     def run(self) -> Decision:
         """The decision about the mode; where it is not PASS, also in the coarser format inside the function."""
@@ -95,16 +94,34 @@ class SlopeTest:
             yield undefined
             return
         if self.context.is_double:
-            yield self._refining(lambda: self._despite_saturation(self.context.first))
-            if not self.context.out_of_budget:
-                yield self._refining(lambda: self._despite_saturation(self.context.second))
+            yield from self._in_double_precision()
         elif self.context.eps > thresholds.COARSE_EPS:
             yield from self._in_half_precision()
             return
         else:
             yield test_low_precision(self)
-        yield from self._each_alone()
+            yield from self._each_alone()
         yield from self._at_the_edge()
+
+    def _in_double_precision(self) -> Iterator[Decision]:
+        """Two joint directions, then inputs alone: those that are not resolved yet, or all where that is inconclusive.
+
+        Agreement of every input alone is agreement. Needed by `loss_of_tiny_numbers`.
+        """
+        together = [self._refining(lambda: self.along(self.context.first, self.context.cotangents))]
+        if together[0].verdict is not Verdict.FAIL and not self.context.out_of_budget:
+            together.append(self._refining(lambda: self.along(self.context.second, self.context.cotangents)))
+        if together[-1].verdict is Verdict.FAIL:
+            yield together[-1]
+            return
+        leaves, open_rows = self.context.problem.domain.leaves, self._open_rows()
+        rest = [number for number, leaf in enumerate(leaves) if leaf.coordinates.size and number not in open_rows]
+        alone = list(self._each_alone())
+        undecided = [decision for decision in together if decision.verdict is Verdict.INCONCLUSIVE]
+        if undecided and len(rest) <= MAX_REST:
+            alone += map(self._alone, rest)
+            undecided = [] if all(decision.verdict is Verdict.PASS for decision in alone) else undecided
+        yield from (*alone, *undecided)
 
     def _in_half_precision(self) -> Iterator[Decision]:
         """Averages over many directions; where they decide nothing, also single groups of elements.
@@ -119,19 +136,6 @@ class SlopeTest:
             self.context = given
             decisions = [found] if found.verdict is Verdict.FAIL else decisions
         yield from decisions
-
-    def _despite_saturation(self, difference: DirectionalDifference) -> Decision:
-        """One direction; where it is inconclusive, outputs of small slope weigh less.
-
-        Needed by `gelu_of_wide_inputs_in_float32`: values near zero have the roundoff of numbers of size one.
-        """
-        decision = self.along(difference, self.context.cotangents)
-        context = self.context
-        if decision.verdict is not Verdict.INCONCLUSIVE or context.out_of_budget:
-            return decision
-        difference = context.difference(context.restricted(difference.u))
-        steep = context.cotangents_for(context.slope_of(difference), roundoff=context.peak_noise)
-        return again if (again := self.along(difference, steep)).verdict is Verdict.PASS else decision
 
     def _refining(self, test: Callable[[], Decision]) -> Decision:
         """Repeat a test with smaller step lengths while it is inconclusive.
@@ -160,9 +164,8 @@ class SlopeTest:
             if kinks.wrong is not None:
                 entry = kinks.wrong
                 error = entry.derivative - entry.numerical
-                failure = despite_ties(
-                    self.context, self.mode, Decision(Verdict.FAIL, entry.reason, entry, error, entry.error)
-                )
+                found = Decision(Verdict.FAIL, entry.reason, entry, error, entry.error)
+                failure = despite_ties(self.context, self.mode, found)
                 if failure.verdict is not Verdict.PASS:
                     return failure
             known = self.context.is_excluded(kinks.columns)
@@ -220,9 +223,8 @@ class SlopeTest:
         entry = find_wrong_entry(self.context, self.mode, u, cotangent.v)
         is_smooth = not abs(fit.kink.value) > fit.kink.error
         if entry is not None and entry.verdict is Verdict.FAIL:
-            return despite_ties(
-                self.context, self.mode, Decision(Verdict.FAIL, entry.reason, entry, decision.error, decision.bar)
-            )
+            found = Decision(Verdict.FAIL, entry.reason, entry, decision.error, decision.bar)
+            return despite_ties(self.context, self.mode, found)
         if entry is not None and entry.reason is Reason.KINK:
             return Decision(Verdict.PASS, Reason.KINK, entry, decision.error, decision.bar)
         roundoff = saturated_roundoff(self.context, cotangent.v, u)
@@ -256,8 +258,7 @@ class SlopeTest:
         for number, leaf in enumerate(domain.leaves):
             count = int(xp.count_nonzero(columns[domain.slice(number)]))
             if count:
-                reason = "the derivative is not finite"
-                context.record.ledger.left_out(leaf.name, self.mode.name, context.precision, count, reason)
+                self._leave_out(leaf, count, "the derivative is not finite")
         self.context = context.excluding(columns)
 
     def _each_alone(self) -> Iterator[Decision]:
@@ -271,18 +272,19 @@ class SlopeTest:
             together = self._together(open_rows)
             if together.verdict is Verdict.FAIL:
                 yield together
+                return
             before, open_rows = len(open_rows), self._open_rows()
         for position, number in enumerate(open_rows):
             if position == MAX_ALONE or context.out_of_budget:
                 late = context.out_of_budget
                 reason = "the time budget was spent" if late else f"only {MAX_ALONE} faint inputs are tested alone"
-                for other in open_rows[position:]:
-                    leaf = domain.leaves[other]
-                    size = leaf.coordinates.size
-                    context.record.ledger.left_out(leaf.name, self.mode.name, context.precision, size, reason)
+                for leaf in (domain.leaves[other] for other in open_rows[position:]):
+                    self._leave_out(leaf, leaf.coordinates.size, reason)
                 yield Decision(Verdict.INCONCLUSIVE, Reason.BUDGET if late else Reason.NO_SIGNAL)
                 return
-            yield self._alone(domain.slice(number))
+            yield (decision := self._alone(number))
+            if decision.verdict is Verdict.FAIL:
+                return
 
     def _open_rows(self) -> list[int]:
         """The inputs whose ledger row is not resolved yet."""
@@ -305,13 +307,17 @@ class SlopeTest:
             return Decision(Verdict.PASS, Reason.NO_SIGNAL)
         return self.sweep(u, context.cotangents_for(context.slope_of(context.difference(u))))
 
-    def _alone(self, part: slice) -> Decision:
-        """One input alone; in double precision with other step lengths where the usual ones are inconclusive."""
-        given, decision = self.context, self._alone_once(part)
+    def _alone(self, number: int) -> Decision:
+        """One input alone; in double precision with other step lengths where the usual ones do not show enough."""
+        given, domain = self.context, self.context.problem.domain
+        leaf, part = domain.leaves[number], domain.slice(number)
+        decision = self._alone_once(part)
         for self.context in other_lengths(given) if given.is_double else ():
-            if decision.verdict is not Verdict.INCONCLUSIVE or given.out_of_budget:
+            is_seen = decision.verdict is Verdict.PASS and self._resolution(leaf.name) <= given.options.power
+            if is_seen or decision.verdict is Verdict.FAIL or given.out_of_budget:
                 break
-            decision = self._alone_once(part)
+            again = self._alone_once(part)
+            decision = decision if decision.verdict is Verdict.PASS and again.verdict is Verdict.INCONCLUSIVE else again
         self.context = given
         return decision
 
@@ -352,6 +358,9 @@ class SlopeTest:
     def _resolution(self, name: str) -> float:
         return self.context.record.ledger.resolution(name, self.mode.name, self.context.precision)
 
+    def _leave_out(self, leaf: Leaf, count: int, reason: str) -> None:
+        self.context.record.ledger.left_out(leaf.name, self.mode.name, self.context.precision, count, reason)
+
     def _enter_kinks(self, cotangent: Cotangent, difference: DirectionalDifference, rest: Array, bar: float) -> None:
         """Inputs of which every element is at a kink are compared by that; the kink hides errors of other elements.
 
@@ -370,8 +379,7 @@ class SlopeTest:
     def _only_input(self, u: Array) -> str | None:
         """The name of the only input that u moves; None if it moves several."""
         domain = self.context.problem.domain
-        is_single = len(domain.leaves) == 1
-        moved = [leaf.name for i, leaf in enumerate(domain.leaves) if is_single or peak(u[domain.slice(i)])]
+        moved = [leaf.name for number, leaf in enumerate(domain.leaves) if peak(u[domain.slice(number)])]
         return moved[0] if len(moved) == 1 else None
 
 

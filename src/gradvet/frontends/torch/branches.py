@@ -385,6 +385,7 @@ def on_same_branches(
             own.binding, function=mode.around(own.binding.function), operator_mode=mode, isolates_passes=True
         )
         made = own.rebound(binding, seed).with_eps(own.eps)
+        made.rules = own.rules
         # Every backward pass makes its own graph: that of the first call is not kept.
         made.release_graph()
         found.append(made)
