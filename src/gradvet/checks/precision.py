@@ -114,11 +114,10 @@ def _reverse(context: Context, reference: Context, is_unsupported: IsUnsupported
         for number in range(_draws(problem.domain))
     )
 
-    def sample(v: Array, place: Array) -> Sample:
-        return _vjp_sample(context, reference, problem.representable(v), place, rounded)
+    def sample(v: Array, place: Array | None = None) -> Sample:
+        return _vjp_sample(context, reference, problem.representable(v), rounded, place)
 
-    here = problem.zeros(problem.domain.size)
-    samples = (sample(v, here) for v in cotangents)
+    samples = (sample(v) for v in cotangents)
     nearby = (sample(problem.random(rows, Distribution.SHARP), place) for place in _places(context))
     return _compared(context, reference, "reverse", samples, nearby)
 
@@ -126,9 +125,8 @@ def _reverse(context: Context, reference: Context, is_unsupported: IsUnsupported
 def _forward(context: Context, reference: Context, is_unsupported: IsUnsupported, rounded: Rounded) -> Finding | None:
     """JVPs in the given precision; nothing where there is no forward mode, which the check `forward` reports."""
     problem = context.problem
-    here = problem.zeros(problem.domain.size)
-    samples = (_jvp_sample(context, reference, here, rounded) for _ in range(_draws(problem.codomain)))
-    nearby = (_jvp_sample(context, reference, place, rounded) for place in _places(context))
+    samples = (_jvp_sample(context, reference, rounded) for _ in range(_draws(problem.codomain)))
+    nearby = (_jvp_sample(context, reference, rounded, place) for place in _places(context))
     try:
         return _compared(context, reference, "forward", samples, nearby)
     except Exception as error:
@@ -154,30 +152,30 @@ def _places(context: Context) -> Iterator[Array]:
             yield place
 
 
-def _vjp_sample(context: Context, reference: Context, v: Array, place: Array, rounded: Rounded) -> Sample:
+def _vjp_sample(context: Context, reference: Context, v: Array, rounded: Rounded, place: Array | None = None) -> Sample:
     def at(moved: Array) -> tuple[Array, Array]:
-        if not peak(moved):
-            return context.problem.vjp(v), reference.problem.vjp(v)
         return context.problem.vjp_at(moved, v), reference.problem.vjp_at(moved, v)
 
-    found, expected = at(place)
+    found, expected = (context.problem.vjp(v), reference.problem.vjp(v)) if place is None else at(place)
     # Gradients next to the point have graphs of their own.
     reference.problem.release_graph()
 
     def changed(displacement: Array, changes: Array) -> Array:
-        response = reference.problem.vjp_at(place + displacement, v * (1.0 + changes))
+        moved = displacement if place is None else place + displacement
+        response = reference.problem.vjp_at(moved, v * (1.0 + changes))
         response -= expected
         return response
 
     def inner() -> Array:
-        again = rounded(lambda: reference.problem.vjp_at(place, v))
+        here = context.problem.zeros(found.shape[0]) if place is None else place
+        again = rounded(lambda: reference.problem.vjp_at(here, v))
         return _inner_noise(inner_noise(context, v), again, expected, context.problem.domain)
 
     known = found, expected, lambda: natural_noise(context, v), inner
     return _sample(context, known, changed, context.problem.domain, lambda: at(_nearby(context)))
 
 
-def _jvp_sample(context: Context, reference: Context, place: Array, rounded: Rounded) -> Sample:
+def _jvp_sample(context: Context, reference: Context, rounded: Rounded, place: Array | None = None) -> Sample:
     problem = context.problem
     u = problem.representable(context.joint_direction(), problem.domain)
 
@@ -185,11 +183,12 @@ def _jvp_sample(context: Context, reference: Context, place: Array, rounded: Rou
         pair = problem.jvp_at(moved, u), reference.problem.jvp_at(moved, u)
         return None if pair[0] is None or pair[1] is None else (pair[0], pair[1])
 
-    elsewhere = at(place) if peak(place) else None
+    elsewhere = None if place is None else at(place)
     found, expected = elsewhere or (problem.jvp(u), reference.problem.jvp(u))
 
     def changed(displacement: Array, changes: Array) -> Array:
-        found = reference.problem.jvp_at(place + displacement, u * (1.0 + changes))
+        moved = displacement if place is None else place + displacement
+        found = reference.problem.jvp_at(moved, u * (1.0 + changes))
         return (reference.problem.jvp(u * (1.0 + changes)) if found is None else found) - expected
 
     value = namespace(u).abs(finite_part(problem.value[: problem.codomain.size]))
@@ -200,7 +199,8 @@ def _jvp_sample(context: Context, reference: Context, place: Array, rounded: Rou
     is_small = peak(value) <= problem.eps**thresholds.PRECISION_SCALE_POWER
 
     def inner() -> Array:
-        again = rounded(lambda: reference.problem.jvp_at(place, u))
+        here = problem.zeros(u.shape[0]) if place is None else place
+        again = rounded(lambda: reference.problem.jvp_at(here, u))
         return _inner_noise(natural * 0.0 + (problem.eps if is_small else 0.0), again, expected, problem.codomain)
 
     known = found, expected, lambda: natural, inner
