@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import gradvet
 from gradvet.api.points import PointSettings, generated_points
 from gradvet.api.validation import selection_of
 from gradvet.checks.state import grad_output_layout, input_layout
@@ -115,6 +117,35 @@ def shapes(context: Context, request: Request) -> Iterator[Finding]:
     return generated_points(
         FRONTEND, context, request, PointSettings(), selection_of(("reverse",), ["shapes", "reverse"])
     )
+
+
+def test_first_call_that_exceeds_every_budget_leaves_no_time_for_variations() -> None:
+    clock = Clock()
+    budget = VariationBudget(clock)
+    budget.first(lambda: setattr(clock, "now", clock.now + 40.0))
+    assert budget.is_spent
+    assert "the first call took 40 s" in budget.reason
+    assert budget.compiles(lambda: None)
+    assert not budget.compiles(lambda: setattr(clock, "now", clock.now + 39.0))
+
+
+@pytest.mark.parametrize(("seconds", "formats"), [(40.0, {torch.float32}), (2.0, {torch.float32, torch.float64})])
+def test_kernel_of_long_compilation_is_not_compiled_again(
+    seconds: float, formats: set[torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    seen: set[torch.dtype] = set()
+
+    def tuned(x: Tensor) -> Tensor:
+        clock.now += 0.0 if x.dtype in seen else seconds
+        seen.add(x.dtype)
+        return x.sin()
+
+    monkeypatch.setattr("gradvet.api.pipeline.VariationBudget", partial(VariationBudget, clock))
+    report = gradvet.check(with_vjp(tuned, lambda v, x: v * x.cos()), torch.ones(5, 3), seed=1)
+    assert report.verdict is Verdict.PASS, str(report)
+    assert seen == formats
+    assert any("compiled for long" in note for note in report.notes) == (seconds > 10.0)
 
 
 def test_shapes_end_when_their_compilation_has_used_up_the_budget_and_that_is_said() -> None:

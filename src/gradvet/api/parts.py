@@ -20,8 +20,8 @@ PART_SIZE = 1 << 22, 1 << 24
 shows at a resolution of 0.01; the vectors of the smallest one take less than a GiB."""
 
 PARTS = 6, 16
-"""Number of parts, at least and at most. With six, the vectors of a comparison, 22 of the size of a part, have the size
-of four vectors of all inputs. Of a very large model each part has more elements, so that evaluations stay bounded."""
+"""Number of parts, at least and at most. With six, the vectors of a comparison, 16 of the size of a part, have the size
+of three vectors of all inputs. Of a very large model each part has more elements, so that evaluations stay bounded."""
 
 PART_CALLS = 2_000
 """Forward passes of one part at most. Right parts of models take 50 to 400."""

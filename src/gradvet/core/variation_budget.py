@@ -1,4 +1,4 @@
-"""The time that a check may spend on other shapes and memory layouts, for which kernels may have to be compiled."""
+"""The time that a check may spend on other shapes, memory layouts and formats, for which kernels may be compiled."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ MAX_SECONDS = 10.0
 
 MIN_SECONDS = 1.0
 """Smallest budget, so that the variations of fast functions do not depend on the load of the machine."""
+
+COMPILED = 4.0
+"""A first call that takes this many times the next one was compiled."""
 
 
 @dataclass
@@ -45,10 +48,32 @@ class VariationBudget:
     @property
     def reason(self) -> str:
         """Why variations were left out."""
+        if not self.spent:
+            words = f"the first call took {self.longest:.0f} s, other shapes and memory layouts may take as long"
+            return f"{words}, and the budget was {self.limit:.0f} s; points='thorough' tries all"
         return (
             f"{self.spent:.0f} s were spent on other shapes and memory layouts, the budget was {self.limit:.0f} s; "
             "points='thorough' tries all"
         )
+
+    def first(self, call: Callable[[], Item]) -> Item:
+        """The result of the first call of the function: the first variation may take as long."""
+        started = self.clock()
+        try:
+            return call()
+        finally:
+            self.longest = self.clock() - started
+
+    def compiles(self, call: Callable[[], object]) -> bool:
+        """Whether the first call took longer than any budget and another call does not: its kernels were compiled.
+
+        Makes a call if the first one took that long. Needed by `test_kernel_of_long_compilation_is_not_compiled_again`.
+        """
+        if not self.is_limited or self.longest <= MAX_SECONDS:
+            return False
+        started = self.clock()
+        call()
+        return self.clock() - started < self.longest / COMPILED
 
     def measured(self, variation: Callable[[], Item]) -> Item:
         """The result of one variation, whose time counts."""
