@@ -252,3 +252,20 @@ def test_backward_that_writes_to_grad_output_is_said_to_do_so() -> None:
     wrong = with_vjp(torch.sin, lambda dy, x: dy.mul_(x.cos()))
     (finding,) = gradvet.check(wrong, torch.ones(3, dtype=torch.float64), seed=1).failures
     assert finding.headline == "backward modifies the grad_output of output in place"
+
+
+def test_diagnosis_of_the_frameworks_own_rules_looks_for_no_mistake_in_a_backward() -> None:
+    x = torch.tensor([0.3, 0.7, 1.1], dtype=torch.float64)
+    advice = gradvet.check(lambda x: x * x.detach(), x, seed=0, points=None).failures[0].advice
+    assert advice.startswith(
+        "The ratio is 0.5 everywhere. All derivatives in the graph are the framework's own: look for"
+    )
+
+
+def test_gradient_that_is_not_finite_is_not_called_non_zero() -> None:
+    wrong = with_vjp(torch.sin, lambda dy, x: dy * x.cos() / 0.0 * 0.0)
+    x = torch.tensor([0.3, 0.7, 1.1], dtype=torch.float64)
+    headlines = [finding.headline for finding in gradvet.check(wrong, x, seed=0, points=None).failures]
+    assert any(
+        "returns a gradient that is not finite when the grad_output of output is None" in one for one in headlines
+    )

@@ -81,6 +81,11 @@ def test_constant_factor(ratio: float) -> None:
     assert f"The ratio is {ratio:.6g} everywhere: look for a wrong constant factor." in sentence
 
 
+def test_factor_that_is_not_quite_the_same_is_said_to_be_about_that() -> None:
+    nearly = torch.linspace(1.496, 1.4966, WIDE.numel(), dtype=WIDE.dtype).reshape(WIDE.shape)
+    assert "The ratio is about 1.5 everywhere" in of(WIDE, nearly * WIDE)
+
+
 def test_constant_factor_of_some_entries() -> None:
     derivative = WIDE.clone()
     derivative[:, 3] *= 1.5
@@ -149,7 +154,7 @@ def test_missing_or_extra_identity(amount: float) -> None:
 
 def test_same_amount_everywhere() -> None:
     sentence = "Every entry is off by the same amount, 0.25"
-    assert sentence in of(WIDE, WIDE + 0.25)
+    assert of(WIDE, WIDE + 0.25) == f"{sentence}: look for a constant term that is missing or too many."
     almost = WIDE + 0.25
     almost[0, 0] = WIDE[0, 0]
     assert sentence not in of(WIDE, almost)

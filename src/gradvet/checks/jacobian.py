@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
@@ -47,6 +48,8 @@ BUILTIN_RULES = (
     "All derivatives in the graph are the framework's own: look for a detach, .data, .item(), a no_grad block or an "
     "in-place change in the function; without any, one of the framework's operators is to blame."
 )
+LOOK = re.compile("[.:] [Ll]ook (?:for|at) ")
+"""Where a diagnosis goes on from what it sees to what it suspects in a backward written by hand."""
 
 WORDS = {
     Reason.JUMP: "the function jumps at the point, so it has no derivative there",
@@ -151,7 +154,8 @@ def _cause(context: Context, mode: Mode, entry: Entry, diagnosis: str) -> str:
             return known
         if context.problem.rules.are_builtin and "detach" not in diagnosis:
             blamed = TORCH_TO_BLAME if context.problem.rules.calls_one_operator() else BUILTIN_RULES
-            return f"{diagnosis} {blamed}".strip()
+            pattern = LOOK.split(diagnosis)[0].rstrip(".:")
+            return f"{pattern}. {blamed}" if pattern else blamed
     except Exception:  # the function may refuse other inputs; the finding itself stands
         pass
     return diagnosis

@@ -99,10 +99,11 @@ def _without(context: Context, missing: Sequence[int]) -> Finding:
             advice="A grad_output that is None (or an undefined tensor) counts as zero.",
         )
     if gradient is not None and not is_zero(gradient):
+        kind = "a non-zero gradient" if all_finite(gradient) else "a gradient that is not finite"
         return Finding(
             "undefined grad_output",
             Verdict.FAIL,
-            f"backward returns a non-zero gradient when the grad_output of {names} is None, and zero for the rest",
+            f"backward returns {kind} when the grad_output of {names} is None, and zero for the rest",
             advice="A grad_output of None counts as zero.",
         )
     return _counting_as_zero(names)

@@ -177,9 +177,11 @@ def _factor(case: _Case) -> str:
     if bool(xp.any(xp.abs(a - ratio * n) > case.alike * xp.abs(a) + noise)):
         return ""
     where = "everywhere" if case.same(case.derivative, ratio * case.numerical) else "in all the wrong entries"
+    is_exact = not bool(xp.any(xp.abs(a - ratio * n) > noise))
     if math.isclose(ratio, -1.0, rel_tol=case.alike):
         return f"The sign is wrong {where}: the derivative is the negative of the function's slope."
-    return f"The ratio is {ratio:.6g} {where}: look for {_cause(case, ratio)}."
+    shown = f"{ratio:.6g}" if is_exact else f"about {ratio:.3g}"
+    return f"The ratio is {shown} {where}: look for {_cause(case, ratio)}."
 
 
 def _cause(case: _Case, ratio: float) -> str:
@@ -208,10 +210,7 @@ def _offset(case: _Case) -> str:
     amount = float(case.xp.mean(difference))
     if math.prod(case.shape) < 3 or float(case.xp.max(case.xp.abs(difference - amount))) > case.alike * abs(amount):
         return ""
-    return (
-        f"Every entry is off by the same amount, {amount:.6g}: look for something that is added without being "
-        "multiplied by the incoming derivative."
-    )
+    return f"Every entry is off by the same amount, {amount:.6g}: look for a constant term that is missing or too many."
 
 
 def _transposed(case: _Case) -> str:
