@@ -241,10 +241,6 @@ def _pop_modes(stack: tuple[Any, Any, Any], depth: int, *arguments: object) -> N
             pop(*arguments)
 
 
-def _depth(stack: tuple[Any, ...]) -> int:
-    return 0 if stack[0] is None else int(stack[0]())
-
-
 _PYTHON_TWISTER = struct.Struct("=i624I")
 """CPython's Mersenne twister behind the head of the object: position, then 624 words."""
 
