@@ -18,7 +18,7 @@ what other processes do to the caches matters less."""
 def repeats(seconds: float) -> int:
     """How often to measure a call that took that long the first time."""
     if seconds < 0.005:
-        return 7
+        return 31
     return 5 if seconds < LONG else 1
 
 

@@ -150,10 +150,13 @@ def read_outputs(
 ) -> tuple[list[Any], list[str], list[str]]:
     """The tensors in a function's first result, their names, and sentences about objects whose tensors are left out.
 
-    Raises if a tensor has no values: reading those of freed memory crashes the process.
+    With `numbered`, the names are numbers, and no object is noted. Raises if a tensor has no values: reading those of
+    freed memory crashes the process.
     """
     outputs = tensors_in(result)
-    names, notes = _output_names(result, title, numbered=numbered)
+    names, notes = [f"{title} {number}" for number in range(len(outputs))], list[str]()
+    if not numbered:
+        names, notes = _output_names(result, title)
     for output, name in zip(outputs, names, strict=True):
         if isinstance(output, Tensor) and (output.is_meta or private.is_fake(output)):
             kind = "a meta tensor" if output.is_meta else "a fake tensor"
@@ -165,18 +168,15 @@ def read_outputs(
     return outputs, names, notes
 
 
-def _output_names(result: Any, title: str, *, numbered: bool) -> tuple[list[str], list[str]]:
+def _output_names(result: Any, title: str) -> tuple[list[str], list[str]]:
     """The names of the tensors in a result, and sentences about objects in it whose tensors are left out.
 
-    The items of a tuple have their number (`output 0`), those of other containers their label (`output.logits`). With
-    `numbered`, all tensors are counted instead.
+    The items of a tuple have their number (`output 0`), those of other containers their label (`output.logits`).
     """
     items = result if type(result) in (tuple, list) else [result]
     parts = [(f"{title} {number}" if len(items) > 1 else title, item) for number, item in enumerate(items)]
     leaves = [leaf for name, part in parts for leaf in _leaves(part, name)]
     names = [name for name, leaf in leaves if is_tensor_like(leaf)]
-    if numbered:
-        return [f"{title} {number}" for number in range(len(names))], []
     closed = [(name, leaf) for name, leaf in leaves if not is_tensor_like(leaf) and holds_tensors(leaf)]
     return names, [f"{closed_object(name, leaf)} were left out" for name, leaf in closed]
 

@@ -35,6 +35,9 @@ _TRANSFORMS = (
     _found(torch, "_C._functorch.get_dynamic_layer_stack_depth"),
     _found(torch, "_C._functorch.pop_dynamic_layer_stack"),
 )
+_DEPTHS = tuple([names[0] or int for names in (_FUNCTION_MODES, _DISPATCH_MODES, _TRANSFORMS)])
+"""How many of each are open; none where that is unknown."""
+
 _BATCH_LEVELS = _found(torch, "_C._vmapmode_increment_nesting"), _found(torch, "_C._vmapmode_decrement_nesting")
 """The levels of the vmap by which torch runs batched backward passes; each call returns the number after it."""
 
@@ -89,7 +92,8 @@ def function_apply() -> tuple[Any, ...]:
     The class below `Function` is used, so that an `apply` that was kept in a variable is replaced too. Without private
     names, it is `Function` itself.
     """
-    return tuple([value for name, value in vars(_FUNCTION_BASE).items() if name == "apply"])
+    own = vars(_FUNCTION_BASE)
+    return (own["apply"],) if "apply" in own else ()
 
 
 def set_function_apply(replacement: tuple[Any, ...]) -> None:
@@ -170,12 +174,13 @@ class OpenContexts(NamedTuple):
 
     @classmethod
     def now(cls) -> OpenContexts:
-        hooks = _SAVED_TENSORS[0]
+        of_dispatch, hooks = vars(dispatch), _SAVED_TENSORS[0]
+        function_modes, dispatch_modes, transforms = [depth() for depth in _DEPTHS]
         return cls(
-            _depth(_FUNCTION_MODES),
-            _depth(_DISPATCH_MODES),
-            tuple([getattr(dispatch, name) for name in _FLAGS]),
-            _depth(_TRANSFORMS),
+            function_modes,
+            dispatch_modes,
+            tuple([of_dispatch[name] for name in _FLAGS]),
+            transforms,
             _batch_levels(),
             forward_ad._current_level if _HAS_LEVEL else None,
             getattr(_transforms(), "JVP_NESTING", 0),
@@ -234,10 +239,6 @@ def _pop_modes(stack: tuple[Any, Any, Any], depth: int, *arguments: object) -> N
     if None not in stack:
         for _ in [at(place) for place in range(depth, length())]:
             pop(*arguments)
-
-
-def _depth(stack: tuple[Any, ...]) -> int:
-    return 0 if stack[0] is None else int(stack[0]())
 
 
 _PYTHON_TWISTER = struct.Struct("=i624I")

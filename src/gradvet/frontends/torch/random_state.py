@@ -107,6 +107,9 @@ GAPS = {
 """By how much numbers are then moved away from zero."""
 
 
+NO_NUMBERS = torch.empty(0, device="cpu")
+
+
 def draw(distribution: Distribution, size: int, generator: torch.Generator) -> Tensor:
     """The next `size` numbers of a generator."""
     numbers = torch.empty(size, dtype=WORKING_DTYPE, device=generator.device)
@@ -120,7 +123,7 @@ class Sampler:
 
     def __init__(self, home: torch.device, seed: int) -> None:
         self._generator = torch.Generator(home).manual_seed(seed)
-        self._reservoir, self._unused = torch.empty(0, device=home), 0
+        self._reservoir, self._unused = NO_NUMBERS, 0
         self._distribution = Distribution.UNIFORM
 
     def take(self, size: int, distribution: Distribution, scale: float = 1.0) -> Tensor:
