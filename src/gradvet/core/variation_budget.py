@@ -15,7 +15,7 @@ MAX_SECONDS = 10.0
 MIN_SECONDS = 1.0
 """Smallest budget, so that the variations of fast functions do not depend on the load of the machine."""
 
-COMPILED = 4.0
+COMPILE_RATIO = 4.0
 """A first call that takes this many times the next one was compiled."""
 
 
@@ -73,7 +73,7 @@ class VariationBudget:
             return False
         started = self.clock()
         call()
-        return self.clock() - started < self.longest / COMPILED
+        return self.clock() - started < self.longest / COMPILE_RATIO
 
     def measured(self, variation: Callable[[], Item]) -> Item:
         """The result of one variation, whose time counts."""
