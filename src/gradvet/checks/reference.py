@@ -43,8 +43,8 @@ ADVICE = "The reference is the truth here: look at the kernel's loads, stores an
 SCALE_ADVICE = "The factor is common to all entries: look for a wrong constant, or a sum taken once too often."
 ZERO_ADVICE = "The gradient is zero: look for a returned None, a detach, or memory that the kernel does not write."
 FORMULA_ADVICE = (
-    "Rounding errors would differ at other inputs: compare the kernel's formula, its constants and counts with those of "
-    "the reference."
+    "Rounding errors would differ at other inputs: compare the kernel's formula, its constants and counts with those "
+    "of the reference."
 )
 LOSS_ADVICE = "Look for sums, products or intermediate results in low precision; accuracy= accepts a relative error."
 TF32_ADVICE = (

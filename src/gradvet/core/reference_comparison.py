@@ -144,7 +144,9 @@ def judge(samples: Samples, form: Format, accuracy: float = 0.0) -> Judgement:
         int(xp.max(left_out)),
         worst.severity,
         *divmod(position, math.prod(form.shape)),
-        *(float(xp.reshape(array, (-1,))[position]) for array in (samples.found, truth, form.most * level)),
+        found=float(xp.reshape(samples.found, (-1,))[position]),
+        expected=float(xp.reshape(truth, (-1,))[position]),
+        allowed=float(xp.reshape(form.most * level, (-1,))[position]),
     )
 
 
