@@ -63,7 +63,7 @@ class SlopeTest:
         value = context.problem.value[: context.problem.codomain.size]
         lost = int(context.xp.count_nonzero(value != value))
         for leaf in domain.leaves if lost else ():
-            self._leave_out(leaf, min(lost, leaf.coordinates.size), f"{lost} numbers of the outputs are NaN at the point")
+            self._leave_out(leaf, min(lost, leaf.coordinates.size), f"{lost} outputs are NaN at the point")
 
     def run(self) -> Decision:
         """The decision about the mode; where it is not PASS, also in the coarser format inside the function."""
