@@ -52,7 +52,7 @@ class _Writes(TorchFunctionMode):
     """Notes the memory that is written to, with the line, in order, and the tensors that are saved.
 
     A function of torch may fill a tensor after it has saved it, as `rrelu` does with its noise: the values at its end
-    count. Needed by the model `noise_of_an_operator` of `tests/blame`.
+    count. Needed by `test_right_model_has_no_culprit`.
     """
 
     def __init__(self) -> None:
