@@ -572,6 +572,12 @@ def noise_of_its_own() -> tuple[Any, ...]:
 
 
 @right
+def noise_of_an_operator() -> tuple[Any, ...]:
+    """`rrelu` saves its noise before it draws it."""
+    return applied(lambda m, x: m.linear(F.rrelu(m.linear(x), training=True)), linear=linear()), x()
+
+
+@right
 def scripted_part() -> tuple[Any, ...]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

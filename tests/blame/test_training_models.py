@@ -362,3 +362,25 @@ def test_mixture_of_experts_with_grouped_products_passes() -> None:
     report = gradvet.check(GroupedExperts(), torch.randn(12, 8), seed=1)
     assert report.verdict is Verdict.PASS, f"{report}"
     assert "float64" in {row.precision for row in report.ledger}
+
+
+class Standardised(nn.Module):
+    """The statistics are computed by a method under no_grad."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+
+    @torch.no_grad()
+    def deviation(self, x: Tensor) -> Tensor:  # decorated
+        return x.std(-1, keepdim=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return x / (1.0 + self.deviation(x))
+
+
+def test_function_that_no_grad_decorates_is_named() -> None:
+    culprit = gradvet.blame(Standardised(), torch.randn(4, 3), seed=1).culprit
+    assert culprit is not None
+    assert (culprit.what, culprit.place.code[-11:] if culprit.place else "") == ("no_grad", "# decorated")

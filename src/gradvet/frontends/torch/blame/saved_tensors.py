@@ -35,15 +35,40 @@ class Write:
     """The module whose code writes."""
 
 
+@dataclass(slots=True)
+class _Saved:
+    """A tensor that was saved for the backward pass."""
+
+    tensor: Tensor
+    values: object
+    """The checksum of its values."""
+    place: CodeLine | None
+    owner: nn.Module | None
+    start: int
+    """Number of writes before."""
+
+
 class _Writes(TorchFunctionMode):
-    """Notes the memory that is written to, with the line, in order."""
+    """Notes the memory that is written to, with the line, in order, and the tensors that are saved.
+
+    A function of torch may fill a tensor after it has saved it, as `rrelu` does with its noise: the values at its end
+    count. Needed by `test_right_model_has_no_culprit`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[tuple[Any, CodeLine | None, nn.Module | None]] = []
+        self.saved: list[_Saved] = []
+
+    def save(self, tensor: Tensor) -> int:
+        self.saved.append(_Saved(tensor, checksum(tensor), calling_line(), running_module(), len(self.found)))
+        return len(self.saved) - 1
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        count = len(self.saved)
         result = func(*args, **(kwargs or {}))
+        for one in self.saved[count:]:
+            one.values = checksum(one.tensor)
         name = str(getattr(func, "__name__", ""))
         if (name.endswith("_") and not name.endswith("__")) or name in ("__setitem__", "__iadd__", "__imul__"):
             self.note(args[0] if args else None)
@@ -64,21 +89,16 @@ def overwritten_saved_tensors(call: Call) -> list[Write]:
     of the saved tensors, and two runs as they are do not differ as much.
     """
     writes = _Writes()
-    packed: list[tuple[Tensor, object, CodeLine | None, nn.Module | None, int]] = []
-    changed: list[tuple[Tensor, CodeLine | None, nn.Module | None, int]] = []
-
-    def pack(tensor: Tensor) -> int:
-        packed.append((tensor, checksum(tensor), calling_line(), running_module(), len(writes.found)))
-        return len(packed) - 1
+    changed: list[_Saved] = []
 
     def unpack(number: int) -> Tensor:
-        tensor, before, place, owner, start = packed[number]
-        if before != checksum(tensor):
-            changed.append((tensor, place, owner, start))
-        return tensor
+        saved = writes.saved[number]
+        if saved.values != checksum(saved.tensor):
+            changed.append(saved)
+        return saved.tensor
 
     with preserved_state(call.target, call.tensors):
-        with saved_tensors_hooks(uncompiled(pack), uncompiled(unpack)):
+        with saved_tensors_hooks(uncompiled(writes.save), uncompiled(unpack)):
             outputs = run(call, lambda forward: _within(writes, forward))
         as_they_are = _gradients(call, outputs)
     if not changed:
@@ -91,12 +111,12 @@ def overwritten_saved_tensors(call: Call) -> list[Write]:
         if _agree(as_they_are, _gradients(call, outputs), again):
             return []
     found: dict[str, Write] = {}
-    for tensor, saved_at, saver, start in changed:
-        memory = storage_reference(tensor)
-        after = [(line, owner) for other, line, owner in writes.found[start:] if other == memory]
-        line, owner = next(((line, owner) for line, owner in after if line is not None), (saved_at, saver))
+    for saved in changed:
+        memory = storage_reference(saved.tensor)
+        after = [(line, owner) for other, line, owner in writes.found[saved.start :] if other == memory]
+        line, owner = next(((line, owner) for line, owner in after if line is not None), (saved.place, saved.owner))
         if line is not None:
-            at = f"the tensor that {saved_at} saves for its backward pass" if saved_at else "a saved tensor"
+            at = f"the tensor that {saved.place} saves for its backward pass" if saved.place else "a saved tensor"
             what = f"{at} is overwritten {'here' if after else 'later'}, past autograd's version counter"
             found.setdefault(str(line), Write(line, what, owner))
     return list(found.values())

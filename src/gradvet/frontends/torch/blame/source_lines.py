@@ -39,9 +39,15 @@ def is_foreign(module: str | None) -> bool:
 
 
 def calling_line() -> CodeLine | None:
-    """The innermost line of the user's code that is running; None if there is none."""
+    """The innermost line of the user's code that is running; None if there is none.
+
+    A decorator such as `@torch.no_grad()` runs in behalf of the function that it decorates.
+    """
     frame = inspect.currentframe()
     while frame is not None and _is_hidden(frame):
+        decorated = frame.f_locals.get("func") if frame.f_code.co_name == "decorate_context" else None
+        if decorated is not None and (line := definition(decorated)) is not None:
+            return line
         frame = frame.f_back
     return None if frame is None else _line(frame.f_code.co_filename, frame.f_lineno)
 
