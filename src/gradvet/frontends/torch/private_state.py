@@ -141,8 +141,11 @@ def kernels_are_direct() -> bool:
 
 
 def set_kernels_direct(direct: bool) -> None:
-    """Call the kernels of forward mode without loading torch's compiler, or as torch does."""
-    for decorated, kernel in _KERNELS:
+    """Call the kernels of forward mode without loading torch's compiler, or as torch does.
+
+    The first one is replaced first and put back last, so that it shows whether any is replaced after an interruption.
+    """
+    for decorated, kernel in _KERNELS if direct else reversed(_KERNELS):
         present = vars(kernel).get(_CALLED)
         if direct and present is None and "torch._dynamo" not in sys.modules:
             setattr(kernel, _CALLED, _Direct(decorated, kernel))
