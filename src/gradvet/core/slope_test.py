@@ -328,7 +328,8 @@ class SlopeTest:
     def _at_the_edge(self) -> Iterator[Decision]:
         """Outputs that exist at the point but not on both sides of it, along two directions that may stay inside.
 
-        All inputs grow, as numbers or in absolute value. Needed by `test_edge_of_the_domain_is_tested_from_inside`.
+        All inputs grow, as numbers or in absolute value. Needed by `test_edge_of_the_domain_is_tested_from_inside`, and
+        smaller steps by `asin_at_1e_9_from_one`.
         """
         context = self.context
         if context.first.is_finite:
@@ -341,13 +342,14 @@ class SlopeTest:
         cotangent = context.cotangent(
             xp.where(lost, problem.random(value.shape[0], Distribution.SHARP), xp.zeros_like(value))
         )
-        size = xp.abs(context.restricted(context.joint_direction()))
-        for u in (size, xp.where(problem.point < 0.0, -size, size)):
-            decision = self.sweep(u, [cotangent])
-            if decision.reason is not Reason.NOT_FINITE:
-                yield decision
-                return
-        yield Decision(Verdict.INCONCLUSIVE, Reason.DOMAIN)
+
+        def inside() -> Decision:
+            size = xp.abs(self.context.restricted(self.context.joint_direction()))
+            tried = (self.sweep(u, [cotangent]) for u in (size, xp.where(problem.point < 0.0, -size, size)))
+            found = (decision for decision in tried if decision.reason is not Reason.NOT_FINITE)
+            return next(found, Decision(Verdict.INCONCLUSIVE, Reason.DOMAIN))
+
+        yield self._refining(inside)
 
     def _resolution(self, name: str) -> float:
         return self.context.record.ledger.resolution(name, self.mode.name, self.context.precision)
