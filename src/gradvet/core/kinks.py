@@ -19,9 +19,10 @@ from gradvet.core.finite_differences import bend_along, middle_step
 from gradvet.core.line_test import bent_rows, screen_agrees
 from gradvet.core.localise import bisect_sum, find_wrong_entry, test_entry
 from gradvet.core.modes import Mode
+from gradvet.core.problem import Distribution
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, unit, window
+from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak, unit, window
 
 TIED_DIRECTIONS = 2
 """Number of joint directions along which tied elements are tested."""
@@ -99,12 +100,13 @@ def _is_right_at(context: Context, mode: Mode, place: Array, columns: Array, dis
     slope = (ahead.values - behind.values)[:rows] / (2.0 * step)
     if not all_finite(xp.where(xp.isfinite(problem.value[:rows]), slope, xp.zeros_like(slope))):
         return None
-    v = xp.where(slope != 0.0, context.cotangents_for(slope, 1)[0].v, xp.zeros_like(slope))
+    size, v = xp.abs(finite_part(slope)), problem.random(rows, Distribution.SHARP)
+    v = xp.where(size > 0.0, v / (size + (thresholds.GENERATED_PEAK_RTOL * peak(size) or 1.0)), xp.zeros_like(v))
     products = finite_part(problem.vjp_at(place, v) * u) if context.has_reverse else xp.zeros_like(u)
-    some, size = int(xp.count_nonzero(products)), norm(v, finite_part(slope))
-    if not some and not size:
+    some, change = int(xp.count_nonzero(products)), norm(v, size)
+    if not some and not change:
         return True
-    typical = math.sqrt(dot(products, products) / some) if some else size
+    typical = math.sqrt(dot(products, products) / some) if some else change
     found = error_apart(context, mode, place, u, v, step)
     return abs(found.value) + found.error <= context.options.power * typical
 
