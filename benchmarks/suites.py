@@ -105,7 +105,7 @@ def row_of(name: str, calls: list[Call], summary: str) -> str:
     seconds = [sum(call[checker]["seconds"] for call in calls) for checker in CHECKERS]
     counts = len(calls), sum(call["fast"] for call in calls), sum(call["order"] == 2 for call in calls)
     differ = sum(differs(call) for call in calls)
-    cells = (name, summary, *counts, differ, f"{seconds[0]:.1f}", f"{seconds[1]:.1f}")
+    cells = (name, summary, *counts, differ, *(f"{taken:.2g}" if taken < 1 else f"{taken:.1f}" for taken in seconds))
     return f"| {' | '.join(map(str, cells))} |"
 
 

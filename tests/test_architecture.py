@@ -45,8 +45,8 @@ CORE_ORDER = (
     *("reference_comparison", "frontend"),
     *("finite_differences", "extrapolation", "projections", "context"),
     *("modes", "decision", "gradient_match", "jacobians", "localise", "diagnosis", "neighbourhood", "certificate"),
-    *("entrywise", "fast_mode", "line_test", "kinks", "low_precision", "refinement", "output_probes"),
-    *("direction_average", "confirmation", "slope_test", "runner"),
+    *("entrywise", "fast_mode", "line_test", "confirmation", "kinks", "low_precision", "refinement", "output_probes"),
+    *("direction_average", "slope_test", "runner"),
 )
 
 KNOWN_FRONTEND_IMPORTS = [

@@ -60,7 +60,7 @@ def test_inconclusive_raises_and_says_what_was_not_compared_and_what_to_do() -> 
 
 def test_elements_without_a_derivative_raise() -> None:
     not_compared = (
-        r"not compared: input 0 in reverse and forward mode: 2 outputs are not a number at the point; the derivative "
+        r"not compared: input 0 in reverse and forward mode: 2 outputs are NaN at the point; the derivative "
         r"is not finite"
     )
     with pytest.raises(GradientError, match=not_compared):

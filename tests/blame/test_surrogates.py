@@ -87,3 +87,9 @@ def test_finding_says_that_the_derivative_is_that_of_a_surrogate() -> None:
 def test_mapping_of_anything_else_is_refused() -> None:
     with pytest.raises(InvalidProblemError, match=r"subclasses of autograd\.Function"):
         gradvet.check(*model(), surrogate={"Spike": surrogate})
+
+
+def test_derivative_that_is_taken_as_given_is_named() -> None:
+    report = gradvet.blame(*model(), stops="constant", seed=1)
+    assert report.passed
+    assert any("derivative taken as given" in note and "Spike" in note for note in report.notes)

@@ -12,9 +12,10 @@ from gradvet.core.context import Context, Cotangent
 from gradvet.core.kinks import Kinks, find_kinks
 from gradvet.core.line_test import bent_rows
 from gradvet.core.modes import REVERSE
+from gradvet.core.results import Verdict
 from gradvet.core.slope_test import SlopeTest
 from tests.core.contexts import Elementwise, context_of, point
-from tests.functions import with_derivative
+from tests.functions import with_derivative, with_gradients_changed
 
 
 @pytest.mark.parametrize(
@@ -147,3 +148,19 @@ def test_element_of_the_same_size_that_is_not_at_a_kink_is_tested_in_smooth_outp
     assert (kinks.wrong is not None) is fails
     if kinks.wrong is not None:
         assert (kinks.wrong.row, kinks.wrong.column) == (3, 3)
+
+
+@pytest.mark.parametrize("is_wrong", [True, False])
+@pytest.mark.parametrize("shift", [-1.4, 0.6])
+def test_error_that_kinks_hide_does_not_pass(shift: float, is_wrong: bool) -> None:
+    def flipped(gradients: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (gradients[0].flip(-1),) if is_wrong else gradients
+
+    smooth = with_gradients_changed(lambda x: torch.tanh(x.cumsum(-1)), flipped)
+    x = torch.full((7,), shift, dtype=torch.float64)
+    # Every output has a kink by every element.
+    context = context_of(lambda x: torch.outer(smooth(x), x.topk(2).values), x)
+    decision = SlopeTest(context, REVERSE).run()
+    rows = list(context.record.ledger.rows())
+    is_passed = decision.verdict is Verdict.PASS and all(row.is_complete for row in rows)
+    assert is_passed is not is_wrong

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import gradvet
+from tests.faults.interruptions import WrongSquare
 from tests.sources import SOURCES, nodes_of
 
 FACTORIES = frozenset(
@@ -18,6 +20,26 @@ FACTORIES = frozenset(
         *("randperm", "scalar_tensor", "tensor", "zeros"),
     }
 )
+
+
+class Model(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return WrongSquare.apply(super().forward(x))  # type: ignore[no-any-return, no-untyped-call]
+
+
+def model() -> nn.Module:
+    return Model(3, 2, device="cpu", dtype=torch.float64)
+
+
+def watched(model: nn.Module, x: torch.Tensor) -> Any:
+    with gradvet.watch(model, seed=0) as step:
+        model(x).sum().backward()
+    return step.report()
+
+
+def names_the_function(report: Any) -> bool:
+    return [culprit.what for culprit in report.culprits] == ["autograd.Function WrongSquare"]
+
 
 CALLS: dict[str, Callable[[torch.Tensor], object]] = {
     "check": lambda x: gradvet.check(torch.sin, x, seed=0).passed,
@@ -30,6 +52,11 @@ CALLS: dict[str, Callable[[torch.Tensor], object]] = {
     "gradcheck": lambda x: gradvet.gradcheck(torch.sin, x.requires_grad_(), check_forward_ad=True),
     "gradcheck, fast mode": lambda x: gradvet.gradcheck(torch.sin, x.requires_grad_(), fast_mode=True),
     "gradgradcheck": lambda x: gradvet.gradgradcheck(torch.sin, x.requires_grad_()),
+    "check with a reference": lambda x: (
+        gradvet.check(torch.sin, x.float(), reference=torch.sin, dtypes=(torch.float32, torch.bfloat16), seed=0).passed
+    ),
+    "blame": lambda x: names_the_function(gradvet.blame(model(), x, seed=0)),
+    "watch": lambda x: names_the_function(watched(model(), x)),
     "sparse": lambda x: gradvet.check(lambda s: (s * s).sum(), x.reshape(1, 3).to_sparse(), seed=0, masked=True).passed,
 }
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import gradvet
-from gradvet.checks.reference import STEADY, TF32_NOTE
+from gradvet.checks.reference import FORMULA_ADVICE, STEADY, TF32_NOTE
 from gradvet.core.results import Report, Verdict
 from gradvet.frontends.torch import reference as reference_module
 from tests.kernels import emulated
@@ -89,6 +89,7 @@ def test_formula_that_is_slightly_wrong_everywhere_is_not_taken_for_rounding(dty
     assert [finding.check for finding in report.failures] == ["reference"]
     if dtype is not torch.float32:
         assert STEADY in report.failures[0].headline
+        assert report.failures[0].advice == FORMULA_ADVICE
 
 
 @pytest.mark.parametrize("dtype", emulated.TYPES, ids=str)

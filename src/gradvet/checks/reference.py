@@ -24,7 +24,7 @@ from gradvet.core.error_positions import error_map
 from gradvet.core.float_format import TF32_EPS
 from gradvet.core.gradient_match import value_signs
 from gradvet.core.problem import Distribution
-from gradvet.core.reference_comparison import Judgement, Samples, Status, is_steady, judge, outside_kinks
+from gradvet.core.reference_comparison import Judgement, Samples, Status, errors_persist, judge, outside_kinks
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
 from gradvet.core.spaces import Array, Space
@@ -42,6 +42,10 @@ KINK_PATTERNS = 8
 ADVICE = "The reference is the truth here: look at the kernel's loads, stores and masks at these positions."
 SCALE_ADVICE = "The factor is common to all entries: look for a wrong constant, or a sum taken once too often."
 ZERO_ADVICE = "The gradient is zero: look for a returned None, a detach, or memory that the kernel does not write."
+FORMULA_ADVICE = (
+    "Rounding errors would differ at other inputs: compare the kernel's formula, its constants and counts with those "
+    "of the reference."
+)
 LOSS_ADVICE = "Look for sums, products or intermediate results in low precision; accuracy= accepts a relative error."
 TF32_ADVICE = (
     "Products in TF32, the default of tl.dot for float32, have errors of this size: input_precision='ieee' avoids "
@@ -176,8 +180,9 @@ def _with_steady_errors(context: Context, reference: Reference, judged: Judged) 
     pairs = [(kernel.variants.fresh_pass(v, step), truth.fresh_pass(v, step)) for step in steps]
     for tensor, found, known in judged:
         here, there = (tensor.of(one) - tensor.of(other) for one, other in pairs)
-        if found.status is Status.LESS_ACCURATE and is_steady(here, there, tensor.of(pairs[0][1]), tensor.form):
-            found = replace(found, status=Status.WRONG, evidence=f"wrong: {found.evidence}, {STEADY}")
+        if found.status is Status.LESS_ACCURATE and errors_persist(here, there, tensor.of(pairs[0][1]), tensor.form):
+            words = f"wrong: {found.evidence}, {STEADY}"
+            found = replace(found, status=Status.WRONG, evidence=words, is_steady=True)
         again.append((tensor, found, known))
     return again
 
@@ -245,7 +250,8 @@ def _bad(reference: Reference, tensor: ComparedTensor, found: Judgement, samples
         return Finding(NAME, Verdict.INCONCLUSIVE, words, facts=facts, advice=advice)
     is_common = found.evidence.endswith("times the reference") and not found.evidence.startswith("wrong")
     common = ZERO_ADVICE if found.scale == -1.0 else SCALE_ADVICE
-    return Finding(NAME, Verdict.FAIL, words, facts=facts, advice=common if is_common else ADVICE)
+    advice = common if is_common else FORMULA_ADVICE if found.is_steady else ADVICE
+    return Finding(NAME, Verdict.FAIL, words, facts=facts, advice=advice)
 
 
 def _facts(reference: Reference, tensor: ComparedTensor, found: Judgement, samples: Samples) -> dict[str, object]:

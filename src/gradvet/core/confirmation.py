@@ -21,13 +21,24 @@ from dataclasses import dataclass
 from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, Reason
+from gradvet.core.extrapolation import Estimate
 from gradvet.core.modes import Mode
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import namespace, unit
+from gradvet.core.vectors import dot, namespace, norm, unit
 
 POINTS_AROUND = 8
 """Number of points around the given one at which slopes are taken, each eight steps away."""
+
+DISTANCES = tuple(
+    math.sqrt(one * other)
+    for one, other in (
+        (thresholds.CONFIRM_FAR, thresholds.CONFIRM_FAR),
+        (thresholds.CONFIRM_FAR, thresholds.MIN_LENGTH),
+        (thresholds.MIN_LENGTH, thresholds.MIN_LENGTH),
+    )
+)
+"""Distances of points without ties, relative to the step lengths."""
 
 MIN_TIES = 3
 """Number of equal elements from which a failure must be confirmed by the points around it; at a kink, two."""
@@ -71,28 +82,28 @@ def _is_wrong_apart(context: Context, mode: Mode, entry: Entry) -> bool:
     wrong at the tie alone is a convention
     (`test_derivative_that_differs_at_ties_alone_is_a_convention_of_the_framework`).
     """
-    row, column = entry.row, entry.column
-    if row < 0:
+    if entry.row < 0:
         return False
-    error = abs(entry.derivative - entry.numerical)
-    far, farthest = thresholds.CONFIRM_FAR, thresholds.MIN_LENGTH
-    for distance in (far, math.sqrt(far * farthest), farthest):
+    u, v = _unit(context, entry.column), unit(context.problem.zeros(context.problem.codomain.size), entry.row)
+    error = abs(entry.derivative - entry.numerical) * float(context.lengths[entry.column])
+    for distance in DISTANCES:
         place, step = distance * context.joint_direction(), distance * thresholds.CONFIRM_NEAR / thresholds.CONFIRM_FAR
-        derivative = mode.entry_at(context, place, row, column)
-        slopes = [_slope_at(context, place, part * step * _unit(context, column), (row, column)) for part in (1.0, 0.5)]
-        noise = thresholds.ROUNDOFFS * float(context.peak_noise[row]) / (step * float(context.lengths[column]))
-        bar = noise + abs(slopes[1] - slopes[0])
-        if abs(derivative - slopes[1]) > max(thresholds.CLEAR * bar, thresholds.PLATEAU_RTOL * error):
+        found = error_apart(context, mode, place, u, v, step)
+        if abs(found.value) > max(thresholds.CLEAR * found.error, thresholds.PLATEAU_RTOL * error):
             return True
     return False
 
 
-def _slope_at(context: Context, place: Array, step: Array, entry: tuple[int, int]) -> float:
-    """A central difference of one output along one column; not a number where rounding leaves no step."""
-    row, column = entry
-    ahead, behind = (context.problem.evaluate_at(place + sign * step) for sign in (1.0, -1.0))
-    width = float(ahead.displacement[column] - behind.displacement[column])
-    return float(ahead.values[row] - behind.values[row]) / width if width else math.nan
+def error_apart(context: Context, mode: Mode, place: Array, u: Array, v: Array, step: float) -> Estimate:
+    """Error of v·J·u at another place, by central differences of two steps. Calls function and derivative."""
+    found = []
+    for width in (step, step / 2.0):
+        ahead, behind = (context.problem.evaluate_at(place + sign * width * u) for sign in (1.0, -1.0))
+        rise = (ahead.values - behind.values)[: v.shape[0]]
+        moved = (ahead.displacement - behind.displacement) / (2.0 * width)
+        found.append(mode.slope_at(context, place, v, moved) - dot(v, rise) / (2.0 * width))
+    noise = thresholds.ROUNDOFFS * norm(v, context.peak_noise) / step
+    return Estimate(found[1], noise + abs(found[1] - found[0]))
 
 
 def is_confirmed(context: Context, decision: Decision) -> bool:

@@ -105,7 +105,8 @@ def _absent(case: _Case) -> str:
     if case.is_zero(case.numerical):
         return (
             "The outputs do not change when this input does, yet its derivative is not zero: look for an input that "
-            "the function ignores, an effect below the roundoff of the outputs, or state that is kept between calls."
+            "the function ignores, an effect below the roundoff of the outputs, or state that is kept between calls. "
+            "If the function rounds on purpose, pass the function whose derivative it should have as surrogate=."
         )
     return ""
 

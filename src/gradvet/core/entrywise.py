@@ -151,20 +151,21 @@ class Comparison:
         allowed = self.tolerance.absolute + self.tolerance.relative * _modulus(n, parts)
         # Where the differences are infinite the tolerance is too, and would allow anything.
         wrong = ~((difference <= allowed) & xp.isfinite(difference))
+        if output.size * source.size <= MAX_KEPT_ENTRIES:
+            pair.numerical.append(numerical)
+            pair.derivative.append(derivative)
+        if not bool(wrong.any()):
+            return
         rows_before = corner[0] - self.problem.codomain.offsets[pair.output]
         columns_before = corner[1] - self.problem.domain.offsets[pair.input]
         first = rows_before if self.by_rows else columns_before
         for number, part in enumerate(("real", "imag") if row_parts == 2 else ("",)):
             rows = wrong[(number - first) % row_parts :: row_parts, :]
             pair.wrong[part] = pair.wrong.get(part, 0) + int(xp.count_nonzero(rows))
-        if output.size * source.size <= MAX_KEPT_ENTRIES:
-            pair.numerical.append(numerical)
-            pair.derivative.append(derivative)
-        if bool(xp.any(wrong)):
-            pair.largest = max(pair.largest, _or_infinite(float(xp.max(difference))))
-            worst = self._worst(corner, (n, a), xp.where(wrong, difference, xp.zeros_like(difference)), allowed)
-            if pair.worst is None or worst.excess > pair.worst.excess:
-                pair.worst = worst
+        pair.largest = max(pair.largest, _or_infinite(float(xp.max(difference))))
+        worst = self._worst(corner, (n, a), xp.where(wrong, difference, xp.zeros_like(difference)), allowed)
+        if pair.worst is None or worst.excess > pair.worst.excess:
+            pair.worst = worst
 
     def _worst(
         self, corner: tuple[int, int], both: tuple[Array, Array], difference: Array, allowed: Array

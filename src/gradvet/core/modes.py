@@ -9,7 +9,7 @@ from typing import Protocol
 from gradvet.core.context import Context, Cotangent
 from gradvet.core.finite_differences import Prediction
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, dot, unit
+from gradvet.core.vectors import all_finite, dot
 
 
 class Mode(Protocol):
@@ -29,8 +29,8 @@ class Mode(Protocol):
         """Whether this mode has a finite derivative by an input for which reverse mode has none. May call the JVP."""
         ...
 
-    def entry_at(self, context: Context, place: Array, row: int, column: int) -> float:
-        """One entry of the Jacobian next to the point; not a number where it cannot be computed."""
+    def slope_at(self, context: Context, place: Array, v: Array, u: Array) -> float:
+        """v·J·u next to the point; not a number where it cannot be computed."""
         ...
 
     def column_gap(self, context: Context, v: Array, slope: Array, displacement: Array) -> Array | None:
@@ -53,9 +53,8 @@ class ReverseMode:
     def is_finite_at(self, context: Context, column: int) -> bool:
         return False
 
-    def entry_at(self, context: Context, place: Array, row: int, column: int) -> float:
-        problem = context.problem
-        return float(problem.vjp_at(place, unit(problem.zeros(problem.codomain.size), row))[column])
+    def slope_at(self, context: Context, place: Array, v: Array, u: Array) -> float:
+        return dot(context.problem.vjp_at(place, v), u)
 
     def column_gap(self, context: Context, v: Array, slope: Array, displacement: Array) -> None:
         return None
@@ -78,10 +77,9 @@ class ForwardMode:
         u[column] = 1.0
         return all_finite(context.problem.jvp(u))
 
-    def entry_at(self, context: Context, place: Array, row: int, column: int) -> float:
-        problem = context.problem
-        tangent = problem.jvp_at(place, unit(problem.zeros(problem.domain.size), column))
-        return math.nan if tangent is None else float(tangent[row])
+    def slope_at(self, context: Context, place: Array, v: Array, u: Array) -> float:
+        tangent = context.problem.jvp_at(place, u)
+        return math.nan if tangent is None else dot(v, tangent)
 
     def column_gap(self, context: Context, v: Array, slope: Array, displacement: Array) -> Array:
         return v * (slope - context.cached_jvp(displacement))

@@ -78,6 +78,8 @@ class Judgement:
     expected: float
     allowed: float
     """Error of this entry up to which it is not doubtful."""
+    is_steady: bool = False
+    """Whether the errors are the same at other inputs, which errors of rounding are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,9 @@ def judge(samples: Samples, form: Format, accuracy: float = 0.0) -> Judgement:
         int(xp.max(left_out)),
         worst.severity,
         *divmod(position, math.prod(form.shape)),
-        *(float(xp.reshape(array, (-1,))[position]) for array in (samples.found, truth, form.most * level)),
+        found=float(xp.reshape(samples.found, (-1,))[position]),
+        expected=float(xp.reshape(truth, (-1,))[position]),
+        allowed=float(xp.reshape(form.most * level, (-1,))[position]),
     )
 
 
@@ -159,7 +163,7 @@ def outside_kinks(samples: Samples, low: Array, high: Array, form: Format) -> tu
     return replace(samples, found=xp.where(excused, samples.truth, samples.found)), count
 
 
-def is_steady(here: Array, there: Array, truth: Array, form: Format) -> bool:
+def errors_persist(here: Array, there: Array, truth: Array, form: Format) -> bool:
     """Whether errors are the same at two points, which errors of rounding are not, but for those of constants."""
     xp = namespace(truth)
     some = xp.isfinite(here) & xp.isfinite(there) & (truth != 0.0)

@@ -13,6 +13,7 @@ the ledger, and so is every element that was not compared.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from gradvet.core import thresholds
 from gradvet.core.confirmation import despite_ties
@@ -22,7 +23,7 @@ from gradvet.core.direction_average import CALLS, test_averaged
 from gradvet.core.extrapolation import SlopeFit
 from gradvet.core.finite_differences import DirectionalDifference
 from gradvet.core.gradient_match import saturated_roundoff
-from gradvet.core.kinks import find_kinks
+from gradvet.core.kinks import find_kinks, is_right_beside
 from gradvet.core.line_test import (
     bent_rows,
     decide_line,
@@ -63,7 +64,7 @@ class SlopeTest:
         value = context.problem.value[: context.problem.codomain.size]
         lost = int(context.xp.count_nonzero(value != value))
         for leaf in domain.leaves if lost else ():
-            self._leave_out(leaf, min(lost, leaf.coordinates.size), f"{lost} outputs are not a number at the point")
+            self._leave_out(leaf, min(lost, leaf.coordinates.size), f"{lost} outputs are NaN at the point")
 
     def run(self) -> Decision:
         """The decision about the mode; where it is not PASS, also in the coarser format inside the function."""
@@ -108,6 +109,7 @@ class SlopeTest:
 
         Agreement of every input alone is agreement. Needed by `loss_of_tiny_numbers`.
         """
+        given = self.context.scaling
         together = [self._refining(lambda: self.along(self.context.first, self.context.cotangents))]
         if together[0].verdict is not Verdict.FAIL and not self.context.out_of_budget:
             together.append(self._refining(lambda: self.along(self.context.second, self.context.cotangents)))
@@ -116,8 +118,10 @@ class SlopeTest:
             return
         leaves, open_rows = self.context.problem.domain.leaves, self._open_rows()
         rest = [number for number, leaf in enumerate(leaves) if leaf.coordinates.size and number not in open_rows]
-        alone = list(self._each_alone())
         undecided = [decision for decision in together if decision.verdict is Verdict.INCONCLUSIVE]
+        if undecided:
+            self.context = self.context.rescaled(replace(given, excluded=self.context.scaling.excluded))
+        alone = list(self._each_alone())
         if undecided and len(rest) <= MAX_REST:
             alone += map(self._alone, rest)
             undecided = [] if all(decision.verdict is Verdict.PASS for decision in alone) else undecided
@@ -150,8 +154,6 @@ class SlopeTest:
             decision = test()
         return decision
 
-    # One direction
-
     def along(self, difference: DirectionalDifference, cotangents: Sequence[Cotangent]) -> Decision:
         """One direction: the screen, then a sweep; again without the elements at a kink where there are any."""
         if not peak(difference.u):
@@ -172,6 +174,8 @@ class SlopeTest:
             self.context = self.context.excluding(kinks.columns)
             rest = self.context.restricted(difference.u)
             self._enter_kinks(kinked, difference, rest, decision.bar)
+            if not known and not is_right_beside(self.context, self.mode, kinks.columns):
+                self._leave_out_columns(kinks.columns, "kinks hide errors of the derivative")
             if known:
                 return decision.weakened(Reason.KINK)  # a kink that is not at these elements
             if not peak(rest):
@@ -242,23 +246,15 @@ class SlopeTest:
             return with_entry
         return with_entry.weakened(Reason.KINK)
 
-    # Which directions
-
     def _nonfinite_columns(self) -> Iterator[Decision]:
         """Columns in which the derivative is not finite: wrong where the function has a finite slope."""
         context = self.context
-        columns = None
-        for cotangent in context.cotangents:
-            if cotangent.nonfinite is not None:
-                columns = cotangent.nonfinite if columns is None else columns | cotangent.nonfinite
+        found = [cotangent.nonfinite for cotangent in context.cotangents if cotangent.nonfinite is not None]
+        columns = context.xp.any(context.xp.stack(found), axis=0) if found else None
         if columns is None or context.is_excluded(columns):
             return
         yield nonfinite_derivative(context, self.mode, columns)
-        domain, xp = context.problem.domain, namespace(columns)
-        for number, leaf in enumerate(domain.leaves):
-            count = int(xp.count_nonzero(columns[domain.slice(number)]))
-            if count:
-                self._leave_out(leaf, count, "the derivative is not finite")
+        self._leave_out_columns(columns, "the derivative is not finite")
         self.context = context.excluding(columns)
 
     def _each_alone(self) -> Iterator[Decision]:
@@ -353,13 +349,17 @@ class SlopeTest:
                 return
         yield Decision(Verdict.INCONCLUSIVE, Reason.DOMAIN)
 
-    # The ledger
-
     def _resolution(self, name: str) -> float:
         return self.context.record.ledger.resolution(name, self.mode.name, self.context.precision)
 
     def _leave_out(self, leaf: Leaf, count: int, reason: str) -> None:
         self.context.record.ledger.left_out(leaf.name, self.mode.name, self.context.precision, count, reason)
+
+    def _leave_out_columns(self, columns: Array, reason: str) -> None:
+        domain = self.context.problem.domain
+        for number, leaf in enumerate(domain.leaves):
+            if count := int(self.context.xp.count_nonzero(columns[domain.slice(number)])):
+                self._leave_out(leaf, count, reason)
 
     def _enter_kinks(self, cotangent: Cotangent, difference: DirectionalDifference, rest: Array, bar: float) -> None:
         """Inputs of which every element is at a kink are compared by that; the kink hides errors of other elements.

@@ -136,15 +136,11 @@ def _badness(row: LedgerRow) -> tuple[float, float]:
 
 
 def _line(report: Report, row: LedgerRow) -> LedgerLine:
-    return LedgerLine(
-        row.input,
-        row.precision,
-        row.mode,
-        f"{row.compared}/{row.elements}",
-        _number(row.resolution),
-        _verdict(report, row),
-        not row.is_complete,
-    )
+    verdict = _verdict(report, row)
+    # A failure ends the comparison: how many elements it was about is in its finding.
+    compared = "-" if verdict == WRONG and not row.compared else f"{row.compared}/{row.elements}"
+    is_open = not row.is_complete
+    return LedgerLine(row.input, row.precision, row.mode, compared, _number(row.resolution), verdict, is_open)
 
 
 def _summary(report: Report, rows: Iterable[LedgerRow], noun: str) -> list[LedgerLine]:

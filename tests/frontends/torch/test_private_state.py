@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -70,3 +71,32 @@ def test_contexts_that_were_open_before_stay_open() -> None:
         assert OpenContexts.now() == before
         assert before.level == 0
         assert before.function_modes == 1
+
+
+class InterruptedKernel:
+    """A kernel at which the replacement, or its end, is interrupted."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise KeyboardInterrupt
+
+    def __delattr__(self, name: str) -> None:
+        raise KeyboardInterrupt
+
+
+class Kernel:
+    """A kernel of forward mode."""
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("direct", [True, False])
+def test_interrupted_replacement_of_kernels_is_seen(monkeypatch: pytest.MonkeyPatch, place: int, direct: bool) -> None:
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    kernels: list[object] = [Kernel() for _ in range(4)]
+    kernels.insert(place, InterruptedKernel())
+    if not direct:
+        for kernel in kernels:
+            vars(kernel)[private_state._CALLED] = private_state._Direct(None, kernel)
+    monkeypatch.setattr(private_state, "_KERNELS", [(None, kernel) for kernel in kernels])
+    with pytest.raises(KeyboardInterrupt):
+        private_state.set_kernels_direct(direct)
+    assert private_state.kernels_are_direct() is any(vars(kernel) for kernel in kernels)

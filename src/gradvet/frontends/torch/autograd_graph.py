@@ -85,8 +85,8 @@ UNSUPPORTED_PHRASES = (
 """Phrases, in lower case, of torch's messages about operators without a derivative of some kind."""
 
 
-APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
-"""The code that runs when an `autograd.Function` is applied."""
+APPLY = getattr(getattr(torch.autograd.Function.apply, "__func__", None), "__code__", None)
+"""The code that runs when an `autograd.Function` is applied; None where torch has it in C++, from 2.15 on."""
 
 
 def nodes_behind(outputs: Sequence[Any]) -> list[Any]:
@@ -202,6 +202,11 @@ def _raising_line(error: Exception) -> str:
     return (lines[0].line or "") if lines else ""
 
 
+def _is_apply(called: Any) -> bool:
+    owner = getattr(called, "__self__", None)
+    return getattr(called, "__name__", "") == "apply" and isinstance(owner, type(torch.autograd.Function))
+
+
 def applies_function(call: Callable[[], object]) -> bool:
     """Whether a call applies an `autograd.Function`, seen by a profiling function; True if a profiler is in the way."""
     if sys.getprofile() is not None:
@@ -210,7 +215,7 @@ def applies_function(call: Callable[[], object]) -> bool:
 
     def notice(frame: FrameType, event: str, argument: object) -> None:
         nonlocal applied
-        applied = applied or (event == "call" and frame.f_code is APPLY)
+        applied = applied or (event == "call" and frame.f_code is APPLY) or (event == "c_call" and _is_apply(argument))
 
     sys.setprofile(notice)
     try:

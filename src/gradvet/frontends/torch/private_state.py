@@ -63,7 +63,11 @@ _HAS_LEVEL = _found(forward_ad, "_current_level") is not None
 _SET_FLAG = _found(dispatch, "set_is_in_mode_without_ignore_compile_internals")
 
 _DEFAULT_DEVICE = _found(torch, "_GLOBAL_DEVICE_CONTEXT")
-_FUNCTION_BASE: Any = _found(torch.autograd.function, "_SingleLevelFunction") or torch.autograd.Function
+_FUNCTION_BASE: Any = _found(torch.autograd.function, "_SingleLevelFunction")
+# From torch 2.15 on, `apply` does not ask that class.
+if _FUNCTION_BASE is None or inspect.isbuiltin(torch.autograd.Function.apply):
+    _FUNCTION_BASE = torch.autograd.Function
+_OWN_APPLY = vars(_FUNCTION_BASE).get("apply")
 
 _FLAGS = tuple(
     name
@@ -90,23 +94,23 @@ def function_apply() -> tuple[Any, ...]:
     """What was put in place of `apply` in the base class of all Functions; empty if nothing was.
 
     The class below `Function` is used, so that an `apply` that was kept in a variable is replaced too. Without private
-    names, it is `Function` itself.
+    names, and from torch 2.15 on, it is `Function` itself.
     """
-    own = vars(_FUNCTION_BASE)
-    return (own["apply"],) if "apply" in own else ()
+    own = vars(_FUNCTION_BASE).get("apply", _OWN_APPLY)
+    return () if own is _OWN_APPLY else (own,)
 
 
 def set_function_apply(replacement: tuple[Any, ...]) -> None:
     """Put something in place of `apply`, or nothing."""
-    if replacement:
-        (_FUNCTION_BASE.apply,) = replacement
+    if replacement or _OWN_APPLY is not None:
+        (_FUNCTION_BASE.apply,) = replacement or (_OWN_APPLY,)
     elif "apply" in vars(_FUNCTION_BASE):
         del _FUNCTION_BASE.apply
 
 
 def inherited_apply(cls: type) -> Any:
     """The `apply` that a Function would have if nothing were put there."""
-    return super(_FUNCTION_BASE, cls).apply
+    return super(_FUNCTION_BASE, cls).apply if _OWN_APPLY is None else _OWN_APPLY.__get__(None, cls)
 
 
 def _deferred_kernels() -> list[tuple[Any, Any]]:
@@ -137,8 +141,11 @@ def kernels_are_direct() -> bool:
 
 
 def set_kernels_direct(direct: bool) -> None:
-    """Call the kernels of forward mode without loading torch's compiler, or as torch does."""
-    for decorated, kernel in _KERNELS:
+    """Call the kernels of forward mode without loading torch's compiler, or as torch does.
+
+    The first one is replaced first and put back last, so that it shows whether any is replaced after an interruption.
+    """
+    for decorated, kernel in _KERNELS if direct else reversed(_KERNELS):
         present = vars(kernel).get(_CALLED)
         if direct and present is None and "torch._dynamo" not in sys.modules:
             setattr(kernel, _CALLED, _Direct(decorated, kernel))

@@ -174,6 +174,9 @@ def _loose_parameters(model: nn.Module, outputs: list[Tensor]) -> Iterator[Culpr
 
 def _check_modules(recorder: Recorder, examiner: Examiner, answer: _Answer, known: Report | None) -> None:
     surrogates = [piece for piece in answer.pieces if piece.reason == SURROGATE]
+    answer.notes += dict.fromkeys(
+        f"derivative taken as given, of values that are constant by themselves: {piece}" for piece in surrogates
+    )
     tree = ModuleTree(recorder, examiner, known, surrogates)
     tops = [""] if "" in tree.calls else [path for path in tree.calls if not _has_recorded_parent(path, tree.calls)]
     for path in tops:
