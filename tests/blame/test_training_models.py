@@ -419,3 +419,19 @@ def test_wrong_function_under_vmap_is_named() -> None:
     assert (culprit.path, culprit.what) == ("", "autograd.Function Sine")
     assert culprit.place is not None
     assert "def backward" in culprit.place.code
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct")
+def test_new_tensor_of_a_tensor_is_named() -> None:
+    class Centred(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.tanh(self.layer(x))
+            return x - x.new_tensor(x.mean(-1, keepdim=True))
+
+    culprit = gradvet.blame(Centred(), torch.randn(4, 3), seed=1).culprit
+    assert culprit is not None
+    assert (culprit.path, culprit.what) == ("", "new_tensor")
