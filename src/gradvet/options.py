@@ -1,4 +1,4 @@
-"""Settings of a check: the only way in which they travel."""
+"""Settings of a check: tolerance, budget, seed, resolution."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The classical promise: every entry within `absolute + relative · |numerical|`."""
+    """What torch's gradcheck asks for: every entry within `absolute + relative · |numerical|`."""
 
     absolute: float = 1e-5
     relative: float = 1e-3

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradvet.core import localise
 from gradvet.core.modes import FORWARD, REVERSE, Mode
-from gradvet.core.neighbourhood import around, block, classical_sweep, computed_block, study
+from gradvet.core.neighbourhood import around, block, computed_block, study, sweep_at_entry
 from tests.core.contexts import Elementwise, context_of, point
 from tests.functions import with_derivative
 
@@ -69,7 +69,7 @@ def test_computed_block_shows_both_versions_of_the_block_around_an_entry() -> No
 
 def test_sweep_of_a_cubic_has_the_error_of_its_truncation_at_wide_steps() -> None:
     problem = context_of(lambda x: x**3, point(1.0)).problem
-    shown = classical_sweep(problem, (0, 0), 1e-3, 0.25)
+    shown = sweep_at_entry(problem, (0, 0), 1e-3, 0.25)
     assert (shown["chosen"], shown["gap"]) == (1e-3, 0.25)
     assert shown["steps"] == pytest.approx([1e-3 * 4.0**power for power in range(-8, 9)])
     assert shown["errors"][8:] == pytest.approx([step**2 for step in shown["steps"][8:]], rel=1e-3)
@@ -86,12 +86,12 @@ def test_sweep_ends_where_the_function_raises_and_says_nothing_if_that_is_at_onc
         return function
 
     near, far = (context_of(within(reach), point(1.0)).problem for reach in (1e-6, 1.0))
-    assert classical_sweep(near, (0, 0), 1e-3, 0.0)["steps"] == pytest.approx(
+    assert sweep_at_entry(near, (0, 0), 1e-3, 0.0)["steps"] == pytest.approx(
         [1e-3 * 4.0**-power for power in (8, 7, 6, 5)]
     )
-    assert max(classical_sweep(far, (0, 0), 1e-3, 0.0)["steps"]) == pytest.approx(1e-3 * 4.0**4)
+    assert max(sweep_at_entry(far, (0, 0), 1e-3, 0.0)["steps"]) == pytest.approx(1e-3 * 4.0**4)
     nearest = context_of(within(1e-3 * 4.0**-7.5), point(1.0)).problem
-    assert classical_sweep(nearest, (0, 0), 1e-3, 0.0) == {}
+    assert sweep_at_entry(nearest, (0, 0), 1e-3, 0.0) == {}
 
 
 def test_block_that_is_too_large_to_be_seen_is_left_out() -> None:

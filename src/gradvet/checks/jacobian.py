@@ -23,12 +23,12 @@ from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.neighbourhood import (
     around,
     block,
-    classical_sweep,
     computed_block,
     ignored_output,
     names,
     study,
     swapped_inputs,
+    sweep_at_entry,
 )
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Mismatch, Verdict
@@ -37,10 +37,10 @@ from gradvet.core.spaces import Array, Location
 from gradvet.core.vectors import namespace
 
 MISS_RATIO = 0.01
-"""The miss probability is stated for errors this many times (as a quotient) larger than what the screen allows."""
+"""`Report.miss` is the probability to miss an error of 1 / MISS_RATIO times what the screen allows."""
 
-MAX_SUGGESTED_POWER = 0.5
-"""Largest resolution that the advice suggests as `power`."""
+MAX_SUGGESTED = 0.5
+"""Largest resolution that the advice suggests."""
 
 KINK = "The point is at a kink: the derivative must lie between the slopes on its two sides, and does not."
 TORCH_TO_BLAME = "The function is one operator of the framework: its own derivative is wrong at this point."
@@ -180,7 +180,7 @@ def _advice(context: Context, mode: Mode, decision: Decision) -> str:
         return ""
     advice = "Try float64 inputs, inputs of moderate size, or a point away from kinks."
     seen = max(_resolutions(context, mode).values(), default=math.inf)
-    if not context.options.power < seen <= MAX_SUGGESTED_POWER:
+    if not context.options.power < seen <= MAX_SUGGESTED:
         return advice
     enough = math.ceil(110.0 * seen) / 100.0
     return (
@@ -320,12 +320,12 @@ def _figures(context: Context, mode: str, worst: ComparedEntry, known: bool) -> 
     """Figures for a page. Evaluates the function, so they are made only for listeners."""
     problem, step, place = context.problem, context.options.step, (worst.row, worst.column)
     gap = abs(worst.derivative - worst.numerical)
-    found: dict[str, object] = {"sweep": classical_sweep(problem, place, step, gap)}
+    found: dict[str, object] = {"sweep": sweep_at_entry(problem, place, step, gap)}
     return found if known else {"block": computed_block(problem, mode, place, step), **found}
 
 
 def _first(comparison: Comparison) -> tuple[Pair, str]:
-    """The pair that the classical check reports: imaginary parts first, then by output, then by input."""
+    """The pair that torch's gradcheck reports: imaginary parts first, then by output, then by input."""
     pairs = sorted(comparison.pairs.values(), key=lambda pair: (pair.output, pair.input))
     for part in ("imag", "real"):
         for pair in pairs:

@@ -280,7 +280,7 @@ _forward = functools.partial(jacobian.drop_in_forward, draw=torch_unit_vectors, 
 def _catalogue(
     *, reverse: bool, forward: bool, undefined: bool, batched: bool, batched_forward: bool
 ) -> tuple[CheckFunction, ...]:
-    """The checks of the classical call, in the order in which it reports them."""
+    """The checks of torch's gradcheck, in the order in which it reports them."""
     wanted: list[tuple[bool, CheckFunction]] = [
         (True, semantics),
         (True, outputs.constancy),

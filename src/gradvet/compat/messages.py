@@ -1,4 +1,4 @@
-"""The words of the classical check: existing tests match on them, so each finding has its own first line."""
+"""The words of torch's gradcheck: existing tests match on them, so each finding has its own first line."""
 
 from __future__ import annotations
 

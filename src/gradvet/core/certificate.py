@@ -61,7 +61,8 @@ COUPLED_SCHEMES = ((20_000, LONG), (math.inf, NEAR_SCHEME))
 """First scheme by number of inputs in that case: with more inputs, curvature along a joint direction grows."""
 
 MAX_HELD_VECTORS, MAX_HELD_NUMBERS = 9, 6_250_000
-"""Directions and cotangents that are held at a time: so many, or as many as have no more than these numbers (50 MB)."""
+"""Directions and cotangents that are held at a time: this number, or as many as have no more than these elements (50
+MB)."""
 
 MAX_OUTPUTS_BY_ROWS = 4
 """Outputs of which the first and the last row are compared by backward passes of their own."""

@@ -118,7 +118,7 @@ class Context:
         return time.monotonic() > self.deadline or self.problem.cost.forwards >= self.last_call
 
     def limited(self, calls: float) -> Context:
-        """The same with at most about so many further forward calls."""
+        """The same with at most about this number of further forward calls."""
         return replace(self, last_call=min(self.last_call, self.problem.cost.forwards + calls))
 
     @property

@@ -5,8 +5,9 @@ formula are not. So every input moves alone along many random directions at a fe
 
     r(h) = { v·[f(x + h u) - f(x - h u)]/2 - (Jᵀv)·(h u) } / h
 
-are compared with the predicted slopes. Do they have a factor in common (a wrong constant)? Does one column explain them
-(a lost element)? Would one element of typical size show at all? The resolution is that of the common factor.
+are compared with the predicted slopes. The tests are: a factor that all have in common (a wrong constant), one column
+that explains them (a lost element), and whether one element of typical size would show at all. The resolution is that
+of the common factor.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gradvet.core.decision import Decision, Entry, Reason
 from gradvet.core.extrapolation import Estimate, last_consistent
 from gradvet.core.finite_differences import steps_for
 from gradvet.core.gradient_match import explained_factor, is_steady
-from gradvet.core.line_test import hiding_rows
+from gradvet.core.line_test import rows_changing_by_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.output_probes import PROBES, OutputProbes, input_direction
 from gradvet.core.problem import Distribution
@@ -153,7 +154,7 @@ def _decide_rows(
             return Decision(Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
         residuals = more if residuals is None else residuals.joined(more)
         if not peak(residuals.predicted) and not any(peak(found) for found in residuals.at):
-            if hiding_rows(context, input_direction(context, part), cotangents[0].v) is not None:
+            if rows_changing_by_roundoff(context, input_direction(context, part), cotangents[0].v) is not None:
                 return Decision(Verdict.INCONCLUSIVE, Reason.NO_SIGNAL)
             return Decision(Verdict.PASS, Reason.AGREES)
         decision = _decide(context, mode, cotangents, residuals, part)
@@ -163,7 +164,7 @@ def _decide_rows(
 
 
 def _needs_more(context: Context, residuals: _Residuals, most: int) -> bool:
-    """Whether more directions, at most so many in all, may lead to a decision.
+    """Whether more directions, up to a number in all, may lead to a decision.
 
     Error bars shrink with the square root of their number; what kinks explain does not.
     """

@@ -216,19 +216,17 @@ def _zero_scale(context: Context, u: Array, cotangent: Cotangent, fit: SlopeFit,
     size = norm(cotangent.v, context.problem.value[: cotangent.v.shape[0]])
     if fit.rise > scale.saturated:
         return replace(scale, slope=0.0, typical=fit.rise)
-    hidden = hiding_rows(context, u, cotangent.v)
+    hidden = rows_changing_by_roundoff(context, u, cotangent.v)
     if hidden is None:
         return replace(scale, slope=0.0, typical=size)
     own = context.cotangent(context.xp.where(hidden, cotangent.v, context.xp.zeros_like(cotangent.v)))
     return replace(scale, slope=0.0, typical=norm(own.vjp, context.first.u), value_noise=context.eps * size)
 
 
-def hiding_rows(context: Context, u: Array, v: Array) -> Array | None:
-    """Outputs whose first change, as the steps grow, is of the size of their roundoff. Calls the function.
+def rows_changing_by_roundoff(context: Context, u: Array, v: Array) -> Array | None:
+    """Outputs whose change, at the first step that changes any output, is at most their roundoff. Calls the function.
 
-    None if the first output that changes does so by more.
-
-    The first change of a function with steps, such as floor, is larger.
+    None if there is none: the first change of a function with steps, such as floor, is larger.
     """
     xp, rows = context.xp, context.problem.codomain.size
     value = context.problem.value[:rows]

@@ -235,7 +235,7 @@ def derivative_block(problem: Problem, mode: str, rows: range, columns: range) -
     return namespace(vjps[0]).stack(vjps, axis=0)[:, columns.start : columns.stop]
 
 
-def classical_sweep(problem: Problem, place: tuple[int, int], step: float, gap: float) -> dict[str, Any]:
+def sweep_at_entry(problem: Problem, place: tuple[int, int], step: float, gap: float) -> dict[str, Any]:
     """How the central difference of one entry depends on its step, around the step that the user chose."""
     row, column = place
     move = problem.move(_unit(problem, problem.domain.size, column) * step)

@@ -61,7 +61,7 @@ FAULTS = {
     "jvp is not returning a view": "forward mode cannot call the jvp: forward returns an input or a view of one, and "
     "jvp must return a view of its tangent then, such as tangent.view_as(tangent)",
 }
-"""Parts of torch's messages about a rule that nobody can call, and what they mean."""
+"""Parts of torch's messages about a rule that cannot be called, and what they mean."""
 
 
 def known_refusal(error: Exception) -> str:

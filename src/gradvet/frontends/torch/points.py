@@ -137,7 +137,7 @@ class PointSource:
     def places(self) -> list[int]:
         """Positions of the arguments to change: checked inputs, or parameters of a single layer if there are none.
 
-        A model whose weights are all a thousand times larger is none that anyone trains.
+        A model whose weights are all a thousand times larger does not occur in training.
         """
         checked = [i for i in self.binding.checked if self.binding.arguments[i].layout is torch.strided]
         inputs = [i for i in checked if not isinstance(self.binding.arguments[i], nn.Parameter)]

@@ -1,6 +1,6 @@
-"""Functions of stairs with a derivative, such as straight-through estimators of rounding: found and linearised.
+"""Piecewise constant functions with a surrogate derivative J, such as rounding, in a model.
 
-Their derivative is no derivative of theirs. In a model it is taken as given: their values vary as it says.
+They are found, and replaced by f(x₀) + J·(x - x₀), so that the rest of the model can be compared.
 """
 
 from __future__ import annotations
