@@ -384,3 +384,54 @@ def test_function_that_no_grad_decorates_is_named() -> None:
     culprit = gradvet.blame(Standardised(), torch.randn(4, 3), seed=1).culprit
     assert culprit is not None
     assert (culprit.what, culprit.place.code[-11:] if culprit.place else "") == ("no_grad", "# decorated")
+
+
+class Sine(torch.autograd.Function):
+    """The sine with a rule for vmap that torch generates, and the wrong sign."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.sin()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return -grads[0] * ctx.saved_tensors[0].cos()
+
+
+def test_wrong_function_under_vmap_is_named() -> None:
+    class Mapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = torch.func.vmap(lambda row: Sine.apply(row * self.weight).sum())(x)
+            return found
+
+    culprit = gradvet.blame(Mapped(), torch.randn(4, 3), seed=1).culprit
+    assert culprit is not None
+    assert (culprit.path, culprit.what) == ("", "autograd.Function Sine")
+    assert culprit.place is not None
+    assert "def backward" in culprit.place.code
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct")
+def test_new_tensor_of_a_tensor_is_named() -> None:
+    class Centred(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.tanh(self.layer(x))
+            return x - x.new_tensor(x.mean(-1, keepdim=True))
+
+    culprit = gradvet.blame(Centred(), torch.randn(4, 3), seed=1).culprit
+    assert culprit is not None
+    assert (culprit.path, culprit.what) == ("", "new_tensor")

@@ -20,6 +20,9 @@ Apply = Callable[..., Any]
 Handle = Callable[[type, tuple[Any, ...], dict[str, Any], Apply], Any]
 """Stands between `Function.apply` and its caller: (class, args, kwargs, the original apply) ↦ result."""
 
+MAPPED = "Vmapped"
+"""Beginning of the names of Functions that `vmap` generates for one with `generate_vmap_rule`."""
+
 GENERATED = "GeneratedBackwardFor_"
 """Beginning of the name of the Function behind an operator of `torch.library`."""
 
@@ -66,6 +69,14 @@ def operator_backward(cls: type) -> Callable[..., Any] | None:
     backward = getattr(cls, "backward", None)
     found = [getattr(value, "_backward_fn", None) for value in _closed_over(backward)]
     return next((value for value in found if callable(value)), None)
+
+
+def mapped_function(cls: type) -> type:
+    """The Function that `vmap` runs by one that torch generates for it; other classes as they are."""
+    if not cls.__name__.startswith(MAPPED) or not cls.__module__.startswith("torch."):
+        return cls
+    found = (value for value in _closed_over(cls.forward) if isinstance(value, type))  # type: ignore[attr-defined]
+    return next((value for value in found if issubclass(value, torch.autograd.Function)), cls)
 
 
 def _closed_over(function: Any, depth: int = 3) -> Iterator[Any]:

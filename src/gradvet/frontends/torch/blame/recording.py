@@ -191,14 +191,15 @@ class Recorder:
         called = calling_line()
         path = self._path(called)
         if operator is None:
-            kind, name, target, place = FUNCTION, cls.__name__, cls, definition(getattr(cls, "backward", None))
-            place = place or definition(getattr(cls, "vjp", None))
+            own = private.mapped_function(cls)
+            kind, name, target, place = FUNCTION, own.__name__, cls, definition(getattr(own, "backward", None))
+            place = place or definition(getattr(own, "vjp", None))
         else:
             target, args, kwargs = operator
             kind, name = OPERATOR, str(target.name())
             place = definition(private.operator_backward(cls))
         self.seen[kind, path, name] += 1
-        line = (cls, path, str(called))
+        line = (private.mapped_function(cls), path, str(called))
         tree = ArgumentTree()
         template = tree.template((args, kwargs), "")
         signature = (*((t.shape, t.dtype, t.requires_grad) for t in tree.tensors), _constants((args, kwargs)))
@@ -310,8 +311,8 @@ def is_model(value: Any) -> bool:
 
 def is_custom(cls: type) -> bool:
     """Whether a Function is not torch's own."""
-    name = cls.__name__
-    return name.startswith(private.GENERATED) or name == COMPILED or not is_foreign(cls.__module__)
+    name, own = cls.__name__, private.mapped_function(cls)
+    return name.startswith(private.GENERATED) or name == COMPILED or not is_foreign(own.__module__)
 
 
 def has_own_code(module: nn.Module) -> bool:

@@ -160,7 +160,7 @@ def _line(file: str, number: int) -> CodeLine:
 
 def is_valueless(name: str) -> bool:
     """Whether a function does not read the values of its arguments."""
-    return name.endswith(VALUELESS_ENDS) or name.startswith(VALUELESS_STARTS)
+    return name.endswith(VALUELESS_ENDS) or (name.startswith(VALUELESS_STARTS) and name != "new_tensor")
 
 
 def function_name(func: Any) -> str:
