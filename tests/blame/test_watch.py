@@ -5,6 +5,7 @@ Tests `api/blame.py`, `frontends/torch/blame/recording.py` and `frontends/torch/
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ from gradvet.frontends.torch.private import PUBLIC_ONLY
 from tests.blame import mixer, transformer
 
 HERE = Path(__file__).name
+needs_apply_in_python = pytest.mark.skipif(
+    inspect.isbuiltin(torch.autograd.Function.apply),
+    reason="an `apply` of C++, as in torch 2.15, that is kept in a variable is not replaced",
+)
 needs_private_names = pytest.mark.skipif(PUBLIC_ONLY, reason="private names of torch are switched off")
 
 
@@ -97,6 +102,7 @@ def test_watch_names_a_function_in_a_training_step() -> None:
 
 
 @needs_private_names
+@needs_apply_in_python
 def test_watch_sees_apply_kept_in_a_variable_before() -> None:
     apply = Wrong.apply
     with gradvet.watch() as step:
@@ -207,6 +213,7 @@ joined.register_autograd(_joined_backward, setup_context=_keep)
 
 
 @needs_private_names
+@needs_apply_in_python
 def test_operator_with_a_list_of_tensors_is_replayed() -> None:
     with gradvet.watch(seed=1) as step:
         joined([point().requires_grad_(), point()], 2.0, dim=1)

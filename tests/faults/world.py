@@ -52,7 +52,9 @@ def world(tensors: Iterable[Tensor] = (), modules: Iterable[nn.Module] = ()) -> 
         "search path": list(sys.path),
         "streams": (id(sys.stdout), id(sys.stderr)),
         "recursion limit": sys.getrecursionlimit(),
-        "apply of Functions": [vars(one).get("apply") for one in (torch.autograd.Function, _SingleLevelFunction)],
+        "apply of Functions": [
+            vars(one).get("apply", "none") for one in (torch.autograd.Function, _SingleLevelFunction)
+        ],
         "kernels of forward mode": kernels_are_direct(),
         "hooks of all modules": [list(hooks) for name, hooks in vars(nn.modules.module).items() if _is_hooks(name)],
         "listeners": [list(one) for one in (events._listeners, events._filters, events._stages, events._seeds)],

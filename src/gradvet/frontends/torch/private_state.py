@@ -67,7 +67,6 @@ _FUNCTION_BASE: Any = _found(torch.autograd.function, "_SingleLevelFunction")
 # From torch 2.15 on, `apply` does not ask that class.
 if _FUNCTION_BASE is None or inspect.isbuiltin(torch.autograd.Function.apply):
     _FUNCTION_BASE = torch.autograd.Function
-_OWN_APPLY = vars(_FUNCTION_BASE).get("apply")
 
 _FLAGS = tuple(
     name
@@ -91,26 +90,25 @@ def default_device() -> torch.device | None:
 
 
 def function_apply() -> tuple[Any, ...]:
-    """What was put in place of `apply` in the base class of all Functions; empty if nothing was.
+    """What is in place of `apply` in the base class of all Functions; empty if nothing is.
 
     The class below `Function` is used, so that an `apply` that was kept in a variable is replaced too. Without private
-    names, and from torch 2.15 on, it is `Function` itself.
+    names, and from torch 2.15 on, it is `Function` itself, which has an `apply` of its own.
     """
-    own = vars(_FUNCTION_BASE).get("apply", _OWN_APPLY)
-    return () if own is _OWN_APPLY else (own,)
+    return tuple([value for name, value in vars(_FUNCTION_BASE).items() if name == "apply"])
 
 
 def set_function_apply(replacement: tuple[Any, ...]) -> None:
     """Put something in place of `apply`, or nothing."""
-    if replacement or _OWN_APPLY is not None:
-        (_FUNCTION_BASE.apply,) = replacement or (_OWN_APPLY,)
+    if replacement:
+        (_FUNCTION_BASE.apply,) = replacement
     elif "apply" in vars(_FUNCTION_BASE):
         del _FUNCTION_BASE.apply
 
 
 def inherited_apply(cls: type) -> Any:
-    """The `apply` that a Function would have if nothing were put there."""
-    return super(_FUNCTION_BASE, cls).apply if _OWN_APPLY is None else _OWN_APPLY.__get__(None, cls)
+    """The `apply` that a Function has if the base class has none of its own."""
+    return super(_FUNCTION_BASE, cls).apply
 
 
 def _deferred_kernels() -> list[tuple[Any, Any]]:
