@@ -108,6 +108,10 @@ def test_default_device_at_import_does_not_matter(printed: Mapping[str, str]) ->
     assert printed["default device"] == "PASS True"
 
 
+LOADS_AT_ONCE = pytest.mark.skipif(not private_state._KERNELS, reason="the kernels of this torch load its compiler")
+
+
+@LOADS_AT_ONCE
 def test_first_checks_do_not_load_the_compiler(printed: Mapping[str, str]) -> None:
     assert printed["first checks"] == "False"
 
@@ -115,9 +119,6 @@ def test_first_checks_do_not_load_the_compiler(printed: Mapping[str, str]) -> No
 def test_check_works_in_a_working_folder_that_is_gone(printed: Mapping[str, str]) -> None:
     culprit = "autograd.Function Half"
     assert printed["folder that is gone"].splitlines() == ["PASS True", culprit, culprit]
-
-
-LOADS_AT_ONCE = pytest.mark.skipif(not private_state._KERNELS, reason="the kernels of this torch load its compiler")
 
 
 @LOADS_AT_ONCE
