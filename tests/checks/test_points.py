@@ -53,7 +53,7 @@ def test_error_of_an_output_of_small_slope_is_found_beside_large_ones(mode: str,
         def both(x: Tensor) -> Tensor:
             return torch.cat([torch.sin(x[:3]), inner(x[3:])])
 
-        return points.test_point(context_of(both, point(0.3, 0.7, 1.1, 0.5, 0.6)), mode).verdict
+        return points.compare_at_point(context_of(both, point(0.3, 0.7, 1.1, 0.5, 0.6)), mode).verdict
 
     assert found(1.0) is Verdict.PASS
     assert found(1.5) is Verdict.FAIL

@@ -141,7 +141,7 @@ def test_derivative_that_differs_at_ties_alone_is_a_convention_of_the_framework(
         return multiples + x[1:].sum() + (0.5 * x[:1].detach() if cut else 0.0)
 
     context = context_of(sorted_multiples_of_zero, point(0.0, 0.0, 0.0, 0.7))
-    decision, _ = slope_test.test_slopes(context, REVERSE)
+    decision, _ = slope_test.decide_slopes(context, REVERSE)
     assert decision.verdict is verdict
 
 

@@ -200,14 +200,14 @@ def test_right_entry_passes_on_whatever_scale_the_function_oscillates(
     mode: Mode, frequency: float, numbers: tuple[float, ...]
 ) -> None:
     context = context_of(lambda x: torch.sin(frequency * x), point(*numbers))
-    assert localise.test_entry(context, mode, 0, 0).verdict is Verdict.PASS
+    assert localise.decide_entry(context, mode, 0, 0).verdict is Verdict.PASS
 
 
 @MODES
 @pytest.mark.parametrize("numbers", [(0.5, 1.0, 1.0), (1e-6, 100.0, 100.0), (1e5, 1.0, 1.0)])
 def test_wrong_entry_fails_with_both_numbers(mode: Mode, numbers: tuple[float, ...]) -> None:
     context = context_of(with_derivative(lambda x: 3.0 * x, lambda x: torch.full_like(x, 3.3)), point(*numbers))
-    entry = localise.test_entry(context, mode, 0, 0)
+    entry = localise.decide_entry(context, mode, 0, 0)
     assert entry.verdict is Verdict.FAIL
     assert (entry.derivative, entry.numerical) == (pytest.approx(3.3), pytest.approx(3.0))
     assert (entry.row, entry.column) == (0, 0)

@@ -35,7 +35,7 @@ ERRORS = {
 }
 
 
-DRAWS = {"with a gap": Distribution.APART, "even": Distribution.UNIFORM}
+DRAWS = {"with a gap": Distribution.OFF_ZERO, "even": Distribution.UNIFORM}
 
 
 def drawn(*shape: int, draw: str = "with a gap") -> Tensor:
@@ -84,7 +84,7 @@ def test_even_direction_is_spread_over_the_same_length_without_a_gap(size: int) 
 def test_numbers_with_a_gap_and_without_do_not_mix() -> None:
     problem = TorchProblem(drop_in_binding(torch.sin, [numbers((2,), 0).requires_grad_()]), seed=1)
     for _ in range(SAMPLES // 1000):
-        assert float(problem.random(100, Distribution.APART).abs().min()) >= 0.25
+        assert float(problem.random(100, Distribution.OFF_ZERO).abs().min()) >= 0.25
         problem.random(100, Distribution.UNIFORM)
 
 

@@ -22,7 +22,7 @@ def spoiled(x: Tensor) -> Tensor:
 def test_other_wrong_entries_are_measured_with_an_error_bar_that_holds(mode: Mode) -> None:
     numbers = (0.5, 1.0, 1.5, 2.0)
     context = context_of(with_derivative(torch.exp, spoiled), point(*numbers))
-    found = study(context, mode, localise.test_entry(context, mode, 1, 1))
+    found = study(context, mode, localise.decide_entry(context, mode, 1, 1))
     assert (found.wrong, found.entries) == (2, 16)
     (other,) = found.others
     truth = float(torch.exp(torch.tensor(numbers[3], dtype=torch.float64)))
@@ -39,7 +39,7 @@ def test_entry_whose_difference_is_within_its_own_error_bar_is_not_listed() -> N
         return torch.exp(x) * torch.tensor([1.1, 1.0 + 1e-9], dtype=x.dtype)
 
     context = context_of(with_derivative(torch.exp, nearly), point(1.0, 1.0))
-    assert study(context, REVERSE, localise.test_entry(context, REVERSE, 0, 0)).others == ()
+    assert study(context, REVERSE, localise.decide_entry(context, REVERSE, 0, 0)).others == ()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradvet.core.error_positions import MAP_CELLS, error_map, factor_there, region
 from gradvet.core.float_format import Format
-from gradvet.core.reference_comparison import Judgement, Samples, Status, judge
+from gradvet.core.reference_comparison import Samples, Status, TensorDecision, decide_tensor
 from tests.reference_kernels import FAULTS, changed, lost_row, lost_tail, times
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -51,8 +51,8 @@ def with_plain(found: Tensor, truth: Tensor, errors: Tensor) -> Samples:
     return Samples(found, truth, errors.amax(0), errors.square().mean(0).sqrt(), torch.zeros_like(truth))
 
 
-def judged(samples: Samples, dtype: torch.dtype) -> Judgement:
-    return judge(samples, form_of(tuple(samples.truth.shape[1:]), dtype))
+def judged(samples: Samples, dtype: torch.dtype) -> TensorDecision:
+    return decide_tensor(samples, form_of(tuple(samples.truth.shape[1:]), dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -215,8 +215,8 @@ def test_error_within_the_accuracy_by_design_passes() -> None:
     right = samples_of((50, 40), torch.float32, 0)
     noise = 2.0**-11 * right.truth.abs() * (torch.rand_like(right.truth) - 0.5)
     form = form_of((50, 40), torch.float32)
-    assert judge(replace(right, found=right.truth + noise), form, accuracy=1e-3).status is Status.AS_ACCURATE
-    assert judge(replace(right, found=right.truth * 1.01), form, accuracy=1e-3).status is Status.WRONG
+    assert decide_tensor(replace(right, found=right.truth + noise), form, accuracy=1e-3).status is Status.AS_ACCURATE
+    assert decide_tensor(replace(right, found=right.truth * 1.01), form, accuracy=1e-3).status is Status.WRONG
 
 
 def test_entry_that_is_not_finite_is_wrong_unless_plain_torch_overflows_too() -> None:

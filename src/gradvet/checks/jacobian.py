@@ -32,7 +32,7 @@ from gradvet.core.neighbourhood import (
 )
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Mismatch, Verdict
-from gradvet.core.slope_test import test_slopes
+from gradvet.core.slope_test import decide_slopes
 from gradvet.core.spaces import Array, Location
 from gradvet.core.vectors import namespace
 
@@ -79,7 +79,7 @@ def _compared(context: Context, mode: Mode) -> Iterator[Finding]:
     if not problem.codomain.size or not problem.domain.size:
         yield Finding(mode.name, Verdict.INCONCLUSIVE, "there is no entry to compare")
         return
-    decision, context = test_slopes(context, mode)
+    decision, context = decide_slopes(context, mode)
     if decision.verdict is Verdict.FAIL:
         yield failure(context, mode, decision)
     elif decision.verdict is Verdict.INCONCLUSIVE:

@@ -119,7 +119,7 @@ def undefined_tangents(context: Context) -> Iterator[Finding]:
     problem = context.problem
     if not problem.codomain.size:
         return
-    u = problem.random(problem.domain.size, Distribution.APART)
+    u = problem.random(problem.domain.size, Distribution.OFF_ZERO)
     xp = namespace(u)
     for leaf, values in enumerate(problem.domain.leaves):
         part = problem.domain.slice(leaf)

@@ -20,7 +20,7 @@ JITTERS = 2
 """Number of random changes of the inputs by one roundoff, each with both signs, to see how the reference responds."""
 
 
-Elsewhere = Callable[[], tuple[Array, Array] | None]
+PairNearby = Callable[[], tuple[Array, Array] | None]
 """The derivative in low precision and in the reference a few roundoffs away from the point; None where there is none.
 """
 
@@ -40,7 +40,7 @@ class Sample:
     """For each change of the inputs by one roundoff, by leaf: the change of the reference times the reference."""
     squares: Sequence[float]
     """By leaf: the square of the reference."""
-    elsewhere: Elsewhere
+    elsewhere: PairNearby
     """Both derivatives at another point."""
 
 
@@ -50,7 +50,7 @@ def distance(eps: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Comparison:
+class LeafComparison:
     """What the entries of one leaf show."""
 
     place: Location
@@ -123,7 +123,7 @@ class CommonScale:
         return thresholds.PRECISION_SCALE_WIDTH * spread
 
 
-class Sums:
+class PieceStatistics:
     """What the samples so far show about a piece of one leaf."""
 
     def __init__(self, leaf: int, part: slice) -> None:
@@ -198,7 +198,7 @@ class Sums:
         self.natural += weight * float(sample.natural[part] @ sample.natural[part])
         self.count += int(xp.count_nonzero(comparable))
 
-    def comparison(self, context: Context, space: Space) -> Comparison:
+    def comparison(self, context: Context, space: Space) -> LeafComparison:
         assert self.at_point is not None
         eps, scales = context.problem.eps, self.scales.with_point(*self.at_point)
         total = scales.total
@@ -215,7 +215,7 @@ class Sums:
         resolution = max(resolved, response) if self.count and (is_zero or is_clear) else math.inf
         ratio, index, low, high = self.worst
         limit, place = eps**thresholds.LOW_PRECISION_POWER * abs(high), space.locate(self.part.start + index)
-        return Comparison(place, low, high, limit, ratio, scale, bar, resolution, eps)
+        return LeafComparison(place, low, high, limit, ratio, scale, bar, resolution, eps)
 
 
 def _ratio(context: Context, error: Array, expected: Array, noise: Array) -> Array:

@@ -12,7 +12,15 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from gradvet.checks.low_precision_entries import JITTERS, Comparison, Elsewhere, Sample, Sums, distance, is_framework
+from gradvet.checks.low_precision_entries import (
+    JITTERS,
+    LeafComparison,
+    PairNearby,
+    PieceStatistics,
+    Sample,
+    distance,
+    is_framework,
+)
 from gradvet.core import thresholds
 from gradvet.core.context import GIVEN, Context
 from gradvet.core.frontend import BranchCounts
@@ -110,7 +118,7 @@ def _reverse(context: Context, reference: Context, is_unsupported: IsUnsupported
     problem, rows = context.problem, context.problem.codomain.size
     # Random signs, and ones, whose sums do not cancel.
     cotangents = (
-        problem.zeros(rows) + 1.0 if number == 1 else problem.random(rows, Distribution.SHARP)
+        problem.zeros(rows) + 1.0 if number == 1 else problem.random(rows, Distribution.NEAR_UNIT)
         for number in range(_draws(problem.domain))
     )
 
@@ -118,7 +126,7 @@ def _reverse(context: Context, reference: Context, is_unsupported: IsUnsupported
         return _vjp_sample(context, reference, problem.representable(v), rounded, place)
 
     samples = (sample(v) for v in cotangents)
-    nearby = (sample(problem.random(rows, Distribution.SHARP), place) for place in _places(context))
+    nearby = (sample(problem.random(rows, Distribution.NEAR_UNIT), place) for place in _places(context))
     return _compared(context, reference, "reverse", samples, nearby)
 
 
@@ -231,7 +239,7 @@ def _sample(
     known: tuple[Array, Array, Callable[[], Array], Callable[[], Array]],
     changed: Callable[[Array, Array], Array],
     space: Space,
-    elsewhere: Elsewhere,
+    elsewhere: PairNearby,
 ) -> Sample:
     """Found and expected derivative with the roundoff of each entry.
 
@@ -246,7 +254,7 @@ def _sample(
     responses, noise = [], xp.zeros_like(expected)
     for _ in range(JITTERS):
         displacement = value_roundoff(context)
-        signs = 0.5 * problem.eps * xp.sign(problem.random(size, Distribution.SHARP))
+        signs = 0.5 * problem.eps * xp.sign(problem.random(size, Distribution.NEAR_UNIT))
         above = finite_part(changed(displacement, signs))
         displacement *= -1.0
         below = finite_part(changed(displacement, -signs))
@@ -274,7 +282,7 @@ def _compared(
     Samples are taken one after the other: each holds several vectors of the size of all inputs.
     """
     space = context.problem.domain if mode == "reverse" else context.problem.codomain
-    sums = [Sums(leaf, piece) for leaf in range(len(space.leaves)) for piece in pieces(space.slice(leaf))]
+    sums = [PieceStatistics(leaf, piece) for leaf in range(len(space.leaves)) for piece in pieces(space.slice(leaf))]
     for sample in samples:
         for piece in sums:
             piece.add(context, sample)
@@ -309,7 +317,7 @@ def _compared(
     return _finding(context, reference.precision, mode, worst)
 
 
-def _is_blurred(context: Context, found: Comparison) -> bool:
+def _is_blurred(context: Context, found: LeafComparison) -> bool:
     """Whether single entries agree, but roundoff hides their common error."""
     is_seen = found.resolution <= context.asked_resolution and abs(found.scale) <= found.scale_bar
     return not is_seen and found.severity_of_entries <= 1.0
@@ -321,7 +329,7 @@ def _enter(context: Context, leaf: Leaf, mode: str, resolution: float) -> None:
     ledger.compared(leaf.name, mode, GIVEN, resolution)
 
 
-def _finding(context: Context, wide: str, mode: str, worst: Comparison | None) -> Finding:
+def _finding(context: Context, wide: str, mode: str, worst: LeafComparison | None) -> Finding:
     if worst is None:
         return Finding("precision", Verdict.PASS, RIGHT)
     facts = {"ratio": worst.ratio, "scale": worst.scale, "epsilon": context.problem.eps, "mode": mode}

@@ -24,7 +24,14 @@ from gradvet.core.error_positions import error_map
 from gradvet.core.float_format import TF32_EPS
 from gradvet.core.gradient_match import value_signs
 from gradvet.core.problem import Distribution
-from gradvet.core.reference_comparison import Judgement, Samples, Status, errors_persist, judge, outside_kinks
+from gradvet.core.reference_comparison import (
+    Samples,
+    Status,
+    TensorDecision,
+    decide_tensor,
+    errors_persist,
+    outside_kinks,
+)
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
 from gradvet.core.spaces import Array, Space
@@ -100,85 +107,85 @@ def _count(number: int) -> str:
     return f"{number} floating-point tensor{'' if number == 1 else 's'}"
 
 
-Judged = Sequence[tuple[ComparedTensor, Judgement, Samples]]
+Decided = Sequence[tuple[ComparedTensor, TensorDecision, Samples]]
 
 
 def _findings(context: Context, reference: Reference, tensors: Sequence[ComparedTensor]) -> Iterator[Finding]:
-    judged = _judged(context, reference, tensors)
-    has_wrong_values = any(found.status is Status.WRONG and tensor.is_output for tensor, found, _ in judged)
+    decided = _decided(context, reference, tensors)
+    has_wrong_values = any(found.status is Status.WRONG and tensor.is_output for tensor, found, _ in decided)
     if has_wrong_values and any(p.variants.draws_random_numbers() for p in (context.problem, reference.plain)):
         for tensor in tensors:
             context.record.ledger.withdraw(tensor.name, NAME, reference.precision)
         yield Finding(NAME, Verdict.INCONCLUSIVE, DRAWS, advice=DRAWS_ADVICE)
         return
     for second_look in (_in_tf32, _without_chance, _with_steady_errors):
-        if _has(judged, Status.LESS_ACCURATE):
-            judged = second_look(context, reference, judged)
-    for tensor, found, known in judged:
+        if _has(decided, Status.LESS_ACCURATE):
+            decided = second_look(context, reference, decided)
+    for tensor, found, known in decided:
         _enter(context, reference, tensor, found)
         if found.status is not Status.AS_ACCURATE:
             yield _bad(reference, tensor, found, known)
-    if all(found.status is Status.AS_ACCURATE for _, found, _ in judged):
-        yield _good(reference, judged)
+    if all(found.status is Status.AS_ACCURATE for _, found, _ in decided):
+        yield _good(reference, decided)
 
 
-def _has(judged: Judged, status: Status) -> bool:
-    return any(found.status is status for _, found, _ in judged)
+def _has(decided: Decided, status: Status) -> bool:
+    return any(found.status is status for _, found, _ in decided)
 
 
-def _judged(context: Context, reference: Reference, tensors: Sequence[ComparedTensor]) -> Judged:
+def _decided(context: Context, reference: Reference, tensors: Sequence[ComparedTensor]) -> Decided:
     """Samples of all tensors and what they show."""
     cotangents, samples = samples_of(context, reference, tensors)
-    judged: Judged = [
-        (tensor, judge(known, tensor.form, context.options.accuracy), known)
+    decided: Decided = [
+        (tensor, decide_tensor(known, tensor.form, context.options.accuracy), known)
         for tensor, known in zip(tensors, samples, strict=True)
     ]
-    if any(found.status is not Status.AS_ACCURATE and not tensor.is_output for tensor, found, _ in judged):
-        judged = _without_kinks(context, reference, judged, cotangents)
-    return judged
+    if any(found.status is not Status.AS_ACCURATE and not tensor.is_output for tensor, found, _ in decided):
+        decided = _without_kinks(context, reference, decided, cotangents)
+    return decided
 
 
-def _in_tf32(context: Context, reference: Reference, judged: Judged) -> Judged:
-    """The judgements, with those that are less accurate made again beside plain torch with products in TF32."""
+def _in_tf32(context: Context, reference: Reference, decided: Decided) -> Decided:
+    """The decisions, with those that are less accurate made again beside plain torch with products in TF32."""
     coarse = reference.in_tf32()
     if coarse is None or context.out_of_budget:
-        return judged
-    tensors = [replace(tensor, form=tensor.form.in_tf32()) for tensor, _, _ in judged]
-    again = _judged(context, coarse, tensors)
+        return decided
+    tensors = [replace(tensor, form=tensor.form.in_tf32()) for tensor, _, _ in decided]
+    again = _decided(context, coarse, tensors)
     if all(found.status is not Status.LESS_ACCURATE for _, found, _ in again):
         context.record.note(TF32_NOTE)
-    return [new if old[1].status is Status.LESS_ACCURATE else old for old, new in zip(judged, again, strict=True)]
+    return [new if old[1].status is Status.LESS_ACCURATE else old for old, new in zip(decided, again, strict=True)]
 
 
-def _without_chance(context: Context, reference: Reference, judged: Judged) -> Judged:
-    """The judgements, with those that other grad_outputs do not confirm made by these: a sum in low precision is off by
+def _without_chance(context: Context, reference: Reference, decided: Decided) -> Decided:
+    """The decisions, with those that other grad_outputs do not confirm made by these: a sum in low precision is off by
     a few spacings now and then.
 
     Needed by `test_sum_in_low_precision_is_not_doubted_for_one_entry`.
     """
-    source = reference.in_tf32() if any(tensor.form.cuts_off for tensor, _, _ in judged) else reference
+    source = reference.in_tf32() if any(tensor.form.cuts_off for tensor, _, _ in decided) else reference
     if source is None or context.out_of_budget:
-        return judged
-    again = _judged(context, source, [tensor for tensor, _, _ in judged])
+        return decided
+    again = _decided(context, source, [tensor for tensor, _, _ in decided])
     return [
         new if old[1].status is Status.LESS_ACCURATE and new[1].status is Status.AS_ACCURATE else old
-        for old, new in zip(judged, again, strict=True)
+        for old, new in zip(decided, again, strict=True)
     ]
 
 
-def _with_steady_errors(context: Context, reference: Reference, judged: Judged) -> Judged:
-    """The judgements, with those wrong whose errors are the same at other inputs: rounding errors differ there.
+def _with_steady_errors(context: Context, reference: Reference, decided: Decided) -> Decided:
+    """The decisions, with those wrong whose errors are the same at other inputs: rounding errors differ there.
 
     Needed by `test_formula_that_is_slightly_wrong_everywhere_is_not_taken_for_rounding`.
     """
     kernel, truth = context.problem, Aligned(context.problem, reference, reference.truth)
     again = []
-    v = truth.rounded(kernel.random(kernel.codomain.size, Distribution.SHARP))
-    inside = max(tensor.form.internal_eps for tensor, _, _ in judged)
+    v = truth.rounded(kernel.random(kernel.codomain.size, Distribution.NEAR_UNIT))
+    inside = max(tensor.form.internal_eps for tensor, _, _ in decided)
     moved = kernel.point * (1.0 + thresholds.INTERVAL_WIDTH * inside * value_signs(context))
     steps = [None, kernel.representable(moved, kernel.domain) - kernel.point]
     pairs = [(kernel.variants.fresh_pass(v, step), truth.fresh_pass(v, step)) for step in steps]
-    for tensor, found, known in judged:
+    for tensor, found, known in decided:
         here, there = (tensor.of(one) - tensor.of(other) for one, other in pairs)
         if found.status is Status.LESS_ACCURATE and errors_persist(here, there, tensor.of(pairs[0][1]), tensor.form):
             words = f"wrong: {found.evidence}, {STEADY}"
@@ -187,24 +194,24 @@ def _with_steady_errors(context: Context, reference: Reference, judged: Judged) 
     return again
 
 
-def _without_kinks(context: Context, reference: Reference, judged: Judged, cotangents: Sequence[Array]) -> Judged:
-    """The judgements, with those that a kink explains made again: there the derivative may be that of either side."""
+def _without_kinks(context: Context, reference: Reference, decided: Decided, cotangents: Sequence[Array]) -> Decided:
+    """The decisions, with those that a kink explains made again: there the derivative may be that of either side."""
     kernel = context.problem
     truth = Aligned(kernel, reference, reference.truth)
     xp = namespace(kernel.point)
     size = xp.concat([xp.zeros_like(part) + (peak(part) or 1.0) for part in _parts(kernel.domain, kernel.point)])
-    patterns = [abs(kernel.random(size.shape[0], Distribution.SHARP))]
-    patterns += [kernel.random(size.shape[0], Distribution.SHARP) for _ in range(KINK_PATTERNS - 1)]
+    patterns = [abs(kernel.random(size.shape[0], Distribution.NEAR_UNIT))]
+    patterns += [kernel.random(size.shape[0], Distribution.NEAR_UNIT) for _ in range(KINK_PATTERNS - 1)]
     steps = [sign * KINK_STEP * size * pattern for pattern in patterns for sign in (1.0, -1.0)]
     passes = [[truth.fresh_pass(v, step) for step in steps] for v in cotangents]
     again, places = [], 0
-    for tensor, found, known in judged:
+    for tensor, found, known in decided:
         if found.status is not Status.AS_ACCURATE and not tensor.is_output:
             sides = [xp.stack([tensor.of(one)[0, ...] for one in near]) for near in passes]
             low, high = (xp.stack([bound(side, axis=0) for side in sides]) for bound in (xp.min, xp.max))
             known, count = outside_kinks(known, low, high, tensor.form)
             if count:
-                found, places = judge(known, tensor.form, context.options.accuracy), places + count
+                found, places = decide_tensor(known, tensor.form, context.options.accuracy), places + count
         again.append((tensor, found, known))
     if places:
         context.record.note(
@@ -217,7 +224,7 @@ def _parts(space: Space, vector: Array) -> Iterator[Array]:
     yield from (vector[space.slice(number)] for number in range(len(space.leaves)))
 
 
-def _enter(context: Context, reference: Reference, tensor: ComparedTensor, found: Judgement | None = None) -> None:
+def _enter(context: Context, reference: Reference, tensor: ComparedTensor, found: TensorDecision | None = None) -> None:
     """Expect a comparison, or enter its result. More than a few errors of plain torch cannot be asked for."""
     ledger, row = context.record.ledger, (tensor.name, NAME, reference.precision)
     asked = context.asked_resolution
@@ -231,14 +238,14 @@ def _enter(context: Context, reference: Reference, tensor: ComparedTensor, found
             ledger.left_out(*row, found.left_out, "not finite in plain torch either")
 
 
-def _good(reference: Reference, judged: Judged) -> Finding:
-    tensor, found, known = max(judged, key=lambda one: one[1].loss)
+def _good(reference: Reference, decided: Decided) -> Finding:
+    tensor, found, known = max(decided, key=lambda one: one[1].loss)
     words = f"values and gradients are {Status.AS_ACCURATE.value}"
     details = f"the largest error is {found.loss:.2g} times that of plain torch ({tensor.name})"
     return Finding(NAME, Verdict.PASS, f"{words}; {details}", facts=_facts(reference, tensor, found, known))
 
 
-def _bad(reference: Reference, tensor: ComparedTensor, found: Judgement, samples: Samples) -> Finding:
+def _bad(reference: Reference, tensor: ComparedTensor, found: TensorDecision, samples: Samples) -> Finding:
     place = f"{tensor.name} {tensor.leaf.coordinates.label(found.index)}".rstrip()
     entry = f"worst: {place} is {found.found:.6g} instead of {found.expected:.6g} ± {found.allowed:.2g}"
     words = f"{tensor.name} is {found.evidence}; {entry}, for grad_output {GRAD_OUTPUTS[found.draw]}"
@@ -254,7 +261,7 @@ def _bad(reference: Reference, tensor: ComparedTensor, found: Judgement, samples
     return Finding(NAME, Verdict.FAIL, words, facts=facts, advice=advice)
 
 
-def _facts(reference: Reference, tensor: ComparedTensor, found: Judgement, samples: Samples) -> dict[str, object]:
+def _facts(reference: Reference, tensor: ComparedTensor, found: TensorDecision, samples: Samples) -> dict[str, object]:
     return {
         "tensor": tensor.name,
         "precision": reference.precision,

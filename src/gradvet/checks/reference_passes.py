@@ -183,14 +183,14 @@ def _stacked(known: Sequence[Samples]) -> Samples:
 def _grad_outputs(kernel: Problem, reference: Reference) -> Iterator[Array]:
     size = kernel.codomain.size
     xp = namespace(kernel.zeros(0))
-    yield kernel.random(size, Distribution.SHARP)
-    yield xp.abs(kernel.random(size, Distribution.SHARP))
+    yield kernel.random(size, Distribution.NEAR_UNIT)
+    yield xp.abs(kernel.random(size, Distribution.NEAR_UNIT))
     yield kernel.zeros(size) + 1.0
     if not size:
         return
     # The last row and another one: rows follow from the last axis.
     v = kernel.zeros(size)
-    drawn = kernel.random(size, Distribution.SHARP)
+    drawn = kernel.random(size, Distribution.NEAR_UNIT)
     for number, form in enumerate(reference.formats(kernel, kernel.codomain)):
         part = kernel.codomain.slice(number)
         length = form.shape[-1] if form.shape else 1
@@ -207,7 +207,7 @@ def _near(context: Context, reference: Reference, plain: Aligned, v: Array) -> I
     for _ in range(NEIGHBOURS):
         changes = []
         # Ties stay ties: their kinks are treated by themselves.
-        signs = xp.sign(kernel.random(v.shape[0], Distribution.SHARP)), value_signs(context)
+        signs = xp.sign(kernel.random(v.shape[0], Distribution.NEAR_UNIT)), value_signs(context)
         for space, vector, sign in ((kernel.codomain, v, signs[0]), (kernel.domain, kernel.point, signs[1])):
             forms = reference.formats(kernel, space)
             sizes = [leaf.coordinates.size for leaf in space.leaves]

@@ -53,7 +53,7 @@ def compiled_against(other: Problem) -> CheckFunction:
             yield Finding("compile", Verdict.FAIL, headline)
             return
         for _ in range(COTANGENTS):
-            v = problem.representable(problem.random(problem.codomain.size, Distribution.SHARP))
+            v = problem.representable(problem.random(problem.codomain.size, Distribution.NEAR_UNIT))
             gap = gradient_mismatch(context, v, other.vjp(v), problem.vjp(v))
             if gap is not None:
                 headline = f"the gradient of the compiled function differs, {gap}"

@@ -185,7 +185,7 @@ class Context:
 
     def joint_direction(self) -> Array:
         """A fresh random direction in which every coordinate moves in proportion to its step length."""
-        return self.lengths * self.problem.random(self.problem.domain.size, Distribution.SHARP)
+        return self.lengths * self.problem.random(self.problem.domain.size, Distribution.NEAR_UNIT)
 
     def restricted(self, u: Array) -> Array:
         """A direction without the excluded columns."""
@@ -294,9 +294,8 @@ class Context:
         weight = size + noise * noise_weight + (self._row_floor * peak(size) or 1.0)
         even = finite_rows(float(xp.min(weight)) / weight)
         rows = slope.shape[0]
-        return tuple(
-            self.cotangent(problem.random(rows, Distribution.SHARP) * even) for _ in range(min(number, max(1, rows)))
-        )
+        drawn = (problem.random(rows, Distribution.NEAR_UNIT) * even for _ in range(min(number, max(1, rows))))
+        return tuple(map(self.cotangent, drawn))
 
     @property
     def _row_floor(self) -> float:
@@ -336,7 +335,7 @@ class Context:
 
     @cached_property
     def _random_gradient(self) -> tuple[Array, Gradient]:
-        v = self.problem.representable(self.problem.random(self.problem.codomain.size, Distribution.SHARP))
+        v = self.problem.representable(self.problem.random(self.problem.codomain.size, Distribution.NEAR_UNIT))
         return v, self.problem.gradient(v)
 
     @cached_property

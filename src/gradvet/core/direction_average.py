@@ -21,7 +21,7 @@ from gradvet.core.context import Context, Cotangent
 from gradvet.core.decision import Decision, Entry, Reason
 from gradvet.core.extrapolation import Estimate, last_consistent
 from gradvet.core.finite_differences import steps_for
-from gradvet.core.gradient_match import explained_factor, is_steady
+from gradvet.core.gradient_match import explained_factor, gradient_is_stable
 from gradvet.core.line_test import rows_changing_by_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.output_probes import PROBES, OutputProbes, input_direction
@@ -43,7 +43,7 @@ CALLS = 600
 SPENT = "{} could not be decided by {} calls in half precision: reference= compares it with plain torch by few"
 
 
-def test_averaged(context: Context, mode: Mode) -> Iterator[Decision]:
+def decide_by_averages(context: Context, mode: Mode) -> Iterator[Decision]:
     """A decision for each input, which moves alone; a failure must show along other directions too.
 
     Needed by `linear_kernel_in_float16` and `squash_every_second_lost_in_float16`.
@@ -60,7 +60,9 @@ def test_averaged(context: Context, mode: Mode) -> Iterator[Decision]:
         if decision.verdict is Verdict.INCONCLUSIVE and (finer := refined(context)) is not None:
             used = finer.limited(CALLS)
             decision = _decide_input(used, mode, part)
-        if decision.verdict is Verdict.FAIL and not (is_steady(context, part) and _fails_again(used, mode, part)):
+        if decision.verdict is Verdict.FAIL and not (
+            gradient_is_stable(context, part) and _fails_again(used, mode, part)
+        ):
             decision = decision.weakened()
         if decision.verdict is Verdict.INCONCLUSIVE and used.out_of_budget:
             context.record.note(SPENT.format(leaf.name, CALLS))
@@ -283,7 +285,7 @@ def _cotangents(context: Context, probes: OutputProbes, rows: Array) -> list[Cot
     xp = namespace(rows)
     weight = xp.where(rows, probes.weights, xp.zeros_like(probes.slope))
     return [
-        context.cotangent(weight * context.problem.random(weight.shape[0], Distribution.SHARP))
+        context.cotangent(weight * context.problem.random(weight.shape[0], Distribution.NEAR_UNIT))
         for _ in range(min(RANDOM_COTANGENTS, int(xp.count_nonzero(rows))))
     ]
 

@@ -62,7 +62,7 @@ def gradient_mismatch(context: Context, v: Array, found: Array, expected: Array)
     excess = difference / (allowed + 1e-300)
     while float(excess[index := int(xp.argmax(excess))]) > 1.0:
         place = domain.locate(index)
-        if context.is_double or is_steady(context, domain.slice(place.leaf)):
+        if context.is_double or gradient_is_stable(context, domain.slice(place.leaf)):
             return GradientMismatch(place, float(found[index]), float(expected[index]))
         # Needed by `test_network_with_many_kinks_takes_few_evaluations`: a bias before a batch norm, in another layout.
         excess[domain.slice(place.leaf)] = 0.0
@@ -153,7 +153,7 @@ def _response(context: Context, v: Array) -> Array:
     Two VJPs next to the point. In double precision the largest change of each input counts for all its entries.
     """
     problem, xp = context.problem, namespace(v)
-    tiny, sign = 2.0 * input_roundoff(context), xp.sign(problem.random(v.shape[0], Distribution.SHARP))
+    tiny, sign = 2.0 * input_roundoff(context), xp.sign(problem.random(v.shape[0], Distribution.NEAR_UNIT))
     jitter = 0.0 if context.is_double else 2.0 * problem.eps
     above, below = (problem.vjp_at(s * tiny, v * (1.0 + s * jitter * sign)) for s in (1.0, -1.0))
     change = finite_part(xp.abs(above - below))
@@ -204,7 +204,7 @@ def value_signs(context: Context) -> Array:
     """A random sign for every input, the same for equal values: a random function of the value gives it."""
     problem, point = context.problem, finite_part(context.problem.point)
     xp, signs = namespace(point), problem.zeros(problem.domain.size)
-    frequency, phase = (float(number) for number in 1e6 * problem.random(2, Distribution.SHARP))
+    frequency, phase = (float(number) for number in 1e6 * problem.random(2, Distribution.NEAR_UNIT))
     largest = peak(point) or 1.0
     for piece in pieces(slice(0, signs.shape[0])):
         signs[piece] = xp.sign(xp.sin(frequency * point[piece] / largest + phase))
@@ -215,10 +215,10 @@ def input_roundoff(context: Context) -> Array:
     """A displacement of every input by about one roundoff of its own, with random signs."""
     problem, xp = context.problem, namespace(context.lengths)
     sizes = xp.maximum(xp.abs(problem.point), context.lengths)
-    return problem.eps * sizes * xp.sign(problem.random(problem.domain.size, Distribution.SHARP))
+    return problem.eps * sizes * xp.sign(problem.random(problem.domain.size, Distribution.NEAR_UNIT))
 
 
-def is_steady(context: Context, part: slice) -> bool:
+def gradient_is_stable(context: Context, part: slice) -> bool:
     """Whether the gradient of an input stays about the same two roundoffs away: otherwise it consists of roundoff.
 
     Needed by `test_gradient_of_roundoff_does_not_fail`. One VJP.

@@ -17,7 +17,7 @@ from gradvet.core.decision import Entry, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import fit_slope
 from gradvet.core.finite_differences import bend_along, middle_step
 from gradvet.core.line_test import bent_rows, screen_agrees
-from gradvet.core.localise import bisect_sum, find_wrong_entry, test_entry
+from gradvet.core.localise import bisect_sum, decide_entry, find_wrong_entry
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
 from gradvet.core.results import Verdict
@@ -62,7 +62,7 @@ def find_kinks(context: Context, mode: Mode, u: Array, cotangent: Cotangent) -> 
     row = _most_bent_row(context, cotangent, column)
     for other in _first_columns(columns, column):
         own_row = row if other == column else _most_bent_row(context, cotangent, other)
-        entry = test_entry(context, mode, own_row, other)
+        entry = decide_entry(context, mode, own_row, other)
         if entry.verdict is Verdict.FAIL:
             return Kinks(columns, entry)
     wrong = _ties_violate_bounds(context, mode, tied, (row, column)) if int(xp.count_nonzero(tied)) > 1 else None
@@ -100,7 +100,7 @@ def _is_right_at(context: Context, mode: Mode, place: Array, columns: Array, dis
     slope = (ahead.values - behind.values)[:rows] / (2.0 * step)
     if not all_finite(xp.where(xp.isfinite(problem.value[:rows]), slope, xp.zeros_like(slope))):
         return None
-    size, v = xp.abs(finite_part(slope)), problem.random(rows, Distribution.SHARP)
+    size, v = xp.abs(finite_part(slope)), problem.random(rows, Distribution.NEAR_UNIT)
     v = xp.where(size > 0.0, v / (size + (thresholds.GENERATED_PEAK_RTOL * peak(size) or 1.0)), xp.zeros_like(v))
     products = finite_part(problem.vjp_at(place, v) * u) if context.has_reverse else xp.zeros_like(u)
     some, change = int(xp.count_nonzero(products)), norm(v, size)

@@ -279,7 +279,7 @@ def leaf_verdicts(context: Context, mode: Mode) -> dict[str, Verdict]:
     if not 1 < most <= MAX_LEAVES or not context.is_double or context.is_generated:
         return {}
     found: dict[str, list[Verdict]] = {leaf.name: [] for leaf in (*domain.leaves, *codomain.leaves)}
-    v, joint = problem.random(codomain.size, Distribution.SHARP), context.joint_direction()
+    v, joint = problem.random(codomain.size, Distribution.NEAR_UNIT), context.joint_direction()
     for number, leaf in enumerate(domain.leaves):
         part = domain.slice(number)
         u = context.restricted(window(joint, part.start, part.stop))

@@ -87,7 +87,9 @@ class ByRows:
     def _row_of(self, column: int, step: float) -> int:
         """The row that contributes most to the error of a column."""
         slope, displacement = self.slope_of(_unit(self.problem, self.problem.domain.size, column) * step)
-        return self.worst_row(self.problem.random(self.problem.codomain.size, Distribution.APART), slope, displacement)
+        return self.worst_row(
+            self.problem.random(self.problem.codomain.size, Distribution.OFF_ZERO), slope, displacement
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ def locate(
         row = _first_not_finite(direction.difference)
         try:
             if row is None:
-                v = projections.problem.random(projections.problem.codomain.size, Distribution.APART)
+                v = projections.problem.random(projections.problem.codomain.size, Distribution.OFF_ZERO)
                 row = search.worst_row(v, direction.difference, direction.displacement)
             column = worst_column(search, row, direction.displacement, direction.difference, direction.displacement)
         except BelowLeastError:
@@ -175,7 +177,7 @@ def find_wrong_entry(context: Context, mode: Mode, u: Array, v: Array) -> Entry 
     search = kind(problem, lambda u: slope_along(problem, u, step))
     slope, displacement = search.slope_of(u)
     row = search.worst_row(v, slope, displacement)
-    return test_entry(context, mode, row, worst_column(search, row, u, slope, displacement))
+    return decide_entry(context, mode, row, worst_column(search, row, u, slope, displacement))
 
 
 def _first_not_finite(vector: Array) -> int | None:
@@ -256,7 +258,7 @@ ROWS_OF_COLUMN = 16
 """Outputs whose slopes are fitted where a column has no finite derivative."""
 
 
-def test_entry(context: Context, mode: Mode, row: int, column: int) -> Entry:
+def decide_entry(context: Context, mode: Mode, row: int, column: int) -> Entry:
     """One entry by a step sweep along its own column; if it seems wrong, by sweeps of smaller step lengths as well.
 
     These are the size of the coordinate itself, the length over which a right derivative changes the output as much as

@@ -49,7 +49,7 @@ class DirectionTest(Protocol):
     def confirmed(self, u: Array, cotangent: Cotangent, decision: Decision, fit: SlopeFit) -> Decision: ...
 
 
-def test_low_precision(test: DirectionTest) -> Decision:
+def decide_low_precision(test: DirectionTest) -> Decision:
     """The first conclusive decision among a few directions; a failure must show along another direction too."""
     decision = test.along(test.context.first, test.context.cotangents)
     for _ in range(MAX_DIRECTIONS - 1):
@@ -179,7 +179,7 @@ def _shuffled_rows(context: Context, v: Array, part: slice) -> Array:
     """The outputs of one leaf that the cotangent weighs, in random order."""
     xp = namespace(v)
     rows = xp.nonzero(v[part])[0] + part.start
-    return rows[xp.argsort(context.problem.random(rows.shape[0], Distribution.SHARP))]
+    return rows[xp.argsort(context.problem.random(rows.shape[0], Distribution.NEAR_UNIT))]
 
 
 def _group_size(context: Context, count: int, undecided: Decision) -> int:

@@ -150,9 +150,9 @@ def swapped_inputs(context: Context, mode: Mode, entry: Entry) -> str:
     partners = [leaf for leaf, size in enumerate(sizes) if size == sizes[wrong] and leaf != wrong]
     if mode.name != "reverse" or not partners or context.out_of_budget:
         return ""
-    v = problem.random(problem.codomain.size, Distribution.APART)
+    v = problem.random(problem.codomain.size, Distribution.OFF_ZERO)
     gradient = problem.vjp(v)
-    direction = problem.random(sizes[wrong], Distribution.APART) * context.lengths[sections[wrong]]
+    direction = problem.random(sizes[wrong], Distribution.OFF_ZERO) * context.lengths[sections[wrong]]
 
     def slope(leaf: int) -> float:
         u = problem.zeros(problem.domain.size)
@@ -188,7 +188,7 @@ def ignored_output(context: Context, mode: Mode, entry: Entry) -> str:
     def has_gradient(v: Array) -> bool:
         return bool(peak(problem.vjp(v)[column]))
 
-    v = problem.random(problem.codomain.size, Distribution.APART)
+    v = problem.random(problem.codomain.size, Distribution.OFF_ZERO)
     own = namespace(v).zeros_like(v)
     section = problem.codomain.slice(output)
     own[section] = v[section]

@@ -137,8 +137,8 @@ class Distribution(Enum):
     """How the random numbers of a probe are distributed."""
 
     UNIFORM = "in [-1½, 1½): several directions of these add the least noise"
-    APART = "of either sign, with magnitudes in [¼, 1¾): with one direction no single wrong entry is hidden"
-    SHARP = "of either sign, with magnitudes in [½, 1½): every entry counts about the same against error bars"
+    OFF_ZERO = "of either sign, with magnitudes in [¼, 1¾): with one direction no single wrong entry is hidden"
+    NEAR_UNIT = "of either sign, with magnitudes in [½, 1½): every entry counts about the same against error bars"
 
 
 class Move(NamedTuple):

@@ -101,7 +101,7 @@ class Projections:
         """Slow mode: the miss probability is small enough to replace a comparison of all entries."""
         # With a nonzero tolerance for jitter, the jitter of every row must be visible.
         even = self.is_strict and not options.nondeterminism
-        self._distribution = Distribution.UNIFORM if even else Distribution.APART
+        self._distribution = Distribution.UNIFORM if even else Distribution.OFF_ZERO
         self.sees_all_columns = problem.domain.size <= (BASIS_SIZE if self.is_strict else 1)
         """Whether the inputs are few and the directions are the basis."""
         self.sees_all_rows = problem.codomain.size <= 1

@@ -1,4 +1,4 @@
-"""A tensor that a kernel computed against what it should be. Arrays in, judgement out; nothing is evaluated here.
+"""A tensor that a kernel computed against what it should be. Arrays in, decision out; nothing is evaluated here.
 
 The error bar of an entry comes from the reference run in the kernel's own precision (`Samples.plain`), from the change
 of the truth for one roundoff of the inputs (`Samples.response`), and from the rounding of the result itself. Rounding
@@ -52,7 +52,7 @@ class Status(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class TensorDecision:
     """What the samples of one tensor show."""
 
     status: Status
@@ -92,12 +92,12 @@ class _Evidence:
     """Number of an entry in the flattened samples; -1 for the one with the largest error."""
 
 
-def judge(samples: Samples, form: Format, accuracy: float = 0.0) -> Judgement:
-    """The judgement on all samples of one tensor. `accuracy` is a relative error that it may have by design."""
+def decide_tensor(samples: Samples, form: Format, accuracy: float = 0.0) -> TensorDecision:
+    """The decision on all samples of one tensor. `accuracy` is a relative error that it may have by design."""
     xp = namespace(samples.truth)
     if not math.prod(form.shape):
         nothing = (0.0, 0.0, form.eps, form.eps, 0, 0.0, 0, 0, math.nan, math.nan, math.nan)
-        return Judgement(Status.AS_ACCURATE, "", *nothing)
+        return TensorDecision(Status.AS_ACCURATE, "", *nothing)
     truth, error, plain, comparable, broken = _errors(samples, form)
     if accuracy:
         size = xp.maximum(xp.abs(truth), _typical_size(truth))
@@ -134,7 +134,7 @@ def judge(samples: Samples, form: Format, accuracy: float = 0.0) -> Judgement:
     left_out = xp.sum(xp.astype(~comparable, xp.int64), axis=tuple(range(1, truth.ndim)))
     # Errors that are wrong do not say how sharp the comparison was.
     scale_bar = max(least if status is Status.WRONG else spread, smallest)
-    return Judgement(
+    return TensorDecision(
         status,
         "" if status is Status.AS_ACCURATE else worst.words if certain else worst.words.replace("wrong", "doubtful"),
         loss,

@@ -19,7 +19,7 @@ from gradvet.core import thresholds
 from gradvet.core.confirmation import despite_ties
 from gradvet.core.context import Context, Cotangent
 from gradvet.core.decision import Decision, Reason
-from gradvet.core.direction_average import CALLS, test_averaged
+from gradvet.core.direction_average import CALLS, decide_by_averages
 from gradvet.core.extrapolation import SlopeFit
 from gradvet.core.finite_differences import DirectionalDifference
 from gradvet.core.gradient_match import saturated_roundoff
@@ -34,7 +34,7 @@ from gradvet.core.line_test import (
     typical_contributions,
 )
 from gradvet.core.localise import find_wrong_entry, nonfinite_derivative, nonfinite_tangent
-from gradvet.core.low_precision import fails_again, test_low_precision
+from gradvet.core.low_precision import decide_low_precision, fails_again
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
 from gradvet.core.refinement import other_lengths, refined
@@ -100,7 +100,7 @@ class SlopeTest:
             yield from self._in_half_precision()
             return
         else:
-            yield test_low_precision(self)
+            yield decide_low_precision(self)
             yield from self._each_alone()
         yield from self._at_the_edge()
 
@@ -132,11 +132,11 @@ class SlopeTest:
 
         The latter is needed by `test_single_wrong_entry_among_a_hundred_is_found_and_named`.
         """
-        decisions = list(test_averaged(self.context, self.mode))
+        decisions = list(decide_by_averages(self.context, self.mode))
         verdicts = {decision.verdict for decision in decisions}
         if Verdict.INCONCLUSIVE in verdicts and Verdict.FAIL not in verdicts and not self.context.out_of_budget:
             given, self.context = self.context, self.context.limited(CALLS)
-            found = test_low_precision(self)
+            found = decide_low_precision(self)
             self.context = given
             decisions = [found] if found.verdict is Verdict.FAIL else decisions
         yield from decisions
@@ -340,7 +340,7 @@ class SlopeTest:
         if not bool(xp.any(lost)) or not peak(context.first.u):
             return
         cotangent = context.cotangent(
-            xp.where(lost, problem.random(value.shape[0], Distribution.SHARP), xp.zeros_like(value))
+            xp.where(lost, problem.random(value.shape[0], Distribution.NEAR_UNIT), xp.zeros_like(value))
         )
 
         def inside() -> Decision:
@@ -385,7 +385,7 @@ class SlopeTest:
         return moved[0] if len(moved) == 1 else None
 
 
-def test_slopes(context: Context, mode: Mode) -> tuple[Decision, Context]:
+def decide_slopes(context: Context, mode: Mode) -> tuple[Decision, Context]:
     """Compare the derivative of one mode with differences of the function: the decision, and its context.
 
     The context has the step lengths, excluded columns and precision with which the decision was made.

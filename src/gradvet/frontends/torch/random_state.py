@@ -95,14 +95,14 @@ MAX_DOUBLE_DRAW = 4096
 BLOCK_NUMBERS = 32_768
 """Longer vectors are made in blocks of this many numbers, which fit into the caches."""
 
-SHARED_DRAWS = {Distribution.UNIFORM: 8, Distribution.APART: 8, Distribution.SHARP: 16}
+SHARED_DRAWS = {Distribution.UNIFORM: 8, Distribution.OFF_ZERO: 8, Distribution.NEAR_UNIT: 16}
 
-HALF_WIDTHS = {Distribution.UNIFORM: SPREAD, Distribution.APART: SPREAD, Distribution.SHARP: 1.0}
+HALF_WIDTHS = {Distribution.UNIFORM: SPREAD, Distribution.OFF_ZERO: SPREAD, Distribution.NEAR_UNIT: 1.0}
 """Half the length of the interval from which numbers are drawn evenly."""
 
 GAPS = {
-    Distribution.APART: torch.tensor(0.25, dtype=WORKING_DTYPE, device="cpu"),
-    Distribution.SHARP: torch.tensor(0.5, dtype=WORKING_DTYPE, device="cpu"),
+    Distribution.OFF_ZERO: torch.tensor(0.25, dtype=WORKING_DTYPE, device="cpu"),
+    Distribution.NEAR_UNIT: torch.tensor(0.5, dtype=WORKING_DTYPE, device="cpu"),
 }
 """By how much numbers are then moved away from zero."""
 

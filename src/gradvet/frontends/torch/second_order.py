@@ -143,7 +143,7 @@ def _tangent_binding(problem: TorchProblem, *, nested: bool) -> Binding:
 
 def _random_like(problem: TorchProblem, space: Space, tensors: Sequence[Any]) -> list[Tensor]:
     """Random tensors like those of a space, which require grad."""
-    drawn = space.unflatten(problem.random(space.size, Distribution.SHARP))
+    drawn = space.unflatten(problem.random(space.size, Distribution.NEAR_UNIT))
     return [one.to(other.dtype).requires_grad_() for one, other in zip(drawn, tensors, strict=True)]
 
 

@@ -62,12 +62,12 @@ def record_step(
             with recorder, recorder:  # twice: the first restoration may be interrupted
                 recorder.start()
                 result = model(*args, **kwargs)
-                _pull_back(model, result if loss is None else loss(result))
+                _run_backward(model, result if loss is None else loss(result))
         finally:
             recorder.rewind()
 
 
-def _pull_back(model: nn.Module, result: Any) -> None:
+def _run_backward(model: nn.Module, result: Any) -> None:
     """One backward pass, in which checkpoints call their functions again. A pass that raises is checked elsewhere.
 
     Reentrant checkpoints need `backward()`, which adds to `.grad`.
