@@ -36,7 +36,8 @@ def spread(low: float, high: float, count: int, dtype: torch.dtype = torch.float
 
 def point(*values: Any, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
     """Leaves with exactly these entries."""
-    return tuple(leaf(torch.tensor(value), dtype) for value in values)
+    widest = torch.complex128 if dtype.is_complex else torch.float64
+    return tuple(leaf(torch.tensor(value, dtype=widest), dtype) for value in values)
 
 
 def leaf(values: Tensor, dtype: torch.dtype) -> Tensor:
