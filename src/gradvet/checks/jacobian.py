@@ -17,6 +17,7 @@ from gradvet.core.entrywise import ComparedEntry, Comparison, Pair, ToleranceMod
 from gradvet.core.events import has_listeners
 from gradvet.core.fast_mode import Draw, FastDecision, UnitVectors
 from gradvet.core.finite_differences import column
+from gradvet.core.ledger import suggested_resolution
 from gradvet.core.line_test import leaf_verdicts
 from gradvet.core.miss_probability import Plan, miss_probability
 from gradvet.core.modes import FORWARD, REVERSE, Mode
@@ -38,9 +39,6 @@ from gradvet.core.vectors import namespace
 
 MISS_RATIO = 0.01
 """`Report.miss` is the probability to miss an error of 1 / MISS_RATIO times what the screen allows."""
-
-MAX_SUGGESTED = 0.5
-"""Largest resolution that the advice suggests."""
 
 KINK = "The point is at a kink: the derivative must lie between the slopes on its two sides, and does not."
 TORCH_TO_BLAME = "The function is one operator of the framework: its own derivative is wrong at this point."
@@ -180,9 +178,9 @@ def _advice(context: Context, mode: Mode, decision: Decision) -> str:
         return ""
     advice = "Try float64 inputs, inputs of moderate size, or a point away from kinks."
     seen = max(_resolutions(context, mode).values(), default=math.inf)
-    if not context.options.power < seen <= MAX_SUGGESTED:
+    enough = suggested_resolution(seen)
+    if enough is None or seen <= context.options.power:
         return advice
-    enough = math.ceil(110.0 * seen) / 100.0
     return (
         f"What was compared agrees within {seen:.1g} of a typical entry: resolution={enough:g} accepts that. {advice}"
     )

@@ -74,10 +74,6 @@ class FastDecision:
     projected: tuple[int, int, str] | None = None
     """Output, input and part of a projection outside torch's tolerance, if no wrong entry could be named."""
 
-    @property
-    def agrees(self) -> bool:
-        return self.comparison is None and self.projected is None
-
 
 def decide(projections: Projections, mode: ToleranceMode, draw: Draw) -> FastDecision:
     """Calls the function and its derivative at most three times as often as torch's fast mode before it accepts."""

@@ -14,6 +14,14 @@ from dataclasses import dataclass, field
 
 from gradvet.core.variation_budget import VariationBudget
 
+MAX_SUGGESTED = 0.5
+"""Largest resolution that is suggested to the user: beyond, a check says little."""
+
+
+def suggested_resolution(seen: float) -> float | None:
+    """What to pass as `resolution=` to accept what was seen: a tenth more, in full percents; None beyond the limit."""
+    return math.ceil(110.0 * seen) / 100.0 if seen <= MAX_SUGGESTED else None
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from gradvet.core.documents import escape_controls as escape_controls
 from gradvet.core.documents import escaped, read_dataclass
 from gradvet.core.ledger import LedgerRow as LedgerRow
+from gradvet.core.ledger import suggested_resolution as suggested_resolution
 from gradvet.core.problem import Cost
 from gradvet.core.spaces import Location
 from gradvet.errors import GradientError

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gradvet.core.results import Finding, LedgerRow, Report, Verdict
+from gradvet.core.results import Finding, LedgerRow, Report, Verdict, suggested_resolution
 from gradvet.reports.wording import notable_findings
 
 HEADINGS = ("tensor", "precision", "mode", "compared", "resolution", "verdict")
@@ -24,9 +24,6 @@ AS_REFERENCE = "as in float64"
 """The word for a gradient in low precision that is that of the reference, whose own was not compared."""
 LEAF_WORDS = {"pass": RIGHT, "fail": WRONG, "inconclusive": NOT_COMPARED}
 """Words for the verdicts that a failing finding has about single inputs and outputs."""
-
-MAX_SUGGESTED_RESOLUTION = 0.5
-"""Largest resolution that is suggested to the user: beyond, a check says little."""
 
 ACCEPT = 'To accept an inconclusive result, pass inconclusive="warn" or inconclusive="ignore".'
 OTHER_POINT = "Check at a point where the function and its derivative are finite and smooth, with float64 inputs."
@@ -114,8 +111,8 @@ def what_to_do(report: Report) -> str:
     if any("time budget" in _reason(report, row) for row in rows):
         return MORE_TIME
     worst = max((row.resolution or 0.0) for row in rows)
-    if all(row.compared == row.elements for row in rows) and worst <= MAX_SUGGESTED_RESOLUTION:
-        enough = math.ceil(110.0 * worst) / 100.0
+    enough = suggested_resolution(worst)
+    if enough is not None and all(row.compared == row.elements for row in rows):
         return f"Pass resolution={enough:g} to accept what was compared, or check with float64 inputs of moderate size."
     return OTHER_POINT
 
