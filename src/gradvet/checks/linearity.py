@@ -49,12 +49,12 @@ def linearity(context: Context) -> Iterator[Finding]:
 
 
 def _asymmetry(context: Context, of_minus: Array, of_plus: Array) -> GradientMismatch | None:
-    """Where the gradient of -v is far from minus that of v. Rounding is symmetric, so no roundoff is allowed for.
+    """Where the gradient of -v is not minus that of v. Rounding is symmetric, so no roundoff is allowed for.
 
     Needed by `test_gradient_that_is_even_in_the_cotangent_fails_beside_a_large_input`.
     """
     xp = namespace(of_plus)
-    error = finite_part(xp.abs(of_minus + of_plus)) - thresholds.LOW_PRECISION_PART * finite_part(xp.abs(of_plus))
+    error = finite_part(xp.abs(of_minus + of_plus)) - context.asked_resolution * finite_part(xp.abs(of_plus))
     index = int(xp.argmax(error))
     if not float(error[index]) > 0.0:
         return None

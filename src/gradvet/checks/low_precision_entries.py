@@ -84,43 +84,25 @@ class LeafComparison:
 
 @dataclass(frozen=True, slots=True)
 class CommonScale:
-    """The relative error that all entries share, by sums over entries and points.
+    """The relative error that all entries share.
 
-    The rounding errors of one entry at one point are the same in all samples, so only different entries and points
-    count as independent.
+    The rounding errors of one entry are the same in all samples, so only different entries count as independent.
     """
 
-    products: float = 0.0
-    total: float = 0.0
-    noises: float = 0.0
-    moments: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """Sums of the squares and products of what the entries add to `products` and to `total`."""
+    value: float
+    noise: float
+    """What the noise of the entries makes of it."""
+    width: float
+    """Half-width of its interval by the spread of the errors."""
 
-    def with_point(self, products: Array, squares: Array, noises: Array) -> CommonScale:
-        """One more point: error times expected entry, expected entry squared and noise squared, for each entry."""
-        xp, (pp, ps, ss) = namespace(products), self.moments
-        return CommonScale(
-            self.products + float(xp.sum(products)),
-            self.total + float(xp.sum(squares)),
-            self.noises + float(noises @ squares),
-            (pp + float(products @ products), ps + float(products @ squares), ss + float(squares @ squares)),
-        )
-
-    @property
-    def value(self) -> float:
-        return self.products / self.total
-
-    @property
-    def noise(self) -> float:
-        """What the noise of the entries makes of it."""
-        return math.sqrt(self.noises) / self.total
-
-    @property
-    def width(self) -> float:
-        """Half-width of its interval by the spread of the errors."""
-        (pp, ps, ss), scale = self.moments, self.value
-        spread = math.sqrt(max(0.0, pp - 2.0 * scale * ps + scale * scale * ss)) / self.total
-        return thresholds.PRECISION_SCALE_WIDTH * spread
+    @classmethod
+    def of(cls, products: Array, squares: Array, noises: Array) -> CommonScale:
+        """From error times expected entry, expected entry squared and noise squared, for each entry."""
+        total = float(namespace(squares).sum(squares))
+        value = float(namespace(products).sum(products)) / total
+        spread = products - value * squares
+        width = thresholds.PRECISION_SCALE_WIDTH * math.sqrt(float(spread @ spread)) / total
+        return cls(value, math.sqrt(float(noises @ squares)) / total, width)
 
 
 class PieceStatistics:
@@ -130,17 +112,15 @@ class PieceStatistics:
         self.leaf, self.part = leaf, part
         self.worst = (-1.0, 0, 0.0, 0.0)
         """The largest ratio of an error to its roundoff, with its index, the entry found and the one expected."""
-        self.at_point: tuple[Array, Array, Array] | None = None
-        """Sums over the samples of one point: error times expected entry, expected entry squared, noise squared."""
-        self.scales = CommonScale()
+        self.sums: tuple[Array, Array, Array] | None = None
+        """Sums over the samples: error times expected entry, expected entry squared, noise squared."""
         self.natural, self.count, self.responses, self.leaf_total = 0.0, 0, [0.0] * JITTERS, 0.0
         self.clearest = 0.0
         """Largest ratio, over the samples, of the squares of the entries to those of their noise."""
         self.is_zero = True
         """Whether the entries of no sample are clearly larger than the roundoff of inputs and outputs."""
 
-    def add(self, context: Context, sample: Sample, *, elsewhere: bool = False) -> None:
-        """One more sample; of one elsewhere than at the point, only the common error of its entries counts."""
+    def add(self, context: Context, sample: Sample) -> None:
         part, eps = self.part, context.problem.eps
         xp, found, expected, noise = (
             namespace(sample.found),
@@ -176,38 +156,33 @@ class PieceStatistics:
         immaterial = (ratio > _doubt(eps)) & (xp.abs(error) <= agreed * _typical(context, expected))
         ratio = xp.where(immaterial, xp.full_like(ratio, _doubt(eps)), ratio)
         index = int(xp.argmax(ratio))
-        if float(ratio[index]) > self.worst[0] and not elsewhere:
+        if float(ratio[index]) > self.worst[0]:
             self.worst = float(ratio[index]), index, float(found[index]), float(expected[index])
         expected = xp.where(comparable, expected, zeros)
         # Where the terms of an entry cancel, its roundoff is large beside it: such a sample weighs little. Needed by
         # the programs 31 and 123 of `benchmarks.random_functions` in bfloat16.
         weight, square = 1.0 / (float(outer @ outer) or 1.0), float(expected @ expected)
-        if not elsewhere:
-            self.clearest = max(self.clearest, square / (float(noise @ noise) or 1.0))
+        self.clearest = max(self.clearest, square / (float(noise @ noise) or 1.0))
         self.is_zero = self.is_zero and not weight * square > _doubt(eps) ** 2
         own = [weight * response[self.leaf] for response in sample.responses]
-        self.responses = [known + more for known, more in zip(self.responses, own, strict=True)]
+        self.responses = [before + more for before, more in zip(self.responses, own, strict=True)]
         self.leaf_total += weight * sample.squares[self.leaf]
         products, squares, noises = (weight * some for some in (finite_part(error) * expected, expected**2, noise**2))
-        sums = products, squares, noises
-        if self.at_point is not None and not elsewhere:
-            sums = tuple(known + more for known, more in zip(self.at_point, sums, strict=True))
-        elif self.at_point is not None:
-            self.scales = self.scales.with_point(*self.at_point)
-        self.at_point = sums
+        known = self.sums or (0.0 * products, 0.0 * squares, 0.0 * noises)
+        self.sums = known[0] + products, known[1] + squares, known[2] + noises
         self.natural += weight * float(sample.natural[part] @ sample.natural[part])
         self.count += int(xp.count_nonzero(comparable))
 
     def comparison(self, context: Context, space: Space) -> LeafComparison:
-        assert self.at_point is not None
-        eps, scales = context.problem.eps, self.scales.with_point(*self.at_point)
-        total = scales.total
+        assert self.sums is not None
+        eps, total = context.problem.eps, float(namespace(self.sums[1]).sum(self.sums[1]))
         is_clear = _doubt(eps) ** 2 < self.clearest
         # A slope below the roundoff of the outputs is zero, as far as this precision shows.
         is_zero = not total > self.natural or (self.is_zero and not total > thresholds.ROUNDOFFS**2 * self.natural)
         scale, noise, resolved = 0.0, 0.0, eps
         if not is_zero:
-            scale, noise, resolved = scales.value, scales.noise, max(explained_factor(eps), scales.noise, scales.width)
+            common = CommonScale.of(*self.sums)
+            scale, noise, resolved = common.value, common.noise, max(explained_factor(eps), common.noise, common.width)
         response = 0.0 if is_zero else max(map(abs, self.responses)) / self.leaf_total
         # A few entries have a common error by chance: see `chain_of_scalar_activations_in_bfloat16`.
         bar = max(resolved, _agreed(context), thresholds.INTERVAL_WIDTH * max(response, noise))
