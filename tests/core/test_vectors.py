@@ -59,8 +59,8 @@ def test_norm_ignores_values_where_the_first_vector_is_zero() -> None:
 
 
 def test_window_is_zero_outside() -> None:
-    assert window(vector(1.0, 2.0, 3.0, 4.0), 1, 3).tolist() == [0.0, 2.0, 3.0, 0.0]
-    assert window(vector(1.0, 2.0, 3.0, 4.0) > 0.0, 1, 3).tolist() == [False, True, True, False]
+    assert window(vector(1.0, 2.0, 3.0, 4.0), slice(1, 3)).tolist() == [0.0, 2.0, 3.0, 0.0]
+    assert window(vector(1.0, 2.0, 3.0, 4.0) > 0.0, slice(1, 3)).tolist() == [False, True, True, False]
 
 
 def test_unit_sets_one_entry() -> None:

@@ -367,7 +367,7 @@ class _Pipeline:
             yield from registered(complaints)
         if COMPILE not in selection or not context.problem.codomain.size or not context.problem.domain.size:
             return
-        if context.variants.draws_random_numbers():
+        if context.problem.variants.draws_random_numbers():
             yield Finding(COMPILE, Verdict.SKIPPED, "the function draws random numbers, and compiled code draws others")
             return
         try:

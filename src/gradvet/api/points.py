@@ -25,7 +25,7 @@ from gradvet.core.problem import Distribution
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import IsUnsupported
 from gradvet.core.slope_test import decide_slopes
-from gradvet.core.vectors import all_finite
+from gradvet.core.vectors import all_finite, is_zero
 from gradvet.errors import DerivativeError, InvalidProblemError, UnsupportedError, first_line
 
 MODES: Mapping[str, Mode] = {"reverse": REVERSE, "forward": FORWARD}
@@ -308,6 +308,6 @@ class _Search:
             problem,
             record=Record(),
             is_generated=True,
-            is_known_deterministic=self.context.is_deterministic,
+            is_known_deterministic=is_zero(self.context.repeat_noise),
             immaterial_slope=thresholds.IMMATERIAL_SLOPE * self.context.steepest,
         )

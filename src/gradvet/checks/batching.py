@@ -38,7 +38,7 @@ def _cotangents(context: Context) -> Finding:
 
 
 def _mapped_cotangents(context: Context) -> Finding:
-    return _gradients(context, context.variants.mapped)
+    return _gradients(context, context.problem.variants.mapped)
 
 
 def _gradients(context: Context, together: Callable[[Sequence[Array]], list[Array]]) -> Finding:
@@ -51,7 +51,7 @@ def _gradients(context: Context, together: Callable[[Sequence[Array]], list[Arra
 
 
 def _values(context: Context) -> Finding:
-    return _outputs(context, "value", *context.variants.values_mapped())
+    return _outputs(context, "value", *context.problem.variants.values_mapped())
 
 
 def _tangents(context: Context) -> Finding:
@@ -124,7 +124,7 @@ def _batched_and_alone(problem: Problem, *, is_reverse: bool) -> Finding:
     origin = 0
     for leaf in range(len(source.leaves)):
         part = source.slice(leaf)
-        some = [window(vector, part.start, part.stop) for vector in vectors]
+        some = [window(vector, part) for vector in vectors]
         here = _differing(together(some), [alone(vector) for vector in some], target)
         if here is not None:
             origin, wrong = leaf, here

@@ -29,7 +29,7 @@ from gradvet.core.problem import Distribution
 from gradvet.core.refinement import by_derivative, refined
 from gradvet.core.results import WORST_FIRST, Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak, unit
+from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak
 
 DIRECTIONS, MOST_DIRECTIONS, MAX_ALL_DIRECTIONS, RANDOM_COTANGENTS = 16, 64, 192, 16
 """Number of directions of one input, at a time and at most, and of all inputs together; and of cotangents."""
@@ -271,7 +271,7 @@ def _fails_alone(context: Context, mode: Mode, cotangents: Sequence[Cotangent], 
     point, clear = context.problem.point, 0
     if int(namespace(point).count_nonzero(point == point[column])) > 2:
         return False
-    u = unit(context.problem.zeros(point.shape[0]), column, float(context.lengths[column]))
+    u = context.column(column)
     size = math.sqrt(sum(dot(cotangent.vjp, u) ** 2 for cotangent in cotangents) / len(cotangents))
     for step in steps_for(context.eps)[:STEPS]:
         error, kink = map(_rms, _moved(context, mode, cotangents, u, step))

@@ -29,7 +29,7 @@ from gradvet.core.miss_probability import Plan, resolving_ratio
 from gradvet.core.problem import Problem
 from gradvet.core.projections import SCHEMES, SHORT, WITHIN, OutOfReachError, ProbeDirection, Projections
 from gradvet.core.spaces import Array, Space
-from gradvet.core.vectors import namespace
+from gradvet.core.vectors import namespace, unit
 
 SECOND_STEP_RATIO = 4.0
 """Ratio of the first step length to the second."""
@@ -333,12 +333,11 @@ def _confirmed(projections: Projections, comparison: Comparison) -> bool:
 
 def _is_wrong(projections: Projections, entry: ComparedEntry) -> bool:
     """Four evaluations along the entry's own column."""
-    unit = projections.problem.zeros(projections.problem.domain.size)
-    unit[entry.column] = 1.0
+    u = unit(projections.problem.zeros(projections.problem.domain.size), entry.column)
     slopes, bends = [], []
     for width in (1.0, 0.5):
         try:
-            found = projections.two_sided_along(unit, width)
+            found = projections.two_sided_along(u, width)
         except OutOfReachError:
             return False
         slopes.append(float(found.difference[entry.row]) / found.step)

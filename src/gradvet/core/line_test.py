@@ -160,9 +160,7 @@ def screen_point(context: Context, mode: Mode) -> bool:
     smooth = xp.where(bent, xp.zeros_like(cotangent.v), cotangent.v)
     tested = [(context.cotangent(smooth), replace(central, bend=None))] if bool(xp.any(smooth != 0.0)) else []
     for row in xp.nonzero(bent)[0][:MAX_BENT_ROWS]:
-        unit = xp.zeros_like(cotangent.v)
-        unit[int(row)] = 1.0
-        tested.append((context.cotangent(unit), central))
+        tested.append((context.row(int(row)), central))
     return all(
         other.nonfinite is None and residual <= allowed
         for other, slopes in tested
@@ -273,8 +271,7 @@ def leaf_verdicts(context: Context, mode: Mode) -> dict[str, Verdict]:
     the resolution asked for; such an input is entered in the ledger. Calls the function and the VJP; for one pair, for
     many, in low precision and at generated points it does not.
     """
-    problem, xp = context.problem, namespace(context.problem.value)
-    domain, codomain = problem.domain, problem.codomain
+    problem, domain, codomain = context.problem, context.problem.domain, context.problem.codomain
     most = max(len(domain.leaves), len(codomain.leaves))
     if not 1 < most <= MAX_LEAVES or not context.is_double or context.is_generated:
         return {}
@@ -282,14 +279,10 @@ def leaf_verdicts(context: Context, mode: Mode) -> dict[str, Verdict]:
     v, joint = problem.random(codomain.size, Distribution.NEAR_UNIT), context.joint_direction()
     for number, leaf in enumerate(domain.leaves):
         part = domain.slice(number)
-        u = context.restricted(window(joint, part.start, part.stop))
+        u = context.restricted(window(joint, part))
         if context.out_of_budget or not peak(u):
             continue
-        cotangents = []
-        for section in map(codomain.slice, range(len(codomain.leaves))):
-            own = xp.zeros_like(v)
-            own[section] = v[section]
-            cotangents.append(context.cotangent(own))
+        cotangents = [context.cotangent(window(v, codomain.slice(output))) for output in range(len(codomain.leaves))]
         fits = sweep_line(context, mode, u, cotangents)
         resolution = 0.0
         for output, cotangent, fit in zip(codomain.leaves, cotangents, fits, strict=True):

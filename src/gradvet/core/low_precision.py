@@ -79,7 +79,7 @@ def _first_conclusive(decisions: Iterator[Decision]) -> Verdict | None:
 def _along_another(test: DirectionTest, part: slice | None = None) -> Decision:
     context = test.context
     u = context.joint_direction()
-    u = u if part is None else window(u, part.start, part.stop)
+    u = u if part is None else window(u, part)
     difference = context.difference(context.restricted(u))
     return test.along(difference, context.cotangents_for(context.slope_of(difference)))
 

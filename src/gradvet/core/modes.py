@@ -9,7 +9,7 @@ from typing import Protocol
 from gradvet.core.context import Context, Cotangent
 from gradvet.core.finite_differences import Prediction
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, dot
+from gradvet.core.vectors import all_finite, dot, unit
 
 
 class Mode(Protocol):
@@ -73,9 +73,7 @@ class ForwardMode:
         return [_by_jvp(cotangent, jvp, u, exact=context.is_double) for cotangent in cotangents]
 
     def is_finite_at(self, context: Context, column: int) -> bool:
-        u = context.problem.zeros(context.problem.domain.size)
-        u[column] = 1.0
-        return all_finite(context.problem.jvp(u))
+        return all_finite(context.problem.jvp(unit(context.problem.zeros(context.problem.domain.size), column)))
 
     def slope_at(self, context: Context, place: Array, v: Array, u: Array) -> float:
         tangent = context.problem.jvp_at(place, u)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gradvet.core.finite_differences import CENTRAL, EXTRAPOLATED, SKEWED, Stencil
 from gradvet.core.problem import Distribution, Gradient, Move, Problem
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import equal
+from gradvet.core.vectors import equal, unit
 from gradvet.options import Options
 
 SCHEMES = (
@@ -169,9 +169,8 @@ class Projections:
             return self._rows[index]
         codomain = self.problem.codomain
         output = codomain.leaf_of(index)
-        cotangent = self.problem.zeros(codomain.leaves[output].coordinates.size)
-        cotangent[index - codomain.offsets[output]] = 1.0
-        row = self.problem.vjp_of_output(output, cotangent)
+        zeros = self.problem.zeros(codomain.leaves[output].coordinates.size)
+        row = self.problem.vjp_of_output(output, unit(zeros, index - codomain.offsets[output]))
         if keep:
             self._rows[index] = row
         return row
@@ -212,11 +211,9 @@ class Projections:
         """A random direction of size one, drawn once; a vector of the basis if the inputs are few."""
         while len(self._units) <= number:
             if self.sees_all_columns:
-                unit = self.problem.zeros(self.problem.domain.size)
-                unit[len(self._units)] = 1.0
+                self._units.append(unit(self.problem.zeros(self.problem.domain.size), len(self._units)))
             else:
-                unit = self._draw(self.problem.domain.size)
-            self._units.append(unit)
+                self._units.append(self._draw(self.problem.domain.size))
         return self._units[number]
 
     def two_sided(self, number: int, width: float) -> ProbeDirection | None:

@@ -318,7 +318,7 @@ class SlopeTest:
         return decision
 
     def _alone_once(self, part: slice) -> Decision:
-        u = self.context.restricted(window(self.context.joint_direction(), part.start, part.stop))
+        u = self.context.restricted(window(self.context.joint_direction(), part))
         difference = self.context.difference(u)
         decision = self.along(difference, self.context.cotangents_for(self.context.slope_of(difference)))
         if decision.verdict is Verdict.FAIL and not self.context.is_double and not fails_again(self, part):

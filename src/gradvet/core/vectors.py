@@ -90,10 +90,10 @@ def first_true(mask: Array) -> int:
     return int(xp.argmax(xp.astype(mask, xp.int64)))
 
 
-def window(vector: Array, start: int, stop: int) -> Array:
-    """The vector between two indices, zero (or False) elsewhere."""
+def window(vector: Array, part: slice) -> Array:
+    """The vector in one part, zero (or False) elsewhere."""
     xp = namespace(vector)
-    return xp.concat([xp.zeros_like(vector[:start]), vector[start:stop], xp.zeros_like(vector[stop:])])
+    return xp.concat([xp.zeros_like(vector[: part.start]), vector[part], xp.zeros_like(vector[part.stop :])])
 
 
 def unit(zeros: Array, index: int, length: float = 1.0) -> Array:
