@@ -240,7 +240,7 @@ def _jumps(change: Array, smooth: Array) -> Array:
 def _agreed(context: Context) -> float:
     """Relative error that is agreement however small the roundoff is."""
     part = 1.0 if is_framework(context) else thresholds.LOW_PRECISION_PART
-    return part * context.options.power + context.options.accuracy
+    return part * context.options.resolution + context.options.accuracy
 
 
 def is_framework(context: Context) -> bool:

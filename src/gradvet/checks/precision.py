@@ -231,7 +231,7 @@ def _inner_noise(floor: Array, again: Array | None, expected: Array, space: Spac
 
 def _nearby(context: Context) -> Array:
     """A displacement by some roundoffs of the inputs, as their format represents it."""
-    return context.problem.move(distance(context.problem.eps) * value_roundoff(context)).vector
+    return context.problem.perturbation(distance(context.problem.eps) * value_roundoff(context)).vector
 
 
 def _sample(

@@ -127,8 +127,8 @@ class Context:
 
     @property
     def asked_resolution(self) -> float:
-        """The resolution asked for: `power`, or a few spacings of the format if that is larger."""
-        return max(self.options.power, thresholds.INTERVAL_WIDTH * self.problem.eps)
+        """The resolution asked for: `Options.resolution`, or a few spacings of the format if that is larger."""
+        return max(self.options.resolution, thresholds.INTERVAL_WIDTH * self.problem.eps)
 
     @cached_property
     def is_double(self) -> bool:

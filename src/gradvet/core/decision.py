@@ -92,7 +92,7 @@ def is_saturated(fit: SlopeFit, scale: ErrorScale) -> bool:
     return is_constant and max(scale.slope, fit.rise) < scale.saturated
 
 
-def decide(fit: SlopeFit, scale: ErrorScale, power: float) -> Decision:
+def decide(fit: SlopeFit, scale: ErrorScale, resolution: float) -> Decision:
     """FAIL needs a clear, material and constant error; PASS needs agreement that could have shown one."""
     e, own = fit.error.value, fit.error.error + scale.value_noise
     bar = own + scale.derivative_noise
@@ -135,9 +135,11 @@ def decide(fit: SlopeFit, scale: ErrorScale, power: float) -> Decision:
             return Decision(Verdict.FAIL, Reason.DISAGREES, error=e, bar=bar)
         if clear and doubtful:
             return inconclusive(Reason.PRECISION)
-        asked = power * scale.typical * (thresholds.UNCLEAR_AGREEMENT if scale.eps <= thresholds.DOUBLE_EPS else 1.0)
+        asked = (
+            resolution * scale.typical * (thresholds.UNCLEAR_AGREEMENT if scale.eps <= thresholds.DOUBLE_EPS else 1.0)
+        )
         if not fit.is_steep and abs(e) + bar <= asked:
             return Decision(Verdict.PASS, Reason.AGREES, error=e, bar=abs(e) + bar)
-    elif (seen := own if abs(e) <= own else bar) <= power * scale.typical:
+    elif (seen := own if abs(e) <= own else bar) <= resolution * scale.typical:
         return Decision(Verdict.PASS, Reason.AGREES, error=e, bar=seen)
     return inconclusive(Reason.STEEP if fit.is_steep else Reason.PRECISION)

@@ -322,8 +322,8 @@ def _embedded(projections: Projections, space: Space, leaf: int, part: int, vect
 def _slope(projections: Projections, leaf: int, part: int, u: Array) -> Array:
     """J u by a central difference with the step of single entries. What the function raises escapes."""
     problem, step = projections.problem, projections.options.step
-    move = problem.move(_embedded(projections, problem.domain, leaf, part, u) * step)
-    return problem.weighted(move, (1.0, -1.0), (0.5 / step, -0.5 / step))[: problem.codomain.size]
+    perturbation = problem.perturbation(_embedded(projections, problem.domain, leaf, part, u) * step)
+    return problem.weighted(perturbation, (1.0, -1.0), (0.5 / step, -0.5 / step))[: problem.codomain.size]
 
 
 def _confirmed(projections: Projections, comparison: Comparison) -> bool:

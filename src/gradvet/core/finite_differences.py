@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gradvet.core import thresholds
-from gradvet.core.problem import Move, Problem
+from gradvet.core.problem import Perturbation, Problem
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak, unit
 
@@ -60,9 +60,9 @@ class Stencil:
     """The values of s; 0 is the point itself, where the value is known."""
     weights: tuple[float, ...]
 
-    def along(self, problem: Problem, move: Move) -> Array:
-        """J · move.vector, for all outputs, nondifferentiable ones last."""
-        return problem.weighted(move, self.scales, self.weights)
+    def along(self, problem: Problem, perturbation: Perturbation) -> Array:
+        """J · perturbation.vector, for all outputs, nondifferentiable ones last."""
+        return problem.weighted(perturbation, self.scales, self.weights)
 
 
 CENTRAL = Stencil((1.0, -1.0), (1.0 / 2.0, -1.0 / 2.0))
@@ -84,12 +84,12 @@ def column(problem: Problem, index: int, step: float) -> tuple[Array, Array]:
 
     The error bar is the truncation error seen against twice the step, and roundoff.
     """
-    move = problem.move(unit(problem.zeros(problem.domain.size), index, step))
-    xp = namespace(move.vector)
-    near, mirrored = problem.evaluate(move, (1.0, -1.0))
+    perturbation = problem.perturbation(unit(problem.zeros(problem.domain.size), index, step))
+    xp = namespace(perturbation.vector)
+    near, mirrored = problem.evaluate(perturbation, (1.0, -1.0))
     value = (near - mirrored) / (2.0 * step)
     try:
-        far, mirrored_far = problem.evaluate(move, (2.0, -2.0))
+        far, mirrored_far = problem.evaluate(perturbation, (2.0, -2.0))
     except Exception:  # the function ends between one step and two: nothing is known about the error
         return value, xp.full_like(value, float("inf"))
     # D(2h) - D(h) = 3 · h²/6 · f''' + ..., so a third of it is D(h)'s own truncation error.

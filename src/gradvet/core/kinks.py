@@ -108,7 +108,7 @@ def _is_right_at(context: Context, mode: Mode, place: Array, columns: Array, dis
         return True
     typical = math.sqrt(dot(products, products) / some) if some else change
     found = error_apart(context, mode, place, u, v, step)
-    return abs(found.value) + found.error <= context.options.power * typical
+    return abs(found.value) + found.error <= context.options.resolution * typical
 
 
 def _wrong_in_smooth_rows(context: Context, mode: Mode, columns: Array) -> Entry | None:

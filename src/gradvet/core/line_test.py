@@ -242,13 +242,13 @@ def decide_beyond_jitter(
     context: Context, u: Array, cotangent: Cotangent, fit: SlopeFit, scale: ErrorScale
 ) -> Decision:
     """A disagreement must also exceed the noise of the derivative, which costs a few VJPs next to the point."""
-    decision = decide(fit, scale, context.options.power)
+    decision = decide(fit, scale, context.options.resolution)
     if decision.verdict is not Verdict.FAIL:
         return decision
     noise = scale.derivative_noise + 2.0 * derivative_jitter(context, cotangent.v, u, decision.error)
     # Constants in a coarse format round the function in one way and its derivative in another.
     eps = max(scale.eps, context.problem.internal_eps())
-    return decide(fit, replace(scale, eps=eps, derivative_noise=noise), context.options.power)
+    return decide(fit, replace(scale, eps=eps, derivative_noise=noise), context.options.resolution)
 
 
 def error_scale(context: Context, u: Array, cotangent: Cotangent, contributions: Mapping[str, float]) -> ErrorScale:

@@ -362,10 +362,10 @@ def nonfinite_tangent(context: Context, mode: Mode) -> Decision | None:
     Needed by `test_nonfinite_tangent_fails_with_the_slope_of_its_output`.
     """
     slope, xp = context.slope_of(context.first), namespace(context.first.odd)
-    gap = mode.column_gap(context, xp.ones_like(slope), slope, context.first.displacement)
-    if gap is None or all_finite(gap):
+    residuals = mode.row_residuals(context, slope, context.first.displacement)
+    if residuals is None or all_finite(residuals):
         return None
-    bad = xp.isfinite(slope) & ~xp.isfinite(gap)
+    bad = xp.isfinite(slope) & ~xp.isfinite(residuals)
     if not bool(xp.any(bad)):
         return None
     # Squares overflow inside the framework's own rules: `test_forward_mode_that_overflows_does_not_fail`.

@@ -188,7 +188,7 @@ def _group_size(context: Context, count: int, undecided: Decision) -> int:
     typical = max((contribution for _, contribution in contributions), default=0.0)
     if not typical or not math.isfinite(undecided.bar) or count < 2:
         return 0
-    excess = GROUP_MARGIN * undecided.bar / (context.options.power * typical)
+    excess = GROUP_MARGIN * undecided.bar / (context.options.resolution * typical)
     return min(count // 2, max(1, int(count / excess**2) if excess > 1.0 else count // FEW_GROUPS))
 
 

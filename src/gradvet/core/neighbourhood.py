@@ -213,7 +213,7 @@ def computed_block(problem: Problem, mode: str, place: tuple[int, int], step: fl
     """Both versions of the block around an entry. Calls the function and its derivative for a few rows and columns."""
     rows, columns = around(problem.codomain, place[0], SIDE_IN_LARGE), around(problem.domain, place[1], SIDE_IN_LARGE)
     differences = [
-        CENTRAL.along(problem, problem.move(unit(problem.zeros(problem.domain.size), column, step)))
+        CENTRAL.along(problem, problem.perturbation(unit(problem.zeros(problem.domain.size), column, step)))
         for column in columns
     ]
     numerical = namespace(differences[0]).stack(differences, axis=1)[rows.start : rows.stop, :] / step
@@ -233,13 +233,13 @@ def derivative_block(problem: Problem, mode: str, rows: range, columns: range) -
 def sweep_at_entry(problem: Problem, place: tuple[int, int], step: float, gap: float) -> dict[str, Any]:
     """How the central difference of one entry depends on its step, around the step that the user chose."""
     row, column = place
-    move = problem.move(unit(problem.zeros(problem.domain.size), column, step))
+    perturbation = problem.perturbation(unit(problem.zeros(problem.domain.size), column, step))
     slopes: dict[float, float] = {}
     size = 0.0
     for power in range(-FIGURE_STEPS, FIGURE_STEPS + 1):
         scale = FIGURE_STEP_RATIO**power
         try:
-            plus, minus = (float(values[row]) for values in problem.evaluate(move, (scale, -scale)))
+            plus, minus = (float(values[row]) for values in problem.evaluate(perturbation, (scale, -scale)))
         except Exception:  # outside the domain
             break
         size = max(size, abs(plus)) if power <= 0 else size
