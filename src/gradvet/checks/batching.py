@@ -9,7 +9,6 @@ from gradvet.core.context import Context
 from gradvet.core.gradient_match import gradient_mismatch
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Verdict
-from gradvet.core.runner import known_refusal
 from gradvet.core.spaces import Array, Space
 from gradvet.core.vectors import first_true, namespace, peak, window
 
@@ -29,7 +28,7 @@ def batched(context: Context) -> Iterator[Finding]:
             yield part(context)
         except Exception as error:
             words = str(error).strip().splitlines() or [""]
-            reason = known_refusal(error) or f"{title} cannot be batched here: {words[0][:160]}"
+            reason = context.problem.rules.meaning(error) or f"{title} cannot be batched here: {words[0][:160]}"
             yield Finding("batched", Verdict.SKIPPED, reason)
 
 

@@ -190,6 +190,14 @@ class DerivativeRules(Protocol):
         """Whether the function is one call of a builtin operator. Calls the function."""
         ...
 
+    def is_unsupported(self, error: BaseException) -> bool:
+        """Whether an exception says that a rule or the framework does not offer what was asked for."""
+        ...
+
+    def meaning(self, error: BaseException) -> str:
+        """What the framework's message about a custom rule means; empty if it is none that is known."""
+        ...
+
 
 class Problem(Protocol):
     """A function at a point, in real coordinates."""
