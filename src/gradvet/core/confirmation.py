@@ -178,10 +178,10 @@ def _converge(context: Context, d: Array, rows: slice) -> bool:
     points = _points_around(context)
     far, near = thresholds.CONFIRM_FAR, thresholds.CONFIRM_NEAR
     wide, narrow = (_spread(context, d, step, points) for step in (far, near))
-    noise = thresholds.ROUNDOFFS * context.peak_noise
+    noise, shrinkage = thresholds.ROUNDOFFS * context.peak_noise, math.sqrt(far / near)
     xp = namespace(noise)
-    is_smooth = narrow.of_slopes <= wide.of_slopes / 8.0 + noise / near
-    is_continuous = narrow.of_values <= wide.of_values / 8.0 + noise
+    is_smooth = narrow.of_slopes <= wide.of_slopes / shrinkage + noise / near
+    is_continuous = narrow.of_values <= wide.of_values / shrinkage + noise
     return bool(xp.all(is_smooth[rows])) and bool(xp.all(is_continuous))
 
 

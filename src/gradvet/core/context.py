@@ -162,7 +162,7 @@ class Context:
         Needed by `sine_in_float32_inside`.
         """
         eps = self.problem.internal_eps()
-        if not eps > 4.0 * self.eps:
+        if not eps > self.eps:
             return None
         self.record.note(
             f"values inside the function are rounded to {eps:.1g}: its slopes are judged in that precision"

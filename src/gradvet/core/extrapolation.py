@@ -237,7 +237,7 @@ def _is_denied(steps: Sequence[float], values: Sequence[float], noise_floor: flo
     size = abs(error.value)
     visible = [v / t for t, v in zip(steps, values, strict=True) if thresholds.VISIBLE_NOISE * noise_floor <= size * t]
     smallest = visible[-max(1, len(steps) // 8) :]
-    return bool(smallest) and all(abs(slope) <= size / 4.0 for slope in smallest)
+    return bool(smallest) and all(abs(slope) <= thresholds.NEGLIGIBLE_PART * size for slope in smallest)
 
 
 def _linear_part(even: Sequence[float]) -> list[float]:

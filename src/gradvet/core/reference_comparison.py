@@ -157,7 +157,7 @@ def outside_kinks(samples: Samples, low: Array, high: Array, form: Format) -> tu
     """
     xp = namespace(samples.truth)
     rounding = 2.0 * samples.plain + form.eps * xp.maximum(xp.abs(low), xp.abs(high))
-    is_kink = high - low > thresholds.REFERENCE_ERROR[1] * rounding
+    is_kink = high - low > thresholds.VISIBLE_NOISE * rounding
     excused = is_kink & (samples.found >= low - rounding) & (samples.found <= high + rounding)
     count = int(xp.count_nonzero(xp.any(excused, axis=0)))
     return replace(samples, found=xp.where(excused, samples.truth, samples.found)), count
