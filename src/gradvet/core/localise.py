@@ -12,7 +12,7 @@ or column is wrong, a few products of directions and cotangents identify it with
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gradvet.core import thresholds
@@ -252,28 +252,35 @@ ROWS_OF_COLUMN = 16
 def decide_entry(context: Context, mode: Mode, row: int, column: int) -> Entry:
     """One entry by a step sweep along its own column; if it seems wrong, by sweeps of smaller step lengths as well.
 
-    These are the size of the coordinate itself, the length over which a right derivative changes the output as much as
-    it changed at all, and a much smaller one: a function may oscillate, or its domain end, on a scale that its inputs
-    do not show. The second one is needed by `test_right_kernel_of_one_dtype_does_not_fail`.
+    A function may oscillate, or its domain end, on a scale that its inputs do not show.
     """
-    size = float(context.lengths[column])
-    own = abs(float(context.problem.point[column]))
+    size, own = float(context.lengths[column]), abs(float(context.problem.point[column]))
     entry = _swept(context, mode, (row, column), size)
-    if entry.verdict is not Verdict.PASS and 0.0 < own < size / 2.0:
-        finer = _swept(context, mode, (row, column), own)
-        entry = finer if entry.verdict is not Verdict.FAIL or _overrules(finer, entry) else entry
-    if entry.verdict is not Verdict.PASS and entry.derivative:
-        step = middle_step(context.eps)
-        change = step * float(DirectionalDifference.along(context.problem, context.column(column), step).odd[row])
-        length = abs(change / entry.derivative)
-        if 0.0 < length < step * size / 2.0:
-            finer = _swept(context, mode, (row, column), length)
-            entry = finer if _overrules(finer, entry) else entry
-    if entry.verdict is not Verdict.PASS and context.is_double and context.computes_in_io_dtype:
-        # At very small steps noise dominates: agreement there counts, disagreement does not.
-        finer = _swept(context, mode, (row, column), thresholds.NARROW_FACTOR * size)
-        entry = finer if _overrules(finer, entry) else entry
+    lengths = _finer_lengths(context, entry, size)
+    while entry.verdict is not Verdict.PASS and (length := next(lengths, None)) is not None:
+        finer = _swept(context, mode, (row, column), length)
+        is_better = length == own and entry.verdict is not Verdict.FAIL
+        entry = finer if is_better or _overrules(finer, entry) else entry
     return entry
+
+
+def _finer_lengths(context: Context, entry: Entry, size: float) -> Iterator[float]:
+    """Smaller step lengths for an entry. May call the function.
+
+    These are the size of the coordinate itself; the length over which a right derivative changes the output as much as
+    it changed at all, needed by `test_right_kernel_of_one_dtype_does_not_fail`; and a much smaller one, at which noise
+    dominates: agreement there counts, disagreement does not.
+    """
+    own, step = abs(float(context.problem.point[entry.column])), middle_step(context.eps)
+    if 0.0 < own < size / 2.0:
+        yield own
+    if entry.derivative:
+        change = DirectionalDifference.along(context.problem, context.column(entry.column), step).odd[entry.row]
+        length = abs(step * float(change) / entry.derivative)
+        if 0.0 < length < step * size / 2.0:
+            yield length
+    if context.is_double and context.computes_in_io_dtype:
+        yield thresholds.NARROW_FACTOR * size
 
 
 def _overrules(finer: Entry, entry: Entry) -> bool:
