@@ -29,7 +29,7 @@ from gradvet.core.ledger import Record
 from gradvet.core.problem import Distribution, FreshGradient, Gradient, Problem
 from gradvet.core.projections import Projections
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, equal, finite_part, namespace, peak, unit
+from gradvet.core.vectors import all_finite, equal, finite_part, namespace, nonzero_median, peak, unit
 from gradvet.options import Options
 
 MAX_CACHED_JVPS = 4
@@ -196,12 +196,9 @@ class Context:
         """A direction along which every coordinate adds about the same to the slope, given the gradient w."""
         xp = self.xp
         contribution = xp.abs(w) * self.lengths
-        u, some = self.joint_direction(), int(xp.count_nonzero(contribution))
-        if not some:
-            return u
-        middle = float(xp.sort(contribution)[contribution.shape[0] - some + (some - 1) // 2])
+        u, middle = self.joint_direction(), nonzero_median(contribution)
         # Coordinates that add nothing move in full: the quotient is infinite and clipped.
-        return u * xp.clip(middle / contribution, 0.0, 1.0)
+        return u * xp.clip(middle / contribution, 0.0, 1.0) if middle else u
 
     def difference(self, u: Array) -> DirectionalDifference:
         """The directional difference at the step that suits the format. Two evaluations."""

@@ -22,7 +22,7 @@ from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak, window
+from gradvet.core.vectors import all_finite, dot, finite_part, namespace, nonzero_rms, norm, peak, window
 
 TIED_DIRECTIONS = 2
 """Number of joint directions along which tied elements are tested."""
@@ -103,10 +103,9 @@ def _is_right_at(context: Context, mode: Mode, place: Array, columns: Array, dis
     size, v = xp.abs(finite_part(slope)), problem.random(rows, Distribution.NEAR_UNIT)
     v = xp.where(size > 0.0, v / (size + (thresholds.GENERATED_PEAK_RTOL * peak(size) or 1.0)), xp.zeros_like(v))
     products = finite_part(problem.vjp_at(place, v) * u) if context.has_reverse else xp.zeros_like(u)
-    some, change = int(xp.count_nonzero(products)), norm(v, size)
-    if not some and not change:
+    typical = nonzero_rms(products) or norm(v, size)
+    if not typical:
         return True
-    typical = math.sqrt(dot(products, products) / some) if some else change
     found = error_apart(context, mode, place, u, v, step)
     return abs(found.value) + found.error <= context.options.resolution * typical
 

@@ -6,7 +6,6 @@ leaves open is swept over many steps. Agreement is entered in the ledger with it
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,7 +19,7 @@ from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import dot, finite_part, namespace, norm, peak, window
+from gradvet.core.vectors import dot, finite_part, namespace, nonzero_rms, norm, peak, window
 
 FIRST_CHANGE_STEPS = range(-20, 42, 2)
 """Powers of two by which a direction is scaled until an output changes."""
@@ -34,11 +33,8 @@ def typical_contributions(problem: Problem, w: Array, u: Array) -> Iterator[tupl
     xp, domain, products = namespace(w), problem.domain, w * u
     for number, leaf in enumerate(domain.leaves):
         part = domain.slice(number)
-        square = float(products[part] @ products[part])
-        if square:
-            yield leaf.name, math.sqrt(square / int(xp.count_nonzero(products[part])))
-        elif int(xp.count_nonzero(u[part])):
-            yield leaf.name, 0.0
+        if (typical := nonzero_rms(products[part])) or int(xp.count_nonzero(u[part])):
+            yield leaf.name, typical
 
 
 def enter_resolution(context: Context, mode: Mode, contributions: Mapping[str, float], bar: float) -> None:
