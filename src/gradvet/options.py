@@ -46,7 +46,7 @@ class Options:
     """Whether every entry is compared, however many there are: no projection stands for it."""
     exact_types: bool = False
     """Whether a derivative must have its value's dtype even where the framework would cast it."""
-    power: float = 0.01
+    resolution: float = 0.01
     """The relative error that a check without tolerance must be able to see before it may pass."""
     accuracy: float = 0.0
     """Relative error that the derivative under test may have by design, as that of an iterative solver."""

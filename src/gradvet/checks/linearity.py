@@ -29,7 +29,7 @@ def linearity(context: Context) -> Iterator[Finding]:
         ("a zero grad_output does not give a zero gradient", v, context.at_zero.vector, 0.0 * parts),
     ]
     if not problem.rules.are_builtin:
-        halves = [window(a, *ends) for ends in ((0, a.shape[0] // 2), (a.shape[0] // 2, a.shape[0]))]
+        halves = [window(a, part) for part in (slice(0, a.shape[0] // 2), slice(a.shape[0] // 2, a.shape[0]))]
         of_halves = problem.vjp(halves[0]) + problem.vjp(halves[1])
         comparisons.append(("grad_outputs with zero rows do not give the sum of their gradients", a, of_halves, of_a))
         if equal(context.repeated_vjp, of_a) and (gap := _asymmetry(context, problem.vjp(-a), of_a)) is not None:

@@ -14,7 +14,7 @@ from gradvet.core.context import Context
 from gradvet.core.float_format import overflow_size
 from gradvet.core.gradient_match import explained_factor
 from gradvet.core.spaces import Array, Location, Space
-from gradvet.core.vectors import finite_part, namespace
+from gradvet.core.vectors import finite_part, namespace, nonzero_median, nonzero_rms, rms
 
 JITTERS = 2
 """Number of random changes of the inputs by one roundoff, each with both signs, to see how the reference responds."""
@@ -121,44 +121,15 @@ class PieceStatistics:
         """Whether the entries of no sample are clearly larger than the roundoff of inputs and outputs."""
 
     def add(self, context: Context, sample: Sample) -> None:
-        part, eps = self.part, context.problem.eps
-        xp, found, expected, noise = (
-            namespace(sample.found),
-            sample.found[part],
-            sample.expected[part],
-            sample.noise[part],
-        )
-        zeros = xp.zeros_like(expected)
+        found, expected, eps = sample.found[self.part], sample.expected[self.part], context.problem.eps
+        xp = namespace(found)
         comparable = xp.isfinite(expected) & ~(~xp.isfinite(found) & (xp.abs(expected) > overflow_size(eps)))
-        error = xp.where(comparable, found - expected, zeros)
-        ratio, agreed = _ratio(context, error, expected, noise), _agreed(context)
-        if float(xp.max(ratio)) > _doubt(eps):
-            # Roundoff inside the function that a change of its inputs does not show. A derivative that agrees without
-            # is compared more sharply: see `minimum_with_a_tiny_number_in_float32`.
-            noise = xp.maximum(noise, sample.natural[part])
-            ratio = _ratio(context, error, expected, noise)
-        outer = noise  # of inputs and outputs
-        if float(xp.max(ratio)) > _doubt(eps):
-            noise = xp.maximum(noise, sample.inner()[part])
-            ratio = _ratio(context, error, expected, noise)
-        if float(xp.max(ratio)) > _doubt(eps) and (other := sample.elsewhere()) is not None:
-            # Roundoff inside the function puts elements on the other side of a kink, others at each point. An entry is
-            # wrong if it is at both points, and by more than the reference itself jumps between them.
-            noise = xp.maximum(noise, _jumps(other[1][part] - expected, distance(eps) * noise))
-            errors = finite_part(other[0][part] - other[1][part]), finite_part(error)
-            if float(errors[1] @ errors[1]) > float(finite_part(expected) @ finite_part(expected)):
-                # The terms of the gradient cancel. What differs from point to point is their roundoff.
-                noise = xp.clip(noise, math.sqrt(float(xp.mean((errors[0] - errors[1]) ** 2))))
-            again = _ratio(context, other[0][part] - other[1][part], other[1][part], noise)
-            ratio = xp.minimum(_ratio(context, error, expected, noise), again)
-        # An error must be material beside a typical entry: of very many entries some are large by chance, and where
-        # equal terms are summed their rounding errors are equal too.
-        immaterial = (ratio > _doubt(eps)) & (xp.abs(error) <= agreed * _typical(context, expected))
-        ratio = xp.where(immaterial, xp.full_like(ratio, _doubt(eps)), ratio)
+        error = xp.where(comparable, found - expected, xp.zeros_like(expected))
+        ratio, noise, outer = _beyond_noise(context, sample, self.part, error)
         index = int(xp.argmax(ratio))
         if float(ratio[index]) > self.worst[0]:
             self.worst = float(ratio[index]), index, float(found[index]), float(expected[index])
-        expected = xp.where(comparable, expected, zeros)
+        expected = xp.where(comparable, expected, xp.zeros_like(expected))
         # Where the terms of an entry cancel, its roundoff is large beside it: such a sample weighs little. Needed by
         # the programs 31 and 123 of `benchmarks.random_functions` in bfloat16.
         weight, square = 1.0 / (float(outer @ outer) or 1.0), float(expected @ expected)
@@ -167,10 +138,9 @@ class PieceStatistics:
         own = [weight * response[self.leaf] for response in sample.responses]
         self.responses = [before + more for before, more in zip(self.responses, own, strict=True)]
         self.leaf_total += weight * sample.squares[self.leaf]
-        products, squares, noises = (weight * some for some in (finite_part(error) * expected, expected**2, noise**2))
-        known = self.sums or (0.0 * products, 0.0 * squares, 0.0 * noises)
-        self.sums = known[0] + products, known[1] + squares, known[2] + noises
-        self.natural += weight * float(sample.natural[part] @ sample.natural[part])
+        sums = weight * finite_part(error) * expected, weight * expected**2, weight * noise**2
+        self.sums = sums if self.sums is None else tuple(a + b for a, b in zip(self.sums, sums, strict=True))
+        self.natural += weight * float(sample.natural[self.part] @ sample.natural[self.part])
         self.count += int(xp.count_nonzero(comparable))
 
     def comparison(self, context: Context, space: Space) -> LeafComparison:
@@ -191,6 +161,40 @@ class PieceStatistics:
         ratio, index, low, high = self.worst
         limit, place = eps**thresholds.LOW_PRECISION_POWER * abs(high), space.locate(self.part.start + index)
         return LeafComparison(place, low, high, limit, ratio, scale, bar, resolution, eps)
+
+
+def _beyond_noise(context: Context, sample: Sample, part: slice, error: Array) -> tuple[Array, Array, Array]:
+    """Errors of entries in their own roundoffs, these roundoffs, and those of inputs and outputs among them.
+
+    As long as an entry is doubtful, more causes of roundoff are considered. A derivative that agrees without them is
+    compared more sharply: see `minimum_with_a_tiny_number_in_float32`.
+    """
+    expected, noise, eps = sample.expected[part], sample.noise[part], context.problem.eps
+    xp, doubt = namespace(error), _doubt(eps)
+    ratio = _ratio(context, error, expected, noise)
+    if float(xp.max(ratio)) > doubt:
+        # Roundoff inside the function that a change of its inputs does not show.
+        noise = xp.maximum(noise, sample.natural[part])
+        ratio = _ratio(context, error, expected, noise)
+    outer = noise
+    if float(xp.max(ratio)) > doubt:
+        noise = xp.maximum(noise, sample.inner()[part])
+        ratio = _ratio(context, error, expected, noise)
+    if float(xp.max(ratio)) > doubt and (other := sample.elsewhere()) is not None:
+        # Roundoff inside the function puts elements on the other side of a kink, others at each point. An entry is
+        # wrong if it is at both points, and by more than the reference itself jumps between them.
+        found_there, expected_there = (vector[part] for vector in other)
+        noise = xp.maximum(noise, _jumps(expected_there - expected, distance(eps) * noise))
+        here, there = finite_part(error), finite_part(found_there - expected_there)
+        if float(here @ here) > float(finite_part(expected) @ finite_part(expected)):
+            # The terms of the gradient cancel. What differs from point to point is their roundoff.
+            noise = xp.clip(noise, rms(there - here))
+        again = _ratio(context, found_there - expected_there, expected_there, noise)
+        ratio = xp.minimum(_ratio(context, error, expected, noise), again)
+    # An error must be material beside a typical entry: of very many entries some are large by chance, and where equal
+    # terms are summed their rounding errors are equal too.
+    immaterial = (ratio > doubt) & (xp.abs(error) <= _agreed(context) * _typical(context, expected))
+    return xp.where(immaterial, xp.full_like(ratio, doubt), ratio), noise, outer
 
 
 def _ratio(context: Context, error: Array, expected: Array, noise: Array) -> Array:
@@ -215,7 +219,7 @@ def _jumps(change: Array, smooth: Array) -> Array:
 def _agreed(context: Context) -> float:
     """Relative error that is agreement however small the roundoff is."""
     part = 1.0 if is_framework(context) else thresholds.LOW_PRECISION_PART
-    return part * context.options.power + context.options.accuracy
+    return part * context.options.resolution + context.options.accuracy
 
 
 def is_framework(context: Context) -> bool:
@@ -231,12 +235,8 @@ def _typical(context: Context, entries: Array) -> float:
 
     The root mean square where the rules are the framework's own.
     """
-    xp = namespace(entries)
-    size = xp.sort(finite_part(xp.abs(entries)))
-    some = int(xp.count_nonzero(size))
-    if is_framework(context):
-        return math.sqrt(float(size @ size) / max(1, some))
-    return float(size[size.shape[0] - some + (some - 1) // 2]) if some else 0.0
+    size = finite_part(abs(entries))
+    return nonzero_rms(size) if is_framework(context) else nonzero_median(size)
 
 
 def _limit(eps: float) -> float:

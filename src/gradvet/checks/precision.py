@@ -27,7 +27,7 @@ from gradvet.core.frontend import BranchCounts
 from gradvet.core.gradient_match import inner_noise, natural_noise, smoothed_noise, value_roundoff
 from gradvet.core.problem import Distribution
 from gradvet.core.results import Finding, Mismatch, Verdict
-from gradvet.core.runner import CheckFunction, IsUnsupported
+from gradvet.core.runner import CheckFunction
 from gradvet.core.spaces import Array, Location, Space
 from gradvet.core.vectors import all_finite, finite_part, namespace, peak, pieces
 from gradvet.errors import first_line
@@ -65,7 +65,6 @@ Rounded = Callable[[Callable[[], Array]], Array | None]
 
 def precision_against(
     reference: Context,
-    is_unsupported: IsUnsupported,
     same_branches: SameBranches = lambda: None,
     rounded: Rounded = lambda call: None,
 ) -> CheckFunction:
@@ -86,9 +85,9 @@ def precision_against(
             yield Finding("precision", Verdict.INCONCLUSIVE, OVERFLOWS)
             return
         for compare in (_reverse, _forward):
-            finding = compare(context, reference, is_unsupported, rounded)
+            finding = compare(context, reference, rounded)
             if finding is not None and not _is_settled(context, finding) and (pair := same_branches()) is not None:
-                finding = _on_same_branches(pair, finding, compare(pair.given, pair.reference, is_unsupported, rounded))
+                finding = _on_same_branches(pair, finding, compare(pair.given, pair.reference, rounded))
             if finding is not None and not _is_settled(context, finding):
                 finding = _with_rounded_operators(context, reference, finding, rounded)
             if finding is not None:
@@ -159,7 +158,7 @@ def _rounded_sample(context: Context, reference: Context, mode: str, rounded: Ro
     return Sample(found, expected, noise, natural, lambda: noise, responses, squares, lambda: None)
 
 
-def _reverse(context: Context, reference: Context, is_unsupported: IsUnsupported, rounded: Rounded) -> Finding | None:
+def _reverse(context: Context, reference: Context, rounded: Rounded) -> Finding | None:
     if not context.has_reverse:
         return None
     problem, rows = context.problem, context.problem.codomain.size
@@ -173,14 +172,14 @@ def _reverse(context: Context, reference: Context, is_unsupported: IsUnsupported
     return _compared(context, reference, "reverse", samples)
 
 
-def _forward(context: Context, reference: Context, is_unsupported: IsUnsupported, rounded: Rounded) -> Finding | None:
+def _forward(context: Context, reference: Context, rounded: Rounded) -> Finding | None:
     """JVPs in the given precision; nothing where there is no forward mode, which the check `forward` reports."""
     problem = context.problem
     samples = (_jvp_sample(context, reference, rounded) for _ in range(_draws(problem.codomain)))
     try:
         return _compared(context, reference, "forward", samples)
     except Exception as error:
-        if is_unsupported(error):
+        if problem.rules.is_unsupported(error):
             return None
         if not problem.rules.are_builtin:
             raise
@@ -262,7 +261,7 @@ def _inner_noise(floor: Array, again: Array | None, expected: Array, space: Spac
 
 def _nearby(context: Context) -> Array:
     """A displacement by some roundoffs of the inputs, as their format represents it."""
-    return context.problem.move(distance(context.problem.eps) * value_roundoff(context)).vector
+    return context.problem.perturbation(distance(context.problem.eps) * value_roundoff(context)).vector
 
 
 def _sample(
