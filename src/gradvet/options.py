@@ -46,6 +46,8 @@ class Options:
     """Whether every entry is compared, however many there are: no projection stands for it."""
     exact_types: bool = False
     """Whether a derivative must have its value's dtype even where the framework would cast it."""
+    explains: bool = True
+    """Whether a failure is explained by a diagnosis and an error bar, which take evaluations."""
     resolution: float = 0.01
     """The relative error that a check without tolerance must be able to see before it may pass."""
     accuracy: float = 0.0

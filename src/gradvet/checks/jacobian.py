@@ -16,7 +16,7 @@ from gradvet.core.diagnosis import diagnose
 from gradvet.core.entrywise import ComparedEntry, Comparison, Pair, ToleranceMode
 from gradvet.core.events import has_listeners
 from gradvet.core.fast_mode import Draw, FastDecision, UnitVectors
-from gradvet.core.finite_differences import column
+from gradvet.core.finite_differences import entry_error
 from gradvet.core.ledger import suggested_resolution
 from gradvet.core.line_test import leaf_verdicts
 from gradvet.core.miss_probability import Plan, miss_probability
@@ -264,15 +264,19 @@ def _agreeing(mode: str, miss: float) -> Finding:
 def _disagreement(context: Context, mode: str, comparison: Comparison) -> Finding:
     pair, part = _first(comparison)
     assert pair.worst is not None
+    count = pair.total_wrong if comparison.complete else f"at least {pair.total_wrong}"
+    headline = f"{mode} mode disagrees with finite differences in {count} of {pair.entries} entries"
+    if not context.options.explains:
+        return Finding(mode, Verdict.FAIL, headline)
     problem = context.problem
     context.projections.release()
-    _, errors = column(problem, pair.worst.column, context.options.step)
+    place = pair.worst.row, pair.worst.column
     worst = Mismatch(
         output=problem.codomain.locate(pair.worst.row),
         input=problem.domain.locate(pair.worst.column),
         derivative=pair.worst.derivative,
         numerical=pair.worst.numerical,
-        error=float(errors[pair.worst.row]),
+        error=entry_error(problem, place, context.options.step, pair.worst.numerical),
         allowed=pair.worst.allowed,
     )
     facts = {
@@ -298,10 +302,8 @@ def _disagreement(context: Context, mode: str, comparison: Comparison) -> Findin
         facts["block"] = _window(problem, pair.worst, numerical, derivative)
     if has_listeners():
         facts |= _figures(context, mode, pair.worst, "block" in facts)
-    count = pair.total_wrong if comparison.complete else f"at least {pair.total_wrong}"
     if math.isfinite(pair.worst.difference) and not 3.0 * worst.error <= pair.worst.difference:
         advice = IMPRECISE
-    headline = f"{mode} mode disagrees with finite differences in {count} of {pair.entries} entries"
     return Finding(mode, Verdict.FAIL, headline, (worst,), facts, advice)
 
 

@@ -128,8 +128,11 @@ class Comparison:
             while pair and start < stop:
                 # An even number of rows: real and imaginary parts stay together.
                 until = min(stop, start + max(2, CACHED_ENTRIES // numerical.shape[1] // 2 * 2))
-                block = slice(start - row, until - row)
-                self._compare(pair, (start, column), numerical[block, :], derivative[block, :])
+                if (start, until) == (row, row + numerical.shape[0]):
+                    self._compare(pair, corner, numerical, derivative)
+                else:
+                    block = slice(start - row, until - row)
+                    self._compare(pair, (start, column), numerical[block, :], derivative[block, :])
                 start = until
 
     def _pair(self, output: int, source: int) -> Pair:
@@ -150,12 +153,13 @@ class Comparison:
         difference = _modulus(a - n, parts)
         allowed = self.tolerance.absolute + self.tolerance.relative * _modulus(n, parts)
         # Where the differences are infinite the tolerance is too, and would allow anything.
-        wrong = ~((difference <= allowed) & xp.isfinite(difference))
+        right = (difference <= allowed) & (difference < math.inf)
         if output.size * source.size <= MAX_KEPT_ENTRIES:
             pair.numerical.append(numerical)
             pair.derivative.append(derivative)
-        if not bool(wrong.any()):
+        if bool(right.all()):
             return
+        wrong = ~right
         rows_before = corner[0] - self.problem.codomain.offsets[pair.output]
         columns_before = corner[1] - self.problem.domain.offsets[pair.input]
         first = rows_before if self.by_rows else columns_before
@@ -314,11 +318,11 @@ def sweep(projections: Projections, mode: ToleranceMode) -> Comparison:
             derivative = forward_columns(problem, start, stop)
             comparison.add((0, start), numerical.corrected(block, derivative, start), derivative)
             continue
-        chosen = {
-            first: block[:, first - start : last - start] for first, last in _uncertified(projections, block, start)
-        }
-        if chosen and reverse.fits:  # whole rows are computed then, and the finding shows the whole block
+        runs = _uncertified(projections, block, start)
+        if runs and reverse.fits:  # whole rows are computed then, and the finding shows the whole block
             chosen = {start: block}
+        else:
+            chosen = {first: block[:, first - start : last - start] for first, last in runs}
         if sum(part.shape[1] for part in chosen.values()) < stop - start:
             comparison.miss = projections.options.miss
             # Copies, because slices would keep the whole block in memory.

@@ -79,26 +79,24 @@ LEAST_STEP = 1e-3
 """Rounding is taken to leave at least this part of a step."""
 
 
-def column(problem: Problem, index: int, step: float) -> tuple[Array, Array]:
-    """Column `index` of the Jacobian by differences at the step given, and an error bar for each entry.
+def entry_error(problem: Problem, place: tuple[int, int], step: float, slope: float) -> float:
+    """The error bar of an entry of the Jacobian, whose slope is a central difference at this step. Two evaluations.
 
-    The error bar is the truncation error seen against twice the step, and roundoff.
+    It is the truncation error seen against twice the step, and roundoff.
     """
-    perturbation = problem.perturbation(unit(problem.zeros(problem.domain.size), index, step))
-    xp = namespace(perturbation.vector)
-    near, mirrored = problem.evaluate(perturbation, (1.0, -1.0))
-    value = (near - mirrored) / (2.0 * step)
+    row, column = place
     try:
-        far, mirrored_far = problem.evaluate(perturbation, (2.0, -2.0))
+        perturbation = problem.perturbation(unit(problem.zeros(problem.domain.size), column, step))
+        ahead, behind = problem.evaluate(perturbation, (2.0, -2.0))
     except Exception:  # the function ends between one step and two: nothing is known about the error
-        return value, xp.full_like(value, float("inf"))
+        return math.inf
     # D(2h) - D(h) = 3 · h²/6 · f''' + ..., so a third of it is D(h)'s own truncation error.
-    truncation = xp.abs((far - mirrored_far) / (4.0 * step) - value) / 3.0
-    roundoff = 2.0 * xp.finfo(value.dtype).eps * xp.abs(near) / step
-    # The step itself is rounded to the inputs' precision, so that the slope is value / (1 ± coarseness).
+    truncation = abs(float(ahead[row] - behind[row]) / (4.0 * step) - slope) / 3.0
+    roundoff = 2.0 * sys.float_info.epsilon * abs(float(problem.value[row])) / step
+    # The step itself is rounded to the inputs' precision, so that the slope is its value / (1 ± coarseness).
     coarseness = problem.coarseness(step)
     rounding = coarseness / max(1.0 - coarseness, LEAST_STEP)
-    return value, truncation + roundoff + rounding * xp.abs(value)
+    return truncation + roundoff + rounding * abs(slope)
 
 
 SWEEPS = ((2.0**-40, -4, 24), (2.0**-20, -3, 18), (2.0**-9, -2, 12), (1.0, -1, 9))

@@ -65,7 +65,8 @@ class CentralDifferences:
 
     def columns(self, start: int, stop: int) -> Array:
         """The codomain's rows of some columns."""
-        return self.everything(start, stop)[: self.problem.codomain.size, :]
+        block = self.everything(start, stop)
+        return block[: self.problem.codomain.size, :] if self.problem.nondifferentiable.size else block
 
     def everything(self, start: int, stop: int) -> Array:
         """The same with the rows of the outputs without derivative below."""
@@ -97,8 +98,9 @@ class CentralDifferences:
         displacement = problem.zeros(problem.domain.size)
         for number, index in enumerate(columns):
             displacement[index] = self.step
-            found[number, :] = self._difference(displacement) / self.step
+            found[number, :] = self._difference(displacement)
             displacement[index] = 0.0
+        found /= self.step
         return found.T
 
     def _difference(self, displacement: Array) -> Array:

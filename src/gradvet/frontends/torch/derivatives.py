@@ -83,11 +83,14 @@ def leaves_behind(outputs: Sequence[Any]) -> Iterator[Any]:
                 yield thing
 
 
+NO_MODE = contextlib.nullcontext()
+
+
 def in_mode_of(problem: TorchProblem) -> contextlib.AbstractContextManager[object]:
     """The mode in which derivatives of the problem are computed, with its parameters in the module."""
     mode, substitution = problem.binding.operator_mode, problem.binding.substitution
     if substitution is None:
-        return contextlib.nullcontext() if mode is None else mode.active()
+        return NO_MODE if mode is None else mode.active()
     stack = contextlib.ExitStack()
     stack.enter_context(substitution(problem.arguments))
     if mode is not None:

@@ -14,12 +14,14 @@ import struct
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from operator import methodcaller
 from typing import Any, NamedTuple
 
 import torch
 import torch.autograd.forward_ad as forward_ad
 import torch.utils._python_dispatch as dispatch
+from torch.backends import cudnn
 
 from gradvet.frontends.torch.private import PUBLIC_ONLY, _found
 
@@ -80,6 +82,17 @@ _FLAGS = tuple(
 """What torch notes in Python when a mode of operators is entered."""
 
 
+matmul_precision: Callable[[], str] = (
+    _found(torch, "_C._get_float32_matmul_precision") or torch.get_float32_matmul_precision
+)
+cudnn_tf32: Callable[[], bool] = _found(torch, "_C._get_cudnn_allow_tf32") or (lambda: cudnn.allow_tf32)
+CUDNN_FLAGS: dict[str, Callable[[], bool]] = {
+    name: _found(torch, f"_C._get_cudnn_{name}") or partial(getattr, cudnn, name)
+    for name in ("enabled", "benchmark", "deterministic")
+}
+"""How flags of cuDNN are read; torch's public attributes take longer."""
+
+
 def default_device() -> torch.device | None:
     """The argument of the last `torch.set_default_device`; without private names the device in use."""
     if _DEFAULT_DEVICE is None:
@@ -95,7 +108,8 @@ def function_apply() -> tuple[Any, ...]:
     The class below `Function` is used, so that an `apply` that was kept in a variable is replaced too. Without private
     names, and from torch 2.15 on, it is `Function` itself, which has an `apply` of its own.
     """
-    return tuple([value for name, value in vars(_FUNCTION_BASE).items() if name == "apply"])
+    own = vars(_FUNCTION_BASE)
+    return (own["apply"],) if "apply" in own else ()
 
 
 def set_function_apply(replacement: tuple[Any, ...]) -> None:
