@@ -37,7 +37,7 @@ from gradvet.core.localise import find_wrong_entry, nonfinite_derivative, nonfin
 from gradvet.core.low_precision import decide_low_precision, fails_again
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
-from gradvet.core.refinement import other_lengths, refined
+from gradvet.core.refinement import other_lengths, refined, with_inner_roundoff
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array, Leaf
 from gradvet.core.vectors import namespace, norm, peak, window
@@ -90,8 +90,7 @@ class SlopeTest:
 
     def _decisions(self) -> Iterator[Decision]:
         yield from self._nonfinite_columns()
-        undefined = nonfinite_tangent(self.context, self.mode)
-        if undefined is not None:
+        if (undefined := nonfinite_tangent(self.context, self.mode)) is not None:
             yield undefined
             return
         if self.context.is_double:
@@ -142,11 +141,15 @@ class SlopeTest:
         yield from decisions
 
     def _refining(self, test: Callable[[], Decision]) -> Decision:
-        """Repeat a test with smaller step lengths while it is inconclusive.
+        """Repeat a test with the roundoff of values inside, then with smaller steps while it is inconclusive.
 
         Needed by `wave_of_frequency_1e5` and `log_at_1e_2`: the function varies within the usual step.
         """
         decision = test()
+        is_measured = not self.context.is_double or self.context.inner_roundoff is not None
+        if decision.verdict is not Verdict.PASS and not is_measured and not self.context.out_of_budget:
+            self.context, is_rounded = with_inner_roundoff(self.context)
+            decision = test() if is_rounded else decision
         while decision.verdict is Verdict.INCONCLUSIVE and not self.context.out_of_budget:
             if (finer := refined(self.context)) is None:
                 break
@@ -250,8 +253,7 @@ class SlopeTest:
         """Columns in which the derivative is not finite: wrong where the function has a finite slope."""
         context = self.context
         found = [cotangent.nonfinite for cotangent in context.cotangents if cotangent.nonfinite is not None]
-        columns = context.xp.any(context.xp.stack(found), axis=0) if found else None
-        if columns is None or context.is_excluded(columns):
+        if not found or context.is_excluded(columns := context.xp.any(context.xp.stack(found), axis=0)):
             return
         yield nonfinite_derivative(context, self.mode, columns)
         self._leave_out_columns(columns, "the derivative is not finite")
@@ -285,8 +287,8 @@ class SlopeTest:
     def _open_rows(self) -> list[int]:
         """The inputs whose ledger row is not resolved yet."""
         asked, leaves = self.context.options.resolution, self.context.problem.domain.leaves
-        sized = [number for number, leaf in enumerate(leaves) if leaf.coordinates.size]
-        return [number for number in sized if not self._resolution(leaves[number].name) <= asked]
+        sized = ((number, leaf.name) for number, leaf in enumerate(leaves) if leaf.coordinates.size)
+        return [number for number, name in sized if not self._resolution(name) <= asked]
 
     def _together(self, rows: Sequence[int]) -> Decision:
         """Several faint inputs by one sweep, which resolves far smaller contributions than the screen.
@@ -318,8 +320,7 @@ class SlopeTest:
         return decision
 
     def _alone_once(self, part: slice) -> Decision:
-        u = self.context.restricted(window(self.context.joint_direction(), part))
-        difference = self.context.difference(u)
+        difference = self.context.difference(self.context.restricted(window(self.context.joint_direction(), part)))
         decision = self.along(difference, self.context.cotangents_for(self.context.slope_of(difference)))
         if decision.verdict is Verdict.FAIL and not self.context.is_double and not fails_again(self, part):
             return decision.weakened()
@@ -331,8 +332,7 @@ class SlopeTest:
         All inputs grow, as numbers or in absolute value. Needed by `test_edge_of_the_domain_is_tested_from_inside`, and
         smaller steps by `asin_at_1e_9_from_one`.
         """
-        context = self.context
-        if context.first.is_finite:
+        if (context := self.context).first.is_finite:
             return
         problem, slope = context.problem, context.slope_of(context.first)
         value, xp = problem.value[: problem.codomain.size], namespace(slope)
