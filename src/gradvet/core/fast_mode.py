@@ -210,8 +210,11 @@ class ProjectionTest:
         xp = namespace(of_narrow)
         problem = self.projections.problem
         size = xp.abs(problem.value[: problem.codomain.size])
-        of_both = [direction.even_part(problem.value) for direction in (wide, narrow)]
-        noise = xp.abs(of_both[0] / SECOND_STEP_RATIO**2 - of_both[1]) + problem.eps / 2.0 * size
+        uneven = wide.even_part(problem.value)
+        uneven /= SECOND_STEP_RATIO**2
+        uneven -= narrow.even_part(problem.value)
+        noise = xp.abs(uneven)
+        noise += problem.eps / 2.0 * size
         # The noise of one row may be small by chance, so the median relative noise of the rows is the least. Some of
         # many rows show it; the odd distance between them is no multiple of a usual length.
         some = slice(None, None, noise.shape[0] // MEDIAN_ROWS | 1)
@@ -226,7 +229,7 @@ class ProjectionTest:
         if not self.mode.by_rows:
             return noise
         xp = namespace(noise)
-        weighted = [xp.abs(probe.v) * noise for probe in self.projections.probe_cotangents(1)]
+        weighted = [probe.v * noise for probe in self.projections.probe_cotangents(1)]
         return xp.stack([xp.sqrt(row @ row) for row in weighted])
 
 

@@ -70,7 +70,9 @@ class ProbeDirection(NamedTuple):
 
     def even_part(self, value: Array) -> Array:
         """[f(x + d) + f(x - d)] / 2 - f(x): O(d²) for a smooth function, O(d) at a kink, and roundoff."""
-        return self.total / 2.0 - value[: self.total.shape[0]]
+        found = self.total / 2.0
+        found -= value[: self.total.shape[0]]
+        return found
 
 
 class ProbeCotangent(NamedTuple):
@@ -234,8 +236,11 @@ class Projections:
         """Evaluate the function at x ± width · step · u. OutOfReachError if it raises there."""
         problem, step = self.problem, width * self.options.step
         perturbation, rows = problem.perturbation(u * step), problem.codomain.size
+        # These vectors are changed in place: of a million numbers, new memory takes longer than the arithmetic.
         plus, minus = self._repeatable(lambda: problem.evaluate(perturbation, (1.0, -1.0)))
-        odd, total = (plus - minus) / 2.0, plus + minus
+        odd, total = plus - minus, plus
+        odd /= 2.0
+        total += minus
         if not problem.nondifferentiable.size:
             return ProbeDirection(perturbation.vector, odd, step, None, total)
         return ProbeDirection(perturbation.vector, odd[:rows], step, odd[rows:], total[:rows])
