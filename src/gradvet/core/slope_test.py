@@ -162,20 +162,19 @@ class SlopeTest:
             decision, kinked = self._along_once(difference, cotangents)
             if kinked is None:
                 return decision
-            kinks = find_kinks(self.context, self.mode, difference.u, kinked)
-            if kinks.wrong is not None:
-                entry = kinks.wrong
+            columns, entry = find_kinks(self.context, self.mode, difference.u, kinked)
+            if entry is not None:
                 error = entry.derivative - entry.numerical
                 found = Decision(Verdict.FAIL, entry.reason, entry, error, entry.error)
                 failure = despite_ties(self.context, self.mode, found)
                 if failure.verdict is not Verdict.PASS:
                     return failure
-            known = self.context.is_excluded(kinks.columns)
-            self.context = self.context.excluding(kinks.columns)
+            known = self.context.is_excluded(columns)
+            self.context = self.context.excluding(columns)
             rest = self.context.restricted(difference.u)
             self._enter_kinks(kinked, difference, rest, decision.bar)
-            if not known and not is_right_beside(self.context, self.mode, kinks.columns):
-                self._leave_out_columns(kinks.columns, "kinks hide errors of the derivative")
+            if not known and not is_right_beside(self.context, self.mode, columns):
+                self._leave_out_columns(columns, "kinks hide errors of the derivative")
             if known:
                 return decision.weakened(Reason.KINK)  # a kink that is not at these elements
             if not peak(rest):
