@@ -11,7 +11,7 @@ import math
 
 from gradvet.core import thresholds
 from gradvet.core.confirmation import DISTANCES, error_apart
-from gradvet.core.context import Context, Cotangent
+from gradvet.core.context import Context
 from gradvet.core.decision import Entry, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import fit_slope
 from gradvet.core.finite_differences import DirectionalDifference, middle_step
@@ -19,6 +19,7 @@ from gradvet.core.line_test import bent_rows, screen_agrees
 from gradvet.core.localise import bisect_sum, decide_entry, find_wrong_entry
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
+from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import all_finite, dot, finite_part, namespace, nonzero_rms, norm, peak, window

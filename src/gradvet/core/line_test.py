@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gradvet.core import thresholds
-from gradvet.core.context import Context, Cotangent
+from gradvet.core.context import Context
 from gradvet.core.decision import Decision, ErrorScale, Reason, decide, is_saturated
 from gradvet.core.extrapolation import SlopeFit, fit_slope
 from gradvet.core.finite_differences import DirectionalDifference
 from gradvet.core.gradient_match import cancelled_slope, derivative_jitter, saturated_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
+from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import dot, finite_part, namespace, nonzero_rms, norm, peak, window

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gradvet.core.context import Context, Cotangent
+from gradvet.core.context import Context
 from gradvet.core.finite_differences import Prediction
+from gradvet.core.projections import Cotangent
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import all_finite, dot, unit
 

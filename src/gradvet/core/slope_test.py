@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from gradvet.core import thresholds
 from gradvet.core.confirmation import despite_ties
-from gradvet.core.context import Context, Cotangent
+from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Reason
 from gradvet.core.direction_average import CALLS, decide_by_averages
 from gradvet.core.extrapolation import SlopeFit
@@ -37,6 +37,7 @@ from gradvet.core.localise import find_wrong_entry, nonfinite_derivative, nonfin
 from gradvet.core.low_precision import decide_low_precision, fails_again
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
+from gradvet.core.projections import Cotangent
 from gradvet.core.refinement import other_lengths, refined
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array, Leaf
