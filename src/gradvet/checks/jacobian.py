@@ -13,7 +13,7 @@ from gradvet.core.certificate import certify
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, Reason
 from gradvet.core.diagnosis import diagnose
-from gradvet.core.entrywise import ComparedEntry, Comparison, Pair, ToleranceMode
+from gradvet.core.entrywise import ComparedEntry, Comparison, Pair
 from gradvet.core.events import has_listeners
 from gradvet.core.fast_mode import Draw, FastDecision, UnitVectors
 from gradvet.core.finite_differences import entry_error
@@ -213,23 +213,23 @@ def drop_in_reverse(
     context: Context, draw: Draw = positive_unit_vectors, announce: Announce = nullcontext
 ) -> Iterator[Finding]:
     """Reverse mode against differences."""
-    yield _agreement(context, entrywise.REVERSE_ENTRIES, draw, announce)
+    yield _agreement(context, REVERSE, draw, announce)
 
 
 def drop_in_forward(
     context: Context, draw: Draw = positive_unit_vectors, announce: Announce = nullcontext
 ) -> Iterator[Finding]:
     """Forward mode against differences."""
-    yield _agreement(context, entrywise.FORWARD_ENTRIES, draw, announce)
+    yield _agreement(context, FORWARD, draw, announce)
 
 
-def _agreement(context: Context, mode: ToleranceMode, draw: Draw, announce: Announce) -> Finding:
+def _agreement(context: Context, mode: Mode, draw: Draw, announce: Announce) -> Finding:
     problem, projections = context.problem, context.projections
     if not problem.domain.size or not problem.codomain.size:
         return Finding(mode.name, Verdict.PASS, "there is no entry to compare")
     if not projections.is_strict and not context.options.exhaustive:
         return _fast_finding(context, mode, fast_mode.decide(projections, mode, draw))
-    miss = certify(projections, mode.residual, entrywise.certificate_evaluations(problem, mode))
+    miss = certify(projections, mode, entrywise.certificate_evaluations(problem, mode))
     if miss is not None:
         return _agreeing(mode.name, miss)
     entries = f"{problem.codomain.size} x {problem.domain.size} entries"
@@ -240,7 +240,7 @@ def _agreement(context: Context, mode: ToleranceMode, draw: Draw, announce: Anno
     return _agreeing(mode.name, comparison.miss)
 
 
-def _fast_finding(context: Context, mode: ToleranceMode, decision: FastDecision) -> Finding:
+def _fast_finding(context: Context, mode: Mode, decision: FastDecision) -> Finding:
     if decision.comparison is not None:
         return _disagreement(context, mode.name, decision.comparison)
     if decision.projected is not None:

@@ -27,7 +27,7 @@ from gradvet.core.finite_differences import (
 )
 from gradvet.core.ledger import Record
 from gradvet.core.problem import Distribution, FreshGradient, Gradient, Problem
-from gradvet.core.projections import Projections
+from gradvet.core.projections import Cotangent, Projections
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import all_finite, equal, finite_part, namespace, nonzero_median, peak, unit
 from gradvet.options import Options
@@ -43,16 +43,6 @@ CONSTANT = 0.75
 
 GIVEN, FLOAT64, FLOAT32 = "given", "float64", "float32"
 """Names of the precisions in the ledger: that of the user's inputs, and those of references."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Cotangent:
-    """A cotangent v and Jᵀv, with zeros in place of entries that are not finite."""
-
-    v: Array
-    vjp: Array
-    nonfinite: Array | None = None
-    """Columns in which Jᵀv is not finite; None if there is none."""
 
 
 @dataclass(frozen=True, eq=False)

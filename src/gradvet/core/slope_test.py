@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from gradvet.core import thresholds
 from gradvet.core.confirmation import despite_ties
-from gradvet.core.context import Context, Cotangent
+from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Reason
 from gradvet.core.direction_average import CALLS, decide_by_averages
 from gradvet.core.extrapolation import SlopeFit
@@ -37,6 +37,7 @@ from gradvet.core.localise import find_wrong_entry, nonfinite_derivative, nonfin
 from gradvet.core.low_precision import decide_low_precision, fails_again
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
+from gradvet.core.projections import Cotangent
 from gradvet.core.refinement import other_lengths, refined, with_inner_roundoff
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array, Leaf
@@ -165,20 +166,19 @@ class SlopeTest:
             decision, kinked = self._along_once(difference, cotangents)
             if kinked is None:
                 return decision
-            kinks = find_kinks(self.context, self.mode, difference.u, kinked)
-            if kinks.wrong is not None:
-                entry = kinks.wrong
+            columns, entry = find_kinks(self.context, self.mode, difference.u, kinked)
+            if entry is not None:
                 error = entry.derivative - entry.numerical
                 found = Decision(Verdict.FAIL, entry.reason, entry, error, entry.error)
                 failure = despite_ties(self.context, self.mode, found)
                 if failure.verdict is not Verdict.PASS:
                     return failure
-            known = self.context.is_excluded(kinks.columns)
-            self.context = self.context.excluding(kinks.columns)
+            known = self.context.is_excluded(columns)
+            self.context = self.context.excluding(columns)
             rest = self.context.restricted(difference.u)
             self._enter_kinks(kinked, difference, rest, decision.bar)
-            if not known and not is_right_beside(self.context, self.mode, kinks.columns):
-                self._leave_out_columns(kinks.columns, "kinks hide errors of the derivative")
+            if not known and not is_right_beside(self.context, self.mode, columns):
+                self._leave_out_columns(columns, "kinks hide errors of the derivative")
             if known:
                 return decision.weakened(Reason.KINK)  # a kink that is not at these elements
             if not peak(rest):
