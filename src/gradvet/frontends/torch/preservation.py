@@ -328,9 +328,10 @@ def _inside(thing: Any) -> Iterator[Any]:
         items = list(thing.values() if isinstance(thing, dict) else thing)
         yield from (item for item in items if isinstance(item, nn.Module))
         yield from items[:MAX_ITEMS]
+    elif isinstance(getattr(thing, "__self__", None), type(torch.autograd.Function)):
+        yield thing.__self__
+        yield from (getattr(thing.__self__, name, None) for name in ("forward", "backward"))
     elif isinstance(thing, MethodType):
         yield from (thing.__self__, thing.__func__)
-        if isinstance(thing.__self__, type):  # an autograd.Function, whose passes are methods of the class
-            yield from (getattr(thing.__self__, name, None) for name in ("forward", "backward"))
     else:
         yield from islice(getattr(thing, "__dict__", {}).values(), MAX_ITEMS)
