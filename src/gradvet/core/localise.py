@@ -298,9 +298,9 @@ def _swept(context: Context, mode: Mode, place: tuple[int, int], size: float) ->
     fit = fit_slope(step_sweep)
     value = prediction.predicted(u, 1.0)
     noise = cancelled_slope(context, cotangent.v) if context.is_double else 0.0
-    noise += context.options.accuracy * abs(value)
+    granted = context.options.accuracy * abs(value)
     saturated = saturated_roundoff(context, cotangent.v, u) if size == float(context.lengths[column]) else 0.0
-    scale = ErrorScale(abs(value), abs(value) or math.inf, context.eps, noise, 1.0, saturated)
+    scale = ErrorScale(abs(value), abs(value) or math.inf, context.eps, noise + granted, 1.0, saturated)
     decision = decide(fit, scale, math.inf)
     return Entry(
         problem.codomain.locate(row),
