@@ -173,5 +173,7 @@ def test_inputs_are_back_in_place_after_a_difference() -> None:
 def test_error_bar_of_an_entry_covers_a_step_that_rounding_changes() -> None:
     # Next to 10, float32 moves in steps of 9.5e-7.
     problem = context_at(lambda x: 30.0 * x.double(), torch.full((1,), 10.0)).problem
-    slope = float(CENTRAL.along(problem, problem.perturbation(torch.full((1,), 1.4e-6, dtype=torch.float64)))[0]) / 1.4e-6
+    slope = (
+        float(CENTRAL.along(problem, problem.perturbation(torch.full((1,), 1.4e-6, dtype=torch.float64)))[0]) / 1.4e-6
+    )
     assert 5.0 < abs(slope - 30.0) <= 1.01 * entry_error(problem, (0, 0), 1.4e-6, slope)

@@ -14,6 +14,9 @@ JUMP_RATIO = 4.0
 JUMP_STEPS = [2.0**-32 * JUMP_RATIO**level for level in range(15)]
 """Steps over which outputs are looked at for jumps, and their ratio."""
 
+JUMP_GROWTH = JUMP_RATIO**5
+"""Growth of the departure from a line, from one step to the next, beyond that of a term of the fourth order."""
+
 
 def refined(context: Context) -> Context | None:
     """Smaller step lengths: proportional to each coordinate, at most 1, by the derivative, much smaller; then None.
@@ -49,7 +52,7 @@ def with_inner_roundoff(context: Context) -> tuple[Context, bool]:
         changes = [problem.evaluate_at(sign * step * u).values[: value.shape[0]] - value for step in JUMP_STEPS]
         departures = [finite_part(abs(wide - JUMP_RATIO * near)) for near, wide in pairwise(changes)]
         for near, wide in pairwise(departures):
-            jumps = wide > thresholds.ABRUPT * (near + context.eps * abs(value))
+            jumps = wide > JUMP_GROWTH * (near + context.eps * abs(value))
             roundoff = xp.maximum(roundoff, xp.where(jumps, wide, xp.zeros_like(wide)))
     size = max(1.0, peak(xp.where(u != 0.0, finite_part(problem.point), xp.zeros_like(u))))
     roundoff = xp.where(roundoff <= thresholds.ROUNDOFFS * context.eps * size, roundoff, xp.zeros_like(roundoff))

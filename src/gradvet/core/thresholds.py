@@ -114,10 +114,6 @@ STAIR_NOISE = 320.0
 STEEP_GROWTH = (0.15, 0.85)
 """Range of the exponent by which slopes grow towards a vertical tangent such as the square root's 1/2. [theory]"""
 
-ABRUPT = 1e3
-"""Growth of the departure from a line, from one step to four times the step, at a jump; 16 or 64 where the function is
-smooth. [theory]"""
-
 # From a slope to a verdict
 
 CLEAR = 1.5
