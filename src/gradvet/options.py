@@ -48,7 +48,7 @@ class Options:
     """Whether a derivative must have its value's dtype even where the framework would cast it."""
     explains: bool = True
     """Whether a failure is explained by a diagnosis and an error bar, which take evaluations."""
-    power: float = 0.01
+    resolution: float = 0.01
     """The relative error that a check without tolerance must be able to see before it may pass."""
     accuracy: float = 0.0
     """Relative error that the derivative under test may have by design, as that of an iterative solver."""

@@ -18,7 +18,7 @@ from gradvet.checks.jacobian import drop_in_forward, drop_in_reverse
 from gradvet.compat.gradcheck import FAST_MISS, SLOW_MISS, gradcheck
 from gradvet.core.certificate import CertificateSearch, certify, forward_residual, is_true_to_step, reverse_residual
 from gradvet.core.context import Context
-from gradvet.core.entrywise import REVERSE
+from gradvet.core.entrywise import REVERSE_ENTRIES
 from gradvet.core.events import listening
 from gradvet.core.fast_mode import ProjectionTest
 from gradvet.core.miss_probability import stages
@@ -210,7 +210,7 @@ def test_function_of_many_inputs_and_few_outputs_is_assumed_to_be_curved() -> No
     slow = context_at(function, numbers((1_000,), 0), miss=SLOW_MISS)
     assert CertificateSearch(slow.projections, reverse_residual).first_scheme() == LONG
     fast = context_at(function, numbers((1_000,), 0), miss=FAST_MISS)
-    assert ProjectionTest(fast.projections, REVERSE).scheme == WITHIN
+    assert ProjectionTest(fast.projections, REVERSE_ENTRIES).scheme == WITHIN
 
 
 @pytest.mark.parametrize("number", [3, 1_000])

@@ -98,7 +98,7 @@ def test_single_wrong_entry_is_found_in_forward_mode(size: int, place: float) ->
 @pytest.mark.parametrize("size", [2_000, 100_000])
 def test_comparison_of_a_large_jacobian_shows_the_wrong_entry_alone(size: int) -> None:
     column = size // 3
-    for mode in (entrywise.REVERSE, entrywise.FORWARD):
+    for mode in (entrywise.REVERSE_ENTRIES, entrywise.FORWARD_ENTRIES):
         context = product(size, {column: 0.5})
         found = compare(context.projections, mode)
         assert found.disagrees
@@ -181,11 +181,11 @@ def test_large_jacobian_that_is_wrong_is_not_pulled_to_its_end(monkeypatch: pyte
     for module in ("entrywise", "jacobians"):
         monkeypatch.setattr(f"gradvet.core.{module}.BLOCK", 200)
     A = numbers((30, 40), 0)
-    found = compare(context_at(linear(A, 0.1 * A), numbers((40,), 1)).projections, entrywise.REVERSE)
+    found = compare(context_at(linear(A, 0.1 * A), numbers((40,), 1)).projections, entrywise.REVERSE_ENTRIES)
     assert found.disagrees
     assert not found.complete
     right = context_at(linear(A, 0.0 * A), numbers((40,), 1))
-    assert compare(right.projections, entrywise.REVERSE).complete
+    assert compare(right.projections, entrywise.REVERSE_ENTRIES).complete
 
 
 MODES = pytest.mark.parametrize("mode", [REVERSE, FORWARD], ids=lambda mode: mode.name)

@@ -110,7 +110,7 @@ def check(
     options = Options(
         seed=fresh_seed() if seed is None else validation.seed_of(seed),
         masked=validation.flag("masked", masked),
-        power=_requested_resolution(resolution, power, 1e-4 if is_thorough else 0.01),
+        resolution=_requested_resolution(resolution, power, 1e-4 if is_thorough else 0.01),
         accuracy=validation.fraction("accuracy", accuracy, "1e-5", zero=True),
         seconds=spending.seconds,
     )

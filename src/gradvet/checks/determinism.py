@@ -9,7 +9,7 @@ from gradvet.core.context import Context
 from gradvet.core.projections import ProbeCotangent
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import equal, namespace, peak
+from gradvet.core.vectors import equal, namespace, peak, unit
 
 REPEATS, CHEAP_SIZE = 20, 100_000
 """Repeated backward passes through custom rules, for problems with at most this many inputs and outputs."""
@@ -28,7 +28,7 @@ def determinism(context: Context) -> Iterator[Finding]:
     v, first = context.random_vjp
     # Builtin rules keep no state between passes.
     passes = 1 if problem.rules.are_builtin else _passes(context)
-    gap, spread, variants = xp.zeros_like(first), 0.0, context.variants
+    gap, spread, variants = xp.zeros_like(first), 0.0, context.problem.variants
     for number in range(passes):
         again = variants.again(v) if number else context.repeated_vjp
         if not equal(first, again):
@@ -155,9 +155,8 @@ def _unsteadiness(context: Context, probe: ProbeCotangent) -> float:
 
 
 def _row_spread(context: Context, row: int) -> float:
-    cotangent = context.problem.zeros(context.problem.codomain.size)
-    cotangent[row] = 1.0
     problem = context.problem
+    cotangent = unit(problem.zeros(problem.codomain.size), row)
     return _spread(context, problem.vjp(cotangent), problem.vjp(cotangent))
 
 

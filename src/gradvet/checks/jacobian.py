@@ -179,7 +179,7 @@ def _advice(context: Context, mode: Mode, decision: Decision) -> str:
     advice = "Try float64 inputs, inputs of moderate size, or a point away from kinks."
     seen = max(_resolutions(context, mode).values(), default=math.inf)
     enough = suggested_resolution(seen)
-    if enough is None or seen <= context.options.power:
+    if enough is None or seen <= context.options.resolution:
         return advice
     return (
         f"What was compared agrees within {seen:.1g} of a typical entry: resolution={enough:g} accepts that. {advice}"
@@ -213,14 +213,14 @@ def drop_in_reverse(
     context: Context, draw: Draw = positive_unit_vectors, announce: Announce = nullcontext
 ) -> Iterator[Finding]:
     """Reverse mode against differences."""
-    yield _agreement(context, entrywise.REVERSE, draw, announce)
+    yield _agreement(context, entrywise.REVERSE_ENTRIES, draw, announce)
 
 
 def drop_in_forward(
     context: Context, draw: Draw = positive_unit_vectors, announce: Announce = nullcontext
 ) -> Iterator[Finding]:
     """Forward mode against differences."""
-    yield _agreement(context, entrywise.FORWARD, draw, announce)
+    yield _agreement(context, entrywise.FORWARD_ENTRIES, draw, announce)
 
 
 def _agreement(context: Context, mode: ToleranceMode, draw: Draw, announce: Announce) -> Finding:

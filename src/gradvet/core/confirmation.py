@@ -84,7 +84,7 @@ def _is_wrong_apart(context: Context, mode: Mode, entry: Entry) -> bool:
     """
     if entry.row < 0:
         return False
-    u, v = _unit(context, entry.column), unit(context.problem.zeros(context.problem.codomain.size), entry.row)
+    u, v = context.column(entry.column), unit(context.problem.zeros(context.problem.codomain.size), entry.row)
     error = abs(entry.derivative - entry.numerical) * float(context.lengths[entry.column])
     for distance in DISTANCES:
         place, step = distance * context.joint_direction(), distance * thresholds.CONFIRM_NEAR / thresholds.CONFIRM_FAR
@@ -164,7 +164,7 @@ def _is_among_slopes(context: Context, entry: Entry) -> bool:
 
 def _all_slopes_converge(context: Context, column: int) -> bool:
     """Whether the slopes of every output tend to one number, along the column and with all excluded columns."""
-    alone = _unit(context, column)
+    alone = context.column(column)
     excluded = context.scaling.excluded
     if excluded is None:
         return _converge(context, alone, slice(None))
@@ -178,10 +178,10 @@ def _converge(context: Context, d: Array, rows: slice) -> bool:
     points = _points_around(context)
     far, near = thresholds.CONFIRM_FAR, thresholds.CONFIRM_NEAR
     wide, narrow = (_spread(context, d, step, points) for step in (far, near))
-    noise = thresholds.ROUNDOFFS * context.peak_noise
+    noise, shrinkage = thresholds.ROUNDOFFS * context.peak_noise, math.sqrt(far / near)
     xp = namespace(noise)
-    is_smooth = narrow.of_slopes <= wide.of_slopes / 8.0 + noise / near
-    is_continuous = narrow.of_values <= wide.of_values / 8.0 + noise
+    is_smooth = narrow.of_slopes <= wide.of_slopes / shrinkage + noise / near
+    is_continuous = narrow.of_values <= wide.of_values / shrinkage + noise
     return bool(xp.all(is_smooth[rows])) and bool(xp.all(is_continuous))
 
 
@@ -219,7 +219,7 @@ def _material(context: Context, row: int) -> float:
 
 def _tied_directions(context: Context, column: int) -> Iterator[Array]:
     """The column alone; with all elements of the same value; with all of the same absolute value, away from zero."""
-    alone, point = _unit(context, column), context.problem.point
+    alone, point = context.column(column), context.problem.point
     xp = namespace(point)
     yield alone
     same, alike = point == point[column], xp.abs(point) == xp.abs(point[column])
@@ -246,9 +246,5 @@ def _around(context: Context, d: Array, step: float, points: Sequence[Array]) ->
 
 def _predicted(context: Context, row: int, d: Array) -> float:
     """What the derivative says about one output along d."""
-    cotangent = context.cotangent(unit(context.problem.zeros(context.problem.codomain.size), row))
+    cotangent = context.row(row)
     return float(namespace(d).sum(cotangent.vjp * d))
-
-
-def _unit(context: Context, column: int) -> Array:
-    return unit(context.problem.zeros(context.problem.domain.size), column, float(context.lengths[column]))

@@ -26,10 +26,10 @@ from gradvet.core.finite_differences import (
     sweep_steps,
 )
 from gradvet.core.ledger import Record
-from gradvet.core.problem import Distribution, FreshGradient, Gradient, GradientVariants, Problem
+from gradvet.core.problem import Distribution, FreshGradient, Gradient, Problem
 from gradvet.core.projections import Projections
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, equal, finite_part, namespace, peak
+from gradvet.core.vectors import all_finite, equal, finite_part, namespace, nonzero_median, peak, unit
 from gradvet.options import Options
 
 MAX_CACHED_JVPS = 4
@@ -127,8 +127,8 @@ class Context:
 
     @property
     def asked_resolution(self) -> float:
-        """The resolution asked for: `power`, or a few spacings of the format if that is larger."""
-        return max(self.options.power, thresholds.INTERVAL_WIDTH * self.problem.eps)
+        """The resolution asked for: `Options.resolution`, or a few spacings of the format if that is larger."""
+        return max(self.options.resolution, thresholds.INTERVAL_WIDTH * self.problem.eps)
 
     @cached_property
     def is_double(self) -> bool:
@@ -162,7 +162,7 @@ class Context:
         Needed by `sine_in_float32_inside`.
         """
         eps = self.problem.internal_eps()
-        if not eps > 4.0 * self.eps:
+        if not eps > self.eps:
             return None
         self.record.note(
             f"values inside the function are rounded to {eps:.1g}: its slopes are judged in that precision"
@@ -196,12 +196,9 @@ class Context:
         """A direction along which every coordinate adds about the same to the slope, given the gradient w."""
         xp = self.xp
         contribution = xp.abs(w) * self.lengths
-        u, some = self.joint_direction(), int(xp.count_nonzero(contribution))
-        if not some:
-            return u
-        middle = float(xp.sort(contribution)[contribution.shape[0] - some + (some - 1) // 2])
+        u, middle = self.joint_direction(), nonzero_median(contribution)
         # Coordinates that add nothing move in full: the quotient is infinite and clipped.
-        return u * xp.clip(middle / contribution, 0.0, 1.0)
+        return u * xp.clip(middle / contribution, 0.0, 1.0) if middle else u
 
     def difference(self, u: Array) -> DirectionalDifference:
         """The directional difference at the step that suits the format. Two evaluations."""
@@ -250,10 +247,6 @@ class Context:
         return xp.where(gap > 0.0, gap, xp.zeros_like(gap))
 
     @cached_property
-    def is_deterministic(self) -> bool:
-        return not bool(self.xp.any(self.repeat_noise))
-
-    @cached_property
     def value_noise(self) -> Array:
         """Roundoff of each differentiable output, plus its repeat noise."""
         rows = self.problem.value[: self.problem.codomain.size]
@@ -270,7 +263,15 @@ class Context:
     def largest_value(self) -> float:
         return peak(self.problem.value[: self.problem.codomain.size])
 
-    # Cotangents
+    # Cotangents and single entries
+
+    def column(self, index: int) -> Array:
+        """The direction in which one coordinate moves by its step length."""
+        return unit(self.problem.zeros(self.problem.domain.size), index, float(self.lengths[index]))
+
+    def row(self, index: int) -> Cotangent:
+        """The cotangent of one output alone. One VJP."""
+        return self.cotangent(unit(self.problem.zeros(self.problem.codomain.size), index))
 
     @cached_property
     def cotangents(self) -> tuple[Cotangent, ...]:
@@ -323,11 +324,6 @@ class Context:
     # Probes of the exact checks
 
     @cached_property
-    def variants(self) -> GradientVariants:
-        """The same gradient, obtained otherwise."""
-        return self.problem.variants
-
-    @cached_property
     def random_vjp(self) -> tuple[Array, Array]:
         """A random cotangent and its VJP."""
         v, gradient = self._random_gradient
@@ -341,7 +337,7 @@ class Context:
     @cached_property
     def repeated_vjp(self) -> Array:
         """The VJP of the random cotangent once more, through the same graph unless passes are isolated."""
-        return self.variants.again(self.random_vjp[0])
+        return self.problem.variants.again(self.random_vjp[0])
 
     @cached_property
     def constant_vjp(self) -> tuple[Array, Array]:
@@ -369,7 +365,7 @@ class Context:
         """
         v, expected = self.random_vjp
         with suppress(Exception):
-            found = self.variants.fresh_gradient(v, interleaved=True, shifted=True)
+            found = self.problem.variants.fresh_gradient(v, interleaved=True, shifted=True)
             if not found.changed and equal(found.gradient, expected):
                 return found
         return None
@@ -377,7 +373,7 @@ class Context:
     @cached_property
     def interleaved(self) -> FreshGradient:
         """The VJP of the random cotangent with another forward pass in between."""
-        return self.shifted or self.variants.fresh_gradient(self.random_vjp[0], interleaved=True)
+        return self.shifted or self.problem.variants.fresh_gradient(self.random_vjp[0], interleaved=True)
 
     @cached_property
     def fresh(self) -> FreshGradient:
@@ -386,7 +382,7 @@ class Context:
         with suppress(Exception):
             if not self.interleaved.changed and equal(self.interleaved.gradient, expected):
                 return self.interleaved
-        return self.variants.fresh_gradient(v)
+        return self.problem.variants.fresh_gradient(v)
 
     @cached_property
     def reads_captured(self) -> bool:
@@ -395,5 +391,5 @@ class Context:
             if self.interleaved.reads_arguments:
                 return False
         with suppress(Exception):  # the function refuses the other arguments
-            return bool(self.problem.codomain.size) and self.variants.reads_captured()
+            return bool(self.problem.codomain.size) and self.problem.variants.reads_captured()
         return False

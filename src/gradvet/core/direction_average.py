@@ -29,7 +29,7 @@ from gradvet.core.problem import Distribution
 from gradvet.core.refinement import by_derivative, refined
 from gradvet.core.results import WORST_FIRST, Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak, unit
+from gradvet.core.vectors import all_finite, dot, finite_part, namespace, nonzero_rms, norm, peak, rms
 
 DIRECTIONS, MOST_DIRECTIONS, MAX_ALL_DIRECTIONS, RANDOM_COTANGENTS = 16, 64, 192, 16
 """Number of directions of one input, at a time and at most, and of all inputs together; and of cotangents."""
@@ -170,7 +170,7 @@ def _needs_more(context: Context, residuals: _Residuals, most: int) -> bool:
 
     Error bars shrink with the square root of their number; what kinks explain does not.
     """
-    count, size = residuals.predicted.shape[0], _rms(residuals.predicted)
+    count, size = residuals.predicted.shape[0], rms(residuals.predicted)
     if count >= most or not size:
         return bool(count < most)
     scale, columns, gain = _common_factor(residuals)[0], _columns(residuals), math.sqrt(most / count)
@@ -184,7 +184,7 @@ def _decide(
     context: Context, mode: Mode, cotangents: Sequence[Cotangent], residuals: _Residuals, part: slice
 ) -> Decision:
     asked, eps = context.asked_resolution, context.problem.eps
-    material, size = min(thresholds.ROUNDOFFS * eps, thresholds.MATERIAL_MAX), _rms(residuals.predicted)
+    material, size = min(thresholds.ROUNDOFFS * eps, thresholds.MATERIAL_MAX), rms(residuals.predicted)
     columns, dense = _columns(residuals), _dense_error(residuals)
     entry = _entry(context, residuals, columns, part) if size else None
     failure = Decision(Verdict.FAIL, Reason.DISAGREES, entry, dense, min(residuals.bend))
@@ -208,19 +208,15 @@ def _decide(
     return Decision(Verdict.INCONCLUSIVE, Reason.PRECISION, None, scale.value, bar)
 
 
-def _rms(values: Array) -> float:
-    return math.sqrt(float(namespace(values).mean(values * values)))
-
-
 def _dense_error(residuals: _Residuals) -> float:
     """Size of residuals that are the same at the clearest three steps and too large for kinks; 0 if there are none."""
     order = sorted(range(len(residuals.at)), key=lambda number: residuals.bend[number])
     clearest = order[: thresholds.PLATEAU_STEPS]
     for number in clearest:
-        gap = _rms(residuals.at[number] - residuals.at[clearest[0]])
-        if not _rms(residuals.at[number]) > thresholds.COHERENT * max(residuals.bend[number], gap):
+        gap = rms(residuals.at[number] - residuals.at[clearest[0]])
+        if not rms(residuals.at[number]) > thresholds.COHERENT * max(residuals.bend[number], gap):
             return 0.0
-    return _rms(residuals.at[clearest[0]])
+    return rms(residuals.at[clearest[0]])
 
 
 def _moved(context: Context, mode: Mode, cotangents: Sequence[Cotangent], u: Array, step: float) -> tuple[Array, Array]:
@@ -259,7 +255,7 @@ def _is_additive(context: Context, mode: Mode, cotangents: Sequence[Cotangent], 
     for _ in range(PROBES):
         one, other = input_direction(context, part), input_direction(context, part)
         r = [_moved(context, mode, cotangents, u, step)[0] for u in (one, other, one + other)]
-        together, apart = together + _rms(r[2]) ** 2, apart + _rms(r[2] - r[0] - r[1]) ** 2
+        together, apart = together + rms(r[2]) ** 2, apart + rms(r[2] - r[0] - r[1]) ** 2
     return thresholds.COHERENT**2 * apart <= together
 
 
@@ -271,10 +267,10 @@ def _fails_alone(context: Context, mode: Mode, cotangents: Sequence[Cotangent], 
     point, clear = context.problem.point, 0
     if int(namespace(point).count_nonzero(point == point[column])) > 2:
         return False
-    u = unit(context.problem.zeros(point.shape[0]), column, float(context.lengths[column]))
+    u = context.column(column)
     size = math.sqrt(sum(dot(cotangent.vjp, u) ** 2 for cotangent in cotangents) / len(cotangents))
     for step in steps_for(context.eps)[:STEPS]:
-        error, kink = map(_rms, _moved(context, mode, cotangents, u, step))
+        error, kink = map(rms, _moved(context, mode, cotangents, u, step))
         kink = math.hypot(kink, _roundoff(context.value_noise, cotangents) / step)
         clear += error > max(thresholds.CLEAR * kink, thresholds.LOW_PRECISION_PART * size)
     return clear >= thresholds.PLATEAU_STEPS
@@ -328,9 +324,9 @@ def _bends(evens: Sequence[Array], roundoff: Sequence[float]) -> list[float]:
     rounded. Curvature is proportional to the step, and a kink is the same at this step and at the next one, half as
     wide.
     """
-    bends = [math.hypot(_rms(even), noise) for even, noise in zip(evens, roundoff, strict=True)]
+    bends = [math.hypot(rms(even), noise) for even, noise in zip(evens, roundoff, strict=True)]
     pairs = zip(evens, evens[1:], roundoff, roundoff[1:], strict=False)
-    straight = [math.hypot(_rms(2.0 * half - whole), 2.0 * finer, noise) for whole, half, noise, finer in pairs]
+    straight = [math.hypot(rms(2.0 * half - whole), 2.0 * finer, noise) for whole, half, noise, finer in pairs]
     return [*map(min, bends, straight), bends[-1]]
 
 
@@ -373,14 +369,13 @@ def _columns(residuals: _Residuals) -> _Columns:
     # Least squares along each column, for each cotangent: Σ r u / Σ u².
     error = (xp.matrix_transpose(r) @ u) / (u.shape[0] * safe * safe)
     size, found = (xp.sqrt(xp.mean(some * some, axis=0)) * length for some in (w, error))
-    some = int(xp.count_nonzero(size))
-    if not some:
+    typical = nonzero_rms(size)
+    if not typical:
         return _Columns(0.0, 0, 0.0, math.inf)
-    typical = math.sqrt(float(size @ size) / some)
     part = found / xp.clip(size, typical)
     index = int(xp.argmax(part))
     width = 1.0 + (thresholds.PRECISION_SCALE_WIDTH - 1.0) / math.sqrt(w.shape[0])
-    noise = width * _rms(r) / math.sqrt(u.shape[0])
+    noise = width * rms(r) / math.sqrt(u.shape[0])
     return _Columns(float(part[index]), index, float(error[0, index]), noise / typical)
 
 

@@ -62,8 +62,8 @@ class ToleranceMode:
         return 2 * parts + 3 * len(problem.codomain.leaves) + 3 if self.by_rows else 3 * parts + 3
 
 
-REVERSE = ToleranceMode("reverse", True, reverse_residual, ByRows)
-FORWARD = ToleranceMode("forward", False, forward_residual, ByColumns)
+REVERSE_ENTRIES = ToleranceMode("reverse", True, reverse_residual, ByRows)
+FORWARD_ENTRIES = ToleranceMode("forward", False, forward_residual, ByColumns)
 
 
 @dataclass(slots=True)

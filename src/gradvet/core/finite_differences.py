@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gradvet.core import thresholds
-from gradvet.core.problem import Move, Problem
+from gradvet.core.problem import Perturbation, Problem
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak
+from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak, unit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,9 +60,9 @@ class Stencil:
     """The values of s; 0 is the point itself, where the value is known."""
     weights: tuple[float, ...]
 
-    def along(self, problem: Problem, move: Move) -> Array:
-        """J · move.vector, for all outputs, nondifferentiable ones last."""
-        return problem.weighted(move, self.scales, self.weights)
+    def along(self, problem: Problem, perturbation: Perturbation) -> Array:
+        """J · perturbation.vector, for all outputs, nondifferentiable ones last."""
+        return problem.weighted(perturbation, self.scales, self.weights)
 
 
 CENTRAL = Stencil((1.0, -1.0), (1.0 / 2.0, -1.0 / 2.0))
@@ -85,10 +85,9 @@ def entry_error(problem: Problem, place: tuple[int, int], step: float, slope: fl
     It is the truncation error seen against twice the step, and roundoff.
     """
     row, column = place
-    displacement = problem.zeros(problem.domain.size)
-    displacement[column] = step
     try:
-        ahead, behind = problem.evaluate(problem.move(displacement), (2.0, -2.0))
+        perturbation = problem.perturbation(unit(problem.zeros(problem.domain.size), column, step))
+        ahead, behind = problem.evaluate(perturbation, (2.0, -2.0))
     except Exception:  # the function ends between one step and two: nothing is known about the error
         return math.inf
     # D(2h) - D(h) = 3 · h²/6 · f''' + ..., so a third of it is D(h)'s own truncation error.
@@ -118,8 +117,14 @@ class DirectionalDifference:
 
     @classmethod
     def along(cls, problem: Problem, u: Array, step: float) -> DirectionalDifference:
-        """Two evaluations of the function, at +step·u and -step·u."""
-        return cls(problem, u, step, *slope_and_bend(problem, u, step))
+        """Odd part [f(x+hu) - f(x-hu)]/2h and even part [f(x+hu) + f(x-hu) - 2f(x)]/2h. Two evaluations."""
+        f0 = problem.value[: problem.codomain.size]
+        plus, minus = problem.evaluate_at(step * u), problem.evaluate_at(-step * u)
+        rise, fall = (side.values[: f0.shape[0]] - f0 for side in (plus, minus))
+        displacement = plus.displacement  # written in place: it may be as large as a model
+        displacement -= minus.displacement
+        displacement /= 2.0 * step
+        return cls(problem, u, step, displacement, (rise - fall) / (2.0 * step), (rise + fall) / (2.0 * step))
 
     @cached_property
     def at_twice_the_step(self) -> DirectionalDifference:
@@ -138,18 +143,6 @@ class DirectionalDifference:
     @cached_property
     def is_finite(self) -> bool:
         return all_finite(self.odd)
-
-
-def slope_and_bend(problem: Problem, u: Array, step: float) -> tuple[Array, Array, Array]:
-    """Displacement, odd part [f(x+hu) - f(x-hu)]/2h and even part [f(x+hu) + f(x-hu) - 2f(x)]/2h."""
-    rows = problem.codomain.size
-    f0 = problem.value[:rows]
-    plus, minus = problem.evaluate_at(step * u), problem.evaluate_at(-step * u)
-    rise, fall = plus.values[:rows] - f0, minus.values[:rows] - f0
-    displacement = plus.displacement
-    displacement -= minus.displacement
-    displacement /= 2.0 * step
-    return displacement, (rise - fall) / (2.0 * step), (rise + fall) / (2.0 * step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,14 +248,3 @@ def middle_step(eps: float) -> float:
 
 def _constant_step(eps: float) -> float:
     return 2.0**-10 if eps <= SWEEPS[0][0] else 2.0**-4 if eps <= SWEEPS[1][0] else math.inf
-
-
-def slope_along(problem: Problem, u: Array, step: float) -> tuple[Array, Array]:
-    """J·u by one central difference, and the displacement per unit of the step. Two evaluations."""
-    displacement, odd, _ = slope_and_bend(problem, u, step)
-    return odd, displacement
-
-
-def bend_along(problem: Problem, u: Array, step: float) -> Array:
-    """Half the change of slope at the point along u, for every output. Two evaluations."""
-    return slope_and_bend(problem, u, step)[2]

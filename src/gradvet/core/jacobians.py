@@ -105,10 +105,10 @@ class CentralDifferences:
 
     def _difference(self, displacement: Array) -> Array:
         if self._fine:
-            return CENTRAL.along(self.problem, self.problem.move(displacement))
+            return CENTRAL.along(self.problem, self.problem.perturbation(displacement))
         # In low precision each side is rounded by itself: x - h may be at another distance from x than x + h.
-        ahead = self.problem.evaluate(self.problem.move(displacement), (1.0,))[0]
-        behind = self.problem.evaluate(self.problem.move(-displacement), (1.0,))[0]
+        ahead = self.problem.evaluate(self.problem.perturbation(displacement), (1.0,))[0]
+        behind = self.problem.evaluate(self.problem.perturbation(-displacement), (1.0,))[0]
         return (ahead - behind) / 2.0
 
     @cached_property

@@ -6,7 +6,6 @@ leaves open is swept over many steps. Agreement is entered in the ledger with it
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,7 +19,7 @@ from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import dot, finite_part, namespace, norm, peak, window
+from gradvet.core.vectors import dot, finite_part, namespace, nonzero_rms, norm, peak, window
 
 FIRST_CHANGE_STEPS = range(-20, 42, 2)
 """Powers of two by which a direction is scaled until an output changes."""
@@ -34,11 +33,8 @@ def typical_contributions(problem: Problem, w: Array, u: Array) -> Iterator[tupl
     xp, domain, products = namespace(w), problem.domain, w * u
     for number, leaf in enumerate(domain.leaves):
         part = domain.slice(number)
-        square = float(products[part] @ products[part])
-        if square:
-            yield leaf.name, math.sqrt(square / int(xp.count_nonzero(products[part])))
-        elif int(xp.count_nonzero(u[part])):
-            yield leaf.name, 0.0
+        if (typical := nonzero_rms(products[part])) or int(xp.count_nonzero(u[part])):
+            yield leaf.name, typical
 
 
 def enter_resolution(context: Context, mode: Mode, contributions: Mapping[str, float], bar: float) -> None:
@@ -160,9 +156,7 @@ def screen_point(context: Context, mode: Mode) -> bool:
     smooth = xp.where(bent, xp.zeros_like(cotangent.v), cotangent.v)
     tested = [(context.cotangent(smooth), replace(central, bend=None))] if bool(xp.any(smooth != 0.0)) else []
     for row in xp.nonzero(bent)[0][:MAX_BENT_ROWS]:
-        unit = xp.zeros_like(cotangent.v)
-        unit[int(row)] = 1.0
-        tested.append((context.cotangent(unit), central))
+        tested.append((context.row(int(row)), central))
     return all(
         other.nonfinite is None and residual <= allowed
         for other, slopes in tested
@@ -244,13 +238,13 @@ def decide_beyond_jitter(
     context: Context, u: Array, cotangent: Cotangent, fit: SlopeFit, scale: ErrorScale
 ) -> Decision:
     """A disagreement must also exceed the noise of the derivative, which costs a few VJPs next to the point."""
-    decision = decide(fit, scale, context.options.power)
+    decision = decide(fit, scale, context.options.resolution)
     if decision.verdict is not Verdict.FAIL:
         return decision
     noise = scale.derivative_noise + 2.0 * derivative_jitter(context, cotangent.v, u, decision.error)
     # Constants in a coarse format round the function in one way and its derivative in another.
     eps = max(scale.eps, context.problem.internal_eps())
-    return decide(fit, replace(scale, eps=eps, derivative_noise=noise), context.options.power)
+    return decide(fit, replace(scale, eps=eps, derivative_noise=noise), context.options.resolution)
 
 
 def error_scale(context: Context, u: Array, cotangent: Cotangent, contributions: Mapping[str, float]) -> ErrorScale:
@@ -273,8 +267,7 @@ def leaf_verdicts(context: Context, mode: Mode) -> dict[str, Verdict]:
     the resolution asked for; such an input is entered in the ledger. Calls the function and the VJP; for one pair, for
     many, in low precision and at generated points it does not.
     """
-    problem, xp = context.problem, namespace(context.problem.value)
-    domain, codomain = problem.domain, problem.codomain
+    problem, domain, codomain = context.problem, context.problem.domain, context.problem.codomain
     most = max(len(domain.leaves), len(codomain.leaves))
     if not 1 < most <= MAX_LEAVES or not context.is_double or context.is_generated:
         return {}
@@ -282,14 +275,10 @@ def leaf_verdicts(context: Context, mode: Mode) -> dict[str, Verdict]:
     v, joint = problem.random(codomain.size, Distribution.NEAR_UNIT), context.joint_direction()
     for number, leaf in enumerate(domain.leaves):
         part = domain.slice(number)
-        u = context.restricted(window(joint, part.start, part.stop))
+        u = context.restricted(window(joint, part))
         if context.out_of_budget or not peak(u):
             continue
-        cotangents = []
-        for section in map(codomain.slice, range(len(codomain.leaves))):
-            own = xp.zeros_like(v)
-            own[section] = v[section]
-            cotangents.append(context.cotangent(own))
+        cotangents = [context.cotangent(window(v, codomain.slice(output))) for output in range(len(codomain.leaves))]
         fits = sweep_line(context, mode, u, cotangents)
         resolution = 0.0
         for output, cotangent, fit in zip(codomain.leaves, cotangents, fits, strict=True):

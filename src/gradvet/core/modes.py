@@ -9,7 +9,7 @@ from typing import Protocol
 from gradvet.core.context import Context, Cotangent
 from gradvet.core.finite_differences import Prediction
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, dot
+from gradvet.core.vectors import all_finite, dot, unit
 
 
 class Mode(Protocol):
@@ -33,8 +33,8 @@ class Mode(Protocol):
         """v·J·u next to the point; not a number where it cannot be computed."""
         ...
 
-    def column_gap(self, context: Context, v: Array, slope: Array, displacement: Array) -> Array | None:
-        """v ∘ (slope - J·displacement) for every row; None where the mode shows only combinations of rows."""
+    def row_residuals(self, context: Context, slope: Array, displacement: Array) -> Array | None:
+        """slope - J·displacement for every row; None where the mode shows only combinations of rows."""
         ...
 
 
@@ -56,7 +56,7 @@ class ReverseMode:
     def slope_at(self, context: Context, place: Array, v: Array, u: Array) -> float:
         return dot(context.problem.vjp_at(place, v), u)
 
-    def column_gap(self, context: Context, v: Array, slope: Array, displacement: Array) -> None:
+    def row_residuals(self, context: Context, slope: Array, displacement: Array) -> None:
         return None
 
 
@@ -73,16 +73,14 @@ class ForwardMode:
         return [_by_jvp(cotangent, jvp, u, exact=context.is_double) for cotangent in cotangents]
 
     def is_finite_at(self, context: Context, column: int) -> bool:
-        u = context.problem.zeros(context.problem.domain.size)
-        u[column] = 1.0
-        return all_finite(context.problem.jvp(u))
+        return all_finite(context.problem.jvp(unit(context.problem.zeros(context.problem.domain.size), column)))
 
     def slope_at(self, context: Context, place: Array, v: Array, u: Array) -> float:
         tangent = context.problem.jvp_at(place, u)
         return math.nan if tangent is None else dot(v, tangent)
 
-    def column_gap(self, context: Context, v: Array, slope: Array, displacement: Array) -> Array:
-        return v * (slope - context.cached_jvp(displacement))
+    def row_residuals(self, context: Context, slope: Array, displacement: Array) -> Array:
+        return slope - context.cached_jvp(displacement)
 
 
 REVERSE, FORWARD = ReverseMode(), ForwardMode()

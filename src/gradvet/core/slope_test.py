@@ -190,7 +190,7 @@ class SlopeTest:
         bent = bent_rows(context, difference)
         if context.is_double and bent is None and screen_agrees(context, self.mode, difference, cotangents):
             alone = self._only_input(difference.u)
-            if alone is None or self._resolution(alone) <= context.options.power:
+            if alone is None or self._resolution(alone) <= context.options.resolution:
                 return AGREES, None
         if context.out_of_budget:
             return Decision(Verdict.INCONCLUSIVE, Reason.BUDGET), None
@@ -284,9 +284,9 @@ class SlopeTest:
 
     def _open_rows(self) -> list[int]:
         """The inputs whose ledger row is not resolved yet."""
-        power, leaves = self.context.options.power, self.context.problem.domain.leaves
+        asked, leaves = self.context.options.resolution, self.context.problem.domain.leaves
         sized = [number for number, leaf in enumerate(leaves) if leaf.coordinates.size]
-        return [number for number in sized if not self._resolution(leaves[number].name) <= power]
+        return [number for number in sized if not self._resolution(leaves[number].name) <= asked]
 
     def _together(self, rows: Sequence[int]) -> Decision:
         """Several faint inputs by one sweep, which resolves far smaller contributions than the screen.
@@ -309,7 +309,7 @@ class SlopeTest:
         leaf, part = domain.leaves[number], domain.slice(number)
         decision = self._alone_once(part)
         for self.context in other_lengths(given) if given.is_double else ():
-            is_seen = decision.verdict is Verdict.PASS and self._resolution(leaf.name) <= given.options.power
+            is_seen = decision.verdict is Verdict.PASS and self._resolution(leaf.name) <= given.options.resolution
             if is_seen or decision.verdict is Verdict.FAIL or given.out_of_budget:
                 break
             again = self._alone_once(part)
@@ -318,7 +318,7 @@ class SlopeTest:
         return decision
 
     def _alone_once(self, part: slice) -> Decision:
-        u = self.context.restricted(window(self.context.joint_direction(), part.start, part.stop))
+        u = self.context.restricted(window(self.context.joint_direction(), part))
         difference = self.context.difference(u)
         decision = self.along(difference, self.context.cotangents_for(self.context.slope_of(difference)))
         if decision.verdict is Verdict.FAIL and not self.context.is_double and not fails_again(self, part):

@@ -14,7 +14,7 @@ from gradvet.core.frontend import Request
 from gradvet.core.provenance import title_of
 from gradvet.errors import first_line
 from gradvet.frontends.torch.arguments import ArgumentTree, map_tensors
-from gradvet.frontends.torch.binding import callable_of, unchanged, widened
+from gradvet.frontends.torch.binding import callable_of, unchanged, widened_copy
 from gradvet.frontends.torch.blame.private import Replica, without_accumulation_hooks
 from gradvet.frontends.torch.blame.recording import Call, Recorder, arguments_of
 from gradvet.frontends.torch.blame.sketches import copied
@@ -257,7 +257,7 @@ class _OfParameters(Replica):
 
 
 def _doubled(tensor: Tensor) -> Tensor:
-    return widened(tensor, torch.float64)
+    return widened_copy(tensor, torch.float64)
 
 
 def _fresh(call: Call) -> list[Tensor]:
