@@ -2,7 +2,7 @@
 
 Every program of `benchmarks.random_programs` is checked as it is, where FAIL is a false one, and with a planted fault,
 where PASS is a silent one. A fault counts if it changes the gradient in float64, computed without gradvet, by much more
-than `power`: single entries by a quarter of a typical one, or all together by 2 % (6 % in bfloat16), where no kink
+than `resolution`: single entries by a quarter of a typical one, or all together by 2 % (6 % in bfloat16), where no kink
 explains it, and if the outputs would show it over a step of the size of the input. With `--opaque` the function accepts
 only the given precision, as a kernel does. Odd seeds are for tuning, even ones for the report.
 """
@@ -132,7 +132,7 @@ def row_of(program: Program, inputs: tuple[Tensor, ...], name: str, seed: int, w
 
 
 def matters(right: Program, wrong: Program, inputs: Sequence[Tensor]) -> bool:
-    """Whether the gradients in float64 differ at entries without a kink, by much more than `power`."""
+    """Whether the gradients in float64 differ at entries without a kink, by much more than the resolution asked for."""
     wide = [x.detach().to(torch.complex128 if x.is_complex() else torch.float64) for x in inputs]
     generator = torch.Generator().manual_seed(0)
     true, found = gradients(right, wide, 0), gradients(wrong, wide, 0)

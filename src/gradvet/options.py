@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SEEDS = range(-(2**63), 2**64)
+"""Seeds that torch's generators accept."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
@@ -46,7 +49,9 @@ class Options:
     """Whether every entry is compared, however many there are: no projection stands for it."""
     exact_types: bool = False
     """Whether a derivative must have its value's dtype even where the framework would cast it."""
-    power: float = 0.01
+    explains: bool = True
+    """Whether a failure is explained by a diagnosis and an error bar, which take evaluations."""
+    resolution: float = 0.01
     """The relative error that a check without tolerance must be able to see before it may pass."""
     accuracy: float = 0.0
     """Relative error that the derivative under test may have by design, as that of an iterative solver."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd.gradcheck import GradcheckError
 from torch.autograd.gradcheck import gradcheck as torch_gradcheck
 
 import gradvet
 from gradvet.core import entrywise, jacobians
 
-from .test_fast_mode import ACCEPTED, Counter, bytes_at_once, network, numbers
+from .test_fast_mode import ACCEPTED, Counter, bytes_at_once, network, numbers, scaled_gradient, times
 
 Function = Callable[[Tensor], Any]
 
@@ -57,6 +59,23 @@ def test_price_is_at_most_a_tenth_more_than_that_of_torch(name: str, options: di
     found = spent(gradvet.gradcheck, function, x, **options)
     assert found[0] is verdict is True
     assert found[1] <= max(1.1 * price, price + 3)
+
+
+@pytest.mark.parametrize("raise_exception", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 10, 30])
+@pytest.mark.parametrize("function", [torch.sin, lambda x: x.sin().sum()], ids=["sin", "sum"])
+def test_price_of_a_refusal_is_that_of_torch_and_of_an_error_bar(
+    function: Function, size: int, raise_exception: bool
+) -> None:
+    wrong = scaled_gradient(function, times(1.1, size - 1))
+    prices = []
+    for check in (torch_gradcheck, gradvet.gradcheck):
+        counter = Counter(wrong)
+        with contextlib.suppress(GradcheckError):
+            assert not check(counter, numbers(size), raise_exception=raise_exception)
+        prices.append(counter.calls + counter.runs)
+    error_bar = 2 if raise_exception else 0
+    assert prices[1] <= max(1.1 * prices[0], prices[0] + 3) + error_bar
 
 
 @pytest.mark.parametrize("bend", [0.0, 1e-12], ids=["linear", "nearly linear"])

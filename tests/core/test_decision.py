@@ -25,12 +25,12 @@ def decided(
     typical: float | None = None,
     eps: float = EPS,
     derivative_noise: float = 0.0,
-    power: float = 0.01,
+    resolution: float = 0.01,
     **seen: Any,
 ) -> Decision:
     """An error e ± bar of a slope of this scale, constant over several steps unless said otherwise."""
     fit = SlopeFit(Estimate(e, bar), Estimate(*kink), **({"has_plateau": True} | seen))
-    return decide(fit, ErrorScale(scale, scale if typical is None else typical, eps, derivative_noise), power)
+    return decide(fit, ErrorScale(scale, scale if typical is None else typical, eps, derivative_noise), resolution)
 
 
 def verdict(e: float, bar: float, **seen: Any) -> tuple[Verdict, Reason]:
@@ -47,7 +47,7 @@ def test_error_fails_from_one_and_a_half_error_bars_on(sign: float) -> None:
 def test_error_within_its_bar_agrees_if_the_bar_could_have_shown_one() -> None:
     assert verdict(5e-3, 6e-3) == (PASS, Reason.AGREES)
     assert verdict(5e-3, 0.02) == (INCONCLUSIVE, Reason.PRECISION)
-    assert verdict(5e-3, 0.02, power=0.03) == (PASS, Reason.AGREES)
+    assert verdict(5e-3, 0.02, resolution=0.03) == (PASS, Reason.AGREES)
     assert verdict(5e-3, 0.02, is_steep=True) == (INCONCLUSIVE, Reason.STEEP)
 
 
@@ -96,7 +96,7 @@ def test_unclear_error_agrees_only_if_it_is_far_below_the_required_resolution() 
 def test_coarse_formats_allow_a_twentieth_of_the_scale() -> None:
     assert verdict(0.06, 0.01, eps=BFLOAT16) == (FAIL, Reason.DISAGREES)
     assert verdict(0.04, 0.01, eps=BFLOAT16) == (INCONCLUSIVE, Reason.PRECISION)
-    assert verdict(0.04, 0.01, eps=BFLOAT16, power=0.06) == (PASS, Reason.AGREES)
+    assert verdict(0.04, 0.01, eps=BFLOAT16, resolution=0.06) == (PASS, Reason.AGREES)
 
 
 def test_in_coarse_formats_a_kink_as_large_as_the_error_is_inconclusive() -> None:

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.core.entrywise import FORWARD, MAX_KEPT_ENTRIES, REVERSE, Comparison, Pair, ToleranceMode, _blocks
+from gradvet.core.entrywise import MAX_KEPT_ENTRIES, Comparison, Pair, _blocks
 from gradvet.core.jacobians import BLOCK
+from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.spaces import Leaf, Space
 from gradvet.frontends.torch.layouts.strided import Dense
 from gradvet.options import Tolerance
@@ -52,7 +53,7 @@ def space(*leaves: Numbers) -> Space:
     return Space([Leaf(f"leaf {number}", leaf, number) for number, leaf in enumerate(leaves)])
 
 
-def comparison(outputs: list[Numbers], inputs: list[Numbers], mode: ToleranceMode = REVERSE) -> Comparison:
+def comparison(outputs: list[Numbers], inputs: list[Numbers], mode: Mode = REVERSE) -> Comparison:
     sides: Any = Sides(space(*outputs), space(*inputs))
     return Comparison(sides, Tolerance(ABSOLUTE, RELATIVE), mode)
 
@@ -99,7 +100,7 @@ def test_tolerance_is_relative_to_the_numerical_value_and_not_to_the_derivative(
 @pytest.mark.parametrize("other", [1.0, torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("mode", [REVERSE, FORWARD])
 @pytest.mark.parametrize("parts", [1, 2])
-def test_what_is_not_finite_never_passes(odd: float, other: float, mode: ToleranceMode, parts: int) -> None:
+def test_what_is_not_finite_never_passes(odd: float, other: float, mode: Mode, parts: int) -> None:
     one, two = torch.ones(2, 4, dtype=torch.float64), torch.ones(2, 4, dtype=torch.float64)
     one[1, 2], two[1, 2] = odd, other
     for numerical, derivative in ((one, two), (two, one)):
@@ -123,7 +124,7 @@ def test_modulus_of_large_complex_numbers_does_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("mode", [REVERSE, FORWARD])
-def test_complex_number_is_compared_by_its_modulus(mode: ToleranceMode) -> None:
+def test_complex_number_is_compared_by_its_modulus(mode: Mode) -> None:
     outputs, inputs = [Numbers(3)], [Numbers(2, 2)]
     numerical = torch.zeros(3, 4, dtype=torch.float64)
     derivative = numerical.clone()
@@ -145,7 +146,7 @@ def test_complex_number_is_compared_by_its_modulus(mode: ToleranceMode) -> None:
 
 
 @pytest.mark.parametrize("mode", [REVERSE, FORWARD])
-def test_parts_of_the_coordinate_side_are_counted_apart(mode: ToleranceMode) -> None:
+def test_parts_of_the_coordinate_side_are_counted_apart(mode: Mode) -> None:
     numerical = torch.zeros(4, 6, dtype=torch.float64)
     derivative = numerical.clone()
     derivative[0, 0] = 1.0

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from gradvet.core.residuals import Residuals, Slopes, columns_of, rms
+from gradvet.core.residuals import Residuals, Slopes, columns_of
+from gradvet.core.vectors import rms
 
 DIRECTIONS, COTANGENTS, SHAPE, STEPS = 32, 12, (8, 10), 5
 

@@ -113,7 +113,7 @@ def test_exception_of_a_check_becomes_its_finding(error: Exception, verdict: Ver
         raise error
 
     context = context_of(torch.sin, point(1.0))
-    (finding,) = run_checks(context, {"values": check}, lambda error: isinstance(error, NotImplementedError))
+    (finding,) = run_checks(context, {"values": check})
     assert (finding.check, finding.verdict) == ("values", verdict)
     assert finding.headline.startswith(words)
 
@@ -124,9 +124,9 @@ def test_invalid_problem_is_raised_and_a_spent_budget_is_reported() -> None:
 
     context = context_of(torch.sin, point(1.0))
     with pytest.raises(InvalidProblemError):
-        list(run_checks(context, {"values": check}, lambda error: True))
+        list(run_checks(context, {"values": check}, may_refuse=True))
     spent = replace(context, deadline=0.0)
-    (finding,) = run_checks(spent, {"values": check}, lambda error: True)
+    (finding,) = run_checks(spent, {"values": check}, may_refuse=True)
     assert (finding.check, finding.verdict) == ("values", Verdict.SKIPPED)
     assert finding.headline == "the time budget was spent"
 

@@ -171,7 +171,7 @@ def test_edge_of_the_domain_is_tested_from_inside(slope: float, verdict: Verdict
 def test_one_sided_differences_are_noted_at_an_edge_of_the_domain_only() -> None:
     function = with_derivative(lambda x: 2.0 * x + x**2, lambda x: 2.0 + 2.0 * x)
     inside, edge = point(0.3, dtype=torch.float32), point(0.0)
-    middle = context_of(function, inside, power=0.2)
+    middle = context_of(function, inside, resolution=0.2)
     end = context_of(lambda x: torch.where(x < 0.0, torch.full_like(x, float("nan")), function(x)), edge)
     for context in (middle, end):
         assert SlopeTest(context, REVERSE).run().verdict is Verdict.PASS
@@ -194,7 +194,7 @@ def test_coarse_formats_are_decided_by_the_sweep(
     mode: Mode, dtype: torch.dtype, factor: float, verdict: Verdict
 ) -> None:
     function = with_derivative(torch.sin, lambda x: factor * torch.cos(x))
-    context = context_of(function, point(0.3, 0.5, 0.7, dtype=dtype), power=0.2)
+    context = context_of(function, point(0.3, 0.5, 0.7, dtype=dtype), resolution=0.2)
     assert SlopeTest(context, mode).run().verdict is verdict
 
 

@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from gradvet.core.vectors import all_finite, dot, finite_part, norm, peak, unit, window
+from gradvet.core.vectors import (
+    all_finite,
+    dot,
+    finite_part,
+    nonzero_median,
+    nonzero_rms,
+    norm,
+    peak,
+    rms,
+    unit,
+    window,
+)
 
 KINDS = [lambda numbers: torch.tensor(numbers, dtype=torch.float64), np.array]
 kinds = pytest.mark.parametrize("array", KINDS, ids=["torch", "numpy"])
@@ -59,10 +70,19 @@ def test_norm_ignores_values_where_the_first_vector_is_zero() -> None:
 
 
 def test_window_is_zero_outside() -> None:
-    assert window(vector(1.0, 2.0, 3.0, 4.0), 1, 3).tolist() == [0.0, 2.0, 3.0, 0.0]
-    assert window(vector(1.0, 2.0, 3.0, 4.0) > 0.0, 1, 3).tolist() == [False, True, True, False]
+    assert window(vector(1.0, 2.0, 3.0, 4.0), slice(1, 3)).tolist() == [0.0, 2.0, 3.0, 0.0]
+    assert window(vector(1.0, 2.0, 3.0, 4.0) > 0.0, slice(1, 3)).tolist() == [False, True, True, False]
 
 
 def test_unit_sets_one_entry() -> None:
     assert unit(vector(0.0, 0.0, 0.0), 1).tolist() == [0.0, 1.0, 0.0]
     assert unit(vector(0.0, 0.0, 0.0), 2, -0.5).tolist() == [0.0, 0.0, -0.5]
+
+
+@kinds
+def test_typical_sizes_ignore_zeros(array):
+    values = array([0.0, 3.0, 0.0, 1.0, 2.0])
+    assert rms(values) == math.sqrt(14.0 / 5.0)
+    assert nonzero_rms(values) == math.sqrt(14.0 / 3.0)
+    assert nonzero_median(values) == 2.0
+    assert nonzero_rms(array([0.0])) == nonzero_median(array([0.0])) == 0.0

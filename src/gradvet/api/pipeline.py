@@ -48,7 +48,7 @@ from gradvet.core.ledger import Record
 from gradvet.core.problem import Problem
 from gradvet.core.provenance import environment, source_of
 from gradvet.core.results import Finding, Report, SourceCode, Verdict
-from gradvet.core.runner import IsUnsupported, make_report, run_checks
+from gradvet.core.runner import make_report, run_checks
 from gradvet.core.variation_budget import VariationBudget
 from gradvet.core.vectors import all_finite, namespace
 from gradvet.errors import DerivativeError, first_line
@@ -115,7 +115,7 @@ class _Pipeline:
         context, findings = self._preflight(context)
         if not findings and self.request.reference is not None:
             findings = [
-                *self._run(context, EXACT, lambda error: True),
+                *self._run(context, EXACT, may_refuse=True),
                 *self._against_reference(context),
                 *self._tools(context),
             ]
@@ -133,8 +133,7 @@ class _Pipeline:
         command = replay(self.request, settings.order, settings.selection, settings.bytes, self.options, points)
         names = [check.name for check in SLOPES] if self.request.reference is None else [REFERENCE]
         asked = any(name in settings.selection for name in names) and bool(problem.codomain.leaves)
-        title = self.binding.title
-        report = make_report(title, context, [*left_out, *findings], replay=command, expects_ledger=asked)
+        report = make_report(self.binding.title, context, [*left_out, *findings], replay=command, expects_ledger=asked)
         return replace(report, source=self._source(report, context.problem))
 
     def _source(self, report: Report, problem: Problem) -> SourceCode | None:
@@ -164,7 +163,7 @@ class _Pipeline:
                 facts = {"raised": str(error)}
                 return context, [Finding("reverse", Verdict.FAIL, str(error), facts=facts, advice=advice)]
         except Exception as error:
-            if not self.frontend.is_unsupported(error):
+            if not problem.rules.is_unsupported(error):
                 raise
         else:
             return self._with_isolated_passes(context), []
@@ -206,13 +205,9 @@ class _Pipeline:
         if problem is not context.problem:
             context = replace(context, problem=problem)
         _ = context.reads_captured  # which holds for the reference too
-        found = context.for_problem(wide, precision=FLOAT64 if wide.eps <= thresholds.DOUBLE_EPS else FLOAT32)
-        context.record.note(
-            f"the formula was checked in {found.precision}, and the gradient in low precision against it"
-        )
-        return context, found
+        return context, context.for_problem(wide, precision=FLOAT64 if wide.eps <= thresholds.DOUBLE_EPS else FLOAT32)
 
-    def _run(self, context: Context, checks: Iterable[Check], is_unsupported: IsUnsupported) -> list[Finding]:
+    def _run(self, context: Context, checks: Iterable[Check], *, may_refuse: bool = False) -> list[Finding]:
         """The selected checks whose needs the function meets.
 
         The exact checks put the function into conditions that it may refuse; a refusal is no mistake in its derivative.
@@ -224,7 +219,7 @@ class _Pipeline:
         announce = self.settings.announce
         if announce is not None and chosen:
             announce(chosen[0].name, "inputs that begin elsewhere in memory" if checks is EXACT else "the point given")
-        found = run_checks(context, runnable(chosen, context, has_surrogate=has_surrogate), is_unsupported)
+        found = run_checks(context, runnable(chosen, context, has_surrogate=has_surrogate), may_refuse=may_refuse)
         if announce is not None and self.frontend.has_lost_device(context.problem):
             raise SystemExit("the device is lost")
         return found
@@ -235,8 +230,8 @@ class _Pipeline:
         sharp = reference or context
         if sharp.is_large:
             sharp.release()
-        slopes = partial(self._run, checks=SLOPES, is_unsupported=self.frontend.is_unsupported)
-        exact = self._run(context, EXACT, lambda error: True)
+        slopes = partial(self._run, checks=SLOPES)
+        exact = self._run(context, EXACT, may_refuse=True)
         if reference is not None:
             context.problem.release_graph()
         return [
@@ -255,8 +250,14 @@ class _Pipeline:
                 return BranchPair(context.for_problem(found[0]), reference.for_problem(found[1]), found[2])
 
             rounded = partial(self.frontend.rounded, context.problem)
-            check = precision_against(reference, self.frontend.is_unsupported, same_branches, rounded)
-            return run_checks(context, {PRECISION: check}, self.frontend.is_unsupported)
+            check = precision_against(reference, same_branches, rounded)
+            found = run_checks(context, {PRECISION: check})
+            if not context.out_of_budget:
+                words = (
+                    f"the formula was checked in {reference.precision}, and the gradient in low precision against it"
+                )
+                context.record.note(words)
+            return found
         return []
 
     def _against_reference(self, context: Context) -> Iterator[Finding]:
@@ -276,18 +277,17 @@ class _Pipeline:
             advice = "Give a reference of plain torch operations, without random numbers."
             yield Finding(REFERENCE, Verdict.INCONCLUSIVE, words, advice=advice)
             return
-
         plain, truth = pair
         if plain.eps < context.problem.eps:
             context.record.note("the reference is not finite in this precision, so its errors are those of float32")
         frontend, precision = self.frontend, self.settings.precision
         tf32 = frontend.tf32_products(context.problem)
         check = {REFERENCE: compared_with(Reference(plain, truth, frontend.formats, precision, tf32))}
-        yield from run_checks(context, check, self.frontend.is_unsupported)
+        yield from run_checks(context, check)
         reverse = [check for check in SLOPES if check.name == "reverse"]
         # The accuracy that the user grants the kernel does not hold for the reference.
         exact = context.for_problem(truth, precision=FLOAT64, options=replace(self.options, accuracy=0.0))
-        slopes = self._run(exact, reverse, self.frontend.is_unsupported)
+        slopes = self._run(exact, reverse)
         yield from map(about_reference, slopes)
 
     def _second_order(self, context: Context) -> Iterator[Finding]:
@@ -304,7 +304,7 @@ class _Pipeline:
         checks = {name: composition(name, partial(derived, name)) for name in SECOND_ORDER}
         checks[SYMMETRY] = symmetry(second, len(problem.domain.leaves))
         chosen = {name: check for name, check in checks.items() if name in selection}
-        found = list(run_checks(context, chosen, self.frontend.is_unsupported))
+        found = list(run_checks(context, chosen))
         yield from found
         if self.settings.order == 2 or HIGHER_ORDER not in selection:
             return
@@ -314,7 +314,7 @@ class _Pipeline:
         check = higher_orders(
             self.settings.order, second, lambda of, order: derivative(of, SECOND_ORDER[0], f"order {order}")
         )
-        yield from run_checks(context, {HIGHER_ORDER: check}, self.frontend.is_unsupported)
+        yield from run_checks(context, {HIGHER_ORDER: check})
 
     def _generated_points(self, context: Context, here: Sequence[Finding]) -> Iterator[Finding]:
         """Other points and shapes, unless the derivative at the given point is wrong or undecided already."""
@@ -367,7 +367,7 @@ class _Pipeline:
             yield from registered(complaints)
         if COMPILE not in selection or not context.problem.codomain.size or not context.problem.domain.size:
             return
-        if context.variants.draws_random_numbers():
+        if context.problem.variants.draws_random_numbers():
             yield Finding(COMPILE, Verdict.SKIPPED, "the function draws random numbers, and compiled code draws others")
             return
         try:
@@ -376,7 +376,7 @@ class _Pipeline:
             words = f"torch.compile fails: {type(error).__name__}: {first_line(error)}"
             yield Finding(COMPILE, Verdict.INCONCLUSIVE, words)
             return
-        yield from run_checks(context, {COMPILE: compiled_against(compiled)}, self.frontend.is_unsupported)
+        yield from run_checks(context, {COMPILE: compiled_against(compiled)})
 
 
 def _notes_on_values(problem: Problem) -> Iterator[str]:

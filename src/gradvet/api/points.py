@@ -23,9 +23,8 @@ from gradvet.core.line_test import screen_point
 from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.problem import Distribution
 from gradvet.core.results import Finding, Verdict
-from gradvet.core.runner import IsUnsupported
 from gradvet.core.slope_test import decide_slopes
-from gradvet.core.vectors import all_finite
+from gradvet.core.vectors import all_finite, is_zero
 from gradvet.errors import DerivativeError, InvalidProblemError, UnsupportedError, first_line
 
 MODES: Mapping[str, Mode] = {"reverse": REVERSE, "forward": FORWARD}
@@ -70,13 +69,13 @@ def compare_finiteness(context: Context, mode: str) -> Finding:
     return compare_at_point(context, mode)
 
 
-def raising(context: Context, mode: str, error: Exception, is_unsupported: IsUnsupported) -> Finding:
+def raising(context: Context, mode: str, error: Exception) -> Finding:
     """The finding about an exception: a custom rule that raises at inputs that the function accepts is wrong there."""
     leaves = (*context.problem.domain.leaves, *context.problem.codomain.leaves)
     words = first_line(error, 160)
     if isinstance(error, DerivativeError) and all(leaf.coordinates.size for leaf in leaves):
         return Finding(mode, Verdict.FAIL, f"{words}, though the forward pass accepts these inputs")
-    if isinstance(error, UnsupportedError) or is_unsupported(error):
+    if isinstance(error, UnsupportedError) or context.problem.rules.is_unsupported(error):
         return Finding(mode, Verdict.SKIPPED, "the operators have no derivative there")
     return Finding(mode, Verdict.INCONCLUSIVE, f"the check raised {type(error).__name__}: {words}")
 
@@ -299,7 +298,7 @@ class _Search:
         except InvalidProblemError:
             raise
         except Exception as error:
-            return raising(there, mode, error, self.frontend.is_unsupported)
+            return raising(there, mode, error)
 
     def _context_at(self, binding: Binding) -> Context:
         """The same problem at another point. Its ledger and notes are its own."""
@@ -308,6 +307,6 @@ class _Search:
             problem,
             record=Record(),
             is_generated=True,
-            is_known_deterministic=self.context.is_deterministic,
+            is_known_deterministic=is_zero(self.context.repeat_noise),
             immaterial_slope=thresholds.IMMATERIAL_SLOPE * self.context.steepest,
         )

@@ -32,7 +32,7 @@ def replay(
         **({"order": repr(order)} if order != 1 else {}),
         **_selection(selection),
         **({"masked": "True"} if options.masked else {}),
-        **({"resolution": repr(options.power)} if options.power != usual.power else {}),
+        **({"resolution": repr(options.resolution)} if options.resolution != usual.resolution else {}),
         **({"accuracy": repr(options.accuracy)} if options.accuracy else {}),
         **_budget(options.seconds, bytes),
         **({"surrogate": _named(request.surrogate, "surrogate")} if request.surrogate else {}),

@@ -9,7 +9,6 @@ from gradvet.core.context import Context
 from gradvet.core.gradient_match import gradient_mismatch
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Verdict
-from gradvet.core.runner import known_refusal
 from gradvet.core.spaces import Array, Space
 from gradvet.core.vectors import first_true, namespace, peak, window
 
@@ -29,7 +28,7 @@ def batched(context: Context) -> Iterator[Finding]:
             yield part(context)
         except Exception as error:
             words = str(error).strip().splitlines() or [""]
-            reason = known_refusal(error) or f"{title} cannot be batched here: {words[0][:160]}"
+            reason = context.problem.rules.meaning(error) or f"{title} cannot be batched here: {words[0][:160]}"
             yield Finding("batched", Verdict.SKIPPED, reason)
 
 
@@ -38,7 +37,7 @@ def _cotangents(context: Context) -> Finding:
 
 
 def _mapped_cotangents(context: Context) -> Finding:
-    return _gradients(context, context.variants.mapped)
+    return _gradients(context, context.problem.variants.mapped)
 
 
 def _gradients(context: Context, together: Callable[[Sequence[Array]], list[Array]]) -> Finding:
@@ -51,7 +50,7 @@ def _gradients(context: Context, together: Callable[[Sequence[Array]], list[Arra
 
 
 def _values(context: Context) -> Finding:
-    return _outputs(context, "value", *context.variants.values_mapped())
+    return _outputs(context, "value", *context.problem.variants.values_mapped())
 
 
 def _tangents(context: Context) -> Finding:
@@ -124,7 +123,7 @@ def _batched_and_alone(problem: Problem, *, is_reverse: bool) -> Finding:
     origin = 0
     for leaf in range(len(source.leaves)):
         part = source.slice(leaf)
-        some = [window(vector, part.start, part.stop) for vector in vectors]
+        some = [window(vector, part) for vector in vectors]
         here = _differing(together(some), [alone(vector) for vector in some], target)
         if here is not None:
             origin, wrong = leaf, here

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.projections import ProbeCotangent
+from gradvet.core.projections import Cotangent
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import equal, namespace, peak
+from gradvet.core.vectors import equal, namespace, peak, unit
 
 REPEATS, CHEAP_SIZE = 20, 100_000
 """Repeated backward passes through custom rules, for problems with at most this many inputs and outputs."""
@@ -28,7 +28,7 @@ def determinism(context: Context) -> Iterator[Finding]:
     v, first = context.random_vjp
     # Builtin rules keep no state between passes.
     passes = 1 if problem.rules.are_builtin else _passes(context)
-    gap, spread, variants = xp.zeros_like(first), 0.0, context.variants
+    gap, spread, variants = xp.zeros_like(first), 0.0, context.problem.variants
     for number in range(passes):
         again = variants.again(v) if number else context.repeated_vjp
         if not equal(first, again):
@@ -134,7 +134,7 @@ def drop_in_determinism(context: Context) -> Iterator[Finding]:
         yield REPRODUCIBLE
 
 
-def _is_reproduced(context: Context, probe: ProbeCotangent) -> bool:
+def _is_reproduced(context: Context, probe: Cotangent) -> bool:
     """Whether a multiple of the cotangent gives the multiple; of custom rules, whether the same gives the same.
 
     A custom rule may be right and not exactly linear, such as an adaptive solver. In slow mode it runs about as often
@@ -148,16 +148,15 @@ def _is_reproduced(context: Context, probe: ProbeCotangent) -> bool:
     return all(equal(problem.gradient_by_output(probe.v).vector, probe.vjp) for _ in range(passes))
 
 
-def _unsteadiness(context: Context, probe: ProbeCotangent) -> float:
+def _unsteadiness(context: Context, probe: Cotangent) -> float:
     """The spread of three passes with the same cotangent, two of them in a row: alternation shows as well."""
     again, once_more = (context.problem.gradient_by_output(probe.v).vector for _ in range(2))
     return max(_spread(context, probe.vjp, again), _spread(context, again, once_more))
 
 
 def _row_spread(context: Context, row: int) -> float:
-    cotangent = context.problem.zeros(context.problem.codomain.size)
-    cotangent[row] = 1.0
     problem = context.problem
+    cotangent = unit(problem.zeros(problem.codomain.size), row)
     return _spread(context, problem.vjp(cotangent), problem.vjp(cotangent))
 
 

@@ -14,7 +14,7 @@ from gradvet.core.context import Context
 from gradvet.core.float_format import overflow_size
 from gradvet.core.gradient_match import explained_factor
 from gradvet.core.spaces import Array, Location, Space
-from gradvet.core.vectors import finite_part, namespace
+from gradvet.core.vectors import finite_part, namespace, nonzero_median, nonzero_rms, rms
 
 JITTERS = 2
 """Number of random changes of the inputs by one roundoff, each with both signs, to see how the reference responds."""
@@ -84,43 +84,25 @@ class LeafComparison:
 
 @dataclass(frozen=True, slots=True)
 class CommonScale:
-    """The relative error that all entries share, by sums over entries and points.
+    """The relative error that all entries share.
 
-    The rounding errors of one entry at one point are the same in all samples, so only different entries and points
-    count as independent.
+    The rounding errors of one entry are the same in all samples, so only different entries count as independent.
     """
 
-    products: float = 0.0
-    total: float = 0.0
-    noises: float = 0.0
-    moments: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """Sums of the squares and products of what the entries add to `products` and to `total`."""
+    value: float
+    noise: float
+    """What the noise of the entries makes of it."""
+    width: float
+    """Half-width of its interval by the spread of the errors."""
 
-    def with_point(self, products: Array, squares: Array, noises: Array) -> CommonScale:
-        """One more point: error times expected entry, expected entry squared and noise squared, for each entry."""
-        xp, (pp, ps, ss) = namespace(products), self.moments
-        return CommonScale(
-            self.products + float(xp.sum(products)),
-            self.total + float(xp.sum(squares)),
-            self.noises + float(noises @ squares),
-            (pp + float(products @ products), ps + float(products @ squares), ss + float(squares @ squares)),
-        )
-
-    @property
-    def value(self) -> float:
-        return self.products / self.total
-
-    @property
-    def noise(self) -> float:
-        """What the noise of the entries makes of it."""
-        return math.sqrt(self.noises) / self.total
-
-    @property
-    def width(self) -> float:
-        """Half-width of its interval by the spread of the errors."""
-        (pp, ps, ss), scale = self.moments, self.value
-        spread = math.sqrt(max(0.0, pp - 2.0 * scale * ps + scale * scale * ss)) / self.total
-        return thresholds.PRECISION_SCALE_WIDTH * spread
+    @classmethod
+    def of(cls, products: Array, squares: Array, noises: Array) -> CommonScale:
+        """From error times expected entry, expected entry squared and noise squared, for each entry."""
+        total = float(namespace(squares).sum(squares))
+        value = float(namespace(products).sum(products)) / total
+        spread = products - value * squares
+        width = thresholds.PRECISION_SCALE_WIDTH * math.sqrt(float(spread @ spread)) / total
+        return cls(value, math.sqrt(float(noises @ squares)) / total, width)
 
 
 class PieceStatistics:
@@ -130,84 +112,47 @@ class PieceStatistics:
         self.leaf, self.part = leaf, part
         self.worst = (-1.0, 0, 0.0, 0.0)
         """The largest ratio of an error to its roundoff, with its index, the entry found and the one expected."""
-        self.at_point: tuple[Array, Array, Array] | None = None
-        """Sums over the samples of one point: error times expected entry, expected entry squared, noise squared."""
-        self.scales = CommonScale()
+        self.sums: tuple[Array, Array, Array] | None = None
+        """Sums over the samples: error times expected entry, expected entry squared, noise squared."""
         self.natural, self.count, self.responses, self.leaf_total = 0.0, 0, [0.0] * JITTERS, 0.0
         self.clearest = 0.0
         """Largest ratio, over the samples, of the squares of the entries to those of their noise."""
         self.is_zero = True
         """Whether the entries of no sample are clearly larger than the roundoff of inputs and outputs."""
 
-    def add(self, context: Context, sample: Sample, *, elsewhere: bool = False) -> None:
-        """One more sample; of one elsewhere than at the point, only the common error of its entries counts."""
-        part, eps = self.part, context.problem.eps
-        xp, found, expected, noise = (
-            namespace(sample.found),
-            sample.found[part],
-            sample.expected[part],
-            sample.noise[part],
-        )
-        zeros = xp.zeros_like(expected)
+    def add(self, context: Context, sample: Sample) -> None:
+        found, expected, eps = sample.found[self.part], sample.expected[self.part], context.problem.eps
+        xp = namespace(found)
         comparable = xp.isfinite(expected) & ~(~xp.isfinite(found) & (xp.abs(expected) > overflow_size(eps)))
-        error = xp.where(comparable, found - expected, zeros)
-        ratio, agreed = _ratio(context, error, expected, noise), _agreed(context)
-        if float(xp.max(ratio)) > _doubt(eps):
-            # Roundoff inside the function that a change of its inputs does not show. A derivative that agrees without
-            # is compared more sharply: see `minimum_with_a_tiny_number_in_float32`.
-            noise = xp.maximum(noise, sample.natural[part])
-            ratio = _ratio(context, error, expected, noise)
-        outer = noise  # of inputs and outputs
-        if float(xp.max(ratio)) > _doubt(eps):
-            noise = xp.maximum(noise, sample.inner()[part])
-            ratio = _ratio(context, error, expected, noise)
-        if float(xp.max(ratio)) > _doubt(eps) and (other := sample.elsewhere()) is not None:
-            # Roundoff inside the function puts elements on the other side of a kink, others at each point. An entry is
-            # wrong if it is at both points, and by more than the reference itself jumps between them.
-            noise = xp.maximum(noise, _jumps(other[1][part] - expected, distance(eps) * noise))
-            errors = finite_part(other[0][part] - other[1][part]), finite_part(error)
-            if float(errors[1] @ errors[1]) > float(finite_part(expected) @ finite_part(expected)):
-                # The terms of the gradient cancel. What differs from point to point is their roundoff.
-                noise = xp.clip(noise, math.sqrt(float(xp.mean((errors[0] - errors[1]) ** 2))))
-            again = _ratio(context, other[0][part] - other[1][part], other[1][part], noise)
-            ratio = xp.minimum(_ratio(context, error, expected, noise), again)
-        # An error must be material beside a typical entry: of very many entries some are large by chance, and where
-        # equal terms are summed their rounding errors are equal too.
-        immaterial = (ratio > _doubt(eps)) & (xp.abs(error) <= agreed * _typical(context, expected))
-        ratio = xp.where(immaterial, xp.full_like(ratio, _doubt(eps)), ratio)
+        error = xp.where(comparable, found - expected, xp.zeros_like(expected))
+        ratio, noise, outer = _beyond_noise(context, sample, self.part, error)
         index = int(xp.argmax(ratio))
-        if float(ratio[index]) > self.worst[0] and not elsewhere:
+        if float(ratio[index]) > self.worst[0]:
             self.worst = float(ratio[index]), index, float(found[index]), float(expected[index])
-        expected = xp.where(comparable, expected, zeros)
+        expected = xp.where(comparable, expected, xp.zeros_like(expected))
         # Where the terms of an entry cancel, its roundoff is large beside it: such a sample weighs little. Needed by
         # the programs 31 and 123 of `benchmarks.random_functions` in bfloat16.
         weight, square = 1.0 / (float(outer @ outer) or 1.0), float(expected @ expected)
-        if not elsewhere:
-            self.clearest = max(self.clearest, square / (float(noise @ noise) or 1.0))
+        self.clearest = max(self.clearest, square / (float(noise @ noise) or 1.0))
         self.is_zero = self.is_zero and not weight * square > _doubt(eps) ** 2
         own = [weight * response[self.leaf] for response in sample.responses]
-        self.responses = [known + more for known, more in zip(self.responses, own, strict=True)]
+        self.responses = [before + more for before, more in zip(self.responses, own, strict=True)]
         self.leaf_total += weight * sample.squares[self.leaf]
-        products, squares, noises = (weight * some for some in (finite_part(error) * expected, expected**2, noise**2))
-        sums = products, squares, noises
-        if self.at_point is not None and not elsewhere:
-            sums = tuple(known + more for known, more in zip(self.at_point, sums, strict=True))
-        elif self.at_point is not None:
-            self.scales = self.scales.with_point(*self.at_point)
-        self.at_point = sums
-        self.natural += weight * float(sample.natural[part] @ sample.natural[part])
+        sums = weight * finite_part(error) * expected, weight * expected**2, weight * noise**2
+        self.sums = sums if self.sums is None else tuple(a + b for a, b in zip(self.sums, sums, strict=True))
+        self.natural += weight * float(sample.natural[self.part] @ sample.natural[self.part])
         self.count += int(xp.count_nonzero(comparable))
 
     def comparison(self, context: Context, space: Space) -> LeafComparison:
-        assert self.at_point is not None
-        eps, scales = context.problem.eps, self.scales.with_point(*self.at_point)
-        total = scales.total
+        assert self.sums is not None
+        eps, total = context.problem.eps, float(namespace(self.sums[1]).sum(self.sums[1]))
         is_clear = _doubt(eps) ** 2 < self.clearest
         # A slope below the roundoff of the outputs is zero, as far as this precision shows.
         is_zero = not total > self.natural or (self.is_zero and not total > thresholds.ROUNDOFFS**2 * self.natural)
         scale, noise, resolved = 0.0, 0.0, eps
         if not is_zero:
-            scale, noise, resolved = scales.value, scales.noise, max(explained_factor(eps), scales.noise, scales.width)
+            common = CommonScale.of(*self.sums)
+            scale, noise, resolved = common.value, common.noise, max(explained_factor(eps), common.noise, common.width)
         response = 0.0 if is_zero else max(map(abs, self.responses)) / self.leaf_total
         # A few entries have a common error by chance: see `chain_of_scalar_activations_in_bfloat16`.
         bar = max(resolved, _agreed(context), thresholds.INTERVAL_WIDTH * max(response, noise))
@@ -216,6 +161,40 @@ class PieceStatistics:
         ratio, index, low, high = self.worst
         limit, place = eps**thresholds.LOW_PRECISION_POWER * abs(high), space.locate(self.part.start + index)
         return LeafComparison(place, low, high, limit, ratio, scale, bar, resolution, eps)
+
+
+def _beyond_noise(context: Context, sample: Sample, part: slice, error: Array) -> tuple[Array, Array, Array]:
+    """Errors of entries in their own roundoffs, these roundoffs, and those of inputs and outputs among them.
+
+    As long as an entry is doubtful, more causes of roundoff are considered. A derivative that agrees without them is
+    compared more sharply: see `minimum_with_a_tiny_number_in_float32`.
+    """
+    expected, noise, eps = sample.expected[part], sample.noise[part], context.problem.eps
+    xp, doubt = namespace(error), _doubt(eps)
+    ratio = _ratio(context, error, expected, noise)
+    if float(xp.max(ratio)) > doubt:
+        # Roundoff inside the function that a change of its inputs does not show.
+        noise = xp.maximum(noise, sample.natural[part])
+        ratio = _ratio(context, error, expected, noise)
+    outer = noise
+    if float(xp.max(ratio)) > doubt:
+        noise = xp.maximum(noise, sample.inner()[part])
+        ratio = _ratio(context, error, expected, noise)
+    if float(xp.max(ratio)) > doubt and (other := sample.elsewhere()) is not None:
+        # Roundoff inside the function puts elements on the other side of a kink, others at each point. An entry is
+        # wrong if it is at both points, and by more than the reference itself jumps between them.
+        found_there, expected_there = (vector[part] for vector in other)
+        noise = xp.maximum(noise, _jumps(expected_there - expected, distance(eps) * noise))
+        here, there = finite_part(error), finite_part(found_there - expected_there)
+        if float(here @ here) > float(finite_part(expected) @ finite_part(expected)):
+            # The terms of the gradient cancel. What differs from point to point is their roundoff.
+            noise = xp.clip(noise, rms(there - here))
+        again = _ratio(context, found_there - expected_there, expected_there, noise)
+        ratio = xp.minimum(_ratio(context, error, expected, noise), again)
+    # An error must be material beside a typical entry: of very many entries some are large by chance, and where equal
+    # terms are summed their rounding errors are equal too.
+    immaterial = (ratio > doubt) & (xp.abs(error) <= _agreed(context) * _typical(context, expected))
+    return xp.where(immaterial, xp.full_like(ratio, doubt), ratio), noise, outer
 
 
 def _ratio(context: Context, error: Array, expected: Array, noise: Array) -> Array:
@@ -240,7 +219,7 @@ def _jumps(change: Array, smooth: Array) -> Array:
 def _agreed(context: Context) -> float:
     """Relative error that is agreement however small the roundoff is."""
     part = 1.0 if is_framework(context) else thresholds.LOW_PRECISION_PART
-    return part * context.options.power + context.options.accuracy
+    return part * context.options.resolution + context.options.accuracy
 
 
 def is_framework(context: Context) -> bool:
@@ -256,12 +235,8 @@ def _typical(context: Context, entries: Array) -> float:
 
     The root mean square where the rules are the framework's own.
     """
-    xp = namespace(entries)
-    size = xp.sort(finite_part(xp.abs(entries)))
-    some = int(xp.count_nonzero(size))
-    if is_framework(context):
-        return math.sqrt(float(size @ size) / max(1, some))
-    return float(size[size.shape[0] - some + (some - 1) // 2]) if some else 0.0
+    size = finite_part(abs(entries))
+    return nonzero_rms(size) if is_framework(context) else nonzero_median(size)
 
 
 def _limit(eps: float) -> float:

@@ -25,7 +25,7 @@ def values(context: Context) -> Iterator[Finding]:
     if not problem.codomain.size:
         return
     expected = problem.value[: problem.codomain.size]
-    found = context.variants.without_grad_mode()
+    found = context.problem.variants.without_grad_mode()
     if equal(found, expected):
         yield UNCHANGED
         return

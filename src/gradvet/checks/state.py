@@ -75,7 +75,7 @@ def partial_requires_grad(context: Context) -> Iterator[Finding]:
     for number, leaf in enumerate(domain.leaves[:MAX_INPUTS_ALONE]):
         part = domain.slice(number)
         try:
-            alone = context.variants.alone(number, v)
+            alone = context.problem.variants.alone(number, v)
         except DerivativeError as error:
             headline = f"{error} (when only {leaf.name} requires grad)"
             yield Finding("partial_requires_grad", Verdict.FAIL, headline, facts={"input": leaf.name})
@@ -113,7 +113,7 @@ def accumulation(context: Context) -> Iterator[Finding]:
     v, expected = context.random_vjp
     gap = None
     # First with the graph of the point, which later calls may have changed; then with a fresh one.
-    for found in context.variants.accumulated(v):
+    for found in context.problem.variants.accumulated(v):
         # `.grad` starts at 2, so the sum is accurate to a roundoff of 2.
         gap = gradient_mismatch(context, v, found, (expected + 2.0) - 2.0)
         roundoff = thresholds.ROUNDOFFS * problem.eps
@@ -129,7 +129,7 @@ def accumulation(context: Context) -> Iterator[Finding]:
 def checkpoint(context: Context) -> Iterator[Finding]:
     """The gradient under torch.utils.checkpoint, which runs the forward pass again in the backward pass."""
     v, expected = context.random_vjp
-    gap = gradient_mismatch(context, v, context.variants.checkpointed(v), expected)
+    gap = gradient_mismatch(context, v, context.problem.variants.checkpointed(v), expected)
     if gap is None:
         yield Finding("checkpoint", Verdict.PASS, "recomputation does not change the gradient")
     elif _is_stateful(context, v, expected):
@@ -159,7 +159,7 @@ def input_layout(context: Context) -> Iterator[Finding]:
     """Transposed, sliced, offset and channels-last inputs with the same values."""
     problem = context.problem
     v, expected = context.random_vjp
-    layouts: dict[str, Callable[[], Array | None]] = dict(context.variants.input_layouts(v))
+    layouts: dict[str, Callable[[], Array | None]] = dict(context.problem.variants.input_layouts(v))
     if (shifted := context.shifted) is not None:
         layouts["offset"] = lambda: shifted.gradient
     found, others, left_out = _in_other_layouts(context, layouts)
@@ -167,7 +167,7 @@ def input_layout(context: Context) -> Iterator[Finding]:
     what, advice = "inputs with the same values that are", "Call contiguous() on the inputs, or use their strides."
     while (failure := _different_layout(context, "input_layout", pairs, what, advice)) is not None:
         name = failure.facts["layout"]
-        if name == "offset" or not context.variants.draws_random_numbers():
+        if name == "offset" or not context.problem.variants.draws_random_numbers():
             yield failure
             return
         # Masks of dropout are drawn in the order of the memory; the values need not show it.
@@ -226,7 +226,7 @@ def grad_output_layout(context: Context) -> Iterator[Finding]:
     constant, of_constant = context.constant_vjp
     # Expanded first: `output.sum().backward()` hands over such a cotangent.
     layouts: dict[str, Callable[[], Array | None]] = {"expanded": lambda: _expanded(context, constant)}
-    layouts |= context.variants.cotangent_layouts(v)
+    layouts |= context.problem.variants.cotangent_layouts(v)
     found, _, left_out = _in_other_layouts(context, layouts)
     pairs = {
         name: (gradient, of_constant if name == "expanded" else expected)
@@ -274,7 +274,7 @@ def _expanded(context: Context, v: Array) -> Array | None:
     The mutation is named by its own check.
     """
     try:
-        return context.variants.expanded_cotangent(v)
+        return context.problem.variants.expanded_cotangent(v)
     except DerivativeError:
         if context.fresh.changed:
             return None

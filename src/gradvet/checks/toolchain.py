@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.gradient_match import gradient_mismatch
 from gradvet.core.problem import Distribution, Problem
@@ -45,7 +46,9 @@ def compiled_against(other: Problem) -> CheckFunction:
         xp = namespace(problem.value)
         expected, found = (one.value[: one.codomain.size] for one in (problem, other))
         top = peak(expected)
-        wrong = ~(xp.abs(found - expected) <= top * problem.eps**0.5) & xp.isfinite(expected)
+        wrong = ~(xp.abs(found - expected) <= top * problem.eps**thresholds.PRECISION_SCALE_POWER) & xp.isfinite(
+            expected
+        )
         if bool(xp.any(wrong)):
             row = first_true(wrong)
             numbers = f"{float(found[row]):.10g} instead of {float(expected[row]):.10g}"

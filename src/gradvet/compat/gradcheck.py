@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -97,6 +97,7 @@ def gradcheck(
     eps, nondet_tol = _number("eps", eps), _number("nondet_tol", nondet_tol)
     if not 0.0 < eps < math.inf:
         raise ValueError(f"eps, the step of the differences, must be positive and finite, but it is {eps}")
+    is_shown = raise_exception or has_listeners()
     options = Options(
         seed=fresh_seed(),
         step=eps,
@@ -107,6 +108,7 @@ def gradcheck(
         masked=bool(chosen_semantics(masked, check_sparse_nnz)),
         exhaustive=bool(exhaustive),
         exact_types=bool(check_grad_dtypes),
+        explains=is_shown,
     )
     catalogue = _catalogue(
         reverse=bool(check_backward_ad),
@@ -130,8 +132,8 @@ def gradcheck(
             "treat an undefined grad_output as zero. Pass check_undefined_grad=False to leave this check out.",
             stacklevel=2,
         )
-    if failure is None and not has_listeners():
-        return True
+    if not (is_shown if failure else has_listeners()):
+        return failure is None
     # Made only if it is shown.
     report = make_report(title_of(func), context, findings)
     if failure is not None and raise_exception:
@@ -257,12 +259,16 @@ def torch_unit_vectors(problem: Problem) -> Callable[[int], Array]:
     return draw
 
 
-@contextmanager
-def announced(text: str) -> Iterator[None]:
+def announced(text: str) -> AbstractContextManager[None]:
     """On a terminal, what takes longer than two seconds is said in a line."""
-    if not sys.stderr.isatty():
-        yield
-        return
+    return _announced(text) if sys.stderr.isatty() else SILENT
+
+
+SILENT = nullcontext()
+
+
+@contextmanager
+def _announced(text: str) -> Iterator[None]:
     timer = threading.Timer(PROGRESS_DELAY_SECONDS, lambda: print(text, file=sys.stderr, flush=True))
     timer.daemon = True
     timer.start()

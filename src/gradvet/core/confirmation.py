@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
@@ -84,7 +83,7 @@ def _is_wrong_apart(context: Context, mode: Mode, entry: Entry) -> bool:
     """
     if entry.row < 0:
         return False
-    u, v = _unit(context, entry.column), unit(context.problem.zeros(context.problem.codomain.size), entry.row)
+    u, v = context.column(entry.column), unit(context.problem.zeros(context.problem.codomain.size), entry.row)
     error = abs(entry.derivative - entry.numerical) * float(context.lengths[entry.column])
     for distance in DISTANCES:
         place, step = distance * context.joint_direction(), distance * thresholds.CONFIRM_NEAR / thresholds.CONFIRM_FAR
@@ -164,7 +163,7 @@ def _is_among_slopes(context: Context, entry: Entry) -> bool:
 
 def _all_slopes_converge(context: Context, column: int) -> bool:
     """Whether the slopes of every output tend to one number, along the column and with all excluded columns."""
-    alone = _unit(context, column)
+    alone = context.column(column)
     excluded = context.scaling.excluded
     if excluded is None:
         return _converge(context, alone, slice(None))
@@ -177,27 +176,20 @@ def _converge(context: Context, d: Array, rows: slice) -> bool:
     """Whether towards the point the slopes of some rows along d converge, and all values tend to the value there."""
     points = _points_around(context)
     far, near = thresholds.CONFIRM_FAR, thresholds.CONFIRM_NEAR
-    wide, narrow = (_spread(context, d, step, points) for step in (far, near))
-    noise = thresholds.ROUNDOFFS * context.peak_noise
+    (wide, wide_values), (narrow, narrow_values) = (_spreads(context, d, step, points) for step in (far, near))
+    noise, shrinkage = thresholds.ROUNDOFFS * context.peak_noise, math.sqrt(far / near)
     xp = namespace(noise)
-    is_smooth = narrow.of_slopes <= wide.of_slopes / 8.0 + noise / near
-    is_continuous = narrow.of_values <= wide.of_values / 8.0 + noise
+    is_smooth = narrow <= wide / shrinkage + noise / near
+    is_continuous = narrow_values <= wide_values / shrinkage + noise
     return bool(xp.all(is_smooth[rows])) and bool(xp.all(is_continuous))
 
 
-@dataclass(frozen=True, slots=True)
-class _Spread:
+def _spreads(context: Context, d: Array, step: float, points: Sequence[Array]) -> tuple[Array, Array]:
     """How much slopes around the point differ from each other, and values from the value at the point."""
-
-    of_slopes: Array
-    of_values: Array
-
-
-def _spread(context: Context, d: Array, step: float, points: Sequence[Array]) -> _Spread:
     slopes, values = zip(*_around(context, d, step, points), strict=True)
     xp = namespace(d)
     block, f0 = xp.stack(slopes), context.problem.value[: context.problem.codomain.size]
-    return _Spread(xp.max(block, axis=0) - xp.min(block, axis=0), xp.max(xp.abs(xp.stack(values) - f0), axis=0))
+    return xp.max(block, axis=0) - xp.min(block, axis=0), xp.max(xp.abs(xp.stack(values) - f0), axis=0)
 
 
 def _slopes_of_row(context: Context, row: int, d: Array, error: float) -> list[float]:
@@ -219,7 +211,7 @@ def _material(context: Context, row: int) -> float:
 
 def _tied_directions(context: Context, column: int) -> Iterator[Array]:
     """The column alone; with all elements of the same value; with all of the same absolute value, away from zero."""
-    alone, point = _unit(context, column), context.problem.point
+    alone, point = context.column(column), context.problem.point
     xp = namespace(point)
     yield alone
     same, alike = point == point[column], xp.abs(point) == xp.abs(point[column])
@@ -246,9 +238,5 @@ def _around(context: Context, d: Array, step: float, points: Sequence[Array]) ->
 
 def _predicted(context: Context, row: int, d: Array) -> float:
     """What the derivative says about one output along d."""
-    cotangent = context.cotangent(unit(context.problem.zeros(context.problem.codomain.size), row))
+    cotangent = context.row(row)
     return float(namespace(d).sum(cotangent.vjp * d))
-
-
-def _unit(context: Context, column: int) -> Array:
-    return unit(context.problem.zeros(context.problem.domain.size), column, float(context.lengths[column]))

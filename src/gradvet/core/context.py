@@ -26,10 +26,10 @@ from gradvet.core.finite_differences import (
     sweep_steps,
 )
 from gradvet.core.ledger import Record
-from gradvet.core.problem import Distribution, FreshGradient, Gradient, GradientVariants, Problem
-from gradvet.core.projections import Projections
+from gradvet.core.problem import Distribution, FreshGradient, Gradient, Problem
+from gradvet.core.projections import Cotangent, Projections
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, equal, finite_part, namespace, peak
+from gradvet.core.vectors import all_finite, equal, finite_part, namespace, nonzero_median, peak, unit
 from gradvet.options import Options
 
 MAX_CACHED_JVPS = 4
@@ -43,16 +43,6 @@ CONSTANT = 0.75
 
 GIVEN, FLOAT64, FLOAT32 = "given", "float64", "float32"
 """Names of the precisions in the ledger: that of the user's inputs, and those of references."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Cotangent:
-    """A cotangent v and Jᵀv, with zeros in place of entries that are not finite."""
-
-    v: Array
-    vjp: Array
-    nonfinite: Array | None = None
-    """Columns in which Jᵀv is not finite; None if there is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +68,8 @@ class Context:
     given_scaling: Scaling | None = None
     given_direction: Array | None = None
     """Direction of the first difference; None: a fresh random one."""
+    inner_roundoff: Array | None = None
+    """Roundoff of each output that values inside the function cause; None: not measured."""
     _jvps: list[tuple[Array, Array]] = field(default_factory=list)
 
     @classmethod
@@ -88,7 +80,7 @@ class Context:
 
     def for_problem(self, problem: Problem, **changes: object) -> Context:
         """Another problem of the same report: it shares record, options and deadline."""
-        changes = {"given_scaling": None, "given_direction": None, "_jvps": [], **changes}
+        changes = {"given_scaling": None, "given_direction": None, "inner_roundoff": None, "_jvps": [], **changes}
         other: Context = replace(self, problem=problem, **changes)  # type: ignore[arg-type]
         other.__dict__.update({name: own for name, own in self.__dict__.items() if name == "reads_captured"})
         return other
@@ -127,8 +119,8 @@ class Context:
 
     @property
     def asked_resolution(self) -> float:
-        """The resolution asked for: `power`, or a few spacings of the format if that is larger."""
-        return max(self.options.power, thresholds.INTERVAL_WIDTH * self.problem.eps)
+        """The resolution asked for: `Options.resolution`, or a few spacings of the format if that is larger."""
+        return max(self.options.resolution, thresholds.INTERVAL_WIDTH * self.problem.eps)
 
     @cached_property
     def is_double(self) -> bool:
@@ -162,7 +154,7 @@ class Context:
         Needed by `sine_in_float32_inside`.
         """
         eps = self.problem.internal_eps()
-        if not eps > 4.0 * self.eps:
+        if not eps > self.eps:
             return None
         self.record.note(
             f"values inside the function are rounded to {eps:.1g}: its slopes are judged in that precision"
@@ -196,12 +188,9 @@ class Context:
         """A direction along which every coordinate adds about the same to the slope, given the gradient w."""
         xp = self.xp
         contribution = xp.abs(w) * self.lengths
-        u, some = self.joint_direction(), int(xp.count_nonzero(contribution))
-        if not some:
-            return u
-        middle = float(xp.sort(contribution)[contribution.shape[0] - some + (some - 1) // 2])
+        u, middle = self.joint_direction(), nonzero_median(contribution)
         # Coordinates that add nothing move in full: the quotient is infinite and clipped.
-        return u * xp.clip(middle / contribution, 0.0, 1.0)
+        return u * xp.clip(middle / contribution, 0.0, 1.0) if middle else u
 
     def difference(self, u: Array) -> DirectionalDifference:
         """The directional difference at the step that suits the format. Two evaluations."""
@@ -226,7 +215,7 @@ class Context:
     def sweep_steps(self, u: Array, predictions: Sequence[Prediction], *, few: bool = False) -> list[StepSweep]:
         """A step sweep along u for each prediction, over all steps or over the middle half."""
         steps = few_steps_for(self.eps) if few else steps_for(self.eps)
-        return sweep_steps(self.problem, u, predictions, self.repeat_noise, steps, self.eps)
+        return sweep_steps(self.problem, u, predictions, self._further_noise, steps, self.eps)
 
     @cached_property
     def steepest(self) -> float:
@@ -238,8 +227,7 @@ class Context:
     @cached_property
     def repeat_noise(self) -> Array:
         """Difference of two evaluations at the point, for each differentiable output. One evaluation."""
-        problem = self.problem
-        rows = problem.codomain.size
+        problem, rows = self.problem, self.problem.codomain.size
         if self.is_known_deterministic:
             return problem.zeros(rows)
         again = problem.evaluate_at(problem.zeros(problem.domain.size)).values
@@ -250,14 +238,14 @@ class Context:
         return xp.where(gap > 0.0, gap, xp.zeros_like(gap))
 
     @cached_property
-    def is_deterministic(self) -> bool:
-        return not bool(self.xp.any(self.repeat_noise))
-
-    @cached_property
     def value_noise(self) -> Array:
-        """Roundoff of each differentiable output, plus its repeat noise."""
+        """Roundoff of each differentiable output, plus its repeat noise and what values inside add."""
         rows = self.problem.value[: self.problem.codomain.size]
-        return self.eps * self.xp.abs(rows) + self.repeat_noise
+        return self.eps * self.xp.abs(rows) + self._further_noise
+
+    @property
+    def _further_noise(self) -> Array:
+        return self.repeat_noise if self.inner_roundoff is None else self.repeat_noise + self.inner_roundoff
 
     @cached_property
     def peak_noise(self) -> Array:
@@ -270,7 +258,15 @@ class Context:
     def largest_value(self) -> float:
         return peak(self.problem.value[: self.problem.codomain.size])
 
-    # Cotangents
+    # Cotangents and single entries
+
+    def column(self, index: int) -> Array:
+        """The direction in which one coordinate moves by its step length."""
+        return unit(self.problem.zeros(self.problem.domain.size), index, float(self.lengths[index]))
+
+    def row(self, index: int) -> Cotangent:
+        """The cotangent of one output alone. One VJP."""
+        return self.cotangent(unit(self.problem.zeros(self.problem.codomain.size), index))
 
     @cached_property
     def cotangents(self) -> tuple[Cotangent, ...]:
@@ -323,11 +319,6 @@ class Context:
     # Probes of the exact checks
 
     @cached_property
-    def variants(self) -> GradientVariants:
-        """The same gradient, obtained otherwise."""
-        return self.problem.variants
-
-    @cached_property
     def random_vjp(self) -> tuple[Array, Array]:
         """A random cotangent and its VJP."""
         v, gradient = self._random_gradient
@@ -341,7 +332,7 @@ class Context:
     @cached_property
     def repeated_vjp(self) -> Array:
         """The VJP of the random cotangent once more, through the same graph unless passes are isolated."""
-        return self.variants.again(self.random_vjp[0])
+        return self.problem.variants.again(self.random_vjp[0])
 
     @cached_property
     def constant_vjp(self) -> tuple[Array, Array]:
@@ -369,7 +360,7 @@ class Context:
         """
         v, expected = self.random_vjp
         with suppress(Exception):
-            found = self.variants.fresh_gradient(v, interleaved=True, shifted=True)
+            found = self.problem.variants.fresh_gradient(v, interleaved=True, shifted=True)
             if not found.changed and equal(found.gradient, expected):
                 return found
         return None
@@ -377,7 +368,7 @@ class Context:
     @cached_property
     def interleaved(self) -> FreshGradient:
         """The VJP of the random cotangent with another forward pass in between."""
-        return self.shifted or self.variants.fresh_gradient(self.random_vjp[0], interleaved=True)
+        return self.shifted or self.problem.variants.fresh_gradient(self.random_vjp[0], interleaved=True)
 
     @cached_property
     def fresh(self) -> FreshGradient:
@@ -386,7 +377,7 @@ class Context:
         with suppress(Exception):
             if not self.interleaved.changed and equal(self.interleaved.gradient, expected):
                 return self.interleaved
-        return self.variants.fresh_gradient(v)
+        return self.problem.variants.fresh_gradient(v)
 
     @cached_property
     def reads_captured(self) -> bool:
@@ -395,5 +386,5 @@ class Context:
             if self.interleaved.reads_arguments:
                 return False
         with suppress(Exception):  # the function refuses the other arguments
-            return bool(self.problem.codomain.size) and self.variants.reads_captured()
+            return bool(self.problem.codomain.size) and self.problem.variants.reads_captured()
         return False

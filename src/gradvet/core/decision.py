@@ -82,6 +82,16 @@ class ErrorScale:
     value_noise: float = 0.0
     """Roundoff of v·f in which a slope may be hidden."""
 
+    @property
+    def material(self) -> float:
+        """The smallest error that counts."""
+        return self.slope * max(min(thresholds.ROUNDOFFS * self.eps, thresholds.MATERIAL_MAX), thresholds.MATERIAL_MIN)
+
+    @property
+    def has_few_steps(self) -> bool:
+        """Whether the format is so coarse that a sweep has few steps."""
+        return self.eps > thresholds.COARSE_EPS
+
 
 def is_saturated(fit: SlopeFit, scale: ErrorScale) -> bool:
     """Whether the values are multiples of the roundoff of numbers of size one, and the derivative is below that.
@@ -92,52 +102,67 @@ def is_saturated(fit: SlopeFit, scale: ErrorScale) -> bool:
     return is_constant and max(scale.slope, fit.rise) < scale.saturated
 
 
-def decide(fit: SlopeFit, scale: ErrorScale, power: float) -> Decision:
+def decide(fit: SlopeFit, scale: ErrorScale, resolution: float) -> Decision:
     """FAIL needs a clear, material and constant error; PASS needs agreement that could have shown one."""
-    e, own = fit.error.value, fit.error.error + scale.value_noise
+    error, own = abs(fit.error.value), fit.error.error + scale.value_noise
     bar = own + scale.derivative_noise
-    a, kink_bar = abs(fit.kink.value), fit.kink.error
-    material = max(min(thresholds.ROUNDOFFS * scale.eps, thresholds.MATERIAL_MAX), thresholds.MATERIAL_MIN)
-    material *= scale.slope
-    few_steps = scale.eps > thresholds.COARSE_EPS
 
-    def inconclusive(reason: Reason) -> Decision:
-        return Decision(Verdict.INCONCLUSIVE, reason, error=e, bar=bar)
+    def decided(verdict: Verdict, reason: Reason, seen: float = bar) -> Decision:
+        return Decision(verdict, reason, error=fit.error.value, bar=seen)
 
-    if is_saturated(fit, scale) and not abs(e) >= scale.saturated:
+    if is_saturated(fit, scale) and not error >= scale.saturated:
         # Needed by the gallery cases `gelu_at_minus_nine`, `one_plus_erf_at_minus_six` and, in low precision,
         # `test_constant_loss_of_a_kernel_passes`: both slopes are below the roundoff of numbers of size one. There need
         # not be a fit: a bias before a batch norm may change no value at all (`test_bias_without_any_effect_passes`).
         return Decision(Verdict.PASS, Reason.AGREES, error=0.0, bar=scale.saturated)
-    if not math.isfinite(bar) or math.isnan(e):
-        return inconclusive(Reason.PRECISION if fit.is_quantised else Reason.NOT_FINITE)
-    if few_steps and not a + kink_bar < abs(e) and abs(e) > thresholds.CLEAR * bar + material:
-        # With few steps, a kink next to the point looks like a slope.
-        return inconclusive(Reason.PRECISION)
-    if fit.has_stairs and scale.slope <= thresholds.STAIR_SLOPE * abs(e):
-        # Zero is the slope of one stair, the other value that of the staircase: both are used as derivatives.
-        return inconclusive(Reason.STAIRS)
-    if fit.jumps:
-        return inconclusive(Reason.JUMP)
-    if fit.has_kink_plateau and a > thresholds.CLEAR * kink_bar and a > thresholds.KINK_RTOL * scale.slope:
-        if abs(e) <= a * (1.0 + thresholds.KINK_EDGE) + bar + kink_bar:
-            return Decision(Verdict.PASS, Reason.KINK, error=e, bar=bar)
-        beyond = abs(e) - a
-        if beyond > thresholds.CLEAR * (bar + kink_bar) and fit.has_plateau and beyond > material:
-            return Decision(Verdict.FAIL, Reason.OUTSIDE, error=e, bar=bar)
-    if not abs(e) <= max(bar, material / 4.0):
-        clear = abs(e) > thresholds.CLEAR * bar and abs(e) > material
-        doubtful = fit.is_denied or (few_steps and fit.unevenness > thresholds.VISIBLE_NOISE)
+    if (obstacle := _obstacle(fit, scale, bar)) is not None:
+        return decided(Verdict.INCONCLUSIVE, obstacle)
+    if (at_kink := _verdict_at_kink(fit, scale, bar)) is not None:
+        return decided(at_kink, Reason.KINK if at_kink is Verdict.PASS else Reason.OUTSIDE)
+    open_reason = Reason.STEEP if fit.is_steep else Reason.PRECISION
+    asked = resolution * scale.typical
+    if error <= max(bar, thresholds.NEGLIGIBLE_PART * scale.material):
+        seen = own if error <= own else bar
+        return (
+            decided(Verdict.PASS, Reason.AGREES, seen) if seen <= asked else decided(Verdict.INCONCLUSIVE, open_reason)
+        )
+    if error > thresholds.CLEAR * bar and error > scale.material:
+        if fit.is_denied or (scale.has_few_steps and fit.unevenness > thresholds.VISIBLE_NOISE):
+            return decided(Verdict.INCONCLUSIVE, Reason.PRECISION)
         # Needed by `test_very_certain_loss_does_not_fail`: the value is exact, and the derivative a difference of equal
         # numbers of size one.
-        is_cancelled = not scale.slope and max(abs(e), fit.rise) < scale.saturated
-        if clear and fit.has_plateau and not fit.is_steep and not doubtful and not is_cancelled:
-            return Decision(Verdict.FAIL, Reason.DISAGREES, error=e, bar=bar)
-        if clear and doubtful:
-            return inconclusive(Reason.PRECISION)
-        asked = power * scale.typical * (thresholds.UNCLEAR_AGREEMENT if scale.eps <= thresholds.DOUBLE_EPS else 1.0)
-        if not fit.is_steep and abs(e) + bar <= asked:
-            return Decision(Verdict.PASS, Reason.AGREES, error=e, bar=abs(e) + bar)
-    elif (seen := own if abs(e) <= own else bar) <= power * scale.typical:
-        return Decision(Verdict.PASS, Reason.AGREES, error=e, bar=seen)
-    return inconclusive(Reason.STEEP if fit.is_steep else Reason.PRECISION)
+        is_cancelled = not scale.slope and max(error, fit.rise) < scale.saturated
+        if fit.has_plateau and not fit.is_steep and not is_cancelled:
+            return decided(Verdict.FAIL, Reason.DISAGREES)
+    asked *= thresholds.UNCLEAR_AGREEMENT if scale.eps <= thresholds.DOUBLE_EPS else 1.0
+    if not fit.is_steep and error + bar <= asked:
+        return decided(Verdict.PASS, Reason.AGREES, error + bar)
+    return decided(Verdict.INCONCLUSIVE, open_reason)
+
+
+def _obstacle(fit: SlopeFit, scale: ErrorScale, bar: float) -> Reason | None:
+    """Why the fit shows neither agreement nor disagreement, if it does not."""
+    error = abs(fit.error.value)
+    if not math.isfinite(bar) or math.isnan(error):
+        return Reason.PRECISION if fit.is_quantised else Reason.NOT_FINITE
+    may_be_kink = scale.has_few_steps and not abs(fit.kink.value) + fit.kink.error < error
+    if may_be_kink and error > thresholds.CLEAR * bar + scale.material:
+        # With few steps, a kink next to the point looks like a slope.
+        return Reason.PRECISION
+    if fit.has_stairs and scale.slope <= thresholds.STAIR_SLOPE * error:
+        # Zero is the slope of one stair, the other value that of the staircase: both are used as derivatives.
+        return Reason.STAIRS
+    return Reason.JUMP if fit.jumps else None
+
+
+def _verdict_at_kink(fit: SlopeFit, scale: ErrorScale, bar: float) -> Verdict | None:
+    """Whether the derivative lies between the one-sided slopes of a kink; None if there is none, or it is unclear."""
+    error, kink, kink_bar = abs(fit.error.value), abs(fit.kink.value), fit.kink.error
+    is_clear = kink > thresholds.CLEAR * kink_bar and kink > thresholds.KINK_RTOL * scale.slope
+    if not (fit.has_kink_plateau and is_clear):
+        return None
+    if error <= kink * (1.0 + thresholds.KINK_EDGE) + bar + kink_bar:
+        return Verdict.PASS
+    beyond = error - kink
+    is_wrong = beyond > thresholds.CLEAR * (bar + kink_bar) and fit.has_plateau and beyond > scale.material
+    return Verdict.FAIL if is_wrong else None

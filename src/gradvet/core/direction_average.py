@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 
 from gradvet.core import thresholds
-from gradvet.core.context import Context, Cotangent
+from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, Reason
 from gradvet.core.extrapolation import Estimate
 from gradvet.core.finite_differences import steps_for
@@ -29,11 +29,12 @@ from gradvet.core.line_test import rows_changing_by_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.output_probes import PROBES, OutputProbes, input_direction
 from gradvet.core.problem import Distribution, Evaluation
+from gradvet.core.projections import Cotangent
 from gradvet.core.refinement import by_derivative, refined
-from gradvet.core.residuals import Columns, Residuals, Slopes, columns_of, rms
+from gradvet.core.residuals import Columns, Residuals, Slopes, columns_of
 from gradvet.core.results import WORST_FIRST, Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak, unit
+from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak, rms
 
 DIRECTIONS, MOST_DIRECTIONS, MAX_ALL_DIRECTIONS, RANDOM_COTANGENTS = 16, 256, 768, 16
 """Number of directions of one input, at a time and at most, and of all inputs together; and of cotangents."""
@@ -239,7 +240,7 @@ class _InputTest:
         context, point, clear = self.context, self.context.problem.point, 0
         if int(namespace(point).count_nonzero(point == point[column])) > 2:
             return False
-        u = unit(context.problem.zeros(point.shape[0]), column, float(context.lengths[column]))
+        u = context.column(column)
         size = math.sqrt(sum(dot(cotangent.vjp, u) ** 2 for cotangent in cotangents) / len(cotangents))
         for step in steps_for(context.eps)[:STEPS]:
             r, even = self._moved(cotangents, u, step, self._start())

@@ -189,27 +189,25 @@ def _lepski(
     steps: Sequence[float], values: Sequence[float], noise: float, orders: Sequence[Sequence[float]]
 ) -> Estimate:
     """The order with the smallest error bar, each by Lepski's rule."""
-    found = [_consistent(steps, values, noise, order) for order in orders]
+    found = [last_consistent(_extrapolations(steps, values, noise, order)) for order in orders]
     return min(found, key=lambda estimate: estimate.error)
 
 
-def _consistent(steps: Sequence[float], values: Sequence[float], noise: float, weights: Sequence[float]) -> Estimate:
-    """From the smallest step up, the last extrapolation that overlaps all before it."""
-    low, high, best = -math.inf, math.inf, Estimate(0.0, math.inf)
+def _extrapolations(
+    steps: Sequence[float], values: Sequence[float], noise: float, weights: Sequence[float]
+) -> list[Estimate]:
+    """The weighted sum of the slopes at each step and at those that follow it, with its error bar."""
     slopes = [value / step for value, step in zip(values, steps, strict=True)]
-    for start in range(len(steps) - len(weights), -1, -1):
+    found = []
+    for start in range(len(steps) - len(weights) + 1):
         value = sum(w * slopes[start + k] for k, w in enumerate(weights))
         spread = math.sqrt(sum((w / steps[start + k]) ** 2 for k, w in enumerate(weights)))
-        bar = thresholds.INTERVAL_WIDTH * noise * spread
-        if max(low, value - bar) > min(high, value + bar):
-            break
-        low, high = max(low, value - bar), min(high, value + bar)
-        best = Estimate(value, bar, steps[start])
-    return best
+        found.append(Estimate(value, thresholds.INTERVAL_WIDTH * noise * spread, steps[start]))
+    return found
 
 
 def last_consistent(estimates: Sequence[Estimate]) -> Estimate:
-    """From the smallest step up, the last estimate that overlaps all before it (Lepski's rule)."""
+    """From the smallest step up, the most precise estimate that overlaps all before it (Lepski's rule)."""
     low, high, best = -math.inf, math.inf, estimates[-1]
     for estimate in reversed(estimates):
         low, high = max(low, estimate.value - estimate.error), min(high, estimate.value + estimate.error)
@@ -239,7 +237,7 @@ def _is_denied(steps: Sequence[float], values: Sequence[float], noise_floor: flo
     size = abs(error.value)
     visible = [v / t for t, v in zip(steps, values, strict=True) if thresholds.VISIBLE_NOISE * noise_floor <= size * t]
     smallest = visible[-max(1, len(steps) // 8) :]
-    return bool(smallest) and all(abs(slope) <= size / 4.0 for slope in smallest)
+    return bool(smallest) and all(abs(slope) <= thresholds.NEGLIGIBLE_PART * size for slope in smallest)
 
 
 def _linear_part(even: Sequence[float]) -> list[float]:

@@ -20,16 +20,18 @@ from gradvet.core.entrywise import (
     LATER_PASSES,
     ComparedEntry,
     Comparison,
-    ToleranceMode,
     holds_too_much,
     located,
+    price,
     sweep,
+    torch_fast_price,
 )
 from gradvet.core.miss_probability import Plan, resolving_ratio
+from gradvet.core.modes import Mode
 from gradvet.core.problem import Problem
 from gradvet.core.projections import SCHEMES, SHORT, WITHIN, OutOfReachError, ProbeDirection, Projections
 from gradvet.core.spaces import Array, Space
-from gradvet.core.vectors import namespace
+from gradvet.core.vectors import namespace, unit
 
 SECOND_STEP_RATIO = 4.0
 """Ratio of the first step length to the second."""
@@ -72,10 +74,10 @@ class FastDecision:
     comparison: Comparison | None = None
     """Wrong entries."""
     projected: tuple[int, int, str] | None = None
-    """Output, input and part of a projection outside torch's tolerance, if no wrong entry could be named."""
+    """Output, input and part of a projection that torch refuses, if no wrong entry could be named."""
 
 
-def decide(projections: Projections, mode: ToleranceMode, draw: Draw) -> FastDecision:
+def decide(projections: Projections, mode: Mode, draw: Draw) -> FastDecision:
     """Calls the function and its derivative at most three times as often as torch's fast mode before it accepts."""
     test = ProjectionTest(projections, mode)
     miss = test.certified()
@@ -87,7 +89,7 @@ def decide(projections: Projections, mode: ToleranceMode, draw: Draw) -> FastDec
     problem = projections.problem
     if holds_too_much(problem):
         projections.release()
-    if mode.price(problem) <= (MAX_NAMING if refused else max(MAX_DOUBTING, _left(problem, mode))):
+    if price(problem, mode) <= (MAX_NAMING if refused else max(MAX_DOUBTING, _left(problem, mode))):
         comparison = sweep(projections, mode)
     else:
         projections.use_scheme(test.scheme)
@@ -103,16 +105,16 @@ def decide(projections: Projections, mode: ToleranceMode, draw: Draw) -> FastDec
     return FastDecision(projected=refused)
 
 
-def _left(problem: Problem, mode: ToleranceMode) -> float:
+def _left(problem: Problem, mode: Mode) -> float:
     """Evaluations that are left of those before a derivative is accepted."""
     later = LATER_PASSES * len(problem.codomain.leaves)
-    return MAX_EVALUATIONS * mode.torch_fast_price(problem) - spent(problem) - later
+    return MAX_EVALUATIONS * torch_fast_price(problem, mode) - spent(problem) - later
 
 
 class ProjectionTest:
     """Residuals of one random direction at several step lengths."""
 
-    def __init__(self, projections: Projections, mode: ToleranceMode) -> None:
+    def __init__(self, projections: Projections, mode: Mode) -> None:
         problem, options = projections.problem, projections.options
         self.projections, self.mode = projections, mode
         self.disagrees = False
@@ -210,8 +212,11 @@ class ProjectionTest:
         xp = namespace(of_narrow)
         problem = self.projections.problem
         size = xp.abs(problem.value[: problem.codomain.size])
-        of_both = [direction.even_part(problem.value) for direction in (wide, narrow)]
-        noise = xp.abs(of_both[0] / SECOND_STEP_RATIO**2 - of_both[1]) + problem.eps / 2.0 * size
+        uneven = wide.even_part(problem.value)
+        uneven /= SECOND_STEP_RATIO**2
+        uneven -= narrow.even_part(problem.value)
+        noise = xp.abs(uneven)
+        noise += problem.eps / 2.0 * size
         # The noise of one row may be small by chance, so the median relative noise of the rows is the least. Some of
         # many rows show it; the odd distance between them is no multiple of a usual length.
         some = slice(None, None, noise.shape[0] // MEDIAN_ROWS | 1)
@@ -226,72 +231,89 @@ class ProjectionTest:
         if not self.mode.by_rows:
             return noise
         xp = namespace(noise)
-        weighted = [xp.abs(probe.v) * noise for probe in self.projections.probe_cotangents(1)]
+        weighted = [probe.v * noise for probe in self.projections.probe_cotangents(1)]
         return xp.stack([xp.sqrt(row @ row) for row in weighted])
 
 
-def torch_refusals(projections: Projections, mode: ToleranceMode, draw: UnitVectors) -> Iterator[tuple[int, int, str]]:
-    """Output, input and part of the projections that torch's fast mode refuses.
+Refusal = tuple[int, int, str]
+"""Output, input and part ("real" or "imag" of complex numbers) of a projection outside torch's tolerance."""
+
+
+def torch_refusals(projections: Projections, mode: Mode, draw: UnitVectors) -> Iterator[Refusal]:
+    """The projections that torch's fast mode refuses.
 
     A projection is v·J·u for one output and one input, with positive unit vectors and the step of single entries. It
     may be off by the relative tolerance and by what an error of the absolute tolerance in every entry would give. Of
     complex numbers, torch takes the parts of outputs one by one in reverse mode and those of inputs in forward mode.
     """
+    return _reverse_refusals(projections, draw) if mode.by_rows else _forward_refusals(projections, draw)
+
+
+def _forward_refusals(projections: Projections, draw: UnitVectors) -> Iterator[Refusal]:
+    """One JVP and two evaluations for each part of an input."""
     problem, tolerance = projections.problem, projections.options.tolerance
-    together = not mode.by_rows
-    directions = [_by_part(problem.domain, leaf, draw, together) for leaf in range(len(problem.domain.leaves))]
-    if not mode.by_rows:
-        for source, parts in enumerate(directions):
-            for part, u in reversed(list(enumerate(parts))):
-                numerical = _slope(projections, source, part, u)
-                derivative = problem.jvp(_embedded(projections, problem.domain, source, part, u))
-                allowed = tolerance.absolute * float(namespace(u).sum(u))
-                for output in range(len(problem.codomain.leaves)):
-                    rows, count = problem.codomain.slice(output), problem.codomain.leaves[output].coordinates.parts
-                    n, a = _numbers(numerical[rows], count), _numbers(derivative[rows], count)
-                    if not _close(a, n, allowed, tolerance.relative):
-                        yield output, source, ("real", "imag")[part] if len(parts) == 2 else ""
-        return
-    cotangents = [_by_part(problem.codomain, leaf, draw, True) for leaf in range(len(problem.codomain.leaves))]
+    directions = [_by_part(problem.domain, leaf, draw, True) for leaf in range(len(problem.domain.leaves))]
+    for source, parts in enumerate(directions):
+        for part, u in reversed(list(enumerate(parts))):
+            numerical = _slope(projections, source, part, u)
+            derivative = problem.jvp(_embedded(projections, problem.domain, source, part, u))
+            allowed = tolerance.absolute * float(namespace(u).sum(u))
+            for output, leaf in enumerate(problem.codomain.leaves):
+                rows = problem.codomain.slice(output)
+                n, a = (_numbers(vector[rows], leaf.coordinates.parts) for vector in (numerical, derivative))
+                if not _is_close(a, n, allowed, tolerance.relative):
+                    yield output, source, _part_name(part, len(parts))
+
+
+def _reverse_refusals(projections: Projections, draw: UnitVectors) -> Iterator[Refusal]:
+    """Two evaluations for each part of an input, and one VJP for each part of an output, imaginary ones first."""
+    problem, tolerance = projections.problem, projections.options.tolerance
+    domain, codomain = problem.domain, problem.codomain
+    directions = [_by_part(domain, leaf, draw, False) for leaf in range(len(domain.leaves))]
+    cotangents = [_by_part(codomain, leaf, draw, True) for leaf in range(len(codomain.leaves))]
     probes = [
-        (output, part, v)
+        (output, part, vectors[part])
         for part in (1, 0)
         for output, vectors in enumerate(cotangents)
-        for v in vectors[part : part + 1]
+        if part < len(vectors)
     ]
     slopes = {}
     for source, parts in enumerate(directions):
         for side, u in enumerate(parts):
             numerical = _slope(projections, source, side, u)
             for output, part, v in probes:
-                rows, count = problem.codomain.slice(output), problem.codomain.leaves[output].coordinates.parts
-                slopes[source, side, output, part] = float(v @ numerical[rows][part::count])
+                own = numerical[codomain.slice(output)][part :: len(cotangents[output])]
+                slopes[source, side, output, part] = float(v @ own)
     for output, part, v in probes:
-        count = problem.codomain.leaves[output].coordinates.parts
-        local = _embedded(projections, problem.codomain, output, part, v)[problem.codomain.slice(output)]
+        local = _embedded(projections, codomain, output, part, v)[codomain.slice(output)]
         gradient = problem.vjp_of_output(output, local)
+        xp = namespace(gradient)
         for source, parts in enumerate(directions):
-            section = gradient[problem.domain.slice(source)]
-            xp = namespace(gradient)
+            section = gradient[domain.slice(source)]
             pairs = [
                 (float(section[side :: len(parts)] @ u), slopes[source, side, output, part])
                 for side, u in enumerate(parts)
             ]
-            weight = sum(float(xp.sum(u)) for u in parts) * float(xp.sum(v))
-            if not _is_within(pairs, tolerance.absolute * weight, tolerance.relative):
-                yield output, source, ("real", "imag")[part] if count == 2 else ""
+            allowed = tolerance.absolute * sum(float(xp.sum(u)) for u in parts) * float(xp.sum(v))
+            if not _is_within(pairs, allowed, tolerance.relative):
+                yield output, source, _part_name(part, len(cotangents[output]))
+
+
+def _part_name(part: int, parts: int) -> str:
+    return ("real", "imag")[part] if parts == 2 else ""
 
 
 def _is_within(pairs: list[tuple[float, float]], absolute: float, relative: float) -> bool:
+    """Whether one number, given by the derivatives and slopes of its parts, is within the tolerance."""
     difference = math.hypot(*(a - n for a, n in pairs))
     return difference <= absolute + relative * math.hypot(*(n for _, n in pairs)) and math.isfinite(difference)
 
 
-def _close(derivative: Array, numerical: Array, absolute: float, relative: float) -> bool:
+def _is_close(derivative: Array, numerical: Array, absolute: float, relative: float) -> bool:
+    """Whether each number, a row of its parts, is within the tolerance."""
     xp = namespace(numerical)
     difference = _modulus(derivative - numerical)
-    within = (difference <= absolute + relative * _modulus(numerical)) & xp.isfinite(difference)
-    return bool(xp.all(within))
+    return bool(xp.all((difference <= absolute + relative * _modulus(numerical)) & xp.isfinite(difference)))
 
 
 def _numbers(vector: Array, parts: int) -> Array:
@@ -322,8 +344,8 @@ def _embedded(projections: Projections, space: Space, leaf: int, part: int, vect
 def _slope(projections: Projections, leaf: int, part: int, u: Array) -> Array:
     """J u by a central difference with the step of single entries. What the function raises escapes."""
     problem, step = projections.problem, projections.options.step
-    move = problem.move(_embedded(projections, problem.domain, leaf, part, u) * step)
-    return problem.weighted(move, (1.0, -1.0), (0.5 / step, -0.5 / step))[: problem.codomain.size]
+    perturbation = problem.perturbation(_embedded(projections, problem.domain, leaf, part, u) * step)
+    return problem.weighted(perturbation, (1.0, -1.0), (0.5 / step, -0.5 / step))[: problem.codomain.size]
 
 
 def _confirmed(projections: Projections, comparison: Comparison) -> bool:
@@ -333,12 +355,11 @@ def _confirmed(projections: Projections, comparison: Comparison) -> bool:
 
 def _is_wrong(projections: Projections, entry: ComparedEntry) -> bool:
     """Four evaluations along the entry's own column."""
-    unit = projections.problem.zeros(projections.problem.domain.size)
-    unit[entry.column] = 1.0
+    u = unit(projections.problem.zeros(projections.problem.domain.size), entry.column)
     slopes, bends = [], []
     for width in (1.0, 0.5):
         try:
-            found = projections.two_sided_along(unit, width)
+            found = projections.two_sided_along(u, width)
         except OutOfReachError:
             return False
         slopes.append(float(found.difference[entry.row]) / found.step)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gradvet.core import thresholds
-from gradvet.core.problem import Move, Problem
+from gradvet.core.problem import Perturbation, Problem
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak
+from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak, unit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,9 +60,9 @@ class Stencil:
     """The values of s; 0 is the point itself, where the value is known."""
     weights: tuple[float, ...]
 
-    def along(self, problem: Problem, move: Move) -> Array:
-        """J · move.vector, for all outputs, nondifferentiable ones last."""
-        return problem.weighted(move, self.scales, self.weights)
+    def along(self, problem: Problem, perturbation: Perturbation) -> Array:
+        """J · perturbation.vector, for all outputs, nondifferentiable ones last."""
+        return problem.weighted(perturbation, self.scales, self.weights)
 
 
 CENTRAL = Stencil((1.0, -1.0), (1.0 / 2.0, -1.0 / 2.0))
@@ -79,28 +79,24 @@ LEAST_STEP = 1e-3
 """Rounding is taken to leave at least this part of a step."""
 
 
-def column(problem: Problem, index: int, step: float) -> tuple[Array, Array]:
-    """Column `index` of the Jacobian by differences at the step given, and an error bar for each entry.
+def entry_error(problem: Problem, place: tuple[int, int], step: float, slope: float) -> float:
+    """The error bar of an entry of the Jacobian, whose slope is a central difference at this step. Two evaluations.
 
-    The error bar is the truncation error seen against twice the step, and roundoff.
+    It is the truncation error seen against twice the step, and roundoff.
     """
-    displacement = problem.zeros(problem.domain.size)
-    displacement[index] = step
-    xp = namespace(displacement)
-    move = problem.move(displacement)
-    near, mirrored = problem.evaluate(move, (1.0, -1.0))
-    value = (near - mirrored) / (2.0 * step)
+    row, column = place
     try:
-        far, mirrored_far = problem.evaluate(move, (2.0, -2.0))
+        perturbation = problem.perturbation(unit(problem.zeros(problem.domain.size), column, step))
+        ahead, behind = problem.evaluate(perturbation, (2.0, -2.0))
     except Exception:  # the function ends between one step and two: nothing is known about the error
-        return value, xp.full_like(value, float("inf"))
+        return math.inf
     # D(2h) - D(h) = 3 · h²/6 · f''' + ..., so a third of it is D(h)'s own truncation error.
-    truncation = xp.abs((far - mirrored_far) / (4.0 * step) - value) / 3.0
-    roundoff = 2.0 * xp.finfo(value.dtype).eps * xp.abs(near) / step
-    # The step itself is rounded to the inputs' precision, so that the slope is value / (1 ± coarseness).
+    truncation = abs(float(ahead[row] - behind[row]) / (4.0 * step) - slope) / 3.0
+    roundoff = 2.0 * sys.float_info.epsilon * abs(float(problem.value[row])) / step
+    # The step itself is rounded to the inputs' precision, so that the slope is its value / (1 ± coarseness).
     coarseness = problem.coarseness(step)
     rounding = coarseness / max(1.0 - coarseness, LEAST_STEP)
-    return value, truncation + roundoff + rounding * xp.abs(value)
+    return truncation + roundoff + rounding * abs(slope)
 
 
 SWEEPS = ((2.0**-40, -4, 24), (2.0**-20, -3, 18), (2.0**-9, -2, 12), (1.0, -1, 9))
@@ -121,8 +117,14 @@ class DirectionalDifference:
 
     @classmethod
     def along(cls, problem: Problem, u: Array, step: float) -> DirectionalDifference:
-        """Two evaluations of the function, at +step·u and -step·u."""
-        return cls(problem, u, step, *slope_and_bend(problem, u, step))
+        """Odd part [f(x+hu) - f(x-hu)]/2h and even part [f(x+hu) + f(x-hu) - 2f(x)]/2h. Two evaluations."""
+        f0 = problem.value[: problem.codomain.size]
+        plus, minus = problem.evaluate_at(step * u), problem.evaluate_at(-step * u)
+        rise, fall = (side.values[: f0.shape[0]] - f0 for side in (plus, minus))
+        displacement = plus.displacement  # written in place: it may be as large as a model
+        displacement -= minus.displacement
+        displacement /= 2.0 * step
+        return cls(problem, u, step, displacement, (rise - fall) / (2.0 * step), (rise + fall) / (2.0 * step))
 
     @cached_property
     def at_twice_the_step(self) -> DirectionalDifference:
@@ -141,18 +143,6 @@ class DirectionalDifference:
     @cached_property
     def is_finite(self) -> bool:
         return all_finite(self.odd)
-
-
-def slope_and_bend(problem: Problem, u: Array, step: float) -> tuple[Array, Array, Array]:
-    """Displacement, odd part [f(x+hu) - f(x-hu)]/2h and even part [f(x+hu) + f(x-hu) - 2f(x)]/2h."""
-    rows = problem.codomain.size
-    f0 = problem.value[:rows]
-    plus, minus = problem.evaluate_at(step * u), problem.evaluate_at(-step * u)
-    rise, fall = plus.values[:rows] - f0, minus.values[:rows] - f0
-    displacement = plus.displacement
-    displacement -= minus.displacement
-    displacement /= 2.0 * step
-    return displacement, (rise - fall) / (2.0 * step), (rise + fall) / (2.0 * step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,14 +248,3 @@ def middle_step(eps: float) -> float:
 
 def _constant_step(eps: float) -> float:
     return 2.0**-10 if eps <= SWEEPS[0][0] else 2.0**-4 if eps <= SWEEPS[1][0] else math.inf
-
-
-def slope_along(problem: Problem, u: Array, step: float) -> tuple[Array, Array]:
-    """J·u by one central difference, and the displacement per unit of the step. Two evaluations."""
-    displacement, odd, _ = slope_and_bend(problem, u, step)
-    return odd, displacement
-
-
-def bend_along(problem: Problem, u: Array, step: float) -> Array:
-    """Half the change of slope at the point along u, for every output. Two evaluations."""
-    return slope_and_bend(problem, u, step)[2]

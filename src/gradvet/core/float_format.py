@@ -47,7 +47,7 @@ class Format:
     @property
     def most(self) -> float:
         """Errors from which a result is doubtful: in error bars, or in those of plain torch."""
-        return thresholds.REFERENCE_ERROR[not self.is_coarse]
+        return thresholds.COHERENT if self.is_coarse else thresholds.VISIBLE_NOISE
 
     @property
     def wrong_loss(self) -> float:

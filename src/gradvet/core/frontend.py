@@ -206,10 +206,6 @@ class Frontend(Protocol):
         """The classes with derivatives of the user's own in the graph of a problem."""
         ...
 
-    def is_unsupported(self, error: BaseException) -> bool:
-        """Whether an exception says that the framework does not offer what was asked for."""
-        ...
-
     def notes(self, problem: OwnProblem) -> Iterator[str]:
         """Sentences about inputs and outputs for the report."""
         ...

@@ -9,7 +9,19 @@ from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.problem import Distribution
 from gradvet.core.spaces import Array, Location, Space
-from gradvet.core.vectors import all_finite, dot, equal, finite_part, namespace, norm, peak, pieces
+from gradvet.core.vectors import (
+    all_finite,
+    dot,
+    equal,
+    finite_part,
+    namespace,
+    nonzero_median,
+    nonzero_rms,
+    norm,
+    peak,
+    pieces,
+    rms,
+)
 
 JITTER_PAIRS, MAX_JITTER_PAIRS = 3, 10
 """Pairs of points next to the given one at which the derivative is evaluated: first, and at most where it varies."""
@@ -109,9 +121,7 @@ def natural_noise(context: Context, v: Array) -> Array:
     It covers roundoff inside the function that a change of the inputs does not show, as where terms cancel exactly.
     """
     problem, xp = context.problem, namespace(v)
-    product = finite_part(v * problem.value[: v.shape[0]])
-    typical = math.sqrt(dot(product, product) / max(1, int(xp.count_nonzero(product))))
-    unit = math.sqrt(dot(v, v) / max(1, int(xp.count_nonzero(v))))
+    typical, unit = nonzero_rms(finite_part(v * problem.value[: v.shape[0]])), nonzero_rms(v)
     lengths = xp.where(context.lengths > 0.0, context.lengths, xp.ones_like(context.lengths))
     noise = problem.eps / lengths
     for number, leaf in enumerate(problem.domain.leaves):
@@ -141,9 +151,8 @@ def inner_noise(context: Context, v: Array) -> Array:
 
 def output_roundoff(context: Context, v: Array, part: slice) -> float:
     """The slope that one roundoff of the outputs would be, over a step of the size of these inputs."""
-    xp = namespace(v)
     product, lengths = finite_part(v * context.problem.value[: v.shape[0]]), context.lengths[part]
-    length = math.sqrt(float(xp.mean(lengths * lengths))) if lengths.shape[0] else 0.0
+    length = rms(lengths) if lengths.shape[0] else 0.0
     return context.problem.eps * math.sqrt(dot(product, product)) / (length or 1.0)
 
 
@@ -174,13 +183,11 @@ def smoothed_noise(noise: Array, space: Space) -> Array:
     smoothed = xp.zeros_like(noise)
     for number in range(len(space.leaves)):
         part = noise[space.slice(number)]
-        some = int(xp.count_nonzero(part))
-        middle = xp.sort(part)[part.shape[0] - some + (some - 1) // 2] if some else 0.0
         whole = part.shape[0] - part.shape[0] % NOISE_BLOCK
         blocks = xp.reshape(part[:whole], (-1, NOISE_BLOCK))
         medians = xp.sort(blocks, axis=-1)[:, (NOISE_BLOCK - 1) // 2]
         blocks = xp.reshape(xp.maximum(blocks, medians[:, None]), (-1,))
-        smoothed[space.slice(number)] = xp.clip(xp.concat([blocks, part[whole:]]), float(middle))
+        smoothed[space.slice(number)] = xp.clip(xp.concat([blocks, part[whole:]]), nonzero_median(part))
     return smoothed
 
 

@@ -65,7 +65,8 @@ class CentralDifferences:
 
     def columns(self, start: int, stop: int) -> Array:
         """The codomain's rows of some columns."""
-        return self.everything(start, stop)[: self.problem.codomain.size, :]
+        block = self.everything(start, stop)
+        return block[: self.problem.codomain.size, :] if self.problem.nondifferentiable.size else block
 
     def everything(self, start: int, stop: int) -> Array:
         """The same with the rows of the outputs without derivative below."""
@@ -97,16 +98,17 @@ class CentralDifferences:
         displacement = problem.zeros(problem.domain.size)
         for number, index in enumerate(columns):
             displacement[index] = self.step
-            found[number, :] = self._difference(displacement) / self.step
+            found[number, :] = self._difference(displacement)
             displacement[index] = 0.0
+        found /= self.step
         return found.T
 
     def _difference(self, displacement: Array) -> Array:
         if self._fine:
-            return CENTRAL.along(self.problem, self.problem.move(displacement))
+            return CENTRAL.along(self.problem, self.problem.perturbation(displacement))
         # In low precision each side is rounded by itself: x - h may be at another distance from x than x + h.
-        ahead = self.problem.evaluate(self.problem.move(displacement), (1.0,))[0]
-        behind = self.problem.evaluate(self.problem.move(-displacement), (1.0,))[0]
+        ahead = self.problem.evaluate(self.problem.perturbation(displacement), (1.0,))[0]
+        behind = self.problem.evaluate(self.problem.perturbation(-displacement), (1.0,))[0]
         return (ahead - behind) / 2.0
 
     @cached_property

@@ -8,21 +8,21 @@ and lie between the one-sided slopes in the others.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from gradvet.core import thresholds
 from gradvet.core.confirmation import DISTANCES, error_apart
-from gradvet.core.context import Context, Cotangent
+from gradvet.core.context import Context
 from gradvet.core.decision import Entry, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import fit_slope
-from gradvet.core.finite_differences import bend_along, middle_step
+from gradvet.core.finite_differences import DirectionalDifference, middle_step
 from gradvet.core.line_test import bent_rows, screen_agrees
 from gradvet.core.localise import bisect_sum, decide_entry, find_wrong_entry
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
+from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak, unit, window
+from gradvet.core.vectors import all_finite, dot, finite_part, namespace, nonzero_rms, norm, peak, window
 
 TIED_DIRECTIONS = 2
 """Number of joint directions along which tied elements are tested."""
@@ -31,29 +31,22 @@ MAX_ENTRIES = 2
 """Number of elements at kinks that are tested one by one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Kinks:
-    """Elements at kinks of one kind."""
+def find_kinks(context: Context, mode: Mode, u: Array, cotangent: Cotangent) -> tuple[Array, Entry | None]:
+    """Columns of the elements at the kink that bends v·f along u most, and a wrong entry among them, if there is one.
 
-    columns: Array
-    """Which columns they are."""
-    wrong: Entry | None
-    """An entry among them that is wrong."""
-
-
-def find_kinks(context: Context, mode: Mode, u: Array, cotangent: Cotangent) -> Kinks:
-    """The elements at the kink that bends v·f along u most. Calls the function and its derivative."""
+    Calls the function and its derivative.
+    """
     problem, step = context.problem, middle_step(context.eps)
     xp = namespace(u)
 
     def bend(start: int, stop: int) -> float:
-        return dot(cotangent.v, bend_along(problem, window(u, start, stop), step))
+        return dot(cotangent.v, DirectionalDifference.along(problem, window(u, slice(start, stop)), step).even)
 
     column = bisect_sum(bend, u.shape[0], bend(0, u.shape[0]))
     leaf = problem.domain.slice(problem.domain.leaf_of(column))
     tied = (xp.abs(problem.point) == xp.abs(problem.point[column])) & (u != 0.0)
     tied[column] = True
-    columns = window(tied, leaf.start, leaf.stop)
+    columns = window(tied, leaf)
     count = int(xp.count_nonzero(columns))
     others = f" and {count - 1} other elements of the same size" if count > 1 else ""
     context.record.note(
@@ -64,11 +57,11 @@ def find_kinks(context: Context, mode: Mode, u: Array, cotangent: Cotangent) -> 
         own_row = row if other == column else _most_bent_row(context, cotangent, other)
         entry = decide_entry(context, mode, own_row, other)
         if entry.verdict is Verdict.FAIL:
-            return Kinks(columns, entry)
+            return columns, entry
     wrong = _ties_violate_bounds(context, mode, tied, (row, column)) if int(xp.count_nonzero(tied)) > 1 else None
     if wrong is None and count > 1:
         wrong = _wrong_in_smooth_rows(context, mode, columns)
-    return Kinks(columns, wrong)
+    return columns, wrong
 
 
 def is_right_beside(context: Context, mode: Mode, columns: Array) -> bool:
@@ -103,12 +96,11 @@ def _is_right_at(context: Context, mode: Mode, place: Array, columns: Array, dis
     size, v = xp.abs(finite_part(slope)), problem.random(rows, Distribution.NEAR_UNIT)
     v = xp.where(size > 0.0, v / (size + (thresholds.GENERATED_PEAK_RTOL * peak(size) or 1.0)), xp.zeros_like(v))
     products = finite_part(problem.vjp_at(place, v) * u) if context.has_reverse else xp.zeros_like(u)
-    some, change = int(xp.count_nonzero(products)), norm(v, size)
-    if not some and not change:
+    typical = nonzero_rms(products) or norm(v, size)
+    if not typical:
         return True
-    typical = math.sqrt(dot(products, products) / some) if some else change
     found = error_apart(context, mode, place, u, v, step)
-    return abs(found.value) + found.error <= context.options.power * typical
+    return abs(found.value) + found.error <= context.options.resolution * typical
 
 
 def _wrong_in_smooth_rows(context: Context, mode: Mode, columns: Array) -> Entry | None:
@@ -139,7 +131,7 @@ def _ties_violate_bounds(context: Context, mode: Mode, columns: Array, place: tu
     """
     problem, xp = context.problem, namespace(columns)
     row, column = place
-    cotangent = context.cotangent(unit(problem.zeros(problem.codomain.size), row))
+    cotangent = context.row(row)
     fits = []
     for number in range(TIED_DIRECTIONS):
         u = xp.where(columns, context.joint_direction(), xp.zeros_like(context.lengths))
@@ -163,8 +155,7 @@ def _ties_violate_bounds(context: Context, mode: Mode, columns: Array, place: tu
 
 
 def _bend_of_column(context: Context, column: int) -> Array:
-    u = unit(context.problem.zeros(context.problem.domain.size), column, float(context.lengths[column]))
-    return bend_along(context.problem, u, middle_step(context.eps))
+    return DirectionalDifference.along(context.problem, context.column(column), middle_step(context.eps)).even
 
 
 def _most_bent_row(context: Context, cotangent: Cotangent, column: int) -> int:

@@ -36,7 +36,7 @@ class LedgerRow:
     resolution: float | None
     """None where nothing was compared."""
     asked: float
-    """The resolution that is asked for: `power`, or a few spacings of the format if that is larger."""
+    """The resolution that is asked for: `resolution`, or a few spacings of the format if that is larger."""
     reasons: tuple[str, ...] = ()
     """Why elements were not compared."""
 

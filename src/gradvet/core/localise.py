@@ -12,14 +12,14 @@ or column is wrong, a few products of directions and cotangents identify it with
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import Estimate, fit_slope, sweep_figure
-from gradvet.core.finite_differences import Prediction, bend_along, middle_step, slope_along
+from gradvet.core.finite_differences import DirectionalDifference, Prediction, middle_step
 from gradvet.core.float_format import overflow_size
 from gradvet.core.gradient_match import cancelled_slope, saturated_roundoff
 from gradvet.core.modes import Mode
@@ -27,7 +27,7 @@ from gradvet.core.problem import Distribution, Problem
 from gradvet.core.projections import Projections
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array, Location
-from gradvet.core.vectors import all_finite, dot, first_true, namespace
+from gradvet.core.vectors import all_finite, dot, first_true, namespace, unit, window
 
 Slope = Callable[[Array], tuple[Array, Array]]
 """J u for all rows by a central difference, with one policy's choice of the step, and the displacement of it."""
@@ -46,14 +46,14 @@ class ByRows:
         """The row that contributes most to v·(slope - J·displacement)."""
 
         def part(start: int, stop: int) -> float:
-            window = _window(v, start, stop)
-            return dot(window, slope) - dot(self.problem.vjp(window), displacement)
+            some = window(v, slice(start, stop))
+            return dot(some, slope) - dot(self.problem.vjp(some), displacement)
 
         return bisect_sum(part, v.shape[0], part(0, v.shape[0]), self.least)
 
     def row_slope(self, row: int) -> Callable[[Array], float]:
         """The derivative under test: one row of J times a displacement."""
-        vjp = self.problem.vjp(_unit(self.problem, self.problem.codomain.size, row))
+        vjp = self.problem.vjp(unit(self.problem.zeros(self.problem.codomain.size), row))
         return lambda displacement: dot(vjp, displacement)
 
     def not_finite(self, projections: Projections) -> tuple[int, int] | None:
@@ -63,7 +63,7 @@ class ByRows:
         if column is None:
             return None
         step = projections.probe_directions(1)[0].step
-        slopes, _ = self.slope_of(_unit(self.problem, self.problem.domain.size, column) * step)
+        slopes, _ = self.slope_of(unit(self.problem.zeros(self.problem.domain.size), column, step))
         return _largest(slopes), column
 
     def single_entry(self, projections: Projections) -> tuple[int, int] | None:
@@ -86,7 +86,7 @@ class ByRows:
 
     def _row_of(self, column: int, step: float) -> int:
         """The row that contributes most to the error of a column."""
-        slope, displacement = self.slope_of(_unit(self.problem, self.problem.domain.size, column) * step)
+        slope, displacement = self.slope_of(unit(self.problem.zeros(self.problem.domain.size), column, step))
         return self.worst_row(
             self.problem.random(self.problem.codomain.size, Distribution.OFF_ZERO), slope, displacement
         )
@@ -115,7 +115,7 @@ class ByColumns:
         direction = projections.probe_directions(1)[0]
 
         def part(start: int, stop: int) -> float:
-            return float(self.slope_of(_window(direction.displacement, start, stop))[0][row])
+            return float(self.slope_of(window(direction.displacement, slice(start, stop)))[0][row])
 
         return row, bisect_sum(part, self.problem.domain.size, float(direction.difference[row]))
 
@@ -131,23 +131,25 @@ EntrySearch = ByRows | ByColumns
 """The search for the entry that contributes most to a residual."""
 
 
+def search_of(mode: Mode) -> type[ByRows] | type[ByColumns]:
+    return ByRows if mode.by_rows else ByColumns
+
+
 def worst_column(search: EntrySearch, row: int, u: Array, slope: Array, displacement: Array) -> int:
     """The column that contributes most to the error of a row along u."""
     predicted = search.row_slope(row)
 
     def part(start: int, stop: int) -> float:
-        change, moved = search.slope_of(_window(u, start, stop))
+        change, moved = search.slope_of(window(u, slice(start, stop)))
         return float(change[row]) - predicted(moved)
 
     return bisect_sum(part, u.shape[0], float(slope[row]) - predicted(displacement), search.least)
 
 
-def locate(
-    projections: Projections, kind: type[ByRows] | type[ByColumns], descents: int = 4, least: float = 0.0
-) -> list[tuple[int, int]]:
+def locate(projections: Projections, mode: Mode, descents: int = 4, least: float = 0.0) -> list[tuple[int, int]]:
     """Entries (row, column) where the derivative and the differences seem to differ most, and by `least` or more."""
     first = projections.probe_directions(1)[0]
-    search = kind(projections.problem, projections.slope_of, least * first.step)
+    search = search_of(mode)(projections.problem, projections.slope_of, least * first.step)
     found = search.not_finite(projections) or search.single_entry(projections)
     if found is not None:
         return [found]
@@ -173,8 +175,12 @@ def find_wrong_entry(context: Context, mode: Mode, u: Array, v: Array) -> Entry 
     if not v.shape[0]:
         return None
     step = middle_step(context.eps)
-    kind = ByRows if mode.name == "reverse" else ByColumns
-    search = kind(problem, lambda u: slope_along(problem, u, step))
+
+    def slope_of(u: Array) -> tuple[Array, Array]:
+        found = DirectionalDifference.along(problem, u, step)
+        return found.odd, found.displacement
+
+    search = search_of(mode)(problem, slope_of)
     slope, displacement = search.slope_of(u)
     row = search.worst_row(v, slope, displacement)
     return decide_entry(context, mode, row, worst_column(search, row, u, slope, displacement))
@@ -191,20 +197,6 @@ def _largest(vector: Array) -> int:
     xp = namespace(vector)
     size = xp.abs(vector)
     return int(xp.argmax(xp.where(size == size, size, xp.full_like(size, float("inf")))))
-
-
-def _window(vector: Array, start: int, stop: int) -> Array:
-    """The vector between two indices, zero elsewhere."""
-    xp = namespace(vector)
-    window = xp.zeros_like(vector)
-    window[start:stop] = vector[start:stop]
-    return window
-
-
-def _unit(problem: Problem, size: int, index: int) -> Array:
-    unit = problem.zeros(size)
-    unit[index] = 1.0
-    return unit
 
 
 class BelowLeastError(Exception):
@@ -261,32 +253,35 @@ ROWS_OF_COLUMN = 16
 def decide_entry(context: Context, mode: Mode, row: int, column: int) -> Entry:
     """One entry by a step sweep along its own column; if it seems wrong, by sweeps of smaller step lengths as well.
 
-    These are the size of the coordinate itself, the length over which a right derivative changes the output as much as
-    it changed at all, and a much smaller one: a function may oscillate, or its domain end, on a scale that its inputs
-    do not show. The second one is needed by `test_right_kernel_of_one_dtype_does_not_fail`.
+    A function may oscillate, or its domain end, on a scale that its inputs do not show.
     """
-    size = float(context.lengths[column])
-    own = abs(float(context.problem.point[column]))
+    size, own = float(context.lengths[column]), abs(float(context.problem.point[column]))
     entry = _swept(context, mode, (row, column), size)
-    if entry.verdict is not Verdict.PASS and 0.0 < own < size / 2.0:
-        finer = _swept(context, mode, (row, column), own)
-        entry = finer if entry.verdict is not Verdict.FAIL or _overrules(finer, entry) else entry
-    if entry.verdict is not Verdict.PASS and entry.derivative:
-        step = middle_step(context.eps)
-        change = step * float(
-            slope_along(context.problem, size * _unit(context.problem, context.problem.domain.size, column), step)[0][
-                row
-            ]
-        )
-        length = abs(change / entry.derivative)
-        if 0.0 < length < step * size / 2.0:
-            finer = _swept(context, mode, (row, column), length)
-            entry = finer if _overrules(finer, entry) else entry
-    if entry.verdict is not Verdict.PASS and context.is_double and context.computes_in_io_dtype:
-        # At very small steps noise dominates: agreement there counts, disagreement does not.
-        finer = _swept(context, mode, (row, column), thresholds.NARROW_FACTOR * size)
-        entry = finer if _overrules(finer, entry) else entry
+    lengths = _finer_lengths(context, entry, size)
+    while entry.verdict is not Verdict.PASS and (length := next(lengths, None)) is not None:
+        finer = _swept(context, mode, (row, column), length)
+        is_better = length == own and entry.verdict is not Verdict.FAIL
+        entry = finer if is_better or _overrules(finer, entry) else entry
     return entry
+
+
+def _finer_lengths(context: Context, entry: Entry, size: float) -> Iterator[float]:
+    """Smaller step lengths for an entry. May call the function.
+
+    These are the size of the coordinate itself; the length over which a right derivative changes the output as much as
+    it changed at all, needed by `test_right_kernel_of_one_dtype_does_not_fail`; and a much smaller one, at which noise
+    dominates: agreement there counts, disagreement does not.
+    """
+    own, step = abs(float(context.problem.point[entry.column])), middle_step(context.eps)
+    if 0.0 < own < size / 2.0:
+        yield own
+    if entry.derivative:
+        change = DirectionalDifference.along(context.problem, context.column(entry.column), step).odd[entry.row]
+        length = abs(step * float(change) / entry.derivative)
+        if 0.0 < length < step * size / 2.0:
+            yield length
+    if context.is_double and context.computes_in_io_dtype:
+        yield thresholds.NARROW_FACTOR * size
 
 
 def _overrules(finer: Entry, entry: Entry) -> bool:
@@ -297,17 +292,15 @@ def _overrules(finer: Entry, entry: Entry) -> bool:
 def _swept(context: Context, mode: Mode, place: tuple[int, int], size: float) -> Entry:
     problem = context.problem
     row, column = place
-    unit, u = problem.zeros(problem.codomain.size), problem.zeros(problem.domain.size)
-    unit[row], u[column] = 1.0, size
-    cotangent = context.cotangent(unit)
+    u, cotangent = unit(problem.zeros(problem.domain.size), column, size), context.row(row)
     prediction = mode.predictions(context, u, [cotangent])[0]
     step_sweep = context.sweep_steps(u, [prediction], few=True)[0]
     fit = fit_slope(step_sweep)
     value = prediction.predicted(u, 1.0)
-    noise = cancelled_slope(context, unit) if context.is_double else 0.0
-    noise += context.options.accuracy * abs(value)
-    saturated = saturated_roundoff(context, unit, u) if size == float(context.lengths[column]) else 0.0
-    scale = ErrorScale(abs(value), abs(value) or math.inf, context.eps, noise, 1.0, saturated)
+    noise = cancelled_slope(context, cotangent.v) if context.is_double else 0.0
+    granted = context.options.accuracy * abs(value)
+    saturated = saturated_roundoff(context, cotangent.v, u) if size == float(context.lengths[column]) else 0.0
+    scale = ErrorScale(abs(value), abs(value) or math.inf, context.eps, noise + granted, 1.0, saturated)
     decision = decide(fit, scale, math.inf)
     return Entry(
         problem.codomain.locate(row),
@@ -329,18 +322,12 @@ def slope_of_column(context: Context, column: int) -> Estimate | None:
     Some of the outputs that change are fitted one by one: a sum would hide which of them has an infinite slope.
     """
     problem = context.problem
-    u = problem.zeros(problem.domain.size)
-    u[column] = context.lengths[column]
-    xp = namespace(u)
-    change = (
-        bend_along(context.problem, u, middle_step(context.eps)),
-        slope_along(context.problem, u, middle_step(context.eps))[0],
-    )
-    moved = [int(row) for row in xp.nonzero((change[0] != 0.0) | (change[1] != 0.0))[0][:ROWS_OF_COLUMN]]
-    units = []
-    for row in moved:
-        units.append(_unit(problem, problem.codomain.size, row))
-    predictions = [Prediction(unit, lambda displacement, t: 0.0) for unit in units]
+    u = context.column(column)
+    change = DirectionalDifference.along(problem, u, middle_step(context.eps))
+    changed = namespace(u).nonzero((change.even != 0.0) | (change.odd != 0.0))[0]
+    moved = [int(row) for row in changed[:ROWS_OF_COLUMN]]
+    units = [unit(problem.zeros(problem.codomain.size), row) for row in moved]
+    predictions = [Prediction(v, lambda displacement, t: 0.0) for v in units]
     found = Estimate(0.0, 0.0)
     for row, step_sweep in zip(moved, context.sweep_steps(u, predictions), strict=True):
         fit = fit_slope(step_sweep)
@@ -383,10 +370,10 @@ def nonfinite_tangent(context: Context, mode: Mode) -> Decision | None:
     Needed by `test_nonfinite_tangent_fails_with_the_slope_of_its_output`.
     """
     slope, xp = context.slope_of(context.first), namespace(context.first.odd)
-    gap = mode.column_gap(context, xp.ones_like(slope), slope, context.first.displacement)
-    if gap is None or all_finite(gap):
+    residuals = mode.row_residuals(context, slope, context.first.displacement)
+    if residuals is None or all_finite(residuals):
         return None
-    bad = xp.isfinite(slope) & ~xp.isfinite(gap)
+    bad = xp.isfinite(slope) & ~xp.isfinite(residuals)
     if not bool(xp.any(bad)):
         return None
     # Squares overflow inside the framework's own rules: `test_forward_mode_that_overflows_does_not_fail`.

@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gradvet.core.context import Context, Cotangent
+from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Reason
 from gradvet.core.extrapolation import SlopeFit
 from gradvet.core.finite_differences import DirectionalDifference
 from gradvet.core.line_test import decide_beyond_jitter, error_scale, sweep_line, typical_contributions
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
+from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import dot, namespace, window
@@ -79,7 +80,7 @@ def _first_conclusive(decisions: Iterator[Decision]) -> Verdict | None:
 def _along_another(test: DirectionTest, part: slice | None = None) -> Decision:
     context = test.context
     u = context.joint_direction()
-    u = u if part is None else window(u, part.start, part.stop)
+    u = u if part is None else window(u, part)
     difference = context.difference(context.restricted(u))
     return test.along(difference, context.cotangents_for(context.slope_of(difference)))
 
@@ -188,7 +189,7 @@ def _group_size(context: Context, count: int, undecided: Decision) -> int:
     typical = max((contribution for _, contribution in contributions), default=0.0)
     if not typical or not math.isfinite(undecided.bar) or count < 2:
         return 0
-    excess = GROUP_MARGIN * undecided.bar / (context.options.power * typical)
+    excess = GROUP_MARGIN * undecided.bar / (context.options.resolution * typical)
     return min(count // 2, max(1, int(count / excess**2) if excess > 1.0 else count // FEW_GROUPS))
 
 

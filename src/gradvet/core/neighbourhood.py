@@ -10,11 +10,11 @@ from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import Entry
 from gradvet.core.diagnosis import diagnose
-from gradvet.core.finite_differences import CENTRAL, middle_step, slope_along, slope_and_bend
+from gradvet.core.finite_differences import CENTRAL, DirectionalDifference, middle_step
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.spaces import Array, Space
-from gradvet.core.vectors import dot, namespace, peak
+from gradvet.core.vectors import dot, namespace, peak, unit, window
 
 SIDE, LARGE_SPACE, SIDE_IN_LARGE = 48, 256, 8
 """Rows and columns of the block around a wrong entry; the last one in spaces of more coordinates than the second."""
@@ -28,6 +28,8 @@ class Study:
     """The entries around a wrong one, and their diagnosis."""
 
     wrong: int
+    nonzero: int
+    """Entries at which the derivative or the differences are not zero."""
     entries: int
     others: tuple[Entry, ...]
     diagnosis: str
@@ -45,7 +47,7 @@ def study(context: Context, mode: Mode, entry: Entry) -> Study:
     rows, of_output = _whole(problem.codomain, rows)
     columns, of_input = _whole(problem.domain, columns)
     if context.out_of_budget:
-        return Study(1, 1, (), "")
+        return Study(1, 1, 1, (), "")
     slopes, bends = _slopes(context, rows, columns)
     derivative = derivative_block(problem, mode.name, rows, columns)
     xp = namespace(slopes)
@@ -55,15 +57,17 @@ def study(context: Context, mode: Mode, entry: Entry) -> Study:
     top = peak(numerical)
     smallest, largest = thresholds.EQUAL_RATIO
     limit = max((smallest if context.is_double else largest) * top, abs(entry.derivative - entry.numerical) / 16.0)
-    wrong = ~(xp.abs(derivative - numerical) <= limit)
-    count = int(xp.count_nonzero(wrong))
+    wrong = ~(xp.abs(derivative - numerical) <= limit + context.options.accuracy * xp.abs(derivative))
+    is_zero = xp.maximum(xp.abs(derivative), xp.abs(numerical)) <= smallest * top
+    count = max(1, int(xp.count_nonzero(wrong)))
     others = [
         _measured(context, (rows.start + i, columns.start + j), float(derivative[i, j]))
         for i, j in _places(wrong, xp.abs(derivative - numerical))
         if (rows.start + i, columns.start + j) != (entry.row, entry.column)
     ]
     return Study(
-        max(1, count),
+        count,
+        max(count, int(xp.count_nonzero(~is_zero))),
         wrong.shape[0] * wrong.shape[1],
         tuple(other for other in others if not abs(other.derivative - other.numerical) <= other.error),
         diagnose(
@@ -105,12 +109,10 @@ def _measured(context: Context, place: tuple[int, int], derivative: float) -> En
     """One more entry, with the change from one step to its half and the roundoff as error bar."""
     row, column = place
     problem, step = context.problem, middle_step(context.eps)
-    u = problem.zeros(problem.domain.size)
-    u[column] = context.lengths[column]
     slopes = []
     for t in (step, step / 2.0):
-        slope, moved = slope_along(context.problem, u, t)
-        slopes.append(float(slope[row]) / (float(moved[column]) or 1.0))
+        found = DirectionalDifference.along(problem, context.column(column), t)
+        slopes.append(float(found.odd[row]) / (float(found.displacement[column]) or 1.0))
     noise = 2.0 * float(context.value_noise[row]) / (step * (float(context.lengths[column]) or 1.0))
     bar = abs(slopes[1] - slopes[0]) + noise
     output, source = problem.codomain.locate(row), problem.domain.locate(column)
@@ -122,12 +124,10 @@ def _slopes(context: Context, rows: range, columns: range) -> tuple[Array, Array
     step = middle_step(context.eps)
     slopes, bends = [], []
     for column in columns:
-        u = context.problem.zeros(context.problem.domain.size)
-        u[column] = context.lengths[column]
-        moved, slope, bend = slope_and_bend(context.problem, u, step)
-        size = float(moved[column]) or 1.0
-        slopes.append(slope[rows.start : rows.stop] / size)
-        bends.append(bend[rows.start : rows.stop] / size)
+        found = DirectionalDifference.along(context.problem, context.column(column), step)
+        size = float(found.displacement[column]) or 1.0
+        slopes.append(found.odd[rows.start : rows.stop] / size)
+        bends.append(found.even[rows.start : rows.stop] / size)
     xp = namespace(slopes[0])
     return xp.stack(slopes, axis=1), xp.stack(bends, axis=1)
 
@@ -157,8 +157,8 @@ def swapped_inputs(context: Context, mode: Mode, entry: Entry) -> str:
     def slope(leaf: int) -> float:
         u = problem.zeros(problem.domain.size)
         u[sections[leaf]] = direction
-        change, moved = slope_along(problem, u, middle_step(context.eps))
-        return dot(v, change) / (dot(moved, u) / dot(u, u))
+        found = DirectionalDifference.along(problem, u, middle_step(context.eps))
+        return dot(v, found.odd) / (dot(found.displacement, u) / dot(u, u))
 
     def predicted(leaf: int) -> float:
         return dot(gradient[sections[leaf]], direction)
@@ -189,9 +189,7 @@ def ignored_output(context: Context, mode: Mode, entry: Entry) -> str:
         return bool(peak(problem.vjp(v)[column]))
 
     v = problem.random(problem.codomain.size, Distribution.OFF_ZERO)
-    own = namespace(v).zeros_like(v)
-    section = problem.codomain.slice(output)
-    own[section] = v[section]
+    own = window(v, problem.codomain.slice(output))
     if has_gradient(own) or not has_gradient(v - own):
         return ""
     name = problem.codomain.leaves[output].name
@@ -219,7 +217,8 @@ def computed_block(problem: Problem, mode: str, place: tuple[int, int], step: fl
     """Both versions of the block around an entry. Calls the function and its derivative for a few rows and columns."""
     rows, columns = around(problem.codomain, place[0], SIDE_IN_LARGE), around(problem.domain, place[1], SIDE_IN_LARGE)
     differences = [
-        CENTRAL.along(problem, problem.move(_unit(problem, problem.domain.size, column) * step)) for column in columns
+        CENTRAL.along(problem, problem.perturbation(unit(problem.zeros(problem.domain.size), column, step)))
+        for column in columns
     ]
     numerical = namespace(differences[0]).stack(differences, axis=1)[rows.start : rows.stop, :] / step
     derivative = derivative_block(problem, mode, rows, columns)
@@ -229,22 +228,22 @@ def computed_block(problem: Problem, mode: str, place: tuple[int, int], step: fl
 def derivative_block(problem: Problem, mode: str, rows: range, columns: range) -> Array:
     """A block of the Jacobian by forward mode, a JVP for each column, or by reverse mode, a VJP for each row."""
     if mode == "forward":
-        jvps = [problem.jvp(_unit(problem, problem.domain.size, column)) for column in columns]
+        jvps = [problem.jvp(unit(problem.zeros(problem.domain.size), column)) for column in columns]
         return namespace(jvps[0]).stack(jvps, axis=1)[rows.start : rows.stop, :]
-    vjps = [problem.vjp(_unit(problem, problem.codomain.size, row)) for row in rows]
+    vjps = [problem.vjp(unit(problem.zeros(problem.codomain.size), row)) for row in rows]
     return namespace(vjps[0]).stack(vjps, axis=0)[:, columns.start : columns.stop]
 
 
 def sweep_at_entry(problem: Problem, place: tuple[int, int], step: float, gap: float) -> dict[str, Any]:
     """How the central difference of one entry depends on its step, around the step that the user chose."""
     row, column = place
-    move = problem.move(_unit(problem, problem.domain.size, column) * step)
+    perturbation = problem.perturbation(unit(problem.zeros(problem.domain.size), column, step))
     slopes: dict[float, float] = {}
     size = 0.0
     for power in range(-FIGURE_STEPS, FIGURE_STEPS + 1):
         scale = FIGURE_STEP_RATIO**power
         try:
-            plus, minus = (float(values[row]) for values in problem.evaluate(move, (scale, -scale)))
+            plus, minus = (float(values[row]) for values in problem.evaluate(perturbation, (scale, -scale)))
         except Exception:  # outside the domain
             break
         size = max(size, abs(plus)) if power <= 0 else size
@@ -262,12 +261,6 @@ def sweep_at_entry(problem: Problem, place: tuple[int, int], step: float, gap: f
         "chosen": step,
         "gap": gap,
     }
-
-
-def _unit(problem: Problem, size: int, index: int) -> Array:
-    vector = problem.zeros(size)
-    vector[index] = 1.0
-    return vector
 
 
 def block(numerical: Array, derivative: Array, rows: Sequence[str], columns: Sequence[str]) -> dict[str, Any]:

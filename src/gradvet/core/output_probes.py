@@ -126,4 +126,4 @@ def _observed_spacing(value: Array, around: Sequence[DirectionalDifference]) -> 
 
 def input_direction(context: Context, part: slice) -> Array:
     """A random direction along one input."""
-    return context.restricted(window(context.joint_direction(), part.start, part.stop))
+    return context.restricted(window(context.joint_direction(), part))

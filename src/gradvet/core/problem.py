@@ -141,7 +141,7 @@ class Distribution(Enum):
     NEAR_UNIT = "of either sign, with magnitudes in [½, 1½): every entry counts about the same against error bars"
 
 
-class Move(NamedTuple):
+class Perturbation(NamedTuple):
     """A displacement prepared for several evaluations along it."""
 
     parts: Sequence[Any]
@@ -190,6 +190,14 @@ class DerivativeRules(Protocol):
         """Whether the function is one call of a builtin operator. Calls the function."""
         ...
 
+    def is_unsupported(self, error: BaseException) -> bool:
+        """Whether an exception says that a rule or the framework does not offer what was asked for."""
+        ...
+
+    def meaning(self, error: BaseException) -> str:
+        """What the framework's message about a custom rule means; empty if it is none that is known."""
+        ...
+
 
 class Problem(Protocol):
     """A function at a point, in real coordinates."""
@@ -229,13 +237,13 @@ class Problem(Protocol):
         """The outputs (codomain, then nondifferentiable) at the point, to be read while the inputs are in place."""
         ...
 
-    def move(self, displacement: Array) -> Move: ...
-    def evaluate(self, move: Move, scales: Sequence[float]) -> list[Array]:
-        """All outputs, nondifferentiable ones last, at point + scale · move; the inputs are restored afterwards."""
+    def perturbation(self, displacement: Array) -> Perturbation: ...
+    def evaluate(self, perturbation: Perturbation, scales: Sequence[float]) -> list[Array]:
+        """All outputs, nondifferentiable ones last, at point + scale · perturbation; inputs are restored afterwards."""
         ...
 
-    def weighted(self, move: Move, scales: Sequence[float], weights: Sequence[float]) -> Array:
-        """Σ weight · outputs at point + scale · move; where the scale is 0 the function is not called again."""
+    def weighted(self, perturbation: Perturbation, scales: Sequence[float], weights: Sequence[float]) -> Array:
+        """Σ weight · outputs at point + scale · perturbation; where the scale is 0 the function is not called again."""
         ...
 
     def evaluate_together(self, displacements: Array) -> Array | None:

@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from gradvet.core.finite_differences import CENTRAL, EXTRAPOLATED, SKEWED, Stencil
-from gradvet.core.problem import Distribution, Gradient, Move, Problem
+from gradvet.core.problem import Distribution, Gradient, Perturbation, Problem
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import equal
+from gradvet.core.vectors import equal, unit
 from gradvet.options import Options
 
 SCHEMES = (
@@ -70,14 +70,18 @@ class ProbeDirection(NamedTuple):
 
     def even_part(self, value: Array) -> Array:
         """[f(x + d) + f(x - d)] / 2 - f(x): O(d²) for a smooth function, O(d) at a kink, and roundoff."""
-        return self.total / 2.0 - value[: self.total.shape[0]]
+        found = self.total / 2.0
+        found -= value[: self.total.shape[0]]
+        return found
 
 
-class ProbeCotangent(NamedTuple):
+class Cotangent(NamedTuple):
     """A cotangent v and the derivative under test along it, Jᵀv."""
 
     v: Array
     vjp: Array
+    nonfinite: Array | None = None
+    """With error bars: columns in which Jᵀv is not finite, and zero here; None if there is none."""
 
 
 class Projections:
@@ -92,7 +96,7 @@ class Projections:
         self._directions: list[ProbeDirection] = []
         self._units: list[Array] = []
         self._two_sided: dict[tuple[int, float], ProbeDirection | None] = {}
-        self._cotangents: list[ProbeCotangent] = []
+        self._cotangents: list[Cotangent] = []
         self._rows: dict[int, Array] = {}
         self._jvps: list[Array] = []
         self._residuals = _NO_RESIDUALS
@@ -134,27 +138,25 @@ class Projections:
             self._jvps.append(self.problem.jvp(direction.displacement))
         return self._jvps[: len(directions)]
 
-    def probe_cotangents(self, number: int | None) -> list[ProbeCotangent]:
+    def probe_cotangents(self, number: int | None) -> list[Cotangent]:
         """The first cotangents with their VJPs; for a single output, the unit cotangent."""
         rows = self.problem.codomain.size
         number = rows if self.sees_all_rows or number is None else number
         for index in range(len(self._cotangents), number):
             if self.sees_all_rows:
-                v = self.problem.zeros(rows)
-                v[index] = 1.0
-                self._cotangents.append(ProbeCotangent(v, self.row(index)))
+                self._cotangents.append(Cotangent(unit(self.problem.zeros(rows), index), self.row(index)))
             else:
                 v = self._draw(rows)
                 # The first one output by output: a derivative may depend on which cotangents are defined.
                 vjp = self.problem.vjp(v) if index else self.problem.gradient_by_output(v).vector
-                self._cotangents.append(ProbeCotangent(v, vjp))
+                self._cotangents.append(Cotangent(v, vjp))
         return self._cotangents[:number]
 
-    def largest_residual(self, cotangents: Sequence[ProbeCotangent], directions: Sequence[ProbeDirection]) -> float:
+    def largest_residual(self, cotangents: Sequence[Cotangent], directions: Sequence[ProbeDirection]) -> float:
         """The largest |v·D - (Jᵀv)·u| among the first cotangents and directions; NaN if one of them is."""
         worst, rows, columns = self._residuals
         # Pair by pair: stacking costs more for few numbers, and memory for many.
-        for number, (v, vjp) in enumerate(cotangents):
+        for number, (v, vjp, _) in enumerate(cotangents):
             for u, difference, *_ in directions[columns if number < rows else 0 :]:
                 residual = abs(float(v @ difference) - float(vjp @ u))
                 if not residual <= worst:
@@ -169,9 +171,8 @@ class Projections:
             return self._rows[index]
         codomain = self.problem.codomain
         output = codomain.leaf_of(index)
-        cotangent = self.problem.zeros(codomain.leaves[output].coordinates.size)
-        cotangent[index - codomain.offsets[output]] = 1.0
-        row = self.problem.vjp_of_output(output, cotangent)
+        zeros = self.problem.zeros(codomain.leaves[output].coordinates.size)
+        row = self.problem.vjp_of_output(output, unit(zeros, index - codomain.offsets[output]))
         if keep:
             self._rows[index] = row
         return row
@@ -185,7 +186,7 @@ class Projections:
         probes, problem = self.probe_cotangents(1), self.problem
         if not probes or not problem.domain.size or not problem.is_plain:
             return None
-        v, vjp = probes[0]
+        v, vjp, _ = probes[0]
         found = problem.gradient_by_output(v * COTANGENT_FACTOR)
         return found if equal(found.vector, vjp * COTANGENT_FACTOR) else None
 
@@ -212,11 +213,9 @@ class Projections:
         """A random direction of size one, drawn once; a vector of the basis if the inputs are few."""
         while len(self._units) <= number:
             if self.sees_all_columns:
-                unit = self.problem.zeros(self.problem.domain.size)
-                unit[len(self._units)] = 1.0
+                self._units.append(unit(self.problem.zeros(self.problem.domain.size), len(self._units)))
             else:
-                unit = self._draw(self.problem.domain.size)
-            self._units.append(unit)
+                self._units.append(self._draw(self.problem.domain.size))
         return self._units[number]
 
     def two_sided(self, number: int, width: float) -> ProbeDirection | None:
@@ -236,12 +235,15 @@ class Projections:
     def two_sided_along(self, u: Array, width: float) -> ProbeDirection:
         """Evaluate the function at x ± width · step · u. OutOfReachError if it raises there."""
         problem, step = self.problem, width * self.options.step
-        move, rows = problem.move(u * step), problem.codomain.size
-        plus, minus = self._repeatable(lambda: problem.evaluate(move, (1.0, -1.0)))
-        odd, total = (plus - minus) / 2.0, plus + minus
+        perturbation, rows = problem.perturbation(u * step), problem.codomain.size
+        # These vectors are changed in place: of a million numbers, new memory takes longer than the arithmetic.
+        plus, minus = self._repeatable(lambda: problem.evaluate(perturbation, (1.0, -1.0)))
+        odd, total = plus - minus, plus
+        odd /= 2.0
+        total += minus
         if not problem.nondifferentiable.size:
-            return ProbeDirection(move.vector, odd, step, None, total)
-        return ProbeDirection(move.vector, odd[:rows], step, odd[rows:], total[:rows])
+            return ProbeDirection(perturbation.vector, odd, step, None, total)
+        return ProbeDirection(perturbation.vector, odd[:rows], step, odd[rows:], total[:rows])
 
     def _evaluated(self, number: int) -> ProbeDirection:
         stencil, widening = SCHEMES[self._scheme]
@@ -255,22 +257,22 @@ class Projections:
             displacement = self.unit_direction(number) * step
         else:
             displacement = self._draw(problem.domain.size, step)
-        move = problem.move(displacement)
-        difference, rows = self._along(stencil, move), problem.codomain.size
+        perturbation = problem.perturbation(displacement)
+        difference, rows = self._along(stencil, perturbation), problem.codomain.size
         if not problem.nondifferentiable.size:
-            return ProbeDirection(move.vector, difference, step)
-        return ProbeDirection(move.vector, difference[:rows], step, difference[rows:])
+            return ProbeDirection(perturbation.vector, difference, step)
+        return ProbeDirection(perturbation.vector, difference[:rows], step, difference[rows:])
 
     def difference_along(self, displacement: Array) -> Array:
         """J times a displacement by central differences, for all outputs."""
-        return self._along(CENTRAL, self.problem.move(displacement))
+        return self._along(CENTRAL, self.problem.perturbation(displacement))
 
     def slope_of(self, u: Array) -> tuple[Array, Array]:
         """The same for the outputs with a derivative, with the displacement."""
         return self.difference_along(u)[: self.problem.codomain.size], u
 
-    def _along(self, stencil: Stencil, move: Move) -> Array:
-        return self._repeatable(lambda: stencil.along(self.problem, move))
+    def _along(self, stencil: Stencil, perturbation: Perturbation) -> Array:
+        return self._repeatable(lambda: stencil.along(self.problem, perturbation))
 
     def _repeatable(self, evaluate: Callable[[], Array]) -> Array:
         """OutOfReachError for an exception that comes back at the same points; another one is not about the points."""

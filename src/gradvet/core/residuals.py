@@ -14,7 +14,7 @@ from itertools import pairwise
 from gradvet.core import thresholds
 from gradvet.core.extrapolation import Estimate, last_consistent
 from gradvet.core.spaces import Array
-from gradvet.core.vectors import namespace
+from gradvet.core.vectors import namespace, nonzero_rms, rms
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,19 +161,14 @@ def columns_of(slopes: Slopes) -> Columns:
     r, u, w = slopes.rest, slopes.directions, slopes.vjps
     error, length = _by_column(r, u)
     size, found = (xp.sqrt(xp.mean(some * some, axis=0)) * length for some in (w, error))
-    some = int(xp.count_nonzero(size))
-    if not some:
+    typical = nonzero_rms(size)
+    if not typical:
         return Columns(0.0, 0, 0.0, math.inf)
-    typical = math.sqrt(float(size @ size) / some)
     part = found / xp.clip(size, typical)
     index = int(xp.argmax(part))
     width = 1.0 + (thresholds.PRECISION_SCALE_WIDTH - 1.0) / math.sqrt(w.shape[0])
     noise = width * rms(r) / math.sqrt(u.shape[0])
     return Columns(float(part[index]), index, float(error[0, index]), noise / typical)
-
-
-def rms(values: Array) -> float:
-    return math.sqrt(float(namespace(values).mean(values * values)))
 
 
 def _by_column(r: Array, u: Array) -> tuple[Array, Array]:

@@ -11,14 +11,12 @@ from gradvet.errors import DerivativeError, InvalidProblemError, first_line
 
 CheckFunction = Callable[[Context], Iterable[Finding]]
 
-IsUnsupported = Callable[[BaseException], bool]
-"""Whether an exception says that the framework does not offer this, rather than that it went wrong."""
 
-
-def run_checks(context: Context, checks: Mapping[str, CheckFunction], is_unsupported: IsUnsupported) -> list[Finding]:
+def run_checks(context: Context, checks: Mapping[str, CheckFunction], *, may_refuse: bool = False) -> list[Finding]:
     """The findings of all checks; an exception of a check becomes its finding.
 
-    What a check of a large problem computed is forgotten after it: it costs less to compute again than to keep.
+    With `may_refuse` any exception is a refusal of the conditions into which a check puts the function. What a check of
+    a large problem computed is forgotten after it: it costs less to compute again than to keep.
     """
     findings: list[Finding] = []
     is_large = context.is_large
@@ -34,7 +32,7 @@ def run_checks(context: Context, checks: Mapping[str, CheckFunction], is_unsuppo
         except DerivativeError as error:
             findings.append(Finding(name, Verdict.FAIL, str(error), facts={"raised": str(error)}))
         except Exception as error:
-            findings.append(_of_exception(name, error, is_unsupported))
+            findings.append(_of_exception(context, name, error, may_refuse))
         if is_large:
             context.release()
     return findings
@@ -50,32 +48,14 @@ def run_until_failure(context: Context, checks: Iterable[CheckFunction]) -> list
     return findings
 
 
-REFUSALS = {
-    "implement the jvp": "the autograd.Function has no jvp, which forward mode needs",
-    "override the setup_context": "the autograd.Function has no setup_context, which vmap needs",
-}
-"""Parts of torch's messages about what an autograd.Function lacks, and what they mean."""
-
-
-FAULTS = {
-    "jvp is not returning a view": "forward mode cannot call the jvp: forward returns an input or a view of one, and "
-    "jvp must return a view of its tangent then, such as tangent.view_as(tangent)",
-}
-"""Parts of torch's messages about a rule that cannot be called, and what they mean."""
-
-
-def known_refusal(error: Exception) -> str:
-    """What an autograd.Function lacks, if torch's message says so."""
-    return next((meaning for part, meaning in REFUSALS.items() if part in str(error)), "")
-
-
-def _of_exception(name: str, error: Exception, is_unsupported: IsUnsupported) -> Finding:
-    text = f"{type(error).__name__}: {first_line(error, 300)}"
-    if refusal := known_refusal(error):
-        return Finding(name, Verdict.SKIPPED, refusal)
-    if fault := next((meaning for part, meaning in FAULTS.items() if part in str(error)), ""):
-        return Finding(name, Verdict.FAIL, fault, facts={"raised": text})
-    if is_unsupported(error):
+def _of_exception(context: Context, name: str, error: Exception, may_refuse: bool) -> Finding:
+    rules, text = context.problem.rules, f"{type(error).__name__}: {first_line(error, 300)}"
+    is_unsupported, meaning = rules.is_unsupported(error), rules.meaning(error)
+    if meaning and is_unsupported:
+        return Finding(name, Verdict.SKIPPED, meaning)
+    if meaning:
+        return Finding(name, Verdict.FAIL, meaning, facts={"raised": text})
+    if is_unsupported or may_refuse:
         return Finding(name, Verdict.SKIPPED, f"not supported by the function's operators ({text[:200]})")
     return Finding(name, Verdict.INCONCLUSIVE, f"the check raised {text[:300]}", facts={"raised": text})
 

@@ -2,9 +2,9 @@
 
 Calibrated on "gallery" means the functions of `tests/gallery`, on "operators" the tuning half of PyTorch's operator
 database (`benchmarks.detection --half tuning`); results are reported on the other half and on functions that were not
-used for tuning. "kernels" are the kernels of `benchmarks.references` with `--set tuning`, "models" those of
-`benchmarks.models` at their small sizes, "half" the functions of `tests/core/test_direction_average.py`; for the last
-two there is no set that was not used for tuning. "theory" marks numbers that follow from a formula.
+used for tuning. "models" means those of `benchmarks.models` at their small sizes, "half" the functions of
+`tests/core/test_direction_average.py`; for these two there is no set that was not used for tuning. "theory" marks
+numbers that follow from a formula.
 `python -m benchmarks.sensitivity` varies each number by a factor of two both ways and prints the verdicts that change.
 Limits on time and memory are beside the code that they limit.
 """
@@ -98,7 +98,8 @@ NOISE_FLOOR = 0.2
 """Smallest standard deviation of an output, in spacings of its format: uniform rounding has 0.29. [theory]"""
 
 VISIBLE_NOISE = 16.0
-"""An error of this many noise floors over a step would be visible at that step. [gallery]"""
+"""An error of this many noise floors over a step would be visible at that step; and errors of a value or of an entry,
+in what plain torch loses or in its own roundoffs, from which they are doubtful. [gallery]"""
 
 FAINT_POWER = 0.75
 """A slope below eps to this power of the output's size is zero. [operators]"""
@@ -120,6 +121,10 @@ CLEAR = 1.5
 
 MATERIAL_MIN = 1e-9
 """Smallest disagreement that counts, relative to the scale of the slope. [operators]"""
+
+NEGLIGIBLE_PART = 0.25
+"""An error below this part of a material one is agreement; and slopes at small steps below this part of an error that
+wide steps show deny it. [gallery]"""
 
 MATERIAL_MAX = 0.05
 """Largest relative error that low precision explains: of a slope (upper limit of `ROUNDOFFS` · eps), and of values
@@ -176,7 +181,7 @@ FEW_VALUES = 192
 
 COHERENT = 3.0
 """In half precision: size of residuals, over what kinks and other steps or directions explain, from which they are an
-error of the derivative. [half]"""
+error of the derivative; and errors of a kernel, in those of plain torch, from which they are doubtful. [half]"""
 
 HALF_FACTOR = 2.0
 """In half precision without a reference: common or dense error from which a derivative is wrong, in units of the common
@@ -189,17 +194,11 @@ PRECISION_SCALE_MAX = 0.0099
 """Largest value of that error: even in bfloat16 rounding is incoherent. [gallery]"""
 
 PRECISION_SCALE_POWER = 0.5
-"""A common error is wrong from eps to this power on: a formula may lose half its digits. The same holds for values and
-tangents in a batch. [gallery]"""
+"""A common error is wrong from eps to this power on: a formula may lose half its digits. The same holds for values of
+compiled functions, of references, and in a batch, and for tangents in a batch. [gallery]"""
 
 PRECISION_SCALE_WIDTH = 6.0
 """Half-width of the interval for that common error, in standard errors. [theory]"""
-
-# A kernel against a reference
-
-REFERENCE_ERROR = (3.0, 16.0)
-"""Errors from which a kernel is doubtful, in half precision and above: of an entry in its error bars, and typical ones
-in those of plain torch. [kernels]"""
 
 # Generated points
 

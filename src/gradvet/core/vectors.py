@@ -62,6 +62,23 @@ def peak(values: Array) -> float:
     return top if math.isfinite(top) else float(xp.max(xp.where(xp.isfinite(lengths), lengths, xp.zeros_like(lengths))))
 
 
+def rms(values: Array) -> float:
+    """Root mean square."""
+    return math.sqrt(float(namespace(values).mean(values * values)))
+
+
+def nonzero_rms(values: Array) -> float:
+    """Root mean square of the numbers that are not zero; zero where there is none."""
+    return math.sqrt(float(values @ values) / max(1, int(namespace(values).count_nonzero(values))))
+
+
+def nonzero_median(sizes: Array) -> float:
+    """The median of the positive numbers among some of which none is negative; zero where there is none."""
+    xp = namespace(sizes)
+    some = int(xp.count_nonzero(sizes))
+    return float(xp.sort(sizes)[sizes.shape[0] - some + (some - 1) // 2]) if some else 0.0
+
+
 def equal(one: Array, other: Array) -> bool:
     """Whether two vectors hold the same numbers; what is not a number equals nothing."""
     return one.shape == other.shape and bool((one == other).all())
@@ -90,10 +107,10 @@ def first_true(mask: Array) -> int:
     return int(xp.argmax(xp.astype(mask, xp.int64)))
 
 
-def window(vector: Array, start: int, stop: int) -> Array:
-    """The vector between two indices, zero (or False) elsewhere."""
+def window(vector: Array, part: slice) -> Array:
+    """The vector in one part, zero (or False) elsewhere."""
     xp = namespace(vector)
-    return xp.concat([xp.zeros_like(vector[:start]), vector[start:stop], xp.zeros_like(vector[stop:])])
+    return xp.concat([xp.zeros_like(vector[: part.start]), vector[part], xp.zeros_like(vector[part.stop :])])
 
 
 def unit(zeros: Array, index: int, length: float = 1.0) -> Array:

@@ -86,7 +86,7 @@ def test_points_together_give_what_each_gives() -> None:
     together = evaluate_together(found, displacements)
     assert together is not None
     for displacement, values in zip(displacements, together, strict=True):
-        (alone,) = found.evaluate(found.move(displacement), (1.0,))
+        (alone,) = found.evaluate(found.perturbation(displacement), (1.0,))
         assert torch.allclose(values, alone)
     assert torch.equal(found.inputs[0].detach(), numbers((3,), 0))
 

@@ -218,8 +218,8 @@ def test_outputs_that_change_with_the_inputs_are_refused(what: str, fast_mode: b
 
 def test_evaluation_is_at_the_point_plus_scaled_displacements() -> None:
     found = problem(lambda x, y: (x**2, y * 3.0), numbers((2,), 0).requires_grad_(), numbers((3,), 1).requires_grad_())
-    move = found.move(torch.full((5,), 0.5, dtype=torch.float64))
-    for scale, values in zip((1.0, -2.0, 0.0), found.evaluate(move, (1.0, -2.0, 0.0)), strict=True):
+    perturbation = found.perturbation(torch.full((5,), 0.5, dtype=torch.float64))
+    for scale, values in zip((1.0, -2.0, 0.0), found.evaluate(perturbation, (1.0, -2.0, 0.0)), strict=True):
         x, y = numbers((2,), 0) + 0.5 * scale, numbers((3,), 1) + 0.5 * scale
         assert torch.allclose(values, torch.cat([x**2, 3.0 * y]))
 
@@ -227,7 +227,7 @@ def test_evaluation_is_at_the_point_plus_scaled_displacements() -> None:
 def test_values_do_not_alias_what_the_function_returns() -> None:
     x = numbers((3,), 0).requires_grad_()
     found = problem(lambda x: x, x)
-    first, second = found.evaluate(found.move(torch.ones(3, dtype=torch.float64)), (1.0, 2.0))
+    first, second = found.evaluate(found.perturbation(torch.ones(3, dtype=torch.float64)), (1.0, 2.0))
     assert torch.allclose(second - first, torch.ones(3, dtype=torch.float64))
 
 
@@ -240,7 +240,7 @@ def test_every_call_of_the_function_is_counted() -> None:
         return x.sin()
 
     found = problem(function, numbers((3,), 0).requires_grad_())
-    found.evaluate(found.move(torch.ones(3, dtype=torch.float64)), (1.0, -1.0))
+    found.evaluate(found.perturbation(torch.ones(3, dtype=torch.float64)), (1.0, -1.0))
     found.jvp(torch.ones(3, dtype=torch.float64))
     found.vjp(torch.ones(3, dtype=torch.float64))
     assert calls == found.cost.forwards == 4
@@ -253,7 +253,9 @@ def test_coarseness_is_what_rounding_may_do_to_a_step() -> None:
         found = problem(torch.sin, x)
         step = 1e-4
         worst = max(
-            abs(float(found.move(torch.tensor([0.0, part * step], dtype=torch.float64)).vector[1]) - part * step)
+            abs(
+                float(found.perturbation(torch.tensor([0.0, part * step], dtype=torch.float64)).vector[1]) - part * step
+            )
             for part in torch.linspace(0.5, 1.5, 50).tolist()
         )
         assert worst / step <= 1.01 * found.coarseness(step)

@@ -12,7 +12,7 @@ import torch
 from gradvet.core.frontend import Frontend, Point, Request
 from gradvet.frontends.torch import sparse_semantics, toolchain, user_reference
 from gradvet.frontends.torch.arguments import require_output
-from gradvet.frontends.torch.autograd_graph import custom_functions, is_unsupported_error
+from gradvet.frontends.torch.autograd_graph import custom_functions
 from gradvet.frontends.torch.binding import Binding, bind
 from gradvet.frontends.torch.blame.investigation import Question, investigate
 from gradvet.frontends.torch.blame.recording import Recorder, is_model
@@ -52,7 +52,6 @@ class TorchFrontend:
     formats = staticmethod(user_reference.formats)
     cast = staticmethod(user_reference.cast)
     second_order = staticmethod(second_order_problem)
-    is_unsupported = staticmethod(is_unsupported_error)
     explained = staticmethod(sparse_semantics.explained)
     registration_complaints = staticmethod(toolchain.opcheck_complaints)
     compiled = staticmethod(toolchain.compiled_problem)

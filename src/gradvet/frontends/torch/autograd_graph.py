@@ -84,6 +84,14 @@ UNSUPPORTED_PHRASES = (
 )
 """Phrases, in lower case, of torch's messages about operators without a derivative of some kind."""
 
+MEANINGS = {
+    "implement the jvp": "the autograd.Function has no jvp, which forward mode needs",
+    "override the setup_context": "the autograd.Function has no setup_context, which vmap needs",
+    "jvp is not returning a view": "forward mode cannot call the jvp: forward returns an input or a view of one, and "
+    "jvp must return a view of its tangent then, such as tangent.view_as(tangent)",
+}
+"""Parts of torch's messages about an autograd.Function, and what they mean."""
+
 
 APPLY = getattr(getattr(torch.autograd.Function.apply, "__func__", None), "__code__", None)
 """The code that runs when an `autograd.Function` is applied; None where torch has it in C++, from 2.15 on."""
@@ -166,6 +174,12 @@ class TorchRules:
         with CallCounter() as calls:
             self._call()
         return calls.count <= 1 and self.are_builtin
+
+    def is_unsupported(self, error: BaseException) -> bool:
+        return is_unsupported_error(error)
+
+    def meaning(self, error: BaseException) -> str:
+        return next((meaning for part, meaning in MEANINGS.items() if part in str(error)), "")
 
 
 def _operator(name: str) -> str:

@@ -30,10 +30,10 @@ from gradvet.frontends.torch.module_state import FixedState
 from gradvet.frontends.torch.preservation import reachable_objects
 from gradvet.frontends.torch.validation import require_precision, templates_of
 
-__all__ = ["Binding", "ForwardMode", "Request", "bind", "callable_of", "drop_in_binding", "widened"]
+__all__ = ["Binding", "JvpMethod", "Request", "bind", "callable_of", "drop_in_binding", "widened_copy"]
 
 
-class ForwardMode(Enum):
+class JvpMethod(Enum):
     """How JVPs are computed."""
 
     RECORDED = "dual numbers that require grad, for functions that take gradients themselves"
@@ -63,7 +63,7 @@ class Binding:
     """Whether every backward pass starts from the random state that the forward pass left."""
     classifies_errors: bool = True
     """Whether exceptions of backward passes are raised as `DerivativeError` or `UnsupportedError`."""
-    forward_mode: ForwardMode = ForwardMode.RECORDED
+    jvp_method: JvpMethod = JvpMethod.RECORDED
     start: FixedState | None = None
     """The state from which every call of the function starts."""
     substitution: Callable[[Sequence[Any]], AbstractContextManager[None]] | None = None
@@ -131,7 +131,7 @@ def drop_in_binding(function: Callable[..., Any], arguments: Sequence[Any]) -> B
         numbers_outputs=True,
         fixed_random_state=False,
         classifies_errors=False,
-        forward_mode=ForwardMode.DETACHED,
+        jvp_method=JvpMethod.DETACHED,
     )
 
 
@@ -144,7 +144,7 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     func: Any = request.func
     call = callable_of(func)
     tree, templates, keywords = templates_of(request)
-    change = unchanged if wide is None else functools.partial(widened, wide=wide)
+    change = unchanged if wide is None else functools.partial(widened_copy, wide=wide)
     tensors, notes = _prepared(tree, func, change, _chosen(tree.names, request))
     parameters, fixed_state = _state(func, change)
     refuse_wrappers(list(parameters.values()), list(parameters))
@@ -202,7 +202,7 @@ def _nothing_to_differentiate(request: Request, tree: ArgumentTree) -> InvalidPr
     )
 
 
-def widened(tensor: Tensor, wide: torch.dtype) -> Tensor:
+def widened_copy(tensor: Tensor, wide: torch.dtype) -> Tensor:
     """A copy with at least this precision, a parameter of one; integers and booleans are returned as they are."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor

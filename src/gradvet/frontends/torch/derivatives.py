@@ -23,7 +23,7 @@ from gradvet.core.spaces import Space
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import private, private_state
 from gradvet.frontends.torch.autograd_graph import classify_backward_error, is_unsupported_error, nodes_behind
-from gradvet.frontends.torch.binding import ForwardMode
+from gradvet.frontends.torch.binding import JvpMethod
 from gradvet.frontends.torch.layouts import can_be_cut
 from gradvet.frontends.torch.layouts.strided import WORKING_DTYPE, Dense, dual_of
 from gradvet.frontends.torch.preservation import PreservedGradients, reachable_objects
@@ -83,11 +83,14 @@ def leaves_behind(outputs: Sequence[Any]) -> Iterator[Any]:
                 yield thing
 
 
+NO_MODE = contextlib.nullcontext()
+
+
 def in_mode_of(problem: TorchProblem) -> contextlib.AbstractContextManager[object]:
     """The mode in which derivatives of the problem are computed, with its parameters in the module."""
     mode, substitution = problem.binding.operator_mode, problem.binding.substitution
     if substitution is None:
-        return contextlib.nullcontext() if mode is None else mode.active()
+        return NO_MODE if mode is None else mode.active()
     stack = contextlib.ExitStack()
     stack.enter_context(substitution(problem.arguments))
     if mode is not None:
@@ -248,7 +251,7 @@ def output_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) ->
     try:
         return _output_tangents(problem, tangents)
     except Exception as error:
-        if problem.binding.forward_mode is ForwardMode.RECORDED and is_unsupported_error(error):
+        if problem.binding.jvp_method is JvpMethod.RECORDED and is_unsupported_error(error):
             # A new exception, because the traceback of this one keeps all its frames alive.
             kind = NotImplementedError if isinstance(error, NotImplementedError) else RuntimeError
             problem.forward_refusal = kind(str(error))
@@ -258,10 +261,10 @@ def output_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) ->
 def _output_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) -> Tangents:
     problem.cost.pushes += 1
     prepare_forward_mode()
-    if problem.binding.forward_mode is ForwardMode.NESTED:
+    if problem.binding.jvp_method is JvpMethod.NESTED:
         return nested_tangents(problem, tangents)
     strided = all(tensor.layout is torch.strided for tensor in problem.inputs)
-    recorded = problem.binding.forward_mode is ForwardMode.RECORDED and strided
+    recorded = problem.binding.jvp_method is JvpMethod.RECORDED and strided
     with forward_ad.dual_level():
         duals = [
             # One that requires grad, for functions that take gradients themselves.

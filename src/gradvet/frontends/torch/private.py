@@ -283,16 +283,23 @@ def watch_operators(call: Callable[[], object], look: Callable[[Sequence[Any]], 
 def rounded_to(dtype: torch.dtype, call: Callable[[], Tensor]) -> Tensor | None:
     """The result of a call in which every operator rounds what it returns to a format, in tensors of wider ones.
 
-    None if operators cannot be intercepted. Views and results that are written in place stay as they are.
+    None if operators cannot be intercepted. Views stay as they are.
     """
+
+    def rounded_value(value: Any) -> Any:
+        is_rounded = isinstance(value, Tensor) and value.is_floating_point()
+        return value.to(dtype).to(value.dtype) if is_rounded else value
 
     def rounded(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         result = operator(*args, **kwargs)
-        if any(value.alias_info is not None for value in schema_of(operator).returns):
+        returns = schema_of(operator).returns
+        if any(value.alias_info is not None for value in returns):
+            if len(returns) == 1 and returns[0].alias_info.is_write and isinstance(result, Tensor):
+                result.copy_(rounded_value(result))
             return result
-        if isinstance(result, Tensor):
-            return result.to(dtype).to(result.dtype) if result.is_floating_point() else result
-        return result
+        if isinstance(result, (tuple, list)):
+            return type(result)(map(rounded_value, result))
+        return rounded_value(result)
 
     mode = operator_mode(rounded)
     if mode is None:

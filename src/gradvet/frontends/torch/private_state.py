@@ -14,12 +14,14 @@ import struct
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from operator import methodcaller
 from typing import Any, NamedTuple
 
 import torch
 import torch.autograd.forward_ad as forward_ad
 import torch.utils._python_dispatch as dispatch
+from torch.backends import cudnn
 
 from gradvet.frontends.torch.private import PUBLIC_ONLY, _found
 
@@ -35,9 +37,6 @@ _TRANSFORMS = (
     _found(torch, "_C._functorch.get_dynamic_layer_stack_depth"),
     _found(torch, "_C._functorch.pop_dynamic_layer_stack"),
 )
-_DEPTHS = tuple([names[0] or int for names in (_FUNCTION_MODES, _DISPATCH_MODES, _TRANSFORMS)])
-"""How many of each are open; none where that is unknown."""
-
 _BATCH_LEVELS = _found(torch, "_C._vmapmode_increment_nesting"), _found(torch, "_C._vmapmode_decrement_nesting")
 """The levels of the vmap by which torch runs batched backward passes; each call returns the number after it."""
 
@@ -59,7 +58,6 @@ _SWITCHES = tuple(
 """Switches of forward mode and of transforms: how each is read and written."""
 
 _EXIT_LEVEL = _found(torch, "_C._exit_dual_level")
-_HAS_LEVEL = _found(forward_ad, "_current_level") is not None
 _SET_FLAG = _found(dispatch, "set_is_in_mode_without_ignore_compile_internals")
 
 _DEFAULT_DEVICE = _found(torch, "_GLOBAL_DEVICE_CONTEXT")
@@ -80,6 +78,17 @@ _FLAGS = tuple(
 """What torch notes in Python when a mode of operators is entered."""
 
 
+matmul_precision: Callable[[], str] = (
+    _found(torch, "_C._get_float32_matmul_precision") or torch.get_float32_matmul_precision
+)
+cudnn_tf32: Callable[[], bool] = _found(torch, "_C._get_cudnn_allow_tf32") or (lambda: cudnn.allow_tf32)
+CUDNN_FLAGS: dict[str, Callable[[], bool]] = {
+    name: _found(torch, f"_C._get_cudnn_{name}") or partial(getattr, cudnn, name)
+    for name in ("enabled", "benchmark", "deterministic")
+}
+"""How flags of cuDNN are read; torch's public attributes take longer."""
+
+
 def default_device() -> torch.device | None:
     """The argument of the last `torch.set_default_device`; without private names the device in use."""
     if _DEFAULT_DEVICE is None:
@@ -95,7 +104,8 @@ def function_apply() -> tuple[Any, ...]:
     The class below `Function` is used, so that an `apply` that was kept in a variable is replaced too. Without private
     names, and from torch 2.15 on, it is `Function` itself, which has an `apply` of its own.
     """
-    return tuple([value for name, value in vars(_FUNCTION_BASE).items() if name == "apply"])
+    own = vars(_FUNCTION_BASE)
+    return (own["apply"],) if "apply" in own else ()
 
 
 def set_function_apply(replacement: tuple[Any, ...]) -> None:
@@ -169,29 +179,17 @@ class OpenContexts(NamedTuple):
 
     function_modes: int
     dispatch_modes: int
-    flags: tuple[bool, ...]
+    flags: list[bool]
     transforms: int
     batch_levels: int
     level: int | None
     nesting: int
-    switches: tuple[bool, ...]
+    switches: list[bool]
     hooks: Any
 
     @classmethod
     def now(cls) -> OpenContexts:
-        of_dispatch, hooks = vars(dispatch), _SAVED_TENSORS[0]
-        function_modes, dispatch_modes, transforms = [depth() for depth in _DEPTHS]
-        return cls(
-            function_modes,
-            dispatch_modes,
-            tuple([of_dispatch[name] for name in _FLAGS]),
-            transforms,
-            _batch_levels(),
-            forward_ad._current_level if _HAS_LEVEL else None,
-            getattr(_transforms(), "JVP_NESTING", 0),
-            tuple([read() for read, _ in _SWITCHES]),
-            None if hooks is None else hooks(True),
-        )
+        return cls._make([read() for read in _CONTEXT_READERS])
 
     def close_others(self, *, interrupted: bool) -> None:
         """Close what was opened since; after an interruption torch's own record of levels may be wrong."""
@@ -227,6 +225,11 @@ def _transforms() -> Any:
     return None if PUBLIC_ONLY else sys.modules.get("torch._functorch.eager_transforms")
 
 
+def _nesting() -> int:
+    """The number of open levels of `torch.func.jvp`."""
+    return getattr(_transforms(), "JVP_NESTING", 0)
+
+
 def _batch_levels() -> int:
     """The number of open levels of batched backward passes.
 
@@ -236,6 +239,20 @@ def _batch_levels() -> int:
         return 0
     opened, _ = map(methodcaller("__call__"), _BATCH_LEVELS)
     return int(opened) - 1
+
+
+_CONTEXT_READERS: tuple[Callable[[], Any], ...] = (
+    _FUNCTION_MODES[0] or int,
+    _DISPATCH_MODES[0] or int,
+    lambda: [getattr(dispatch, name) for name in _FLAGS],
+    _TRANSFORMS[0] or int,
+    _batch_levels,
+    partial(getattr, forward_ad, "_current_level", None),
+    _nesting,
+    lambda: [read() for read, _ in _SWITCHES],
+    bool if _SAVED_TENSORS[0] is None else partial(_SAVED_TENSORS[0], True),
+)
+"""How each field of `OpenContexts` is read; where that is unknown, it is constant."""
 
 
 def _pop_modes(stack: tuple[Any, Any, Any], depth: int, *arguments: object) -> None:

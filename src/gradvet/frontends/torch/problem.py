@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.overrides import has_torch_function
 
-from gradvet.core.problem import Cost, Evaluation, Gradient, Misfit, Move
+from gradvet.core.problem import Cost, Evaluation, Gradient, Misfit, Perturbation
 from gradvet.core.spaces import Leaf, Space
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import derivatives, private
@@ -223,42 +223,42 @@ class TorchProblem:
     def coarseness(self, step: float) -> float:
         return max([layout.coarseness(step) for layout in self.layouts])
 
-    def move(self, displacement: Tensor) -> Move:
+    def perturbation(self, displacement: Tensor) -> Perturbation:
         if len(self.layouts) == 1:
             part, vector = self.layouts[0].rounded(displacement)
-            return Move([part], vector)
+            return Perturbation([part], vector)
         pieces = displacement.split([leaf.coordinates.size for leaf in self.domain.leaves])
         rounded = [layout.rounded(piece) for layout, piece in zip(self.layouts, pieces, strict=True)]
-        return Move([part for part, _ in rounded], torch.cat([vector for _, vector in rounded]))
+        return Perturbation([part for part, _ in rounded], torch.cat([vector for _, vector in rounded]))
 
-    def evaluate(self, move: Move, scales: Sequence[float]) -> list[Tensor]:
+    def evaluate(self, perturbation: Perturbation, scales: Sequence[float]) -> list[Tensor]:
         try:
-            return [self._at(move, scale).clone() for scale in scales]
+            return [self._at(perturbation, scale).clone() for scale in scales]
         finally:
             self._restore()
 
-    def weighted(self, move: Move, scales: Sequence[float], weights: Sequence[float]) -> Tensor:
+    def weighted(self, perturbation: Perturbation, scales: Sequence[float], weights: Sequence[float]) -> Tensor:
         try:
-            total = self._at(move, scales[0]) * weights[0]
+            total = self._at(perturbation, scales[0]) * weights[0]
             for scale, weight in zip(scales[1:], weights[1:], strict=True):
                 # Not in place: the derivative of a constant may be one of torch's immutable zero tensors.
-                total = torch.add(total, self._at(move, scale), alpha=weight)
+                total = torch.add(total, self._at(perturbation, scale), alpha=weight)
             return total
         finally:
             self._restore()
 
-    def _at(self, move: Move, scale: float) -> Tensor:
+    def _at(self, perturbation: Perturbation, scale: float) -> Tensor:
         """The outputs at a point, to be read before the inputs are restored: they may share memory."""
         if not scale:
             self._restore()
             return self.value
-        return self._flattened(self._all_outputs, self._outputs_at(self._perturbed(move, scale)))
+        return self._flattened(self._all_outputs, self._outputs_at(self._perturbed(perturbation, scale)))
 
-    def _perturbed(self, move: Move, scale: float = 1.0) -> Sequence[Any]:
+    def _perturbed(self, perturbation: Perturbation, scale: float = 1.0) -> Sequence[Any]:
         """The perturbed arguments; the caller restores them."""
         self._restore()
         self._is_perturbed = True
-        placed = [layout.place(part, scale) for layout, part in zip(self.layouts, move.parts, strict=True)]
+        placed = [layout.place(part, scale) for layout, part in zip(self.layouts, perturbation.parts, strict=True)]
         return self.arguments if all(map(operator.is_, placed, self.inputs)) else self.arguments_with(placed)
 
     def _restore(self) -> None:
@@ -268,10 +268,10 @@ class TorchProblem:
             self._is_perturbed = False
 
     def evaluate_at(self, displacement: Tensor) -> Evaluation:
-        move = self.move(displacement)
+        perturbation = self.perturbation(displacement)
         try:
-            arguments = self._perturbed(move)
-            realised = move.vector
+            arguments = self._perturbed(perturbation)
+            realised = perturbation.vector
             if not self._inputs_are_double:
                 realised = self.vector(self.domain, [arguments[i] for i in self._positions]) - self.point
             return Evaluation(self.values(arguments), realised)
@@ -337,9 +337,9 @@ class TorchProblem:
         return Gradient(vector, derivatives.gradient_misfits(self, found))
 
     def vjp_at(self, displacement: Tensor, v: Tensor) -> Tensor:
-        move = self.move(displacement)
+        perturbation = self.perturbation(displacement)
         try:
-            arguments = self._perturbed(move)
+            arguments = self._perturbed(perturbation)
             outputs = self.call_differentiable(arguments)
             sources = [arguments[i] for i in self._positions]
             self.cost.pulls += 1
@@ -358,9 +358,9 @@ class TorchProblem:
         return self.vector(self.codomain, [tangent for _, tangent in found])
 
     def jvp_at(self, displacement: Tensor, u: Tensor) -> Tensor | None:
-        move = self.move(displacement)
+        perturbation = self.perturbation(displacement)
         try:
-            in_place = self._perturbed(move) is self.arguments
+            in_place = self._perturbed(perturbation) is self.arguments
             return self.jvp(u) if in_place else None
         finally:
             self._restore()

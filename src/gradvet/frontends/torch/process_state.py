@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,36 +24,18 @@ from gradvet.frontends.torch.random_state import RandomState
 Settings = tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...]
 
 
-def _autocast() -> tuple[tuple[bool, torch.dtype], ...]:
-    return tuple([(torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in AUTOCAST_DEVICES])
+def _set_anomaly(enabled: bool) -> None:
+    torch.autograd.set_detect_anomaly(enabled, torch.is_anomaly_check_nan_enabled())
 
 
-def _set_autocast(states: tuple[tuple[bool, torch.dtype], ...]) -> None:
-    for device, (enabled, dtype) in zip(AUTOCAST_DEVICES, states, strict=True):
-        torch.set_autocast_enabled(device, enabled)
-        torch.set_autocast_dtype(device, dtype)
-
-
-def _anomaly() -> tuple[bool, bool]:
-    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-
-
-def _set_anomaly(state: tuple[bool, bool]) -> None:
-    torch.autograd.set_detect_anomaly(*state)
-
-
-def _cudnn() -> tuple[bool, bool, bool]:
-    return cudnn.enabled, cudnn.benchmark, cudnn.deterministic
-
-
-def _set_cudnn(flags: tuple[bool, bool, bool]) -> None:
-    cudnn.enabled, cudnn.benchmark, cudnn.deterministic = flags
+def _set_anomaly_for_nan(check: bool) -> None:
+    torch.autograd.set_detect_anomaly(torch.is_anomaly_enabled(), check)
 
 
 def _tf32() -> tuple[bool, str] | None:
     """Whether cuDNN uses TF32, and the precision of matrix products; None if each kind of operator has its own."""
     try:
-        return cudnn.allow_tf32, torch.get_float32_matmul_precision()
+        return private_state.cudnn_tf32(), private_state.matmul_precision()
     except RuntimeError:  # set by torch's newer interface, which the older one cannot express
         return None
 
@@ -78,12 +61,14 @@ SETTINGS: Settings = (
     (torch.is_grad_enabled, torch.set_grad_enabled),
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
-    (_autocast, _set_autocast),
-    (_anomaly, _set_anomaly),
+    *((partial(torch.is_autocast_enabled, on), partial(torch.set_autocast_enabled, on)) for on in AUTOCAST_DEVICES),
+    *((partial(torch.get_autocast_dtype, on), partial(torch.set_autocast_dtype, on)) for on in AUTOCAST_DEVICES),
+    (torch.is_anomaly_enabled, _set_anomaly),
+    (torch.is_anomaly_check_nan_enabled, _set_anomaly_for_nan),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     (torch.get_num_threads, torch.set_num_threads),
     (_tf32, _set_tf32),
-    (_cudnn, _set_cudnn),
+    *((read, partial(setattr, cudnn, name)) for name, read in private_state.CUDNN_FLAGS.items()),
     (private_state.function_apply, private_state.set_function_apply),
     (private_state.kernels_are_direct, private_state.set_kernels_direct),
     (sys.getprofile, sys.setprofile),
@@ -167,9 +152,10 @@ class ProcessState:
         self._showwarning = warnings.showwarning
 
     def restore(self, *, interrupted: bool) -> None:
-        for (read, write), value in zip(self._settings, self._values, strict=True):
-            if read() != value:
-                write(value)
+        if [read() for read, _ in self._settings] != self._values:
+            for (read, write), value in zip(self._settings, self._values, strict=True):
+                if read() != value:
+                    write(value)
         self._contexts.close_others(interrupted=interrupted)
         if warnings.filters is not self._filters or self._filters != self._shown_filters:
             with warnings.catch_warnings():  # on exit, it makes Python forget what the filters decided

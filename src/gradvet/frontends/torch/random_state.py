@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -122,9 +123,13 @@ class Sampler:
     """The random numbers of one problem, drawn ahead so that short vectors cost few calls of torch."""
 
     def __init__(self, home: torch.device, seed: int) -> None:
-        self._generator = torch.Generator(home).manual_seed(seed)
+        self._home, self._seed = home, seed
         self._reservoir, self._unused = NO_NUMBERS, 0
         self._distribution = Distribution.UNIFORM
+
+    @cached_property
+    def _generator(self) -> torch.Generator:
+        return torch.Generator(self._home).manual_seed(self._seed)
 
     def take(self, size: int, distribution: Distribution, scale: float = 1.0) -> Tensor:
         """A fresh vector, multiplied by the scale."""

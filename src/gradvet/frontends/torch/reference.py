@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
 
-EXPECTED_ROUNDINGS = 16.0
-"""Error of a value, in its own roundoffs, that the format of the outputs explains."""
-
 PROBE_STEPS = {torch.float64: (2.0**-30, 2.0**-26), torch.float32: (2.0**-12, 2.0**-9)}
 """Relative changes of the inputs that this format follows smoothly and the next coarser one follows in jumps. The
 second is for functions whose roundoff hides the first."""
@@ -40,9 +37,6 @@ MAX_UNEVENNESS = 2.0**-6
 
 MAX_PROBED_INPUTS = 16
 """Number of inputs of a function with custom rules up to which each is changed alone."""
-
-PROBE_NOISE = 64.0
-"""Part of a value that may be roundoff, in spacings of the format."""
 
 TF32_DEVICES = ("cuda",)
 """Kinds of devices on which products of float32 numbers may be rounded to TF32: cuDNN's convolutions and Triton's
@@ -118,7 +112,7 @@ def _agree(low: Tensor, high: Tensor, eps: float) -> bool:
     if not bool(known.any()):
         return False
     size = float(high[known].abs().max())
-    allowed: float = min(thresholds.MATERIAL_MAX, 4.0 * eps**0.5)
+    allowed: float = min(thresholds.MATERIAL_MAX, thresholds.INTERVAL_WIDTH * eps**thresholds.PRECISION_SCALE_POWER)
     return float((low - high)[known].abs().max()) <= allowed * size
 
 
@@ -150,7 +144,7 @@ def _loses_digits(problem: TorchProblem, reference: TorchProblem) -> bool:
         return True
     error, size = (problem.value - reference.value).abs(), reference.value.abs()
     known = torch.isfinite(error)
-    return bool((error > EXPECTED_ROUNDINGS * problem.eps * size)[known].any())
+    return bool((error > thresholds.VISIBLE_NOISE * problem.eps * size)[known].any())
 
 
 def may_round_products(problem: TorchProblem) -> bool:
@@ -175,7 +169,7 @@ def _rounds_products(problem: TorchProblem, reference: TorchProblem) -> bool:
         size = float(high[known].norm())
         # A gradient that is zero in exact arithmetic consists of roundoff.
         is_zero = high is not reference.value and size <= problem.eps * float(expected.nan_to_num().norm())
-        if not is_zero and float((low - high)[known].norm()) > PROBE_NOISE * problem.eps * size:
+        if not is_zero and float((low - high)[known].norm()) > thresholds.ROUNDOFFS * problem.eps * size:
             return True
     return False
 
@@ -212,7 +206,7 @@ def _resolves(reference: TorchProblem, dtype: torch.dtype) -> bool:
     Kernels may compute in lower precision where no operator shows it.
     """
     steps = PROBE_STEPS[dtype]
-    if not _follows(reference, steps, PROBE_NOISE * torch.finfo(dtype).eps):
+    if not _follows(reference, steps, thresholds.ROUNDOFFS * torch.finfo(dtype).eps):
         return False
     domain = reference.domain
     if reference.rules.are_builtin or not 1 < len(domain.leaves) <= MAX_PROBED_INPUTS:
@@ -256,7 +250,7 @@ def _is_rounded(
     changes = [(reference.evaluate_at(step * direction).values - near).abs() for step in COARSE_STEPS]
     # What double precision itself cannot show at a tiny step says nothing. Needed by the program 20025 of
     # `benchmarks.random_functions` in bfloat16; see `test_doubled_gradient_of_a_faint_scalar_fails_in_bfloat16`.
-    seen = changes[0] * (tiny / COARSE_STEPS[0]) > PROBE_NOISE * reference.eps * near.abs()
+    seen = changes[0] * (tiny / COARSE_STEPS[0]) > thresholds.ROUNDOFFS * reference.eps * near.abs()
     middle, far = ((change > 0.0) & (near != 0.0) & seen for change in changes)
     for part in constant:
         some, all_that_change = int(middle[part].count_nonzero()), int(far[part].count_nonzero())
@@ -292,7 +286,7 @@ def _captured_eps(problem: TorchProblem) -> float:
     if eps <= problem.eps or problem.rules.are_builtin:
         return 0.0
     step = min(eps / 8.0, MAX_PROBE_STEP)
-    return 0.0 if _follows(problem, (step,), PROBE_NOISE * problem.eps) else eps
+    return 0.0 if _follows(problem, (step,), thresholds.ROUNDOFFS * problem.eps) else eps
 
 
 def _smoothness(

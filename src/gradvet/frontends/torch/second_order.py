@@ -20,7 +20,7 @@ from gradvet.core.provenance import title_of
 from gradvet.core.spaces import Space
 from gradvet.frontends.torch.arguments import tensors_in
 from gradvet.frontends.torch.autograd_graph import has_custom_function
-from gradvet.frontends.torch.binding import Binding, ForwardMode
+from gradvet.frontends.torch.binding import Binding, JvpMethod
 from gradvet.frontends.torch.derivatives import prepare_forward_mode
 from gradvet.frontends.torch.problem import TorchProblem
 
@@ -138,7 +138,7 @@ def _tangent_binding(problem: TorchProblem, *, nested: bool) -> Binding:
     names = [f"the tangent of {leaf.name}" for leaf in problem.domain.leaves]
     tangents = _random_like(problem, problem.domain, problem.inputs)
     binding = _derived(problem.binding, nested_jvp if nested else jvp, tangents, names, "tangent")
-    return replace(binding, forward_mode=ForwardMode.NESTED) if nested else binding
+    return replace(binding, jvp_method=JvpMethod.NESTED) if nested else binding
 
 
 def _random_like(problem: TorchProblem, space: Space, tensors: Sequence[Any]) -> list[Tensor]:

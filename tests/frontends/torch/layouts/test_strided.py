@@ -39,11 +39,11 @@ def copies_of(tensors: list[Tensor]) -> TorchProblem:
 def test_every_perturbation_starts_at_the_point(kind: str) -> None:
     tensors = KINDS[kind]()
     problem = copies_of(tensors)
-    move = problem.move(1e-3 * numbers(problem.domain.size))
-    assert move.vector.any()
-    far, near = problem.evaluate(move, (3.0, -1.0))
-    torch.testing.assert_close(far, problem.value + 3.0 * move.vector, rtol=1e-7, atol=0.0)
-    assert torch.equal(near, problem.evaluate(move, (-1.0,))[0])
+    perturbation = problem.perturbation(1e-3 * numbers(problem.domain.size))
+    assert perturbation.vector.any()
+    far, near = problem.evaluate(perturbation, (3.0, -1.0))
+    torch.testing.assert_close(far, problem.value + 3.0 * perturbation.vector, rtol=1e-7, atol=0.0)
+    assert torch.equal(near, problem.evaluate(perturbation, (-1.0,))[0])
     assert all(map(torch.equal, tensors, KINDS[kind]()))
 
 
@@ -51,7 +51,7 @@ def test_tensor_that_is_given_twice_is_moved_by_both() -> None:
     x = numbers(2)
     before = x.clone()
     problem = copies_of([x, x])
-    values = problem.evaluate(problem.move(torch.tensor([0.25, 0.0, 0.5, 1.0], dtype=torch.float64)), (1.0,))[0]
+    values = problem.evaluate(problem.perturbation(torch.tensor([0.25, 0.0, 0.5, 1.0], dtype=torch.float64)), (1.0,))[0]
     assert torch.allclose(values, torch.cat([before, before]) + torch.tensor([0.75, 1.0] * 2, dtype=torch.float64))
     assert torch.equal(x, before)
 

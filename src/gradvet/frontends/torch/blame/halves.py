@@ -10,9 +10,9 @@ import math
 import torch
 from torch import Tensor
 
-from gradvet.frontends.torch.binding import callable_of, widened
+from gradvet.frontends.torch.arguments import tensors_of
+from gradvet.frontends.torch.binding import callable_of, widened_copy
 from gradvet.frontends.torch.blame.recording import Call, arguments_of
-from gradvet.frontends.torch.blame.replaying import tensors_of
 from gradvet.frontends.torch.random_state import preserved_rng
 
 RELATIVE_STEP = 1e-6
@@ -38,7 +38,7 @@ class _Halves:
 
     def __init__(self, call: Call, position: int) -> None:
         self.call = call
-        tensors = [widened(tensor, torch.float64) for tensor in call.tensors]
+        tensors = [widened_copy(tensor, torch.float64) for tensor in call.tensors]
         self.args, self.kwargs = arguments_of(call, tensors)
         self.position, self.x = position, self.args[position].detach()
         self.generator = torch.Generator().manual_seed(0)
