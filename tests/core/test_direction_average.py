@@ -166,3 +166,17 @@ def test_slope_hidden_in_roundoff_inside_the_function_does_not_fail() -> None:
     x = torch.randn(12, generator=generator).to(torch.bfloat16).requires_grad_()
     y = torch.tensor(0.03, dtype=torch.bfloat16, requires_grad=True)
     assert SlopeTest(context_of(far, x, y), REVERSE).run().verdict is not Verdict.FAIL
+
+
+def test_gradient_summed_in_half_precision_does_not_fail() -> None:
+    def vjp(v: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        total = torch.zeros_like(w)
+        for row in v * x:
+            total = total + row
+        return v * w, total
+
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(*shape, generator=generator).to(torch.bfloat16) for shape in ((400, 6), (6,)))
+    function = with_vjp(lambda x, w: (x.float() * w.float()).to(x.dtype), vjp)
+    context = context_of(function, x.requires_grad_(), w.requires_grad_())
+    assert SlopeTest(context, REVERSE).run().verdict is not Verdict.FAIL

@@ -168,18 +168,18 @@ class _InputTest:
         entry = _entry(context, best, columns, part) if size else None
         # Rounding on stairs may add up in all cotangents; those that belong to a direction leave such outputs out.
         stairs = [_stair_factor(context, probes, cotangent) for cotangent in (cotangents[0], cotangents[-1])]
-        failure = Decision(Verdict.FAIL, Reason.DISAGREES, entry, dense / (size or 1.0), explained / (size or 1.0))
         is_dense = dense > max(explained, least * size)
-        if is_dense and dense > stairs[1] * size:
-            return failure if self._is_additive(cotangents, probes) else failure.weakened(Reason.KINK)
-        if not size:
-            return failure.weakened()
         scale, is_constant = _scale(residuals, best), residuals.factor()[1]
-        kinked, bar = min(residuals.bend) / size, max(scale.error, explained_factor(eps))
+        kinked, bar = min(residuals.bend) / (size or 1.0), max(scale.error, explained_factor(eps))
         noise = thresholds.CLEAR * max(scale.error, residuals.kink_factor(), stairs[0])
         if is_constant and abs(scale.value) > max(least, noise):
             failure = Decision(Verdict.FAIL, Reason.DISAGREES, entry, scale.value, scale.error)
-            return failure if self._is_additive(cotangents, probes) else failure.weakened(Reason.KINK)
+            return self._confirmed(failure, cotangents, probes, is_factor=True)
+        if is_dense and dense > stairs[1] * size:
+            failure = Decision(Verdict.FAIL, Reason.DISAGREES, entry, dense / (size or 1.0), explained / (size or 1.0))
+            return self._confirmed(failure, cotangents, probes)
+        if not size:
+            return Decision(Verdict.INCONCLUSIVE, Reason.PRECISION, entry, dense, explained)
         limit = max(columns.noise, thresholds.PRECISION_DOUBT_PART)
         is_wrong = columns.worst > max(thresholds.CLEAR * max(limit, kinked), thresholds.LOW_PRECISION_PART)
         if is_wrong and self._fails_alone(cotangents, part.start + columns.index):
@@ -190,6 +190,25 @@ class _InputTest:
         if abs(scale.value) <= bar and seen <= asked and is_seen and not is_dense:
             return Decision(Verdict.PASS, Reason.AGREES, None, scale.value, seen)
         return Decision(Verdict.INCONCLUSIVE, Reason.PRECISION, None, scale.value, bar)
+
+    def _confirmed(
+        self, failure: Decision, cotangents: Sequence[Cotangent], probes: OutputProbes, *, is_factor: bool = False
+    ) -> Decision:
+        """The failure, unless the roundoff of the gradient explains its error, or the function has no derivative.
+
+        The former is needed by `test_gradient_summed_in_half_precision_does_not_fail`. Four VJPs.
+        """
+        problem, part, length = self.context.problem, self.part, self.context.lengths[self.part]
+        tiny = 2.0 * thresholds.INTERVAL_WIDTH * value_roundoff(self.context)
+        for cotangent in (cotangents[0], cotangents[-1]):
+            own = length * cotangent.vjp[part]
+            near = [length * finite_part(problem.vjp_at(sign * tiny, cotangent.v))[part] for sign in (1.0, -1.0)]
+            # Of three values that differ by roundoff alone; what changes in proportion drops out.
+            change, square = (near[0] + near[1] - 2.0 * own) / math.sqrt(6.0), dot(own, own)
+            noise = abs(dot(change, own)) if is_factor else math.sqrt(dot(change, change) * square)
+            if thresholds.COHERENT * noise > abs(failure.error) * square:
+                return failure.weakened()
+        return failure if self._is_additive(cotangents, probes) else failure.weakened(Reason.KINK)
 
     def _start(self) -> Evaluation:
         """Where a direction starts; one evaluation if that is not the point. Zeros stay zero, equal values equal."""

@@ -27,18 +27,22 @@ class Slopes:
     predicted: Array
     directions: Array
     vjps: Array
+    matched: int = 0
+    """Number of the first cotangents that belong to a direction, so that all outputs add up; 0: all have equal rights.
+    """
 
     def joined(self, more: Slopes) -> Slopes:
         """The same along the directions of both."""
         xp = namespace(self.predicted)
         r = xp.concat([self.residuals, more.residuals])
         predicted = xp.concat([self.predicted, more.predicted])
-        return Slopes(self.steps, r, predicted, xp.concat([self.directions, more.directions]), self.vjps)
+        return Slopes(self.steps, r, predicted, xp.concat([self.directions, more.directions]), self.vjps, self.matched)
 
     @property
     def factor(self) -> Estimate:
-        """The relative error that all residuals share."""
-        return _shared(self.residuals, self.predicted)
+        """The relative error that the residuals of matched cotangents share."""
+        columns = self.matched or self.predicted.shape[1]
+        return _shared(self.residuals[:, :columns], self.predicted[:, :columns])
 
     @property
     def rest(self) -> Array:
@@ -60,7 +64,7 @@ class Residuals:
     directions: Array
     vjps: Array
     matched: int
-    """Number of the first directions and cotangents that belong together, so that all outputs add up."""
+    """Number of the first directions and cotangents that belong together."""
 
     def unmatched(self, table: Array) -> Array:
         """Without the pairs that belong together, in which only a common factor shows."""
@@ -78,7 +82,7 @@ class Residuals:
         """The residuals at one step, or at two without their h² term."""
         wide, narrow = self.at[steps[0]], self.at[steps[-1]]
         r = narrow if len(steps) == 1 else (4.0 * narrow - wide) / 3.0
-        return Slopes(steps, r, self.predicted, self.directions, self.vjps)
+        return Slopes(steps, r, self.predicted, self.directions, self.vjps, self.matched)
 
     def clearest(self) -> Slopes:
         """The slopes whose residuals are the smallest but for their common factor."""
@@ -88,7 +92,7 @@ class Residuals:
 
     def factor(self) -> tuple[Estimate, bool]:
         """The relative error that all residuals share, and whether several steps show the same one."""
-        plain = [_shared(r, self.predicted) for r in self.at]
+        plain = [self.slopes((number,)).factor for number in range(len(self.at))]
         extrapolated = [self.slopes(pair).factor for pair in pairwise(range(len(self.at)))]
         best = min(map(last_consistent, (plain, extrapolated)), key=lambda estimate: estimate.error)
         seen = [one for one in (*plain, *extrapolated) if abs(one.value) > one.error]
@@ -102,9 +106,9 @@ class Residuals:
         three show a, with the other terms or with more noise: the least of them counts, of one step the larger one of
         two neighbours.
         """
-        columns = self.predicted.shape[1]
-        folds = [even[:, columns:] for even in self.evens]
-        weight = abs(self.predicted)
+        columns, used = self.predicted.shape[1], self.matched or self.predicted.shape[1]
+        folds = [even[:, columns : columns + used] for even in self.evens]
+        weight = abs(self.predicted[:, :used])
 
         def size(fold: Array) -> float:
             found = _shared(fold, weight)
