@@ -180,3 +180,10 @@ def test_gradient_summed_in_half_precision_does_not_fail() -> None:
     function = with_vjp(lambda x, w: (x.float() * w.float()).to(x.dtype), vjp)
     context = context_of(function, x.requires_grad_(), w.requires_grad_())
     assert SlopeTest(context, REVERSE).run().verdict is not Verdict.FAIL
+
+
+@HALF
+def test_curvature_of_a_scalar_is_not_taken_for_an_error(dtype: torch.dtype) -> None:
+    x = torch.tensor(0.8, dtype=dtype, requires_grad=True)
+    context = context_of(lambda x: torch.sin(3.0 * x.float()).to(x.dtype), x)
+    assert SlopeTest(context, REVERSE).run().verdict is Verdict.PASS

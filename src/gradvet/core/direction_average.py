@@ -139,11 +139,11 @@ class _InputTest:
         residuals = self._residuals(cotangents, probes, known + self._directions(DIRECTIONS - len(known)), steps)
         if residuals is None:
             return Decision(Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
-        if not peak(residuals.predicted) and not any(peak(found) for found in residuals.at):
+        if not peak(residuals.predicted) and not any(map(peak, residuals.at)):
             if rows_changing_by_roundoff(context, input_direction(context, self.part), cotangents[-1].v) is not None:
                 return Decision(Verdict.INCONCLUSIVE, Reason.NO_SIGNAL)
             return Decision(Verdict.PASS, Reason.AGREES)
-        best, steps = residuals.clearest(), steps[len(steps) - len(residuals.at) :]
+        best, steps = residuals.clearest(context.asked_resolution), steps[len(steps) - len(residuals.at) :]
         while True:
             decision = self._decide(cotangents, probes, residuals, best)
             is_decided = decision.verdict is not Verdict.INCONCLUSIVE or decision.reason is Reason.KINK
@@ -309,7 +309,7 @@ def _needs_more(context: Context, residuals: Residuals, best: Slopes, most: int)
     """
     count, size = best.predicted.shape[0], residuals.size
     if count >= most or not size:
-        return bool(count < most)
+        return False
     scale, columns, gain = _scale(residuals, best), columns_of(best), math.sqrt(most / count)
     bar, noise, kinked = scale.error / gain, columns.noise / gain, min(residuals.bend) / size
     may_pass = bar <= context.asked_resolution and noise <= thresholds.LOW_PRECISION_PART
