@@ -132,10 +132,10 @@ class Frontend(Protocol):
         """
         ...
 
-    def on_smooth_piece(self, problem: OwnProblem) -> tuple[Problem, BranchCounts] | None:
-        """The problem of a model with values that continue beyond kinks as they are at the point; None without kinks.
+    def on_smooth_piece(self, problem: OwnProblem, *, of_models: bool) -> tuple[Problem, BranchCounts] | None:
+        """The problem with values that continue beyond kinks as they are at the point; None without kinks.
 
-        Calls the function.
+        With `of_models` None also for functions without parameters. Calls the function.
         """
         ...
 
