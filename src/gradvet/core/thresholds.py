@@ -183,6 +183,10 @@ COHERENT = 3.0
 """In half precision: size of residuals, over what kinks and other steps or directions explain, from which they are an
 error of the derivative; and errors of a kernel, in those of plain torch, from which they are doubtful. [half]"""
 
+HALF_FACTOR = 2.0
+"""In half precision without a reference: common or dense error from which a derivative is wrong, in units of the common
+error that rounding explains. [half]"""
+
 PRECISION_SCALE_EPS = 8.0
 """Relative error common to all entries of an input that rounding explains, in spacings of the format. [gallery]"""
 
