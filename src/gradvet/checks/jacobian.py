@@ -190,7 +190,9 @@ def _resolutions(context: Context, mode: Mode) -> dict[str, float]:
 def _advice(context: Context, mode: Mode, decision: Decision) -> str:
     if decision.reason not in (Reason.PRECISION, Reason.KINK):
         return ""
-    advice = "Try float64 inputs, inputs of moderate size, or a point away from kinks."
+    advice = (
+        f"Try {'' if context.is_double else 'float64 inputs, '}inputs of moderate size, or a point away from kinks."
+    )
     seen = max(_resolutions(context, mode).values(), default=math.inf)
     enough = suggested_resolution(seen)
     if enough is None or seen <= context.options.resolution:
