@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
+from gradvet.core.spaces import Array
 from gradvet.core.vectors import finite_part, norm, peak
 
 JUMP_RATIO = 4.0
@@ -50,7 +51,8 @@ def with_inner_roundoff(context: Context) -> tuple[Context, bool]:
     own = context.eps * (abs(value) + abs(finite_part(context.slope_of(context.first))))
     roundoff = xp.zeros_like(value)
     for sign in (1.0, -1.0):
-        change = departure = None
+        change: Array | None = None
+        departure: Array | None = None
         for step in JUMP_STEPS:
             nearer, change = change, finite_part(problem.evaluate_at(sign * step * u).values[: value.shape[0]] - value)
             if nearer is None:
