@@ -111,8 +111,9 @@ values stay equal over this step of an argument is constant in it. [gallery]"""
 STAIR_NOISE = 320.0
 """Size of a stair, in noise floors. [gallery]"""
 
-STEEP_GROWTH = (0.15, 0.85)
-"""Range of the exponent by which slopes grow towards a vertical tangent such as the square root's 1/2. [theory]"""
+STEEP_GROWTH = (0.15, 0.85, 0.2)
+"""Range of the exponent by which slopes grow towards a vertical tangent such as the square root's 1/2, and how much it
+may differ between steps. [theory]"""
 
 # From a slope to a verdict
 

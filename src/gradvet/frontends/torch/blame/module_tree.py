@@ -113,7 +113,7 @@ class ModuleTree:
     def _candidates(self, call: Call, undecided: list[str]) -> list[Candidate]:
         """Stops and hooks in the code of a module and of undecided ones below it; if there are none, all below it.
 
-        Calls the function.
+        Stops that are accepted as constants are none. Calls the function.
         """
         mode = StopMode()
         try:
@@ -122,6 +122,7 @@ class ModuleTree:
         except Exception:  # some code does not run in such a mode
             mode.found.clear()
         found = [*mode.found.values(), *persistent_hooks(call.target)]
+        found = [candidate for candidate in found if not (self.examiner.accepts_stops and candidate.can_hold)]
         first = [candidate for candidate in found if candidate.owner is call.target]
         if undecided:
             first += [c for c in found if self.paths.get(id(c.owner), "").startswith(tuple(undecided))]
