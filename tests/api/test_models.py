@@ -15,6 +15,7 @@ from torch.nn import functional
 import gradvet
 from benchmarks.architectures import GPT, GraphNetwork, LSTMModel, UNet, ViT
 from gradvet import Verdict
+from gradvet.api import points
 
 
 def tokens(vocabulary: int) -> Tensor:
@@ -216,3 +217,37 @@ def test_model_that_refuses_inputs_that_require_grad_passes() -> None:
     assert "detach" in wrong.findings[0].headline
     with pytest.raises(RuntimeError, match="leaf"):
         gradvet.check(RequiringGrad(is_wrong=False), torch.ones(4, 3, requires_grad=True), seed=1)
+
+
+class Rectifier(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0.0)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
+        return grad_output * (ctx.saved_tensors[0] > 0.0)
+
+
+class Rectified(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4, bias=False) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = Rectifier.apply(layer(x)) * x.sin()
+        return x
+
+
+def test_evaluations_at_generated_points_of_a_model_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model, given = Rectified(), torch.randn(3, 4)
+
+    def forwards(limit: int) -> int:
+        monkeypatch.setattr(points, "POINT_CALLS", limit)
+        return gradvet.check(model, given, seed=1, checks=["reverse", "points"]).cost.forwards
+
+    few, many = forwards(1), forwards(10**6)
+    assert few < many / 2, (few, many)
