@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SEEDS = range(-(2**63), 2**64)
+"""Seeds that torch's generators accept."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:

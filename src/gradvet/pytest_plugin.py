@@ -10,7 +10,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable, Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from _pytest._io import TerminalWriter
 from gradvet.core.events import filtering_reports, listening
 from gradvet.core.results import InconclusiveWarning, Report, Verdict
 from gradvet.errors import GradientError, InvalidProblemError
+from gradvet.options import SEEDS
 from gradvet.reports import html, json_files, ledger_table, terminal, wording
 
 REPORTS_ATTRIBUTE = "gradvet"
@@ -29,8 +30,6 @@ REPORTS_ATTRIBUTE = "gradvet"
 
 UNREAD = "the test did not look at this report: use the fixture gradient_checker, or gradvet.assert_gradients"
 PACKAGE_FOLDER = Path(__file__).parent
-SEEDS = range(2**32)
-"""Seeds that every random generator accepts."""
 
 
 class UnreadReportWarning(UserWarning):
@@ -143,7 +142,8 @@ class PluginSession:
 
     def with_test_command(self, report: Report) -> Report:
         """The report with the command that repeats its test."""
-        options = ["--gradvet-replace-torch"] if self.replaces_torch else []
+        flags = {"--gradvet-replace-torch": self.replaces_torch, "--gradvet-strict": self.is_strict}
+        options = [flag for flag, is_given in flags.items() if is_given]
         command = ["pytest", self.test_id, *options, f"--gradvet-seed={report.seed}"]
         return replace(report, replay=shlex.join(command)) if self.test_id else report
 
@@ -224,9 +224,10 @@ def gradient_checker() -> Callable[..., Report]:
 
 
 def seed(text: str) -> int:
-    if not text.isdecimal() or int(text) not in SEEDS:
-        raise argparse.ArgumentTypeError(f"a number from 0 to {SEEDS[-1]} was expected, found {text!r}")
-    return int(text)
+    with suppress(ValueError):
+        if int(text) in SEEDS:
+            return int(text)
+    raise argparse.ArgumentTypeError(f"an integer of at most 64 bits was expected, found {text!r}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

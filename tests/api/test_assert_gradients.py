@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from typing import Any
 
@@ -160,3 +161,28 @@ def test_text_stands_in_front_of_the_message() -> None:
         gradvet.assert_gradients(lambda x: x * x.detach(), torch.ones(3, dtype=torch.float64), msg="layer 3", seed=0)
     assert str(failure.value).startswith("layer 3\nFAIL")
     assert failure.value.report.verdict is gradvet.Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    "function", [gradvet.check, gradvet.assert_gradients, gradvet.blame, gradvet.numerical_jacobian]
+)
+def test_arguments_that_do_not_exist_get_one_sentence(function: Any) -> None:
+    x, name = torch.ones(3, dtype=torch.float64), f"gradvet.{function.__name__}"
+    with pytest.raises(TypeError, match=rf"pass several as a tuple, {name}\(func, \(a, b\)\)$"):
+        function(torch.mul, x, x)
+    with pytest.raises(TypeError, match=f"^{name} has no argument atol: .*; gradvet.gradcheck has torch's tolerances$"):
+        function(torch.sin, x, atol=1e-3)
+    with pytest.raises(TypeError, match=f"^{name} has no argument kwarg; did you mean kwargs\\?$"):
+        function(torch.sin, x, kwarg={})
+    with pytest.raises(TypeError, match=f"^{name} has no argument xyz; it has .*, inputs, "):
+        function(torch.sin, x, xyz=1)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
+def test_list_of_several_arguments_gets_a_note() -> None:
+    x = torch.ones(3, dtype=torch.float64)
+    with pytest.raises(TypeError) as raised:
+        gradvet.check(torch.mul, [x, x])
+    assert raised.value.__notes__ == [
+        "The inputs are a list, which is one argument: pass several arguments as a tuple."
+    ]

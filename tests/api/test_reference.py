@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import gradvet
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import InvalidProblemError
+from tests.functions import with_vjp
 from tests.reference_kernels import FAULTS, KERNELS, OVERWRITING, VALUE, Kernel, times
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -373,7 +374,47 @@ def test_accuracy_by_design_is_allowed() -> None:
     assert gradvet.check(kernel, x, reference=eager, seed=0, accuracy=5e-3).verdict is Verdict.PASS
 
 
+def test_reference_that_is_exact_for_ones_is_not_taken_for_accurate() -> None:
+    # As torch 2.6: the sum is rounded to bfloat16, and that of a softmax is 1.
+    def backward(dy: Tensor, x: Tensor) -> Tensor:
+        y = torch.softmax(x, -1)
+        return y * (dy - (dy * y).sum(-1, keepdim=True).to(x.dtype))
+
+    reference = with_vjp(KERNELS[0].eager, backward)
+    torch.manual_seed(1)
+    x = 2.0 * torch.randn(12, 40, dtype=torch.bfloat16)
+    for seed in range(3):
+        report = gradvet.check(KERNELS[0].fused(), x, reference=reference, seed=seed, checks=COMPARISON)
+        assert report.verdict is Verdict.PASS, report
+        wrong = gradvet.check(KERNELS[0].fused(times(1.03)), x, reference=reference, seed=seed, checks=COMPARISON)
+        assert wrong.verdict is Verdict.FAIL
+
+
+def test_factors_that_differ_are_not_called_one_factor() -> None:
+    wrong = with_vjp(F.silu, lambda dy, x: dy * (torch.sigmoid(x) + x * torch.sigmoid(x)))
+    x = torch.tensor([0.4, 1.1, 1.9])
+    report = gradvet.check(wrong, x, reference=F.silu, dtypes=DTYPES, seed=0, checks=COMPARISON)
+    for one in about(report, Verdict.FAIL):
+        assert "times the reference" not in one.headline, one
+        assert "The factor is common" not in one.advice
+
+
 # The interface.
+
+
+def test_reference_that_raises_gets_one_sentence() -> None:
+    def refuses_half(x: Tensor) -> Tensor:
+        if x.dtype is torch.bfloat16:
+            raise RuntimeError("no half precision here")
+        return x.sin()
+
+    x = torch.randn(6)
+    with pytest.raises(
+        InvalidProblemError, match=r"inputs of the kernel \(bfloat16\) and raised RuntimeError: no half"
+    ):
+        gradvet.check(torch.sin, x, reference=refuses_half, dtypes=DTYPES)
+    with pytest.raises(InvalidProblemError, match=r"\(float32\) and raised TypeError: .*takes 1 positional argument"):
+        gradvet.check(torch.mul, (x, x), reference=lambda x: x * x)
 
 
 def test_inputs_and_parameters_are_left_as_they_were() -> None:

@@ -94,9 +94,6 @@ MISTAKES = {
         "The sign is wrong everywhere",
         {"input 0": RIGHT, "input 1": WRONG},
     ),
-    "input saved in place of the output": Mistake(
-        with_vjp(torch.sigmoid, lambda dy, x: dy * x * (1 - x)), ((4,),), "No simple pattern"
-    ),
     "first row in place of the sum": Mistake(
         with_vjp(lambda x, b: x + b, lambda dy, x, b: (dy, dy[0])),
         ((4, 3), (3,)),
@@ -137,7 +134,7 @@ MISTAKES = {
         "its off-diagonal terms are missing",
     ),
     "normalisation without its mean": Mistake(
-        with_vjp(normalised, normalised_without_mean), ((4, 6),), "No simple pattern"
+        with_vjp(normalised, normalised_without_mean), ((4, 6),), "no common factor"
     ),
     "reshape in place of a permutation": Mistake(
         with_vjp(lambda x: x.permute(2, 0, 1).contiguous(), lambda dy, x: dy.reshape(x.shape)),
@@ -185,7 +182,7 @@ MISTAKES = {
     "attention without the sum of its softmax": Mistake(
         with_vjp(attention, attention_without_sum),
         ((2, 3, 4), (2, 5, 4), (2, 5, 4)),
-        "No simple pattern",
+        "no common factor",
         {"input 0": WRONG, "input 1": WRONG, "input 2": RIGHT},
     ),
     "kernel not flipped": Mistake(
@@ -265,7 +262,7 @@ def test_diagnosis_of_the_frameworks_own_rules_looks_for_no_mistake_in_a_backwar
 def test_gradient_that_is_not_finite_is_not_called_non_zero() -> None:
     wrong = with_vjp(torch.sin, lambda dy, x: dy * x.cos() / 0.0 * 0.0)
     x = torch.tensor([0.3, 0.7, 1.1], dtype=torch.float64)
-    headlines = [finding.headline for finding in gradvet.check(wrong, x, seed=0, points=None).failures]
-    assert any(
-        "returns a gradient that is not finite when the grad_output of output is None" in one for one in headlines
-    )
+    failures = gradvet.check(wrong, x, seed=0, points=None).failures
+    assert failures[0].check == "reverse"
+    assert "is not finite at" in failures[0].headline
+    assert all(finding.check != "none_grad_output" for finding in failures)

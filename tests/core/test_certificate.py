@@ -16,12 +16,12 @@ from torch import Tensor
 
 from gradvet.checks.jacobian import drop_in_forward, drop_in_reverse
 from gradvet.compat.gradcheck import FAST_MISS, SLOW_MISS, gradcheck
-from gradvet.core.certificate import CertificateSearch, certify, forward_residual, is_true_to_step, reverse_residual
+from gradvet.core.certificate import CertificateSearch, certify, is_true_to_step
 from gradvet.core.context import Context
-from gradvet.core.entrywise import REVERSE_ENTRIES
 from gradvet.core.events import listening
 from gradvet.core.fast_mode import ProjectionTest
 from gradvet.core.miss_probability import stages
+from gradvet.core.modes import FORWARD, REVERSE
 from gradvet.core.projections import FAR_SCHEME, LONG, LONGER, SHORT, WITHIN
 from gradvet.core.results import Verdict
 from gradvet.core.runner import CheckFunction
@@ -95,14 +95,14 @@ def test_certificate_is_given_to_wrong_derivatives_at_most_as_often_as_it_says(
 ) -> None:
     # A large miss probability, so that misses can be counted, and the errors that come closest to the bound.
     miss, trials = 0.05, 300
-    residual, fault = (reverse_residual, rectangle) if mode == "reverse" else (forward_residual, pair_in_a_row)
+    tested, fault = (REVERSE, rectangle) if mode == "reverse" else (FORWARD, pair_in_a_row)
     nothing = torch.zeros(shape, dtype=torch.float64)
     given = 0
     for seed in range(trials):
         error = planted(fault, nothing, 1.001, seed)
         given += (
             certify(
-                context_at(linear(nothing, error), numbers(shape[1:], seed), seed=seed, miss=miss).projections, residual
+                context_at(linear(nothing, error), numbers(shape[1:], seed), seed=seed, miss=miss).projections, tested
             )
             is not None
         )
@@ -134,21 +134,21 @@ def test_no_certificate_is_given_where_an_entry_is_off_by_the_tolerance() -> Non
     for seed in range(50):
         error = planted(FAULTS[seed % len(FAULTS)], torch.zeros_like(A), 1.0, seed)
         wrong = context_at(linear(A, error), numbers((4,), seed), seed=seed)
-        assert certify(wrong.projections, reverse_residual) is None
-        assert certify(wrong.projections, forward_residual) is None
+        assert certify(wrong.projections, REVERSE) is None
+        assert certify(wrong.projections, FORWARD) is None
 
 
 def test_no_certificate_is_given_without_an_absolute_tolerance() -> None:
     A = numbers((5, 4), 0)
     right = context_at(linear(A, torch.zeros_like(A)), numbers((4,), 1), tolerance=(0.0, 1e-3))
-    assert certify(right.projections, reverse_residual) is None
+    assert certify(right.projections, REVERSE) is None
     (finding,) = drop_in_reverse(right)
     assert finding.verdict is Verdict.PASS
 
 
 def test_no_certificate_is_given_where_the_step_is_lost_to_rounding() -> None:
     x = torch.tensor([1e9, 1e9 + 0.3, -1e9, 3.0], dtype=torch.float64)
-    assert certify(context_at(lambda x: x * 2.0, x).projections, reverse_residual) is None
+    assert certify(context_at(lambda x: x * 2.0, x).projections, REVERSE) is None
 
 
 def test_no_certificate_is_given_where_residuals_are_not_numbers() -> None:
@@ -162,7 +162,7 @@ def test_no_certificate_is_given_where_residuals_are_not_numbers() -> None:
             return torch.where(torch.arange(len(cotangent)) == 1, torch.nan, cotangent)
 
     wrong = context_at(Nan.apply, numbers((4,), 0))
-    assert certify(wrong.projections, reverse_residual) is None
+    assert certify(wrong.projections, REVERSE) is None
     (finding,) = drop_in_reverse(wrong)
     assert finding.verdict is Verdict.FAIL
 
@@ -170,7 +170,7 @@ def test_no_certificate_is_given_where_residuals_are_not_numbers() -> None:
 def test_right_function_of_any_size_is_certified_with_few_evaluations() -> None:
     for size in (3, 100, 10_000):
         context = context_at(torch.sin, numbers((size,), size))
-        assert certify(context.projections, reverse_residual) == SLOW_MISS
+        assert certify(context.projections, REVERSE) == SLOW_MISS
         assert context.problem.cost.forwards <= 13
         assert context.problem.cost.pulls <= 6
 
@@ -200,7 +200,7 @@ def test_first_scheme_has_larger_steps_where_roundoff_of_the_outputs_is_large(
     values: float, number: int, scheme: int
 ) -> None:
     right = context_at(lambda x: values + 1e-3 * x, numbers((number,), 0), miss=SLOW_MISS)
-    assert CertificateSearch(right.projections, reverse_residual).first_scheme() == scheme
+    assert CertificateSearch(right.projections, REVERSE).first_scheme() == scheme
 
 
 def test_function_of_many_inputs_and_few_outputs_is_assumed_to_be_curved() -> None:
@@ -208,15 +208,15 @@ def test_function_of_many_inputs_and_few_outputs_is_assumed_to_be_curved() -> No
         return x.sin().reshape(10, -1).sum(1)
 
     slow = context_at(function, numbers((1_000,), 0), miss=SLOW_MISS)
-    assert CertificateSearch(slow.projections, reverse_residual).first_scheme() == LONG
+    assert CertificateSearch(slow.projections, REVERSE).first_scheme() == LONG
     fast = context_at(function, numbers((1_000,), 0), miss=FAST_MISS)
-    assert ProjectionTest(fast.projections, REVERSE_ENTRIES).scheme == WITHIN
+    assert ProjectionTest(fast.projections, REVERSE).scheme == WITHIN
 
 
 @pytest.mark.parametrize("number", [3, 1_000])
 def test_values_that_are_not_finite_do_not_choose_the_walk(number: int) -> None:
     broken = context_at(lambda x: x / 0.0, numbers((number,), 0))
-    assert CertificateSearch(broken.projections, reverse_residual).first_scheme() == SHORT
+    assert CertificateSearch(broken.projections, REVERSE).first_scheme() == SHORT
 
 
 class FlippedButOne(torch.autograd.Function):
@@ -243,7 +243,7 @@ def test_inputs_so_large_that_a_displacement_is_rounded_away_hide_nothing(seed: 
 def test_direction_must_be_finer_than_what_it_is_to_resolve(size: float, fine: bool) -> None:
     right = context_at(torch.sin, size * numbers((20,), 0))
     (ratio, *_) = [stage.ratio for stage in stages(SLOW_MISS, columns_seen=False, rows_seen=False) if stage.ratio]
-    search = CertificateSearch(right.projections, reverse_residual)
+    search = CertificateSearch(right.projections, REVERSE)
     assert search._is_fine(SHORT, ratio) is fine
     assert not search._is_fine(SHORT, 0.0)
     assert search._is_fine(SHORT, 0.1)

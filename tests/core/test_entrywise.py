@@ -10,16 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.core.entrywise import (
-    FORWARD_ENTRIES,
-    MAX_KEPT_ENTRIES,
-    REVERSE_ENTRIES,
-    Comparison,
-    Pair,
-    ToleranceMode,
-    _blocks,
-)
+from gradvet.core.entrywise import MAX_KEPT_ENTRIES, Comparison, Pair, _blocks
 from gradvet.core.jacobians import BLOCK
+from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.spaces import Leaf, Space
 from gradvet.frontends.torch.layouts.strided import Dense
 from gradvet.options import Tolerance
@@ -60,7 +53,7 @@ def space(*leaves: Numbers) -> Space:
     return Space([Leaf(f"leaf {number}", leaf, number) for number, leaf in enumerate(leaves)])
 
 
-def comparison(outputs: list[Numbers], inputs: list[Numbers], mode: ToleranceMode = REVERSE_ENTRIES) -> Comparison:
+def comparison(outputs: list[Numbers], inputs: list[Numbers], mode: Mode = REVERSE) -> Comparison:
     sides: Any = Sides(space(*outputs), space(*inputs))
     return Comparison(sides, Tolerance(ABSOLUTE, RELATIVE), mode)
 
@@ -105,9 +98,9 @@ def test_tolerance_is_relative_to_the_numerical_value_and_not_to_the_derivative(
 
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("other", [1.0, torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("mode", [REVERSE_ENTRIES, FORWARD_ENTRIES])
+@pytest.mark.parametrize("mode", [REVERSE, FORWARD])
 @pytest.mark.parametrize("parts", [1, 2])
-def test_what_is_not_finite_never_passes(odd: float, other: float, mode: ToleranceMode, parts: int) -> None:
+def test_what_is_not_finite_never_passes(odd: float, other: float, mode: Mode, parts: int) -> None:
     one, two = torch.ones(2, 4, dtype=torch.float64), torch.ones(2, 4, dtype=torch.float64)
     one[1, 2], two[1, 2] = odd, other
     for numerical, derivative in ((one, two), (two, one)):
@@ -130,8 +123,8 @@ def test_modulus_of_large_complex_numbers_does_not_overflow() -> None:
         assert only_pair(found).total_wrong == wrong
 
 
-@pytest.mark.parametrize("mode", [REVERSE_ENTRIES, FORWARD_ENTRIES])
-def test_complex_number_is_compared_by_its_modulus(mode: ToleranceMode) -> None:
+@pytest.mark.parametrize("mode", [REVERSE, FORWARD])
+def test_complex_number_is_compared_by_its_modulus(mode: Mode) -> None:
     outputs, inputs = [Numbers(3)], [Numbers(2, 2)]
     numerical = torch.zeros(3, 4, dtype=torch.float64)
     derivative = numerical.clone()
@@ -139,7 +132,7 @@ def test_complex_number_is_compared_by_its_modulus(mode: ToleranceMode) -> None:
     derivative[1, 2:] = 0.8e-3
     # 0.09 is too much for a real part of 0, but not for a number of modulus 1.
     numerical[2, 1], derivative[2, 0], derivative[2, 1] = 1.0, 0.09, 1.0
-    if mode is FORWARD_ENTRIES:
+    if mode is FORWARD:
         outputs, inputs, numerical, derivative = inputs, outputs, numerical.T, derivative.T
     found = comparison(outputs, inputs, mode)
     found.add((0, 0), numerical, derivative)
@@ -148,17 +141,17 @@ def test_complex_number_is_compared_by_its_modulus(mode: ToleranceMode) -> None:
     assert pair.entries == 6
     assert pair.worst is not None
     place = (pair.worst.row, pair.worst.column)
-    assert place in ({(1, 2), (1, 3)} if mode is REVERSE_ENTRIES else {(2, 1), (3, 1)})
+    assert place in ({(1, 2), (1, 3)} if mode is REVERSE else {(2, 1), (3, 1)})
     assert pair.worst.difference == pytest.approx(0.8e-3 * 2**0.5)
 
 
-@pytest.mark.parametrize("mode", [REVERSE_ENTRIES, FORWARD_ENTRIES])
-def test_parts_of_the_coordinate_side_are_counted_apart(mode: ToleranceMode) -> None:
+@pytest.mark.parametrize("mode", [REVERSE, FORWARD])
+def test_parts_of_the_coordinate_side_are_counted_apart(mode: Mode) -> None:
     numerical = torch.zeros(4, 6, dtype=torch.float64)
     derivative = numerical.clone()
     derivative[0, 0] = 1.0
     derivative[1, 1] = derivative[3, 4] = derivative[3, 2] = 1.0
-    if mode is FORWARD_ENTRIES:
+    if mode is FORWARD:
         numerical, derivative = numerical.T, derivative.T
     found = comparison([Numbers(len(numerical) // 2, 2)], [Numbers(numerical.shape[1] // 2, 2)], mode)
     found.add((0, 0), numerical, derivative)
@@ -188,7 +181,7 @@ def test_block_of_rows_may_start_in_the_middle_of_a_complex_output(first: int) -
 
 @pytest.mark.parametrize("first", [0, 1, 2, 3])
 def test_block_of_columns_may_start_in_the_middle_of_a_complex_input(first: int) -> None:
-    found = comparison([Numbers(3)], [Numbers(1), Numbers(2, 2)], FORWARD_ENTRIES)
+    found = comparison([Numbers(3)], [Numbers(1), Numbers(2, 2)], FORWARD)
     derivative = torch.zeros(3, 1, dtype=torch.float64)
     derivative[2, 0] = 1.0
     found.add((0, 1 + first), torch.zeros_like(derivative), derivative)
@@ -253,7 +246,7 @@ def test_matrices_of_large_pairs_are_not_kept() -> None:
 def test_no_tolerance_leaves_no_room() -> None:
     sides: Any = Sides(space(Numbers(1)), space(Numbers(1)))
     for derivative, wrong in ((0.0, 0), (1e-300, 1)):
-        found = Comparison(sides, Tolerance(0.0, 0.0), REVERSE_ENTRIES)
+        found = Comparison(sides, Tolerance(0.0, 0.0), REVERSE)
         found.add((0, 0), matrix([0.0]), matrix([derivative]))
         assert only_pair(found).total_wrong == wrong
 

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.core.context import Context, Cotangent
-from gradvet.core.kinks import Kinks, find_kinks
+from gradvet.core.context import Context
+from gradvet.core.decision import Entry
+from gradvet.core.kinks import find_kinks
 from gradvet.core.line_test import bent_rows
 from gradvet.core.modes import REVERSE
+from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
 from gradvet.core.slope_test import SlopeTest
 from tests.core.contexts import Elementwise, context_of, point
@@ -42,7 +44,9 @@ def test_coarse_formats_leave_kinks_to_the_sweep() -> None:
     assert bent_rows(context, context.first) is None
 
 
-def found_kinks(context: Context, u: Tensor | None = None, cotangent: Cotangent | None = None) -> Kinks:
+def found_kinks(
+    context: Context, u: Tensor | None = None, cotangent: Cotangent | None = None
+) -> tuple[Tensor, Entry | None]:
     """The kinks of the first direction, unless another one is given; the ledger is opened before."""
     test = SlopeTest(context, REVERSE)
     u, cotangent = context.first.u if u is None else u, cotangent or context.cotangents[0]
@@ -54,18 +58,18 @@ def test_elements_of_the_same_size_are_found_together_and_noted() -> None:
         return (x - 2.0).abs() + (x + 2.0).abs()
 
     context = context_of(function, point(2.0, 1.0, -2.0, 0.5, 2.0))
-    kinks = found_kinks(context)
-    assert kinks.columns.tolist() == [True, False, True, False, True]
-    assert kinks.wrong is None
+    columns, wrong = found_kinks(context)
+    assert columns.tolist() == [True, False, True, False, True]
+    assert wrong is None
     (note,) = context.record.notes
     assert "and 2 other elements of the same size" in note
 
 
 def test_single_kink_is_found_alone() -> None:
     context = context_of(lambda x: (x - 2.0).abs(), point(1.0, 2.0, 3.0))
-    kinks = found_kinks(context)
-    assert kinks.columns.tolist() == [False, True, False]
-    assert kinks.wrong is None
+    columns, wrong = found_kinks(context)
+    assert columns.tolist() == [False, True, False]
+    assert wrong is None
     assert context.record.notes == ["kink at input 0 [1]: the derivative must lie between the one-sided slopes"]
 
 
@@ -74,7 +78,7 @@ def test_entry_at_a_kink_is_wrong_outside_the_one_sided_slopes(slope: float, fai
     context = context_of(
         with_derivative(torch.abs, lambda x: torch.where(x == 0.0, slope, torch.sign(x))), point(0.5, 0.0, 1.0)
     )
-    wrong = found_kinks(context).wrong
+    _, wrong = found_kinks(context)
     assert (wrong is not None) is fails
     if wrong is not None:
         assert (wrong.row, wrong.column) == (1, 1)
@@ -99,9 +103,8 @@ def largest(share: float) -> Callable[[Tensor], Tensor]:
 @pytest.mark.parametrize(("share", "fails"), [(0.5, False), (1.0, True)])
 def test_tied_elements_may_share_the_gradient_but_not_all_have_it_whole(share: float, fails: bool) -> None:
     context = context_of(largest(share), point(2.0, 1.0, 2.0))
-    kinks = found_kinks(context)
-    assert kinks.columns.tolist() == [True, False, True]
-    wrong = kinks.wrong
+    columns, wrong = found_kinks(context)
+    assert columns.tolist() == [True, False, True]
     assert (wrong is not None) is fails
     if wrong is not None:
         assert abs(wrong.derivative) > abs(wrong.numerical)
@@ -111,7 +114,7 @@ def test_tied_elements_are_reported_with_the_slope_along_all_of_them_together(mo
     context = context_of(largest(1.0), point(2.0, 1.0, 2.0))
     u, cotangent = context.first.u, context.cotangents[0]
     monkeypatch.setattr(Context, "joint_direction", lambda context: torch.tensor([1.0, 1.0, 0.5], dtype=torch.float64))
-    wrong = found_kinks(context, u, cotangent).wrong
+    _, wrong = found_kinks(context, u, cotangent)
     assert wrong is not None
     # The largest grows by 1 and shrinks by 0.5; both together would be the sum of the two.
     assert (wrong.derivative, wrong.numerical) == (pytest.approx(1.5), pytest.approx(0.75))
@@ -123,7 +126,7 @@ def test_other_elements_of_the_same_size_are_tested_too(slope: float, fails: boo
         return torch.tensor([0.0, 1.0, slope, 1.0], dtype=x.dtype)
 
     context = context_of(with_derivative(torch.abs, claimed), point(0.0, 2.0, 0.0, 3.0))
-    wrong = found_kinks(context).wrong
+    _, wrong = found_kinks(context)
     assert (wrong is not None) is fails
     if wrong is not None:
         assert (wrong.row, wrong.column) == (2, 2)
@@ -131,9 +134,9 @@ def test_other_elements_of_the_same_size_are_tested_too(slope: float, fails: boo
 
 def test_elements_of_other_inputs_are_not_excluded_with_a_kink() -> None:
     context = context_of(lambda x, y: x.abs() + 3.0 * y, point(0.0, 1.0, 0.0), point(0.0, 1.0, 0.0))
-    kinks = found_kinks(context)
-    assert kinks.columns.tolist() == [True, False, True, False, False, False]
-    assert kinks.wrong is None
+    columns, wrong = found_kinks(context)
+    assert columns.tolist() == [True, False, True, False, False, False]
+    assert wrong is None
 
 
 @pytest.mark.parametrize(("slope", "fails"), [(2.0, False), (2.2, True)])
@@ -143,11 +146,11 @@ def test_element_of_the_same_size_that_is_not_at_a_kink_is_tested_in_smooth_outp
     def function(x: Tensor) -> Tensor:
         return torch.cat([x[:3].abs(), straight(x[3:])])
 
-    kinks = found_kinks(context_of(function, point(0.0, 0.0, 0.0, 0.0, 1.0)))
-    assert kinks.columns.tolist() == [True, True, True, True, False]
-    assert (kinks.wrong is not None) is fails
-    if kinks.wrong is not None:
-        assert (kinks.wrong.row, kinks.wrong.column) == (3, 3)
+    columns, wrong = found_kinks(context_of(function, point(0.0, 0.0, 0.0, 0.0, 1.0)))
+    assert columns.tolist() == [True, True, True, True, False]
+    assert (wrong is not None) is fails
+    if wrong is not None:
+        assert (wrong.row, wrong.column) == (3, 3)
 
 
 @pytest.mark.parametrize("is_wrong", [True, False])

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from gradvet.checks.jacobian import drop_in_forward, drop_in_reverse
-from gradvet.core import entrywise, localise, thresholds
+from gradvet.core import localise, thresholds
 from gradvet.core.context import Context
 from gradvet.core.entrywise import compare
 from gradvet.core.localise import (
     PATTERN_VECTORS,
-    ByColumns,
     ByRows,
     find_wrong_entry,
     locate,
@@ -78,7 +77,7 @@ SIZES = (10, 100, 2_000, 100_000)
 def test_single_wrong_entry_is_found_in_reverse_mode(size: int, place: float) -> None:
     column = int(place * size)
     context = product(size, {column: 0.5})
-    assert locate(context.projections, ByRows) == [entry_of(size, column)]
+    assert locate(context.projections, REVERSE) == [entry_of(size, column)]
     assert context.problem.cost.forwards < 200
     assert context.problem.cost.pulls < 100
 
@@ -88,7 +87,7 @@ def test_single_wrong_entry_is_found_in_reverse_mode(size: int, place: float) ->
 def test_single_wrong_entry_is_found_in_forward_mode(size: int, place: float) -> None:
     column = int(place * size)
     context = product(size, {column: 0.5})
-    assert locate(context.projections, ByColumns) == [entry_of(size, column)]
+    assert locate(context.projections, FORWARD) == [entry_of(size, column)]
     # A forward-mode evaluation is a call of the function as well.
     assert context.problem.cost.forwards - context.problem.cost.pushes < 200
     assert context.problem.cost.pushes < 100
@@ -98,7 +97,7 @@ def test_single_wrong_entry_is_found_in_forward_mode(size: int, place: float) ->
 @pytest.mark.parametrize("size", [2_000, 100_000])
 def test_comparison_of_a_large_jacobian_shows_the_wrong_entry_alone(size: int) -> None:
     column = size // 3
-    for mode in (entrywise.REVERSE_ENTRIES, entrywise.FORWARD_ENTRIES):
+    for mode in (REVERSE, FORWARD):
         context = product(size, {column: 0.5})
         found = compare(context.projections, mode)
         assert found.disagrees
@@ -111,8 +110,8 @@ def test_comparison_of_a_large_jacobian_shows_the_wrong_entry_alone(size: int) -
         assert context.problem.cost.pulls < 100
 
 
-@pytest.mark.parametrize("mode", [ByRows, ByColumns])
-def test_several_wrong_entries_are_all_found_to_be_wrong(mode: Any) -> None:
+@pytest.mark.parametrize("mode", [REVERSE, FORWARD])
+def test_several_wrong_entries_are_all_found_to_be_wrong(mode: Mode) -> None:
     size, errors = 20_000, {17: 0.4, 9_999: -0.6, 15_000: 0.5}
     context = product(size, errors)
     found = locate(context.projections, mode)
@@ -181,11 +180,11 @@ def test_large_jacobian_that_is_wrong_is_not_pulled_to_its_end(monkeypatch: pyte
     for module in ("entrywise", "jacobians"):
         monkeypatch.setattr(f"gradvet.core.{module}.BLOCK", 200)
     A = numbers((30, 40), 0)
-    found = compare(context_at(linear(A, 0.1 * A), numbers((40,), 1)).projections, entrywise.REVERSE_ENTRIES)
+    found = compare(context_at(linear(A, 0.1 * A), numbers((40,), 1)).projections, REVERSE)
     assert found.disagrees
     assert not found.complete
     right = context_at(linear(A, 0.0 * A), numbers((40,), 1))
-    assert compare(right.projections, entrywise.REVERSE_ENTRIES).complete
+    assert compare(right.projections, REVERSE).complete
 
 
 MODES = pytest.mark.parametrize("mode", [REVERSE, FORWARD], ids=lambda mode: mode.name)

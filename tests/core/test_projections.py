@@ -108,7 +108,7 @@ def test_widest_gap_is_that_of_all_pairs_however_it_was_asked_for() -> None:
     widest = []
     for rows, columns in asked:
         left, right = piecemeal.probe_cotangents(rows), piecemeal.probe_directions(columns)
-        exact = max(abs(float(v @ d) - float(p @ u)) for v, p in left for u, d, *_ in right)
+        exact = max(abs(float(v @ d) - float(p @ u)) for v, p, _ in left for u, d, *_ in right)
         widest.append(exact)
         assert gaps(piecemeal, rows, columns) >= exact
     assert gaps(piecemeal, 3, 3) == max(widest)

@@ -6,10 +6,11 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from tests.functions import with_vjp
 from tests.gallery.case import Family
-from tests.gallery.inputs import normal, uniform
+from tests.gallery.inputs import normal, point, uniform
 from tests.gallery.mutants import negated, scaled, zeroed
 
 
@@ -22,6 +23,10 @@ def gelu_without_three(v: Tensor, x: Tensor) -> Tensor:
     c = math.sqrt(2 / math.pi)
     t = torch.tanh(c * (x + 0.044715 * x**3))
     return v * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 0.044715 * x * x))
+
+
+def gelu_without_density(v: Tensor, x: Tensor) -> Tensor:
+    return v * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
 
 
 def swish(x: Tensor) -> Tensor:
@@ -131,6 +136,10 @@ CASES = (
         "gelu_without_three",
         "A cube in the forward leaves a factor 3 in the derivative; it is forgotten in the inner one.",
     ).at(with_vjp(gelu_by_tanh, gelu_without_three), gelu_by_tanh, normal, (7,)),
+    wrong(
+        "gelu_from_minus_nine_without_density",
+        "Only the factor x is differentiated, among elements whose values are a few roundoffs of one.",
+    ).at(with_vjp(F.gelu, gelu_without_density), F.gelu, point, [-5.0, -7.0, -8.0, -9.0, 0.5, 1.5]),
     wrong("swish_without_product_rule", "Only one of the two factors is differentiated.").at(
         with_vjp(swish, swish_without_product_rule), swish, normal, (7,)
     ),

@@ -81,6 +81,7 @@ def area_tangent_by_logarithms(x: Tensor) -> Tensor:
 
 LABELS = indices([0, 1, 2])
 NEXT_TO_ONE = [1 - 1e-6, 0.3, -1 + 1e-7]
+SATURATING = [-5.0, -6.0, -7.0, -8.0, -9.0, 0.5]
 CERTAIN = [[60.0, 0.0, -10.0], [-5.0, 45.0, 3.0]]
 
 CASES = (
@@ -93,6 +94,12 @@ CASES = (
         "gelu_at_minus_nine_and_elsewhere",
         "Saturated entries beside ordinary ones.",
         at(F.gelu, point, [-9.0, 0.4, -1.1, 2.0]),
+        twin=gelu_by_erfc,
+    ),
+    right(
+        "gelu_from_minus_nine_to_minus_five",
+        "At -8 the value is a few roundoffs of one: its differences show another slope.",
+        at(F.gelu, point, SATURATING),
         twin=gelu_by_erfc,
     ),
     right(

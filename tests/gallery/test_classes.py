@@ -60,7 +60,7 @@ FALSE_PASSES: dict[str, tuple[str, str]] = {
 """Wrong functions, and right ones that look like them."""
 
 FALSE_FAILS: dict[str, str] = {
-    "saturated outputs": "gelu_at_minus_nine one_plus_erf_at_minus_six log_one_plus_exp_at_minus_forty",
+    "saturated outputs": "gelu_from_minus_nine_to_minus_five one_plus_erf_at_minus_six log_one_plus_exp_at_minus_forty",
     "a confident loss": "certain_cross_entropy cross_entropy_of_two_certain_and_one_uncertain certain_softmax",
     "wide inputs": "gelu_of_wide_inputs gelu_of_hundreds gelu_of_wide_inputs_in_float32",
     "autocast": "product_under_autocast network_with_one_layer_under_autocast model_under_autocast",

@@ -234,6 +234,8 @@ def test_failure_that_a_test_ignores_fails_in_strict_mode(pytester: pytest.Pytes
         [
             "the test did not look at this report: use the fixture gradient_checker, or gradvet.assert_gradients",
             "FAIL Wrong *",
+            "*reproduce: pytest test_op.py::test_ignores --gradvet-strict",
+            "*--gradvet-seed=*",
             "test_op.py:18",
             "FAILED test_op.py::test_ignores*",
         ]

@@ -25,6 +25,7 @@ from gradvet.reports.ledger_table import ACCEPT, headline
 __all__ = ["NumericalJacobian", "assert_gradients", "check", "numerical_jacobian"]
 
 
+@validation.explaining_arguments
 def check(
     func: Callable[..., Any],
     inputs: Any,
@@ -137,7 +138,7 @@ def check(
             return run_pipeline(FRONTEND, asked, settings, options)
         return sweep_dtypes(FRONTEND, asked, settings, options, tuple(dtypes))
 
-    with shown_stages(title_of(func)):
+    with shown_stages(title_of(func)), validation.explaining_lists(inputs):
         report = run(request, wanted)
         if held is not None:
             report = accepting_stops(report, func, held)
@@ -158,6 +159,7 @@ def _requested_resolution(resolution: float | None, power: float | None, otherwi
     return validation.fraction(name, given, "0.01")
 
 
+@validation.explaining_arguments
 def assert_gradients(
     func: Callable[..., Any],
     inputs: Any,
@@ -237,10 +239,11 @@ def assert_gradients(
     if report.verdict is Verdict.INCONCLUSIVE and inconclusive == "raise":
         raise GradientError(f"{before}{report}\n  {ACCEPT}", report)
     if report.verdict is Verdict.INCONCLUSIVE and inconclusive == "warn":
-        warnings.warn(f"{before}{report.title}: {headline(report)}", InconclusiveWarning, stacklevel=2)
+        warnings.warn(f"{before}{report.title}: {headline(report)}", InconclusiveWarning, stacklevel=3)
     return report
 
 
+@validation.explaining_arguments
 def numerical_jacobian(
     func: Callable[..., Any], inputs: Any, *, kwargs: Mapping[str, Any] | None = None
 ) -> NumericalJacobian:

@@ -76,6 +76,7 @@ class _Settings:
     surrogates: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
 
 
+@validation.explaining_arguments
 @one_at_a_time
 def blame(
     model: Any,

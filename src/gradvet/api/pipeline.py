@@ -133,8 +133,7 @@ class _Pipeline:
         command = replay(self.request, settings.order, settings.selection, settings.bytes, self.options, points)
         names = [check.name for check in SLOPES] if self.request.reference is None else [REFERENCE]
         asked = any(name in settings.selection for name in names) and bool(problem.codomain.leaves)
-        title = self.binding.title
-        report = make_report(title, context, [*left_out, *findings], replay=command, expects_ledger=asked)
+        report = make_report(self.binding.title, context, [*left_out, *findings], replay=command, expects_ledger=asked)
         return replace(report, source=self._source(report, context.problem))
 
     def _source(self, report: Report, problem: Problem) -> SourceCode | None:
@@ -206,11 +205,7 @@ class _Pipeline:
         if problem is not context.problem:
             context = replace(context, problem=problem)
         _ = context.reads_captured  # which holds for the reference too
-        found = context.for_problem(wide, precision=FLOAT64 if wide.eps <= thresholds.DOUBLE_EPS else FLOAT32)
-        context.record.note(
-            f"the formula was checked in {found.precision}, and the gradient in low precision against it"
-        )
-        return context, found
+        return context, context.for_problem(wide, precision=FLOAT64 if wide.eps <= thresholds.DOUBLE_EPS else FLOAT32)
 
     def _run(self, context: Context, checks: Iterable[Check], *, may_refuse: bool = False) -> list[Finding]:
         """The selected checks whose needs the function meets.
@@ -256,7 +251,13 @@ class _Pipeline:
 
             rounded = partial(self.frontend.rounded, context.problem)
             check = precision_against(reference, same_branches, rounded)
-            return run_checks(context, {PRECISION: check})
+            found = run_checks(context, {PRECISION: check})
+            if not context.out_of_budget:
+                words = (
+                    f"the formula was checked in {reference.precision}, and the gradient in low precision against it"
+                )
+                context.record.note(words)
+            return found
         return []
 
     def _against_reference(self, context: Context) -> Iterator[Finding]:
@@ -276,7 +277,6 @@ class _Pipeline:
             advice = "Give a reference of plain torch operations, without random numbers."
             yield Finding(REFERENCE, Verdict.INCONCLUSIVE, words, advice=advice)
             return
-
         plain, truth = pair
         if plain.eps < context.problem.eps:
             context.record.note("the reference is not finite in this precision, so its errors are those of float32")

@@ -31,11 +31,11 @@ def require_comparable(request: Request, settings: PipelineSettings, dtypes: Any
         refuse("dtypes has several dtypes, such as (torch.float32, torch.bfloat16)", dtypes)
     if settings.order != 1:
         raise InvalidProblemError(
-            "a reference is compared at first order: leave out order=2, or check the second order without reference="
+            "a reference is compared at first order: leave out the order, or check the second order without a reference"
         )
     if REFERENCE not in settings.selection:
         raise InvalidProblemError(
-            "reference= compares gradients of backward: modes must contain 'reverse', and checks, if given, 'reference'"
+            "a reference is for gradients of backward: modes must contain 'reverse', and checks, if given, 'reference'"
         )
 
 

@@ -6,21 +6,62 @@ import difflib
 import functools
 import math
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from inspect import signature
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from gradvet.checks.catalogue import COMPILE, FORMER_NAMES, HIGHER_ORDER, NAMES, REFERENCE, SECOND_ORDER
 from gradvet.core.frontend import Request, is_strategy
 from gradvet.errors import InvalidProblemError
-from gradvet.options import Budget
-
-SEED_RANGE = (-(2**63), 2**64)
-"""Seeds that generators accept: from the first up to the second."""
+from gradvet.options import SEEDS, Budget
 
 MAX_ORDER = 5
 """Highest order of derivatives: the cost doubles with each order."""
+
+
+TOLERANCES = ("atol", "rtol", "eps", "tol", "nondet_tol")
+"""Arguments of torch's checker that `check` does not have."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def explaining_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, with a sentence in place of Python's message where it is called with arguments it does not take."""
+    known = list(signature(function).parameters)
+    name = f"gradvet.{function.__name__}"
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if len(args) > 2:
+            raise TypeError(f"{name} takes a function and its inputs: pass several as a tuple, {name}(func, (a, b))")
+        for given in kwargs.keys() - set(known):
+            raise TypeError(f"{name} has no argument {given}{_instead(given, known)}")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _instead(given: str, known: list[str]) -> str:
+    """What to use in place of an argument that does not exist."""
+    if given in TOLERANCES:
+        return ": it compares with the error bar that it measures; gradvet.gradcheck has torch's tolerances"
+    close = difflib.get_close_matches(given, known, 1)
+    return f"; did you mean {close[0]}?" if close else f"; it has {', '.join(known)}"
+
+
+@contextmanager
+def explaining_lists(inputs: Any) -> Iterator[None]:
+    """Add a note to a TypeError inside if the inputs are a list, which torch's checker takes for several arguments."""
+    try:
+        yield
+    except TypeError as error:
+        if isinstance(inputs, list) and hasattr(error, "add_note"):
+            error.add_note("The inputs are a list, which is one argument: pass several arguments as a tuple.")
+        raise
 
 
 def surrogates_of(surrogate: Any, *, or_function: bool = False) -> dict[Any, Callable[..., Any]]:
@@ -83,7 +124,7 @@ def flag(name: str, given: Any) -> bool:
 
 
 def seed_of(given: Any) -> int:
-    if not is_integer(given) or not SEED_RANGE[0] <= given < SEED_RANGE[1]:
+    if not is_integer(given) or int(given) not in SEEDS:
         refuse("seed is an integer of at most 64 bits", given)
     return int(given)
 

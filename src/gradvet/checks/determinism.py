@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.projections import ProbeCotangent
+from gradvet.core.projections import Cotangent
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import equal, namespace, peak, unit
@@ -134,7 +134,7 @@ def drop_in_determinism(context: Context) -> Iterator[Finding]:
         yield REPRODUCIBLE
 
 
-def _is_reproduced(context: Context, probe: ProbeCotangent) -> bool:
+def _is_reproduced(context: Context, probe: Cotangent) -> bool:
     """Whether a multiple of the cotangent gives the multiple; of custom rules, whether the same gives the same.
 
     A custom rule may be right and not exactly linear, such as an adaptive solver. In slow mode it runs about as often
@@ -148,7 +148,7 @@ def _is_reproduced(context: Context, probe: ProbeCotangent) -> bool:
     return all(equal(problem.gradient_by_output(probe.v).vector, probe.vjp) for _ in range(passes))
 
 
-def _unsteadiness(context: Context, probe: ProbeCotangent) -> float:
+def _unsteadiness(context: Context, probe: Cotangent) -> float:
     """The spread of three passes with the same cotangent, two of them in a row: alternation shows as well."""
     again, once_more = (context.problem.gradient_by_output(probe.v).vector for _ in range(2))
     return max(_spread(context, probe.vjp, again), _spread(context, again, once_more))

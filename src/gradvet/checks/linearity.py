@@ -69,23 +69,29 @@ def _by_framework(context: Context, finding: Finding) -> Finding:
 
 
 def none_grad_output(context: Context) -> Iterator[Finding]:
-    """As `undefined_cotangents`, but a fault of builtin rules is SKIPPED with a note."""
-    for finding in undefined_cotangents(context):
+    """As `undefined_cotangents`, but a fault of builtin rules is SKIPPED with a note.
+
+    Entries that are not finite for any grad_output are left to the comparison with differences.
+    """
+    for finding in undefined_cotangents(context, context.random_vjp[1]):
         is_own = finding.verdict is Verdict.FAIL and not context.problem.rules.has_custom
         yield _by_framework(context, finding) if is_own else finding
 
 
-def undefined_cotangents(context: Context) -> Iterator[Finding]:
-    """All outputs without a cotangent, then each alone while the others get zeros: the gradient must be zero."""
+def undefined_cotangents(context: Context, usual: Array | None = None) -> Iterator[Finding]:
+    """All outputs without a cotangent, then each alone while the others get zeros: the gradient must be zero.
+
+    If `usual` is given, a gradient, the entries that are not finite in it are not tested.
+    """
     outputs = len(context.problem.codomain.leaves)
     if not outputs:
         return
     everything = tuple(range(outputs))
     for missing in [everything] + ([(one,) for one in everything] if outputs > 1 else []):
-        yield _without(context, missing)
+        yield _without(context, missing, usual)
 
 
-def _without(context: Context, missing: Sequence[int]) -> Finding:
+def _without(context: Context, missing: Sequence[int], usual: Array | None) -> Finding:
     problem = context.problem
     names = ", ".join([problem.codomain.leaves[output].name for output in missing])
     try:
@@ -98,6 +104,9 @@ def _without(context: Context, missing: Sequence[int]) -> Finding:
             facts={"raised": str(error)},
             advice="A grad_output that is None (or an undefined tensor) counts as zero.",
         )
+    if gradient is not None and usual is not None and not all_finite(usual):
+        xp = namespace(usual)
+        gradient = xp.where(xp.isfinite(usual), gradient, xp.zeros_like(gradient))
     if gradient is not None and not is_zero(gradient):
         kind = "a non-zero gradient" if all_finite(gradient) else "a gradient that is not finite"
         return Finding(

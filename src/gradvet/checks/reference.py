@@ -6,6 +6,7 @@ reference in the kernel's own precision; `reference_passes` runs both, `core.ref
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -49,10 +50,7 @@ KINK_PATTERNS = 8
 ADVICE = "The reference is the truth here: look at the kernel's loads, stores and masks at these positions."
 SCALE_ADVICE = "The factor is common to all entries: look for a wrong constant, or a sum taken once too often."
 ZERO_ADVICE = "The gradient is zero: look for a returned None, a detach, or memory that the kernel does not write."
-FORMULA_ADVICE = (
-    "Rounding errors would differ at other inputs: compare the kernel's formula, its constants and counts with those "
-    "of the reference."
-)
+FORMULA_ADVICE = "Rounding does not explain it: compare the kernel's formula, constants and counts with the reference."
 LOSS_ADVICE = "Look for sums, products or intermediate results in low precision; accuracy= accepts a relative error."
 TF32_ADVICE = (
     "Products in TF32, the default of tl.dot for float32, have errors of this size: input_precision='ieee' avoids "
@@ -248,16 +246,18 @@ def _good(reference: Reference, decided: Decided) -> Finding:
 def _bad(reference: Reference, tensor: ComparedTensor, found: TensorDecision, samples: Samples) -> Finding:
     place = f"{tensor.name} {tensor.leaf.coordinates.label(found.index)}".rstrip()
     entry = f"worst: {place} is {found.found:.6g} instead of {found.expected:.6g} ± {found.allowed:.2g}"
-    words = f"{tensor.name} is {found.evidence}; {entry}, for grad_output {GRAD_OUTPUTS[found.draw]}"
+    words = f"{tensor.name} is {found.evidence}; {entry}, for {GRAD_OUTPUTS[found.draw]}"
     if tensor.is_output:
         words = words.rpartition(", for")[0]
     facts = _facts(reference, tensor, found, samples)
     if found.status is Status.LESS_ACCURATE:
         advice = TF32_ADVICE if tensor.form.may_use_tf32 and found.loss > 1.0 / TF32_EPS else LOSS_ADVICE
         return Finding(NAME, Verdict.INCONCLUSIVE, words, facts=facts, advice=advice)
+    size = math.prod(tensor.form.shape)
+    is_local = found.evidence.startswith(("wrong in", "not finite in")) and f"{size} of {size}" not in found.evidence
     is_common = found.evidence.endswith("times the reference") and not found.evidence.startswith("wrong")
     common = ZERO_ADVICE if found.scale == -1.0 else SCALE_ADVICE
-    advice = common if is_common else FORMULA_ADVICE if found.is_steady else ADVICE
+    advice = ADVICE if is_local else common if is_common else FORMULA_ADVICE
     return Finding(NAME, Verdict.FAIL, words, facts=facts, advice=advice)
 
 

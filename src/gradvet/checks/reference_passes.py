@@ -18,7 +18,12 @@ from gradvet.core.reference_comparison import Samples
 from gradvet.core.spaces import Array, Leaf, Space
 from gradvet.core.vectors import namespace
 
-GRAD_OUTPUTS = ("random", "positive", "ones", "of few rows")
+GRAD_OUTPUTS = (
+    "a random grad_output",
+    "a positive grad_output",
+    "a grad_output of ones",
+    "a grad_output with few nonzero rows",
+)
 """The grad_outputs, in the order of the samples. Sums of positive ones do not cancel; few rows show what leaks."""
 
 NEIGHBOURS = 3

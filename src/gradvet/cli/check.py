@@ -21,6 +21,7 @@ from gradvet.cli.common import (
     run_cases,
     run_options,
     run_seed,
+    seconds,
     write_files,
 )
 from gradvet.core.results import Report
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from gradvet.suite.case import CaseResult
     from gradvet.suite.run import Run
 
-FLAGS = ("thorough", "order", "modes", "resolution", "points", "domain", "compile")
+FLAGS = ("thorough", "order", "modes", "resolution", "points", "domain", "compile", "budget")
 """Options that are arguments of `gradvet.check`."""
 
 DTYPES = ("float64", "float32", "bfloat16", "float16", "complex128", "complex64")
@@ -128,9 +129,10 @@ def modes(text: str) -> tuple[str, ...]:
 )
 @click.option(
     "--reference",
-    metavar="MODULE:CALLABLE",
+    metavar="TARGET",
     default="",
-    help="The same function in plain torch, with which values and gradients are compared.",
+    help="The same function in plain torch, with which values and gradients are compared: ops.py::name or "
+    "package.module:callable.",
 )
 @click.option(
     "--dtypes",
@@ -156,6 +158,7 @@ def modes(text: str) -> tuple[str, ...]:
     "--domain", type=interval, metavar="LOW,HIGH", help="Values that inputs may have, here and at special points."
 )
 @click.option("--compile", is_flag=True, help="Also compare with the function that torch.compile makes.")
+@click.option("--budget", type=seconds, metavar="SECONDS", help="Seconds after which a check compares nothing more.")
 @click.option("-x", "--exitfirst", is_flag=True, help="Stop after the first failure or error.")
 @HTML_OPTION
 @JSON_OPTION
@@ -174,7 +177,7 @@ def check_command(
     gradvet check ops.py::Swish --input 3
     gradvet check torch:softmax --input 4x5 --kwargs '{"dim": -1}'
     gradvet check torch.nn:Linear --input 4x5 --init '[5, 3]' --dtype float32
-    gradvet check ops:kernel --input 8x64 --reference ops:eager --dtypes float32,bfloat16
+    gradvet check ops.py::kernel --input 8x64 --reference ops.py::eager --dtypes float32,bfloat16
     """
     html.require_writable(html_file, json_file)
     console = terminal.console_for()

@@ -10,12 +10,13 @@ many evaluations a certificate costs, and not which errors it misses.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 
 from gradvet.core import thresholds
 from gradvet.core.miss_probability import FINEST, MOST, Plan, stages
+from gradvet.core.modes import Mode
 from gradvet.core.problem import Problem
 from gradvet.core.projections import (
     FAR_SCHEME,
@@ -73,12 +74,9 @@ FEW_ROWS = 4
 FEW_COLUMNS = 8
 """Up to this many columns are compared one by one rather than by a second scheme."""
 
-Residual = Callable[[Projections, Plan], float]
-"""The largest residual among the probes of a plan."""
-
 
 def reverse_residual(projections: Projections, plan: Plan) -> float:
-    """|v·D - (Jᵀv)·u| over all pairs of directions and cotangents."""
+    """The largest |v·D - (Jᵀv)·u| over all pairs of directions and cotangents of a plan."""
     directions = projections.probe_directions(plan.directions)
     return projections.largest_residual(projections.probe_cotangents(plan.cotangents), directions) / directions[0].step
 
@@ -119,7 +117,7 @@ def forward_residual(projections: Projections, plan: Plan) -> float:
     return worst
 
 
-def certify(projections: Projections, residual: Residual, evaluations: float = math.inf) -> float | None:
+def certify(projections: Projections, mode: Mode, evaluations: float = math.inf) -> float | None:
     """The miss probability of the certificate, or None if the projections cannot show that all entries agree.
 
     Calls the function and its derivative at most about as often as `evaluations` says.
@@ -129,7 +127,7 @@ def certify(projections: Projections, residual: Residual, evaluations: float = m
         return None
     if not problem.independent or not is_true_to_step(projections):
         return None
-    search = CertificateSearch(projections, residual, evaluations)
+    search = CertificateSearch(projections, mode, evaluations)
     scheme = search.first_scheme()
     # A scheme takes up to four evaluations per direction; comparing few columns one by one takes fewer.
     ahead = [scheme, *range(len(SCHEMES))] if problem.domain.size > FEW_COLUMNS else [scheme]
@@ -151,9 +149,10 @@ def certify(projections: Projections, residual: Residual, evaluations: float = m
 class CertificateSearch:
     """One search for a scheme and a plan whose residuals certify."""
 
-    def __init__(self, projections: Projections, residual: Residual, evaluations: float = math.inf) -> None:
+    def __init__(self, projections: Projections, mode: Mode, evaluations: float = math.inf) -> None:
         problem, options = projections.problem, projections.options
-        self.projections, self.residual = projections, residual
+        self.projections, self.mode = projections, mode
+        self.residual = reverse_residual if mode.by_rows else forward_residual
         self._unspent = 1.0
         self._left = math.inf
         self._last = spent(problem) + evaluations
@@ -161,7 +160,7 @@ class CertificateSearch:
         # A number is off by more than δ only if one of its coordinates is off by more than δ/√parts.
         self.detectable = options.tolerance.absolute / math.sqrt(max(problem.domain.parts, problem.codomain.parts))
         self.columns_seen = projections.sees_all_columns
-        self.rows_seen = residual is forward_residual or projections.sees_all_rows
+        self.rows_seen = not mode.by_rows or projections.sees_all_rows
         self.miss = 0.0 if self.columns_seen and self.rows_seen else options.miss
 
     @property
@@ -199,7 +198,7 @@ class CertificateSearch:
         if held > MAX_HELD_VECTORS and held * (problem.domain.size + problem.codomain.size) > MAX_HELD_NUMBERS:
             return False
         missing = max(0, (plan.directions or problem.domain.size) - self.projections.evaluated)
-        per_direction = sum(map(bool, SCHEMES[scheme][0].scales)) + (self.residual is forward_residual)
+        per_direction = sum(map(bool, SCHEMES[scheme][0].scales)) + (not self.mode.by_rows)
         cotangents = 0 if self.rows_seen else max(0, (plan.cotangents or 0) - self.projections.known_vjps)
         return spent(problem) + missing * per_direction + cotangents <= self._last
 
@@ -264,7 +263,7 @@ class CertificateSearch:
     def _rows_agree(self) -> bool:
         """Whether the backward pass of a single row agrees too, as it must if the derivative is linear."""
         projections = self.projections
-        if self.residual is reverse_residual and projections.is_strict:
+        if self.mode.by_rows and projections.is_strict:
             projections.linear = row_residual(projections) <= thresholds.TOLERANCE_PART * self.detectable
         return projections.linear
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
@@ -177,27 +176,20 @@ def _converge(context: Context, d: Array, rows: slice) -> bool:
     """Whether towards the point the slopes of some rows along d converge, and all values tend to the value there."""
     points = _points_around(context)
     far, near = thresholds.CONFIRM_FAR, thresholds.CONFIRM_NEAR
-    wide, narrow = (_spread(context, d, step, points) for step in (far, near))
+    (wide, wide_values), (narrow, narrow_values) = (_spreads(context, d, step, points) for step in (far, near))
     noise, shrinkage = thresholds.ROUNDOFFS * context.peak_noise, math.sqrt(far / near)
     xp = namespace(noise)
-    is_smooth = narrow.of_slopes <= wide.of_slopes / shrinkage + noise / near
-    is_continuous = narrow.of_values <= wide.of_values / shrinkage + noise
+    is_smooth = narrow <= wide / shrinkage + noise / near
+    is_continuous = narrow_values <= wide_values / shrinkage + noise
     return bool(xp.all(is_smooth[rows])) and bool(xp.all(is_continuous))
 
 
-@dataclass(frozen=True, slots=True)
-class _Spread:
+def _spreads(context: Context, d: Array, step: float, points: Sequence[Array]) -> tuple[Array, Array]:
     """How much slopes around the point differ from each other, and values from the value at the point."""
-
-    of_slopes: Array
-    of_values: Array
-
-
-def _spread(context: Context, d: Array, step: float, points: Sequence[Array]) -> _Spread:
     slopes, values = zip(*_around(context, d, step, points), strict=True)
     xp = namespace(d)
     block, f0 = xp.stack(slopes), context.problem.value[: context.problem.codomain.size]
-    return _Spread(xp.max(block, axis=0) - xp.min(block, axis=0), xp.max(xp.abs(xp.stack(values) - f0), axis=0))
+    return xp.max(block, axis=0) - xp.min(block, axis=0), xp.max(xp.abs(xp.stack(values) - f0), axis=0)
 
 
 def _slopes_of_row(context: Context, row: int, d: Array, error: float) -> list[float]:

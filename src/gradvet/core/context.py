@@ -27,7 +27,7 @@ from gradvet.core.finite_differences import (
 )
 from gradvet.core.ledger import Record
 from gradvet.core.problem import Distribution, FreshGradient, Gradient, Problem
-from gradvet.core.projections import Projections
+from gradvet.core.projections import Cotangent, Projections
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import all_finite, equal, finite_part, namespace, nonzero_median, peak, unit
 from gradvet.options import Options
@@ -43,16 +43,6 @@ CONSTANT = 0.75
 
 GIVEN, FLOAT64, FLOAT32 = "given", "float64", "float32"
 """Names of the precisions in the ledger: that of the user's inputs, and those of references."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Cotangent:
-    """A cotangent v and Jᵀv, with zeros in place of entries that are not finite."""
-
-    v: Array
-    vjp: Array
-    nonfinite: Array | None = None
-    """Columns in which Jᵀv is not finite; None if there is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +68,8 @@ class Context:
     given_scaling: Scaling | None = None
     given_direction: Array | None = None
     """Direction of the first difference; None: a fresh random one."""
+    inner_roundoff: Array | None = None
+    """Roundoff of each output that values inside the function cause; None: not measured."""
     _jvps: list[tuple[Array, Array]] = field(default_factory=list)
 
     @classmethod
@@ -88,7 +80,7 @@ class Context:
 
     def for_problem(self, problem: Problem, **changes: object) -> Context:
         """Another problem of the same report: it shares record, options and deadline."""
-        changes = {"given_scaling": None, "given_direction": None, "_jvps": [], **changes}
+        changes = {"given_scaling": None, "given_direction": None, "inner_roundoff": None, "_jvps": [], **changes}
         other: Context = replace(self, problem=problem, **changes)  # type: ignore[arg-type]
         other.__dict__.update({name: own for name, own in self.__dict__.items() if name == "reads_captured"})
         return other
@@ -223,7 +215,7 @@ class Context:
     def sweep_steps(self, u: Array, predictions: Sequence[Prediction], *, few: bool = False) -> list[StepSweep]:
         """A step sweep along u for each prediction, over all steps or over the middle half."""
         steps = few_steps_for(self.eps) if few else steps_for(self.eps)
-        return sweep_steps(self.problem, u, predictions, self.repeat_noise, steps, self.eps)
+        return sweep_steps(self.problem, u, predictions, self._further_noise, steps, self.eps)
 
     @cached_property
     def steepest(self) -> float:
@@ -235,8 +227,7 @@ class Context:
     @cached_property
     def repeat_noise(self) -> Array:
         """Difference of two evaluations at the point, for each differentiable output. One evaluation."""
-        problem = self.problem
-        rows = problem.codomain.size
+        problem, rows = self.problem, self.problem.codomain.size
         if self.is_known_deterministic:
             return problem.zeros(rows)
         again = problem.evaluate_at(problem.zeros(problem.domain.size)).values
@@ -248,9 +239,13 @@ class Context:
 
     @cached_property
     def value_noise(self) -> Array:
-        """Roundoff of each differentiable output, plus its repeat noise."""
+        """Roundoff of each differentiable output, plus its repeat noise and what values inside add."""
         rows = self.problem.value[: self.problem.codomain.size]
-        return self.eps * self.xp.abs(rows) + self.repeat_noise
+        return self.eps * self.xp.abs(rows) + self._further_noise
+
+    @property
+    def _further_noise(self) -> Array:
+        return self.repeat_noise if self.inner_roundoff is None else self.repeat_noise + self.inner_roundoff
 
     @cached_property
     def peak_noise(self) -> Array:

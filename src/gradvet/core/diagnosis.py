@@ -336,8 +336,10 @@ def _place(case: _Case) -> str:
         return (
             f"The ratios of the wrong entries are {few[0]:.4g} or {few[1]:.4g}: look for two cases that are confused."
         )
-    spread = f": their ratios are between {min(ratios):.4g} and {max(ratios):.4g}" if len(few) > 1 else ""
-    return f"No simple pattern (factor, sign, order, single row or column) explains the wrong entries{spread}."
+    if len(few) < 2:
+        return ""
+    spread = f"The ratios of the wrong entries are between {min(ratios):.4g} and {max(ratios):.4g}"
+    return f"{spread}: no common factor, sign, order, row or column explains them."
 
 
 def _few(values: Sequence[float], alike: float) -> list[float]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gradvet.core import thresholds
-from gradvet.core.context import Context, Cotangent
+from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, Reason
 from gradvet.core.extrapolation import Estimate, last_consistent
 from gradvet.core.finite_differences import steps_for
@@ -26,6 +26,7 @@ from gradvet.core.line_test import rows_changing_by_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.output_probes import PROBES, OutputProbes, input_direction
 from gradvet.core.problem import Distribution
+from gradvet.core.projections import Cotangent
 from gradvet.core.refinement import by_derivative, refined
 from gradvet.core.results import WORST_FIRST, Verdict
 from gradvet.core.spaces import Array

@@ -2,7 +2,7 @@
 
 A complex number is compared as one number: where the derivative under test is known by rows, an entry belongs to one
 real coordinate of an output and to one (real or complex) number of an input; where it is known by columns, the reverse.
-`ToleranceMode.by_rows` says which side is which, so that the comparison itself is written once.
+`Mode.by_rows` says which side is which, so that the comparison itself is written once.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from gradvet.core.certificate import (
     FEW_ROWS,
     MAX_HELD_NUMBERS,
     MAX_HELD_VECTORS,
-    Residual,
-    forward_residual,
-    reverse_residual,
     spent,
 )
 from gradvet.core.jacobians import BLOCK, CentralDifferences, ReverseJacobian, forward_columns
-from gradvet.core.localise import ByColumns, ByRows, locate
+from gradvet.core.localise import locate
 from gradvet.core.miss_probability import Plan, resolving_ratio
+from gradvet.core.modes import Mode
 from gradvet.core.problem import Problem
 from gradvet.core.projections import OutOfReachError, Projections
 from gradvet.core.spaces import Array, Space
@@ -36,34 +34,22 @@ MAX_KEPT_ENTRIES = 10_000
 """A pair of leaves with at most this many entries keeps its two matrices, for the diagnosis and the message."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToleranceMode:
-    """Reverse or forward mode as a comparison uses it: residual, search and price."""
-
-    name: str
-    by_rows: bool
-    """Whether the derivative is known by rows; then inputs count as whole numbers, and outputs by real coordinates."""
-    residual: Residual
-    search: type[ByRows] | type[ByColumns]
-
-    def price(self, problem: Problem) -> int:
-        """Evaluations and derivative passes that a sweep over all entries takes."""
-        rows, columns = problem.codomain.size, problem.domain.size
-        return 2 * columns + rows if self.by_rows else 3 * columns
-
-    def torch_price(self, problem: Problem) -> int:
-        """The same for torch's slow mode, which runs each backward pass twice."""
-        rows, columns = problem.codomain.size, problem.domain.size
-        return 2 * columns + 2 * rows + 4 * len(problem.codomain.leaves) if self.by_rows else 3 * columns + 1
-
-    def torch_fast_price(self, problem: Problem) -> int:
-        """The same for torch's fast mode, at least: its projections are about one input or one output each."""
-        parts = sum(leaf.coordinates.parts for leaf in problem.domain.leaves)
-        return 2 * parts + 3 * len(problem.codomain.leaves) + 3 if self.by_rows else 3 * parts + 3
+def price(problem: Problem, mode: Mode) -> int:
+    """Evaluations and derivative passes that a sweep over all entries takes."""
+    rows, columns = problem.codomain.size, problem.domain.size
+    return 2 * columns + rows if mode.by_rows else 3 * columns
 
 
-REVERSE_ENTRIES = ToleranceMode("reverse", True, reverse_residual, ByRows)
-FORWARD_ENTRIES = ToleranceMode("forward", False, forward_residual, ByColumns)
+def torch_price(problem: Problem, mode: Mode) -> int:
+    """The same for torch's slow mode, which runs each backward pass twice."""
+    rows, columns = problem.codomain.size, problem.domain.size
+    return 2 * columns + 2 * rows + 4 * len(problem.codomain.leaves) if mode.by_rows else 3 * columns + 1
+
+
+def torch_fast_price(problem: Problem, mode: Mode) -> int:
+    """The same for torch's fast mode, at least: its projections are about one input or one output each."""
+    parts = sum(leaf.coordinates.parts for leaf in problem.domain.leaves)
+    return 2 * parts + 3 * len(problem.codomain.leaves) + 3 if mode.by_rows else 3 * parts + 3
 
 
 @dataclass(slots=True)
@@ -105,7 +91,7 @@ class Pair:
 class Comparison:
     """Blocks of two Jacobians, compared as they come. `complete` says whether every entry was."""
 
-    def __init__(self, problem: Problem, tolerance: Tolerance, mode: ToleranceMode) -> None:
+    def __init__(self, problem: Problem, tolerance: Tolerance, mode: Mode) -> None:
         self.problem, self.tolerance, self.by_rows = problem, tolerance, mode.by_rows
         self.pairs: dict[tuple[int, int], Pair] = {}
         self.complete = True
@@ -226,24 +212,24 @@ MAX_DESCENTS = 4
 """Searches from different directions, to find more than one wrong entry."""
 
 
-def spare_evaluations(problem: Problem, mode: ToleranceMode) -> float:
+def spare_evaluations(problem: Problem, mode: Mode) -> float:
     """Evaluations that may be spent beside a sweep, so that the whole check takes a tenth more than torch at most."""
     later = LATER_PASSES * len(problem.codomain.leaves)
-    return 1.1 * mode.torch_price(problem) - mode.price(problem) - spent(problem) - later
+    return 1.1 * torch_price(problem, mode) - price(problem, mode) - spent(problem) - later
 
 
-def certificate_evaluations(problem: Problem, mode: ToleranceMode) -> float:
+def certificate_evaluations(problem: Problem, mode: Mode) -> float:
     """Evaluations that a certificate may cost; none where a sweep takes about as many, half if a search follows."""
-    if mode.price(problem) <= 2 * MIN_SPARE:
+    if price(problem, mode) <= 2 * MIN_SPARE:
         return 0.0
-    searched = mode.price(problem) > SWEEP_FIRST
+    searched = price(problem, mode) > SWEEP_FIRST
     return max(MIN_SPARE, spare_evaluations(problem, mode) / (2.0 if searched else 1.0))
 
 
-def compare(projections: Projections, mode: ToleranceMode) -> Comparison:
+def compare(projections: Projections, mode: Mode) -> Comparison:
     """The derivative against differences: wrong entries that a search finds, else all entries."""
     problem = projections.problem
-    if mode.price(problem) > SWEEP_FIRST and _may_search(projections):
+    if price(problem, mode) > SWEEP_FIRST and _may_search(projections):
         descents = (spare_evaluations(problem, mode) - PATTERN_PRICE) / _descent_price(problem)
         found = located(projections, mode, min(MAX_DESCENTS, int(descents)))
         if found.disagrees:
@@ -263,7 +249,7 @@ def _descent_price(problem: Problem) -> float:
     return math.log2(problem.codomain.size + 1) + 3.0 * math.log2(problem.domain.size + 1)
 
 
-def located(projections: Projections, mode: ToleranceMode, descents: int, least: float = 0.0) -> Comparison:
+def located(projections: Projections, mode: Mode, descents: int, least: float = 0.0) -> Comparison:
     """The entries that a search from projections names, each compared with its own difference.
 
     A search ends among entries whose errors add up to less than `least`.
@@ -288,10 +274,10 @@ def _may_search(projections: Projections) -> bool:
     return projections.problem.independent and not projections.options.exhaustive
 
 
-def _located(projections: Projections, mode: ToleranceMode, descents: int, least: float) -> list[tuple[int, int]]:
+def _located(projections: Projections, mode: Mode, descents: int, least: float) -> list[tuple[int, int]]:
     """Entries that seem wrong; none where the function raises along the directions of the search."""
     try:
-        return locate(projections, mode.search, descents, least)
+        return locate(projections, mode, descents, least)
     except OutOfReachError:
         return []
 
@@ -304,7 +290,7 @@ def _number(domain: Space, column: int) -> tuple[int, int]:
     return start, start + parts
 
 
-def sweep(projections: Projections, mode: ToleranceMode) -> Comparison:
+def sweep(projections: Projections, mode: Mode) -> Comparison:
     """Every entry, in blocks of columns; of a column that random cotangents certify no entry is computed."""
     problem = projections.problem
     spare = spare_evaluations(problem, mode)

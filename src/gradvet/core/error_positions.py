@@ -41,7 +41,7 @@ def factor_there(found: Array, truth: Array, wrong: Array) -> str:
         return ""
     factor = float(xp.sum(found * truth)) / square
     rest = found - factor * truth
-    if float(xp.sum(rest * rest)) > thresholds.PLATEAU_RTOL**2 * square:
+    if float(xp.sum(rest * rest)) > (thresholds.PLATEAU_RTOL * (factor - 1.0)) ** 2 * square:
         return ""
     return f": there it is {factor:.4g} times the reference"
 

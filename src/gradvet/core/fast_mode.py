@@ -20,12 +20,14 @@ from gradvet.core.entrywise import (
     LATER_PASSES,
     ComparedEntry,
     Comparison,
-    ToleranceMode,
     holds_too_much,
     located,
+    price,
     sweep,
+    torch_fast_price,
 )
 from gradvet.core.miss_probability import Plan, resolving_ratio
+from gradvet.core.modes import Mode
 from gradvet.core.problem import Problem
 from gradvet.core.projections import SCHEMES, SHORT, WITHIN, OutOfReachError, ProbeDirection, Projections
 from gradvet.core.spaces import Array, Space
@@ -75,7 +77,7 @@ class FastDecision:
     """Output, input and part of a projection that torch refuses, if no wrong entry could be named."""
 
 
-def decide(projections: Projections, mode: ToleranceMode, draw: Draw) -> FastDecision:
+def decide(projections: Projections, mode: Mode, draw: Draw) -> FastDecision:
     """Calls the function and its derivative at most three times as often as torch's fast mode before it accepts."""
     test = ProjectionTest(projections, mode)
     miss = test.certified()
@@ -87,7 +89,7 @@ def decide(projections: Projections, mode: ToleranceMode, draw: Draw) -> FastDec
     problem = projections.problem
     if holds_too_much(problem):
         projections.release()
-    if mode.price(problem) <= (MAX_NAMING if refused else max(MAX_DOUBTING, _left(problem, mode))):
+    if price(problem, mode) <= (MAX_NAMING if refused else max(MAX_DOUBTING, _left(problem, mode))):
         comparison = sweep(projections, mode)
     else:
         projections.use_scheme(test.scheme)
@@ -103,16 +105,16 @@ def decide(projections: Projections, mode: ToleranceMode, draw: Draw) -> FastDec
     return FastDecision(projected=refused)
 
 
-def _left(problem: Problem, mode: ToleranceMode) -> float:
+def _left(problem: Problem, mode: Mode) -> float:
     """Evaluations that are left of those before a derivative is accepted."""
     later = LATER_PASSES * len(problem.codomain.leaves)
-    return MAX_EVALUATIONS * mode.torch_fast_price(problem) - spent(problem) - later
+    return MAX_EVALUATIONS * torch_fast_price(problem, mode) - spent(problem) - later
 
 
 class ProjectionTest:
     """Residuals of one random direction at several step lengths."""
 
-    def __init__(self, projections: Projections, mode: ToleranceMode) -> None:
+    def __init__(self, projections: Projections, mode: Mode) -> None:
         problem, options = projections.problem, projections.options
         self.projections, self.mode = projections, mode
         self.disagrees = False
@@ -237,7 +239,7 @@ Refusal = tuple[int, int, str]
 """Output, input and part ("real" or "imag" of complex numbers) of a projection outside torch's tolerance."""
 
 
-def torch_refusals(projections: Projections, mode: ToleranceMode, draw: UnitVectors) -> Iterator[Refusal]:
+def torch_refusals(projections: Projections, mode: Mode, draw: UnitVectors) -> Iterator[Refusal]:
     """The projections that torch's fast mode refuses.
 
     A projection is v·J·u for one output and one input, with positive unit vectors and the step of single entries. It

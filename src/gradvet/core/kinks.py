@@ -8,11 +8,10 @@ and lie between the one-sided slopes in the others.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from gradvet.core import thresholds
 from gradvet.core.confirmation import DISTANCES, error_apart
-from gradvet.core.context import Context, Cotangent
+from gradvet.core.context import Context
 from gradvet.core.decision import Entry, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import fit_slope
 from gradvet.core.finite_differences import DirectionalDifference, middle_step
@@ -20,6 +19,7 @@ from gradvet.core.line_test import bent_rows, screen_agrees
 from gradvet.core.localise import bisect_sum, decide_entry, find_wrong_entry
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
+from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import all_finite, dot, finite_part, namespace, nonzero_rms, norm, peak, window
@@ -31,18 +31,11 @@ MAX_ENTRIES = 2
 """Number of elements at kinks that are tested one by one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Kinks:
-    """Elements at kinks of one kind."""
+def find_kinks(context: Context, mode: Mode, u: Array, cotangent: Cotangent) -> tuple[Array, Entry | None]:
+    """Columns of the elements at the kink that bends v·f along u most, and a wrong entry among them, if there is one.
 
-    columns: Array
-    """Which columns they are."""
-    wrong: Entry | None
-    """An entry among them that is wrong."""
-
-
-def find_kinks(context: Context, mode: Mode, u: Array, cotangent: Cotangent) -> Kinks:
-    """The elements at the kink that bends v·f along u most. Calls the function and its derivative."""
+    Calls the function and its derivative.
+    """
     problem, step = context.problem, middle_step(context.eps)
     xp = namespace(u)
 
@@ -64,11 +57,11 @@ def find_kinks(context: Context, mode: Mode, u: Array, cotangent: Cotangent) -> 
         own_row = row if other == column else _most_bent_row(context, cotangent, other)
         entry = decide_entry(context, mode, own_row, other)
         if entry.verdict is Verdict.FAIL:
-            return Kinks(columns, entry)
+            return columns, entry
     wrong = _ties_violate_bounds(context, mode, tied, (row, column)) if int(xp.count_nonzero(tied)) > 1 else None
     if wrong is None and count > 1:
         wrong = _wrong_in_smooth_rows(context, mode, columns)
-    return Kinks(columns, wrong)
+    return columns, wrong
 
 
 def is_right_beside(context: Context, mode: Mode, columns: Array) -> bool:

@@ -7,16 +7,17 @@ leaves open is swept over many steps. Agreement is entered in the ledger with it
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gradvet.core import thresholds
-from gradvet.core.context import Context, Cotangent
+from gradvet.core.context import Context
 from gradvet.core.decision import Decision, ErrorScale, Reason, decide, is_saturated
 from gradvet.core.extrapolation import SlopeFit, fit_slope
 from gradvet.core.finite_differences import DirectionalDifference
 from gradvet.core.gradient_match import cancelled_slope, derivative_jitter, saturated_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
+from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import dot, finite_part, namespace, nonzero_rms, norm, peak, window
@@ -45,31 +46,24 @@ def enter_resolution(context: Context, mode: Mode, contributions: Mapping[str, f
             context.record.ledger.compared(name, mode.name, context.precision, resolution)
 
 
-@dataclass(frozen=True, slots=True)
-class _Slopes:
-    """Slopes of all outputs along one direction, and half their change at the point where that is known."""
+def _screen(
+    context: Context, mode: Mode, cotangent: Cotangent, d: Array, slope: Array, bend: Array | None = None
+) -> tuple[float, float]:
+    """Residual |v·D - prediction| along d and what is allowed: rtol times the scale of the slope, plus roundoff.
 
-    displacement: Array
-    slope: Array
-    bend: Array | None = None
-
-
-def _screen(context: Context, mode: Mode, slopes: _Slopes, cotangent: Cotangent) -> tuple[float, float]:
-    """Residual |v·D - prediction| and what is allowed: rtol times the scale of the slope, plus roundoff.
-
-    For a single output with a kink, the prediction may lie anywhere between the one-sided slopes.
+    With `bend`, half the change of slope at a kink, the prediction may lie anywhere between the one-sided slopes.
     """
-    v, d = cotangent.v, slopes.displacement
+    v = cotangent.v
     prediction = mode.predictions(context, d, [cotangent])[0].predicted(d, 1.0)
     rtol = thresholds.GENERATED_PEAK_RTOL if context.is_generated else thresholds.SCREEN_RTOL
     rtol += context.options.accuracy
-    allowed = rtol * max(norm(cotangent.vjp, d), norm(v, slopes.slope))
+    allowed = rtol * max(norm(cotangent.vjp, d), norm(v, slope))
     allowed += thresholds.SCREEN_NOISE / thresholds.SCREEN_STEP * norm(v, context.value_noise)
     if context.immaterial_slope:
         allowed += context.immaterial_slope * norm(v, v * 0.0 + 1.0)
-    if slopes.bend is not None:
-        allowed += abs(dot(v, slopes.bend)) * (1.0 + thresholds.KINK_EDGE)
-    return abs(dot(v, slopes.slope) - prediction), allowed
+    if bend is not None:
+        allowed += abs(dot(v, bend)) * (1.0 + thresholds.KINK_EDGE)
+    return abs(dot(v, slope) - prediction), allowed
 
 
 def screen_agrees(
@@ -88,11 +82,10 @@ def _agree(
     context: Context, mode: Mode, difference: DirectionalDifference, slope: Array, cotangents: Sequence[Cotangent]
 ) -> bool:
     agree = True
-    slopes = _Slopes(difference.displacement, slope)
     for cotangent in cotangents:
         if not peak(cotangent.v):
             return False  # no output has a finite slope
-        residual, allowed = _screen(context, mode, slopes, cotangent)
+        residual, allowed = _screen(context, mode, cotangent, difference.displacement, slope)
         if residual <= allowed:
             contributions = dict(typical_contributions(context.problem, cotangent.vjp, difference.displacement))
             enter_resolution(context, mode, contributions, allowed)
@@ -141,32 +134,34 @@ def screen_point(context: Context, mode: Mode) -> bool:
     f0 = problem.value[:rows]
     ahead = problem.evaluate_at(step * context.joint_direction())
     rise = ahead.values[:rows] - f0
-    forward = _Slopes(ahead.displacement / step, rise / step)
-    cotangent = context.cotangents_for(forward.slope, 1)[0]
+    cotangent = context.cotangents_for(rise / step, 1)[0]
     if cotangent.nonfinite is not None:
         return False
-    residual, allowed = _screen(context, mode, forward, cotangent)
+    residual, allowed = _screen(context, mode, cotangent, ahead.displacement / step, rise / step)
     if residual <= allowed:
         return True
     behind = problem.evaluate_at(-ahead.displacement)
     fall = behind.values[:rows] - f0
     displacement = (ahead.displacement - behind.displacement) / (2.0 * step)
-    central = _Slopes(displacement, (rise - fall) / (2.0 * step), (rise + fall) / (2.0 * step))
-    bent = _bends(context, central) & (cotangent.v != 0.0)
+    slope, bend = (rise - fall) / (2.0 * step), (rise + fall) / (2.0 * step)
+    bent = _is_bent(context, slope, bend) & (cotangent.v != 0.0)
     smooth = xp.where(bent, xp.zeros_like(cotangent.v), cotangent.v)
-    tested = [(context.cotangent(smooth), replace(central, bend=None))] if bool(xp.any(smooth != 0.0)) else []
+    tested: list[tuple[Cotangent, Array | None]] = []
+    if bool(xp.any(smooth != 0.0)):
+        tested.append((context.cotangent(smooth), None))
     for row in xp.nonzero(bent)[0][:MAX_BENT_ROWS]:
-        tested.append((context.row(int(row)), central))
+        tested.append((context.row(int(row)), bend))
     return all(
         other.nonfinite is None and residual <= allowed
-        for other, slopes in tested
-        for residual, allowed in [_screen(context, mode, slopes, other)]
+        for other, kink in tested
+        for residual, allowed in [_screen(context, mode, other, displacement, slope, kink)]
     )
 
 
-def _bends(context: Context, slopes: _Slopes) -> Array:
+def _is_bent(context: Context, slope: Array, bend: Array) -> Array:
+    """Outputs whose change of slope is material at a generated point."""
     xp = context.xp
-    bend, slope = xp.abs(slopes.bend), xp.abs(slopes.slope)
+    bend, slope = xp.abs(bend), xp.abs(slope)
     noise = thresholds.ROUNDOFFS / thresholds.SCREEN_STEP * context.peak_noise
     material = thresholds.GENERATED_RTOL * slope + thresholds.GENERATED_PEAK_RTOL * peak(slope)
     return (bend > material) & (bend > noise)

@@ -131,6 +131,10 @@ EntrySearch = ByRows | ByColumns
 """The search for the entry that contributes most to a residual."""
 
 
+def search_of(mode: Mode) -> type[ByRows] | type[ByColumns]:
+    return ByRows if mode.by_rows else ByColumns
+
+
 def worst_column(search: EntrySearch, row: int, u: Array, slope: Array, displacement: Array) -> int:
     """The column that contributes most to the error of a row along u."""
     predicted = search.row_slope(row)
@@ -142,12 +146,10 @@ def worst_column(search: EntrySearch, row: int, u: Array, slope: Array, displace
     return bisect_sum(part, u.shape[0], float(slope[row]) - predicted(displacement), search.least)
 
 
-def locate(
-    projections: Projections, kind: type[ByRows] | type[ByColumns], descents: int = 4, least: float = 0.0
-) -> list[tuple[int, int]]:
+def locate(projections: Projections, mode: Mode, descents: int = 4, least: float = 0.0) -> list[tuple[int, int]]:
     """Entries (row, column) where the derivative and the differences seem to differ most, and by `least` or more."""
     first = projections.probe_directions(1)[0]
-    search = kind(projections.problem, projections.slope_of, least * first.step)
+    search = search_of(mode)(projections.problem, projections.slope_of, least * first.step)
     found = search.not_finite(projections) or search.single_entry(projections)
     if found is not None:
         return [found]
@@ -176,13 +178,12 @@ def find_wrong_entry(context: Context, mode: Mode, u: Array, v: Array) -> Entry 
     if not v.shape[0]:
         return None
     step = middle_step(context.eps)
-    kind = ByRows if mode.name == "reverse" else ByColumns
 
     def slope_of(u: Array) -> tuple[Array, Array]:
         found = DirectionalDifference.along(problem, u, step)
         return found.odd, found.displacement
 
-    search = kind(problem, slope_of)
+    search = search_of(mode)(problem, slope_of)
     slope, displacement = search.slope_of(u)
     row = search.worst_row(v, slope, displacement)
     return decide_entry(context, mode, row, worst_column(search, row, u, slope, displacement))
@@ -302,9 +303,9 @@ def _swept(context: Context, mode: Mode, place: tuple[int, int], size: float) ->
     fit = fit_slope(step_sweep)
     value = prediction.predicted(u, 1.0)
     noise = cancelled_slope(context, cotangent.v) if context.is_double else 0.0
-    noise += context.options.accuracy * abs(value)
+    granted = context.options.accuracy * abs(value)
     saturated = saturated_roundoff(context, cotangent.v, u) if size == float(context.lengths[column]) else 0.0
-    scale = ErrorScale(abs(value), abs(value) or math.inf, context.eps, noise, 1.0, saturated)
+    scale = ErrorScale(abs(value), abs(value) or math.inf, context.eps, noise + granted, 1.0, saturated)
     decision = decide(fit, scale, math.inf)
     return Entry(
         problem.codomain.locate(row),

@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gradvet.core.context import Context, Cotangent
+from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Reason
 from gradvet.core.extrapolation import SlopeFit
 from gradvet.core.finite_differences import DirectionalDifference
 from gradvet.core.line_test import decide_beyond_jitter, error_scale, sweep_line, typical_contributions
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
+from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import dot, namespace, window

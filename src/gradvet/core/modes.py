@@ -4,59 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
-from gradvet.core.context import Context, Cotangent
+from gradvet.core.context import Context
 from gradvet.core.finite_differences import Prediction
+from gradvet.core.projections import Cotangent
 from gradvet.core.spaces import Array
 from gradvet.core.vectors import all_finite, dot, unit
-
-
-class Mode(Protocol):
-    """A mode of differentiation."""
-
-    @property
-    def name(self) -> str: ...
-    def require(self, context: Context) -> None:
-        """Compute one derivative, so that a mode that the function does not have raises first."""
-        ...
-
-    def predictions(self, context: Context, u: Array, cotangents: Sequence[Cotangent]) -> list[Prediction]:
-        """What this mode predicts along u for each cotangent."""
-        ...
-
-    def is_finite_at(self, context: Context, column: int) -> bool:
-        """Whether this mode has a finite derivative by an input for which reverse mode has none. May call the JVP."""
-        ...
-
-    def slope_at(self, context: Context, place: Array, v: Array, u: Array) -> float:
-        """v·J·u next to the point; not a number where it cannot be computed."""
-        ...
-
-    def row_residuals(self, context: Context, slope: Array, displacement: Array) -> Array | None:
-        """slope - J·displacement for every row; None where the mode shows only combinations of rows."""
-        ...
 
 
 class ReverseMode:
     """Jᵀv is known: the prediction is its product with the displacement."""
 
     name = "reverse"
+    by_rows = True
+    """Whether a derivative pass gives a row of the Jacobian."""
 
     def require(self, context: Context) -> None:
+        """Compute one derivative, so that a mode that the function does not have raises first."""
         if not context.has_reverse:
             context.problem.vjp(context.problem.zeros(context.problem.codomain.size))
 
     def predictions(self, context: Context, u: Array, cotangents: Sequence[Cotangent]) -> list[Prediction]:
+        """What this mode predicts along u for each cotangent."""
         return [_by_vjp(cotangent) for cotangent in cotangents]
 
     def is_finite_at(self, context: Context, column: int) -> bool:
+        """Whether this mode has a finite derivative by an input for which reverse mode has none. May call the JVP."""
         return False
 
     def slope_at(self, context: Context, place: Array, v: Array, u: Array) -> float:
+        """v·J·u next to the point; not a number where it cannot be computed."""
         return dot(context.problem.vjp_at(place, v), u)
 
-    def row_residuals(self, context: Context, slope: Array, displacement: Array) -> None:
+    def row_residuals(self, context: Context, slope: Array, displacement: Array) -> Array | None:
+        """slope - J·displacement for every row; None where the mode shows only combinations of rows."""
         return None
 
 
@@ -64,6 +45,7 @@ class ForwardMode:
     """J u is known; the rounding of the displacement is accounted for by the gradient."""
 
     name = "forward"
+    by_rows = False
 
     def require(self, context: Context) -> None:
         context.cached_jvp(context.first.displacement)
@@ -79,9 +61,11 @@ class ForwardMode:
         tangent = context.problem.jvp_at(place, u)
         return math.nan if tangent is None else dot(v, tangent)
 
-    def row_residuals(self, context: Context, slope: Array, displacement: Array) -> Array:
+    def row_residuals(self, context: Context, slope: Array, displacement: Array) -> Array | None:
         return slope - context.cached_jvp(displacement)
 
+
+Mode = ReverseMode | ForwardMode
 
 REVERSE, FORWARD = ReverseMode(), ForwardMode()
 

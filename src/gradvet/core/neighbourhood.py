@@ -28,6 +28,8 @@ class Study:
     """The entries around a wrong one, and their diagnosis."""
 
     wrong: int
+    nonzero: int
+    """Entries at which the derivative or the differences are not zero."""
     entries: int
     others: tuple[Entry, ...]
     diagnosis: str
@@ -45,7 +47,7 @@ def study(context: Context, mode: Mode, entry: Entry) -> Study:
     rows, of_output = _whole(problem.codomain, rows)
     columns, of_input = _whole(problem.domain, columns)
     if context.out_of_budget:
-        return Study(1, 1, (), "")
+        return Study(1, 1, 1, (), "")
     slopes, bends = _slopes(context, rows, columns)
     derivative = derivative_block(problem, mode.name, rows, columns)
     xp = namespace(slopes)
@@ -55,15 +57,17 @@ def study(context: Context, mode: Mode, entry: Entry) -> Study:
     top = peak(numerical)
     smallest, largest = thresholds.EQUAL_RATIO
     limit = max((smallest if context.is_double else largest) * top, abs(entry.derivative - entry.numerical) / 16.0)
-    wrong = ~(xp.abs(derivative - numerical) <= limit)
-    count = int(xp.count_nonzero(wrong))
+    wrong = ~(xp.abs(derivative - numerical) <= limit + context.options.accuracy * xp.abs(derivative))
+    is_zero = xp.maximum(xp.abs(derivative), xp.abs(numerical)) <= smallest * top
+    count = max(1, int(xp.count_nonzero(wrong)))
     others = [
         _measured(context, (rows.start + i, columns.start + j), float(derivative[i, j]))
         for i, j in _places(wrong, xp.abs(derivative - numerical))
         if (rows.start + i, columns.start + j) != (entry.row, entry.column)
     ]
     return Study(
-        max(1, count),
+        count,
+        max(count, int(xp.count_nonzero(~is_zero))),
         wrong.shape[0] * wrong.shape[1],
         tuple(other for other in others if not abs(other.derivative - other.numerical) <= other.error),
         diagnose(

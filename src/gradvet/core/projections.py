@@ -75,11 +75,13 @@ class ProbeDirection(NamedTuple):
         return found
 
 
-class ProbeCotangent(NamedTuple):
+class Cotangent(NamedTuple):
     """A cotangent v and the derivative under test along it, Jᵀv."""
 
     v: Array
     vjp: Array
+    nonfinite: Array | None = None
+    """With error bars: columns in which Jᵀv is not finite, and zero here; None if there is none."""
 
 
 class Projections:
@@ -94,7 +96,7 @@ class Projections:
         self._directions: list[ProbeDirection] = []
         self._units: list[Array] = []
         self._two_sided: dict[tuple[int, float], ProbeDirection | None] = {}
-        self._cotangents: list[ProbeCotangent] = []
+        self._cotangents: list[Cotangent] = []
         self._rows: dict[int, Array] = {}
         self._jvps: list[Array] = []
         self._residuals = _NO_RESIDUALS
@@ -136,27 +138,25 @@ class Projections:
             self._jvps.append(self.problem.jvp(direction.displacement))
         return self._jvps[: len(directions)]
 
-    def probe_cotangents(self, number: int | None) -> list[ProbeCotangent]:
+    def probe_cotangents(self, number: int | None) -> list[Cotangent]:
         """The first cotangents with their VJPs; for a single output, the unit cotangent."""
         rows = self.problem.codomain.size
         number = rows if self.sees_all_rows or number is None else number
         for index in range(len(self._cotangents), number):
             if self.sees_all_rows:
-                v = self.problem.zeros(rows)
-                v[index] = 1.0
-                self._cotangents.append(ProbeCotangent(v, self.row(index)))
+                self._cotangents.append(Cotangent(unit(self.problem.zeros(rows), index), self.row(index)))
             else:
                 v = self._draw(rows)
                 # The first one output by output: a derivative may depend on which cotangents are defined.
                 vjp = self.problem.vjp(v) if index else self.problem.gradient_by_output(v).vector
-                self._cotangents.append(ProbeCotangent(v, vjp))
+                self._cotangents.append(Cotangent(v, vjp))
         return self._cotangents[:number]
 
-    def largest_residual(self, cotangents: Sequence[ProbeCotangent], directions: Sequence[ProbeDirection]) -> float:
+    def largest_residual(self, cotangents: Sequence[Cotangent], directions: Sequence[ProbeDirection]) -> float:
         """The largest |v·D - (Jᵀv)·u| among the first cotangents and directions; NaN if one of them is."""
         worst, rows, columns = self._residuals
         # Pair by pair: stacking costs more for few numbers, and memory for many.
-        for number, (v, vjp) in enumerate(cotangents):
+        for number, (v, vjp, _) in enumerate(cotangents):
             for u, difference, *_ in directions[columns if number < rows else 0 :]:
                 residual = abs(float(v @ difference) - float(vjp @ u))
                 if not residual <= worst:
@@ -186,7 +186,7 @@ class Projections:
         probes, problem = self.probe_cotangents(1), self.problem
         if not probes or not problem.domain.size or not problem.is_plain:
             return None
-        v, vjp = probes[0]
+        v, vjp, _ = probes[0]
         found = problem.gradient_by_output(v * COTANGENT_FACTOR)
         return found if equal(found.vector, vjp * COTANGENT_FACTOR) else None
 

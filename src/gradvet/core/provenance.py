@@ -84,10 +84,11 @@ def title_of(func: Any) -> str:
         func = func.func
     named = [getattr(func, attribute, None) for attribute in ("__name__", "_name", "name")]
     name = next((name for name in named if isinstance(name, str) and name), type(func).__name__)
-    if not inspect.ismethod(func):
+    owner = getattr(func, "__self__", None)
+    # From torch 2.15 on, `apply` of an autograd.Function is written in C.
+    if not inspect.ismethod(func) and not (name == "apply" and isinstance(owner, type)):
         return name
-    owner = func.__self__ if isinstance(func.__self__, type) else type(func.__self__)
-    return f"{owner.__name__}.{name}"
+    return f"{(owner if isinstance(owner, type) else type(owner)).__name__}.{name}"
 
 
 @functools.cache

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.vectors import finite_part, norm
+from gradvet.core.vectors import finite_part, norm, peak
+
+JUMP_RATIO = 4.0
+JUMP_STEPS = [2.0**-32 * JUMP_RATIO**level for level in range(15)]
+"""Steps over which outputs are looked at for jumps, and their ratio."""
+
+JUMP_GROWTH = JUMP_RATIO**5
+"""Growth of the departure from a line, from one step to the next, beyond that of a term of the fourth order."""
 
 
 def refined(context: Context) -> Context | None:
@@ -29,6 +37,26 @@ def refined(context: Context) -> Context | None:
     if context.scaling.is_narrow or not context.computes_in_io_dtype:
         return None
     return context.rescaled(replace(context.scaling, lengths=thresholds.NARROW_FACTOR * lengths, is_narrow=True))
+
+
+def with_inner_roundoff(context: Context) -> tuple[Context, bool]:
+    """With the roundoff that values inside the function leave in outputs far smaller than one, and whether it is any.
+
+    Such an output is smooth over small steps, and over wider ones it jumps by the roundoff of numbers of size one, or
+    of the size of the inputs: 1 + erf(x) has a few values around -6. Needed by `gelu_from_minus_nine_to_minus_five`.
+    """
+    problem, xp, u = context.problem, context.xp, context.first.u
+    value = problem.value[: problem.codomain.size]
+    roundoff = xp.zeros_like(value)
+    for sign in (1.0, -1.0):
+        changes = [problem.evaluate_at(sign * step * u).values[: value.shape[0]] - value for step in JUMP_STEPS]
+        departures = [finite_part(abs(wide - JUMP_RATIO * near)) for near, wide in pairwise(changes)]
+        for near, wide in pairwise(departures):
+            jumps = wide > JUMP_GROWTH * (near + context.eps * abs(value))
+            roundoff = xp.maximum(roundoff, xp.where(jumps, wide, xp.zeros_like(wide)))
+    size = max(1.0, peak(xp.where(u != 0.0, finite_part(problem.point), xp.zeros_like(u))))
+    roundoff = xp.where(roundoff <= thresholds.ROUNDOFFS * context.eps * size, roundoff, xp.zeros_like(roundoff))
+    return replace(context.rescaled(context.scaling), inner_roundoff=roundoff), bool(peak(roundoff))
 
 
 def by_derivative(context: Context) -> Context | None:

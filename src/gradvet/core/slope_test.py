@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from gradvet.core import thresholds
 from gradvet.core.confirmation import despite_ties
-from gradvet.core.context import Context, Cotangent
+from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Reason
 from gradvet.core.direction_average import CALLS, decide_by_averages
 from gradvet.core.extrapolation import SlopeFit
@@ -37,7 +37,8 @@ from gradvet.core.localise import find_wrong_entry, nonfinite_derivative, nonfin
 from gradvet.core.low_precision import decide_low_precision, fails_again
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
-from gradvet.core.refinement import other_lengths, refined
+from gradvet.core.projections import Cotangent
+from gradvet.core.refinement import other_lengths, refined, with_inner_roundoff
 from gradvet.core.results import Verdict
 from gradvet.core.spaces import Array, Leaf
 from gradvet.core.vectors import namespace, norm, peak, window
@@ -90,8 +91,7 @@ class SlopeTest:
 
     def _decisions(self) -> Iterator[Decision]:
         yield from self._nonfinite_columns()
-        undefined = nonfinite_tangent(self.context, self.mode)
-        if undefined is not None:
+        if (undefined := nonfinite_tangent(self.context, self.mode)) is not None:
             yield undefined
             return
         if self.context.is_double:
@@ -142,11 +142,15 @@ class SlopeTest:
         yield from decisions
 
     def _refining(self, test: Callable[[], Decision]) -> Decision:
-        """Repeat a test with smaller step lengths while it is inconclusive.
+        """Repeat a test with the roundoff of values inside, then with smaller steps while it is inconclusive.
 
         Needed by `wave_of_frequency_1e5` and `log_at_1e_2`: the function varies within the usual step.
         """
         decision = test()
+        is_measured = not self.context.is_double or self.context.inner_roundoff is not None
+        if decision.verdict is not Verdict.PASS and not is_measured and not self.context.out_of_budget:
+            self.context, is_rounded = with_inner_roundoff(self.context)
+            decision = test() if is_rounded else decision
         while decision.verdict is Verdict.INCONCLUSIVE and not self.context.out_of_budget:
             if (finer := refined(self.context)) is None:
                 break
@@ -162,20 +166,19 @@ class SlopeTest:
             decision, kinked = self._along_once(difference, cotangents)
             if kinked is None:
                 return decision
-            kinks = find_kinks(self.context, self.mode, difference.u, kinked)
-            if kinks.wrong is not None:
-                entry = kinks.wrong
+            columns, entry = find_kinks(self.context, self.mode, difference.u, kinked)
+            if entry is not None:
                 error = entry.derivative - entry.numerical
                 found = Decision(Verdict.FAIL, entry.reason, entry, error, entry.error)
                 failure = despite_ties(self.context, self.mode, found)
                 if failure.verdict is not Verdict.PASS:
                     return failure
-            known = self.context.is_excluded(kinks.columns)
-            self.context = self.context.excluding(kinks.columns)
+            known = self.context.is_excluded(columns)
+            self.context = self.context.excluding(columns)
             rest = self.context.restricted(difference.u)
             self._enter_kinks(kinked, difference, rest, decision.bar)
-            if not known and not is_right_beside(self.context, self.mode, kinks.columns):
-                self._leave_out_columns(kinks.columns, "kinks hide errors of the derivative")
+            if not known and not is_right_beside(self.context, self.mode, columns):
+                self._leave_out_columns(columns, "kinks hide errors of the derivative")
             if known:
                 return decision.weakened(Reason.KINK)  # a kink that is not at these elements
             if not peak(rest):
@@ -250,8 +253,7 @@ class SlopeTest:
         """Columns in which the derivative is not finite: wrong where the function has a finite slope."""
         context = self.context
         found = [cotangent.nonfinite for cotangent in context.cotangents if cotangent.nonfinite is not None]
-        columns = context.xp.any(context.xp.stack(found), axis=0) if found else None
-        if columns is None or context.is_excluded(columns):
+        if not found or context.is_excluded(columns := context.xp.any(context.xp.stack(found), axis=0)):
             return
         yield nonfinite_derivative(context, self.mode, columns)
         self._leave_out_columns(columns, "the derivative is not finite")
@@ -285,8 +287,8 @@ class SlopeTest:
     def _open_rows(self) -> list[int]:
         """The inputs whose ledger row is not resolved yet."""
         asked, leaves = self.context.options.resolution, self.context.problem.domain.leaves
-        sized = [number for number, leaf in enumerate(leaves) if leaf.coordinates.size]
-        return [number for number in sized if not self._resolution(leaves[number].name) <= asked]
+        sized = ((number, leaf.name) for number, leaf in enumerate(leaves) if leaf.coordinates.size)
+        return [number for number, name in sized if not self._resolution(name) <= asked]
 
     def _together(self, rows: Sequence[int]) -> Decision:
         """Several faint inputs by one sweep, which resolves far smaller contributions than the screen.
@@ -318,8 +320,7 @@ class SlopeTest:
         return decision
 
     def _alone_once(self, part: slice) -> Decision:
-        u = self.context.restricted(window(self.context.joint_direction(), part))
-        difference = self.context.difference(u)
+        difference = self.context.difference(self.context.restricted(window(self.context.joint_direction(), part)))
         decision = self.along(difference, self.context.cotangents_for(self.context.slope_of(difference)))
         if decision.verdict is Verdict.FAIL and not self.context.is_double and not fails_again(self, part):
             return decision.weakened()
@@ -331,8 +332,7 @@ class SlopeTest:
         All inputs grow, as numbers or in absolute value. Needed by `test_edge_of_the_domain_is_tested_from_inside`, and
         smaller steps by `asin_at_1e_9_from_one`.
         """
-        context = self.context
-        if context.first.is_finite:
+        if (context := self.context).first.is_finite:
             return
         problem, slope = context.problem, context.slope_of(context.first)
         value, xp = problem.value[: problem.codomain.size], namespace(slope)

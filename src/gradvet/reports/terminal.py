@@ -157,12 +157,12 @@ def _brief_details(report: Report) -> Iterator[RenderableType]:
     for note in report.notes[:MAX_NOTES]:
         yield labelled("note", note)
     more = len(report.notes) - MAX_NOTES
-    hidden = [f"{more} more notes"] if more > 0 else []
+    hidden = [f"shows {more} more notes"] if more > 0 else []
     if names := wording.not_exercised_names(report):
         yield labelled("not exercised", names)
-        hidden.append("why checks did not run")
+        hidden.append("says why checks did not run")
     if hidden:
-        yield labelled("more", f"{' and '.join(hidden)}: report.text(verbose=True), or -v on the command line")
+        yield labelled("more", f"report.text(verbose=True), or -v on the command line, {' and '.join(hidden)}")
 
 
 def _details(report: Report) -> Iterator[RenderableType]:

@@ -52,7 +52,7 @@ class InputSpec:
     """For each shape, None, or the bound of random integers."""
     device: str = "cpu"
     reference: str = ""
-    """The reference of the callable, as `package.module:callable`."""
+    """The reference of the callable, as `ops.py::name` or `package.module:callable`."""
     dtypes: tuple[str, ...] = ()
     """Dtypes in which the callable is compared with its reference."""
     domain: tuple[float, float] | None = None
@@ -110,17 +110,18 @@ class Targets:
 def cases_of(target: str, inputs: InputSpec, execute: Callable[[Path], ModuleType] | None = None) -> list[Case]:
     """The cases of a target. `execute` turns the absolute path of a file into a module."""
     path, _, name = target.partition("::")
+    execute = execute or _execute
     if path.endswith(".py"):
-        module = _file_module(path, execute or _execute)
+        module = _file_module(path, execute)
         is_marked = any(_short(case.name) == name for case in cases_in(module))
         if name and inputs.shapes and not is_marked and hasattr(module, name.partition(".")[0]):
-            return [_callable_case(target, module, name, inputs)]
+            return [_callable_case(target, module, name, inputs, execute)]
         return _marked(module, path, name)
     if all(part.isidentifier() for part in path.split(".")):
         return _marked(_import(path), path, name)
     if CALLABLE.fullmatch(target):
         module_name, _, name = target.partition(":")
-        return [_callable_case(target, _import(module_name), name, inputs)]
+        return [_callable_case(target, _import(module_name), name, inputs, execute)]
     raise TargetError(
         f"the target {target!r} was not understood: name a file (ops.py), a module (package.module), a case in one "
         "(ops.py::name) or a callable (package.module:callable)"
@@ -196,7 +197,9 @@ def _add_to_path(folder: Path) -> None:
         sys.path.insert(max(standard, default=-1) + 1, str(folder))
 
 
-def _callable_case(target: str, module: ModuleType, name: str, inputs: InputSpec) -> Case:
+def _callable_case(
+    target: str, module: ModuleType, name: str, inputs: InputSpec, execute: Callable[[Path], ModuleType]
+) -> Case:
     if not inputs.shapes:
         raise TargetError(f"{target} needs inputs: give one --input SHAPE for each, such as --input 4x5")
     require_known(inputs.dtype, inputs.device)
@@ -205,20 +208,29 @@ def _callable_case(target: str, module: ModuleType, name: str, inputs: InputSpec
         target,
         func,
         inputs=inputs.tensors,
-        options={"kwargs": dict(inputs.kwargs), **_reference_options(inputs)},
+        options={"kwargs": dict(inputs.kwargs), **_reference_options(inputs, execute)},
         replay=inputs.command(target),
     )
 
 
-def _reference_options(inputs: InputSpec) -> dict[str, Any]:
+def _reference_options(inputs: InputSpec, execute: Callable[[Path], ModuleType]) -> dict[str, Any]:
     """The arguments of `gradvet.check` for the reference of a callable."""
     options: dict[str, Any] = {"dtypes": inputs.dtypes} if inputs.dtypes else {}
+    if not inputs.reference and inputs.dtypes:
+        raise TargetError("--dtypes names the precisions for --reference: give it too, or one --dtype in its place")
     if not inputs.reference:
-        return options
-    if not CALLABLE.fullmatch(inputs.reference):
-        raise TargetError(f"the reference {inputs.reference!r} was not understood: name it as package.module:callable")
-    module_name, _, name = inputs.reference.partition(":")
-    found = _attribute(_import(module_name), name, inputs.reference)
+        return {}
+    path, _, name = inputs.reference.partition("::")
+    if path.endswith(".py") and name:
+        module = _file_module(path, execute)
+    elif CALLABLE.fullmatch(inputs.reference):
+        path, _, name = inputs.reference.partition(":")
+        module = _import(path)
+    else:
+        raise TargetError(
+            f"the reference {inputs.reference!r} was not understood: name it as ops.py::name or package.module:callable"
+        )
+    found = _attribute(module, name, inputs.reference)
     is_class = isinstance(found, type) and not hasattr(found, "apply")
     return {**options, "reference": _instantiate(found, inputs, inputs.reference) if is_class else found}
 
@@ -238,7 +250,8 @@ def _attribute(module: ModuleType, name: str, target: str) -> Any:
     value: Any = module
     for part in name.split("."):
         if not hasattr(value, part):
-            raise TargetError(f"{target} was not found: {module.__name__} has no {name}")
+            close = difflib.get_close_matches(part, dir(value), 1)
+            raise TargetError(f"{target} was not found{f'; did you mean {close[0]!r}?' if close else ''}")
         value = getattr(value, part)
     if not callable(value):
         raise TargetError(f"{target} is {type(value).__name__}, which cannot be called")

@@ -317,6 +317,15 @@ def unfilled(template: Any) -> list[Any]:
     return [] if isinstance(template, Slot) else [template]
 
 
+def tensors_of(value: Any) -> list[Tensor]:
+    """The distinct tensors in a nested value, in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    tree = ArgumentTree()
+    tree.template(value, "")
+    return tree.tensors
+
+
 def map_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
     """The value with `change` applied to every tensor."""
     tree = ArgumentTree()

@@ -9,7 +9,7 @@ import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
-from types import FunctionType, GeneratorType, MethodType, ModuleType, NoneType, TracebackType
+from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType, NoneType, TracebackType
 from typing import Any
 
 import torch
@@ -328,9 +328,10 @@ def _inside(thing: Any) -> Iterator[Any]:
         items = list(thing.values() if isinstance(thing, dict) else thing)
         yield from (item for item in items if isinstance(item, nn.Module))
         yield from items[:MAX_ITEMS]
-    elif isinstance(thing, MethodType):
-        yield from (thing.__self__, thing.__func__)
-        if isinstance(thing.__self__, type):  # an autograd.Function, whose passes are methods of the class
-            yield from (getattr(thing.__self__, name, None) for name in ("forward", "backward"))
+    elif isinstance(thing, (MethodType, BuiltinMethodType)):
+        if isinstance(thing.__self__, type(torch.autograd.Function)):  # its passes are methods of the class
+            yield from (thing.__self__, *(getattr(thing.__self__, name, None) for name in ("forward", "backward")))
+        elif isinstance(thing, MethodType):
+            yield from (thing.__self__, thing.__func__)
     else:
         yield from islice(getattr(thing, "__dict__", {}).values(), MAX_ITEMS)

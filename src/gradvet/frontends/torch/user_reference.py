@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gradvet.core import thresholds
 from gradvet.core.float_format import Format
 from gradvet.core.spaces import Space
-from gradvet.errors import InvalidProblemError
+from gradvet.errors import InvalidProblemError, first_line
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import ArgumentTree, fill, map_tensors
 from gradvet.frontends.torch.binding import Request, bind, is_differentiable
@@ -34,7 +34,14 @@ def plain_problem(problem: TorchProblem, request: Request, seed: int) -> tuple[T
     own = replace(request, func=_with_parameters_of(request.func, request.reference), reference=None)
     own = _as_found(problem, own)
     problem.binding.restart()
-    plain = TorchProblem(bind(own), seed, problem.masked)
+    try:
+        plain = TorchProblem(bind(own), seed, problem.masked)
+    except Exception as error:
+        kinds = ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in problem.inputs}))
+        raise InvalidProblemError(
+            f"the reference is called with the inputs of the kernel ({kinds}) and raised {type(error).__name__}: "
+            f"{first_line(error)}"
+        ) from error
     if problem.eps > torch.finfo(torch.float32).eps and not _is_finite(plain):
         # Its exponentials overflow, say, where a kernel computes in float32 and rounds the result.
         problem.binding.restart()

@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from gradvet.core.frontend import Request
 from gradvet.errors import InvalidProblemError, first_line
 from gradvet.frontends.torch import private
-from gradvet.frontends.torch.arguments import ArgumentTree, is_freed, refuse_wrappers, storage_bytes
+from gradvet.frontends.torch.arguments import ArgumentTree, is_freed, refuse_wrappers, storage_bytes, tensors_of
 from gradvet.frontends.torch.layouts.strided import separate
 
 MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -62,9 +62,7 @@ def has_values(tensor: Tensor) -> bool:
 def nested_tensors(value: Any) -> list[Tensor]:
     """The distinct tensors in a nested value."""
     require_acyclic(value, "an argument")
-    tree = ArgumentTree()
-    tree.template(value, "")
-    return tree.tensors
+    return tensors_of(value)
 
 
 def require_values(tensor: Tensor, name: str) -> None:

@@ -10,9 +10,9 @@ import math
 import torch
 from torch import Tensor
 
+from gradvet.frontends.torch.arguments import tensors_of
 from gradvet.frontends.torch.binding import callable_of, widened_copy
 from gradvet.frontends.torch.blame.recording import Call, arguments_of
-from gradvet.frontends.torch.blame.replaying import tensors_of
 from gradvet.frontends.torch.random_state import preserved_rng
 
 RELATIVE_STEP = 1e-6

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, BlameReport, Culprit, Piece, Stop
 from gradvet.core.provenance import environment, title_of
 from gradvet.core.results import Report, Verdict
+from gradvet.frontends.torch.arguments import tensors_of
 from gradvet.frontends.torch.autograd_graph import nodes_behind
 from gradvet.frontends.torch.blame.module_tree import CODE, ModuleTree, shown_tree
 from gradvet.frontends.torch.blame.pieces import HAZARD, SURROGATE, Examine, Examiner, culprit_of, is_hazard
 from gradvet.frontends.torch.blame.private import leaf_of
 from gradvet.frontends.torch.blame.recording import Call, Recorder
-from gradvet.frontends.torch.blame.replaying import run, tensors_of
+from gradvet.frontends.torch.blame.replaying import run
 from gradvet.frontends.torch.blame.saved_tensors import overwritten_saved_tensors, writes_to_grad
 from gradvet.frontends.torch.blame.source_lines import assignment, grad_write
 from gradvet.frontends.torch.module_state import attributes_of

@@ -14,6 +14,7 @@ from gradvet.core.events import announce_stage
 from gradvet.core.frontend import Request
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import InvalidProblemError, first_line
+from gradvet.frontends.torch.arguments import tensors_of
 from gradvet.frontends.torch.autograd_graph import nodes_behind
 from gradvet.frontends.torch.blame.halves import wrong_half
 from gradvet.frontends.torch.blame.private import leaf_of
@@ -26,7 +27,6 @@ from gradvet.frontends.torch.blame.replaying import (
     refusal,
     request_of,
     run,
-    tensors_of,
 )
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.preservation import preserved_state

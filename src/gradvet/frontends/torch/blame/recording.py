@@ -29,7 +29,7 @@ from gradvet.frontends.torch.preservation import reachable_objects
 from gradvet.frontends.torch.private import version
 from gradvet.frontends.torch.private_state import function_apply, set_function_apply
 from gradvet.frontends.torch.random_state import RandomState
-from gradvet.frontends.torch.validation import require_acyclic, require_values
+from gradvet.frontends.torch.validation import nested_tensors, require_values
 
 MAX_KEPT_CALLS = 3
 """Number of calls kept of one Function by one line with the same shapes."""
@@ -157,8 +157,7 @@ class Recorder:
     # Functions and operators.
 
     def _applied(self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], apply: Callable[..., Any]) -> Any:
-        tree = ArgumentTree()
-        if not is_custom(cls) or not self._is_recordable(tree, (args, kwargs)):
+        if not is_custom(cls) or not self._is_recordable((args, kwargs)):
             return apply(*args, **kwargs)
         call = self._function_call(cls, args, kwargs)
         result = apply(*args, **kwargs)
@@ -166,25 +165,24 @@ class Recorder:
             self._finish(call, result)
         return result
 
-    def _is_recordable(self, tree: ArgumentTree, value: Any) -> bool:
+    def _is_recordable(self, value: Any) -> bool:
         """Whether a call takes part in a gradient and its arguments can be kept."""
-        return torch.is_grad_enabled() and self._can_be_kept(tree, value) and any(t.requires_grad for t in tree.tensors)
+        return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self._copyable(value) or ())
 
-    def _can_be_kept(self, tree: ArgumentTree, value: Any) -> bool:
-        """Whether values can be copied: not inside a transform or a trace, and not of a kind that a check refuses."""
+    def _copyable(self, value: Any) -> list[Tensor] | None:
+        """The tensors in a value, if all can be copied: outside of transforms, and of kinds that checks accept."""
         if private.is_tracing() or torch.compiler.is_compiling():
-            return False
+            return None
         try:
-            require_acyclic(value, "an argument")
-            tree.template(value, "")
-            for tensor in tree.tensors:
+            tensors = nested_tensors(value)
+            for tensor in tensors:
                 if private.is_wrapped(tensor):
-                    return False
+                    return None
                 require_values(tensor, "an argument")
         except InvalidProblemError as refusal:
             self.dropped[str(refusal).partition(":")[0]] += 1
-            return False
-        return True
+            return None
+        return tensors
 
     def _function_call(self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         operator = private.operator_call(cls, args)
@@ -256,10 +254,10 @@ class Recorder:
         return copy
 
     def _finish(self, call: Call, result: Any) -> None:
-        tree = ArgumentTree()
-        if not self._can_be_kept(tree, result):
+        tensors = self._copyable(result)
+        if tensors is None:
             return
-        call.outputs = [Sketch.of(tensor) for tensor in tree.tensors]
+        call.outputs = [Sketch.of(tensor) for tensor in tensors]
         call.has_returned = True
 
     # Modules.
@@ -270,16 +268,16 @@ class Recorder:
 
         def before(module: nn.Module, args: Any, kwargs: Any) -> None:
             self._stack.append(path)
-            tree = ArgumentTree()
             if has_code:
                 above = next((other for other in reversed(self._owners) if other != path), None)
                 self.edges.setdefault(above, {}).setdefault(path) if above is not None else None
                 self._owners.append(path)
             record = has_code and (MODULE, path, type(module).__name__) not in self.seen
-            record = record and torch.is_grad_enabled() and self._can_be_kept(tree, (args, kwargs))
+            record = record and torch.is_grad_enabled() and self._copyable((args, kwargs)) is not None
             call = None
             if record:
                 self.seen[MODULE, path, type(module).__name__] += 1
+                tree = ArgumentTree()
                 template = tree.template((args, kwargs), "")
                 call = self._call(MODULE, type(module).__name__, path, module, template, tree)
             if call is not None:

@@ -13,7 +13,7 @@ from gradvet.core.blame import MODULE
 from gradvet.core.frontend import Request
 from gradvet.core.provenance import title_of
 from gradvet.errors import first_line
-from gradvet.frontends.torch.arguments import ArgumentTree, map_tensors
+from gradvet.frontends.torch.arguments import ArgumentTree, map_tensors, tensors_of
 from gradvet.frontends.torch.binding import callable_of, unchanged, widened_copy
 from gradvet.frontends.torch.blame.private import Replica, without_accumulation_hooks
 from gradvet.frontends.torch.blame.recording import Call, Recorder, arguments_of
@@ -184,13 +184,6 @@ def is_locally_constant(call: Call, positions: Sequence[int]) -> bool:
     with preserved_rng(), _autocast(call):
         call.random.restore()
         return is_constant_in(lambda *given: callable_of(call.target)(*given, **kwargs), args, positions)
-
-
-def tensors_of(value: Any) -> list[Tensor]:
-    """The tensors in a value, each once."""
-    tree = ArgumentTree()
-    tree.template(value, "")
-    return tree.tensors
 
 
 class _ModuleReplica(_Within):

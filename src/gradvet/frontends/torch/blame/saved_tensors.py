@@ -16,9 +16,10 @@ from torch.overrides import TorchFunctionMode
 
 from gradvet.core import thresholds
 from gradvet.core.blame import CodeLine
+from gradvet.frontends.torch.arguments import tensors_of
 from gradvet.frontends.torch.blame import private
 from gradvet.frontends.torch.blame.recording import Call
-from gradvet.frontends.torch.blame.replaying import run, tensors_of
+from gradvet.frontends.torch.blame.replaying import run
 from gradvet.frontends.torch.blame.sketches import checksum
 from gradvet.frontends.torch.blame.source_lines import calling_line, running_module
 from gradvet.frontends.torch.preservation import preserved_state

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gradvet.core.blame import CodeLine
-from gradvet.frontends.torch.arguments import ArgumentTree, map_tensors
+from gradvet.frontends.torch.arguments import map_tensors, tensors_of
 from gradvet.frontends.torch.blame import private
 from gradvet.frontends.torch.blame.source_lines import (
     calling_line,
@@ -161,13 +161,13 @@ class StopMode(TorchFunctionMode):
             self._accept_samples(args)
         result = self._called(func, args, kwargs or {})
         if self.holds_torch and self._is_first and self._region and self._regions[-1][1].startswith(DISTRIBUTIONS):
-            self._samples += [(tensor, (str(self._region), "no_grad")) for tensor in _tensors(result)]
+            self._samples += [(tensor, (str(self._region), "no_grad")) for tensor in tensors_of(result)]
         return result
 
     def _accept_samples(self, args: Any) -> None:
         """Count samples as deliberate that a distribution gets again."""
         for sample, key in self._samples:
-            if key in self.found and any(tensor is sample for tensor in _tensors(args)):
+            if key in self.found and any(tensor is sample for tensor in tensors_of(args)):
                 self.deliberate[key] = f"{self.found[key].place} {self.found[key].place.code}".strip()
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -191,7 +191,7 @@ class StopMode(TorchFunctionMode):
             return func(*args, **kwargs)
         # Counted whether or not its arguments require grad: they do not under no_grad, nor as constants for once.
         place = self._numbered(name) if self._holds and self._may_stop(name) else None
-        if not any(map(self._is_attached, _tensors((args, kwargs)))):
+        if not any(map(self._is_attached, tensors_of((args, kwargs)))):
             return self._kept(place, func(*args, **kwargs))
         if self.released and (line := self._line) is not None and (str(line), self._kind(name)) in self.released:
             return self._released(func, name, args, kwargs)
@@ -232,7 +232,7 @@ class StopMode(TorchFunctionMode):
             words = {**dict(zip(names, args, strict=False)), **kwargs}
             return torch.autograd.grad(**{**words, "create_graph": True})
         result = torch.autograd.grad(*args, **kwargs)
-        goes_on = self._depth or any(tensor.requires_grad for tensor in _tensors(result))
+        goes_on = self._depth or any(tensor.requires_grad for tensor in tensors_of(result))
         return result if goes_on else self._stopped(AUTOGRAD, result)
 
     def _sampled(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -262,7 +262,7 @@ class StopMode(TorchFunctionMode):
             # Under no_grad a write to a tensor of the graph is not recorded.
             unrecorded = was_attached and not torch.is_grad_enabled() and not args[0].is_leaf
             return not unrecorded and name != "detach_"
-        numeric = [tensor for tensor in _tensors(result) if tensor.is_floating_point() or tensor.is_complex()]
+        numeric = [tensor for tensor in tensors_of(result) if tensor.is_floating_point() or tensor.is_complex()]
         return not numeric or any(tensor.requires_grad for tensor in numeric)
 
     def _stopped(
@@ -351,17 +351,9 @@ def _sentence(kind: str, name: str) -> str:
     return f"no gradient flows through {'.data' if name == 'data' else f'{name}()'} here"
 
 
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    tree = ArgumentTree()
-    tree.template(value, "")
-    return tree.tensors
-
-
 def _in_format_of(result: Any, kept: Any) -> Any:
     """Kept values as tensors of the formats of a result."""
-    formats = iter(_tensors(result))
+    formats = iter(tensors_of(result))
     return map_tensors(lambda tensor: tensor.to(next(formats, tensor).dtype).clone(), kept)
 
 
