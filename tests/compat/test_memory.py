@@ -13,7 +13,7 @@ import gradvet
 from benchmarks.functions import point, spoiled
 from benchmarks.memory import SIZE, peak_of_a_check
 from gradvet.core import certificate, entrywise
-from gradvet.core.jacobians import CentralDifferences
+from gradvet.core.jacobians import CentralDifferences, ReverseJacobian
 from gradvet.core.projections import Projections
 from tests.allocation import allocated
 from tests.core.wrong_jacobians import context_at
@@ -66,6 +66,25 @@ def test_vectors_held_while_a_wrong_entry_is_named_are_few(fast_mode: bool) -> N
         assert not gradvet.gradcheck(DoubledEntry.apply, x, raise_exception=False, fast_mode=fast_mode)
 
     assert allocated(run).peak <= 16 * 8 * (2 * size)
+
+
+@pytest.mark.parametrize("fast_mode", [False, True])
+def test_few_inputs_and_many_outputs_take_few_vectors(fast_mode: bool) -> None:
+    weights = point(1_000_000).detach()
+
+    def wrong(x: Tensor) -> Tensor:
+        return weights * (x[0].detach() + x[1])
+
+    def run() -> None:
+        assert not gradvet.gradcheck(wrong, point(2), raise_exception=False, fast_mode=fast_mode)
+
+    assert allocated(run).peak <= 16 * 8 * weights.numel()
+
+
+def test_rows_of_a_sweep_are_not_held_one_by_one() -> None:
+    projections = context_at(lambda x: point(3_000).detach() * x[0] * x[1], point(2)).projections
+    assert ReverseJacobian(projections).columns(0, 2).shape == (3_000, 2)
+    assert len(projections._rows) <= 1
 
 
 @pytest.mark.parametrize("limit", [0, certificate.MAX_HELD_NUMBERS])

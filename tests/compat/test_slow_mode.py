@@ -40,6 +40,7 @@ CASES: dict[str, tuple[Function, Tensor]] = {
     "15 to 1": (rough(lambda x: x.sin().sum()), numbers(15)),
     "30 to 1": (rough(lambda x: x.sin().sum()), numbers(30)),
     "400 to 1": (rough(lambda x: x.sin().sum()), numbers(400)),
+    "2 to 1100": (rough(broad(1100)), numbers(2)),
     "20 to 300": (rough(broad(300)), numbers(20)),
     "600 to 600": (rough(torch.sin), numbers(600)),
 }

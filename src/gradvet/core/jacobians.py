@@ -214,8 +214,11 @@ class ReverseJacobian:
         if self.may_batch and (batch := self._batch(selection)) is not None:
             return batch
         self.may_batch = False
-        found = [self.projections.row(index, keep=self.fits)[selection] for index in range(self.rows)]
-        return namespace(found[0]).stack(found, axis=0)
+        # Row by row into one matrix: a million small vectors would take a hundred times its memory.
+        found = self.projections.problem.zeros((self.rows, len(columns)))
+        for index in range(self.rows):
+            found[index, :] = self.projections.row(index, keep=False)[selection]
+        return found
 
     def _batch(self, selection: slice | list[int]) -> Array | None:
         """Columns of all rows by batched backward passes, if a plain pass with a random cotangent gives the same."""

@@ -155,7 +155,10 @@ def locate(projections: Projections, mode: Mode, descents: int = 4, least: float
         return [found]
     entries: list[tuple[int, int]] = []
     for number in range(descents):
-        direction = first if number == 0 else projections.probe_directions(number + 1)[number]
+        known = projections.probe_directions(number + 1)
+        if number == len(known):  # the basis of few inputs
+            break
+        direction = known[number]
         row = _first_not_finite(direction.difference)
         try:
             if row is None:
@@ -239,11 +242,13 @@ def match_single_entry(vectors: Sequence[Array], products: Array) -> int | None:
     if not float(xp.max(squares - along * along)) <= thresholds.EQUAL_RATIO[0] * float(squares[top]):
         return None
     along, squares = vectors[0] * pattern[0], vectors[0] * vectors[0]
-    for number, vector in enumerate(vectors[1:], start=1):
-        along, squares = along + vector * pattern[number], squares + vector * vector
-    cosines = xp.abs(along) / xp.sqrt(squares)
-    best = int(xp.argmax(cosines))
-    return best if float(cosines[best]) >= 1.0 - thresholds.EQUAL_RATIO[0] else None
+    for number, vector in enumerate(vectors[1:], start=1):  # in place, because the vectors may be long
+        along += vector * pattern[number]
+        squares += vector * vector
+    along *= along
+    along /= squares
+    best = int(xp.argmax(along))
+    return best if float(along[best]) ** 0.5 >= 1.0 - thresholds.EQUAL_RATIO[0] else None
 
 
 ROWS_OF_COLUMN = 16

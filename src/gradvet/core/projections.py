@@ -247,8 +247,8 @@ class Projections:
 
     def _evaluated(self, number: int) -> ProbeDirection:
         stencil, widening = SCHEMES[self._scheme]
-        if not self.is_strict and stencil is CENTRAL:
-            found = self.two_sided(number, widening)
+        if stencil is CENTRAL and (number, widening) in self._two_sided:
+            found = self._two_sided[number, widening]
             if found is None:
                 raise OutOfReachError("the function raises at a point next to the one that is checked")
             return found
