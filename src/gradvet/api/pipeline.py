@@ -59,6 +59,7 @@ ONE_SHOT = (
     "used with this function; every backward pass was checked after a forward pass of its own"
 )
 COMPILES = "its first call was compiled for long, so it was not called in float64; points='thorough' does so"
+CHECKED_IN = "the formula was checked in {}, and the gradient in low precision against it"
 NO_REFERENCE = (
     "it could not be run in higher precision, or gives other values there: it was checked in its own precision"
 )
@@ -255,10 +256,7 @@ class _Pipeline:
             check = precision_against(reference, same_branches, rounded)
             found = run_checks(context, {PRECISION: check})
             if not context.out_of_budget:
-                words = (
-                    f"the formula was checked in {reference.precision}, and the gradient in low precision against it"
-                )
-                context.record.note(words)
+                context.record.note(CHECKED_IN.format(reference.precision))
             return found
         return []
 
