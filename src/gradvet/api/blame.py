@@ -25,6 +25,7 @@ from gradvet.frontends.torch import (
     investigate,
     is_model,
     record_step,
+    require_state,
     torch_stops,
     within,
 )
@@ -127,6 +128,7 @@ def blame(
         validation.refuse("loss is a function of the model's result", loss)
     settings = _settings(order, stops, budget, seed, surrogate)
     request = validation.request_of(model, inputs, kwargs)
+    require_state(model)
     recorder = Recorder(model, _memory(settings.budget))
     state = _preserved_state(model, (model, loss, inputs, kwargs))
     with state, state, shown_stages(type(model).__name__):  # twice: the first restoration may be interrupted

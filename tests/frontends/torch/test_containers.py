@@ -203,6 +203,16 @@ def test_wrapper_around_other_tensors_is_refused_in_one_sentence(function: Any, 
     assert str(caught.value).startswith(f"{name} is a Wrapper, a wrapper around other tensors")
 
 
+@pytest.mark.parametrize("function", [gradvet.check, gradvet.blame])
+def test_model_with_wrapped_or_lazy_parameters_is_refused_in_one_sentence(function: Any) -> None:
+    wrapped = nn.Linear(3, 2)
+    wrapped.weight = nn.Parameter(Wrapper(wrapped.weight.detach()))
+    with pytest.raises(InvalidProblemError, match=r"^weight is a .*, a wrapper around other tensors"):
+        function(wrapped, torch.ones(2, 3))
+    with pytest.raises(InvalidProblemError, match=r"^weight is not initialised yet"):
+        function(nn.LazyLinear(2), torch.ones(2, 3))
+
+
 def test_module_that_writes_to_its_input_in_place_passes_and_leaves_the_input_alone() -> None:
     module = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 2), nn.ReLU(inplace=True)).double()
     x = inputs(4, 3)

@@ -25,7 +25,7 @@ from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.reference import may_round_products, reference_problem, rounded_as
 from gradvet.frontends.torch.second_order import second_order_problem
-from gradvet.frontends.torch.validation import nested_tensors
+from gradvet.frontends.torch.validation import nested_tensors, require_state
 
 __all__ = [
     "FRONTEND",
@@ -36,6 +36,7 @@ __all__ = [
     "investigate",
     "is_model",
     "record_step",
+    "require_state",
     "torch_stops",
     "within",
 ]

@@ -21,7 +21,6 @@ from gradvet.frontends.torch.arguments import (
     ArgumentTree,
     Slot,
     fill,
-    refuse_wrappers,
 )
 from gradvet.frontends.torch.branches import BranchMode
 from gradvet.frontends.torch.double_precision import DoublePrecision, wide_dtype
@@ -157,7 +156,6 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     tensors, notes = _prepared(tree, func, change, _chosen(tree.names, request))
     notes += [CONSTANT_INPUTS] if request.has_constant_inputs else []
     parameters, fixed_state = _state(func, change)
-    refuse_wrappers(list(parameters.values()), list(parameters))
     own = [p for p in func.parameters() if p.requires_grad] if isinstance(func, nn.Module) else []
     count = len(tensors)
     in_order = [template.index if isinstance(template, Slot) else None for template in templates] == list(range(count))

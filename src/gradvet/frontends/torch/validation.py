@@ -65,6 +65,14 @@ def nested_tensors(value: Any) -> list[Tensor]:
     return tensors_of(value)
 
 
+def require_state(model: nn.Module) -> None:
+    """Raise if parameters or buffers of a model have no values yet, or parameters are wrappers such as DTensors."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        require_values(tensor, name)
+    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    refuse_wrappers(list(named.values()), list(named))
+
+
 def require_values(tensor: Tensor, name: str) -> None:
     """Raise if the numbers of a tensor cannot be read: some of torch's operators crash the process then."""
     if is_lazy(tensor):
@@ -141,10 +149,10 @@ def templates_of(request: Request) -> tuple[ArgumentTree, list[Any], dict[str, A
     templates = [tree.template(value, f"input {number}") for number, value in enumerate(request.positional)]
     keywords = {name: tree.template(value, name) for name, value in (request.kwargs or {}).items()}
     refuse_wrappers(tree.tensors, tree.names)
-    func = request.func
-    own = (*func.named_parameters(), *func.named_buffers()) if isinstance(func, nn.Module) else ()
-    for name, tensor in (*zip(tree.names, tree.tensors, strict=True), *own):
+    for name, tensor in zip(tree.names, tree.tensors, strict=True):
         require_values(tensor, name)
+    if isinstance(request.func, nn.Module):
+        require_state(request.func)
     return tree, templates, keywords
 
 
