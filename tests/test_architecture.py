@@ -46,7 +46,7 @@ CORE_ORDER = (
     *("finite_differences", "extrapolation", "projections", "context"),
     *("modes", "decision", "gradient_match", "jacobians", "localise", "diagnosis", "neighbourhood", "certificate"),
     *("entrywise", "fast_mode", "line_test", "confirmation", "kinks", "low_precision", "refinement", "output_probes"),
-    *("direction_average", "slope_test", "runner"),
+    *("residuals", "direction_average", "slope_test", "runner"),
 )
 
 KNOWN_FRONTEND_IMPORTS = [

@@ -32,9 +32,9 @@ def test_every_python_version_is_tested() -> None:
     assert PROJECT["requires-python"] == f">={versions[0]}"
 
 
-def test_oldest_torch_is_tested() -> None:
+def test_oldest_and_newest_torch_are_tested() -> None:
     (oldest,) = [one.partition(">=")[2] for one in PROJECT["dependencies"] if one.startswith("torch>=")]
-    assert f'torch: ["{oldest}.0", ""]' in WORKFLOW
+    assert f'torch: ["{oldest}.0", "pinned", "newest"]' in WORKFLOW
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -17,6 +17,10 @@ class InvalidProblemError(ValueError):
     """The request cannot be checked as it stands; the message says what to change."""
 
 
+class InvalidArgumentError(InvalidProblemError, TypeError):
+    """A function of gradvet was called with an argument that it does not have."""
+
+
 class OutputsChangedError(InvalidProblemError, AssertionError):
     """The function's outputs change their number, shape or dtype with the values of its inputs."""
 

@@ -109,3 +109,21 @@ def test_subnormal_inputs_are_compared_as_zeros_are(size: float) -> None:
     x = torch.full((3,), size, dtype=torch.float64)
     assert gradvet.check(lambda x: 2.0 * x, x, seed=1).verdict is Verdict.PASS
     assert gradvet.check(lambda x: 2.0 * x + x.detach(), x, seed=1).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(("dtype", "seed"), [(torch.float64, 0), (torch.float64, 1), (torch.float16, 2)])
+def test_sort_of_many_ties_passes(dtype: torch.dtype, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randint(1, 60, (150,), generator=generator).to(dtype).requires_grad_()
+    weights = torch.arange(1, 151, dtype=dtype) / 150
+    report = gradvet.check(lambda x: x.sort().values * weights, x, points=None, seed=seed)
+    assert report.verdict is Verdict.PASS, report
+    wrong = gradvet.check(lambda x: (x + x.detach()).sort().values * weights, x, points=None, seed=seed)
+    assert wrong.verdict is Verdict.FAIL, wrong
+
+
+def test_custom_rule_that_is_wrong_at_many_ties_fails() -> None:
+    x = torch.randint(1, 9, (50,), generator=torch.Generator().manual_seed(0)).double().requires_grad_()
+    weights = torch.arange(1.0, 51.0, dtype=torch.float64)
+    half = with_vjp(lambda x: x.sort().values * weights, lambda v, x: 0.5 * (v * weights)[x.argsort().argsort()])
+    assert gradvet.check(half, x, points=None).verdict is Verdict.FAIL

@@ -10,10 +10,12 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional
 
 import gradvet
 from benchmarks.architectures import GPT, GraphNetwork, LSTMModel, UNet, ViT
 from gradvet import Verdict
+from gradvet.api import points
 
 
 def tokens(vocabulary: int) -> Tensor:
@@ -146,6 +148,9 @@ def test_wrong_parameter_of_a_model_is_named(name: str, spoil: Any, path: str, e
 
 SEEN: list[tuple[bool, bool]] = []
 
+FIRST_CALLS = 4
+"""Calls that make a problem, or look at its operators."""
+
 
 class Remembering(nn.Module):
     """Remembers for each call whether it had dual numbers, and whether an activation outlived its use."""
@@ -164,10 +169,13 @@ class Remembering(nn.Module):
         return result
 
 
-def test_forward_mode_of_a_module_keeps_no_activations() -> None:
+def test_values_and_tangents_of_a_module_keep_no_activations() -> None:
     SEEN.clear()
-    assert gradvet.check(Remembering(), torch.ones(4, 3), seed=1, checks=["reverse", "forward"]).verdict is Verdict.PASS
+    report = gradvet.check(Remembering(), torch.ones(4, 3), seed=1, checks=["reverse", "forward"])
+    assert report.verdict is Verdict.PASS
     assert {kept for is_dual, kept in SEEN if is_dual} == {False}
+    with_graph = sum(kept for _, kept in SEEN)
+    assert 0 < with_graph <= report.cost.pulls + FIRST_CALLS < len(SEEN) // 2
 
 
 def test_module_that_takes_gradients_itself_passes_in_forward_mode() -> None:
@@ -183,3 +191,63 @@ def test_module_that_takes_gradients_itself_passes_in_forward_mode() -> None:
     report = gradvet.check(Slope(), torch.ones(2, 3), seed=1, checks=["reverse", "forward"])
     assert report.verdict is Verdict.PASS, report
     assert any(row.mode == "forward" and row.compared for row in report.ledger)
+
+
+class RequiringGrad(nn.Module):
+    """Makes its input require grad, which torch allows for leaves alone, as the speech models of transformers do."""
+
+    def __init__(self, *, is_wrong: bool) -> None:
+        super().__init__()
+        self.layer, self.is_wrong = nn.Linear(3, 2), is_wrong
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[:, None]
+        x.requires_grad = True
+        weight = self.layer.weight
+        return functional.linear(x, weight.detach() if self.is_wrong else weight, self.layer.bias).tanh()
+
+
+def test_model_that_refuses_inputs_that_require_grad_passes() -> None:
+    report = gradvet.check(RequiringGrad(is_wrong=False), torch.ones(4, 3), seed=1)
+    assert report.verdict is Verdict.PASS
+    assert any("if its inputs require grad" in note for note in report.notes)
+    assert {row.input for row in report.ledger} == {"layer.weight", "layer.bias"}
+    wrong = gradvet.check(RequiringGrad(is_wrong=True), torch.ones(4, 3), seed=1)
+    assert wrong.verdict is Verdict.FAIL
+    assert "detach" in wrong.findings[0].headline
+    with pytest.raises(RuntimeError, match="leaf"):
+        gradvet.check(RequiringGrad(is_wrong=False), torch.ones(4, 3, requires_grad=True), seed=1)
+
+
+class Rectifier(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0.0)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
+        return grad_output * (ctx.saved_tensors[0] > 0.0)
+
+
+class Rectified(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4, bias=False) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = Rectifier.apply(layer(x)) * x.sin()
+        return x
+
+
+def test_evaluations_at_generated_points_of_a_model_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model, given = Rectified(), torch.randn(3, 4)
+
+    def forwards(limit: int) -> int:
+        monkeypatch.setattr(points, "POINT_CALLS", limit)
+        return gradvet.check(model, given, seed=1, checks=["reverse", "points"]).cost.forwards
+
+    few, many = forwards(1), forwards(10**6)
+    assert few < many / 2, (few, many)

@@ -93,3 +93,24 @@ def test_derivative_that_is_taken_as_given_is_named() -> None:
     report = gradvet.blame(*model(), stops="constant", seed=1)
     assert report.passed
     assert any("derivative taken as given" in note and "Spike" in note for note in report.notes)
+
+
+class HookedQuantisation(nn.Module):
+    """Rounded weights with the gradient of the weights, and a hook that halves it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = self.weight.detach().abs().max() / 7.0
+        weight = self.weight + (torch.round(self.weight / scale) * scale - self.weight).detach()
+        weight.register_hook(lambda gradient: gradient / 2.0)
+        return x @ weight.T
+
+
+def test_hook_beside_accepted_stops_is_named() -> None:
+    torch.manual_seed(3)
+    report = gradvet.blame(HookedQuantisation(), torch.randn(5, 4), seed=1, stops="constant")
+    assert report.culprit is not None
+    assert "register_hook" in report.culprit.what

@@ -435,3 +435,35 @@ def test_new_tensor_of_a_tensor_is_named() -> None:
     culprit = gradvet.blame(Centred(), torch.randn(4, 3), seed=1).culprit
     assert culprit is not None
     assert (culprit.path, culprit.what) == ("", "new_tensor")
+
+
+class Gate(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.value = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = torch.sigmoid(self.gate(x)).detach()
+        return weight * self.value(x)
+
+
+class CompiledGate(nn.Module):
+    """Calls a part through the compiler, which hides its lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part, self.head = Gate(), nn.Linear(4, 2)
+        self.run = [torch.compile(self.part, backend="eager")]
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.run[0](x))
+        return out
+
+
+def test_stop_in_a_compiled_part_is_named() -> None:
+    torch.manual_seed(0)
+    culprit = gradvet.blame(CompiledGate(), torch.randn(3, 4), seed=1).culprit
+    assert culprit is not None
+    assert (culprit.path, culprit.what) == ("part", "detach")
+    assert culprit.place is not None
+    assert "torch.sigmoid(self.gate(x)).detach()" in culprit.place.code

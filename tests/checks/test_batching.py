@@ -11,12 +11,15 @@ from torch import Tensor, nn
 from torch._C._functorch import is_legacy_batchedtensor
 
 import gradvet
-from gradvet.checks.batching import batched, batched_forward, batched_reverse
+from gradvet.checks.batching import batched, drop_in_batched_forward, drop_in_batched_reverse
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
 from tests.core.wrong_jacobians import context_at, numbers
 
-NAMES: dict[str, CheckFunction] = {"batched reverse": batched_reverse, "batched forward": batched_forward}
+NAMES: dict[str, CheckFunction] = {
+    "batched reverse": drop_in_batched_reverse,
+    "batched forward": drop_in_batched_forward,
+}
 
 
 class Twice(torch.autograd.Function):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import gradvet
 from gradvet import gradcheck
-from gradvet.checks.linearity import undefined_cotangents, undefined_tangents, zero_cotangent
+from gradvet.checks.linearity import drop_in_undefined_tangents, drop_in_zero_cotangent, undefined_cotangents
 from gradvet.core.context import Context
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
@@ -118,7 +118,7 @@ def test_missing_tangent_must_count_as_zero(careless: bool) -> None:
         return x.sin(), Product.apply(x, y, careless)
 
     context = context_at(function, numbers((3,), 0), numbers((3,), 1))
-    findings = list(undefined_tangents(context))
+    findings = list(drop_in_undefined_tangents(context))
     if not careless:
         assert findings == []
         return
@@ -143,11 +143,11 @@ def test_tangent_without_another_must_be_what_it_is_beside_zeros(factor: float, 
             tangent: Tensor = first + second  # type: ignore[assignment]
             return tangent
 
-    findings = list(undefined_tangents(context_at(Scaled.apply, numbers((3,), 0), numbers((3,), 1))))
+    findings = list(drop_in_undefined_tangents(context_at(Scaled.apply, numbers((3,), 0), numbers((3,), 1))))
     assert bool(findings) is fails
 
 
-BOTH = pytest.mark.parametrize("check", [zero_cotangent])
+BOTH = pytest.mark.parametrize("check", [drop_in_zero_cotangent])
 
 
 class Additive(torch.autograd.Function):
@@ -176,7 +176,9 @@ class Normalised(torch.autograd.Function):
         return v / largest * 2.0 * largest
 
 
-def zero_findings(function: Any, *, masked: bool = False, check: CheckFunction = zero_cotangent) -> list[Finding]:
+def zero_findings(
+    function: Any, *, masked: bool = False, check: CheckFunction = drop_in_zero_cotangent
+) -> list[Finding]:
     problem = TorchProblem(drop_in_binding(function, [numbers((4,), 0).requires_grad_()]), seed=0)
     return list(check(Context(problem, Options(seed=0, masked=masked))))
 

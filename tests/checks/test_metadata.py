@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.checks.outputs import metadata, tangent_types
+from gradvet.checks.outputs import drop_in_tangent_types, metadata
 from gradvet.core.context import Context
 from gradvet.core.problem import Misfit
 from gradvet.core.results import Finding, Verdict
@@ -99,15 +99,15 @@ def test_real_tangent_of_a_complex_value_fails_where_types_must_be_exact() -> No
     def function(x: Tensor) -> tuple[Tensor, Tensor]:
         return x.sin(), Halfway.apply(x)
 
-    (finding,) = found(tangent_types, function, numbers((3,), 0))
+    (finding,) = found(drop_in_tangent_types, function, numbers((3,), 0))
     assert (finding.check, finding.verdict) == ("tangent types", Verdict.FAIL)
     assert finding.headline == "the derivative for output 1 has dtype torch.float64, not torch.complex128"
-    assert found(tangent_types, function, numbers((3,), 0), exact=False) == []
+    assert found(drop_in_tangent_types, function, numbers((3,), 0), exact=False) == []
 
 
 def test_tangents_like_their_values_pass_in_silence() -> None:
-    assert found(tangent_types, lambda x: (x.sin(), torch.complex(x, x)), numbers((3,), 0)) == []
-    assert found(tangent_types, torch.abs, numbers((3,), 0, torch.complex128)) == []
+    assert found(drop_in_tangent_types, lambda x: (x.sin(), torch.complex(x, x)), numbers((3,), 0)) == []
+    assert found(drop_in_tangent_types, torch.abs, numbers((3,), 0, torch.complex128)) == []
 
 
 def test_misfits_of_a_pass_are_data() -> None:

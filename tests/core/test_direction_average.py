@@ -108,3 +108,82 @@ def test_gradient_of_roundoff_does_not_fail(dtype: torch.dtype) -> None:
 
     context = context_of(with_vjp(cancelled, vjp), inputs(dtype, 7))
     assert SlopeTest(context, REVERSE).run().verdict is not Verdict.FAIL
+
+
+def gated(x: Tensor) -> Tensor:
+    return (x.float().softmax(-1) * x.float()).to(x.dtype)
+
+
+def gated_with(spoil: Spoil) -> Callable[[Tensor], Tensor]:
+    """A kernel with rows: the softmax of a row times the row."""
+
+    def vjp(v: Tensor, x: Tensor) -> Tensor:
+        wide, g = x.float(), v.float()
+        y = wide.softmax(-1)
+        return spoil(y * (g + g * wide - (y * g * wide).sum(-1, keepdim=True))).to(x.dtype)
+
+    return with_vjp(gated, vjp)
+
+
+@HALF
+def test_common_factor_is_seen_to_three_percent(dtype: torch.dtype) -> None:
+    right, wrong = (context_of(swish_with(lambda g, f=f: f * g), inputs(dtype, 400)) for f in (1.0, 1.03))
+    assert SlopeTest(right, REVERSE).run().verdict is Verdict.PASS
+    assert SlopeTest(wrong, REVERSE).run().verdict is Verdict.FAIL
+
+
+@HALF
+def test_missing_term_fails(dtype: torch.dtype) -> None:
+    def vjp(v: Tensor, x: Tensor) -> Tensor:
+        wide, g = x.float(), v.float()
+        y = wide.softmax(-1)
+        return (y * (g - 0.5 * (y * g).sum(-1, keepdim=True))).to(x.dtype)
+
+    softmax = with_vjp(lambda x: x.float().softmax(-1).to(x.dtype), vjp)
+    with torch.no_grad():
+        x = inputs(dtype, 60).reshape(10, 6)
+    assert SlopeTest(context_of(softmax, x.requires_grad_()), REVERSE).run().verdict is Verdict.FAIL
+
+
+@HALF
+def test_lost_row_of_a_kernel_fails(dtype: torch.dtype) -> None:
+    def lose(gradient: Tensor) -> Tensor:
+        gradient[3] = 0.0
+        return gradient
+
+    with torch.no_grad():
+        x = inputs(dtype, 60).reshape(10, 6)
+    assert SlopeTest(context_of(gated_with(lambda g: g), x.requires_grad_()), REVERSE).run().verdict is Verdict.PASS
+    assert SlopeTest(context_of(gated_with(lose), x), REVERSE).run().verdict is Verdict.FAIL
+
+
+def test_slope_hidden_in_roundoff_inside_the_function_does_not_fail() -> None:
+    # The scalar changes a number of size 30 by less than its spacing: no step along it alone shows a slope.
+    def far(x: Tensor, y: Tensor) -> Tensor:
+        return (torch.exp(x) * 30 + y) - torch.exp(x) * 30
+
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(12, generator=generator).to(torch.bfloat16).requires_grad_()
+    y = torch.tensor(0.03, dtype=torch.bfloat16, requires_grad=True)
+    assert SlopeTest(context_of(far, x, y), REVERSE).run().verdict is not Verdict.FAIL
+
+
+def test_gradient_summed_in_half_precision_does_not_fail() -> None:
+    def vjp(v: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        total = torch.zeros_like(w)
+        for row in v * x:
+            total = total + row
+        return v * w, total
+
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(*shape, generator=generator).to(torch.bfloat16) for shape in ((400, 6), (6,)))
+    function = with_vjp(lambda x, w: (x.float() * w.float()).to(x.dtype), vjp)
+    context = context_of(function, x.requires_grad_(), w.requires_grad_())
+    assert SlopeTest(context, REVERSE).run().verdict is not Verdict.FAIL
+
+
+@HALF
+def test_curvature_of_a_scalar_is_not_taken_for_an_error(dtype: torch.dtype) -> None:
+    x = torch.tensor(0.8, dtype=dtype, requires_grad=True)
+    context = context_of(lambda x: torch.sin(3.0 * x.float()).to(x.dtype), x)
+    assert SlopeTest(context, REVERSE).run().verdict is Verdict.PASS

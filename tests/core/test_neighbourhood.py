@@ -61,7 +61,7 @@ def test_window_of_a_small_space_is_all_of_it_and_stays_within_its_leaf() -> Non
 def test_computed_block_shows_both_versions_of_the_block_around_an_entry() -> None:
     function = with_derivative(lambda x: x**2, lambda x: 3.0 * x)
     problem = context_of(function, point(1.0, 2.0, 3.0)).problem
-    for mode in ("reverse", "forward"):
+    for mode in (REVERSE, FORWARD):
         block = computed_block(problem, mode, (1, 1), 1e-6)
         assert block["derivative"] == [[3.0, 0.0, 0.0], [0.0, 6.0, 0.0], [0.0, 0.0, 9.0]]
         assert [row[i] for i, row in enumerate(block["numerical"])] == pytest.approx([2.0, 4.0, 6.0])

@@ -79,7 +79,7 @@ def test_parts_of_a_check_are_listed_with_those_that_were_left_out() -> None:
         Finding("points", Verdict.SKIPPED, "huge (too far)", facts={"skipped": ["huge (too far)"]}),
     ) == (
         "exercised: points",
-        "points: zeros, ones; skipped: huge (too far) (are gradients finite?)",
+        "points: zeros, ones; skipped: huge (too far); compared for NaN and infinity only",
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 import random
 import signal
 import sys
@@ -35,6 +36,13 @@ LOCK_HOLDERS = {("contextlib.py", "inner"), ("blame.py", "_recording")}
 """Files and functions whose `with` statement holds the lock of checks."""
 
 
+@functools.cache
+def _is_traced(code: CodeType) -> bool:
+    # Where a lock is held, there is a line event before it is released, where Python delivers no signal.
+    holds_lock = (Path(code.co_filename).name, code.co_name) in LOCK_HOLDERS
+    return code.co_filename.startswith(FILES) and not holds_lock
+
+
 class Tracer:
     """Counts the line events of `FILES`; raises KeyboardInterrupt at one of them, or notes all places."""
 
@@ -54,9 +62,7 @@ class Tracer:
             sys.settrace(before)
 
     def _entered(self, frame: FrameType, event: str, argument: Any) -> Any:
-        # Where a lock is held, there is a line event before it is released, where Python delivers no signal.
-        holds_lock = (Path(frame.f_code.co_filename).name, frame.f_code.co_name) in LOCK_HOLDERS
-        return self._line if frame.f_code.co_filename.startswith(FILES) and not holds_lock else None
+        return self._line if _is_traced(frame.f_code) else None
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "line":
@@ -336,14 +342,17 @@ def main(seconds: float, points: int, seed: int) -> int:
     began = time.monotonic()
     for kind, share, least in (("line events", 0.75, points), ("signals", 1.0, points // 10)):
         by_line = kind == "line events"
+        per_case = min(50 if by_line else 5, math.ceil(least / len(CASES)) or 1)
 
         def is_over(kind: str = kind, share: float = share, least: int = least) -> bool:
             return time.monotonic() > began + share * seconds and counts[kind] >= least
 
         for round_ in itertools.count(seed):
             for make in CASES:
+                if is_over():
+                    break
                 interruptions = Interruptions(make)
-                for point in interruptions.points(50, round_) if by_line else range(5):
+                for point in interruptions.points(per_case, round_) if by_line else range(per_case):
                     if is_over():
                         break
                     failure = interruptions.failure(point) if by_line else interruptions.failure_by_signal(source)

@@ -248,6 +248,23 @@ def test_errors_of_a_kernel_are_drawn_beside_those_of_plain_torch() -> None:
     assert {"kernel", "plain torch"} <= set(ElementTree.fromstring(figure.svg).itertext())
 
 
+def test_errors_as_large_as_those_of_plain_torch_have_hardly_a_colour() -> None:
+    rounding = [[1e-3, 2e-3, 1.5e-3], [3e-3, 1e-3, 2e-3]]
+    known = {
+        "kernel": [[1e-3, 0.14, 2e-3], rounding[1]],
+        "plain": rounding,
+        "rows": ["0", "1"],
+        "columns": ["0", "1", "2"],
+    }
+    figure = drawn(errors=known)["errors"]
+    cells = {
+        "".join(cell.itertext()): float(cell.get("fill-opacity") or 0) for cell in elements(figure, "rect", "high")
+    }
+    assert cells.pop("kernel [0, 1]: largest error 0.14") == 1.0
+    assert max(cells.values()) < 0.4
+    assert figure.caption.endswith("on a logarithmic scale from 0.002 (no colour) to 0.14")
+
+
 def test_comparison_with_a_reference_supplies_the_errors() -> None:
     report = gradvet.check(torch.tanh, torch.randn(30, 40).bfloat16(), reference=torch.tanh, seed=0)
     (finding,) = [one for one in report.findings if one.check == "reference"]

@@ -131,6 +131,10 @@ def test_findings_after_the_first_take_a_line_each_and_consequences_one_together
     found = lines(plain(report))
     assert "input_layout: input_layout is wrong" in found
     assert "probably consequences: symmetry, points" in found
+    piece = replace(report, findings=(Finding("blame", Verdict.FAIL, "0: autograd.Function Swish"), *report.findings))
+    assert "probably consequences: reverse, " in str(piece)
+    random = replace(report, findings=(Finding("determinism", Verdict.FAIL, "two passes differ"), *report.findings))
+    assert "probably consequences: reverse, symmetry, input_layout, points" in lines(plain(random))
     assert "symmetry: symmetry is wrong" in lines(plain(report, verbose=True))
 
 

@@ -20,7 +20,7 @@ CATALOGUE = (
     determinism.drop_in_determinism,
     jacobian.drop_in_reverse,
     outputs.drop_in_metadata,
-    linearity.zero_cotangent,
+    linearity.drop_in_zero_cotangent,
     linearity.undefined_cotangents,
 )
 

@@ -135,7 +135,13 @@ def check(
 
     def run(asked: Request, settings: PipelineSettings) -> Report:
         if dtypes is None:
-            return run_pipeline(FRONTEND, asked, settings, options)
+            try:
+                return run_pipeline(FRONTEND, asked, settings, options)
+            except Exception as error:
+                is_refused = isinstance(error, InvalidProblemError)
+                if is_refused or (held := FRONTEND.with_constant_inputs(asked)) is None:
+                    raise
+                return run_pipeline(FRONTEND, held, settings, options)
         return sweep_dtypes(FRONTEND, asked, settings, options, tuple(dtypes))
 
     with shown_stages(title_of(func)), validation.explaining_lists(inputs):

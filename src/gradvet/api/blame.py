@@ -13,7 +13,7 @@ from gradvet.api import validation
 from gradvet.api.pipeline import PipelineSettings, run_pipeline
 from gradvet.core.blame import MODULE, BlameReport
 from gradvet.core.events import ShowingStages, fresh_seed, one_at_a_time
-from gradvet.core.frontend import Request
+from gradvet.core.frontend import CONSTANT_INPUTS, Request
 from gradvet.core.provenance import source_of
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import InvalidProblemError
@@ -221,7 +221,7 @@ def culprit_first(report: Report, request: Request, stops: str, budget: Budget) 
     state = _preserved_state(model, (model, request.inputs, request.kwargs))
     try:
         with state, state:  # twice: the first restoration may be interrupted
-            record_step(recorder, request, None, all_inputs=True)
+            record_step(recorder, request, None, all_inputs=CONSTANT_INPUTS not in report.notes)
             found = _answer(recorder, _Settings(1, accepts_stops(stops), spending, report.seed), report)
     except Exception as error:
         note = f"the piece to blame could not be searched for: {type(error).__name__}"

@@ -59,7 +59,9 @@ ONE_SHOT = (
     "used with this function; every backward pass was checked after a forward pass of its own"
 )
 COMPILES = "its first call was compiled for long, so it was not called in float64; points='thorough' does so"
-NO_REFERENCE = "could not be run in higher precision, or gives other values there: it was checked in its own precision"
+NO_REFERENCE = (
+    "it could not be run in higher precision, or gives other values there: it was checked in its own precision"
+)
 OVERWRITES = "If it initialises or normalises its parameters, call it once before the check."
 
 

@@ -15,14 +15,14 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from gradvet.checks.catalogue import COMPILE, FORMER_NAMES, HIGHER_ORDER, NAMES, REFERENCE, SECOND_ORDER
 from gradvet.core.frontend import Request, is_strategy
-from gradvet.errors import InvalidProblemError
+from gradvet.errors import InvalidArgumentError, InvalidProblemError
 from gradvet.options import SEEDS, Budget
 
 MAX_ORDER = 5
 """Highest order of derivatives: the cost doubles with each order."""
 
 
-TOLERANCES = ("atol", "rtol", "eps", "tol", "nondet_tol")
+TOLERANCES = ("atol", "rtol", "eps", "tol", "tolerance", "nondet_tol")
 """Arguments of torch's checker that `check` does not have."""
 
 P = ParamSpec("P")
@@ -37,9 +37,11 @@ def explaining_arguments(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if len(args) > 2:
-            raise TypeError(f"{name} takes a function and its inputs: pass several as a tuple, {name}(func, (a, b))")
+            raise InvalidArgumentError(
+                f"{name} takes a function and its inputs: pass several as a tuple, {name}(func, (a, b))"
+            )
         for given in kwargs.keys() - set(known):
-            raise TypeError(f"{name} has no argument {given}{_instead(given, known)}")
+            raise InvalidArgumentError(f"{name} has no argument {given}{_instead(given, known)}")
         return function(*args, **kwargs)
 
     return call

@@ -90,13 +90,13 @@ BATCHED_VECTORS = 2
 """Number of cotangents or tangents in a batch."""
 
 
-def batched_reverse(context: Context) -> Iterator[Finding]:
+def drop_in_batched_reverse(context: Context) -> Iterator[Finding]:
     """Two cotangents together against each alone."""
     if context.problem.codomain.leaves:
         yield _batched_and_alone(context.problem, is_reverse=True)
 
 
-def batched_forward(context: Context) -> Iterator[Finding]:
+def drop_in_batched_forward(context: Context) -> Iterator[Finding]:
     """Two tangents together against each alone."""
     if context.problem.codomain.leaves:
         yield _batched_and_alone(context.problem, is_reverse=False)

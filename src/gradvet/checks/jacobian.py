@@ -65,22 +65,26 @@ WORDS = {
 
 def reverse(context: Context) -> Iterator[Finding]:
     """VJPs against differences."""
-    yield from _compared(context, REVERSE)
+    yield from compared(context, REVERSE)
 
 
 def forward(context: Context) -> Iterator[Finding]:
     """JVPs against differences."""
-    yield from _compared(context, FORWARD)
+    yield from compared(context, FORWARD)
 
 
-def _compared(context: Context, mode: Mode) -> Iterator[Finding]:
-    problem = context.problem
+def compared(context: Context, mode: Mode, subject: str = "", blamed: str = "") -> Iterator[Finding]:
+    """The derivative of one mode against differences.
+
+    `subject` is what findings call it, and `blamed` where they look for the cause if all rules are builtin.
+    """
+    problem, subject = context.problem, subject or f"{mode.name} mode"
     if not problem.codomain.size or not problem.domain.size:
         yield Finding(mode.name, Verdict.INCONCLUSIVE, "there is no entry to compare")
         return
     decision, context = decide_slopes(context, mode)
     if decision.verdict is Verdict.FAIL:
-        yield failure(context, mode, decision)
+        yield failure(context, mode, decision, subject, blamed)
     elif decision.verdict is Verdict.INCONCLUSIVE:
         headline = f"{WORDS.get(decision.reason, decision.reason.value)} ({mode.name} mode)"
         advice = _advice(context, mode, decision)
@@ -88,17 +92,17 @@ def _compared(context: Context, mode: Mode) -> Iterator[Finding]:
     else:
         miss = miss_probability(MISS_RATIO, Plan(2, 2 if problem.codomain.size > 1 else None), spread=1.0)
         facts = {"reason": decision.reason.value, "miss": miss, "resolution": _resolutions(context, mode)}
-        yield Finding(mode.name, Verdict.PASS, f"{mode.name} mode agrees with finite differences", facts=facts)
+        yield Finding(mode.name, Verdict.PASS, f"{subject} agrees with finite differences", facts=facts)
 
 
-def failure(context: Context, mode: Mode, decision: Decision) -> Finding:
+def failure(context: Context, mode: Mode, decision: Decision, subject: str = "", blamed: str = "") -> Finding:
     """The finding about a wrong derivative, with the entries around the wrong one. Calls function and derivative."""
     entry = decision.entry
     if decision.reason is Reason.NOT_FINITE and entry is not None:
         headline = f"the derivative in {mode.name} mode is not finite at {entry.input}, where the function has a slope"
         advice = "Look for 0/0, 0·inf, or a branch that is masked only after it was computed."
         return Finding(mode.name, Verdict.FAIL, headline, (_mismatch(context, entry),), _facts(decision), advice)
-    headline = f"{mode.name} mode disagrees with finite differences"
+    headline = f"{subject or f'{mode.name} mode'} disagrees with finite differences"
     if entry is None or entry.row < 0:
         found_at = () if entry is None else (_mismatch(context, entry),)
         return Finding(mode.name, Verdict.FAIL, headline, found_at, _facts(decision))
@@ -111,7 +115,7 @@ def failure(context: Context, mode: Mode, decision: Decision) -> Finding:
     headline += f"; the largest error is {_amount(mismatches[0])}"
     if context.options.accuracy:
         headline += f", and accuracy= allows {_percentage(context.options.accuracy)}"
-    advice = KINK if decision.reason is Reason.OUTSIDE else _cause(context, mode, entry, found.diagnosis)
+    advice = KINK if decision.reason is Reason.OUTSIDE else _cause(context, mode, entry, found.diagnosis, blamed)
     return Finding(mode.name, Verdict.FAIL, headline, tuple(mismatches), facts, advice)
 
 
@@ -151,14 +155,15 @@ def _percentage(fraction: float) -> str:
     return f"{number:.2g} %" if number < 99.5 else f"{number:.0f} %"
 
 
-def _cause(context: Context, mode: Mode, entry: Entry, diagnosis: str) -> str:
+def _cause(context: Context, mode: Mode, entry: Entry, diagnosis: str, blamed: str) -> str:
     """The likely cause: swapped gradients, an output left out, or the diagnosis and where to look in torch's rules."""
     try:
         known = swapped_inputs(context, mode, entry) or ignored_output(context, mode, entry)
         if known:
             return known
         if context.problem.rules.are_builtin and "detach" not in diagnosis:
-            blamed = TORCH_TO_BLAME if context.problem.rules.calls_one_operator() else BUILTIN_RULES
+            if not blamed:
+                blamed = TORCH_TO_BLAME if context.problem.rules.calls_one_operator() else BUILTIN_RULES
             pattern = LOOK.split(diagnosis)[0].rstrip(".:")
             return f"{pattern}. {blamed}" if pattern else blamed
     except Exception:  # the function may refuse other inputs; the finding itself stands
@@ -185,7 +190,9 @@ def _resolutions(context: Context, mode: Mode) -> dict[str, float]:
 def _advice(context: Context, mode: Mode, decision: Decision) -> str:
     if decision.reason not in (Reason.PRECISION, Reason.KINK):
         return ""
-    advice = "Try float64 inputs, inputs of moderate size, or a point away from kinks."
+    advice = (
+        f"Try {'' if context.is_double else 'float64 inputs, '}inputs of moderate size, or a point away from kinks."
+    )
     seen = max(_resolutions(context, mode).values(), default=math.inf)
     enough = suggested_resolution(seen)
     if enough is None or seen <= context.options.resolution:
@@ -245,13 +252,13 @@ def _agreement(context: Context, mode: Mode, draw: Draw, announce: Announce) -> 
     with announce(f"gradcheck ({mode.name} mode): projections do not certify this function; comparing {entries}"):
         comparison = entrywise.compare(projections, mode)
     if comparison.disagrees:
-        return _disagreement(context, mode.name, comparison)
+        return _disagreement(context, mode, comparison)
     return _agreeing(mode.name, comparison.miss)
 
 
 def _fast_finding(context: Context, mode: Mode, decision: FastDecision) -> Finding:
     if decision.comparison is not None:
-        return _disagreement(context, mode.name, decision.comparison)
+        return _disagreement(context, mode, decision.comparison)
     if decision.projected is not None:
         output, source, part = decision.projected
         names = context.problem.codomain.leaves[output].name, context.problem.domain.leaves[source].name
@@ -270,13 +277,13 @@ def _agreeing(mode: str, miss: float) -> Finding:
     return Finding(mode, Verdict.PASS, f"{mode} mode agrees with finite differences", facts={"miss": miss})
 
 
-def _disagreement(context: Context, mode: str, comparison: Comparison) -> Finding:
+def _disagreement(context: Context, mode: Mode, comparison: Comparison) -> Finding:
     pair, part = _first(comparison)
     assert pair.worst is not None
     count = pair.total_wrong if comparison.complete else f"at least {pair.total_wrong}"
-    headline = f"{mode} mode disagrees with finite differences in {count} of {pair.entries} entries"
+    headline = f"{mode.name} mode disagrees with finite differences in {count} of {pair.entries} entries"
     if not context.options.explains:
-        return Finding(mode, Verdict.FAIL, headline)
+        return Finding(mode.name, Verdict.FAIL, headline)
     problem = context.problem
     context.projections.release()
     place = pair.worst.row, pair.worst.column
@@ -313,7 +320,7 @@ def _disagreement(context: Context, mode: str, comparison: Comparison) -> Findin
         facts |= _figures(context, mode, pair.worst, "block" in facts)
     if math.isfinite(pair.worst.difference) and not 3.0 * worst.error <= pair.worst.difference:
         advice = IMPRECISE
-    return Finding(mode, Verdict.FAIL, headline, (worst,), facts, advice)
+    return Finding(mode.name, Verdict.FAIL, headline, (worst,), facts, advice)
 
 
 def _window(problem: Problem, worst: ComparedEntry, numerical: Array, derivative: Array) -> dict[str, object]:
@@ -325,7 +332,7 @@ def _window(problem: Problem, worst: ComparedEntry, numerical: Array, derivative
     return block(numerical[place], derivative[place], names(problem.codomain, rows), names(problem.domain, columns))
 
 
-def _figures(context: Context, mode: str, worst: ComparedEntry, known: bool) -> dict[str, object]:
+def _figures(context: Context, mode: Mode, worst: ComparedEntry, known: bool) -> dict[str, object]:
     """Figures for a page. Evaluates the function, so they are made only for listeners."""
     problem, step, place = context.problem, context.options.step, (worst.row, worst.column)
     gap = abs(worst.derivative - worst.numerical)

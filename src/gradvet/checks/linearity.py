@@ -123,7 +123,7 @@ def _counting_as_zero(names: str) -> Finding:
     return Finding("undefined grad_output", Verdict.PASS, f"a grad_output of None for {names} counts as zero")
 
 
-def undefined_tangents(context: Context) -> Iterator[Finding]:
+def drop_in_undefined_tangents(context: Context) -> Iterator[Finding]:
     """One input without a tangent must give the same JVP as a tangent of zeros."""
     problem = context.problem
     if not problem.codomain.size:
@@ -152,7 +152,7 @@ def undefined_tangents(context: Context) -> Iterator[Finding]:
 PROPORTIONAL = Finding("zero grad_output", Verdict.PASS, "a zero grad_output gives a zero gradient")
 
 
-def zero_cotangent(context: Context) -> Iterator[Finding]:
+def drop_in_zero_cotangent(context: Context) -> Iterator[Finding]:
     """A zero cotangent must give a zero gradient: terms that are not multiplied by the cotangent remain."""
     if not context.problem.codomain.leaves:
         return

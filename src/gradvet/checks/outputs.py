@@ -178,7 +178,7 @@ def drop_in_metadata(context: Context) -> Iterator[Finding]:
         yield from _findings("metadata", context.projections.at_zero.misfits, context.problem.domain)
 
 
-def tangent_types(context: Context) -> Iterator[Finding]:
+def drop_in_tangent_types(context: Context) -> Iterator[Finding]:
     """The tangents of the outputs, where the dtypes were asked to be exact."""
     problem = context.problem
     if not context.options.exact_types or not problem.domain.size:

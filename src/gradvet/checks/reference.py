@@ -6,7 +6,6 @@ reference in the kernel's own precision; `reference_passes` runs both, `core.ref
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -26,6 +25,7 @@ from gradvet.core.float_format import TF32_EPS
 from gradvet.core.gradient_match import value_signs
 from gradvet.core.problem import Distribution
 from gradvet.core.reference_comparison import (
+    Extent,
     Samples,
     Status,
     TensorDecision,
@@ -187,7 +187,7 @@ def _with_steady_errors(context: Context, reference: Reference, decided: Decided
         here, there = (tensor.of(one) - tensor.of(other) for one, other in pairs)
         if found.status is Status.LESS_ACCURATE and errors_persist(here, there, tensor.of(pairs[0][1]), tensor.form):
             words = f"wrong: {found.evidence}, {STEADY}"
-            found = replace(found, status=Status.WRONG, evidence=words, is_steady=True)
+            found = replace(found, status=Status.WRONG, evidence=words, extent=Extent.ALL)
         again.append((tensor, found, known))
     return again
 
@@ -253,11 +253,8 @@ def _bad(reference: Reference, tensor: ComparedTensor, found: TensorDecision, sa
     if found.status is Status.LESS_ACCURATE:
         advice = TF32_ADVICE if tensor.form.may_use_tf32 and found.loss > 1.0 / TF32_EPS else LOSS_ADVICE
         return Finding(NAME, Verdict.INCONCLUSIVE, words, facts=facts, advice=advice)
-    size = math.prod(tensor.form.shape)
-    is_local = found.evidence.startswith(("wrong in", "not finite in")) and f"{size} of {size}" not in found.evidence
-    is_common = found.evidence.endswith("times the reference") and not found.evidence.startswith("wrong")
     common = ZERO_ADVICE if found.scale == -1.0 else SCALE_ADVICE
-    advice = ADVICE if is_local else common if is_common else FORMULA_ADVICE
+    advice = {Extent.SOME: ADVICE, Extent.ALL: FORMULA_ADVICE, Extent.COMMON: common}[found.extent]
     return Finding(NAME, Verdict.FAIL, words, facts=facts, advice=advice)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from gradvet.checks import jacobian
+from gradvet.checks.jacobian import compared
 from gradvet.core import thresholds
 from gradvet.core.context import Context
+from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
 from gradvet.core.spaces import Array
@@ -20,7 +21,8 @@ def composition(name: str, derive: Derive) -> CheckFunction:
     """The check of one composition; `derive` gives the context of the first derivative."""
 
     def second_order(context: Context) -> Iterator[Finding]:
-        yield from _compared(context, derive(), name.partition("-")[0], f"second derivative ({name})")
+        outer = REVERSE if name.startswith("reverse") else FORWARD
+        yield from _compared(context, derive(), outer, f"second derivative ({name})")
 
     return second_order
 
@@ -39,7 +41,7 @@ def higher_orders(highest: int, second: Derive, derive: Callable[[Context, int],
             if not derived.problem.codomain.size:
                 yield Finding("higher-order", Verdict.SKIPPED, f"the derivative of order {order - 1} is constant")
                 return
-            for finding in _compared(context, derived, "reverse", f"derivative of order {order}"):
+            for finding in _compared(context, derived, REVERSE, f"derivative of order {order}"):
                 yield replace(finding, facts={**finding.facts, "order": order})
                 if finding.verdict is Verdict.FAIL:
                     return
@@ -47,31 +49,19 @@ def higher_orders(highest: int, second: Derive, derive: Callable[[Context, int],
     return higher
 
 
-def _compared(context: Context, derived: Context, mode: str, name: str) -> Iterator[Finding]:
-    """A derivative compared with differences in one mode; findings call it by its name."""
+def _compared(context: Context, derived: Context, mode: Mode, name: str) -> Iterator[Finding]:
+    """A derivative compared with differences in one mode; operators of torch in the user's backward are not blamed."""
     missing = _missing(derived, name)
     if missing is not None:
         yield missing
         return
-    for finding in (jacobian.reverse if mode == "reverse" else jacobian.forward)(derived):
-        headline = finding.headline.replace(f"{mode} mode disagrees", f"the {name} disagrees", 1)
-        headline = headline.replace(f"{mode} mode agrees", f"the {name} agrees", 1)
-        yield replace(finding, headline=headline, advice=_own_advice(context, finding.advice))
+    yield from compared(derived, mode, f"the {name}", "" if context.problem.rules.are_builtin else SAVED)
 
 
 SAVED = (
     "Look in backward for a tensor that forward computed and saved: backward does not differentiate it. Compute it "
     "from the inputs there."
 )
-
-
-def _own_advice(context: Context, advice: str) -> str:
-    """The advice about a second derivative: operators of torch inside the user's own backward are not to blame."""
-    if context.problem.rules.are_builtin:
-        return advice
-    for blamed in (jacobian.TORCH_TO_BLAME, jacobian.BUILTIN_RULES):
-        advice = advice.replace(blamed, SAVED)
-    return advice
 
 
 def _missing(derived: Context, name: str) -> Finding | None:

@@ -338,7 +338,7 @@ def _place(case: _Case) -> str:
         )
     if len(few) < 2:
         return ""
-    spread = f"The ratios of the wrong entries are between {min(ratios):.4g} and {max(ratios):.4g}"
+    spread = f"The ratios of the larger wrong entries are between {min(ratios):.4g} and {max(ratios):.4g}"
     return f"{spread}: no common factor, sign, order, row or column explains them."
 
 

@@ -261,8 +261,9 @@ def _is_steep(steps: Sequence[float], values: Sequence[float]) -> bool:
     sizes = [abs(value) / step for value, step in zip(values, steps, strict=True)]
     growth = [math.log2(b / a) if a > 0.0 and b > 0.0 else 0.0 for a, b in pairwise(sizes)]
     tail = growth[-max(thresholds.PLATEAU_STEPS + 3, len(growth) // 2) :]
-    low, high = thresholds.STEEP_GROWTH
-    return len(tail) > thresholds.PLATEAU_STEPS and low < min(tail) and max(tail) < high and max(tail) - min(tail) < 0.2
+    low, high, spread = thresholds.STEEP_GROWTH
+    is_growth = low < min(tail, default=0.0) and max(tail, default=0.0) < high
+    return len(tail) > thresholds.PLATEAU_STEPS and is_growth and max(tail) - min(tail) < spread
 
 
 def sweep_figure(sweep: StepSweep, fit: SlopeFit, length: float) -> dict[str, Any]:

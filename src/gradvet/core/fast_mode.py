@@ -65,6 +65,10 @@ Draw = Callable[[Problem], UnitVectors]
 """Prepares the draw of unit vectors for a problem."""
 
 
+Refusal = tuple[int, int, str]
+"""Output, input and part ("real" or "imag" of complex numbers) of a projection outside torch's tolerance."""
+
+
 @dataclass(frozen=True, slots=True)
 class FastDecision:
     """What fast mode found: a miss probability, entries, or a pair of tensors whose projection disagrees."""
@@ -73,8 +77,8 @@ class FastDecision:
     """Of the certificate; 1 if torch's criterion alone was met."""
     comparison: Comparison | None = None
     """Wrong entries."""
-    projected: tuple[int, int, str] | None = None
-    """Output, input and part of a projection that torch refuses, if no wrong entry could be named."""
+    projected: Refusal | None = None
+    """A projection that torch refuses, if no wrong entry could be named."""
 
 
 def decide(projections: Projections, mode: Mode, draw: Draw) -> FastDecision:
@@ -233,10 +237,6 @@ class ProjectionTest:
         xp = namespace(noise)
         weighted = [probe.v * noise for probe in self.projections.probe_cotangents(1)]
         return xp.stack([xp.sqrt(row @ row) for row in weighted])
-
-
-Refusal = tuple[int, int, str]
-"""Output, input and part ("real" or "imag" of complex numbers) of a projection outside torch's tolerance."""
 
 
 def torch_refusals(projections: Projections, mode: Mode, draw: UnitVectors) -> Iterator[Refusal]:

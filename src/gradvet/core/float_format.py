@@ -57,6 +57,13 @@ class Format:
         return thresholds.CLEAR * self.most * self.internal_eps / self.eps
 
     @property
+    def common_error(self) -> float:
+        """Relative error that all entries may share by rounding alone."""
+        if self.cuts_off:
+            return thresholds.INTERVAL_WIDTH * self.eps
+        return (thresholds.NOISE_FLOOR if self.is_coarse else thresholds.PRECISION_SCALE_EPS) * self.eps
+
+    @property
     def internal_eps(self) -> float:
         """Spacing of the coarsest format in which a kernel of this format may compute inside."""
         return max(self.eps, TF32_EPS) if self.eps > thresholds.DOUBLE_EPS else self.eps

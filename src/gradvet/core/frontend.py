@@ -12,6 +12,8 @@ from gradvet.core.problem import Problem
 from gradvet.core.results import Report
 from gradvet.core.spaces import Array, Space
 
+CONSTANT_INPUTS = "the model raises if its inputs require grad: they are constants, and its parameters were checked"
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -25,6 +27,8 @@ class Request:
     """Another implementation of the same function, with which values and gradients are compared."""
     argnums: tuple[int, ...] | None = None
     """Numbers of the positional arguments that are checked; None: all that can be, and the parameters."""
+    has_constant_inputs: bool = False
+    """Whether the parameters of a module are checked alone."""
     safe_devices: tuple[str, ...] | None = ("cpu",)
     """Kinds of devices on which kernels are called with other shapes and alignments in this process; None: all."""
 
@@ -113,6 +117,13 @@ class Frontend(Protocol):
         """Find the tensors in the arguments of a request, and the parameters of a module."""
         ...
 
+    def with_constant_inputs(self, request: Request) -> Request | None:
+        """The request with the parameters alone to be checked, if a module runs only so; otherwise None.
+
+        For a call that raised. Calls the function.
+        """
+        ...
+
     def problem(self, binding: Any, seed: int, *, masked: bool = False) -> Problem:
         """The function at the point. Raises if it returns nothing that could have a derivative. Calls the function."""
         ...
@@ -132,10 +143,10 @@ class Frontend(Protocol):
         """
         ...
 
-    def on_smooth_piece(self, problem: OwnProblem) -> tuple[Problem, BranchCounts] | None:
-        """The problem of a model with values that continue beyond kinks as they are at the point; None without kinks.
+    def on_smooth_piece(self, problem: OwnProblem, *, of_models: bool) -> tuple[Problem, BranchCounts] | None:
+        """The problem with values that continue beyond kinks as they are at the point; None without kinks.
 
-        Calls the function.
+        With `of_models` None also for functions without parameters. Calls the function.
         """
         ...
 

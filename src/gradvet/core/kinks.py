@@ -48,7 +48,7 @@ def find_kinks(context: Context, mode: Mode, u: Array, cotangent: Cotangent) -> 
     tied[column] = True
     columns = window(tied, leaf)
     count = int(xp.count_nonzero(columns))
-    others = f" and {count - 1} other elements of the same size" if count > 1 else ""
+    others = f" and {count - 1} other element{'' if count == 2 else 's'} of the same size" if count > 1 else ""
     context.record.note(
         f"kink at {problem.domain.locate(column)}{others}: the derivative must lie between the one-sided slopes"
     )

@@ -49,7 +49,7 @@ def study(context: Context, mode: Mode, entry: Entry) -> Study:
     if context.out_of_budget:
         return Study(1, 1, 1, (), "")
     slopes, bends = _slopes(context, rows, columns)
-    derivative = derivative_block(problem, mode.name, rows, columns)
+    derivative = derivative_block(problem, mode, rows, columns)
     xp = namespace(slopes)
     # At a kink, the value between the one-sided slopes that is closest to the derivative.
     numerical = slopes + xp.clip(derivative - slopes, -xp.abs(bends), xp.abs(bends))
@@ -148,7 +148,7 @@ def swapped_inputs(context: Context, mode: Mode, entry: Entry) -> str:
     sections = [problem.domain.slice(leaf) for leaf in range(len(problem.domain.leaves))]
     sizes = [section.stop - section.start for section in sections]
     partners = [leaf for leaf, size in enumerate(sizes) if size == sizes[wrong] and leaf != wrong]
-    if mode.name != "reverse" or not partners or context.out_of_budget:
+    if not mode.by_rows or not partners or context.out_of_budget:
         return ""
     v = problem.random(problem.codomain.size, Distribution.OFF_ZERO)
     gradient = problem.vjp(v)
@@ -180,7 +180,7 @@ def swapped_inputs(context: Context, mode: Mode, entry: Entry) -> str:
 def ignored_output(context: Context, mode: Mode, entry: Entry) -> str:
     """A sentence if the gradient of an input counts other outputs but not that of a wrong entry. Calls the VJP."""
     problem = context.problem
-    if mode.name != "reverse" or len(problem.codomain.leaves) < 2:
+    if not mode.by_rows or len(problem.codomain.leaves) < 2:
         return ""
     output = problem.codomain.locate(entry.row).leaf
     column = problem.domain.slice(problem.domain.locate(entry.column).leaf)
@@ -213,7 +213,7 @@ def around(space: Space, index: int, most: int = SIDE) -> range:
     return range(start, min(section.stop, start + most))
 
 
-def computed_block(problem: Problem, mode: str, place: tuple[int, int], step: float) -> dict[str, Any]:
+def computed_block(problem: Problem, mode: Mode, place: tuple[int, int], step: float) -> dict[str, Any]:
     """Both versions of the block around an entry. Calls the function and its derivative for a few rows and columns."""
     rows, columns = around(problem.codomain, place[0], SIDE_IN_LARGE), around(problem.domain, place[1], SIDE_IN_LARGE)
     differences = [
@@ -225,9 +225,9 @@ def computed_block(problem: Problem, mode: str, place: tuple[int, int], step: fl
     return block(numerical, derivative, names(problem.codomain, rows), names(problem.domain, columns))
 
 
-def derivative_block(problem: Problem, mode: str, rows: range, columns: range) -> Array:
+def derivative_block(problem: Problem, mode: Mode, rows: range, columns: range) -> Array:
     """A block of the Jacobian by forward mode, a JVP for each column, or by reverse mode, a VJP for each row."""
-    if mode == "forward":
+    if not mode.by_rows:
         jvps = [problem.jvp(unit(problem.zeros(problem.domain.size), column)) for column in columns]
         return namespace(jvps[0]).stack(jvps, axis=1)[rows.start : rows.stop, :]
     vjps = [problem.vjp(unit(problem.zeros(problem.codomain.size), row)) for row in rows]

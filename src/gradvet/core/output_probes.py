@@ -28,6 +28,8 @@ class OutputProbes:
     """Root mean square of the slopes, at least what roundoff makes of them."""
     bent: Array
     """Outputs that have a kink at the point."""
+    motion: Array
+    """Root mean square of the slopes over wide or over narrow steps, whichever is less."""
     stairs: Array
     """Spacing of outputs that change by few spacings over a wide step, wider than those of the format; 0 for others."""
 
@@ -36,6 +38,17 @@ class OutputProbes:
         """Weights with which every output counts about the same."""
         weight = 1.0 / (self.slope + (thresholds.COARSE_ROW_FLOOR * peak(self.slope) or 1.0))
         return weight / peak(weight)
+
+    def stair_bias(self, step: float) -> tuple[Array, Array]:
+        """Slopes of outputs, and by how much rounding at a step may change their averages over many directions.
+
+        Rounding errors average out where an output moves by at least its spacing q: of a normal distribution of width
+        s, exp(-2 π² s²/q²) is left.
+        """
+        xp = namespace(self.slope)
+        spacing = xp.where(self.noise > 0.0, self.noise, xp.ones_like(self.noise))
+        left = xp.exp(-2.0 * (math.pi * step * self.motion / spacing) ** 2)
+        return self.motion, left * self.noise / (2.0 * step)
 
     @classmethod
     def along(cls, context: Context, part: slice) -> OutputProbes | None:
@@ -47,7 +60,7 @@ class OutputProbes:
         at = [[DirectionalDifference.along(problem, u, step) for u in directions] for step in (wide, narrow)]
         if not all(found.is_finite for found in at[0]):
             return None
-        slope = xp.sqrt(sum(found.odd * found.odd for found in at[0]) / PROBES)
+        slope, other = (xp.sqrt(sum(found.odd * found.odd for found in some) / PROBES) for some in at)
         # The roundoff of the values on both sides: where the value at the point is near zero, they are larger.
         noise = xp.maximum(context.eps * (xp.abs(value) + wide * slope), _observed_spacing(value, at[1]))
         if not peak(noise):
@@ -62,7 +75,8 @@ class OutputProbes:
         bent = (xp.abs(far) < growth * xp.abs(near)) & (excess * narrow > noise)
         far, near = (sum(xp.abs(found.even) for found in some) / PROBES for some in at)  # of either sign, as at ties
         bent = bent | ((far < growth * near) & (near * narrow > thresholds.INTERVAL_WIDTH * noise))
-        return cls(at[0], noise, slope + noise / narrow, bent, _stairs(context.eps, value, at, slope))
+        stairs = _stairs(context.eps, value, at, slope)
+        return cls(at[0], noise, slope + noise / narrow, bent, xp.minimum(slope, finite_part(other)), stairs)
 
     def lie_between(self, context: Context, mode: Mode) -> bool:
         """Whether the derivative of the outputs with a kink lies between their one-sided slopes.

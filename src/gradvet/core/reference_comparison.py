@@ -9,7 +9,7 @@ by row, column and every other axis, and by the factor that all of them share.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -51,35 +51,40 @@ class Status(Enum):
     WRONG = "wrong"
 
 
+class Extent(Enum):
+    """Which entries have the errors."""
+
+    SOME = "some"
+    ALL = "all, by different factors"
+    COMMON = "all, by a common factor"
+
+
 @dataclass(frozen=True, slots=True)
 class TensorDecision:
     """What the samples of one tensor show."""
 
     status: Status
-    evidence: str
-    """In which respect it is doubtful or wrong, in words; empty if it is not."""
-    loss: float
-    """Typical error, in typical errors of plain torch."""
-    scale: float
-    """Relative error that all entries share."""
     resolution: float
     """Relative error of all entries that would have been seen; infinite if a lost entry would not have been."""
     plain: float
     """Error bar of a typical entry, relative to it."""
-    left_out: int
+    evidence: str = ""
+    """In which respect it is doubtful or wrong, in words; empty if it is not."""
+    extent: Extent = Extent.SOME
+    loss: float = 0.0
+    """Typical error, in typical errors of plain torch."""
+    scale: float = 0.0
+    """Relative error that all entries share."""
+    left_out: int = 0
     """Entries of the tensor that were not compared: they are not finite in plain torch either."""
-    severity: float
-    """1 from where the comparison is doubtful, `CLEAR` from where it is wrong."""
-    draw: int
+    draw: int = 0
     """Number of the grad_output at which the worst entry was found."""
-    index: int
+    index: int = 0
     """Number of the worst entry in its tensor."""
-    found: float
-    expected: float
-    allowed: float
+    found: float = math.nan
+    expected: float = math.nan
+    allowed: float = math.nan
     """Error of this entry up to which it is not doubtful."""
-    is_steady: bool = False
-    """Whether the errors are the same at other inputs, which errors of rounding are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,9 @@ class _Evidence:
     """One way in which the errors are larger than expected."""
 
     severity: float
+    """1 from where the comparison is doubtful, `CLEAR` from where it is wrong."""
     words: str
+    extent: Extent
     position: int = -1
     """Number of an entry in the flattened samples; -1 for the one with the largest error."""
 
@@ -96,12 +103,8 @@ def decide_tensor(samples: Samples, form: Format, accuracy: float = 0.0) -> Tens
     """The decision on all samples of one tensor. `accuracy` is a relative error that it may have by design."""
     xp = namespace(samples.truth)
     if not math.prod(form.shape):
-        nothing = (0.0, 0.0, form.eps, form.eps, 0, 0.0, 0, 0, math.nan, math.nan, math.nan)
-        return TensorDecision(Status.AS_ACCURATE, "", *nothing)
-    truth, error, plain, comparable, broken = _errors(samples, form)
-    if accuracy:
-        size = xp.maximum(xp.abs(truth), _typical_size(truth))
-        error = xp.sign(error) * xp.clip(xp.abs(error) - accuracy * size, 0.0)
+        return TensorDecision(Status.AS_ACCURATE, resolution=form.eps, plain=form.eps)
+    truth, error, plain, comparable, broken = _errors(samples, form, accuracy)
     own = _own_errors(truth, plain, samples.response, form)
     level = _pooled(own)
     loss, least_loss, count = _typical_losses(error, truth, samples.usual, form)
@@ -111,10 +114,8 @@ def decide_tensor(samples: Samples, form: Format, accuracy: float = 0.0) -> Tens
     bar = form.most * excuse * level * (1.0 + 2.0 / math.sqrt(math.prod(form.shape)))
     ratio = xp.where(broken, xp.full_like(error, math.inf), xp.abs(error) / bar)
     scale, spread, least = _common_factor(error, truth, level)
-    smallest = (thresholds.NOISE_FLOOR if form.is_coarse else thresholds.PRECISION_SCALE_EPS) * form.eps
-    smallest = thresholds.INTERVAL_WIDTH * form.eps if form.cuts_off else smallest
-    factor, is_shared = _factor(scale, max(spread, smallest), form, xp.abs(error - scale * truth), xp.abs(truth))
-    lossy = _loss(loss, count, form)
+    factor = _factor(scale, max(spread, form.common_error), form, xp.abs(error - scale * truth), xp.abs(truth))
+    lossy, is_shared = _loss(loss, count, form), factor.extent is Extent.COMMON
     # Another formula is not less accurate: its errors have no excuse.
     is_formula = lossy.severity >= thresholds.CLEAR or (factor.severity >= thresholds.CLEAR and not is_shared)
     entries = _entries(samples, ratio * excuse if is_formula else ratio, broken)
@@ -124,30 +125,38 @@ def decide_tensor(samples: Samples, form: Format, accuracy: float = 0.0) -> Tens
         *_slices(error, excuse * xp.maximum(own, 0.5 * level), form),
         lossy,
     ]
-    # What is certain is best described by a factor, then by entries; what is doubtful by how much is lost.
-    certain = [one for one in found if one.severity >= thresholds.CLEAR]
-    doubtful = [one for one in reversed(found) if one.severity >= 1.0]
-    worst = next(iter(certain or doubtful), found[0])
-    status = Status.LESS_ACCURATE if worst.severity >= 1.0 else Status.AS_ACCURATE
-    status = Status.WRONG if certain else status
+    status, worst = _worst(found)
     position = int(xp.argmax(xp.reshape(ratio, (-1,)))) if worst.position < 0 else worst.position
     left_out = xp.sum(xp.astype(~comparable, xp.int64), axis=tuple(range(1, truth.ndim)))
     # Errors that are wrong do not say how sharp the comparison was.
-    scale_bar = max(least if status is Status.WRONG else spread, smallest)
+    scale_bar = max(least if status is Status.WRONG else spread, form.common_error)
+    draw, index = divmod(position, math.prod(form.shape))
     return TensorDecision(
         status,
-        "" if status is Status.AS_ACCURATE else worst.words if certain else worst.words.replace("wrong", "doubtful"),
-        loss,
-        scale,
-        _resolution(truth, level if status is Status.WRONG else excuse * level, scale_bar, form),
-        rms(own) / max(rms(truth), 1e-300),
-        int(xp.max(left_out)),
-        worst.severity,
-        *divmod(position, math.prod(form.shape)),
+        resolution=_resolution(truth, level if status is Status.WRONG else excuse * level, scale_bar, form),
+        plain=rms(own) / max(rms(truth), 1e-300),
+        evidence=worst.words,
+        extent=worst.extent,
+        loss=loss,
+        scale=scale,
+        left_out=int(xp.max(left_out)),
+        draw=draw,
+        index=index,
         found=float(xp.reshape(samples.found, (-1,))[position]),
         expected=float(xp.reshape(truth, (-1,))[position]),
         allowed=float(xp.reshape(form.most * level, (-1,))[position]),
     )
+
+
+def _worst(found: Sequence[_Evidence]) -> tuple[Status, _Evidence]:
+    """What is certain is best described by a factor, then by entries; what is doubtful by how much is lost."""
+    for one in found:
+        if one.severity >= thresholds.CLEAR:
+            return Status.WRONG, one
+    for one in reversed(found):
+        if one.severity >= 1.0:
+            return Status.LESS_ACCURATE, replace(one, words=one.words.replace("wrong", "doubtful"))
+    return Status.AS_ACCURATE, replace(found[0], words="")
 
 
 def outside_kinks(samples: Samples, low: Array, high: Array, form: Format) -> tuple[Samples, int]:
@@ -172,9 +181,12 @@ def errors_persist(here: Array, there: Array, truth: Array, form: Format) -> boo
     return error > form.constants * size and rms(here[some]) > thresholds.COHERENT * change
 
 
-def _errors(samples: Samples, form: Format) -> tuple[Array, Array, Array, Array, Array]:
+def _errors(samples: Samples, form: Format, accuracy: float) -> tuple[Array, Array, Array, Array, Array]:
     """Truth, error and error of plain torch with zeros where they cannot be compared; where they can; where the result
-    is not finite although it should be."""
+    is not finite although it should be.
+
+    What `accuracy` allows, relative to an entry or to a typical one, is no error.
+    """
     xp = namespace(samples.truth)
     finite = xp.isfinite(samples.truth)
     fits = finite & xp.isfinite(samples.plain) & ~(xp.abs(samples.truth) > 0.5 * form.largest)
@@ -185,6 +197,9 @@ def _errors(samples: Samples, form: Format) -> tuple[Array, Array, Array, Array,
     usable = fits & ~broken
     truth = xp.where(fits, samples.truth, zero)
     error = xp.where(usable, samples.found - truth, zero)
+    if accuracy:
+        size = xp.maximum(xp.abs(truth), _typical_size(truth))
+        error = xp.sign(error) * xp.clip(xp.abs(error) - accuracy * size, 0.0)
     return truth, error, xp.where(fits, samples.plain, zero), comparable, broken
 
 
@@ -333,7 +348,7 @@ def _entries(samples: Samples, ratio: Array, broken: Array) -> _Evidence:
         words = f"not finite {where}"
     else:
         words = f"wrong {where}{factor_there(samples.found[draw, ...], samples.truth[draw, ...], wrong[draw, ...])}"
-    return _Evidence(worst, words, draw * size + index)
+    return _Evidence(worst, words, Extent.SOME if count < size else Extent.ALL, draw * size + index)
 
 
 def _slices(error: Array, level: Array, form: Format) -> Iterator[_Evidence]:
@@ -353,12 +368,12 @@ def _slices(error: Array, level: Array, form: Format) -> Iterator[_Evidence]:
         worst = float(flat[position]) / limit
         index = position % length
         box = ", ".join(str(index) if other == axis else ":" for other in range(1, error.ndim))
-        yield _Evidence(worst, f"wrong in [{box}]: the errors there are {limit * worst:.1f} times the usual ones")
+        words = f"wrong in [{box}]: the errors there are {limit * worst:.1f} times the usual ones"
+        yield _Evidence(worst, words, Extent.SOME)
 
 
-def _factor(scale: float, bar: float, form: Format, rest: Array, size: Array) -> tuple[_Evidence, bool]:
-    """A factor; wrong from where no format inside explains it. Also whether the
-    entries share it: `rest` are the errors that it leaves.
+def _factor(scale: float, bar: float, form: Format, rest: Array, size: Array) -> _Evidence:
+    """A factor; wrong from where no format inside explains it. Entries share it if `rest`, what it leaves, is small.
 
     Tensor cores cut float32 numbers off to TF32, so that products in a row lose some spacings, all on one side.
     """
@@ -372,11 +387,13 @@ def _factor(scale: float, bar: float, form: Format, rest: Array, size: Array) ->
     # What is left is rounding, or nearly nothing.
     is_shared = 2.0 * others <= abs(scale) * typical and others <= max(0.1 * abs(scale), form.eps) * typical
     words = f"{1.0 + scale:.{digits}g} times the reference"
-    return _Evidence(severity, words if is_shared else f"wrong by different factors, on average {words}"), is_shared
+    if is_shared:
+        return _Evidence(severity, words, Extent.COMMON)
+    return _Evidence(severity, f"wrong by different factors, on average {words}", Extent.ALL)
 
 
 def _loss(loss: float, count: int, form: Format) -> _Evidence:
     """Less accurate everywhere; wrong from where no format inside explains it."""
     severity = loss / _limit(form.most, count)
     severity = max(severity, thresholds.CLEAR) if loss > _limit(form.wrong_loss, count) else min(severity, 1.0)
-    return _Evidence(severity, f"{loss:.3g} times less accurate than plain torch")
+    return _Evidence(severity, f"{loss:.3g} times less accurate than plain torch", Extent.ALL)

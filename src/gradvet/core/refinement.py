@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
+from gradvet.core.spaces import Array
 from gradvet.core.vectors import finite_part, norm, peak
 
 JUMP_RATIO = 4.0
@@ -47,13 +47,20 @@ def with_inner_roundoff(context: Context) -> tuple[Context, bool]:
     """
     problem, xp, u = context.problem, context.xp, context.first.u
     value = problem.value[: problem.codomain.size]
+    # Their own roundoff, and that of the inputs.
+    own = context.eps * (abs(value) + abs(finite_part(context.slope_of(context.first))))
     roundoff = xp.zeros_like(value)
     for sign in (1.0, -1.0):
-        changes = [problem.evaluate_at(sign * step * u).values[: value.shape[0]] - value for step in JUMP_STEPS]
-        departures = [finite_part(abs(wide - JUMP_RATIO * near)) for near, wide in pairwise(changes)]
-        for near, wide in pairwise(departures):
-            jumps = wide > JUMP_GROWTH * (near + context.eps * abs(value))
-            roundoff = xp.maximum(roundoff, xp.where(jumps, wide, xp.zeros_like(wide)))
+        change: Array | None = None
+        departure: Array | None = None
+        for step in JUMP_STEPS:
+            nearer, change = change, finite_part(problem.evaluate_at(sign * step * u).values[: value.shape[0]] - value)
+            if nearer is None:
+                continue
+            last, departure = departure, abs(change - JUMP_RATIO * nearer)
+            if last is not None:
+                jumps = departure > JUMP_GROWTH * (last + own + context.eps * abs(change))
+                roundoff = xp.maximum(roundoff, xp.where(jumps, departure, xp.zeros_like(departure)))
     size = max(1.0, peak(xp.where(u != 0.0, finite_part(problem.point), xp.zeros_like(u))))
     roundoff = xp.where(roundoff <= thresholds.ROUNDOFFS * context.eps * size, roundoff, xp.zeros_like(roundoff))
     return replace(context.rescaled(context.scaling), inner_roundoff=roundoff), bool(peak(roundoff))

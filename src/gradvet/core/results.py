@@ -272,7 +272,7 @@ PART_FACTS = {"exercised", "skipped"}
 
 def _words_for_parts(facts: Mapping[str, Any]) -> str:
     skipped = f"; skipped: {', '.join(facts['skipped'])}" if "skipped" in facts else ""
-    finite_only = " (are gradients finite?)" if facts.get("finiteness alone") else ""
+    finite_only = "; compared for NaN and infinity only" if facts.get("finiteness alone") else ""
     return f"{', '.join(facts.get('exercised', ())) or 'none'}{skipped}{finite_only}"
 
 

@@ -111,8 +111,9 @@ values stay equal over this step of an argument is constant in it. [gallery]"""
 STAIR_NOISE = 320.0
 """Size of a stair, in noise floors. [gallery]"""
 
-STEEP_GROWTH = (0.15, 0.85)
-"""Range of the exponent by which slopes grow towards a vertical tangent such as the square root's 1/2. [theory]"""
+STEEP_GROWTH = (0.15, 0.85, 0.2)
+"""Range of the exponent by which slopes grow towards a vertical tangent such as the square root's 1/2, and how much it
+may differ between steps. [theory]"""
 
 # From a slope to a verdict
 
@@ -182,6 +183,10 @@ FEW_VALUES = 192
 COHERENT = 3.0
 """In half precision: size of residuals, over what kinks and other steps or directions explain, from which they are an
 error of the derivative; and errors of a kernel, in those of plain torch, from which they are doubtful. [half]"""
+
+HALF_FACTOR = 2.0
+"""In half precision without a reference: common or dense error from which a derivative is wrong, in units of the common
+error that rounding explains. [half]"""
 
 PRECISION_SCALE_EPS = 8.0
 """Relative error common to all entries of an input that rounding explains, in spacings of the format. [gallery]"""

@@ -166,12 +166,17 @@ def sweep(facts: Mapping[str, Any]) -> Figure | None:
 
 
 def errors(facts: Mapping[str, Any]) -> Figure:
-    """Errors of a kernel by position, and those of plain torch in the same precision, on one logarithmic scale."""
+    """Errors of a kernel by position, and those of plain torch in the same precision, on one logarithmic scale.
+
+    Half of the cells of plain torch have no colour, so that a kernel's larger errors stand out in every precision.
+    """
     known = facts["errors"]
     sides = {"kernel": known["kernel"], "plain torch": known["plain"]}
     sizes = {name: [[_size(float(error)) for error in row] for row in side] for name, side in sides.items()}
     finite = [size for side in sizes.values() for row in side for size in row if math.isfinite(size)]
     top = max(finite, default=0.0) or 1.0
+    usual = sorted(size for row in sizes["plain torch"] for size in row if 0.0 < size < math.inf)
+    decades = max(1.0, min(DECADES, math.log10(top / usual[len(usual) // 2]))) if usual else DECADES
     wide, count, high = WIDTH / 2 - 6, len(known["columns"]), min(MAX_CELL, WIDTH / max(1, len(known["rows"])))
     side, parts = min(MAX_CELL, wide / max(1, count)), []
     for number, (name, matrix) in enumerate(sizes.items()):
@@ -180,13 +185,13 @@ def errors(facts: Mapping[str, Any]) -> Figure:
         parts.append(_rectangle(left, 20, side * count, high * len(matrix), 'class="flat"'))
         for i, row in enumerate(matrix):
             for j, size in enumerate(row):
-                if (level := _level(size, top)) > 0.0:
+                if (level := _level(size, top, decades)) > 0.0:
                     style = f'class="{"high" if math.isfinite(size) else "undefined"}" fill-opacity="{level:.2f}"'
                     text = f"{name} [{known['rows'][i]}, {known['columns'][j]}]: largest error {size:.3g}"
                     parts.append(_rectangle(left + j * side, 20 + i * high, side, high, style, text))
     caption = (
         f"errors of {facts.get('tensor', 'the kernel')} by position, beside those of plain torch, on a logarithmic "
-        f"scale from {top / 10**DECADES:.1g} (no colour) to {top:.2g}"
+        f"scale from {top / 10**decades:.1g} (no colour) to {top:.2g}"
     )
     return Figure("errors", _svg(high * len(known["rows"]) + 28, parts, "errors by position"), caption)
 
@@ -201,11 +206,11 @@ def _size(difference: float) -> float:
     return abs(difference) if math.isfinite(difference) else math.inf
 
 
-def _level(size: float, top: float) -> float:
-    """Opacity of a cell, from 0 to 1 on a logarithmic scale."""
+def _level(size: float, top: float, decades: float = DECADES) -> float:
+    """Opacity of a cell, from 0 to 1 on a logarithmic scale that ends at `top`."""
     if not size or not math.isfinite(size):
         return 1.0 if size else 0.0
-    level = 1.0 + math.log10(size / top) / DECADES
+    level = 1.0 + math.log10(size / top) / decades
     return 0.15 + 0.85 * level if level > 0.0 else 0.0
 
 

@@ -86,13 +86,22 @@ CONSEQUENCES = (
 )
 """Checks that fail as well where the derivative itself is wrong."""
 
+OF_RANDOM_GRADIENTS = (
+    *("linearity", "grad_output_layout", "input_layout", "reentrancy", "partial_requires_grad"),
+    *("batched", "accumulation", "checkpoint"),
+)
+"""Checks that compare two gradients, and so fail as well where no two backward passes give the same."""
+
 
 def other_findings(report: Report) -> list[tuple[str, str]]:
     """The notable findings after the first, in few lines: those that follow from a wrong derivative by name alone."""
     findings = notable_findings(report)
     first, others = findings[:1], findings[1:]
-    is_cause = bool(first) and first[0].check in MODE_NAMES and first[0].verdict is Verdict.FAIL
-    consequences = [one.check for one in others if is_cause and one.check in CONSEQUENCES]
+    cause = first[0].check if first and first[0].verdict is Verdict.FAIL else ""
+    # Where a piece of a module is to blame, the module itself fails too.
+    of_cause = dict.fromkeys(MODE_NAMES, CONSEQUENCES) | {"blame": (*MODE_NAMES, *CONSEQUENCES)}
+    of_cause["determinism"] = (*OF_RANDOM_GRADIENTS, *of_cause["blame"])
+    consequences = [one.check for one in others if one.check in of_cause.get(cause, ())]
     lines = [(one.check, one.headline) for one in others if one.check not in consequences]
     if len(lines) > MAX_OTHER_FINDINGS:
         more = ", ".join(dict.fromkeys(check for check, _ in lines[MAX_OTHER_FINDINGS:]))

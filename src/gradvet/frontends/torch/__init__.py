@@ -13,7 +13,7 @@ from gradvet.core.frontend import Frontend, Point, Request
 from gradvet.frontends.torch import sparse_semantics, toolchain, user_reference
 from gradvet.frontends.torch.arguments import require_output
 from gradvet.frontends.torch.autograd_graph import custom_functions
-from gradvet.frontends.torch.binding import Binding, bind
+from gradvet.frontends.torch.binding import Binding, bind, with_constant_inputs
 from gradvet.frontends.torch.blame.investigation import Question, investigate
 from gradvet.frontends.torch.blame.recording import Recorder, is_model
 from gradvet.frontends.torch.blame.replaying import record_step, torch_stops, within
@@ -45,6 +45,7 @@ class TorchFrontend:
     """`core.frontend.Frontend` for torch; its docstrings say what each function does."""
 
     bind = staticmethod(bind)
+    with_constant_inputs = staticmethod(with_constant_inputs)
     reference = staticmethod(reference_problem)
     on_smooth_piece = staticmethod(on_smooth_piece)
     on_same_branches = staticmethod(on_same_branches)

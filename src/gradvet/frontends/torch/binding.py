@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import is_tensor_like
 
-from gradvet.core.frontend import Request
+from gradvet.core.frontend import CONSTANT_INPUTS, Request
 from gradvet.core.provenance import title_of
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import private
@@ -27,10 +27,19 @@ from gradvet.frontends.torch.branches import BranchMode
 from gradvet.frontends.torch.double_precision import DoublePrecision, wide_dtype
 from gradvet.frontends.torch.layouts.strided import separate
 from gradvet.frontends.torch.module_state import FixedState
-from gradvet.frontends.torch.preservation import reachable_objects
+from gradvet.frontends.torch.preservation import preserved_state, reachable_objects
 from gradvet.frontends.torch.validation import require_precision, templates_of
 
-__all__ = ["Binding", "JvpMethod", "Request", "bind", "callable_of", "drop_in_binding", "widened_copy"]
+__all__ = [
+    "Binding",
+    "JvpMethod",
+    "Request",
+    "bind",
+    "callable_of",
+    "drop_in_binding",
+    "widened_copy",
+    "with_constant_inputs",
+]
 
 
 class JvpMethod(Enum):
@@ -146,6 +155,7 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     tree, templates, keywords = templates_of(request)
     change = unchanged if wide is None else functools.partial(widened_copy, wide=wide)
     tensors, notes = _prepared(tree, func, change, _chosen(tree.names, request))
+    notes += [CONSTANT_INPUTS] if request.has_constant_inputs else []
     parameters, fixed_state = _state(func, change)
     refuse_wrappers(list(parameters.values()), list(parameters))
     own = [p for p in func.parameters() if p.requires_grad] if isinstance(func, nn.Module) else []
@@ -192,6 +202,26 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     return bound
 
 
+def with_constant_inputs(request: Request) -> Request | None:
+    """The request with the parameters alone to be checked, if a module runs only so; otherwise None.
+
+    For a call that raised: some models refuse inputs that require grad, which those of a training step do not. Calls
+    the function. Needed by `test_model_that_refuses_inputs_that_require_grad_passes`.
+    """
+    tree, _, _ = templates_of(request)
+    is_given = request.argnums is not None or any(map(is_differentiable, tree.tensors))
+    if is_given or request.has_constant_inputs or not isinstance(request.func, nn.Module):
+        return None
+    held = replace(request, has_constant_inputs=True)
+    try:
+        bound = bind(held)
+        with preserved_state(request.func, bound.arguments):
+            bound.function(*bound.arguments)
+    except Exception:
+        return None
+    return held
+
+
 def _nothing_to_differentiate(request: Request, tree: ArgumentTree) -> InvalidProblemError:
     tensors = [f"{name}: {_kind(one)}" for name, one in zip(tree.names, tree.tensors, strict=True)]
     others = [f"input {number}: {type(value).__name__}" for number, value in enumerate(request.positional)]
@@ -235,8 +265,8 @@ def _writes_in_place(func: Any) -> bool:
 
 def _chosen(names: Sequence[str], request: Request) -> list[bool]:
     """Which tensors of the arguments may be checked, by their names."""
-    if request.argnums is None:
-        return [True] * len(names)
+    if request.argnums is None or request.has_constant_inputs:
+        return [not request.has_constant_inputs] * len(names)
     beginnings = tuple(f"input {number}{end}" for number in request.argnums for end in ("[", ".", " "))
     return [f"{name} ".startswith(beginnings) for name in names]
 

@@ -345,25 +345,26 @@ class BranchMode:
         return self._branches.take(call) if self._takes else self._branches.record(call)
 
 
-def on_smooth_piece(problem: TorchProblem) -> tuple[TorchProblem, Branches] | None:
+def on_smooth_piece(problem: TorchProblem, *, of_models: bool) -> tuple[TorchProblem, Branches] | None:
     """A problem whose values continue the formulas that a function has at the point, and its derivatives as they are.
 
-    A step in a direction of many inputs takes some elements inside a model across kinks. Their formulas at the point
-    are those that the derivative is about. None for functions without parameters, without kinks, with a surrogate, or
-    if operators cannot be intercepted. Calls the function.
+    A step in a direction of many inputs takes some elements inside a function across kinks. Their formulas at the point
+    are those that the derivative is about. None for functions without kinks, with a surrogate, with `of_models` for
+    those without parameters, or if operators cannot be intercepted. Calls the function.
     """
     own = problem.binding
     branches = Branches(problem.eps, extends=True)
     record, take = (BranchMode(branches, None, takes=takes) for takes in (False, True))
     has_parameters = any(isinstance(value, torch.nn.Parameter) for value in own.arguments)
-    if not has_parameters or own.surrogate is not None or not record.is_available:
+    if (of_models and not has_parameters) or own.surrogate is not None or not record.is_available:
         return None
     problem.cost.forwards += 1
     record.around(own.function)(*own.arguments)
     if not branches.count:
         return None
     made = copy(problem)  # with the same graph, which may be as large as the activations of a training step
-    made.binding = replace(own, surrogate=take.around(own.function))
+    on_piece = take.around(own.function)
+    made.binding, made.function = replace(own, surrogate=on_piece), on_piece
     return made, branches
 
 

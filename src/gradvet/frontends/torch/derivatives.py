@@ -271,29 +271,33 @@ def _output_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) -
             dual_of(tensor.detach().requires_grad_(), tangent) if recorded else layout.dual(tangent)
             for tensor, layout, tangent in zip(problem.inputs, problem.layouts, tangents, strict=True)
         ]
-        pairs = [forward_ad.unpack_dual(y) for y in _without_saving(problem, problem.arguments_with(duals))]
+        pairs = [
+            forward_ad.unpack_dual(y)
+            for y in without_saving(problem, lambda: problem.call_differentiable(problem.arguments_with(duals)))
+        ]
         # A tangent lives as long as its level, so copies are returned.
         return [(value, None if tangent is None else tangent.clone()) for value, tangent in pairs]
 
 
-def _without_saving(problem: TorchProblem, arguments: Sequence[Any]) -> list[Any]:
-    """The differentiable outputs of a fresh call, of a module without the tensors that a backward pass would need.
+def without_saving(problem: TorchProblem, call: Callable[[], list[Any]]) -> list[Any]:
+    """The result of a call of the function, of a module without the tensors that a backward pass would need.
 
-    Those of dual numbers take several times the memory of a training step. A module that takes gradients itself, or
-    refuses hooks, is called again as it is. Needed by `test_forward_mode_of_a_module_keeps_no_activations`.
+    They take as much memory as a training step, in float64 twice as much, and of dual numbers several times that. A
+    module that takes gradients itself, or refuses hooks, is called again as it is. Needed by
+    `test_values_and_tangents_of_a_module_keep_no_activations`.
     """
     asked: list[object] = []
-    if problem.saves_in_forward_mode or not any(isinstance(value, nn.Parameter) for value in problem.inputs):
-        return problem.call_differentiable(arguments)
+    if problem.needs_saved_tensors or not any(isinstance(value, nn.Parameter) for value in problem.inputs):
+        return call()
     try:
         with saved_tensors_hooks(private.uncompiled(lambda tensor: None), private.uncompiled(asked.append)):
-            found = problem.call_differentiable(arguments)
+            found = call()
         if not asked:
             return found
     except Exception:  # which is raised again if it is not about the hooks
         pass
-    found = problem.call_differentiable(arguments)
-    problem.saves_in_forward_mode = True
+    found = call()
+    problem.needs_saved_tensors = True
     return found
 
 

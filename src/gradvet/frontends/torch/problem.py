@@ -73,8 +73,8 @@ class TorchProblem:
         """The random state from which every backward pass starts; None leaves it as it is."""
         self.forward_refusal: Exception | None = None
         """What torch raised because it has no forward mode for an operator."""
-        self.saves_in_forward_mode = False
-        """Whether calls with dual numbers have to save tensors for a backward pass."""
+        self.needs_saved_tensors = False
+        """Whether calls for values or tangents alone have to save tensors for a backward pass too."""
         self.known_eps: float | None = None
         self._is_perturbed = False
         """Exceptions of the function next to the point."""
@@ -207,7 +207,9 @@ class TorchProblem:
         return arguments
 
     def _outputs_at(self, arguments: Sequence[Any]) -> list[Any]:
-        return _selected(self._all_outputs, self._call(self.binding.surrogate or self.function, arguments))
+        function = self.binding.surrogate or self.function
+        found = derivatives.without_saving(self, lambda: self._call(function, arguments))
+        return _selected(self._all_outputs, found)
 
     def _call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
         """All outputs. Raises if these have changed in number, shape or dtype."""

@@ -12,6 +12,7 @@ from gradvet.core.results import Report, Verdict
 from gradvet.frontends.torch.blame.pieces import Examiner, cause_of, input_of, main_finding, piece_of
 from gradvet.frontends.torch.blame.recording import Call, Recorder
 from gradvet.frontends.torch.blame.replaying import Around, run, torch_stops
+from gradvet.frontends.torch.blame.source_lines import uncompiled
 from gradvet.frontends.torch.blame.stops import Candidate, Key, StopMode, persistent_hooks, without
 from gradvet.frontends.torch.preservation import preserved_state
 
@@ -113,15 +114,16 @@ class ModuleTree:
     def _candidates(self, call: Call, undecided: list[str]) -> list[Candidate]:
         """Stops and hooks in the code of a module and of undecided ones below it; if there are none, all below it.
 
-        Calls the function.
+        Stops that are accepted as constants are none. Calls the function.
         """
         mode = StopMode()
         try:
-            with preserved_state(call.target, call.tensors):
+            with preserved_state(call.target, call.tensors), uncompiled():
                 run(call, mode.around)
         except Exception:  # some code does not run in such a mode
             mode.found.clear()
         found = [*mode.found.values(), *persistent_hooks(call.target)]
+        found = [candidate for candidate in found if not (self.examiner.accepts_stops and candidate.can_hold)]
         first = [candidate for candidate in found if candidate.owner is call.target]
         if undecided:
             first += [c for c in found if self.paths.get(id(c.owner), "").startswith(tuple(undecided))]
@@ -143,7 +145,8 @@ class ModuleTree:
             return self._is_right_without(call, [c for c in candidates if c is not hooks[0]])
 
     def _passes(self, call: Call, around: Around) -> bool:
-        piece = self.examiner.piece(call, around)
+        with uncompiled():
+            piece = self.examiner.piece(call, around)
         return piece.report is not None and not piece.report.failures
 
 

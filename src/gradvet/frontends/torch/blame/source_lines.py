@@ -9,7 +9,9 @@ import ast
 import functools
 import inspect
 import linecache
+import sys
 import textwrap
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -107,6 +109,13 @@ def running_module() -> nn.Module | None:
             return owner
         frame = frame.f_back
     return None
+
+
+def uncompiled() -> AbstractContextManager[object]:
+    """Run compiled functions as plain Python inside, whose lines can be seen. Needed by
+    `test_stop_in_a_compiled_part_is_named`."""
+    is_loaded = "torch._dynamo" in sys.modules
+    return torch.compiler.set_stance("force_eager") if is_loaded else nullcontext()
 
 
 def assignment(cls: type, attribute: str) -> CodeLine | None:

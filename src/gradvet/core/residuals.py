@@ -1,0 +1,202 @@
+"""What the residuals of many directions show about a gradient: a common factor, a dense error, single columns.
+
+Rounding errors differ from direction to direction and from step to step, and an error of the derivative does not. So
+each kind of error is a sum in which it adds up and rounding does not, with an error bar from the spread of the terms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from gradvet.core import thresholds
+from gradvet.core.extrapolation import Estimate, last_consistent
+from gradvet.core.spaces import Array
+from gradvet.core.vectors import namespace, nonzero_rms, rms
+
+
+@dataclass(frozen=True, eq=False)
+class Slopes:
+    """Residuals at one step, or extrapolated from two, with what the derivative predicts: directions × cotangents."""
+
+    steps: tuple[int, ...]
+    """Numbers of the steps behind them."""
+    residuals: Array
+    predicted: Array
+    directions: Array
+    vjps: Array
+    matched: int = 0
+    """Number of the first cotangents that belong to a direction, so that all outputs add up; 0: all have equal rights.
+    """
+
+    def joined(self, more: Slopes) -> Slopes:
+        """The same along the directions of both."""
+        xp = namespace(self.predicted)
+        r = xp.concat([self.residuals, more.residuals])
+        predicted = xp.concat([self.predicted, more.predicted])
+        return Slopes(self.steps, r, predicted, xp.concat([self.directions, more.directions]), self.vjps, self.matched)
+
+    @property
+    def factor(self) -> Estimate:
+        """The relative error that the residuals of matched cotangents share."""
+        columns = self.matched or self.predicted.shape[1]
+        return _shared(self.residuals[:, :columns], self.predicted[:, :columns])
+
+    @property
+    def rest(self) -> Array:
+        """The residuals without their common factor."""
+        return self.residuals - self.factor.value * self.predicted
+
+
+@dataclass(frozen=True, eq=False)
+class Residuals:
+    """Residuals of all pairs of a direction and a cotangent at every step, with what the derivative predicts."""
+
+    at: Sequence[Array]
+    """For each step, from the widest one on, half as wide as the one before: directions × cotangents."""
+    evens: Sequence[Array]
+    """The same of v·[f(x + h u) + f(x - h u) - 2 f(x)]/2h, and of |v|·[...]/2h in the second half of the columns."""
+    bend: Sequence[float]
+    """For each step, root mean square of the former: what kinks explain, and roundoff."""
+    predicted: Array
+    directions: Array
+    vjps: Array
+    matched: int
+    """Number of the first directions and cotangents that belong together."""
+
+    def unmatched(self, table: Array) -> Array:
+        """Without the pairs that belong together, in which only a common factor shows."""
+        xp = namespace(table)
+        rows, columns = (xp.arange(length, device=table.device) for length in table.shape)
+        pairs = (rows[:, None] == columns[None, :]) & (rows[:, None] < self.matched)
+        return xp.where(pairs, xp.zeros_like(table), table)
+
+    @property
+    def size(self) -> float:
+        """Root mean square of the slopes of pairs that do not belong together."""
+        return rms(self.unmatched(self.predicted))
+
+    def slopes(self, steps: tuple[int, ...]) -> Slopes:
+        """The residuals at one step, or at two without their h² term."""
+        wide, narrow = self.at[steps[0]], self.at[steps[-1]]
+        r = narrow if len(steps) == 1 else (4.0 * narrow - wide) / 3.0
+        return Slopes(steps, r, self.predicted, self.directions, self.vjps, self.matched)
+
+    def clearest(self, asked: float) -> Slopes:
+        """The slopes whose residuals are the smallest but for their common factor, at one step or at two.
+
+        One step must have the same common factor as two, by the resolution asked for: of its h² term there is no other
+        sign. Needed by `test_curvature_of_a_scalar_is_not_taken_for_an_error`.
+        """
+        pairs = [self.slopes(steps) for steps in pairwise(range(len(self.at)))]
+        found = list(pairs)
+        for pair in pairs:
+            plain = self.slopes(pair.steps[:1])
+            if abs(plain.factor.value - pair.factor.value) + pair.factor.error <= asked:
+                found.append(plain)
+        return min(found, key=lambda slopes: rms(slopes.rest))
+
+    def factor(self) -> tuple[Estimate, bool]:
+        """The relative error that all residuals share, and whether several steps show the same one."""
+        plain = [self.slopes((number,)).factor for number in range(len(self.at))]
+        extrapolated = [self.slopes(pair).factor for pair in pairwise(range(len(self.at)))]
+        best = min(map(last_consistent, (plain, extrapolated)), key=lambda estimate: estimate.error)
+        seen = [one for one in (*plain, *extrapolated) if abs(one.value) > one.error]
+        same = [abs(one.value - best.value) <= thresholds.PLATEAU_RTOL * abs(best.value) + one.error for one in seen]
+        return best, sum(same) >= thresholds.PLATEAU_STEPS
+
+    def kink_factor(self) -> float:
+        """The common factor that kinks explain at most: there |v|·f changes alike on both sides.
+
+        The even part of |v|·f is a|h| + b h² + c: a kink, curvature, and the roundoff at the point. One step, two or
+        three show a, with the other terms or with more noise: the least of them counts, of one step the larger one of
+        two neighbours.
+        """
+        columns, used = self.predicted.shape[1], self.matched or self.predicted.shape[1]
+        folds = [even[:, columns : columns + used] for even in self.evens]
+        weight = abs(self.predicted[:, :used])
+
+        def size(fold: Array) -> float:
+            found = _shared(fold, weight)
+            return abs(found.value) + found.error
+
+        plain = list(map(size, folds))
+        found = list(map(max, plain, plain[1:]))
+        found += [size(2.0 * narrow - wide) for wide, narrow in pairwise(folds)]
+        triples = zip(folds, folds[1:], folds[2:], strict=False)
+        found += [size(5.0 * middle - 2.0 * wide - 2.0 * narrow) for wide, middle, narrow in triples]
+        return min(found, default=math.inf)
+
+    def dense(self) -> tuple[float, float]:
+        """Root mean square of an error of the derivative, and the largest one that rounding explains.
+
+        An error adds the same to the residuals at all steps: the product of two estimates from different steps has its
+        square as mean, whatever the noise is, and their difference has the noise alone. The same for kinks is
+        subtracted.
+        """
+        columns, found = self.predicted.shape[1], [(0.0, 0.0)]
+        for first in range(len(self.at) - 3):
+            steps = (first, first + 1), (first + 2, first + 3)
+            square, width = self._common_square([self.slopes(pair).residuals for pair in steps])
+            bent = [2.0 * self.evens[b][:, :columns] - self.evens[a][:, :columns] for a, b in steps]
+            kink, kink_width = self._common_square(bent)
+            found.append((square - thresholds.COHERENT * max(0.0, kink - kink_width), width))
+        square, width = max(found, key=lambda pair: pair[0] - pair[1])
+        return math.sqrt(max(0.0, square)), math.sqrt(width)
+
+    def _common_square(self, pair: Sequence[Array]) -> tuple[float, float]:
+        """Mean square of what two tables have in common, and the largest one that their differences explain."""
+        xp = namespace(self.predicted)
+        one, other = map(self.unmatched, pair)
+        count = self.predicted.shape[0] * self.predicted.shape[1] / 2.0
+        noise = float(xp.mean((one - other) ** 2)) / 2.0
+        return float(xp.mean(one * other)), thresholds.PRECISION_SCALE_WIDTH * noise / math.sqrt(count)
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Errors of the gradient in single columns, as parts of a typical column, or of their own where that is larger."""
+
+    worst: float
+    index: int
+    error: float
+    """Error of the worst column for the first cotangent."""
+    noise: float
+    """Error of a typical column that noise explains."""
+
+
+def columns_of(slopes: Slopes) -> Columns:
+    """The column that explains the residuals best."""
+    xp = namespace(slopes.predicted)
+    r, u, w = slopes.rest, slopes.directions, slopes.vjps
+    error, length = _by_column(r, u)
+    size, found = (xp.sqrt(xp.mean(some * some, axis=0)) * length for some in (w, error))
+    typical = nonzero_rms(size)
+    if not typical:
+        return Columns(0.0, 0, 0.0, math.inf)
+    part = found / xp.clip(size, typical)
+    index = int(xp.argmax(part))
+    width = 1.0 + (thresholds.PRECISION_SCALE_WIDTH - 1.0) / math.sqrt(w.shape[0])
+    noise = width * rms(r) / math.sqrt(u.shape[0])
+    return Columns(float(part[index]), index, float(error[0, index]), noise / typical)
+
+
+def _by_column(r: Array, u: Array) -> tuple[Array, Array]:
+    """Least squares along each column for each cotangent, Σ r u / Σ u², and the length of each column."""
+    xp = namespace(u)
+    length = xp.sqrt(xp.mean(u * u, axis=0))
+    safe = xp.where(length > 0.0, length, xp.ones_like(length))
+    return (xp.matrix_transpose(r) @ u) / (u.shape[0] * safe * safe), length
+
+
+def _shared(r: Array, predicted: Array) -> Estimate:
+    """Least squares r ≈ value · predicted; the residuals of one direction are not independent of each other."""
+    xp = namespace(predicted)
+    total = float(xp.sum(predicted * predicted))
+    if not total:
+        return Estimate(0.0, math.inf)
+    value = float(xp.sum(r * predicted)) / total
+    left = xp.sum((r - value * predicted) * predicted, axis=1)
+    return Estimate(value, thresholds.PRECISION_SCALE_WIDTH * math.sqrt(float(left @ left)) / total)
