@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import combinations_with_replacement
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
@@ -31,11 +32,7 @@ POINTS_AROUND = 8
 
 DISTANCES = tuple(
     math.sqrt(one * other)
-    for one, other in (
-        (thresholds.CONFIRM_FAR, thresholds.CONFIRM_FAR),
-        (thresholds.CONFIRM_FAR, thresholds.MIN_LENGTH),
-        (thresholds.MIN_LENGTH, thresholds.MIN_LENGTH),
-    )
+    for one, other in combinations_with_replacement((thresholds.CONFIRM_DISTANCES[0], thresholds.MIN_LENGTH), 2)
 )
 """Distances of points without ties, relative to the step lengths."""
 
@@ -88,7 +85,8 @@ def _is_wrong_apart(context: Context, mode: Mode, entry: Entry) -> bool:
     error = abs(entry.derivative - entry.numerical) * float(context.lengths[entry.column])
 
     def is_wrong(distance: float) -> bool:
-        place, step = distance * context.joint_direction(), distance * thresholds.CONFIRM_NEAR / thresholds.CONFIRM_FAR
+        far, near = thresholds.CONFIRM_DISTANCES
+        place, step = distance * context.joint_direction(), distance * near / far
         found = error_apart(context, mode, place, u, v, step)
         return abs(found.value) > max(thresholds.CLEAR * found.error, thresholds.PLATEAU_RTOL * error)
 
@@ -177,7 +175,7 @@ def _all_slopes_converge(context: Context, column: int) -> bool:
 def _converge(context: Context, d: Array, rows: slice) -> bool:
     """Whether towards the point the slopes of some rows along d converge, and all values tend to the value there."""
     points = _points_around(context)
-    far, near = thresholds.CONFIRM_FAR, thresholds.CONFIRM_NEAR
+    far, near = thresholds.CONFIRM_DISTANCES
     (wide, wide_values), (narrow, narrow_values) = (_spreads(context, d, step, points) for step in (far, near))
     noise, shrinkage = thresholds.ROUNDOFFS * context.peak_noise, math.sqrt(far / near)
     xp = namespace(noise)

@@ -87,7 +87,8 @@ def _is_right_at(context: Context, mode: Mode, place: Array, columns: Array, dis
     """The same at one place; None if an output is not finite there."""
     problem, xp, rows = context.problem, context.xp, context.problem.codomain.size
     # Far smaller than the distance of tied elements that were moved apart.
-    step = thresholds.CONFIRM_NEAR * math.sqrt(thresholds.CONFIRM_FAR / distance)
+    far, near = thresholds.CONFIRM_DISTANCES
+    step = near * math.sqrt(far / distance)
     u = xp.where(columns, context.joint_direction(), xp.zeros_like(context.lengths))
     ahead, behind = (problem.evaluate_at(place + sign * step * u) for sign in (1.0, -1.0))
     slope = (ahead.values - behind.values)[:rows] / (2.0 * step)

@@ -206,7 +206,7 @@ PRECISION_SCALE_WIDTH = 6.0
 CONFIRM_STEPS = (2.0**-36, 2.0**-19)
 """Shortest and longest step along which slopes around a generated point are taken. [gallery]"""
 
-CONFIRM_FAR, CONFIRM_NEAR = 2.0**-14, 2.0**-20
+CONFIRM_DISTANCES = (2.0**-14, 2.0**-20)
 """Two distances at which the slopes of a smooth function differ in proportion; and, from the first one on, distance and
 step of a point without ties at which a derivative that seems wrong at ties is compared again. [gallery]"""
 
