@@ -244,21 +244,20 @@ class _Pipeline:
         ]
 
     def _precision(self, context: Context, reference: Context | None) -> list[Finding]:
-        if reference is not None and PRECISION in self.settings.selection and context.problem.codomain.size:
+        if reference is None or PRECISION not in self.settings.selection or not context.problem.codomain.size:
+            return []
 
-            def same_branches() -> BranchPair | None:
-                found = self.frontend.on_same_branches(context.problem, reference.problem, self.options.seed)
-                if found is None:
-                    return None
-                return BranchPair(context.for_problem(found[0]), reference.for_problem(found[1]), found[2])
+        def same_branches() -> BranchPair | None:
+            found = self.frontend.on_same_branches(context.problem, reference.problem, self.options.seed)
+            if found is None:
+                return None
+            return BranchPair(context.for_problem(found[0]), reference.for_problem(found[1]), found[2])
 
-            rounded = partial(self.frontend.rounded, context.problem)
-            check = precision_against(reference, same_branches, rounded)
-            found = run_checks(context, {PRECISION: check})
-            if not context.out_of_budget:
-                context.record.note(CHECKED_IN.format(reference.precision))
-            return found
-        return []
+        rounded = partial(self.frontend.rounded, context.problem)
+        findings = run_checks(context, {PRECISION: precision_against(reference, same_branches, rounded)})
+        if not context.out_of_budget:
+            context.record.note(CHECKED_IN.format(reference.precision))
+        return findings
 
     def _against_reference(self, context: Context) -> Iterator[Finding]:
         """The kernel against the reference that the user gave, and the reference against differences in float64."""
