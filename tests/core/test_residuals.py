@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -44,6 +45,14 @@ def test_dense_error_is_told_from_noise_of_its_size() -> None:
         dense, explained = found.dense()
         assert (dense > explained) is bool(part)
         assert dense <= max(explained, 1.3 * part * found.size)
+
+
+def test_curvature_of_wide_steps_is_no_dense_error() -> None:
+    found = residuals(0.0, 0.001)
+    bent = normal(DIRECTIONS, COTANGENTS, seed=4) * found.size
+    curved = replace(found, at=[r + part * bent for r, part in zip(found.at, (0.9, 0.5, 0.3, 0.3, 0.0), strict=True)])
+    dense, _ = curved.dense()
+    assert dense < 0.05 * found.size
 
 
 def test_kinks_explain_a_factor_of_their_size() -> None:

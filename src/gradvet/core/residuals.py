@@ -144,7 +144,10 @@ class Residuals:
             kink, kink_width = self._common_square(bent)
             found.append((square - thresholds.COHERENT * max(0.0, kink - kink_width), width))
         square, width = max(found, key=lambda pair: pair[0] - pair[1])
-        return math.sqrt(max(0.0, square)), math.sqrt(width)
+        # An error is there at all steps; what is not at the clearest ones is the curvature of wide steps.
+        pairs = (self.slopes(steps).residuals for steps in pairwise(range(len(self.at))))
+        least = min((rms(self.unmatched(r)) for r in (*self.at, *pairs)), default=0.0)
+        return min(math.sqrt(max(0.0, square)), least), math.sqrt(width)
 
     def _common_square(self, pair: Sequence[Array]) -> tuple[float, float]:
         """Mean square of what two tables have in common, and the largest one that their differences explain."""
