@@ -251,3 +251,12 @@ def test_evaluations_at_generated_points_of_a_model_are_bounded(monkeypatch: pyt
 
     few, many = forwards(1), forwards(10**6)
     assert few < many / 2, (few, many)
+
+
+def test_part_of_a_model_that_fits_into_memory_is_compared_in_float32_too() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 40))
+    report = gradvet.check(model, torch.randn(2, 4), seed=1, budget=gradvet.Budget(bytes=16 * 8 * 100), points=None)
+    assert [finding.check for finding in report.findings if finding.verdict is not Verdict.PASS] == ["memory"]
+    assert "2.weight" not in {row.input for row in report.ledger}
+    assert {row.precision for row in report.ledger} == {"given", "float64"}

@@ -86,7 +86,10 @@ def _attempt(
     """The problem with widened inputs, from the same random state and buffers; None if the function refuses them."""
     problem.binding.restart()
     try:
-        return problem.rebound(bind(request, wide=dtype, double=double), seed)
+        bound = bind(request, wide=dtype, double=double)
+        if bound.checked != problem.binding.checked:  # there is no memory for all inputs
+            bound = bound.restricted(problem.binding.checked)
+        return problem.rebound(bound, seed)
     except InvalidProblemError:
         raise
     except Exception:
