@@ -99,7 +99,12 @@ def _set_path(folders: list[str]) -> None:
 
 
 def _umask() -> int:
-    mask = os.umask(0o077)  # it cannot be read otherwise
+    """The mask of new files, read without a change of it where the system tells: an interruption would leave that."""
+    with suppress(OSError), open("/proc/self/status", encoding="utf-8") as status:
+        for line in status:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
