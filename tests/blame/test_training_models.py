@@ -154,7 +154,7 @@ def test_function_beside_a_straight_through_estimator_is_blamed() -> None:
             return g * (1 - ctx.saved_tensors[0])
 
     torch.manual_seed(0)
-    report = gradvet.check(Quantised(Wrong.apply), torch.randn(5, 4), seed=1, **CONSTANT)
+    report = gradvet.check(Quantised(lambda x: Wrong.apply(x)), torch.randn(5, 4), seed=1, **CONSTANT)
     assert "autograd.Function Wrong" in report.failures[0].headline
 
 
@@ -203,7 +203,11 @@ class Penalty(nn.Module):
 @pytest.mark.parametrize(
     ("model", "what", "line"),
     [
-        (lambda: Penalty(Soft.apply, create_graph=True), "autograd.Function Soft", "def backward(ctx: Any, g: Tensor)"),
+        (
+            lambda: Penalty(lambda x: Soft.apply(x), create_graph=True),
+            "autograd.Function Soft",
+            "def backward(ctx: Any, g: Tensor)",
+        ),
         (lambda: Penalty(retain_graph=True), "autograd.grad", "torch.autograd.grad(y.sum()"),
     ],
 )
