@@ -47,7 +47,8 @@ def calling_line() -> CodeLine | None:
     """
     frame = inspect.currentframe()
     while frame is not None and _is_hidden(frame):
-        decorated = frame.f_locals.get("func") if frame.f_code.co_name == "decorate_context" else None
+        # From torch 2.15 on, the wrapper is named after the decorator.
+        decorated = frame.f_locals.get("func") if "ctx_factory" in frame.f_code.co_freevars else None
         if decorated is not None and (line := definition(decorated)) is not None:
             return line
         frame = frame.f_back
