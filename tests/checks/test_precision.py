@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from gradvet.core import thresholds
 from gradvet.core.context import FLOAT64, Context
 from gradvet.core.results import Finding, Verdict
 from tests.core.contexts import Elementwise, context_of
-from tests.functions import with_derivative, with_rules
+from tests.functions import with_derivative, with_rules, with_vjp
 
 LOW = (torch.float32, torch.bfloat16, torch.float16)
 LOW_PRECISIONS = pytest.mark.parametrize("dtype", LOW, ids=str)
@@ -210,16 +209,8 @@ def test_batch_norm_of_two_rows_does_not_fail_in_float32(seed: int) -> None:
     assert not report.failures, report
 
 
-class TooSteepInBfloat16(torch.autograd.Function):
-    """The identity, whose gradient is 1.1 times too large in bfloat16 only."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return 1.1 * grad if grad.dtype is torch.bfloat16 else grad.clone()
+too_steep_in_bfloat16 = with_vjp(torch.clone, lambda v, x: 1.1 * v if v.dtype is torch.bfloat16 else v.clone())
+"""The identity, whose gradient is 1.1 times too large in bfloat16 only."""
 
 
 def divergence(x: Tensor, y: Tensor) -> Tensor:
@@ -234,5 +225,5 @@ def test_roundoff_that_operators_enlarge_hides_no_error(seed: int) -> None:
     x, y = (torch.randn(64, generator=generator).bfloat16().requires_grad_() for _ in range(2))
     report = gradvet.check(divergence, (x, y), seed=seed, points=None)
     assert report.verdict is Verdict.PASS, report
-    wrong = gradvet.check(lambda x, y: divergence(x, TooSteepInBfloat16.apply(y)), (x, y), seed=seed, points=None)
+    wrong = gradvet.check(lambda x, y: divergence(x, too_steep_in_bfloat16(y)), (x, y), seed=seed, points=None)
     assert wrong.verdict is not Verdict.PASS, wrong
