@@ -21,8 +21,8 @@ from pathlib import Path
 from benchmarks.confirmations import CONFIRMED, MEANT, Confirmed, Meant
 from benchmarks.scale import duration, processor
 from gradvet.core.results import Verdict
-from gradvet.suite.case import CaseResult
-from gradvet.suite.operators import Operators
+from gradvet.suite import CaseResult
+from gradvet.suite.sources import Operators
 from gradvet.suite.store import Store
 
 ROOT = Path(__file__).parent.parent

@@ -2,8 +2,10 @@
 
 Right operators must not fail, planted faults must. The operators of PyTorch's database are split in two halves by a
 hash of their names: constants were tuned on one half, and the table is about the other (`--half tuning` shows the
-first). Then the gallery: right but hard functions, and wrong ones by class of fault, beside torch's own checker. Last,
-the cost beside torch's slow mode.
+first). INCONCLUSIVE is right where there is nothing to compare: inputs or outputs without elements, values or gradients
+that are not finite in the given precision, a jump at the point. These are told without gradvet and counted apart.
+Then the gallery: right but hard functions, and wrong ones by class of fault, beside torch's own checker. Last, the
+cost beside torch's slow mode.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -30,9 +33,9 @@ from benchmarks import functions
 from benchmarks.planted import Fault, planted
 from benchmarks.report import geometric_mean, save, wide_console
 from benchmarks.timing import interleaved
-from gradvet.frontends.torch.opdb.operators import dtype_name, operators
+from gradvet.frontends.torch.opdb import dtype_name, operators
 from gradvet.frontends.torch.opdb.samples import Sample, draw, small
-from gradvet.frontends.torch.random_state import seeded
+from gradvet.frontends.torch.state import seeded
 from tests.gallery import RIGHT, WRONG, Case
 
 DTYPES = (torch.float64, torch.complex128, torch.float32, torch.bfloat16, torch.float16)
@@ -69,6 +72,8 @@ class Row:
     verdict: str
     failed: tuple[str, ...]
     excused: str = ""
+    undefined: str = ""
+    """Why the operator has no derivative at the sample; only for an INCONCLUSIVE right one."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -122,7 +127,52 @@ def attempt(call: Callable[[], Sample | None]) -> Sample | None:
 def row_of(kind: str, sample: Sample, seed: int) -> Row:
     verdict, failed = verdict_of(sample.function, sample.inputs, seed=seed)
     excused = WRONG_IN_TORCH.get(sample.operator, "")
-    return Row(kind, sample.label, dtype_name(sample.dtype), verdict, failed, excused)
+    undefined = undefined_derivative(sample) if kind == "right" and verdict == "inconclusive" else ""
+    return Row(kind, sample.label, dtype_name(sample.dtype), verdict, failed, excused, undefined)
+
+
+JUMP_STEPS = 2.0**-20, 2.0**-30
+"""Relative changes of the inputs over which the change of a continuous function shrinks."""
+
+
+def undefined_derivative(sample: Sample) -> str:
+    """Why an operator has no derivative at a sample, by values and gradients without gradvet; empty if it has one."""
+    leaves = [x.detach().clone().requires_grad_(x.requires_grad) for x in sample.inputs]
+    try:
+        with seeded(0):
+            outputs = tensors_of(sample.function(*leaves))
+        wanted = [x for x in leaves if x.requires_grad]
+        if not sum(x.numel() for x in wanted) or not sum(y.numel() for y in outputs):
+            return "no elements"
+        total = sum(y.sum() for y in outputs if y.requires_grad)
+        gradients = torch.autograd.grad(total, wanted, torch.ones_like(total), allow_unused=True)
+        if not all(bool(torch.isfinite(t).all()) for t in (*outputs, *gradients) if t is not None):
+            return "not finite"
+        near, nearer = (change_across(sample, step) for step in reversed(JUMP_STEPS))
+        size = max(float(y.detach().abs().max()) for y in outputs if y.numel())
+        return "a jump" if near > 0.5 * nearer and near > 1e-6 * size else ""
+    except Exception:  # it refuses wider inputs, or has no reverse mode: nothing is known
+        return ""
+
+
+def tensors_of(result: Any) -> list[torch.Tensor]:
+    found = result if isinstance(result, (tuple, list)) else (result,)
+    return [y for y in found if isinstance(y, torch.Tensor) and (y.is_floating_point() or y.is_complex())]
+
+
+def change_across(sample: Sample, step: float) -> float:
+    """The largest change of an output between the point and both sides of it, in double precision."""
+    wide = torch.complex128 if sample.dtype.is_complex else torch.float64
+    generator, sides = torch.Generator().manual_seed(0), []
+    moves = [torch.rand(x.shape, generator=generator) - 0.5 for x in sample.inputs]
+    for sign in (1.0, -1.0, 0.0):
+        moved = [
+            x.detach().to(wide) + sign * step * move.to(wide) for x, move in zip(sample.inputs, moves, strict=True)
+        ]
+        with seeded(0):
+            sides.append(tensors_of(sample.function(*moved)))
+    changes = (a - b for one, other in combinations(sides, 2) for a, b in zip(one, other, strict=True) if a.numel())
+    return max(float(change.abs().max()) for change in changes)
 
 
 def verdict_of(function: Callable[..., Any], inputs: Any, **settings: Any) -> tuple[str, tuple[str, ...]]:
@@ -136,13 +186,17 @@ def verdict_of(function: Callable[..., Any], inputs: Any, **settings: Any) -> tu
 
 def right_table(rows: Sequence[Row]) -> Table:
     table = Table(title="right operators")
-    for heading in ("dtype", "samples", "false FAIL", "INCONCLUSIVE", "raised", "wrong in torch"):
+    columns = "dtype", "samples", "false FAIL", "INCONCLUSIVE", "raised", "nothing to compare", "wrong in torch"
+    for heading in columns:
         table.add_column(heading, justify="left" if heading == "dtype" else "right")
     for dtype in dict.fromkeys(row.dtype for row in rows):
         mine = [row for row in rows if row.kind == "right" and row.dtype == dtype]
-        count = Counter(row.verdict.split()[0] for row in mine if not row.excused)
+        counted = [row for row in mine if not row.excused]
+        undefined = Counter(row.undefined for row in counted if row.undefined)
+        count = Counter(row.verdict.split()[0] for row in counted if not row.undefined)
         shares = [share(count[key], count.total()) for key in ("fail", "inconclusive", "raised")]
-        table.add_row(dtype, str(count.total()), *shares, str(sum(bool(row.excused) for row in mine)))
+        reasons = ", ".join(f"{number} {reason}" for reason, number in undefined.items()) or "0"
+        table.add_row(dtype, str(count.total()), *shares, reasons, str(len(mine) - len(counted)))
     return table
 
 

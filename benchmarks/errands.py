@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from gradvet.suite.case import CaseResult
-from gradvet.suite.operators import Operators
+from gradvet.suite import CaseResult
+from gradvet.suite.sources import Operators
 
 
 def ready() -> float:

@@ -206,7 +206,7 @@ def measured(entries: Mapping[str, Entry], case: Case) -> Row:
         return Row(case, "ERROR", first, time.perf_counter() - started, (one_line(error),))
     seconds = time.perf_counter() - started
     is_named = any(finding.check in COMPARISONS for finding in report.failures)
-    calls = report.cost.forwards, report.cost.pulls
+    calls = report.cost.forwards, report.cost.vjps
     return Row(case, str(report.verdict), first, seconds, tuple(_headlines(report)), is_named, calls)
 
 

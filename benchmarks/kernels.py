@@ -25,12 +25,14 @@ from pathlib import Path
 import torch
 
 from benchmarks.kernel_cases import DTYPES, FAULTS, Case, Row, entries_of, measured, one_line
-from gradvet.suite.processes import Limits, ProcessExecutor, TimeLimitError
+from gradvet.options import Budget
+from gradvet.suite import Status
+from gradvet.suite.processes import ProcessDiedError, ProcessExecutor
 
 
 def rows_of(module: str, cases: Sequence[Case], jobs: int, seconds: float) -> Iterator[Row]:
     """The results in the order in which they arrive."""
-    executor = ProcessExecutor(jobs, Limits(seconds=seconds), entries_of, (module,))
+    executor = ProcessExecutor(jobs, Budget(seconds=seconds), entries_of, (module,))
     try:
         futures: dict[Future[Row], Case] = {executor.submit(measured, case): case for case in cases}
         for future in as_completed(futures):
@@ -38,7 +40,8 @@ def rows_of(module: str, cases: Sequence[Case], jobs: int, seconds: float) -> It
             if error is None:
                 yield future.result()
             else:
-                verdict = "TIME" if isinstance(error, TimeLimitError) else "DIED"
+                is_late = isinstance(error, ProcessDiedError) and error.status is Status.TIME_LIMIT
+                verdict = "TIME" if is_late else "DIED"
                 yield Row(futures[future], verdict, findings=(one_line(error),))
     finally:
         executor.shutdown(cancel_futures=True)

@@ -74,7 +74,7 @@ def _in_child(name: str, wanted: argparse.Namespace) -> dict[str, Any]:
 def _cells(row: dict[str, Any]) -> list[str]:
     if "forwards" not in row:
         return [row["name"], "", row["verdict"], *[""] * (len(HEADINGS) - 3)]
-    passes = [str(row[kind]) for kind in ("forwards", "pulls", "pushes")]
+    passes = [str(row[kind]) for kind in ("forwards", "vjps", "jvps")]
     ratio = f"{row['bytes'] / row['step_bytes']:.1f}" if row["step_bytes"] else ""
     sizes = [f"{row['seconds']:.1f}", f"{row['bytes'] / GIBI:.3f}"]
     step = [f"{row['step_seconds']:.3f}", f"{row['step_bytes'] / GIBI:.3f}"]
@@ -114,8 +114,8 @@ def measured(name: str, device: str, seed: int) -> dict[str, Any]:
         "verdict": report.verdict.value,
         "open": [f"{f.check}: {f.verdict.value}: {f.headline}" for f in unsettled],
         "forwards": report.cost.forwards,
-        "pulls": report.cost.pulls,
-        "pushes": report.cost.pushes,
+        "vjps": report.cost.vjps,
+        "jvps": report.cost.jvps,
         "seconds": seconds,
         "bytes": size,
         "step_seconds": step_seconds,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradvet.frontends.torch.opdb.samples import Sample
-from gradvet.frontends.torch.random_state import seeded
+from gradvet.frontends.torch.state import seeded
 
 
 class Fault(Enum):

@@ -25,9 +25,9 @@ import torch
 import gradvet
 from benchmarks.detection import in_half
 from gradvet.core.results import Report
-from gradvet.frontends.torch.opdb.operators import dtype_name, operators
+from gradvet.frontends.torch.opdb import dtype_name, operators
 from gradvet.frontends.torch.opdb.samples import Sample, draw, small
-from gradvet.frontends.torch.random_state import seeded
+from gradvet.frontends.torch.state import seeded
 from tests.gallery import RIGHT, WRONG, Case
 
 LAYERS = ("verdict", "findings", "numbers", "cost", "text")

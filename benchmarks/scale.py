@@ -28,7 +28,7 @@ from distributed import Client
 from benchmarks import errands
 from benchmarks.fleet import Costs, Fleet, Result, simulate
 from gradvet.core.results import Verdict
-from gradvet.suite.case import CaseResult
+from gradvet.suite import CaseResult
 from gradvet.suite.processes import ProcessExecutor
 from gradvet.suite.store import Store
 

@@ -37,8 +37,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 TIME_LIMITS = (
     "gradvet.api.blame.AUTOMATIC_SECONDS",
     "gradvet.api.blame.DEFAULT_SECONDS",
-    "gradvet.core.variation_budget.MAX_SECONDS",
-    "gradvet.core.variation_budget.MIN_SECONDS",
+    "gradvet.core.ledger.MAX_VARIATION_SECONDS",
+    "gradvet.core.ledger.MIN_VARIATION_SECONDS",
     "gradvet.frontends.torch.blame.pieces.MAX_PIECE_SECONDS",
     "gradvet.suite.run.CONNECT_TIMEOUT_SECONDS",
     "gradvet.suite.processes.OUTPUT_TIMEOUT_SECONDS",

@@ -6,6 +6,7 @@ A rule gets the cotangents or tangents first, then the inputs of the function: `
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -103,6 +104,8 @@ def _rule(f: Function, materialize: bool = True, **members: Any) -> Function:
     def forward(*inputs: Any) -> Any:
         return f(*inputs)
 
+    # torch asks for it in every call, and Python would work it out each time.
+    forward.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
     members = {"forward": forward, "setup_context": setup_context, **members}
     static = {name: staticmethod(member) if callable(member) else member for name, member in members.items()}
     rule: Any = type("Rule", (torch.autograd.Function,), static)

@@ -52,7 +52,7 @@ def module_name(path: str) -> str:
 
 
 def part(module: str) -> str:
-    """`core` for gradvet.core.miss_probability, `gradvet` for gradvet itself."""
+    """`core` for gradvet.core.probe_plans, `gradvet` for gradvet itself."""
     return module.split(".")[1] if "." in module else module
 
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import gradvet
-from gradvet.checks.catalogue import NAMES
+from gradvet.checks import NAMES
 from gradvet.cli import main
 from gradvet.core.ledger import LedgerRow
 from gradvet.core.results import Finding, Mismatch, Report

@@ -1,4 +1,4 @@
-"""What modules may contain: private names, state, constants, their length, and which have tests; enforced.
+"""What modules may contain: private names, addresses, state, constants, their length; which have tests; enforced.
 
 A rule is a finder (source text in, breaches out) with two tests, as in `test_architecture.py`.
 """
@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 import pytest
+from torch import nn
 
-from tests.sources import ROOT, SOURCES, TESTS, Sources, is_own, nodes_of, parsed
+from tests.conftest import TIME_LIMITS
+from tests.sources import ROOT, SOURCES, TESTS, Sources, is_own, module_name, nodes_of, parsed
 
 HOMES_OF_PRIVATE_NAMES = (
     "frontends/torch/private.py",
@@ -24,7 +26,16 @@ HOMES_OF_PRIVATE_NAMES = (
 DOCUMENTED = frozenset({"_exit", "_fields"})
 """Public in spite of their underscore: `os._exit`, and `_fields` of named tuples."""
 
-HOMES_OF_STATE = ("core/events.py", "compat/patching.py")
+PRIVATE_OF_MODULES = frozenset(name for name in vars(nn.LSTM(1, 1)) if name.startswith("_"))
+"""Private attributes of torch's modules: `vars(module)` has them under these strings."""
+
+HOME_OF_ADDRESSES = "frontends/torch/private_state.py"
+WRITING = frozenset({"memmove", "memset", "pointer", "POINTER", "cast", "from_buffer", "contents", "value", "raw"})
+"""Names of ctypes by which memory is written."""
+READABLE = frozenset({"raw", "value"})
+"""Those of them that may be read."""
+
+HOMES_OF_STATE = ("core/events.py", "compat/__init__.py")
 STATE = frozenset({"core/results.py has the state RENDERERS"})
 """Renderers of reports register themselves here, because they stand above the module."""
 KNOWN_STATE = [
@@ -32,8 +43,22 @@ KNOWN_STATE = [
     "core/vectors.py has the state _NAMESPACES",
 ]
 
+HARMLESS_SECONDS = frozenset(
+    {
+        # When something is printed, looked at, or called slower.
+        *("gradvet.compat.gradcheck.PROGRESS_DELAY_SECONDS", "gradvet.reports.progress.BAR_DELAY_SECONDS"),
+        *("gradvet.reports.progress.LOG_INTERVAL_SECONDS", "gradvet.suite.processes.POLL_SECONDS"),
+        "gradvet.suite.store.MIN_SLOWDOWN_SECONDS",
+        # Minutes, or added to a limit that a test sets.
+        *("gradvet.api.isolation.MAX_CHILD_SECONDS", "gradvet.suite.processes.START_TIMEOUT_SECONDS"),
+        *("gradvet.suite.store.LOCK_TIMEOUT_SECONDS", "gradvet.suite.processes.GRACE_SECONDS"),
+    }
+)
+"""Constants in seconds after which nothing is left out of a test, however slow the machine is."""
+
 KNOWN_REPEATED_CONSTANTS: list[str] = []
 LONGEST_FILE = 400
+MOST_MODULES = 120
 
 
 def long_files(sources: Sources) -> list[str]:
@@ -59,7 +84,7 @@ def names_defined_in(text: str) -> set[str]:
 
 
 def private_names_in(node: ast.AST) -> Iterator[str]:
-    """Private names of others that one node uses: in an import, as an attribute, or as a string for `getattr`."""
+    """Private names of others that one node uses: in an import, as an attribute, or as a string."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names if any(map(is_private, alias.name.split("."))))
     elif isinstance(node, ast.ImportFrom) and not node.level and not is_own(node.module or ""):
@@ -68,6 +93,8 @@ def private_names_in(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.Attribute) and is_private(node.attr):
         if ast.unparse(node.value) not in ("self", "cls", "super()"):
             yield ast.unparse(node)
+    elif isinstance(node, ast.Constant) and node.value in PRIVATE_OF_MODULES:
+        yield str(node.value)
     elif isinstance(node, ast.Call) and getattr(node.func, "id", None) in ("getattr", "hasattr", "setattr", "delattr"):
         name = node.args[1] if len(node.args) > 1 else None
         if isinstance(name, ast.Constant) and is_private(str(name.value)):
@@ -86,6 +113,31 @@ def private_names(sources: Sources) -> list[str]:
                 if isinstance(node, (ast.Import, ast.ImportFrom)) or name.rpartition(".")[2] not in own:
                     found.append(f"{path}:{getattr(node, 'lineno', 0)} uses {name}")
     return found
+
+
+def addresses(sources: Sources) -> list[str]:
+    """Imports of ctypes outside of its home, and writes to memory by it."""
+    found = []
+    for path, text in sources.items():
+        nodes = nodes_of(text)
+        has_ctypes = any("ctypes" in names_imported(node) for node in nodes)
+        if has_ctypes and path != HOME_OF_ADDRESSES:
+            found.append(f"{path} imports ctypes")
+        for node in nodes if has_ctypes else ():
+            if not isinstance(node, (ast.Attribute, ast.Subscript)) or ast.unparse(node.value) == "self":
+                continue
+            used = node.attr if isinstance(node, ast.Attribute) else ast.unparse(node)
+            is_store = not isinstance(node.ctx, ast.Load)
+            if used in WRITING - READABLE or (is_store and (used in READABLE or isinstance(node, ast.Subscript))):
+                found.append(f"{path}:{node.lineno} writes by {used}")
+    return found
+
+
+def names_imported(node: ast.AST) -> set[str]:
+    """The first names of the modules that a node imports."""
+    if isinstance(node, ast.ImportFrom):
+        return {(node.module or "").partition(".")[0]}
+    return {alias.name.partition(".")[0] for alias in node.names} if isinstance(node, ast.Import) else set()
 
 
 CHANGES = frozenset(
@@ -163,6 +215,15 @@ def mutable_state(sources: Sources) -> list[str]:
     return [breach for breach in found if breach not in STATE]
 
 
+def constants_in_seconds(sources: Sources) -> set[str]:
+    return {
+        f"{module_name(path)}.{name}"
+        for path, text in sources.items()
+        for name, _ in assignments(parsed(text).body)
+        if name.endswith("SECONDS")
+    }
+
+
 def is_number(value: ast.expr) -> bool:
     """Whether an expression is made of numbers alone."""
     parts = (ast.Constant, ast.Tuple, ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop, ast.expr_context)
@@ -220,6 +281,7 @@ def test_private_names_are_used_in_their_homes_alone() -> None:
         ("import random\nrandom._inst.seed(1)", "random._inst"),
         ("def version(x):\n    return x._version", "x._version"),
         ("getattr(numpy.random, '_rand')", "numpy.random._rand"),
+        ("vars(module)['_parameters']", "_parameters"),
     ],
 )
 def test_private_name_is_found(text: str, name: str) -> None:
@@ -240,6 +302,28 @@ def test_private_name_is_found(text: str, name: str) -> None:
 )
 def test_own_special_and_documented_names_are_not_private(text: str) -> None:
     assert private_names({"suite/case.py": text}) == []
+
+
+def test_no_memory_is_written_by_its_address() -> None:
+    assert addresses(SOURCES) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "breach"),
+    [
+        ("suite/case.py", "import ctypes\nctypes.string_at(1, 2)", "suite/case.py imports ctypes"),
+        (HOME_OF_ADDRESSES, "import ctypes\nctypes.memmove(1, 2, 3)", f"{HOME_OF_ADDRESSES}:2 writes by memmove"),
+        (HOME_OF_ADDRESSES, "from ctypes import c_int\nc_int(1).value = 2", f"{HOME_OF_ADDRESSES}:2 writes by value"),
+        (HOME_OF_ADDRESSES, "import ctypes\nmemory[0] = b'x'", f"{HOME_OF_ADDRESSES}:2 writes by memory[0]"),
+    ],
+)
+def test_address_is_found(path: str, text: str, breach: str) -> None:
+    assert addresses({path: text}) == [breach]
+
+
+def test_memory_may_be_read_in_its_home() -> None:
+    text = "import ctypes\nstate = (ctypes.c_char * 4).from_address(1).raw"
+    assert addresses({HOME_OF_ADDRESSES: text}) == []
 
 
 def test_modules_hold_no_state() -> None:
@@ -264,7 +348,7 @@ def test_modules_hold_no_state() -> None:
 )
 def test_state_is_found(text: str) -> None:
     assert mutable_state({"core/runner.py": text}) == ["core/runner.py has the state cache"]
-    assert mutable_state({"core/events.py": text, "compat/patching.py": text}) == []
+    assert mutable_state({"core/events.py": text, "compat/__init__.py": text}) == []
 
 
 @pytest.mark.parametrize(
@@ -308,6 +392,15 @@ def test_constant_that_is_defined_twice_is_found() -> None:
     ]
 
 
+def test_limits_on_time_are_lifted_for_tests() -> None:
+    assert constants_in_seconds(SOURCES) == {*TIME_LIMITS, *HARMLESS_SECONDS}
+
+
+def test_constant_in_seconds_is_found() -> None:
+    sources = {"core/a.py": "LIMIT_SECONDS = 3.0\nOTHER = 1.0\ndef f():\n    OWN_SECONDS = 1.0"}
+    assert constants_in_seconds(sources) == {"gradvet.core.a.LIMIT_SECONDS"}
+
+
 def test_every_module_has_a_test_file() -> None:
     assert modules_without_tests(SOURCES, TESTS) == []
 
@@ -321,6 +414,10 @@ def test_module_without_test_file_is_found() -> None:
         "core/c.py",
         "api/a.py",
     ]
+
+
+def test_number_of_modules_does_not_grow() -> None:
+    assert len(SOURCES) <= MOST_MODULES
 
 
 def test_no_file_is_too_long() -> None:

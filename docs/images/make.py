@@ -20,7 +20,7 @@ from gradvet import gradcheck  # noqa: E402
 from gradvet.core.events import listening  # noqa: E402
 from gradvet.core.results import Report  # noqa: E402
 from gradvet.reports.html import write  # noqa: E402
-from gradvet.suite.case import Case  # noqa: E402
+from gradvet.suite import Case  # noqa: E402
 from right import RMSNorm  # noqa: E402
 from wrong import HastyRMSNorm  # noqa: E402
 

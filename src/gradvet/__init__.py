@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gradvet.core.results import InconclusiveWarning, Report, Verdict
     from gradvet.errors import GradientError, InvalidProblemError
     from gradvet.options import Budget
-    from gradvet.suite.case import case
+    from gradvet.suite import case
 
 __version__ = "0.1.0"
 
@@ -36,7 +36,7 @@ _HOMES = {
     "as_sparse_gradcheck": "compat",
     "assert_gradients": "api",
     "blame": "api.blame",
-    "case": "suite.case",
+    "case": "suite",
     "check": "api",
     "get_analytical_jacobian": "compat",
     "get_numerical_jacobian": "compat",

@@ -10,7 +10,7 @@ SEEDS = range(-(2**63), 2**64)
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What torch's gradcheck asks for: every entry within `absolute + relative · |numerical|`."""
+    """The tolerance of torch's gradcheck: every entry within `absolute + relative · |numerical|`."""
 
     absolute: float = 1e-5
     relative: float = 1e-3
@@ -22,11 +22,11 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a check may spend; None is no limit."""
+    """Limits of a check, or of one call in a worker process; None is no limit."""
 
     seconds: float | None = None
     bytes: int | None = None
-    """Memory for the vectors of the comparison, beyond what the function itself needs."""
+    """Memory for the vectors of the comparison, beyond those of the function; for a worker process, all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class Options:
     masked: bool = False
     """Whether only the specified elements of sparse tensors count."""
     exhaustive: bool = False
-    """Whether every entry is compared, however many there are: no projection stands for it."""
+    """Whether every entry is compared, however many there are: no projection replaces it."""
     exact_types: bool = False
     """Whether a derivative must have its value's dtype even where the framework would cast it."""
     explains: bool = True
-    """Whether a failure is explained by a diagnosis and an error bar, which take evaluations."""
+    """Whether a failure is explained by further entries, a diagnosis and an error bar, which take evaluations."""
     resolution: float = 0.01
     """The relative error that a check without tolerance must be able to see before it may pass."""
     accuracy: float = 0.0

@@ -251,7 +251,7 @@ def pytest_configure(config: pytest.Config) -> None:
     session = config.stash[SESSION_KEY] = PluginSession(config)
     try:
         html.require_writable(session.files.get("html"), session.files.get("json"))
-    except (json_files.UnwritableFileError, html.MissingLibraryError) as error:
+    except (json_files.ReportFileError, html.MissingLibraryError) as error:
         raise pytest.UsageError(f"gradvet: {error}") from None
     config.pluginmanager.register(session, "gradvet-run")
     session.start()

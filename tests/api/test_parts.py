@@ -13,8 +13,10 @@ from torch import Tensor, nn
 import gradvet
 from gradvet import Verdict
 from gradvet.api import parts
+from gradvet.core import context, vectors
 from gradvet.core.context import Context
 from gradvet.core.events import ShowingStages
+from tests.allocation import allocated
 from tests.api.test_models import detached
 
 CHECKS = ("reverse", "precision")
@@ -28,7 +30,8 @@ def layers() -> tuple[nn.Module, Tensor]:
 
 
 def test_large_model_is_compared_in_parts_and_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PART_SIZE", (80, 80))
+    monkeypatch.setattr(parts, "MIN_PART_SIZE", 80)
+    monkeypatch.setattr(parts, "MAX_PART_SIZE", 80)
     model, given = layers()
     stages: list[str] = []
     with ShowingStages(stages.append):
@@ -45,7 +48,8 @@ def test_large_model_is_compared_in_parts_and_says_which(monkeypatch: pytest.Mon
 
 
 def test_evaluations_of_a_part_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PART_SIZE", (80, 80))
+    monkeypatch.setattr(parts, "MIN_PART_SIZE", 80)
+    monkeypatch.setattr(parts, "MAX_PART_SIZE", 80)
     monkeypatch.setattr(parts, "PART_CALLS", 1)
     model, given = layers()
     report = gradvet.check(model, (given,), seed=2, checks=CHECKS)
@@ -54,7 +58,8 @@ def test_evaluations_of_a_part_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_wrong_parameter_is_named_in_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PART_SIZE", (80, 80))
+    monkeypatch.setattr(parts, "MIN_PART_SIZE", 80)
+    monkeypatch.setattr(parts, "MAX_PART_SIZE", 80)
     model, given = layers()
     detached(model, "2.weight")
     report = gradvet.check(model, (given,), seed=2, checks=CHECKS, blame=False)
@@ -63,7 +68,8 @@ def test_wrong_parameter_is_named_in_its_part(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_part_is_released_before_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PART_SIZE", (80, 80))
+    monkeypatch.setattr(parts, "MIN_PART_SIZE", 80)
+    monkeypatch.setattr(parts, "MAX_PART_SIZE", 80)
     made, alive = [], []
 
     def restricted(*arguments: object, made_by: Callable[..., Context] = parts._restricted) -> Context:
@@ -78,3 +84,18 @@ def test_part_is_released_before_the_next_one(monkeypatch: pytest.MonkeyPatch) -
     # Each part has a problem as given and one in float64: when the latter is made, the former exists.
     assert alive == [0, 1] * (len(alive) // 2)
     assert len(alive) > 4
+
+
+def test_memory_of_a_model_in_parts_is_four_vectors_beyond_its_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectors, "MAX_PIECE", 1 << 9)
+    monkeypatch.setattr(context, "LARGE", 1 << 8)
+    monkeypatch.setattr(parts, "MIN_PART_SIZE", 1 << 9)
+    torch.manual_seed(0)
+    inner = [layer for _ in range(6) for layer in (nn.Linear(100, 100, bias=False), nn.Tanh(), nn.Dropout(0.1))]
+    model, given = nn.Sequential(*inner), torch.randn(1, 100)
+    reports = [gradvet.check(nn.Linear(3, 2), torch.ones(2, 3), seed=0)]  # loads all code
+    found = allocated(lambda: reports.append(gradvet.check(model, given, seed=1))).peak
+    assert reports[1].verdict is Verdict.PASS, reports[1]
+    assert any("in 7 parts" in note for note in reports[1].notes), reports[1].notes
+    # With the parameters themselves, which are half a vector in float32, the reference, and activations.
+    assert found <= (0.5 + 1.0 + 4.0 + 0.1) * 8 * sum(parameter.numel() for parameter in model.parameters())

@@ -1,6 +1,6 @@
 """Generated points and shapes: wrong derivatives are found there, right functions at special points are not failed.
 
-Also tests `frontends/torch/domains.py`, `frontends/torch/points.py` and `frontends/torch/points.py`.
+Also tests `frontends/torch/inputs.py` and `frontends/torch/points.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import gradvet
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import InvalidProblemError
-from tests.functions import Gradients, Inputs, with_gradients_changed, with_vjp
+from tests.functions import Gradients, Inputs, with_derivative, with_gradients_changed, with_vjp
 
 DOUBLE = torch.float64
 Function = Callable[..., Any]
@@ -198,9 +198,10 @@ def test_points_at_which_the_function_raises_or_is_not_finite_are_counted() -> N
     )
 
 
-def test_points_at_which_values_explode_are_left_out() -> None:
-    report = gradvet.check(lambda x: x**5, inputs(4), seed=0, checks=HERE)
-    assert "a thousand times larger (values out of all proportion)" in skipped(report, "points")
+def test_points_at_which_values_explode_are_compared() -> None:
+    right = with_derivative(lambda x: x**5, lambda x: 5.0 * x**4)
+    report = gradvet.check(right, inputs(4), seed=0, checks=HERE)
+    assert "a thousand times larger" in exercised(report, "points")
     assert report.verdict is Verdict.PASS
 
 
@@ -288,6 +289,31 @@ def test_domain_that_makes_no_sense_is_refused(domain: Any) -> None:
         gradvet.check(torch.sin, inputs(3), domain=domain)
 
 
+class GeometricSeries(torch.autograd.Function):
+    """1 / (1 - x), with a gradient from eight terms of its series: accurate for small inputs alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return 1 / (1 - x)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return grad_output * sum((n + 1) * x**n for n in range(8))
+
+
+def test_accuracy_is_that_at_the_given_point_and_inside_the_domain() -> None:
+    x = torch.linspace(-0.2, 0.2, 6, dtype=torch.float64)
+    assert gradvet.check(GeometricSeries, x, accuracy=1e-3).passed
+    assert gradvet.check(GeometricSeries, x, accuracy=1e-3, domain=(-0.3, 0.3)).passed
+    for elsewhere in ({"domain": (-0.8, 0.8)}, {"points": [2 * x, 3.0 + x]}, {"points": "thorough"}):
+        assert "points" in [
+            found.check for found in gradvet.check(GeometricSeries, x, accuracy=1e-3, **elsewhere).failures
+        ]
+    assert gradvet.check(GeometricSeries, x + 0.5, accuracy=1e-3).verdict is Verdict.FAIL
+
+
 # Shapes that are left alone.
 
 
@@ -295,6 +321,26 @@ def test_lengths_that_integers_may_refer_to_are_left_alone() -> None:
     offsets = torch.tensor([0, 2, 5])
     report = gradvet.check(lambda x: torch.stack([part.sum() for part in torch.tensor_split(x, offsets)]), inputs(5))
     assert exercised(report, "shapes") == []
+
+
+@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor, torch.LongTensor])
+def test_lengths_that_integers_inside_the_function_may_refer_to_are_left_alone(make: Any) -> None:
+    """Native code such as `ctc_loss` does not compare its targets with the number of classes."""
+    lengths = set()
+
+    def chosen(x: Tensor) -> Tensor:
+        lengths.add(x.shape)
+        return x.log_softmax(-1)[0, make([2, 0])].sum()
+
+    assert gradvet.check(chosen, inputs(3, 4)).passed
+    assert lengths == {(3, 4)}
+
+
+def test_lengths_are_changed_where_integers_follow_them() -> None:
+    def ramp(x: Tensor) -> Tensor:
+        return x * torch.arange(1, len(x) + 1) + x[x.argmax()]
+
+    assert exercised(gradvet.check(ramp, inputs(4)), "shapes")
 
 
 def test_weights_of_native_code_keep_lengths_that_belong_together() -> None:

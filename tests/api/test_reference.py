@@ -1,6 +1,6 @@
 """`check(kernel, inputs, reference=...)`: right kernels pass in every precision, wrong ones fail with what is wrong.
 
-Also tests `api/sweep.py`, `checks/reference.py` and `frontends/torch/user_reference.py`.
+Also tests `checks/reference.py` and `frontends/torch/user_reference.py`.
 """
 
 from __future__ import annotations
@@ -158,6 +158,15 @@ def test_derivative_of_the_other_side_of_a_kink_is_not_wrong(dtype: torch.dtype)
     assert gradvet.check(OutsideBoth.apply, x, reference=F.relu, seed=0).verdict is Verdict.FAIL
 
 
+@pytest.mark.parametrize("error", [0.0, 3e-9], ids=str)
+def test_smooth_function_in_float64_has_no_kinks(error: float) -> None:
+    x = torch.randn(6, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    kernel = with_vjp(torch.sin, lambda v, x: v * (x.cos() + error))
+    report = gradvet.check(kernel, x, reference=torch.sin, seed=0, checks=("reference",))
+    assert report.verdict is (Verdict.FAIL if error else Verdict.PASS)
+    assert not any("kink" in note for note in report.notes)
+
+
 def test_last_of_equal_maxima_is_not_wrong() -> None:
     class LastMaximum(torch.autograd.Function):
         @staticmethod
@@ -219,11 +228,22 @@ def test_reference_that_could_not_be_decided_leaves_the_report_open() -> None:
 
 def test_function_that_float64_does_not_follow_has_no_truth() -> None:
     def rounded(x: Tensor) -> Tensor:
-        return torch.round(x * 1e4) / 1e4 + 0.0 * x
+        """Rounded where no operator of torch shows it."""
+        half = x.detach().double().numpy().astype("float16").astype("float64")
+        return x + (torch.from_numpy(half).to(x.dtype) - x.detach())
 
     report = gradvet.check(rounded, torch.rand(20) + 0.5, reference=rounded, seed=0)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert any("the reference cannot be run in float64" in one.headline for one in about(report, Verdict.INCONCLUSIVE))
+
+
+def test_reference_whose_stairs_may_be_rounding_leaves_the_report_open() -> None:
+    def rounded(x: Tensor) -> Tensor:
+        return torch.round(x * 1e4) / 1e4 + 0.0 * x
+
+    report = gradvet.check(rounded, torch.rand(20) + 0.5, reference=rounded, seed=0)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert any("staircase" in one.headline for one in report.findings if one.check == "reverse")
 
 
 def test_ledger_has_a_row_for_every_output_gradient_and_precision() -> None:
@@ -402,17 +422,54 @@ def test_factors_that_differ_are_not_called_one_factor() -> None:
 # The interface.
 
 
+def test_verbose_text_says_how_accurate_a_right_kernel_is() -> None:
+    report = compared(KERNELS[1], dtypes=("float32", "bfloat16"))
+    for name in ("float32", "bfloat16"):
+        words = f"reference: {name}: values and gradients are as accurate as plain torch; the largest error is "
+        assert words in report.text(verbose=True)
+        assert words not in str(report)
+
+
+def test_reference_that_refuses_half_precision_is_run_in_float32() -> None:
+    """Plain torch has no inverse in half precision; kernels compute it in float32 and round."""
+
+    def inverse(spoil: float) -> Any:
+        def backward(dy: Tensor, x: Tensor) -> Tensor:
+            y = torch.linalg.inv(x.float()).mT
+            return (-spoil * (y @ dy.float() @ y)).to(x.dtype)
+
+        return with_vjp(lambda x: torch.linalg.inv(x.float()).to(x.dtype), backward)
+
+    torch.manual_seed(0)
+    x = 0.3 * torch.randn(10, 4, 4) + 2.0 * torch.eye(4)
+    right, wrong = (
+        gradvet.check(inverse(spoil), x, reference=torch.linalg.inv, dtypes=DTYPES, seed=0) for spoil in (1.0, 1.03)
+    )
+    assert right.verdict is Verdict.PASS, right
+    assert any("the reference does not run in this precision" in note for note in right.notes)
+    assert len(about(wrong, Verdict.FAIL)) == len(DTYPES)
+
+
+def test_backward_that_raises_in_one_dtype_is_said_to_raise_in_that_one() -> None:
+    def backward(dy: Tensor, x: Tensor) -> Tensor:
+        return dy * {torch.float32: x, torch.float16: x}[x.dtype].cos()
+
+    for dtypes in (DTYPES, DTYPES[1:]):
+        report = gradvet.check(with_vjp(torch.sin, backward), torch.randn(6), reference=torch.sin, dtypes=dtypes)
+        assert [failure.headline for failure in report.failures] == [
+            "bfloat16: the backward pass raises KeyError: torch.bfloat16"
+        ]
+
+
 def test_reference_that_raises_gets_one_sentence() -> None:
-    def refuses_half(x: Tensor) -> Tensor:
-        if x.dtype is torch.bfloat16:
-            raise RuntimeError("no half precision here")
-        return x.sin()
+    def refuses(x: Tensor) -> Tensor:
+        raise RuntimeError("not today")
 
     x = torch.randn(6)
-    with pytest.raises(
-        InvalidProblemError, match=r"inputs of the kernel \(bfloat16\) and raised RuntimeError: no half"
-    ):
-        gradvet.check(torch.sin, x, reference=refuses_half, dtypes=DTYPES)
+    for dtype in DTYPES:
+        name = str(dtype).removeprefix("torch.")
+        with pytest.raises(InvalidProblemError, match=rf"kernel \({name}\) and raised RuntimeError: not today"):
+            gradvet.check(torch.sin, x.to(dtype), reference=refuses)
     with pytest.raises(InvalidProblemError, match=r"\(float32\) and raised TypeError: .*takes 1 positional argument"):
         gradvet.check(torch.mul, (x, x), reference=lambda x: x * x)
 
@@ -457,9 +514,43 @@ def test_assert_gradients_raises_for_a_wrong_kernel() -> None:
         ({"reference": torch.sin, "modes": "forward"}, "must contain 'reverse'"),
         ({"reference": 3}, "a function or a module, found 3"),
         ({"reference": torch.sin, "dtypes": ()}, "dtypes is empty"),
-        ({"reference": torch.sin, "dtypes": (torch.int32,)}, "floating-point dtypes"),
+        ({"reference": torch.sin, "dtypes": (torch.int32,)}, r"floating-point dtypes .*, found torch\.int32"),
+        ({"reference": torch.sin, "dtypes": (torch.float32, "bf16")}, r"floating-point dtypes .*, found 'bf16'"),
+        ({"reference": torch.sin, "dtypes": 3}, "floating-point dtypes .*, found 3"),
     ],
 )
 def test_request_that_cannot_be_met_is_refused(options: Any, words: str) -> None:
     with pytest.raises(InvalidProblemError, match=words):
         gradvet.check(torch.sin, torch.randn(3), **options)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "names"),
+    [
+        (torch.bfloat16, ["bfloat16"]),
+        ("bfloat16", ["bfloat16"]),
+        ("float32, torch.float16", ["float32", "float16"]),
+        (["float32", torch.float32], ["float32"]),
+    ],
+    ids=str,
+)
+def test_dtypes_are_one_or_several_and_may_be_names(dtypes: Any, names: list[str]) -> None:
+    report = gradvet.check(torch.sin, torch.randn(3), reference=torch.sin, dtypes=dtypes, checks=("reference",), seed=0)
+    assert list(dict.fromkeys(row.precision for row in report.ledger)) == names
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.1])
+def test_expanded_input_is_compared(factor: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 8, generator=generator).bfloat16().expand(6, 8)
+    w = torch.randn(8, generator=generator).bfloat16()
+
+    def vjp(v: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        return factor * v * w, (v.float() * x.float()).sum(0).to(w.dtype)
+
+    report = gradvet.check(
+        with_vjp(torch.mul, vjp), (x, w), seed=0, reference=torch.mul, checks=("reference", "reverse")
+    )
+    assert report.verdict is (Verdict.PASS if factor == 1.0 else Verdict.FAIL), report
+    names = {row.input: row.compared for row in report.ledger if row.mode == "reference"}
+    assert names == {"output": 48, "grad of input 0": 8, "grad of input 1": 8}

@@ -59,7 +59,7 @@ def test_function_is_called_what_people_call_it(func: Callable[..., Any], name: 
         ({"order": 2, "modes": "reverse"}, "scaled, inputs, order=2, modes=('reverse',)"),
         ({"checks": ["reverse", "values"]}, "scaled, inputs, checks=['values', 'reverse']"),
         ({"checks": {"input_layout": False}}, "scaled, inputs, checks={'input_layout': False}"),
-        ({"masked": True, "power": 0.001}, "scaled, inputs, masked=True, resolution=0.001"),
+        ({"masked": True, "resolution": 0.001}, "scaled, inputs, masked=True, resolution=0.001"),
         ({"budget": 5.0}, "scaled, inputs, budget=5.0"),
         (
             {"budget": gradvet.Budget(bytes=10**9)},

@@ -1,6 +1,6 @@
 """Custom operators and compilation in the same report.
 
-Also tests `frontends/torch/toolchain.py`.
+Also tests `frontends/torch/__init__.py`.
 """
 
 from __future__ import annotations

@@ -79,8 +79,14 @@ class Layer(nn.Module):
             y = Product.apply(x, self.linear.weight) + self.linear.bias  # type: ignore[no-untyped-call]
         else:
             y = self.linear(x)
+        if self.fault == "decay_in_hook":
+            y.register_hook(self.add_decay)  # fault: decay_in_hook
         scatter = SCATTERS.get(self.fault, Scatter)
         return torch.tanh(y + scatter.apply(x, weight, source, target))  # type: ignore[no-untyped-call]
+
+    def add_decay(self, gradient: Tensor) -> None:
+        weight = self.linear.weight
+        weight.grad = 0.1 * weight.detach() if weight.grad is None else weight.grad + 0.1 * weight.detach()
 
 
 class GraphNetwork(nn.Module):
@@ -110,5 +116,6 @@ FAULTS = [
     Fault("normalisation", "layers.1", "detach", model),
     Fault("numpy", "layers.1", "detach", model),
     Fault("accumulated_twice", "layers.1", "write to .grad", model),
+    Fault("decay_in_hook", "layers.1", "write to .grad", model),
     Fault("readout", "", "data", model),
 ]

@@ -50,6 +50,23 @@ class CellOfWrongSecondDerivative(Cell):
         return v * c * (f * (1 - f)).detach(), v * g * i * (1 - i), v * i * (1 - g * g), v * f
 
 
+class CellWithWorkspace(Cell):
+    """Keeps its gates in memory that its caller gives, the same for all steps."""
+
+    @staticmethod
+    def forward(ctx: Any, f: Tensor, i: Tensor, g: Tensor, c: Tensor, workspace: Tensor) -> Tensor:  # type: ignore[override]
+        workspace.copy_(torch.stack([f, i, g]))
+        ctx.workspace = workspace
+        ctx.save_for_backward(c)
+        return Cell.forward(ctx, f, i, g, c)
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:  # fault: workspace
+        f, i, g = ctx.workspace
+        f, i, g, c = torch.sigmoid(f), torch.sigmoid(i), torch.tanh(g), ctx.saved_tensors[-1]
+        return v * c * f * (1 - f), v * g * i * (1 - i), v * i * (1 - g * g), v * f, None
+
+
 CELLS = {
     "forget_gate": CellOfWrongGate,
     "low_precision": CellOfLowPrecision,
@@ -63,6 +80,7 @@ class Layer(nn.Module):
         self.fault, self.width = fault, width
         self.gates = nn.Linear(2 * width, 4 * width)
         self.shift = nn.Parameter(0.1 * torch.randn(width))
+        self.register_buffer("workspace", torch.zeros(3, 2, width))
         if fault == "not_registered":
             self.scales = [nn.Parameter(torch.ones(width, dtype=torch.float64))]  # fault: not_registered
 
@@ -70,7 +88,10 @@ class Layer(nn.Module):
         f, i, g, o = self.gates(torch.cat([x, h], -1)).chunk(4, -1)
         if self.fault == "not_registered":
             g = g * self.scales[0]
-        c = CELLS.get(self.fault, Cell).apply(f, i, g + self.shift, c)  # type: ignore[no-untyped-call]
+        if self.fault == "workspace":
+            c = CellWithWorkspace.apply(f, i, g + self.shift, c, self.workspace)  # type: ignore[no-untyped-call]
+        else:
+            c = CELLS.get(self.fault, Cell).apply(f, i, g + self.shift, c)  # type: ignore[no-untyped-call]
         h = torch.sigmoid(o) * torch.tanh(c)
         if self.fault == "clipping_hook":
             h.register_hook(lambda g: g.clamp(-0.01, 0.01))  # fault: clipping_hook
@@ -106,6 +127,7 @@ FAULTS = [
     Fault("forget_gate", "layers.1", "autograd.Function CellOfWrongGate", model),
     Fault("low_precision", "layers.1", "autograd.Function CellOfLowPrecision", model),
     Fault("double_backward", "layers.1", "autograd.Function CellOfWrongSecondDerivative", model, {"order": 2}),
+    Fault("workspace", "layers.1", "autograd.Function CellWithWorkspace", model),
     Fault("clipping_hook", "layers.1", "register_hook", model),
     Fault("truncated", "", "detach", model),
     Fault("not_registered", "layers.1", "attribute scales", model, is_warning=True),

@@ -1,6 +1,6 @@
 """Models whose backward passes call modules again, and models that change their own state, pass.
 
-Tests `frontends/torch/module_state.py` and `frontends/torch/blame/replaying.py`.
+Tests `frontends/torch/state.py` and `frontends/torch/blame/replaying.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gradvet
 from gradvet import Verdict
+from tests.frontends.torch import needs_private_names
 
 
 class Adjoint(torch.autograd.Function):
@@ -176,6 +177,24 @@ def test_hooks_installed_by_the_first_call_stay_few() -> None:
     assert len(model(x)) == 2
 
 
+@needs_private_names
+def test_forward_hooks_of_the_first_call_leave_the_rules_builtin() -> None:
+    torch.manual_seed(0)
+    report = gradvet.check(Hooked(), torch.randn(2, 3), seed=1)
+    points = next(f for f in report.findings if f.check == "points" and f.verdict is Verdict.PASS)
+    assert points.facts[
+        "finiteness alone"
+    ]  # where the rules are torch's own, the full test costs much and adds nothing
+
+
+@needs_private_names
+def test_hook_on_a_tensor_inside_a_forward_hook_is_seen() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 3)
+    layer.register_forward_hook(lambda module, args, result: result.register_hook(lambda g: 2.0 * g) and None)
+    assert gradvet.check(layer, torch.randn(2, 3), seed=1).verdict is Verdict.FAIL
+
+
 class Both(torch.autograd.Function):
     """A product whose backward pass needs both of its inputs."""
 
@@ -205,3 +224,25 @@ def test_model_whose_layers_cannot_be_frozen_passes_with_a_note() -> None:
     report = gradvet.check(Model(), torch.ones(4, 3), seed=1)
     assert report.verdict is Verdict.PASS, str(report)
     assert any("both are needed (when only" in note for note in report.notes)
+
+
+class Inner(nn.Module):
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.a, self.b, self.fault = nn.Linear(3, 3), nn.Linear(3, 3), fault
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.fault == "numbers":
+            return checkpoint(lambda x: F.dropout(self.a(x)), x, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+        with torch.inference_mode(self.fault == "inference"):
+            gate = torch.sigmoid(self.a(x))
+        return self.b(x) * gate.clone()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("fault", ["numbers", "inference"])
+def test_module_of_a_fault_around_a_layer_is_named(fault: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), Inner(fault)).double()
+    culprit = gradvet.blame(model, torch.randn(4, 3, dtype=torch.float64), seed=1).culprit
+    assert culprit is not None
+    assert (culprit.path, culprit.what.startswith("write to .grad")) == ("1", False), culprit

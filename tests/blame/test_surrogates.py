@@ -30,7 +30,7 @@ class Spike(torch.autograd.Function):
 
 
 class Spiking(nn.Module):
-    """Neurons over three steps of time: the potential falls where there was a spike."""
+    """Neurons over two steps of time: the potential falls where there was a spike."""
 
     def __init__(self, leak: Callable[[Tensor], Tensor] = lambda x: 0.9 * x) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Spiking(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         potential, out = self.first(x), torch.zeros(())
-        for _ in range(3):
+        for _ in range(2):
             spikes = Spike.apply(potential - 0.5)
             potential, out = self.leak(potential) + self.first(x) - 0.5 * spikes, out + self.second(spikes)
         return out
@@ -54,7 +54,7 @@ def other(x: Tensor) -> Tensor:
 
 def model(*leak: Callable[[Tensor], Tensor]) -> tuple[nn.Module, Tensor]:
     torch.manual_seed(0)
-    return Spiking(*leak), torch.randn(4, 6)
+    return Spiking(*leak).double(), torch.randn(4, 6, dtype=torch.float64)
 
 
 def test_model_passes_with_the_surrogate_of_a_function_inside() -> None:
@@ -111,6 +111,64 @@ class HookedQuantisation(nn.Module):
 
 def test_hook_beside_accepted_stops_is_named() -> None:
     torch.manual_seed(3)
-    report = gradvet.blame(HookedQuantisation(), torch.randn(5, 4), seed=1, stops="constant")
+    report = gradvet.blame(HookedQuantisation().double(), torch.randn(5, 4).double(), seed=1, stops="constant")
     assert report.culprit is not None
     assert "register_hook" in report.culprit.what
+
+
+class Softmax(torch.autograd.Function):
+    """A softmax, which does not change if all its inputs change by the same; the backward pass lacks a term."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = x.softmax(-1)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return ctx.saved_tensors[0] * g  # type: ignore[no-any-return]
+
+
+class Attention(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Softmax.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class Phase(torch.autograd.Function):
+    """A product of complex numbers, without the conjugate in its backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * ctx.saved_tensors[0] * g  # type: ignore[no-any-return]
+
+
+class Spectrum(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Phase.apply(torch.fft.fft(x)).abs()  # type: ignore[no-any-return, no-untyped-call]
+
+
+@torch.library.custom_op("gradvet_blame::weighted_sum", mutates_args=())
+def weighted_sum(tensors: list[Tensor], weight: float) -> Tensor:
+    return torch.stack([weight**n * tensor for n, tensor in enumerate(tensors)]).sum(0)
+
+
+weighted_sum.register_autograd(lambda ctx, g: ([g, g], None))
+
+
+class Summed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return weighted_sum([x, x.tanh()], 0.5)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("layer", [Attention, Spectrum, Summed])
+def test_wrong_softmax_is_no_surrogate(layer: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    report = gradvet.blame(nn.Sequential(nn.Linear(4, 4), layer()), torch.randn(3, 4), stops="constant", seed=1)
+    assert report.culprit is not None
+    assert "surrogate" not in report.culprit.cause

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gradvet
 from gradvet import Verdict
+from gradvet.frontends.torch.blame import module_tree
 from tests.frontends.torch import needs_private_names
 from tests.functions import with_vjp
 
@@ -116,8 +117,8 @@ custom_tanh = with_vjp(torch.tanh, lambda v, x: v * (1 - torch.tanh(x) ** 2))
 
 
 RIGHT: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "policy gradient": (Policy, lambda: torch.randn(6, 5), {}),
-    "actor and critic": (ActorCritic, lambda: torch.randn(6, 5), CONSTANT),
+    "policy gradient": (lambda: Policy().double(), lambda: torch.randn(6, 5).double(), {}),
+    "actor and critic": (lambda: ActorCritic().double(), lambda: torch.randn(6, 5).double(), CONSTANT),
     "straight-through estimator": (Quantised, lambda: torch.randn(5, 4), CONSTANT),
     "fake quantisation": (FakeQuantised, lambda: torch.randn(5, 4), {}),
     "adapter": (Adapter, lambda: torch.randn(4, 4), {}),
@@ -154,7 +155,7 @@ def test_function_beside_a_straight_through_estimator_is_blamed() -> None:
             return g * (1 - ctx.saved_tensors[0])
 
     torch.manual_seed(0)
-    report = gradvet.check(Quantised(lambda x: Wrong.apply(x)), torch.randn(5, 4), seed=1, **CONSTANT)
+    report = gradvet.check(Quantised(lambda x: Wrong.apply(x)).double(), torch.randn(5, 4).double(), seed=1, **CONSTANT)
     assert "autograd.Function Wrong" in report.failures[0].headline
 
 
@@ -168,7 +169,7 @@ def test_wrong_module_beside_a_straight_through_estimator_is_blamed() -> None:
             return y
 
     torch.manual_seed(0)
-    report = gradvet.blame(Hooked(), torch.randn(5, 4), seed=1, **CONSTANT)
+    report = gradvet.blame(Hooked().double(), torch.randn(5, 4).double(), seed=1, **CONSTANT)
     assert [culprit.what for culprit in report.culprits] == ["register_hook"], f"{report}"
 
 
@@ -213,7 +214,7 @@ class Penalty(nn.Module):
 )
 def test_wrong_gradient_penalty_is_named(model: Any, what: str, line: str) -> None:
     torch.manual_seed(0)
-    (culprit,) = gradvet.blame(model(), torch.randn(4, 3), seed=1).culprits
+    (culprit,) = gradvet.blame(model().double(), torch.randn(4, 3).double(), seed=1).culprits
     assert culprit.place is not None
     assert (culprit.what, Path(culprit.place.file).name) == (what, Path(__file__).name)
     assert line in culprit.place.code
@@ -327,7 +328,7 @@ def test_network_with_many_kinks_takes_few_evaluations() -> None:
     report = gradvet.check(model, torch.randn(2, 3, 32, 32), seed=1, points=None)
     assert report.verdict is Verdict.PASS, f"{report}"
     assert report.cost.forwards < 300
-    assert any("across a kink" in note for note in report.notes)
+    assert any("crossed a kink" in note for note in report.notes)
 
 
 @needs_private_names
@@ -385,7 +386,7 @@ class Standardised(nn.Module):
 
 
 def test_function_that_no_grad_decorates_is_named() -> None:
-    culprit = gradvet.blame(Standardised(), torch.randn(4, 3), seed=1).culprit
+    culprit = gradvet.blame(Standardised().double(), torch.randn(4, 3).double(), seed=1).culprit
     assert culprit is not None
     assert (culprit.what, culprit.place.code[-11:] if culprit.place else "") == ("no_grad", "# decorated")
 
@@ -436,7 +437,7 @@ def test_new_tensor_of_a_tensor_is_named() -> None:
             x = torch.tanh(self.layer(x))
             return x - x.new_tensor(x.mean(-1, keepdim=True))
 
-    culprit = gradvet.blame(Centred(), torch.randn(4, 3), seed=1).culprit
+    culprit = gradvet.blame(Centred().double(), torch.randn(4, 3).double(), seed=1).culprit
     assert culprit is not None
     assert (culprit.path, culprit.what) == ("", "new_tensor")
 
@@ -466,8 +467,170 @@ class CompiledGate(nn.Module):
 
 def test_stop_in_a_compiled_part_is_named() -> None:
     torch.manual_seed(0)
-    culprit = gradvet.blame(CompiledGate(), torch.randn(3, 4), seed=1).culprit
+    culprit = gradvet.blame(CompiledGate().double(), torch.randn(3, 4).double(), seed=1).culprit
     assert culprit is not None
     assert (culprit.path, culprit.what) == ("part", "detach")
     assert culprit.place is not None
     assert "torch.sigmoid(self.gate(x)).detach()" in culprit.place.code
+
+
+class Square(torch.autograd.Function):
+    """A square with rules of its own for vmap and forward mode."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * g * ctx.saved_tensors[0]  # type: ignore[no-any-return]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor) -> tuple[Tensor, int]:
+        return Square.apply(x), in_dims[0]  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def jvp(ctx: Any, t: Tensor) -> Tensor:
+        return 2 * t * ctx.saved_tensors[0]  # type: ignore[no-any-return]
+
+
+class SquareMappedWrongly(Square):
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor) -> tuple[Tensor, int]:
+        return x.detach() * x, in_dims[0]
+
+
+class SquareOfWrongTangent(Square):
+    @staticmethod
+    def jvp(ctx: Any, t: Tensor) -> Tensor:
+        return t * ctx.saved_tensors[0]  # type: ignore[no-any-return]
+
+
+class Transformed(nn.Module):
+    """Calls a Function under vmap, and in forward mode: a directional derivative is among the outputs."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function, self.weight = function, nn.Parameter(torch.randn(3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        mapped = torch.func.vmap(lambda row: self.function.apply(row * self.weight), in_dims=1, out_dims=1)(x.mT)
+        return mapped, *torch.func.jvp(lambda x: self.function.apply(x * self.weight), (x,), (torch.ones_like(x),))
+
+
+@pytest.mark.parametrize(("function", "rule"), [(SquareMappedWrongly, "vmap"), (SquareOfWrongTangent, "jvp")])
+def test_wrong_rule_of_a_transform_is_named_with_its_line(function: Any, rule: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 3), Transformed(function)).double()
+    report = gradvet.blame(model, torch.randn(4, 2, dtype=torch.float64), seed=1)
+    assert report.culprit is not None
+    assert report.culprit.place is not None
+    line = getattr(function, rule).__code__.co_firstlineno + 1  # below the decorator
+    assert (report.culprit.path, report.culprit.place.line) == ("1", line), f"{report}"
+
+
+def test_right_rules_of_transforms_pass() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 3), Transformed(Square)).double()
+    report = gradvet.blame(model, torch.randn(4, 2, dtype=torch.float64), seed=1)
+    assert report.verdict is Verdict.PASS, f"{report}"
+    assert {piece.name for piece in report.pieces if piece.kind != "module"} == {"Square", "Square under vmap"}
+
+
+class MappedStop(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        def one(row: Tensor) -> Tensor:
+            scaled = row * 2.0
+            return scaled * scaled.detach()
+
+        return torch.func.vmap(one)(x)  # type: ignore[no-any-return]
+
+
+def test_stop_under_vmap_is_named() -> None:
+    torch.manual_seed(0)
+    report = gradvet.blame(nn.Sequential(nn.Linear(2, 3), MappedStop()), torch.randn(4, 2), seed=1)
+    assert report.culprit is not None
+    assert (report.culprit.path, report.culprit.what) == ("1", "detach"), f"{report}"
+
+
+class SoftplusGradient(torch.autograd.Function):
+    """The derivative of softplus; its own lacks a factor."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(g, x)
+        return g * x.sigmoid()
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        g, x = ctx.saved_tensors
+        return v * x.sigmoid(), v * g * x.sigmoid()
+
+
+class Softplus(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return functional.softplus(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return SoftplusGradient.apply(g, ctx.saved_tensors[0])  # type: ignore[no-any-return, no-untyped-call]
+
+
+class Activation(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Softplus.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class Potential(nn.Module):
+    """Returns the gradient of a network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(2, 4), Activation(), nn.Linear(4, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(self.net(x).sum(), x, create_graph=True)[0]
+
+
+def test_function_called_by_a_backward_pass_has_the_path_of_its_module() -> None:
+    torch.manual_seed(0)
+    culprit = gradvet.blame(Potential().double(), torch.randn(3, 2).double(), seed=1).culprit
+    assert culprit is not None
+    assert (culprit.path, culprit.what) == ("net.1", "autograd.Function SoftplusGradient")
+
+
+class Twice(torch.autograd.Function):
+    """A product whose backward pass has no derivative of its own, as that of most kernels."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.factor = 2 * x.detach()
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * ctx.factor  # type: ignore[no-any-return]
+
+
+class Unexplained(nn.Module):
+    """A stop beside a right Function."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        square: Tensor = Twice.apply(x)  # type: ignore[no-untyped-call]
+        return square + square.detach()
+
+
+def test_function_without_second_derivatives_is_not_blamed_for_another_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(module_tree.ModuleTree, "_explained", lambda *_: [])  # no line is found
+    culprit = gradvet.blame(nn.Sequential(nn.Linear(2, 2), Unexplained()).double(), torch.randn(3, 2).double()).culprit
+    assert culprit is not None
+    assert (culprit.path, culprit.what) == ("1", "the code of Unexplained.forward")

@@ -295,6 +295,13 @@ def test_check_of_a_module_reports_the_culprit_first() -> None:
     assert report.findings[0].mismatches
 
 
+def test_source_of_a_module_that_fails_is_the_line_of_the_culprit() -> None:
+    report = gradvet.check(model(stop=True), point(), seed=1)
+    assert report.source is not None
+    assert "y.detach()" in report.source.code
+    assert report.findings[0].facts["place"].endswith(f"test_watch.py:{report.source.line}")
+
+
 def test_check_without_blame_does_not_search() -> None:
     report = gradvet.check(model(Wrong), point(), seed=1, blame=False)
     assert "blame" not in [finding.check for finding in report.findings]

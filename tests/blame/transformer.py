@@ -169,13 +169,13 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Two blocks, the second with the fault, and an embedding that is used again at the end."""
+    """Blocks, the last with the fault, and an embedding that is used again at the end."""
 
     def __init__(self, fault: str = "", width: int = 4, blocks: int = 2, words: int = 5) -> None:
         super().__init__()
         self.fault = fault
         self.embedding = nn.Embedding(words, width)
-        self.blocks = nn.ModuleList(Block(width, fault if n == 1 else "") for n in range(blocks))
+        self.blocks = nn.ModuleList(Block(width, fault if n == blocks - 1 else "") for n in range(blocks))
         self.norm = NormModule(width, Norm)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -192,18 +192,22 @@ def model(fault: str) -> tuple[nn.Module, Any]:
     return Transformer(fault).double(), torch.randint(0, 5, (1, 3))
 
 
+def one_block(fault: str) -> tuple[nn.Module, Any]:
+    return Transformer(fault, blocks=1).double(), torch.randint(0, 5, (1, 3))
+
+
 FAULTS = [
     Fault("rope_sign", "blocks.1.attn.rope", "autograd.Function RopeOfWrongSign", model),
     Fault("missing_term", "blocks.1.norm2", "autograd.Function NormWithoutMean", model),
     Fault("wrong_saved_tensor", "blocks.1.mlp", "autograd.Function GateOfWrongTensor", model),
     Fault("parameter_hook", "blocks.1.attn.out", "hook on parameter weight", model),
-    Fault("module_hook", "blocks.1.attn.out", "backward hook on module Linear", model),
-    Fault("forward_hook", "blocks.1.attn.out", "detach", model),
+    Fault("module_hook", "blocks.0.attn.out", "backward hook on module Linear", one_block),
+    Fault("forward_hook", "blocks.0.attn.out", "detach", one_block),
     Fault("detach_inside", "blocks.1.attn", "detach", model),
-    Fault("item", "blocks.1.attn", "item", model),
-    Fault("no_grad", "blocks.1.attn", "no_grad", model),
-    Fault("tensor_hook", "blocks.1.mlp", "register_hook", model),
-    Fault("data", "blocks.1.mlp", "data", model),
-    Fault("detach_between", "blocks.1", "detach", model),
-    Fault("tied", "", "detach", model),
+    Fault("item", "blocks.0.attn", "item", one_block),
+    Fault("no_grad", "blocks.0.attn", "no_grad", one_block),
+    Fault("tensor_hook", "blocks.0.mlp", "register_hook", one_block),
+    Fault("data", "blocks.0.mlp", "data", one_block),
+    Fault("detach_between", "blocks.0", "detach", one_block),
+    Fault("tied", "", "detach", one_block),
 ]

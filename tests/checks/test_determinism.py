@@ -1,4 +1,4 @@
-"""Two backward passes against each other, of one graph or of two, and two forward passes, as findings."""
+"""Two backward passes against each other, of one graph or of two, and two forward passes (`checks/outputs.py`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import gradvet
-from gradvet.checks.determinism import determinism, drop_in_determinism
+from gradvet.checks.outputs import determinism, drop_in_determinism
 from gradvet.core.context import Context
 from gradvet.core.results import Finding, Verdict
 from gradvet.frontends.torch.binding import drop_in_binding
@@ -25,20 +25,15 @@ GOLDEN = 0.618034
 """Multiples of it, modulo one, never come close to each other soon."""
 
 
-class Jitter(torch.autograd.Function):
+def jitter(amount: float, *, is_relative: bool) -> Any:
     """x · 2, whose derivative is off by up to `amount`, by another part of it in every pass."""
-
     passes = count(1)
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, amount: float, relative: bool) -> Tensor:
-        ctx.amount, ctx.relative = amount, relative
-        return x * 2.0
+    def vjp(v: Tensor, x: Tensor) -> Tensor:
+        part = next(passes) * GOLDEN % 1.0
+        return v * 2.0 + part * amount * (v if is_relative else torch.ones_like(v))
 
-    @staticmethod
-    def backward(ctx: Any, v: Tensor) -> tuple[Tensor, None, None]:
-        part = next(Jitter.passes) * GOLDEN % 1.0
-        return v * 2.0 + part * ctx.amount * (v if ctx.relative else 1.0), None, None
+    return with_vjp(lambda x: x * 2.0, vjp)
 
 
 def drop_in_findings(function: Any, tolerance: float = 0.0, size: int = 4) -> list[Finding]:
@@ -55,7 +50,7 @@ def test_reproducible_derivative_passes() -> None:
 
 @pytest.mark.parametrize("relative", [True, False])
 def test_derivative_that_differs_between_passes_fails(relative: bool) -> None:
-    (finding,) = drop_in_findings(lambda x: Jitter.apply(x, 1e-9, relative))
+    (finding,) = drop_in_findings(jitter(1e-9, is_relative=relative))
     assert (finding.check, finding.verdict) == ("determinism", Verdict.FAIL)
     assert finding.headline.startswith("two backward passes with the same grad_output differ by ")
     assert 0.05e-9 < finding.facts["spread"] < 3e-9
@@ -64,42 +59,27 @@ def test_derivative_that_differs_between_passes_fails(relative: bool) -> None:
 
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_derivative_that_differs_in_every_second_pass_fails(outputs: int) -> None:
-    class Alternating(torch.autograd.Function):
-        passes = count()
-
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * 2.0
-
-        @staticmethod
-        def backward(ctx: Any, v: Tensor) -> Tensor:
-            return v * (2.0 + 1e-9 * (next(Alternating.passes) % 2))
+    passes = count()
+    alternating = with_vjp(lambda x: x * 2.0, lambda v, x: v * (2.0 + 1e-9 * (next(passes) % 2)))
 
     def function(x: Tensor) -> tuple[Tensor, ...]:
-        return (Alternating.apply(x), x.sin())[:outputs]
+        return (alternating(x), x.sin())[:outputs]
 
     (finding,) = drop_in_findings(function)
     assert finding.verdict is Verdict.FAIL
 
 
 def test_jitter_is_compared_with_the_tolerance_entry_by_entry() -> None:
-    # Along a random codirection the jitter of a row of the Jacobian is up to one and a half times as large.
+    # Along a random cotangent the jitter of a row of the Jacobian is up to one and a half times as large.
     for tolerance, verdict in ((1e-6, Verdict.PASS), (0.3e-6, Verdict.FAIL)):
-        (finding,) = drop_in_findings(lambda x: Jitter.apply(x, 1e-6, True), tolerance)
+        (finding,) = drop_in_findings(jitter(1e-6, is_relative=True), tolerance)
         assert finding.verdict is verdict
 
 
 def test_pass_that_adds_a_constant_is_reproducible() -> None:
-    class Constant(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * 2.0
+    constant = with_vjp(lambda x: x * 2.0, lambda v, x: v * 2.0 + 1.0)
 
-        @staticmethod
-        def backward(ctx: Any, v: Tensor) -> Tensor:
-            return v * 2.0 + 1.0
-
-    (finding,) = drop_in_findings(Constant.apply)
+    (finding,) = drop_in_findings(constant)
     assert finding.verdict is Verdict.PASS
 
 
@@ -109,7 +89,8 @@ def test_derivative_that_is_not_finite_is_another_checks_matter() -> None:
 
 
 def test_jitter_of_one_output_among_several_is_found() -> None:
-    (finding,) = drop_in_findings(lambda x: (x.sin(), Jitter.apply(x, 1e-9, True)))
+    function = jitter(1e-9, is_relative=True)
+    (finding,) = drop_in_findings(lambda x: (x.sin(), function(x)))
     assert finding.verdict is Verdict.FAIL
 
 
@@ -119,39 +100,28 @@ def test_nothing_to_run_gives_no_finding() -> None:
 
 
 def test_tolerance_is_held_by_single_entries_however_many_rows_there_are() -> None:
-    class Rows(torch.autograd.Function):
-        """The sum of 2x to each of 30 outputs; every cotangent adds its size to the jitter of one in ten thousand."""
+    passes = count(1)
 
-        passes = count(1)
+    def vjp(v: Tensor, x: Tensor) -> Tensor:
+        part = next(passes) * GOLDEN % 1.0
+        return 2.0 * v.sum().reshape(1) + 1e-4 * part * v.abs().sum()
 
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return 2.0 * x.expand(30)
+    # The sum of 2x to each of 30 outputs; every cotangent adds its size to the jitter of one in ten thousand.
+    rows = with_vjp(lambda x: 2.0 * x.expand(30), vjp)
 
-        @staticmethod
-        def backward(ctx: Any, v: Tensor) -> Tensor:
-            part = next(Rows.passes) * GOLDEN % 1.0
-            return 2.0 * v.sum().reshape(1) + 1e-4 * part * v.abs().sum()
-
-    assert [finding.verdict for finding in drop_in_findings(Rows.apply, 1.1e-4, size=1)] == [Verdict.PASS]
-    assert [finding.verdict for finding in drop_in_findings(Rows.apply, 1e-5, size=1)] == [Verdict.FAIL]
+    assert [finding.verdict for finding in drop_in_findings(rows, 1.1e-4, size=1)] == [Verdict.PASS]
+    assert [finding.verdict for finding in drop_in_findings(rows, 1e-5, size=1)] == [Verdict.FAIL]
 
 
 def restless(noise: float, calls: Iterator[int]) -> Any:
     """3x, whose gradient of the last entry is off by this part of it at every other call."""
 
-    class Restless(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return 3.0 * x
+    def vjp(v: Tensor, x: Tensor) -> Tensor:
+        factors = torch.full_like(v, 3.0)
+        factors[-1] *= 1.0 + noise * (next(calls) % 2)
+        return v * factors
 
-        @staticmethod
-        def backward(ctx: Any, v: Tensor) -> Tensor:
-            factors = torch.full_like(v, 3.0)
-            factors[-1] *= 1.0 + noise * (next(calls) % 2)
-            return v * factors
-
-    return Restless.apply
+    return with_vjp(lambda x: 3.0 * x, vjp)
 
 
 def found(noise: float) -> Finding:

@@ -1,6 +1,6 @@
 """Checks that need no differences forgive roundoff and nothing more, and have nothing to say about no numbers.
 
-Also tests `checks/linearity.py` and `checks/toolchain.py`.
+Also tests `checks/linearity.py` and `checks/transformations.py`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.checks import catalogue
-from gradvet.checks.batching import batched
+from gradvet import checks
 from gradvet.checks.linearity import jvp_vjp_agree
 from gradvet.checks.outputs import detached, values
 from gradvet.checks.state import partial_requires_grad
-from gradvet.checks.toolchain import compiled_against
+from gradvet.checks.transformations import batched, compiled_against
 from gradvet.core.context import Context
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
@@ -150,7 +149,7 @@ def test_function_that_cannot_be_called_with_one_input_alone_is_not_failed() -> 
     assert finding.headline.endswith("when only input 0 requires grad: the second must require grad")
 
 
-EXACT = {check.name: check.run for check in catalogue.EXACT}
+EXACT = {check.name: check.run for check in checks.EXACT}
 
 NUMBERS = [
     "determinism",
@@ -169,9 +168,9 @@ def test_function_of_no_numbers_or_with_no_numbers_is_not_asked(function: Any) -
     some = point(1.0, 2.0)
     asked = {"values", "metadata", "none_grad_output", "constancy", "detached", "partial_requires_grad"}
     for x in (point(), some) if function(some).numel() == 0 else (point(),):
-        assert set(catalogue.runnable(catalogue.EXACT, context_of(function, x), has_surrogate=False)) == asked
+        assert set(checks.runnable(checks.EXACT, context_of(function, x), has_surrogate=False)) == asked
     assert {*NUMBERS, "jvp_vjp_agree", "input_layout"} <= set(
-        catalogue.runnable(catalogue.EXACT, context_of(torch.sin, some), has_surrogate=False)
+        checks.runnable(checks.EXACT, context_of(torch.sin, some), has_surrogate=False)
     )
 
 

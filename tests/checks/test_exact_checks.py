@@ -1,6 +1,6 @@
 """Every check that needs no differences has a right function that passes it and a wrong one that it reports.
 
-Also tests `checks/catalogue.py` and `checks/state.py`.
+Also tests `checks/__init__.py` and `checks/state.py`.
 """
 
 from __future__ import annotations

@@ -22,12 +22,12 @@ from gradvet.checks.jacobian import (
     reverse,
 )
 from gradvet.core.events import listening
-from gradvet.core.miss_probability import Plan, miss_probability
+from gradvet.core.probe_plans import Plan, miss_probability
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
 from tests.core.contexts import context_of, point
 from tests.core.wrong_jacobians import Matrix, context_at, curved, linear, numbers
-from tests.functions import with_derivative
+from tests.functions import with_derivative, with_vjp
 
 MODES = {"reverse": drop_in_reverse, "forward": drop_in_forward}
 
@@ -151,19 +151,14 @@ def test_input_that_is_not_used_counts_as_zero() -> None:
 
 
 def test_derivative_that_depends_on_which_outputs_have_cotangents_is_found() -> None:
-    class Pair(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-            ctx.set_materialize_grads(False)
-            return x * 2.0, x * 3.0
+    def vjp(first: Tensor | None, second: Tensor | None, x: Tensor) -> Tensor:
+        if first is None or second is None:  # forgets the other one
+            return torch.zeros_like(x)
+        return 2.0 * first + 3.0 * second
 
-        @staticmethod
-        def backward(ctx: Any, first: Tensor | None, second: Tensor | None) -> Tensor:
-            if first is None or second is None:  # forgets the other one
-                return torch.zeros(4, dtype=torch.float64)
-            return 2.0 * first + 3.0 * second
+    pair = with_vjp(lambda x: (x * 2.0, x * 3.0), vjp, materialize=False)
 
-    assert only(drop_in_reverse, Pair.apply, numbers((4,), 0)).verdict is Verdict.FAIL
+    assert only(drop_in_reverse, pair, numbers((4,), 0)).verdict is Verdict.FAIL
 
 
 @pytest.mark.parametrize("factor", [1.5, -2.0])
@@ -202,7 +197,10 @@ def test_mismatch_has_an_allowance_of_one_and_a_half_error_bars() -> None:
     assert mismatch.allowed == pytest.approx(1.5 * mismatch.error)
 
 
-class Swapped(torch.autograd.Function):
+swapped = with_vjp(lambda a, b: a * b.sin(), lambda dy, a, b: (dy * a * b.cos(), dy * b.sin()))
+
+
+class HalfWrong(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
         ctx.save_for_backward(a, b)
@@ -211,38 +209,22 @@ class Swapped(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
         a, b = ctx.saved_tensors
-        return dy * a * b.cos(), dy * b.sin()
-
-
-class HalfWrong(Swapped):
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
-        a, b = ctx.saved_tensors
         return dy * b.sin(), 0.5 * dy * a * b.cos()
 
 
 def test_swapped_gradients_are_named() -> None:
     inputs = point(0.3, -1.2, 2.0), point(1.0, 0.5, -0.7)
-    (failure,) = gradvet.check(Swapped, inputs, checks=("reverse",)).failures
+    (failure,) = gradvet.check(swapped, inputs, checks=("reverse",)).failures
     assert failure.advice.startswith("The gradients of input 0 and input 1 are swapped")
     (failure,) = gradvet.check(HalfWrong, inputs, checks=("reverse",)).failures
     assert "swapped" not in failure.advice
 
 
-class WrongAtKink(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x.abs()
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return dy * torch.where(x == 0, 2.0, x.sign())
+wrong_at_kink = with_vjp(torch.abs, lambda dy, x: dy * torch.where(x == 0, 2.0, x.sign()))
 
 
 def test_wrong_value_at_a_kink_is_not_compared_with_a_slope() -> None:
-    (failure,) = gradvet.check(WrongAtKink, point(1.0, 0.0, -2.0), checks=("reverse",)).failures
+    (failure,) = gradvet.check(wrong_at_kink, point(1.0, 0.0, -2.0), checks=("reverse",)).failures
     assert failure.advice == KINK
 
 
@@ -266,4 +248,7 @@ def test_code_of_a_failure_is_the_derivative_that_is_wrong() -> None:
     assert "0.5 * dy" in report.source.code
     layer = torch.nn.Linear(2, 3).double()
     layer.register_full_backward_hook(lambda module, given, found: (2.0 * given[0],))
-    assert gradvet.check(layer, point(0.5, 1.0)).source is None
+    assert gradvet.check(layer, point(0.5, 1.0), blame=False).source is None
+    blamed = gradvet.check(layer, point(0.5, 1.0)).source
+    assert blamed is not None
+    assert "register_full_backward_hook" in blamed.code

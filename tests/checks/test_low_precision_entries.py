@@ -44,7 +44,7 @@ class Lost(torch.autograd.Function):
         return ctx.factor * grads[0], None
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1))
 def test_roundoff_on_the_other_side_of_a_kink_is_no_failure(seed: int) -> None:
     torch.manual_seed(seed)
     x = torch.randn(1, 8)

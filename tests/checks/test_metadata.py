@@ -10,13 +10,14 @@ from torch import Tensor
 
 from gradvet.checks.outputs import drop_in_tangent_types, metadata
 from gradvet.core.context import Context
-from gradvet.core.problem import Misfit
+from gradvet.core.problem import AttributeMismatch
 from gradvet.core.results import Finding, Verdict
 from gradvet.frontends.torch.binding import drop_in_binding
 from gradvet.frontends.torch.layouts import layouts_of
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.options import Options
 from tests.core.wrong_jacobians import numbers
+from tests.functions import with_jvp, with_vjp
 
 
 def found(check: Any, function: Any, *points: Tensor, exact: bool = True) -> list[Finding]:
@@ -24,20 +25,11 @@ def found(check: Any, function: Any, *points: Tensor, exact: bool = True) -> lis
     return list(check(Context(problem, Options(seed=0, exact_types=exact))))
 
 
-class Sparse(torch.autograd.Function):
-    """The identity, whose gradient comes back sparse."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, v: Tensor) -> Tensor:
-        return v.to_sparse()
+identity_with_sparse_gradient = with_vjp(torch.clone, lambda v, x: v.to_sparse())
 
 
 def sparse_gradient(x: Tensor, y: Tensor) -> Tensor:
-    return x * Sparse.apply(y)
+    return x * identity_with_sparse_gradient(y)
 
 
 def test_gradients_like_their_inputs_pass_in_silence() -> None:
@@ -76,28 +68,19 @@ def test_layout_counts_beside_several_outputs() -> None:
 )
 def test_every_attribute_of_a_gradient_is_compared(gradient: Tensor, attribute: str) -> None:
     (layout,) = layouts_of([numbers((3,), 0)], False, torch.device("cpu"))
-    ((name, found, expected),) = layout.misfits(gradient)
+    ((name, found, expected),) = layout.mismatches(gradient)
     assert name == attribute
     assert found == str(getattr(gradient, attribute))
     assert expected == str(getattr(numbers((3,), 0), attribute))
-    assert layout.misfits(numbers((3,), 1)) == []
+    assert layout.mismatches(numbers((3,), 1)) == []
 
 
-class Halfway(torch.autograd.Function):
-    """x + ix, with a real tangent."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return torch.complex(x, x)
-
-    @staticmethod
-    def jvp(ctx: Any, u: Tensor) -> Tensor:
-        return u * 2.0
+complex_with_real_tangent = with_jvp(lambda x: torch.complex(x, x), lambda u, x: u * 2.0)
 
 
 def test_real_tangent_of_a_complex_value_fails_where_types_must_be_exact() -> None:
     def function(x: Tensor) -> tuple[Tensor, Tensor]:
-        return x.sin(), Halfway.apply(x)
+        return x.sin(), complex_with_real_tangent(x)
 
     (finding,) = found(drop_in_tangent_types, function, numbers((3,), 0))
     assert (finding.check, finding.verdict) == ("tangent types", Verdict.FAIL)
@@ -115,4 +98,4 @@ def test_misfits_of_a_pass_are_data() -> None:
         drop_in_binding(sparse_gradient, [numbers((3,), 0).requires_grad_(), numbers((3,), 1).requires_grad_()]), 0
     )
     found = problem.gradient(torch.ones(3, dtype=torch.float64))
-    assert found.misfits == [Misfit(1, "layout", "torch.sparse_coo", "torch.strided", "sparse")]
+    assert found.mismatches == [AttributeMismatch(1, "layout", "torch.sparse_coo", "torch.strided", "sparse")]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradvet.checks.outputs import constancy, drop_in_detached
+from gradvet.checks.outputs import constancy, drop_in_detached, values
 from gradvet.core.context import Context
 from gradvet.core.results import Finding, Verdict
 from gradvet.frontends.torch.binding import drop_in_binding
@@ -76,3 +77,19 @@ def test_outputs_that_do_not_vary_are_not_remarked_upon() -> None:
     assert found(drop_in_detached, lambda x: (x * 2.0, torch.ones(3), torch.arange(3))) == []
     assert found(drop_in_detached, lambda x: x * 2.0) == []
     assert found(drop_in_detached, lambda x: x.detach() * 2.0) == []
+
+
+def _noisy(seed: int, shift: float) -> Finding:
+    """What `values` says about a function with a noise of its own, which adds `shift` without grad mode."""
+    noise = random.Random(seed)
+
+    def function(x: Tensor) -> Tensor:
+        return x.sin() + 1e-6 * noise.random() + (0.0 if torch.is_grad_enabled() else shift)
+
+    (finding,) = values(context_at(function, numbers((3,), 0)))
+    return finding
+
+
+def test_function_with_a_noise_of_its_own_is_not_blamed_for_grad_mode() -> None:
+    assert {_noisy(seed, 0.0).verdict for seed in range(200)} == {Verdict.PASS}
+    assert _noisy(0, 1e-2).verdict is Verdict.FAIL

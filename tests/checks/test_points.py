@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gradvet.api import points
 from gradvet.api.points import raising
+from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.results import Verdict
 from gradvet.errors import DerivativeError, UnsupportedError
 from tests.core.contexts import context_of, point
@@ -26,24 +27,24 @@ from tests.functions import with_derivative
 def test_derivative_that_raises_is_wrong_only_if_it_is_the_users(
     error: Exception, verdict: Verdict, words: str
 ) -> None:
-    found = raising(context_of(torch.sin, point(1.0)), "reverse", error)
+    found = raising(context_of(torch.sin, point(1.0)).problem, REVERSE, error)
     assert (found.check, found.verdict, found.headline) == ("reverse", verdict, words)
 
 
 def test_what_the_framework_does_not_offer_is_skipped() -> None:
     error = RuntimeError("derivative for aten::frobnicate is not implemented")
-    found = raising(context_of(torch.sin, point(1.0)), "reverse", error)
+    found = raising(context_of(torch.sin, point(1.0)).problem, REVERSE, error)
     assert found.verdict is Verdict.SKIPPED
 
 
 def test_derivative_that_raises_for_an_empty_input_is_not_wrong() -> None:
     empty = context_of(lambda x, y: x.sum() + y, point(), point(1.0))
-    assert raising(empty, "reverse", DerivativeError("it broke")).verdict is not Verdict.FAIL
+    assert raising(empty.problem, REVERSE, DerivativeError("it broke")).verdict is not Verdict.FAIL
 
 
-@pytest.mark.parametrize("mode", ["reverse", "forward"])
+@pytest.mark.parametrize("mode", [REVERSE, FORWARD], ids=["reverse", "forward"])
 @pytest.mark.parametrize("small", [0.1, 1e-2, 1e-3])
-def test_error_of_an_output_of_small_slope_is_found_beside_large_ones(mode: str, small: float) -> None:
+def test_error_of_an_output_of_small_slope_is_found_beside_large_ones(mode: Mode, small: float) -> None:
     def found(factor: float) -> Verdict:
         inner = with_derivative(lambda x: small * x, lambda x: torch.full_like(x, factor * small))
 

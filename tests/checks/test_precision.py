@@ -13,7 +13,8 @@ from torch.nn import functional as F
 import gradvet
 from gradvet.checks.precision import OVERFLOWS, precision_against
 from gradvet.core import thresholds
-from gradvet.core.context import FLOAT64, Context
+from gradvet.core.context import Context
+from gradvet.core.ledger import FLOAT64
 from gradvet.core.results import Finding, Verdict
 from tests.core.contexts import Elementwise, context_of
 from tests.functions import with_derivative, with_rules, with_vjp
@@ -21,7 +22,7 @@ from tests.functions import with_derivative, with_rules, with_vjp
 LOW = (torch.float32, torch.bfloat16, torch.float16)
 LOW_PRECISIONS = pytest.mark.parametrize("dtype", LOW, ids=str)
 SIZES = pytest.mark.parametrize("shape", [(3,), (8, 16)], ids=["few", "many"])
-SEEDS = pytest.mark.parametrize("seed", range(3))
+SEEDS = pytest.mark.parametrize("seed", range(1))
 
 Shape = tuple[int, ...]
 
@@ -71,7 +72,7 @@ def last_scaled(factor: float) -> Elementwise:
 def test_right_derivative_passes(function: Elementwise, dtype: torch.dtype, shape: Shape, seed: int) -> None:
     for finding in compared(function, dtype, shape, seed):
         assert finding.verdict is Verdict.PASS
-        assert finding.facts["ratio"] <= thresholds.VISIBLE_NOISE
+        assert finding.facts["ratio"] <= thresholds.PRECISION_DOUBT
         assert finding.mismatches == ()
 
 
@@ -126,7 +127,7 @@ def test_lost_row_fails_and_an_entry_of_it_is_named(dtype: torch.dtype, seed: in
 def test_entry_agrees_up_to_a_quarter_of_the_resolution_asked_for(factor: float, verdict: Verdict, seed: int) -> None:
     for finding in compared(last_scaled(factor), torch.float32, (3,), seed):
         assert finding.verdict is verdict
-        assert (finding.facts["ratio"] > thresholds.VISIBLE_NOISE) is (verdict is Verdict.FAIL)
+        assert (finding.facts["ratio"] > thresholds.PRECISION_DOUBT) is (verdict is Verdict.FAIL)
         if verdict is Verdict.FAIL:
             assert str(finding.mismatches[0].input).endswith(" [2]")
 
@@ -202,7 +203,7 @@ def test_agreement_is_entered_in_the_ledger_of_the_given_precision(dtype: torch.
     assert all(row.is_complete and row.asked == low.asked_resolution for row in rows)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@SEEDS
 def test_batch_norm_of_two_rows_does_not_fail_in_float32(seed: int) -> None:
     x = torch.tensor([[1.078, 12.1586, 10.4401], [2.3188, 12.2538, 10.5248]], requires_grad=True)
     report = gradvet.check(lambda x: F.batch_norm(x, None, None, training=True), x, seed=seed, points=None)
@@ -219,7 +220,7 @@ def divergence(x: Tensor, y: Tensor) -> Tensor:
     return (x.softmax(-1) * (x.log_softmax(-1) - y.log_softmax(-1))).sum()
 
 
-@pytest.mark.parametrize("seed", range(2))
+@SEEDS
 def test_roundoff_that_operators_enlarge_hides_no_error(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     x, y = (torch.randn(64, generator=generator).bfloat16().requires_grad_() for _ in range(2))

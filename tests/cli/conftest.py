@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
-FILE = """
-import torch, gradvet
+from tests.plugin.suites import WRONG
 
-class Wrong(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x**2
-
-    @staticmethod
-    def backward(ctx, dy):
-        (x,) = ctx.saved_tensors
-        return 2.2 * x * dy
-
+FILE = f"""
+import gradvet
+{dedent(WRONG)}
 def point():
     return torch.randn(2, 3, dtype=torch.float64)
 

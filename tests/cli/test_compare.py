@@ -8,7 +8,7 @@ import pytest
 
 from gradvet.core.results import Report
 from gradvet.reports import json_files
-from gradvet.suite.case import CaseResult, Status
+from gradvet.suite import CaseResult, Status
 from gradvet.suite.store import Store
 from tests.cli.command import exit_code
 from tests.reports.samples import doubtful, failed, passed

@@ -12,7 +12,9 @@ from tests.cli.command import exit_code
 def test_operators_are_listed_with_their_verdicts_and_upstream_marks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert exit_code("ops", "--op", "co[vs]", "--samples", "1", "--seed", "1", "--json", "ops.json") == 0
+    # With --debug in this process: another one would load torch and its database again, as an example of the docs does.
+    options = ("--samples", "1", "--seed", "1", "--json", "ops.json", "--debug")
+    assert exit_code("ops", "--op", "co[vs]", *options) == 0
     out = capsys.readouterr().out
     names = [line.split()[0] for line in out.splitlines() if "  pass  " in line]
     assert names == ["cos/float64", "cos/inplace/float64", "cov/float64"]

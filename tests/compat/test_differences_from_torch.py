@@ -14,6 +14,7 @@ from torch.autograd.gradcheck import gradgradcheck as torch_gradgradcheck
 from torch.utils._pytree import tree_map
 
 import gradvet
+from tests.functions import with_vjp
 
 MODES = pytest.mark.parametrize("fast_mode", [False, True], ids=["slow", "fast"])
 FORWARD = {"check_forward_ad": True, "check_undefined_grad": False}
@@ -52,24 +53,19 @@ def test_check_fails_a_jvp_that_nobody_can_call() -> None:
     assert "view_as" in headlines["forward"]
 
 
-class Careless(torch.autograd.Function):
-    """Cannot do without a cotangent."""
+def without_cotangent(cotangent: Tensor | None, x: Tensor) -> Tensor:
+    """The derivative of the identity, wrong where there is no cotangent."""
+    return torch.ones_like(x) if cotangent is None else cotangent
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.set_materialize_grads(False)
-        return x.clone()
 
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor | None) -> Tensor:
-        return torch.ones(3, dtype=torch.float64) if cotangent is None else cotangent
+careless = with_vjp(torch.clone, without_cotangent, materialize=False)
 
 
 @MODES
 def test_warning_about_undefined_gradients_has_the_words_that_tests_match_on(fast_mode: bool) -> None:
     for check in (torch_gradcheck, gradvet.gradcheck):
         with pytest.warns(UserWarning, match="undefined gradient support checking feature"):
-            assert not check(Careless.apply, leaf(3), fast_mode=fast_mode, raise_exception=False)
+            assert not check(careless, leaf(3), fast_mode=fast_mode, raise_exception=False)
 
 
 class Likeness:

@@ -21,23 +21,12 @@ from gradvet import GradcheckError, gradcheck, gradgradcheck
 from gradvet.compat.gradcheck import as_tuple, chosen_semantics
 from gradvet.core.results import Verdict
 from tests.core.wrong_jacobians import linear, numbers
+from tests.functions import with_rules, with_vjp
 
 
-class Twice(torch.autograd.Function):
+def twice(in_reverse: float, in_forward: float) -> Any:
     """x · 2, whose derivative is `in_reverse` in reverse and `in_forward` in forward mode."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, in_reverse: float, in_forward: float) -> Tensor:
-        ctx.in_reverse, ctx.in_forward = in_reverse, in_forward
-        return x * 2.0
-
-    @staticmethod
-    def backward(ctx: Any, v: Tensor) -> tuple[Tensor, None, None]:
-        return v * ctx.in_reverse, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, u: Tensor, *_: None) -> Tensor:
-        return u * ctx.in_forward
+    return with_rules(lambda x: x * 2.0, lambda v, x: v * in_reverse, lambda u, x: u * in_forward)
 
 
 def x() -> Tensor:
@@ -52,9 +41,7 @@ def test_one_input_several_and_a_list_mean_the_same() -> None:
 @pytest.mark.parametrize(("atol", "rtol", "verdict"), [(1e-5, 1e-3, False), (0.6, 1e-3, True), (1e-5, 0.3, True)])
 def test_tolerances_are_the_callers(atol: float, rtol: float, verdict: bool) -> None:
     for fast_mode in (False, True):
-        found = gradcheck(
-            lambda x: Twice.apply(x, 2.5, 2.0), x(), atol=atol, rtol=rtol, fast_mode=fast_mode, raise_exception=False
-        )
+        found = gradcheck(twice(2.5, 2.0), x(), atol=atol, rtol=rtol, fast_mode=fast_mode, raise_exception=False)
         assert found is verdict
 
 
@@ -70,7 +57,7 @@ def test_each_mode_is_checked_on_request_only(mode: str) -> None:
     slopes = (2.5, 2.0) if mode == "reverse" else (2.0, 2.5)
 
     def function(x: Tensor) -> Tensor:
-        return Twice.apply(x, *slopes)  # type: ignore[no-any-return]
+        return twice(*slopes)(x)  # type: ignore[no-any-return]
 
     both = {"check_forward_ad": True, "raise_exception": False}
     assert gradcheck(function, x(), **both) is False
@@ -101,6 +88,12 @@ def test_detached_output_is_warned_about_where_it_was_called() -> None:
     assert caught[0].filename == __file__
 
 
+def test_detached_output_is_accepted_where_warnings_are_errors() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert gradcheck(lambda x: (x * 2.0, x.detach()), x())
+
+
 def test_right_function_causes_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -126,27 +119,18 @@ def test_verdict_does_not_depend_on_the_callers_random_state() -> None:
 
 
 def test_second_order_of_a_gradient_that_is_wrong_is_found() -> None:
-    class Cube(torch.autograd.Function):
-        """x³ whose backward is right, but forgets that it depends on x."""
-
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.save_for_backward(x)
-            return x**3
-
-        @staticmethod
-        def backward(ctx: Any, v: Tensor) -> Tensor:
-            return v * 3.0 * ctx.saved_tensors[0].detach() ** 2
+    # Its backward is right, but forgets that it depends on x.
+    cube = with_vjp(lambda x: x**3, lambda v, x: v * 3.0 * x.detach() ** 2)
 
     for fast_mode in (False, True):
-        assert gradcheck(Cube.apply, x(), fast_mode=fast_mode)
+        assert gradcheck(cube, x(), fast_mode=fast_mode)
         with pytest.raises(GradcheckError, match="with respect to input 0"):
-            gradgradcheck(Cube.apply, x(), fast_mode=fast_mode)
+            gradgradcheck(cube, x(), fast_mode=fast_mode)
 
 
 def test_error_survives_pickling() -> None:
     with pytest.raises(GradcheckError) as caught:
-        gradcheck(lambda x: Twice.apply(x, 2.5, 2.0), x())
+        gradcheck(twice(2.5, 2.0), x())
     again = pickle.loads(pickle.dumps(caught.value))
     assert type(again) is GradcheckError
     assert str(again) == str(caught.value)

@@ -11,7 +11,7 @@ from torch import Tensor
 from gradvet import GradcheckError, gradcheck
 from gradvet.compat.messages import PHRASES, message
 from gradvet.core.results import Finding, Mismatch, Verdict
-from gradvet.core.spaces import Location
+from gradvet.core.vectors import Location
 from tests.core.wrong_jacobians import linear, numbers
 
 FACTS: dict[str, Any] = {"output": 1, "input": 2, "part": ""}

@@ -1,4 +1,4 @@
-"""torch's functions are replaced wherever a module has them, and come back however the replacement ends."""
+"""torch's functions are replaced wherever a module has them, and come back at the end (`compat/__init__.py`)."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,16 +14,17 @@ from torch.autograd.gradcheck import GradcheckError
 from torch.autograd.gradcheck import gradcheck as torch_gradcheck
 
 import gradvet
-from gradvet.core import entrywise, jacobians
+from gradvet.core import entrywise, modes
+from tests.functions import with_vjp
 
 from .test_fast_mode import ACCEPTED, Counter, bytes_at_once, network, numbers, scaled_gradient, times
 
 Function = Callable[[Tensor], Any]
 
 
-def rough(function: Function) -> Function:
-    """The function with noise of 3e-12, which hides what projections of many entries would have to resolve."""
-    return lambda x: function(x) + 3e-12 * (1e9 * function(x.detach())).sin()
+def rough(function: Function, noise: float = 3e-12) -> Function:
+    """The function with noise, which hides what projections of many entries would have to resolve."""
+    return lambda x: function(x) + noise * (1e9 * function(x.detach())).sin()
 
 
 def broad(rows: int) -> Function:
@@ -79,23 +81,58 @@ def test_price_of_a_refusal_is_that_of_torch_and_of_an_error_bar(
     assert prices[1] <= max(1.1 * prices[0], prices[0] + 3) + error_bar
 
 
+def split(x: Tensor) -> tuple[Tensor, ...]:
+    return (x.sum(), x.sin(), x[:1] * x[-1:], x.cos(), x.exp())
+
+
+def spoiled_by_rule(x: Tensor) -> Tensor:
+    found: Tensor = scaled_gradient(lambda x: x, lambda gradient: 1.1 * gradient)(x)
+    return found
+
+
+def spoiled_by_detach(x: Tensor) -> Tensor:
+    return 1.1 * x - 0.1 * x.detach()
+
+
+@pytest.mark.parametrize("spoiled", [spoiled_by_rule, spoiled_by_detach])
+@pytest.mark.parametrize("wrong", [0, 1, 4])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 10, 20, 40])
+def test_price_of_a_refusal_of_several_outputs_is_that_of_torch(size: int, wrong: int, spoiled: Function) -> None:
+    """torch compares the outputs one after the other, and ends at the first that is wrong."""
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        right, changed = split(x), split(spoiled(x))
+        return (*right[:wrong], changed[wrong], *right[wrong + 1 :])
+
+    prices = []
+    for check in (torch_gradcheck, gradvet.gradcheck):
+        counter = Counter(function)
+        assert not check(counter, numbers(size), raise_exception=False)
+        prices.append(counter.calls + counter.runs)
+    assert prices[1] <= 1.1 * prices[0] + 2
+
+
+def test_derivative_that_changes_from_pass_to_pass_is_not_reproducible_rather_than_wrong() -> None:
+    passes = itertools.count(1)
+    unsteady = scaled_gradient(torch.sin, lambda gradient: gradient * next(passes))
+    for fast_mode in (False, True):
+        with pytest.raises(gradvet.GradcheckError, match="not reentrant"):
+            gradvet.gradcheck(unsteady, numbers(3), fast_mode=fast_mode)
+
+
 @pytest.mark.parametrize("bend", [0.0, 1e-12], ids=["linear", "nearly linear"])
 @pytest.mark.parametrize(("rows", "outputs"), [(1, 1), (3, 1), (10, 1), (40, 1), (10, 5), (40, 5)])
 def test_custom_rule_is_called_no_more_often_than_by_torch(rows: int, outputs: int, bend: float) -> None:
     runs: list[Callable[..., bool]] = []
 
-    class Doubled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return 2.0 * x
+    def vjp(cotangent: Tensor, x: Tensor) -> Tensor:
+        runs.append(check)
+        return 2.0 * cotangent + bend * cotangent**2
 
-        @staticmethod
-        def backward(ctx: Any, cotangent: Tensor) -> Tensor:
-            runs.append(check)
-            return 2.0 * cotangent + bend * cotangent**2
+    doubled = with_vjp(lambda x: 2.0 * x, vjp)
 
     for check in (torch_gradcheck, gradvet.gradcheck):
-        assert check(lambda x: Doubled.apply(x).chunk(outputs), numbers(rows))
+        assert check(lambda x: doubled(x).chunk(outputs), numbers(rows))
     assert runs.count(gradvet.gradcheck) <= 1.1 * runs.count(torch_gradcheck)
 
 
@@ -110,18 +147,12 @@ def test_piecewise_function_at_an_ordinary_point_is_certified(name: str) -> None
 def test_error_in_a_network_is_found_where_steps_must_be_small() -> None:
     layers = network(50, 400, 200, 10)
 
-    class Tilted(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, cotangent: Tensor) -> Tensor:
-            return cotangent * torch.where(torch.arange(50) == 17, 1.01, 1.0)
+    tilt = torch.where(torch.arange(50) == 17, 1.01, 1.0)
+    tilted = with_vjp(torch.clone, lambda cotangent, x: cotangent * tilt)
 
     for fast_mode in (False, True):
         with pytest.raises(gradvet.GradcheckError, match="Jacobian mismatch"):
-            gradvet.gradcheck(lambda x: layers(Tilted.apply(x)), numbers(8, 50), fast_mode=fast_mode)
+            gradvet.gradcheck(lambda x: layers(tilted(x)), numbers(8, 50), fast_mode=fast_mode)
 
 
 def test_comparison_of_all_entries_takes_little_memory() -> None:
@@ -135,14 +166,14 @@ def test_rows_of_a_large_jacobian_are_computed_once_where_few_columns_are_uncert
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(entrywise, "BLOCK", 600)
-    monkeypatch.setattr(jacobians, "BLOCK", 600)
+    monkeypatch.setattr(modes, "BLOCK", 600)
     x = numbers(60)
     is_noisy = torch.arange(60) % 20 == 5
-    smooth = Counter(lambda x: torch.where(is_noisy, rough(torch.sin)(x), x.sin()))
+    smooth = Counter(lambda x: torch.where(is_noisy, rough(torch.sin, 9e-12)(x), x.sin()))
     assert gradvet.gradcheck(smooth, x)
     assert 60 <= smooth.runs <= 2 * 60 + 2
     wrong = Counter(
-        lambda x: torch.where(is_noisy, rough(torch.sin)(x), x.sin() + (torch.arange(60) == 33) * x.detach())
+        lambda x: torch.where(is_noisy, rough(torch.sin, 9e-12)(x), x.sin() + (torch.arange(60) == 33) * x.detach())
     )
     with pytest.raises(gradvet.GradcheckError, match=r"33"):
         gradvet.gradcheck(wrong, x)

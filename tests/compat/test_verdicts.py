@@ -202,3 +202,25 @@ def test_state_of_numpy_is_as_it_was() -> None:
     after = np.random.get_state()
     assert np.array_equal(before[1], after[1])
     assert before[2] == after[2]
+
+
+class Polynomial(Tensor):
+    """Coefficients, whose product is another one than that of torch."""
+
+    def __add__(self, other: object) -> Any:
+        raise AttributeError(f"{type(other).__name__} is no polynomial")
+
+    __mul__ = __truediv__ = __sub__ = __add__
+
+
+def of_polynomials(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: function(x.as_subclass(Tensor)).as_subclass(Polynomial)
+
+
+@MODES
+def test_operators_of_a_subclass_of_tensors_are_not_used_on_its_numbers(fast_mode: bool) -> None:
+    wrong = of_polynomials(lambda x: 1.1 * x.sin() - 0.1 * x.sin().detach())
+    for x in (leaf(0.3, -1.0, 2.0), leaf(0.3, -1.0, 2.0).detach().as_subclass(Polynomial).requires_grad_()):
+        assert gradvet.gradcheck(of_polynomials(torch.sin), x, fast_mode=fast_mode)
+        assert gradvet.gradgradcheck(of_polynomials(torch.sin), x, fast_mode=fast_mode)
+        assert not gradvet.gradcheck(wrong, x, fast_mode=fast_mode, raise_exception=False)

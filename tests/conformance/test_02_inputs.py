@@ -1,6 +1,6 @@
 """Entries 12 to 34: which inputs are checked, how they are perturbed, and that they are left as they were found.
 
-Also tests `frontends/torch/layouts/mkldnn.py`.
+Also tests `frontends/torch/layouts/dense.py`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from gradvet.core.context import Context
-from gradvet.frontends.torch.binding import Request, bind
+from gradvet.core.frontend import Request
+from gradvet.frontends.torch.binding import bind
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.options import Options
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from gradvet.core.decision import Decision, Entry, Reason
 from gradvet.core.modes import REVERSE
 from gradvet.core.results import Verdict
 from tests.core.contexts import Elementwise, context_of, point
-from tests.functions import with_derivative, with_gradients_changed, with_rules
+from tests.functions import with_derivative, with_gradients_changed, with_rules, with_vjp
 
 
 def failure(context: Context, reason: Reason, row: int = 0, column: int = 0) -> Decision:
@@ -93,20 +94,12 @@ def test_error_of_one_tied_element_is_confirmed_only_if_all_of_them_together_are
     def largest(x: Tensor) -> Tensor:
         return 1.0 + x.max()
 
-    class Chosen(torch.autograd.Function):
+    def chosen(factor: float) -> Callable[[Tensor], Tensor]:
         """The maximum; all of the gradient goes to the first of those that are tied, `factor` times."""
-
-        @staticmethod
-        def forward(ctx: object, x: Tensor, factor: float) -> Tensor:
-            ctx.factor = factor  # type: ignore[attr-defined]
-            return largest(x)
-
-        @staticmethod
-        def backward(ctx: object, v: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-            return v * torch.tensor([ctx.factor, 0.0], dtype=v.dtype), None  # type: ignore[attr-defined]
+        return with_vjp(largest, lambda v, x: v * torch.tensor([factor, 0.0], dtype=v.dtype))
 
     def found(factor: float) -> bool:
-        context = context_of(lambda x: Chosen.apply(x, factor), point(1.0, 1.0))  # type: ignore[no-untyped-call]
+        context = context_of(chosen(factor), point(1.0, 1.0))
         return is_confirmed(context, failure(context, Reason.OUTSIDE, 0, 0))
 
     assert not found(1.0)

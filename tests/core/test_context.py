@@ -88,7 +88,7 @@ def test_jvps_of_the_latest_directions_are_cached() -> None:
     for _ in range(2):
         for u in directions:
             context.cached_jvp(u)
-    assert context.problem.cost.pushes == 3
+    assert context.problem.cost.jvps == 3
 
 
 def test_balanced_direction_moves_half_of_the_columns_fully_and_the_steep_ones_less() -> None:

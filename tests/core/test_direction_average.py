@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from gradvet.checks.jacobian import reverse
+from gradvet.core.direction_average import AVERAGED
 from gradvet.core.modes import REVERSE
 from gradvet.core.results import Verdict
 from gradvet.core.slope_test import SlopeTest
@@ -51,13 +53,22 @@ def test_right_derivative_passes_with_the_resolution_asked_for(dtype: torch.dtyp
     assert SlopeTest(context, REVERSE).run().verdict is Verdict.PASS
     (row,) = context.record.ledger.rows()
     assert row.is_complete
+    assert AVERAGED in context.record.notes
 
 
 @HALF
-@pytest.mark.parametrize("factor", [-1.0, 0.0, 0.5, 0.8, 1.5])
+@pytest.mark.parametrize("factor", [0.0, 0.8, 1.5])
 def test_wrong_factor_fails(dtype: torch.dtype, factor: float) -> None:
     context = context_of(swish_with(lambda g: factor * g), inputs(dtype))
-    assert SlopeTest(context, REVERSE).run().verdict is Verdict.FAIL
+    (finding,) = reverse(context)
+    assert finding.verdict is Verdict.FAIL
+    if factor:
+        (mismatch,) = finding.mismatches
+        assert str(mismatch.input) == "input 0"
+        assert mismatch.ratio == pytest.approx(factor, rel=0.03)
+        assert abs(mismatch.derivative - mismatch.numerical) > mismatch.allowed
+    else:
+        assert finding.headline.endswith(": it is zero for input 0")
 
 
 @HALF
@@ -96,6 +107,25 @@ def test_gradient_lost_behind_an_offset_does_not_pass(dtype: torch.dtype) -> Non
     lost = with_vjp(lambda x: 4000.0 + x, lambda v, x: torch.zeros_like(x))
     context = context_of(lost, inputs(dtype, 12))
     assert SlopeTest(context, REVERSE).run().verdict is not Verdict.PASS
+
+
+@HALF
+@pytest.mark.parametrize("offset", [1.0, 4000.0])
+@pytest.mark.parametrize("factor", [0.0, 1.0])
+def test_output_that_roundoff_hides_beside_another_does_not_pass(
+    dtype: torch.dtype, offset: float, factor: float
+) -> None:
+    """Beside a sine, an offset of 4000 hides the slope of one; an offset of one does not."""
+
+    def vjp(v: Tensor, w: Tensor, x: Tensor) -> Tensor:
+        return v * torch.cos(x) + factor * w
+
+    context = context_of(with_vjp(lambda x: (torch.sin(x), offset + x), vjp), inputs(dtype, 12))
+    verdict = SlopeTest(context, REVERSE).run().verdict
+    if offset == 1.0:
+        assert verdict is (Verdict.PASS if factor == 1.0 else Verdict.FAIL)
+    else:
+        assert verdict is not Verdict.PASS
 
 
 @HALF
@@ -142,7 +172,11 @@ def test_missing_term_fails(dtype: torch.dtype) -> None:
     softmax = with_vjp(lambda x: x.float().softmax(-1).to(x.dtype), vjp)
     with torch.no_grad():
         x = inputs(dtype, 60).reshape(10, 6)
-    assert SlopeTest(context_of(softmax, x.requires_grad_()), REVERSE).run().verdict is Verdict.FAIL
+    (finding,) = reverse(context_of(softmax, x.requires_grad_()))
+    assert finding.verdict is Verdict.FAIL
+    assert ": over all entries of input 0, the derivative is " in finding.headline
+    assert all(abs(one.derivative - one.numerical) > one.allowed for one in finding.mismatches)
+    assert "reference=" in finding.advice
 
 
 @HALF
@@ -155,6 +189,30 @@ def test_lost_row_of_a_kernel_fails(dtype: torch.dtype) -> None:
         x = inputs(dtype, 60).reshape(10, 6)
     assert SlopeTest(context_of(gated_with(lambda g: g), x.requires_grad_()), REVERSE).run().verdict is Verdict.PASS
     assert SlopeTest(context_of(gated_with(lose), x), REVERSE).run().verdict is Verdict.FAIL
+
+
+@HALF
+@pytest.mark.parametrize("column", [0, -1])
+def test_single_error_is_seen_where_entries_differ_in_size(dtype: torch.dtype, column: int) -> None:
+    """All outputs of a row depend on its first element, and one on its last: its column is a fifth of a typical one."""
+
+    def products_with(factor: float) -> Callable[[Tensor], Tensor]:
+        def vjp(v: Tensor, x: Tensor) -> Tensor:
+            terms = v.float() * x.float().cumprod(-1)
+            gradient = terms.flip(-1).cumsum(-1).flip(-1) / x.float()
+            gradient[2, column] *= factor
+            return gradient.to(x.dtype)
+
+        return with_vjp(lambda x: x.float().cumprod(-1).to(x.dtype), vjp)
+
+    with torch.no_grad():
+        x = 1.0 + 0.2 * inputs(dtype, 160).reshape(8, 20)
+    right, wrong = (
+        SlopeTest(context_of(products_with(factor), x.requires_grad_()), REVERSE).run().verdict for factor in (1.0, 2.0)
+    )
+    assert right is Verdict.PASS
+    assert wrong is not Verdict.PASS
+    assert wrong is Verdict.FAIL or dtype is torch.bfloat16
 
 
 def test_slope_hidden_in_roundoff_inside_the_function_does_not_fail() -> None:
@@ -187,3 +245,78 @@ def test_curvature_of_a_scalar_is_not_taken_for_an_error(dtype: torch.dtype) -> 
     x = torch.tensor(0.8, dtype=dtype, requires_grad=True)
     context = context_of(lambda x: torch.sin(3.0 * x.float()).to(x.dtype), x)
     assert SlopeTest(context, REVERSE).run().verdict is Verdict.PASS
+
+
+def mean_loss(x: Tensor) -> Tensor:
+    """The mean cross entropy of rows: single elements change it by far less than its spacing."""
+    return torch.nn.functional.cross_entropy(x.float(), torch.arange(len(x)) * 7 % x.shape[1]).to(x.dtype)
+
+
+def mean_loss_with(spoil: Spoil) -> Callable[[Tensor], Tensor]:
+    def vjp(v: Tensor, x: Tensor) -> Tensor:
+        hot = torch.nn.functional.one_hot(torch.arange(len(x)) * 7 % x.shape[1], x.shape[1])
+        return spoil(v.float() * (x.float().softmax(-1) - hot) / len(x)).to(x.dtype)
+
+    return with_vjp(mean_loss, vjp)
+
+
+def logits(dtype: torch.dtype) -> Tensor:
+    return torch.randn(16, 40, generator=torch.Generator().manual_seed(3)).to(dtype).requires_grad_()
+
+
+@HALF
+def test_loss_of_many_elements_passes(dtype: torch.dtype) -> None:
+    context = context_of(mean_loss_with(lambda g: g), logits(dtype))
+    assert SlopeTest(context, REVERSE).run().verdict is Verdict.PASS
+    (row,) = context.record.ledger.rows()
+    assert row.is_complete
+
+
+@HALF
+@pytest.mark.parametrize("factor", [0.8])
+def test_wrong_factor_of_a_loss_fails(dtype: torch.dtype, factor: float) -> None:
+    context = context_of(mean_loss_with(lambda g: factor * g), logits(dtype))
+    assert SlopeTest(context, REVERSE).run().verdict is Verdict.FAIL
+
+
+def without_last_row(gradient: Tensor) -> Tensor:
+    return gradient * (torch.arange(len(gradient)) < len(gradient) - 1)[:, None]
+
+
+def doubled_target(gradient: Tensor) -> Tensor:
+    factors = torch.ones_like(gradient)
+    factors[5, 35] = 2.0
+    return factors * gradient
+
+
+@pytest.mark.parametrize(
+    ("dtype", "spoil"),
+    [
+        (torch.float16, lambda g: 1.03 * g),
+        (torch.bfloat16, without_last_row),
+        (torch.float16, doubled_target),
+        (torch.bfloat16, doubled_target),
+    ],
+    ids=["scale", "row", "entry", "entry in bfloat16"],
+)
+def test_small_or_single_error_of_a_loss_never_passes(dtype: torch.dtype, spoil: Spoil) -> None:
+    context = context_of(mean_loss_with(spoil), logits(dtype))
+    assert SlopeTest(context, REVERSE).run().verdict is not Verdict.PASS
+
+
+def large_logits() -> Tensor:
+    return torch.randn(128, 256, generator=torch.Generator().manual_seed(3)).requires_grad_()
+
+
+def test_loss_of_many_elements_in_float32_passes() -> None:
+    context = context_of(mean_loss_with(lambda g: g), large_logits())
+    assert SlopeTest(context, REVERSE).run().verdict is Verdict.PASS
+    (row,) = context.record.ledger.rows()
+    assert row.is_complete
+    assert AVERAGED in context.record.notes
+
+
+@pytest.mark.parametrize("spoil", [lambda g: 1.02 * g, without_last_row, doubled_target], ids=["scale", "row", "entry"])
+def test_wrong_loss_of_many_elements_in_float32_fails(spoil: Spoil) -> None:
+    context = context_of(mean_loss_with(spoil), large_logits())
+    assert SlopeTest(context, REVERSE).run().verdict is Verdict.FAIL

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 import pytest
 
 from gradvet.core.documents import MAX_LEVELS, escape_controls, escaped, read_dataclass
+from gradvet.core.problem import Cost
+from gradvet.core.results import Report
+from tests.reports.samples import passed
 
 
 class Colour(Enum):
@@ -97,3 +100,11 @@ def test_deeply_nested_values_are_refused() -> None:
         value = [value]
     with pytest.raises(ValueError, match="more than 50 levels"):
         escaped(value)
+
+
+def test_documents_keep_the_former_names_of_the_numbers_of_passes() -> None:
+    report = replace(passed(), cost=Cost(forwards=3, vjps=2, jvps=1))
+    document = report.to_dict()
+    assert document["cost"] == {"forwards": 3, "pulls": 2, "pushes": 1}
+    read = Report.from_dict(document).cost
+    assert (read.vjps, read.jvps) == (read.pulls, read.pushes) == (2, 1)

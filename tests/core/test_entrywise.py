@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from gradvet.core.entrywise import MAX_KEPT_ENTRIES, Comparison, Pair, _blocks
-from gradvet.core.jacobians import BLOCK
-from gradvet.core.modes import FORWARD, REVERSE, Mode
-from gradvet.core.spaces import Leaf, Space
-from gradvet.frontends.torch.layouts.strided import Dense
-from gradvet.options import Tolerance
+from gradvet.core.modes import BLOCK, FORWARD, REVERSE, Mode
+from gradvet.core.vectors import Leaf, Space
+from gradvet.frontends.torch.layouts.dense import Dense
+from gradvet.options import Options, Tolerance
 
 ABSOLUTE, RELATIVE = 1e-3, 1e-1
 
@@ -55,7 +54,7 @@ def space(*leaves: Numbers) -> Space:
 
 def comparison(outputs: list[Numbers], inputs: list[Numbers], mode: Mode = REVERSE) -> Comparison:
     sides: Any = Sides(space(*outputs), space(*inputs))
-    return Comparison(sides, Tolerance(ABSOLUTE, RELATIVE), mode)
+    return Comparison(sides, Options(seed=0, tolerance=Tolerance(ABSOLUTE, RELATIVE)), mode)
 
 
 def matrix(*rows: list[float]) -> Tensor:
@@ -67,11 +66,15 @@ def only_pair(compared: Comparison) -> Pair:
     return pair
 
 
-def compared(numerical: Tensor, derivative: Tensor) -> Pair:
+def total_wrong(compared: Comparison) -> int:
+    return sum(pair.total_wrong for pair in compared.pairs.values())
+
+
+def compared(numerical: Tensor, derivative: Tensor) -> Comparison:
     """Real outputs and inputs, in one block."""
     found = comparison([Numbers(numerical.shape[0])], [Numbers(numerical.shape[1])])
     found.add((0, 0), numerical, derivative)
-    return only_pair(found)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -88,12 +91,13 @@ def compared(numerical: Tensor, derivative: Tensor) -> Pair:
     ],
 )
 def test_entry_is_wrong_beyond_the_tolerance(numerical: float, derivative: float, wrong: bool) -> None:
-    assert compared(matrix([numerical]), matrix([derivative])).total_wrong == wrong
+    found = compared(matrix([numerical]), matrix([derivative]))
+    assert (total_wrong(found), found.disagrees) == (wrong, wrong)
 
 
 def test_tolerance_is_relative_to_the_numerical_value_and_not_to_the_derivative() -> None:
-    assert compared(matrix([10.0]), matrix([9.0])).total_wrong == 0
-    assert compared(matrix([9.0]), matrix([10.0])).total_wrong == 1
+    assert not compared(matrix([10.0]), matrix([9.0])).disagrees
+    assert compared(matrix([9.0]), matrix([10.0])).disagrees
 
 
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
@@ -206,7 +210,7 @@ def test_rows_of_a_block_go_to_the_outputs_they_belong_to() -> None:
 
 def test_worst_entry_is_the_one_that_exceeds_its_tolerance_most() -> None:
     # 1.0 over an allowed 0.001 is worse than 50 over an allowed 10.001.
-    pair = compared(matrix([0.0, 100.0], [0.0, 0.0]), matrix([1.0, 150.0], [0.0, 0.0005]))
+    pair = only_pair(compared(matrix([0.0, 100.0], [0.0, 0.0]), matrix([1.0, 150.0], [0.0, 0.0005])))
     assert pair.worst is not None
     assert (pair.worst.row, pair.worst.column) == (0, 0)
     assert pair.worst.excess == pytest.approx(1000.0)
@@ -222,15 +226,25 @@ def test_worst_entry_is_kept_over_all_blocks() -> None:
     assert pair.worst is not None
     assert (pair.worst.row, pair.worst.column) == (1, 1)
     assert pair.total_wrong == 3
-    assert torch.equal(torch.cat(pair.derivative, 1), matrix([0.0, 0.0, 0.0], [1.0, 3.0, 2.0]))
+    assert pair.matrices is None  # no block held all of it
 
 
-def test_agreement_leaves_no_worst_entry() -> None:
+def test_wrong_pair_of_one_block_keeps_its_matrices() -> None:
+    found = comparison([Numbers(1), Numbers(2)], [Numbers(2), Numbers(3)])
+    derivative = torch.zeros(3, 5, dtype=torch.float64)
+    derivative[1:, 2:] = matrix([0.0, 4.0, 5.0], [1.0, 3.0, 2.0])
+    found.add((0, 0), torch.zeros_like(derivative), derivative)
+    assert {place: pair.total_wrong for place, pair in found.pairs.items() if pair.total_wrong} == {(1, 1): 5}
+    matrices = found.pairs[1, 1].matrices
+    assert matrices is not None
+    assert torch.equal(matrices[1], derivative[1:, 2:])
+
+
+def test_agreement_within_the_absolute_tolerance_leaves_no_pair() -> None:
     found = comparison([Numbers(2)], [Numbers(3)])
     found.add((0, 0), torch.ones(2, 3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64))
     assert not found.disagrees
-    assert only_pair(found).worst is None
-    assert only_pair(found).largest == 0.0
+    assert not found.pairs
 
 
 def test_matrices_of_large_pairs_are_not_kept() -> None:
@@ -240,15 +254,24 @@ def test_matrices_of_large_pairs_are_not_kept() -> None:
     found.add((0, 0), block, block + 1.0)
     pair = only_pair(found)
     assert pair.total_wrong == 2 * rows
-    assert (pair.numerical, pair.derivative) == ([], [])
+    assert pair.matrices is None
 
 
 def test_no_tolerance_leaves_no_room() -> None:
     sides: Any = Sides(space(Numbers(1)), space(Numbers(1)))
     for derivative, wrong in ((0.0, 0), (1e-300, 1)):
-        found = Comparison(sides, Tolerance(0.0, 0.0), REVERSE)
+        found = Comparison(sides, Options(seed=0, tolerance=Tolerance(0.0, 0.0)), REVERSE)
         found.add((0, 0), matrix([0.0]), matrix([derivative]))
-        assert only_pair(found).total_wrong == wrong
+        assert total_wrong(found) == wrong
+
+
+@pytest.mark.parametrize(("explains", "pairs"), [(True, 3), (False, 1)])
+def test_comparison_that_nobody_explains_ends_at_the_first_wrong_pair(explains: bool, pairs: int) -> None:
+    sides: Any = Sides(space(Numbers(1)), space(Numbers(1), Numbers(1), Numbers(1)))
+    found = Comparison(sides, Options(seed=0, explains=explains), REVERSE)
+    found.add((0, 0), matrix([1.0, 1.0, 1.0]), matrix([2.0, 2.0, 2.0]))
+    assert found.disagrees
+    assert total_wrong(found) == pairs
 
 
 HOME = torch.device("cpu")

@@ -14,6 +14,7 @@ from gradvet.core.decision import Decision, Reason
 from gradvet.core.line_test import (
     decide_line,
     enter_resolution,
+    leaf_verdicts,
     screen_agrees,
     screen_point,
     sweep_line,
@@ -180,3 +181,22 @@ def test_derivative_of_zero_of_a_constant_is_compared_with_its_size() -> None:
     decision, entered = decided(lambda x: 3.0 + 0.0 * x, 0.0, 1.0)
     assert decision.verdict is Verdict.PASS
     assert entered < 1e-6
+
+
+@MODES
+def test_inputs_alone_are_swept_only_where_one_difference_disagrees(mode: Mode) -> None:
+    def counted(factor: float) -> tuple[dict[str, Verdict], int]:
+        wrong = with_derivative(torch.sin, lambda x: factor * x.cos())
+        function = lambda a, b, c: a.exp() * b + wrong(c)  # noqa: E731
+        context = context_of(function, point(0.3, 0.8), point(1.1, -0.4), point(0.7, 0.2))
+        for leaf in context.problem.domain.leaves:
+            context.record.ledger.open(leaf.name, mode.name, context.precision, 2, 0.01)
+        before = context.problem.cost.forwards
+        return leaf_verdicts(context, mode), context.problem.cost.forwards - before
+
+    right, few = counted(1.0)
+    assert set(right.values()) == {Verdict.PASS}
+    found, more = counted(1.1)
+    failed = {name for name, verdict in found.items() if verdict is Verdict.FAIL}
+    assert failed == {"input 2", "output"}
+    assert few < 3 * 10 < more

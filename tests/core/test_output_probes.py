@@ -1,4 +1,4 @@
-"""What each output does along a few directions in half precision."""
+"""Slopes, kinks and roundoff of each output along a few directions in half precision (`core/residual_sampling.py`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradvet.core.modes import REVERSE
-from gradvet.core.output_probes import OutputProbes
+from gradvet.core.residual_sampling import OutputProbes
 from tests.core.contexts import context_of, point
 from tests.functions import with_derivative
 

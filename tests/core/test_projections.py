@@ -25,9 +25,9 @@ def test_directions_are_walked_once() -> None:
 def test_codirections_are_pulled_once() -> None:
     projections = context_at(torch.sin, numbers((5,), 0)).projections
     projections.probe_cotangents(3)
-    spent = projections.problem.cost.pulls
+    spent = projections.problem.cost.vjps
     projections.probe_cotangents(2)
-    assert projections.problem.cost.pulls == spent
+    assert projections.problem.cost.vjps == spent
 
 
 def test_pushes_follow_the_directions() -> None:
@@ -35,7 +35,7 @@ def test_pushes_follow_the_directions() -> None:
     x = projections.problem.inputs[0].detach()
     for direction, jvp in zip(projections.probe_directions(2), projections.probe_jvps(2), strict=True):
         assert torch.allclose(jvp, x.cos() * direction.displacement)
-    assert projections.problem.cost.pushes == 2
+    assert projections.problem.cost.jvps == 2
 
 
 def test_few_inputs_are_the_basis() -> None:

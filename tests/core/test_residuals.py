@@ -28,7 +28,17 @@ def residuals(error: Tensor | float, noise: float, kink: float = 0.0) -> Residua
     at = [wrong.T + scale * 2**s * normal(DIRECTIONS, COTANGENTS, seed=10 + s) for s in range(STEPS)]
     evens = [scale * 2**s * normal(DIRECTIONS, 2 * COTANGENTS, seed=20 + s) for s in range(STEPS)]
     evens = [even + kink * torch.cat([predicted, predicted.abs()], 1) for even in evens]
-    return Residuals(at, evens, [rms(even[:, :COTANGENTS]) for even in evens], predicted, u, w, 0)
+    return Residuals(
+        at,
+        evens,
+        [rms(even[:, :COTANGENTS]) for even in evens],
+        [predicted] * STEPS,
+        [0.0 * predicted] * STEPS,
+        predicted,
+        u,
+        w,
+        0,
+    )
 
 
 def test_common_factor_and_its_error_bar() -> None:
@@ -70,5 +80,7 @@ def test_doubled_entry_is_the_worst_column() -> None:
 
 def test_slopes_without_any_prediction_have_no_factor() -> None:
     zeros = torch.zeros(4, 2, dtype=torch.float64)
-    slopes = Slopes((0,), zeros, zeros, torch.ones(4, 3, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.float64))
+    slopes = Slopes(
+        (0,), zeros, zeros, zeros, torch.ones(4, 3, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.float64)
+    )
     assert slopes.factor.error == math.inf

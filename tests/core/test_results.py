@@ -167,9 +167,9 @@ def name_of(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-OTHER_REPORTS = ("api/sweep.py", "frontends/torch/blame/investigation.py", "frontends/torch/blame/module_tree.py")
-"""The first joins the findings and ledgers of several reports. The others are about pieces of a model, whose verdicts
-are those of the checks of each piece; they make no `Report`."""
+OTHER_REPORTS = ("core/runner.py", "frontends/torch/blame/investigation.py", "frontends/torch/blame/module_tree.py")
+"""The first makes reports, and joins the findings and ledgers of several ones. The others are about pieces of a model,
+whose verdicts are those of the checks of each piece; they make no `Report`."""
 
 
 def breaches(sources: Mapping[str, str]) -> list[str]:

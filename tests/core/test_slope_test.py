@@ -158,7 +158,7 @@ def test_comparison_that_raises_is_withdrawn_from_the_ledger(monkeypatch: pytest
     assert list(context.record.ledger.rows()) == []
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("slope", "verdict"), [(2.0, Verdict.PASS), (2.5, Verdict.FAIL)])
 def test_edge_of_the_domain_is_tested_from_inside(slope: float, verdict: Verdict, seed: int) -> None:
     def inside(x: Tensor) -> Tensor:
@@ -166,6 +166,58 @@ def test_edge_of_the_domain_is_tested_from_inside(slope: float, verdict: Verdict
 
     context = context_of(with_derivative(inside, lambda x: torch.full_like(x, slope)), point(0.0), seed=seed)
     assert SlopeTest(context, REVERSE).run().verdict is verdict
+
+
+@pytest.mark.parametrize("mode", [REVERSE, FORWARD])
+@pytest.mark.parametrize("distance", [1e-9, 1e-11, 1e-13])
+def test_steep_output_at_an_edge_is_compared_at_steps_by_its_own_slope(mode: Mode, distance: float) -> None:
+    for seed in range(3):
+        context = context_of(torch.asin, point(1.0 - distance, 0.3, 0.5), seed=seed)
+        assert SlopeTest(context, mode).run().verdict is Verdict.PASS
+
+
+def test_wrong_output_at_an_edge_fails() -> None:
+    scaled = with_derivative(torch.asin, lambda x: 1.02 / torch.sqrt(1.0 - x * x))
+    assert SlopeTest(context_of(scaled, point(1.0 - 1e-11, 0.3, 0.5)), REVERSE).run().verdict is Verdict.FAIL
+
+
+def test_slope_that_is_bounded_at_an_edge_fails() -> None:
+    bounded = with_derivative(torch.asin, lambda x: 1.0 / torch.sqrt((1.0 - x * x).clamp(min=1e-6)))
+    assert SlopeTest(context_of(bounded, point(1.0 - 1e-8, 0.3, 0.5)), REVERSE).run().verdict is Verdict.FAIL
+
+
+def test_rounding_of_a_step_is_accounted_for_in_forward_mode() -> None:
+    context = context_of(torch.sin, point(1.0))
+    u, step = context.joint_direction(), 2.0**-50
+    (prediction,) = FORWARD.predictions(context, u, context.cotangents[:1])
+    displacement = context.problem.evaluate_at(step * u).displacement
+    rounded = float(displacement[0]) / float(step * u[0])
+    claimed = prediction.predicted(displacement, step) / (step * float(context.cotangents[0].vjp @ u))
+    assert abs(rounded - 1.0) > 1e-3
+    assert claimed == pytest.approx(rounded, rel=1e-9)
+
+
+def far_root(x: Tensor) -> Tensor:
+    """A square that is rounded to millionths, because it passes numbers of size 1e10."""
+    return torch.sqrt((x * x + 1e10) - 1e10 + 1e-3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_roundoff_of_large_numbers_inside_is_no_error(seed: int) -> None:
+    context = context_of(far_root, point(-0.8115, -0.8848, -0.0070, -1.77), seed=seed)
+    assert SlopeTest(context, REVERSE).run().verdict is not Verdict.FAIL
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_errors_beyond_the_roundoff_of_large_numbers_inside_fail(seed: int) -> None:
+    wrong = with_derivative(far_root, lambda x: 0.9 * x / far_root(x))
+    context = context_of(wrong, point(-0.8115, -0.8848, -0.7, -1.77), seed=seed)
+    assert SlopeTest(context, REVERSE).run().verdict is Verdict.FAIL
+
+
+def test_derivative_inside_a_dead_zone_fails() -> None:
+    dead = with_derivative(torch.nn.functional.softshrink, torch.ones_like)
+    assert SlopeTest(context_of(dead, point(0.01, 1.3, -2.1)), REVERSE).run().verdict is Verdict.FAIL
 
 
 def test_one_sided_differences_are_noted_at_an_edge_of_the_domain_only() -> None:
@@ -266,10 +318,10 @@ def tilted(size: float, factor: float) -> Callable[[Tensor], Tensor]:
 def test_second_direction_is_tested_in_forward_mode_too(factor: float) -> None:
     context = context_of(tilted(1.0, factor), point(0.3, 1.0, 2.0))
     assert [SlopeTest(context, mode).run().verdict for mode in (REVERSE, FORWARD)] == [Verdict.PASS] * 2
-    assert context.problem.cost.pushes == 2
+    assert context.problem.cost.jvps == 2
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("size", [1.0, 1e-3, 1e-6])
 def test_tangent_that_is_wrong_in_an_input_of_small_influence_is_found_beside_a_right_gradient(
     size: float, seed: int

@@ -17,9 +17,8 @@ from gradvet.api.validation import selection_of
 from gradvet.checks.state import grad_output_layout, input_layout
 from gradvet.core.context import Context
 from gradvet.core.frontend import Request
-from gradvet.core.ledger import Record
+from gradvet.core.ledger import Record, VariationBudget
 from gradvet.core.results import Finding, Verdict
-from gradvet.core.variation_budget import VariationBudget
 from gradvet.frontends.torch import FRONTEND
 from gradvet.options import Options
 from tests.functions import with_vjp
@@ -38,8 +37,8 @@ class Clock:
 @pytest.fixture(autouse=True)
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limits that all other tests do without."""
-    monkeypatch.setattr("gradvet.core.variation_budget.MIN_SECONDS", 1.0)
-    monkeypatch.setattr("gradvet.core.variation_budget.MAX_SECONDS", 10.0)
+    monkeypatch.setattr("gradvet.core.ledger.MIN_VARIATION_SECONDS", 1.0)
+    monkeypatch.setattr("gradvet.core.ledger.MAX_VARIATION_SECONDS", 10.0)
 
 
 @pytest.mark.parametrize(("elapsed", "limit"), [(0.0, 1.0), (0.5, 1.0), (4.0, 4.0), (50.0, 10.0)])

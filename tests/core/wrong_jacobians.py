@@ -133,7 +133,7 @@ def pair_on_a_diagonal(draw: Draw) -> Tensor:
 
 
 def rectangle(draw: Draw) -> Tensor:
-    """(e_i - e_k)(e_j - e_p)ᵀ cancels in every direction and codirection with equal entries."""
+    """(e_i - e_k)(e_j - e_p)ᵀ cancels in every direction and cotangent with equal entries."""
     error, (i, k), (j, p) = draw.none, draw.two(0), draw.two(1)
     error[i, j], error[k, p] = 1.0, 1.0
     error[i, p], error[k, j] = -1.0, -1.0

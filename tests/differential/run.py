@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from gradvet.frontends.torch.opdb.operators import DTYPES, Derivative, Variant, dtype_name, operators
+from gradvet.frontends.torch.opdb import DTYPES, Derivative, Variant, dtype_name, operators
 from gradvet.frontends.torch.opdb.samples import Sample, draw, small
 from tests.differential.comparison import Disagreement, disagreements
 from tests.differential.table import REASONS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradvet.frontends.torch.opdb.operators import dtype_name
+from gradvet.frontends.torch.opdb import dtype_name
 from gradvet.frontends.torch.opdb.samples import Sample
 from tests.differential.verdicts import Verdict
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.autograd.gradcheck import GradcheckError
 
-from gradvet.frontends.torch.opdb.operators import Derivative, Variant, operators
+from gradvet.frontends.torch.opdb import Derivative, Variant, operators
 from gradvet.frontends.torch.opdb.samples import Sample, draw, small
 from tests.differential import table
 from tests.differential.comparison import disagreements

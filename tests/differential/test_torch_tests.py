@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from pathlib import Path
 
@@ -46,6 +48,9 @@ class TestExample(unittest.TestCase):
 
     def test_of_something_else(self):
         raise AssertionError("not run")
+
+    def test_of_an_earlier_run(self):
+        raise AssertionError("not run, though it names gradcheck")
 """
 
 
@@ -60,41 +65,53 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+KNOWN = "test_example.py::TestExample::test_of_an_earlier_run"
+END = {"outcome": "passed", "calls": ["True"], "seconds": 0.0, "error": ""}
+
+
 @pytest.fixture(scope="module")
-def once(tree: Path) -> tuple[list[torch_tests.Test], str]:
-    """The tests of the example, run in a process of its own."""
-    return torch_tests.run_file(tree / "test", tree / "test" / "test_example.py", [], 3600.0)
+def record(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The record of a run that goes on after one test, with planted errors, in a process of its own; what it printed.
+
+    It ends with status 1, because of the difference in `test_words`.
+    """
+    path, printed = tmp_path_factory.mktemp("record") / "record.jsonl", io.StringIO()
+    path.write_text(json.dumps({"name": KNOWN, "torch": END, "gradvet": END}) + "\n")
+    with contextlib.redirect_stdout(printed):
+        assert torch_tests.main([str(tree), "--json", str(path), "--plant", "1"]) == 1
+    return path, printed.getvalue()
 
 
 def short(test: torch_tests.Test) -> str:
     return str(test["name"]).split("::")[-1]
 
 
-def test_tests_that_call_the_checker_run_with_both_and_an_unexplained_difference_is_status_1(
-    tree: Path, once: tuple[list[torch_tests.Test], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, summary = once
+def test_tests_that_call_the_checker_run_with_both_unless_the_record_has_them(record: tuple[Path, str]) -> None:
+    found = torch_tests.recorded(record[0])
     ends = {short(test): (test["torch"]["outcome"], test["gradvet"]["outcome"]) for test in found}
-    assert summary.startswith("5 passed, 1 deselected")
-    assert ends["test_both_pass"] == ends["test_both_refuse"] == ("passed", "passed")
-    assert ends["test_by_a_helper"] == ("passed", "passed")
-    assert "test_without_call" not in ends
+    assert list(ends) == [
+        "test_of_an_earlier_run",
+        "test_both_pass",
+        "test_both_refuse",
+        "test_by_a_helper",
+        "test_words",
+    ]
+    assert ends["test_both_pass"] == ends["test_both_refuse"] == ends["test_by_a_helper"] == ("passed", "passed")
     assert [short(test) for test in found if torch_tests.differs(test)] == ["test_words"]
-    monkeypatch.setattr(torch_tests, "run_file", lambda *settings: once)
-    assert torch_tests.main([str(tree)]) == 1
-    monkeypatch.setitem(TESTS, "TestExample::test_words", "torch alone says these words")
-    assert torch_tests.main([str(tree)]) == 0
+    assert record[1].startswith("test_example.py: 4 tests call the checker; pytest: 5 passed, 2 deselected")
 
 
-def test_long_run_goes_on_with_tests_that_the_record_lacks_and_plants_errors_in_both_modes(
-    tree: Path, once: tuple[list[torch_tests.Test], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_difference_that_the_table_explains_is_status_0(
+    tree: Path, record: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record, known = tmp_path / "record.jsonl", ["test_both_refuse", "test_words"]
-    record.write_text("".join(json.dumps(test) + "\n" for test in once[0] if short(test) in known))
-    assert torch_tests.main([str(tree), "--json", str(record), "--plant", "1"]) == 1
-    names = [short(json.loads(line)) for line in record.read_text().splitlines()]
-    assert names == [*known, "test_both_pass", "test_by_a_helper"]
-    said = capsys.readouterr().out.splitlines()[-3:]
+    monkeypatch.setattr(torch_tests, "run_file", lambda *settings: ([], ""))
+    assert torch_tests.main([str(tree), "--json", str(record[0])]) == 1
+    monkeypatch.setitem(TESTS, "TestExample::test_words", "torch alone says these words")
+    assert torch_tests.main([str(tree), "--json", str(record[0])]) == 0
+
+
+def test_errors_are_planted_in_both_modes(record: tuple[Path, str]) -> None:
+    said = record[1].splitlines()[-3:]
     assert said[0] == "2 errors planted; torch's slow mode refuses 2, of these gradvet accepts 0"
     assert said[1].startswith("2 errors planted; torch's fast mode refuses 2")
 
@@ -111,10 +128,9 @@ def test_planted_error_is_an_error(fault: str) -> None:
 def test_error_that_torch_refuses_and_gradvet_accepts_is_status_1(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    end = {"outcome": "passed", "calls": ["True"], "seconds": 0.0, "error": ""}
     said = {"fault": "sign", "torch slow": "GradcheckError", "gradvet slow": "True"}
     said |= {"torch fast": "True", "gradvet fast": "True"}
-    test = {"name": "test", "torch": end, "gradvet": end, "planted": [said]}
+    test = {"name": "test", "torch": END, "gradvet": END, "planted": [said]}
     monkeypatch.setattr(torch_tests, "run_file", lambda *settings: ([test], ""))
     assert torch_tests.main([str(tree), "--plant", "1"]) == 1
     assert "accepted: test: {'fault': 'sign'" in capsys.readouterr().out

@@ -14,7 +14,7 @@ from enum import Enum
 import torch
 
 from gradvet.frontends.torch.opdb.samples import Sample
-from gradvet.frontends.torch.random_state import seeded
+from gradvet.frontends.torch.state import seeded
 
 
 class Kind(Enum):

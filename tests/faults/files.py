@@ -21,7 +21,7 @@ from typing import Any
 
 from gradvet.cli import main as gradvet_command
 from gradvet.core.results import FORMAT
-from gradvet.suite.case import CaseResult
+from gradvet.suite import CaseResult
 from gradvet.suite.store import Store
 from tests.faults.options import arguments_of_a_fuzzer
 from tests.reports.samples import failed, passed

@@ -43,6 +43,11 @@ def _is_traced(code: CodeType) -> bool:
     return code.co_filename.startswith(FILES) and not holds_lock
 
 
+def _is_interruption(error: BaseException) -> bool:
+    """Whether this is an interruption, or what torch raises when it closes a level that one kept it from opening."""
+    return isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt)
+
+
 class Tracer:
     """Counts the line events of `FILES`; raises KeyboardInterrupt at one of them, or notes all places."""
 
@@ -55,8 +60,8 @@ class Tracer:
         sys.settrace(self._entered)
         try:
             call()
-        except KeyboardInterrupt:
-            if self.stop is None or self.count < self.stop:
+        except (KeyboardInterrupt, RuntimeError) as error:
+            if self.stop is None or self.count < self.stop or not _is_interruption(error):
                 raise
         finally:
             sys.settrace(before)
@@ -283,9 +288,14 @@ class Interruptions:
         self.name, self.case = make.__name__, make()
         with self._setting():
             self.case.call()  # loads what torch loads at first use
+
+    @functools.cached_property
+    def seconds(self) -> float:
+        """The time of the call."""
+        with self._setting():
             began = time.perf_counter()
             self.case.call()
-            self.seconds = time.perf_counter() - began
+            return time.perf_counter() - began
 
     @functools.cached_property
     def places(self) -> list[tuple[CodeType, int]]:
@@ -323,13 +333,16 @@ class Interruptions:
 
     def failure_by_signal(self, source: random.Random) -> str:
         """Send SIGINT after a random time, also while torch runs; the place and what it left changed, or nothing."""
+        delay = source.uniform(1e-4, self.seconds)
         with self._setting() as changes:
             place = "after the check"
             try:
-                signal.setitimer(signal.ITIMER_REAL, source.uniform(1e-4, self.seconds))
+                signal.setitimer(signal.ITIMER_REAL, delay)
                 self.case.call()
                 signal.setitimer(signal.ITIMER_REAL, 0.0)
-            except KeyboardInterrupt as error:
+            except (KeyboardInterrupt, RuntimeError) as error:
+                if not _is_interruption(error):
+                    raise
                 place = "".join(traceback.format_tb(error.__traceback__)[-2:])
             changed = changes()
         return f"{self.name}, {place}: {', '.join(changed)}" if changed else ""

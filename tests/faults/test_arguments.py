@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gradvet
-from gradvet.checks.catalogue import FORMER_NAMES
+from gradvet.api.validation import FORMER_NAMES
 from gradvet.errors import InvalidProblemError
 from tests.faults.arguments import (
     calls_about_models,
@@ -61,6 +61,14 @@ def test_checks_run_under_their_former_names(former: str, name: str) -> None:
     assert chosen == {name}
     left_out = gradvet.check(torch.mul, (point(), point()), checks={former: False}, seed=0)
     assert name not in {finding.check for finding in left_out.findings}
+
+
+def test_resolution_and_its_former_name_are_the_same() -> None:
+    asked = [gradvet.check(torch.sin, point(), seed=0, points=None, **{name: 1e-4}) for name in ("resolution", "power")]
+    assert asked[0].ledger == asked[1].ledger
+    assert {row.asked for row in asked[1].ledger} == {1e-4}
+    with pytest.raises(InvalidProblemError, match=r"^resolution= and power= are two names of the same argument: give"):
+        gradvet.check(torch.sin, point(), resolution=0.1, power=0.1)
 
 
 def test_random_combinations_of_arguments_are_refused_in_one_sentence() -> None:

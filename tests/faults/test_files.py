@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gradvet.reports import json_files
-from gradvet.suite.case import CaseResult, Status
+from gradvet.suite import CaseResult, Status
 from gradvet.suite.store import Store
 from tests.faults.files import complaint, ended, write_json
 from tests.reports.samples import passed

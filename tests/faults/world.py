@@ -19,7 +19,7 @@ from torch.autograd.function import _SingleLevelFunction
 from torch.backends import cuda, cudnn
 
 from gradvet.core import events
-from gradvet.frontends.torch.private_state import OpenContexts, kernels_are_direct
+from gradvet.frontends.torch.private_state import kernels_are_direct, open_contexts, patched_methods
 
 
 def world(tensors: Iterable[Tensor] = (), modules: Iterable[nn.Module] = ()) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def world(tensors: Iterable[Tensor] = (), modules: Iterable[nn.Module] = ()) -> 
         "autocast": [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")],
         "autocast cache": torch.is_autocast_cache_enabled(),
         "deterministic algorithms": torch.get_deterministic_debug_mode(),
-        "open contexts": OpenContexts.now(),
+        "open contexts": open_contexts(),
         "dual numbers": can_use_dual_numbers(),
         "profiling function": sys.getprofile(),
         "warnings filters": (id(warnings.filters), list(warnings.filters), warnings.showwarning),
@@ -55,6 +55,7 @@ def world(tensors: Iterable[Tensor] = (), modules: Iterable[nn.Module] = ()) -> 
         "apply of Functions": [
             vars(one).get("apply", "none") for one in (torch.autograd.Function, _SingleLevelFunction)
         ],
+        "methods of torch": patched_methods(),
         "kernels of forward mode": kernels_are_direct(),
         "hooks of all modules": [list(hooks) for name, hooks in vars(nn.modules.module).items() if _is_hooks(name)],
         "listeners": [list(one) for one in (events._listeners, events._filters, events._stages, events._seeds)],

@@ -35,6 +35,7 @@ from tests.gallery import (
     f30_lost_gradients,
     f31_faint_inputs,
     f32_intermittent,
+    f33_excuses,
     right_autocast,
     right_complex,
     right_domains,
@@ -90,6 +91,7 @@ WRONG: tuple[Case, ...] = (
     *f30_lost_gradients.CASES,
     *f31_faint_inputs.CASES,
     *f32_intermittent.CASES,
+    *f33_excuses.CASES,
     *spoiled_operators.CASES,
     *stock_torch.CASES,
 )

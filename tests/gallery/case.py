@@ -45,8 +45,11 @@ CHECKS = frozenset(
         "precision",
     }
 )
-FAULTS = frozenset(f"F{number}" for number in (*range(1, 20), *range(22, 33)))
+FAULTS = frozenset(f"F{number}" for number in (*range(1, 20), *range(22, 34)))
 """The classes of faults that a CPU can show."""
+
+NOT_CLASSICAL = "torch's slow mode cannot be called, or not with its tolerance"
+"""What `Case.special` says where no verdict of torch's checker is expected."""
 
 PRECISION = {
     torch.float64: 1e-6,

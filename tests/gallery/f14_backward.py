@@ -96,7 +96,7 @@ wrong = Family("F14")
 CASES = (
     wrong(
         "sine_frees_its_buffer",
-        "A graph may be walked twice; the second time nothing is left.",
+        "Two backward passes may use one graph; the second time nothing is left.",
         finds={"determinism", "reentrancy", "reverse", "linearity"},
         special="a second backward",
         witness=conditions.second_backward,

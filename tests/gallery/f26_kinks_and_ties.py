@@ -32,6 +32,18 @@ def clipped_and_weighted(x: Tensor, weight: Tensor) -> Tensor:
     return F.hardtanh(x) * weight
 
 
+CLIPPED = [[-0.8, -1.0, 0.15, 1.0], [0.04, -0.8, -0.45, 1.0], [-1.0, 1.0, -0.75, 0.3]]
+"""Data that was clipped at 1 before."""
+
+
+def clipped_beside_square(x: Tensor, weight: Tensor) -> Tensor:
+    return F.hardtanh(x) * weight**2 + x
+
+
+def clipped_beside_detached_square(x: Tensor, weight: Tensor) -> Tensor:
+    return clipped_beside_square(x, weight.detach())
+
+
 def rectified_and_bent(x: Tensor) -> Tensor:
     """A relu of the first three entries, a sine of the others."""
     return torch.cat([torch.relu(x[:3]), torch.sin(x[3:])])
@@ -70,6 +82,10 @@ CASES = (
         "gate_of_zeros_detached_beside_padding",
         "The padding is at the kink of the relu; the gate is zero as well, is at no kink, and is never trained.",
     ).at(gated_by_detached, gated, point, PADDED, [0.0, 0.0, 0.0]),
+    wrong(
+        "square_of_ones_lost_beside_clamp_at_one",
+        "Inputs of 1 and -1 are at kinks of hardtanh; the weights of 1 are not trained.",
+    ).at(clipped_beside_detached_square, clipped_beside_square, point, CLIPPED, [1.0, 1.0, 1.0, 1.0]),
     wrong(
         "weight_of_ones_halved_beside_hardtanh_at_one",
         "An input of 1 is at the kink of hardtanh; a weight of 1 is only a factor.",

@@ -9,8 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tests.functions import with_vjp
 from tests.gallery.case import Family
-from tests.gallery.inputs import leaf, normal, uniform
+from tests.gallery.inputs import leaf, normal, spread, uniform
 from tests.gallery.mutants import scaled, zeroed
 
 
@@ -58,6 +59,46 @@ def with_tiny_shift(*shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
     return x, leaf(2e-8 * shift, shift.dtype)
 
 
+def level_and_sine(x: Tensor) -> Tensor:
+    """Steps of one, on which a small wave is smooth."""
+    return torch.floor(x) + 0.01 * torch.sin(x)
+
+
+def level_and_sine_cut(x: Tensor) -> Tensor:
+    return torch.floor(x) + 0.01 * torch.sin(x).detach() + 0.0 * x
+
+
+def counted_and_weighed(x: Tensor) -> Tensor:
+    """How many elements of a row are large, and a small part of their sum."""
+    return (x > 0.3).to(x).sum(-1) + 1e-2 * x.sum(-1)
+
+
+def square_and_far_identity(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x * x, 1e10 + x
+
+
+def far_identity_lost(v: Tensor, w: Tensor, x: Tensor) -> Tensor:
+    return 2 * v * x
+
+
+def square_before_far_product(x: Tensor, y: Tensor) -> Tensor:
+    """Both in one output: the rows of the product have an offset."""
+    return torch.cat([x * x, 1e10 + 3 * x * y])
+
+
+def far_product_scaled(v: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    square, product = v.split(x.shape[0])
+    return 2 * square * x + 3 * product * y, 2 * product * x
+
+
+def norm_and_energy(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.norm(), 1e3 + torch.sin(x)
+
+
+def norm_and_energy_cut(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.norm(), 1e3 + torch.sin(x).detach() + 0.0 * x
+
+
 wrong = Family("F30")
 
 CASES = (
@@ -93,4 +134,29 @@ CASES = (
     wrong("tiny_shift_before_softmax_lost", "The shift moves the values by a hundred millionth of their size.").at(
         zeroed(shifted_softmax, slot=1), shifted_softmax, with_tiny_shift, (7,), ()
     ),
+    wrong("sine_on_stairs_lost", "Between the jumps the slope is not zero.").at(
+        level_and_sine_cut, level_and_sine, spread, -9.3, 8.9, 25
+    ),
+    wrong("sine_on_stairs_lost_in_float32", "The same in low precision.", drop_in=False, special="jumps nearby").at(
+        zeroed(level_and_sine), level_and_sine, spread, -9.3, 8.9, 25, dtype=torch.float32
+    ),
+    wrong("weight_beside_a_count_lost", "Most of the change over a wide step is that of the count.").at(
+        zeroed(counted_and_weighed), counted_and_weighed, normal, (4, 9)
+    ),
+    wrong(
+        "identity_behind_1e10_lost_beside_a_square",
+        "Another output is seen so sharply that this one has no weight.",
+        step=100.0,
+    ).at(with_vjp(square_and_far_identity, far_identity_lost), square_and_far_identity, normal, (6,)),
+    wrong(
+        "product_behind_1e10_scaled_beside_a_square",
+        "Rows of one output: those with an offset are two thirds of the slope.",
+        step=100.0,
+    ).at(with_vjp(square_before_far_product, far_product_scaled), square_before_far_product, normal, (4,), (4,)),
+    wrong(
+        "energy_lost_beside_a_norm_in_float32",
+        "In float32 an offset of 1e3 leaves four digits.",
+        drop_in=False,
+        special="an offset that leaves four digits",
+    ).at(norm_and_energy_cut, norm_and_energy, normal, (6,), dtype=torch.float32),
 )

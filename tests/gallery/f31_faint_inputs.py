@@ -66,6 +66,14 @@ COUNTS = [[0.0, 1.0, -2.0, 1.0], [0.0, 2.0, 1.0, -1.0], [-1.0, 0.0, 0.0, 2.0]]
 """Small integers: zeros at a kink, and equal numbers that are not."""
 
 
+def shifted(x: Tensor, shift: Tensor) -> Tensor:
+    return x + shift
+
+
+def beside_shift(size: float, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+    return point([1.9, 0.34, 0.0093], size, dtype=dtype)
+
+
 def faint_magnitudes(x: Tensor, y: Tensor) -> Tensor:
     """The magnitudes add a billionth to the value."""
     return torch.tanh(y).sum() + 1e-9 * x.abs().sum()
@@ -79,6 +87,9 @@ each = Family(
 )
 
 CASES = (
+    each(
+        "shift_of_1e_14_negated", "Steps of its own size are hidden by roundoff, wider ones are not.", drop_in=True
+    ).at(negated(shifted, slot=1), shifted, beside_shift, 1e-14),
     each("tiny_input_of_a_norm_doubled", "Over steps of its own size it changes nothing that can be seen.").of(
         lambda: (scaled(right_scales.length, 2.0, slot=1), right_scales.beside_tiny()), right_scales.length
     ),

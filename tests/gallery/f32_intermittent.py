@@ -88,7 +88,9 @@ CASES = (
         lambda: (seldom(sine, 20, halved), normal((5,))), sine
     ),
     wrong(
-        "energy_without_last_in_one_pass_of_20", "A scalar loss is walked back once or twice in a check.", drop_in=False
+        "energy_without_last_in_one_pass_of_20",
+        "A check of a scalar loss has one or two backward passes.",
+        drop_in=False,
     ).of(lambda: (seldom(energy, 20, without_last), normal((6,))), energy),
     rare("mixed_halved_in_one_pass_of_100", "A check of every one of sixty entries makes a hundred passes.").of(
         lambda: (seldom(mixed, 100, halved), normal((60,))), mixed

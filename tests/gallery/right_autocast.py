@@ -16,7 +16,7 @@ from tests.gallery import witnesses
 from tests.gallery.case import Case, Function, Inputs, right
 from tests.gallery.inputs import normal
 
-F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
+F32, BF16 = torch.float32, torch.bfloat16
 COARSE = 4e-2
 """Relative error of a gradient with a few roundings to bfloat16 on its way."""
 
@@ -86,14 +86,25 @@ def frozen_in_bfloat16() -> Function:
     return lambda x: layers(x.to(BF16)).to(x.dtype)
 
 
+WEIGHT = model(BF16)[0].weight
+
+
 def adapted(x: Tensor, adapter: Tensor) -> Tensor:
     """A frozen bfloat16 layer with a trained float32 adapter beside it."""
-    weight = model(BF16)[0].weight
-    return F.linear(x.to(BF16), weight).to(x.dtype) + x @ adapter
+    return F.linear(x.to(BF16), WEIGHT).to(x.dtype) + x @ adapter
 
 
 def adapted_exactly(x: Tensor, adapter: Tensor) -> Tensor:
-    return F.linear(x, model(F64)[0].weight.to(x.dtype)) + x @ adapter
+    return F.linear(x, WEIGHT.to(x.dtype)) + x @ adapter
+
+
+def classified(x: Tensor) -> Tensor:
+    """Probabilities in float32 of a frozen bfloat16 layer."""
+    return torch.softmax(F.linear(x.to(BF16), WEIGHT).to(x.dtype), -1)
+
+
+def classified_exactly(x: Tensor) -> Tensor:
+    return torch.softmax(F.linear(x, WEIGHT.to(x.dtype)), -1)
 
 
 def model_exactly(x: Tensor) -> Tensor:
@@ -215,6 +226,7 @@ CASES = (
         (4, 6),
         (6, 8),
     ),
+    coarse("softmax_of_frozen_bfloat16_layer", "Float32 after bfloat16.", classified, classified_exactly, (4, 6)),
     of_buffers("fourier_features", "Frequencies in a float32 buffer and no parameter.", FourierFeatures, (4, 3)),
     of_buffers("standardised_by_buffers", "Mean and deviation are buffers.", Standardised, (3, 4)),
     of_buffers("blurred_by_buffer", "A fixed filter is a buffer.", Blurred, (2, 1, 7)),

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from tests.gallery import witnesses
 from tests.gallery.case import Case, Function, right
-from tests.gallery.inputs import at, normal, point
+from tests.gallery.inputs import at, normal, point, spread
 
 
 def triangle_wave(x: Tensor) -> Tensor:
@@ -160,6 +160,23 @@ CASES = (
         at(floor_and_fraction, point, [0.3, 1.6, -2.4]),
     ),
     right("triangle_wave_between_peaks", "Slopes of ±1.", at(triangle_wave, point, [0.3, 1.6, -2.4])),
+    right(
+        "floor_between_integers",
+        "Constant around the point: zero is the slope.",
+        at(torch.floor, spread, -9.3, 8.9, 25),
+    ),
+    right(
+        "rounded_in_float32",
+        "Stairs a quarter wide, among which many inputs move together.",
+        at(lambda x: (torch.round(4 * x) / 4).sum(), normal, (60,), dtype=torch.float32),
+        dtype=torch.float32,
+    ),
+    right(
+        "count_above_a_threshold_in_bfloat16",
+        "Which elements are counted changes farther away.",
+        at(lambda x: (x > 0.3).to(x).sum(-1) + 0 * x.sum(-1), normal, (4, 9), dtype=torch.bfloat16),
+        dtype=torch.bfloat16,
+    ),
     right("sort_of_distinct", "A permutation.", at(ascending, normal, (6,)), order=2),
     right("topk_of_distinct", "A selection, with its indices beside it.", at(lambda x: torch.topk(x, 3), normal, (6,))),
     right(

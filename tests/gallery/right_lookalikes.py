@@ -42,6 +42,18 @@ def square_vjp(v: Tensor, x: Tensor) -> Tensor:
     return 2 * v * x
 
 
+def exponential_vjp(v: Tensor, x: Tensor) -> Tensor:
+    return v * torch.exp(x)
+
+
+def saved_with_sign_apart(x: Tensor) -> Tensor:
+    """Magnitude and sign, as a quantiser stores them, without loss."""
+    with saved_tensors_hooks(
+        lambda t: (t.detach().abs(), torch.signbit(t.detach())), lambda parts: torch.where(parts[1], -1, 1) * parts[0]
+    ):
+        return product(x)
+
+
 def saved_on_cpu(x: Tensor) -> Tensor:
     with save_on_cpu():
         return product(x)
@@ -162,6 +174,13 @@ CASES = (
         [0.0, 0.0, 0.0],
     ),
     at_kink(
+        "square_of_ones_beside_clamp_at_one",
+        "Inputs at the bounds, of which several are equal, beside weights of the same value.",
+        f26_kinks_and_ties.clipped_beside_square,
+        f26_kinks_and_ties.CLIPPED,
+        [1.0, 1.0, 1.0, 1.0],
+    ),
+    at_kink(
         "weight_of_ones_beside_hardtanh_at_one",
         "A factor of 1 beside an input at its bound.",
         f26_kinks_and_ties.clipped_and_weighted,
@@ -192,6 +211,18 @@ CASES = (
         "A view of a view.",
         at(on_view(in_place(torch.square, square_vjp), f27_views_and_hooks.middle_of_transpose), normal, (2, 5)),
         twin=by_masks(torch.square, f27_views_and_hooks.middle_of_transpose),
+    ),
+    right(
+        "in_place_exponential_on_view_of_diagonal",
+        "A view of entries that are far apart in memory.",
+        at(on_view(in_place(torch.exp, exponential_vjp), f27_views_and_hooks.diagonal), normal, (3, 4)),
+        twin=by_masks(torch.exp, f27_views_and_hooks.diagonal),
+    ),
+    right(
+        "saved_tensors_with_signs_apart",
+        "Hooks that store magnitudes and signs.",
+        at(saved_with_sign_apart, normal, (6,)),
+        twin=product,
     ),
     right("saved_tensors_on_cpu", "Hooks that move what is saved.", at(saved_on_cpu, normal, (6,)), twin=product),
     right(
@@ -248,6 +279,11 @@ CASES = (
         at(constant_behind_offset, normal, (4,), (4,)),
         twin=lambda x, y: torch.sin(x) + 0.0 * y,
         drop_in=False,
+    ),
+    right(
+        "shift_of_1e_14",
+        "A slope of one that wide steps alone show.",
+        at(f31_faint_inputs.shifted, f31_faint_inputs.beside_shift, 1e-14),
     ),
     right(
         "one_faint_input_of_100",

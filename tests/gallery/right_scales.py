@@ -14,12 +14,22 @@ DECADES = torch.logspace(-4, 4, 9, dtype=torch.float64)
 HILBERT = 1 / (torch.arange(5, dtype=torch.float64)[:, None] + torch.arange(5, dtype=torch.float64) + 1)
 
 
+def apart_from_itself(x: Tensor) -> Tensor:
+    """The norm of the difference is the smallest one allowed, 1e-12."""
+    y = x.clone()
+    return 0.7 * y - functional.normalize(y - x, dim=-1)
+
+
 def offset(amount: float) -> Function:
     return lambda x: amount + torch.sin(x)
 
 
 def shifted_and_back(amount: float) -> Function:
     return lambda x: ((amount + x) - amount) * 2
+
+
+def beside_a_sine(x: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.sin(x), x.clone()
 
 
 def double(x: Tensor) -> Tensor:
@@ -118,6 +128,32 @@ CASES = (
         at(offset(1e8), normal, (5,)),
         twin=torch.sin,
         drop_in=False,
+    ),
+    right(
+        "identity_behind_1e10_beside_a_sine",
+        "Two outputs: one is seen at small steps, the other at wide ones.",
+        at(lambda x: (torch.sin(x), 1e10 + x), normal, (5,)),
+        twin=beside_a_sine,
+        drop_in=False,
+    ),
+    right(
+        "constant_of_1e12_beside_a_sine",
+        "An output without any slope has a derivative of zero.",
+        at(lambda x: (torch.sin(x), 1e12 + 0 * x), normal, (5,)),
+    ),
+    right(
+        "identity_behind_100_beside_a_sine_in_float32",
+        "The same in float32.",
+        at(lambda x: (torch.sin(x), 100 + x), normal, (5,), dtype=torch.float32),
+        twin=beside_a_sine,
+        drop_in=False,
+        dtype=torch.float32,
+    ),
+    right(
+        "normalised_difference_of_equals",
+        "Gradients of 1e12 cancel and leave their roundoff.",
+        at(apart_from_itself, point, [-2.0]),
+        resolution=1e-3,
     ),
     right("sine_with_offset_1e3", "A small offset is harmless.", at(offset(1e3), normal, (5,)), twin=torch.sin),
     right(

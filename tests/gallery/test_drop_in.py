@@ -19,6 +19,7 @@ FAST_MODE_ACCEPTS = frozenset(
         "squash_stops_at_first_empty_row",
         "identity_behind_1e10_detached",
         "identity_behind_1e10_lost",
+        "wide_wave_behind_1e9_lost",  # in about half of the draws: roundoff exceeds the tolerance
         "faint_entries_lost_over_eight_decades",
         "mixed_lost_in_one_pass_of_20",
         "mixed_halved_in_one_pass_of_100",

@@ -148,11 +148,11 @@ def precision_at_ones(case: Case) -> Evidence:
 
 def _against_double(case: Case, cotangents_of: Callable[[list[Tensor]], list[Tensor]]) -> Evidence:
     function, inputs = case.subject()
-    shadow = tuple(x.detach().double().requires_grad_() if isinstance(x, Tensor) else x for x in inputs)
+    wide = tuple(x.detach().double().requires_grad_() if isinstance(x, Tensor) else x for x in inputs)
     results = outputs(function(*inputs))
     cotangents = cotangents_of(results)
-    exact = outputs(twin(case)(*shadow))
-    true = pullback(exact, shadow, [v.to(y.dtype) for v, y in zip(cotangents, exact, strict=True)])
+    exact = outputs(twin(case)(*wide))
+    true = pullback(exact, wide, [v.to(y.dtype) for v, y in zip(cotangents, exact, strict=True)])
     return Evidence(flat(pullback(results, inputs, cotangents)), flat(true))
 
 
@@ -160,6 +160,6 @@ def forward_precision(case: Case) -> Evidence:
     """Forward mode in the case's own dtype against the twin's in float64, at the same point and tangent."""
     function, inputs = case.subject()
     tangents = directions(live(inputs))
-    shadow = tuple(x.detach().double().requires_grad_() if isinstance(x, Tensor) else x for x in inputs)
-    true = pushforward(twin(case), shadow, [u.double() for u in tangents])
+    wide = tuple(x.detach().double().requires_grad_() if isinstance(x, Tensor) else x for x in inputs)
+    true = pushforward(twin(case), wide, [u.double() for u in tangents])
     return Evidence(flat(pushforward(function, inputs, tangents)), flat(true))

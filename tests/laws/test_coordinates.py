@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gradvet.frontends.torch.layouts import coordinates_of, layouts_of
-from gradvet.frontends.torch.layouts.strided import Dense
+from gradvet.frontends.torch.layouts.dense import Dense
 from tests.laws import values as some
 from tests.laws.values import Pattern
 

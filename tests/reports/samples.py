@@ -6,7 +6,7 @@ import math
 
 from gradvet.core.problem import Cost
 from gradvet.core.results import Finding, Mismatch, Report, SourceCode, Verdict
-from gradvet.core.spaces import Location
+from gradvet.core.vectors import Location
 
 ROWS, COLUMNS, WRONG = 3, 4, (1, 2)
 NUMERICAL = [[math.cos(COLUMNS * i + j) for j in range(COLUMNS)] for i in range(ROWS)]
@@ -41,7 +41,7 @@ def report(title: str, *findings: Finding, notes: tuple[str, ...] = ()) -> Repor
     return Report(
         title=title,
         findings=(*findings, Finding("batched", Verdict.SKIPPED, "no rule")),
-        cost=Cost(forwards=12, pulls=5, pushes=0),
+        cost=Cost(forwards=12, vjps=5, jvps=0),
         seconds=0.25,
         seed=7,
         miss=1e-3,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gradvet.core.blame import FUNCTION, BlameReport, CodeLine, Culprit, Piece, Stop, TreeNode
 from gradvet.core.results import Finding, Mismatch, Report, Verdict
-from gradvet.core.spaces import Location
+from gradvet.core.vectors import Location
 from gradvet.errors import GradientError
 from gradvet.reports.blame import fragment, grouped, page, text
 
@@ -117,7 +118,10 @@ def test_neighbours_with_the_same_verdict_are_grouped() -> None:
 def test_stop_that_explains_takes_the_place_of_the_advice() -> None:
     stop = Stop(PLACE, "no gradient flows through detach() here", explains=True)
     culprit = Culprit("a", "detach", PLACE, stop.what, "", None, (), (stop,), report().culprits[0].finding)
-    assert "The sign is wrong." not in text(report(culprits=(culprit,)))
+    for found in (culprit, replace(culprit, stops=(replace(stop, can_hold=True),))):
+        for shown in (text(report(culprits=(found,))), page(report(culprits=(found,)))):
+            assert "The sign is wrong." not in shown
+            assert ("If it is meant so, pass stops=" in shown) == found.stops[0].can_hold
 
 
 def test_report_with_a_culprit_raises() -> None:

@@ -13,7 +13,7 @@ import torch
 
 import gradvet
 from gradvet.core.results import FORMAT, Finding, Report, Verdict
-from gradvet.reports.json_files import UnreadableReportError, UnwritableFileError, load, save
+from gradvet.reports.json_files import ReportFileError, load, save
 from tests.reports.samples import doubtful, failed, passed, report, worst
 
 
@@ -58,12 +58,12 @@ def test_other_format_is_refused() -> None:
 @pytest.mark.parametrize("text", ["", "[1, 2]", '{"format": 1}', '{"reports": [{}]}', "not json"])
 def test_file_that_holds_no_reports_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "other.json").write_text(text)
-    with pytest.raises(UnreadableReportError, match=r"other\.json is not a gradvet report"):
+    with pytest.raises(ReportFileError, match=r"other\.json is not a gradvet report"):
         load(tmp_path / "other.json")
 
 
 def test_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableReportError, match=r"none\.json cannot be read"):
+    with pytest.raises(ReportFileError, match=r"none\.json cannot be read"):
         load(tmp_path / "none.json")
 
 
@@ -80,7 +80,7 @@ def test_damaged_report_among_others_is_an_error_of_its_own(tmp_path: Path) -> N
 def test_file_of_another_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text(json.dumps({"format": 99, "reports": []}))
-    with pytest.raises(UnreadableReportError, match="found format 99"):
+    with pytest.raises(ReportFileError, match="found format 99"):
         load(path)
 
 
@@ -95,7 +95,7 @@ def test_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", fail)
-        with pytest.raises(UnwritableFileError, match="was not written \\(No space left on device\\)"):
+        with pytest.raises(ReportFileError, match="was not written \\(No space left on device\\)"):
             save([passed("new")], path)
         with pytest.raises(OSError, match="No space left"):
             passed("new").save(path)
@@ -113,5 +113,5 @@ def test_file_in_a_folder_that_is_not_there_is_named(tmp_path: Path, name: str) 
 def test_report_about_a_model_is_named_as_one(tmp_path: Path) -> None:
     path = tmp_path / "blame.json"
     gradvet.blame(torch.nn.Linear(2, 2), torch.ones(1, 2), seed=0).save(path)
-    with pytest.raises(UnreadableReportError, match="save it as"):
+    with pytest.raises(ReportFileError, match="save it as"):
         load(path)

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from gradvet.cli.ops import Summary
 from gradvet.core.ledger import LedgerRow
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.reports import html
 from gradvet.reports.ledger_table import MAX_ROWS, headline, ledger_lines, what_to_do, why_not_pass
-from gradvet.reports.summary import Summary
 from gradvet.reports.terminal import plain
 from tests.reports.samples import failed, passed
 
@@ -200,6 +200,11 @@ def test_what_to_do_fits_the_rows(rows: tuple[LedgerRow, ...], text: str) -> Non
 def test_advice_of_a_finding_is_not_repeated() -> None:
     noisy = Finding("reverse", Verdict.INCONCLUSIVE, "too noisy", advice="Try float64 inputs.")
     assert what_to_do(replace(with_rows(COARSE), findings=(noisy,))) == ""
+
+
+def test_jump_beside_a_complete_ledger_gets_advice() -> None:
+    jump = Finding("forward", Verdict.INCONCLUSIVE, "the function jumps at the point")
+    assert what_to_do(replace(with_rows(FULL), findings=(jump,))).startswith("Check at a point where")
 
 
 # Notebook and page.

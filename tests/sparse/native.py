@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gradvet.checks import determinism, jacobian, linearity, outputs
+from gradvet.checks import jacobian, linearity, outputs
 from gradvet.core.context import Context
 from gradvet.core.results import Report
 from gradvet.core.runner import make_report, run_until_failure
+from gradvet.frontends.torch import semantics
 from gradvet.frontends.torch.binding import drop_in_binding
 from gradvet.frontends.torch.problem import TorchProblem
-from gradvet.frontends.torch.sparse_semantics import semantics
 from gradvet.options import Options
 
 CATALOGUE = (
     semantics,
     outputs.constancy,
-    determinism.drop_in_determinism,
+    outputs.drop_in_determinism,
     jacobian.drop_in_reverse,
     outputs.drop_in_metadata,
     linearity.drop_in_zero_cotangent,

@@ -1,6 +1,6 @@
 """`as_sparse_gradcheck` gives a checker the stored numbers of sparse inputs and dense outputs, and nothing else.
 
-Also tests `compat/sparse.py`.
+Also tests `compat/helpers.py`.
 """
 
 from __future__ import annotations

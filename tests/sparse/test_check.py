@@ -54,6 +54,13 @@ def test_gradient_inside_the_pattern_alone_is_right_masked_and_wrong_unmasked(la
     assert "with masked=True (masked semantics) the check passes" in report.failures[0].advice
 
 
+def test_inconclusive_report_says_that_the_other_semantics_pass() -> None:
+    sparse = torch.tensor([[0.0, 2.0, 0.0], [1.0, 0.0, 3.0]], dtype=torch.float64).to_sparse()
+    report = gradvet.check(torch.sparse.mm, (sparse, torch.ones(3, 2, dtype=torch.float64)), seed=1, checks=["reverse"])
+    assert not report.passed
+    assert "with masked=True (masked semantics) the check passes" in str(report)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_fault_inside_the_pattern_is_found_in_both_semantics(layout: str, masked: bool) -> None:

@@ -58,12 +58,12 @@ def test_report_counts_the_coordinates_of_the_semantics(kind: str, masked: bool)
 def test_float32_is_too_coarse_for_the_default_tolerance_and_warned_about(layout: str, mode: str) -> None:
     x = full(layout, torch.float32).requires_grad_()
     for function in (torch.Tensor.to_dense, with_doubled_gradient(torch.Tensor.to_dense)):
-        for tolerance, right in ((1e-5, "fail"), (1e-1, "pass")):
+        for tolerance, right in ((1e-5, "fail"), (1e-2, "pass")):
             expected = {right} if function is torch.Tensor.to_dense else {"fail"}
             # Fast mode accepts a residual that the measured roundoff of the projection explains: with this step it is
             # larger than the gradient.
-            expected |= {"pass"} if mode == "fast" and tolerance < 1e-1 else set()
-            options = {"atol": tolerance, "eps": 1e-6 if tolerance < 1e-1 else 1e-3, "fast_mode": mode == "fast"}
+            expected |= {"pass"} if mode == "fast" and tolerance < 1e-2 else set()
+            options = {"atol": tolerance, "eps": 1e-6 if tolerance < 1e-2 else 1e-3, "fast_mode": mode == "fast"}
             assert decision(gradvet.gradcheck, function, x, **options) in expected
     with pytest.warns(UserWarning, match="is not a double precision"):
-        gradvet.gradcheck(torch.sum, x, atol=1e-1, raise_exception=False)
+        gradvet.gradcheck(torch.sum, x, atol=1e-2, raise_exception=False)

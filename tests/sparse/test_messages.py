@@ -1,6 +1,6 @@
 """Messages of failed and impossible checks of sparse tensors.
 
-Also tests `frontends/torch/sparse_semantics.py`.
+Also tests `frontends/torch.py`.
 """
 
 from __future__ import annotations

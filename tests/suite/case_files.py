@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from gradvet.core.results import Report
-from gradvet.suite.case import CaseResult
+from gradvet.suite import CaseResult
 from gradvet.suite.run import ExecutorSettings, Run, open_store, run_missing
-from gradvet.suite.targets import Targets
+from gradvet.suite.sources import Targets
 
 HEAD = """
 import ctypes, os, sys, time

@@ -1,4 +1,4 @@
-"""Cases, also those of a parameter grid."""
+"""Cases, also those of a parameter grid (`suite/__init__.py`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 import gradvet
 from gradvet.core.results import Verdict
 from gradvet.errors import InvalidProblemError
-from gradvet.suite.case import Case, cases_in
+from gradvet.suite import Case, cases_in
 
 
 def point() -> Tensor:

@@ -6,7 +6,7 @@ import pytest
 
 from gradvet.core.problem import Cost
 from gradvet.core.results import Finding, Report, Verdict
-from gradvet.suite.case import CaseResult, Status
+from gradvet.suite import CaseResult, Status
 from gradvet.suite.store import Change, differences
 
 

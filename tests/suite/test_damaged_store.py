@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from gradvet.errors import InvalidProblemError
+from gradvet.suite import CaseResult, Status
 from gradvet.suite import store as module
-from gradvet.suite.case import CaseResult, Status
-from gradvet.suite.store import Store, StoreError
+from gradvet.suite.store import Store
 from tests.reports.samples import failed, passed
 
 
@@ -128,7 +129,7 @@ def test_store_with_other_tables_is_refused(path: Path, kind: str) -> None:
         change(path, "DROP TABLE cases")
     change(path, HOSTILE[kind])
     for writable in (False, True):
-        with pytest.raises(StoreError, match="is a database of something else"):
+        with pytest.raises(InvalidProblemError, match="is a database of something else"):
             Store.open(path, writable=writable)
 
 
@@ -148,7 +149,7 @@ def test_functions_with_effects_are_not_called_by_a_schema(path: Path) -> None:
 
 def test_other_format_is_refused(path: Path) -> None:
     change(path, "UPDATE run SET value = '99' WHERE name = 'format'")
-    with pytest.raises(StoreError, match=r"has format 99; this version of gradvet reads format 1"):
+    with pytest.raises(InvalidProblemError, match=r"has format 99; this version of gradvet reads format 1"):
         Store.open(path)
 
 
@@ -165,7 +166,7 @@ def test_second_run_into_a_store_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     first = Store.create(path, {}, ["a"])
     for again in (lambda: Store.create(path, {}, ["a"]), lambda: Store.open(path, writable=True)):
-        with pytest.raises(StoreError, match="is in use by another run"):
+        with pytest.raises(InvalidProblemError, match="is in use by another run"):
             again()
     assert [one.status for one in Store.open(path).results()] == [Status.UNFINISHED]
     first.close()
@@ -189,6 +190,6 @@ def test_any_damage_ends_in_results_or_a_sentence(path: Path) -> None:
         try:
             for one in Store.open(path).results():
                 assert one.verdict.value in ("pass", "fail", "error", "inconclusive")
-        except StoreError:
+        except InvalidProblemError:
             unreadable += 1
     assert unreadable < 300

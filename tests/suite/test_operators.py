@@ -1,4 +1,4 @@
-"""Samples of the operator database as cases."""
+"""Samples of the operator database as cases: `suite/sources.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from gradvet.core.results import Verdict
 from gradvet.errors import InvalidProblemError
-from gradvet.suite.operators import Operators
+from gradvet.suite.sources import Operators
 
 # Operators warn of their own options and futures; that is not what is tested.
 pytestmark = pytest.mark.filterwarnings("ignore")

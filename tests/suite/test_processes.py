@@ -1,6 +1,6 @@
 """A worker process that dies or exceeds a limit fails one call.
 
-Also tests `suite/worker.py`.
+Tests the worker process too.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gradvet.options import Budget
+from gradvet.suite import Status
 from gradvet.suite import processes as module
-from gradvet.suite.processes import Limits, MemoryLimitError, ProcessDiedError, ProcessExecutor, TimeLimitError
+from gradvet.suite.processes import ProcessDiedError, ProcessExecutor
 from tests.suite import calls
 
 ROOT = Path(__file__).parents[2]
@@ -39,10 +41,11 @@ def test_result_of_the_preparation_stays_in_the_worker() -> None:
 
 
 def test_preparation_is_outside_the_time_limit() -> None:
-    with ProcessExecutor(1, Limits(seconds=0.25), prepare=calls.prepare_slowly) as processes:
+    with ProcessExecutor(1, Budget(seconds=0.25), prepare=calls.prepare_slowly) as processes:
         stuck = processes.submit(calls.hang_after, None)
-        with pytest.raises(TimeLimitError, match=r"did not end within 0\.25 s"):
+        with pytest.raises(ProcessDiedError, match=r"did not end within 0\.25 s") as raised:
             stuck.result()
+        assert raised.value.status is Status.TIME_LIMIT
 
 
 @pytest.mark.parametrize(
@@ -62,17 +65,19 @@ def test_death_of_a_worker_fails_one_call(call: Callable[[], None], message: str
 
 @pytest.mark.parametrize("call", [calls.hang, calls.hang_with_gil])
 def test_call_that_hangs_is_ended(call: Callable[[], None]) -> None:
-    with ProcessExecutor(1, Limits(seconds=0.5)) as processes:
+    with ProcessExecutor(1, Budget(seconds=0.2)) as processes:
         for future in [processes.submit(call), processes.submit(call)]:
-            with pytest.raises(TimeLimitError, match=r"did not end within 0\.5 s"):
+            with pytest.raises(ProcessDiedError, match=r"did not end within 0\.2 s") as raised:
                 future.result()
+            assert raised.value.status is Status.TIME_LIMIT
 
 
 def test_call_that_takes_too_much_memory_is_ended() -> None:
-    with ProcessExecutor(1, Limits(bytes=300 * 2**20)) as processes:
+    with ProcessExecutor(1, Budget(bytes=300 * 2**20)) as processes:
         large, next_ = processes.submit(calls.use_memory), processes.submit(calls.double, 2)
-        with pytest.raises(MemoryLimitError, match="used more than 300 MiB of memory"):
+        with pytest.raises(ProcessDiedError, match="used more than 300 MiB of memory") as raised:
             large.result()
+        assert raised.value.status is Status.MEMORY_LIMIT
         assert next_.result() == 4
 
 
@@ -122,7 +127,7 @@ def test_copy_of_a_worker_made_by_fork_answers_no_call() -> None:
         found = [processes.submit(call).result() for call in (calls.fork_and_return, calls.process_id) * 3]
         assert len(set(found)) == 1
         copies = [one.pid for one in psutil.Process(found[0]).children()]
-        until = time.monotonic() + 60.0
+        until = time.monotonic() + 600.0
         while any(map(is_running, copies)):
             assert time.monotonic() < until, "a copy goes on"
             time.sleep(0.02)
@@ -182,7 +187,10 @@ def test_children_of_a_call_that_hangs_are_ended_with_it(tmp_path: Path) -> None
 def child_of_ended_call(call: Callable[[str], None], file: Path) -> int:
     """The process that a call started before its time was over. A slow machine gets more time."""
     for seconds in (0.5, 4.0, 60.0):
-        with ProcessExecutor(1, Limits(seconds=seconds)) as processes, pytest.raises(TimeLimitError):
+        with (
+            ProcessExecutor(1, Budget(seconds=seconds)) as processes,
+            pytest.raises(ProcessDiedError, match="did not end"),
+        ):
             processes.submit(call, str(file)).result()
         if file.exists():
             return int(file.read_text())

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gradvet.suite.case import CaseResult, Status
+from gradvet.errors import InvalidProblemError
+from gradvet.suite import CaseResult, Status
 from gradvet.suite.run import ExecutorSettings, Run, in_case_order, open_store, run_missing, stored_seed
-from gradvet.suite.store import Store, StoreError
+from gradvet.suite.store import Store
 from tests.suite.case_files import run_of, write_cases
 
 
@@ -44,10 +45,10 @@ def test_run_without_a_store_can_be_resumed(path: Path) -> None:
 def test_other_run_is_not_resumed(path: Path) -> None:
     target = write_cases(path.parent, a="return x.sin()")
     store_of(run_of(target), path)
-    with pytest.raises(StoreError, match=r"holds another run \(options: {} there, {\"order\": 2} here\)"):
+    with pytest.raises(InvalidProblemError, match=r"holds another run \(options: {} there, {\"order\": 2} here\)"):
         store_of(run_of(target, {"order": 2}), path, resume=True)
     write_cases(path.parent, a="return x.sin()", b="return x.cos()")
-    with pytest.raises(StoreError, match="holds a run of other cases"):
+    with pytest.raises(InvalidProblemError, match="holds a run of other cases"):
         store_of(run_of(target), path, resume=True)
 
 

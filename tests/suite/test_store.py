@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import gradvet
-from gradvet.suite.case import CaseResult, Status
-from gradvet.suite.store import Store, StoreError, holds_run
+from gradvet.errors import InvalidProblemError
+from gradvet.suite import CaseResult, Status
+from gradvet.suite.store import Store, holds_run
 from tests.suite.case_files import report_of
 
 IDENTITY = {"seed": 1, "versions": {"torch": "2.13.0"}}
@@ -72,20 +73,20 @@ def test_store_without_a_file_works_as_well() -> None:
 
 def test_new_run_does_not_overwrite_another(path: Path) -> None:
     Store.create(path, IDENTITY, ["a"])
-    with pytest.raises(StoreError, match="holds a run already: go on with --resume"):
+    with pytest.raises(InvalidProblemError, match="holds a run already: go on with --resume"):
         Store.create(path, IDENTITY, ["a"])
 
 
 @pytest.mark.parametrize("content", [b"something else", b"SQLite format 3\0"])
 def test_other_file_is_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(StoreError, match="name another"):
+    with pytest.raises(InvalidProblemError, match="name another"):
         Store.create(path, IDENTITY, ["a"])
 
 
 def test_other_database_is_refused(path: Path) -> None:
     sqlite3.connect(path).execute("CREATE TABLE people (name)").connection.commit()
-    with pytest.raises(StoreError, match="is a database of something else"):
+    with pytest.raises(InvalidProblemError, match="is a database of something else"):
         Store.create(path, IDENTITY, ["a"])
 
 

@@ -1,6 +1,6 @@
 """Targets of the command line, and the messages for invalid ones.
 
-Also tests `frontends/torch/inputs.py`.
+Tests `suite/sources.py` and `frontends/torch/inputs.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gradvet.errors import InvalidProblemError
-from gradvet.suite.targets import InputSpec, TargetError, cases_of
+from gradvet.suite.sources import InputSpec, cases_of
 
 FILE = """
 import torch, gradvet
@@ -156,7 +156,7 @@ def test_nested_names_are_followed() -> None:
 def test_invalid_target_says_what_to_do(ops: str, target: str, inputs: InputSpec, words: str) -> None:
     Path("broken.py").write_text("1 / 0")
     Path("leaving.py").write_text("raise SystemExit(3)")
-    with pytest.raises(TargetError, match=words):
+    with pytest.raises(InvalidProblemError, match=words):
         cases_of(target, inputs)
 
 
@@ -173,7 +173,7 @@ def test_callable_in_a_file_gets_inputs(ops: str) -> None:
     (case,) = cases_of("layers.py::Twice", InputSpec(((3,),)))
     assert case.func(*case.inputs()).shape == (3,)
     assert case.replay == "gradvet check layers.py::Twice --input 3"
-    with pytest.raises(TargetError, match=r"ops\.py has no case 'factor'.*give --input SHAPE to check factor"):
+    with pytest.raises(InvalidProblemError, match=r"ops\.py has no case 'factor'.*give --input SHAPE to check factor"):
         cases_of("ops.py::factor", InputSpec())
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from gradvet.api import validation
-from gradvet.api.blame import accepting_stops, accepts_stops, culprit_first, shown_stages, with_torch_stops
+from gradvet.api.blame import accepts_stops, culprit_first, shown_stages, with_notes_on_stops, with_torch_stops
 from gradvet.api.pipeline import PipelineSettings, run_pipeline
 from gradvet.api.points import PointSettings
-from gradvet.api.sweep import require_comparable, sweep_dtypes
+from gradvet.api.validation import refuse
+from gradvet.checks import REFERENCE
 from gradvet.core.events import filtered, fresh_seed, publish
 from gradvet.core.frontend import Request
 from gradvet.core.provenance import title_of
 from gradvet.core.results import InconclusiveWarning, Report, Verdict
+from gradvet.core.runner import joined
 from gradvet.errors import GradientError, InvalidProblemError
 from gradvet.frontends.torch import FRONTEND, StopMode, is_model, within
 from gradvet.frontends.torch.numerical_jacobian import NumericalJacobian
@@ -43,7 +46,7 @@ def check(
     checks: Iterable[str] | Mapping[str, bool] | None = None,
     surrogate: Callable[..., Any] | Mapping[Any, Callable[..., Any]] | None = None,
     reference: Callable[..., Any] | None = None,
-    dtypes: Iterable[Any] | None = None,
+    dtypes: Any = None,
     points: Any = "small",
     domain: Any = None,
     compile: bool = False,
@@ -83,8 +86,8 @@ def check(
             functions; no other points are tried then.
         reference: Another implementation of `func`, in plain torch: values and gradients of `func` are compared with
             those of the reference in float64, and the reference with finite differences.
-        dtypes: With `reference`, floating-point dtypes such as (torch.float32, torch.bfloat16): inputs and parameters
-            are cast to each, and the report covers all. The default is the precision of the inputs as given.
+        dtypes: With `reference`, a floating-point dtype or several, such as (torch.float32, "bfloat16"): inputs and
+            parameters are cast to each, and the report covers all. The default is the precision of the inputs as given.
         points: Which points are tried beside the one given: "small" for a few special points and shapes, "thorough"
             for all of them, None for none; or a list of inputs, a mapping of names to inputs, or a Hypothesis strategy.
         domain: Values that inputs may have at these points: an interval (low, high), a function, or a strategy, for
@@ -107,62 +110,45 @@ def check(
     surrogates = validation.surrogates_of(surrogate, or_function=True)
     request = validation.request_of(func, inputs, kwargs, surrogate if callable(surrogate) else None, argnums)
     is_thorough = validation.flag("thorough", thorough)
-    spending = validation.budget_of(budget)
+    limits = validation.budget_of(budget)
     options = Options(
         seed=fresh_seed() if seed is None else validation.seed_of(seed),
         masked=validation.flag("masked", masked),
-        resolution=_requested_resolution(resolution, power, 1e-4 if is_thorough else 0.01),
+        resolution=validation.resolution_of(resolution, power, 1e-4 if is_thorough else 0.01),
         accuracy=validation.fraction("accuracy", accuracy, "1e-5", zero=True),
-        seconds=spending.seconds,
+        seconds=limits.seconds,
     )
     validation.require_domain(domain)
     if is_thorough and isinstance(points, str) and points == "small":
         points = "thorough"
-    other = PointSettings.of(points, domain, options.seed)
+    other_points = PointSettings.of(points, domain, options.seed)
     selection = validation.selection_of(validation.names_of("modes", modes), validation.checks_of(checks))
     if validation.flag("compile", compile):
         selection |= {"compile"}
     # A kernel is compared with its reference at first order.
     usual_order = 2 if is_thorough and reference is None else 1
     chosen_order = usual_order if order is None else validation.order_of(order)
-    wanted = PipelineSettings(chosen_order, selection, other, spending.bytes)
-    request, held = replace(request, reference=reference), None
-    require_comparable(request, wanted, dtypes)
+    settings = PipelineSettings(chosen_order, selection, other_points, limits.bytes)
+    request, stop_mode = replace(request, reference=reference), None
+    dtypes = dtypes_of(dtypes)
+    require_comparable(request, settings, dtypes)
     if (accepts := accepts_stops(stops)) or surrogates:
-        held = StopMode(held=None if accepts else frozenset(), surrogates=surrogates)
+        stop_mode = StopMode(held=None if accepts else frozenset(), surrogates=surrogates)
         # The constants are those of the point given.
-        request, wanted = replace(request, func=within(func, held)), replace(wanted, points=None)
-
-    def run(asked: Request, settings: PipelineSettings) -> Report:
-        if dtypes is None:
-            try:
-                return run_pipeline(FRONTEND, asked, settings, options)
-            except Exception as error:
-                is_refused = isinstance(error, InvalidProblemError)
-                if is_refused or (held := FRONTEND.with_constant_inputs(asked)) is None:
-                    raise
-                return run_pipeline(FRONTEND, held, settings, options)
-        return sweep_dtypes(FRONTEND, asked, settings, options, tuple(dtypes))
-
-    with shown_stages(title_of(func)), validation.explaining_lists(inputs):
-        report = run(request, wanted)
-        if held is not None:
-            report = accepting_stops(report, func, held)
+        request, settings = replace(request, func=within(func, stop_mode)), replace(settings, points=None)
+    run = partial(run_in_dtypes, options=options, dtypes=dtypes)
+    with shown_stages(title_of(func)):
+        try:
+            report = run(request, settings)
+        except TypeError as error:
+            raise validation.explained(error, request) from None
+        if stop_mode is not None:
+            report = with_notes_on_stops(report, func, stop_mode)
         elif report.failures and (dtypes is None or reference is not None):
-            report = with_torch_stops(report, request, wanted, run)
+            report = with_torch_stops(report, request, settings, run)
         if validation.flag("blame", blame) and report.failures and is_model(func) and not surrogates:
-            report = culprit_first(report, replace(request, func=func), stops, spending)
+            report = culprit_first(report, replace(request, func=func), stops, limits)
     return filtered(publish(report))
-
-
-def _requested_resolution(resolution: float | None, power: float | None, otherwise: float) -> float:
-    """The resolution under either of its names."""
-    if resolution is not None and power is not None:
-        raise InvalidProblemError("resolution= and power= are two names of the same argument: give only resolution=")
-    if resolution is None and power is None:
-        return otherwise
-    name, given = ("power", power) if resolution is None else ("resolution", resolution)
-    return validation.fraction(name, given, "0.01")
 
 
 @validation.explaining_arguments
@@ -185,7 +171,7 @@ def assert_gradients(
     checks: Iterable[str] | Mapping[str, bool] | None = None,
     surrogate: Callable[..., Any] | Mapping[Any, Callable[..., Any]] | None = None,
     reference: Callable[..., Any] | None = None,
-    dtypes: Iterable[Any] | None = None,
+    dtypes: Any = None,
     points: Any = "small",
     domain: Any = None,
     compile: bool = False,
@@ -212,9 +198,9 @@ def assert_gradients(
     'pass'
     """
     if not isinstance(inconclusive, str) or inconclusive not in ("raise", "warn", "ignore"):
-        validation.refuse("inconclusive is 'raise', 'warn' or 'ignore'", inconclusive)
+        refuse("inconclusive is 'raise', 'warn' or 'ignore'", inconclusive)
     if not isinstance(msg, str):
-        validation.refuse("msg is a text", msg)
+        refuse("msg is a text", msg)
     report = check(
         func,
         inputs,
@@ -269,5 +255,65 @@ def numerical_jacobian(
     >>> [round(float(slope), 6) for slope in found.value.diagonal()]
     [2.0, 6.0]
     """
-    found: NumericalJacobian = FRONTEND.numerical_jacobian(validation.request_of(func, inputs, kwargs), seed=0)
+    found: NumericalJacobian = FRONTEND.numerical_jacobian(validation.request_of(func, inputs, kwargs))
     return found
+
+
+def dtypes_of(given: Any) -> tuple[Any, ...] | None:
+    """The dtypes that were given: one, or several, or names such as "float32,bfloat16"."""
+    several = given.split(",") if isinstance(given, str) else given
+    return None if given is None else tuple(several) if isinstance(several, Iterable) else (several,)
+
+
+def require_comparable(request: Request, settings: PipelineSettings, dtypes: Any) -> None:
+    """Raise if what was asked for cannot be done with a reference, or needs one."""
+    if request.reference is None:
+        if dtypes is not None:
+            raise InvalidProblemError(
+                "dtypes compares a kernel with its reference in several precisions, but there is no reference: pass "
+                "reference=, or inputs of the dtype that you want checked"
+            )
+        return
+    if not callable(request.reference):
+        refuse("reference is a function or a module", request.reference)
+    if settings.order != 1:
+        raise InvalidProblemError(
+            "a reference is compared at first order: leave out the order, or check the second order without a reference"
+        )
+    if REFERENCE not in settings.selection:
+        raise InvalidProblemError(
+            "a reference is for gradients of backward: modes must contain 'reverse', and checks, if given, 'reference'"
+        )
+
+
+def run_in_dtypes(
+    request: Request, settings: PipelineSettings, options: Options, dtypes: Sequence[Any] | None
+) -> Report:
+    """One report about all dtypes; None: about the inputs as they are.
+
+    The reference is compared with differences once, in the first of the dtypes.
+    """
+    if dtypes is None:
+        return run_as_given(request, settings, options)
+    requests = dict(FRONTEND.cast(request, dtype) for dtype in dtypes)
+    if not requests:
+        raise InvalidProblemError("dtypes is empty: name at least one, such as torch.bfloat16")
+    reports: dict[str, Report] = {}
+    for name, cast in requests.items():
+        wanted = replace(settings, precision=name)
+        if reports:
+            wanted = replace(wanted, selection=settings.selection - {"reverse"})
+        reports[name] = run_pipeline(FRONTEND, cast, wanted, options)
+    return joined(reports)
+
+
+def run_as_given(request: Request, settings: PipelineSettings, options: Options) -> Report:
+    """The report; of the parameters alone if the function raises and runs with inputs that do not require grad."""
+    try:
+        return run_pipeline(FRONTEND, request, settings, options)
+    except InvalidProblemError:
+        raise
+    except Exception:
+        if (constant := FRONTEND.with_constant_inputs(request)) is None:
+            raise
+        return run_pipeline(FRONTEND, constant, settings, options)

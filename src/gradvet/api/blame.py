@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import operator
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,11 +16,12 @@ from gradvet.core.blame import MODULE, BlameReport
 from gradvet.core.events import ShowingStages, fresh_seed, one_at_a_time
 from gradvet.core.frontend import CONSTANT_INPUTS, Request
 from gradvet.core.provenance import source_of
-from gradvet.core.results import Finding, Report, Verdict
+from gradvet.core.results import Finding, Report, SourceCode, Verdict
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import (
     FRONTEND,
-    Question,
+    Call,
+    Examiner,
     Recorder,
     StopMode,
     investigate,
@@ -51,8 +53,6 @@ MODULE_CHECKS = ("constancy", "reverse", "precision")
 
 Run = Callable[[Request, PipelineSettings], Report]
 """Makes the report of a check."""
-
-STOP_ADVICE = "If it is meant so, pass stops='constant': what is stopped counts as a constant then."
 
 DEFAULT_SECONDS = 120.0
 """Time for all checks of one report."""
@@ -132,7 +132,10 @@ def blame(
     recorder = Recorder(model, _memory(settings.budget))
     state = _preserved_state(model, (model, loss, inputs, kwargs))
     with state, state, shown_stages(type(model).__name__):  # twice: the first restoration may be interrupted
-        record_step(recorder, request, loss)
+        try:
+            record_step(recorder, request, loss)
+        except TypeError as error:
+            raise validation.explained(error, request) from None
         return _answer(recorder, settings)
 
 
@@ -214,7 +217,8 @@ def watch(
 
 @one_at_a_time
 def culprit_first(report: Report, request: Request, stops: str, budget: Budget) -> Report:
-    """The report of a module that fails, with the culprit as its first finding. Bounded in time."""
+    """The report of a module that fails, with the culprit first and its line as source. Bounded in time."""
+    started = time.perf_counter()
     if not any(finding.check in (*FUNCTION_CHECKS, *MODULE_CHECKS) for finding in report.failures):
         return report
     spending = Budget(min(AUTOMATIC_SECONDS, budget.seconds or AUTOMATIC_SECONDS))
@@ -228,19 +232,22 @@ def culprit_first(report: Report, request: Request, stops: str, budget: Budget) 
     except Exception as error:
         note = f"the piece to blame could not be searched for: {type(error).__name__}"
         return replace(report, notes=(*report.notes, note))
-    culprit = found.culprit
+    report = replace(report, seconds=report.seconds + time.perf_counter() - started)
+    culprit, source = found.culprit, report.source
     if culprit is None:
         note = "no Function, operator or module inside was found to fail alone (gradvet.blame searches longer)"
         return replace(report, notes=(*report.notes, note))
     finding = culprit.finding
     facts = {"path": culprit.path, "what": culprit.what, "place": str(culprit.place or "")}
-    advice = (finding.advice if finding else "") if not culprit.stops else STOP_ADVICE
-    first = Finding("blame", Verdict.FAIL, str(culprit), finding.mismatches if finding else (), facts, advice)
-    return replace(report, findings=(first, *report.findings))
+    entries = finding.mismatches if finding else ()
+    first = Finding("blame", Verdict.FAIL, str(culprit), entries, facts, culprit.advice)
+    if culprit.place is not None and culprit.place.code:
+        source = SourceCode(culprit.place.code, culprit.place.file, culprit.place.line)
+    return replace(report, findings=(first, *report.findings), source=source)
 
 
-def accepting_stops(report: Report, func: Any, mode: StopMode) -> Report:
-    """The report of a function whose stops are accepted: source and command of the function itself."""
+def with_notes_on_stops(report: Report, func: Any, mode: StopMode) -> Report:
+    """The report of a function called in a mode, with what was held constant, and its own source and command."""
     notes, arguments = [], ""
     if mode.held is None:
         notes += [f"held constant: {line}" for line in mode.lines]
@@ -270,7 +277,7 @@ def with_torch_stops(report: Report, request: Request, settings: PipelineSetting
     binding = FRONTEND.bind(replace(request, func=subject))
     state = FRONTEND.preserved_state((request.func, request.inputs, request.kwargs), binding.arguments)
     with state, state:  # twice: the first restoration may be interrupted
-        lines = torch_stops(lambda: binding.function(*binding.arguments))
+        lines = torch_stops(lambda: FRONTEND.problem(binding, 0))
     if not lines:
         return report
     held = within(subject, StopMode(holds_torch=True))
@@ -303,11 +310,14 @@ def accepts_stops(stops: str) -> bool:
 
 
 def _answer(recorder: Recorder, wanted: _Settings, known: Report | None = None) -> BlameReport:
-    def examine(request: Request, kind: str, seconds: float, order: int) -> Report:
-        names = MODULE_CHECKS if kind == MODULE else FUNCTION_CHECKS
-        settings = PipelineSettings(1 if kind == MODULE else order, validation.selection_of(("reverse",), names))
-        return run_pipeline(FRONTEND, request, settings, Options(seed=wanted.seed, seconds=seconds))
+    def examine(request: Request, call: Call, options: Options, order: int) -> Report:
+        is_module = call.kind == MODULE
+        names = (*(MODULE_CHECKS if is_module else FUNCTION_CHECKS), *call.checks)
+        modes = ("reverse", *(("forward",) if "forward" in call.checks else ()))
+        settings = PipelineSettings(1 if is_module else order, validation.selection_of(modes, names))
+        return run_pipeline(FRONTEND, request, settings, options)
 
     seconds = DEFAULT_SECONDS if wanted.budget.seconds is None else wanted.budget.seconds
-    question = Question(examine, seconds, wanted.seed, wanted.order, wanted.accepts_stops, wanted.surrogates, known)
-    return investigate(recorder, question)
+    options, deadline = Options(wanted.seed), time.perf_counter() + seconds
+    examiner = Examiner(examine, options, deadline, wanted.order, wanted.accepts_stops, wanted.surrogates)
+    return investigate(recorder, examiner, known)

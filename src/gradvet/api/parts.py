@@ -6,23 +6,31 @@ all of them. So consecutive parameters, which belong to the same modules, are co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.events import announce_stage
 from gradvet.core.frontend import Binding, Frontend
+from gradvet.core.ledger import NO_MEMORY
 from gradvet.core.results import WORST_FIRST, Finding, Verdict
-from gradvet.core.spaces import Array, Space
-from gradvet.core.vectors import namespace
+from gradvet.core.vectors import Space
 from gradvet.errors import InvalidProblemError
 
-PART_SIZE = 1 << 22, 1 << 24
-"""Elements that are compared together, at least and at most. At the step of the screen, one of the largest number still
-shows at a resolution of 0.01; the vectors of the smallest one take less than a GiB."""
+MIN_PART_SIZE = 1 << 21
+"""Smallest limit on the elements that are compared together: their vectors take 256 MiB."""
 
-PARTS = 6, 16
-"""Number of parts, at least and at most. With six, the vectors of a comparison, 16 of the size of a part, have the size
-of three vectors of all inputs. Of a very large model each part has more elements, so that evaluations stay bounded."""
+MAX_PART_SIZE = 1 << 24
+"""Largest such limit for up to `MAX_PARTS` parts: one element among this many still shows at the step of the screen and
+a resolution of 0.01."""
+
+MIN_PARTS = 6
+"""Number of parts aimed at: the vectors of a comparison, 19 of the size of a part, have the size of less than four
+vectors of all inputs. Needed by `test_memory_of_a_model_in_parts_is_four_vectors_beyond_its_reference`."""
+
+MAX_PARTS = 16
+"""Largest number of parts. Those of a very large model have more elements, so that evaluations stay bounded."""
 
 PART_CALLS = 2_000
 """Forward passes of one part at most. Right parts of models take 50 to 400."""
@@ -32,12 +40,9 @@ SPENT = "the {:,} forward passes planned for the part from {} were spent: what i
 VECTORS = 16
 """Number of vectors of the size of the inputs that exist at a time, to estimate the memory of a check."""
 
-MANY_TIES = 16
-"""Number of elements that equal another one, other than zeros, up to which kinks at ties are tested one by one."""
-
 SMOOTH = (
-    "a step took up to {:,} of {:,} elements inside across a kink, or to another selected element: the formulas of the "
-    "point were continued there"
+    "up to {:,} of {:,} intermediate values crossed a kink, or a maximum chose another element, in a step: there the "
+    "formula that holds at the point was used"
 )
 
 Pair = tuple[Context, Context | None]
@@ -78,34 +83,44 @@ def compared_in_parts(
 def compared_on_smooth_piece(
     frontend: Frontend, context: Context, compare: Callable[[Context], list[Finding]]
 ) -> list[Finding]:
-    """The findings of a comparison with differences, in a model without the kinks that a step would cross.
+    """The findings of a comparison with differences, without the kinks that a step would cross where it crosses many.
 
-    Needed by `test_network_with_many_kinks_takes_few_evaluations`. The same for functions without custom rules at
-    inputs with many ties, which rules of the framework break in ways of their own: `test_sort_of_many_ties_passes`.
+    That is so in a model, and at inputs with many ties. Needed by `test_network_with_many_kinks_takes_few_evaluations`
+    and `test_sort_of_many_ties_passes`.
     """
-    may_break_ties = context.problem.rules.are_builtin and not context.is_large
-    is_tied = may_break_ties and _has_many_ties(context.problem.point)
-    found = frontend.on_smooth_piece(context.problem, of_models=not is_tied) if context.is_double else None
-    if found is None:
+    has_many_kinks = context.is_double and (context.problem.has_parameters or _has_many_ties(context))
+    if not has_many_kinks or (found := frontend.on_smooth_piece(context.problem)) is None:
         return compare(context)
     problem, branches = found
     findings = compare(context.for_problem(problem))
-    if branches.changed:
-        context.record.note(SMOOTH.format(branches.changed, branches.count))
+    count, changed = branches()
+    if changed:
+        context.record.note(SMOOTH.format(changed, count))
     return findings
 
 
-def _has_many_ties(point: Array) -> bool:
-    """Whether many elements equal another one. Zeros do not count: those of padding are at kinks of one kind."""
-    xp = namespace(point)
+def _has_many_ties(context: Context) -> bool:
+    """Whether many elements equal another one, and only rules of the framework break ties, each in its own way.
+
+    Zeros do not count: those of padding are at kinks of one kind.
+    """
+    if context.is_large or not context.problem.rules.are_builtin:
+        return False
+    point = context.problem.point
     some = point[point != 0.0]
-    return int(some.shape[0]) - int(xp.unique_values(some).shape[0]) > MANY_TIES
+    return int(some.shape[0]) - int(context.xp.unique_values(some).shape[0]) > thresholds.MANY_TIES
+
+
+def release_if_large(context: Context) -> None:
+    """Forget the vectors of a large problem, once it is known whether it reads captured tensors, which takes VJPs."""
+    if context.is_large:
+        _ = context.reads_captured
+        context.release()
 
 
 def parts_of(domain: Space) -> list[list[int]]:
     """Numbers of consecutive leaves, gathered up to the size of a part."""
-    few, many = (-(-domain.size // number) for number in PARTS)
-    limit = max(PART_SIZE[0], many, min(PART_SIZE[1], few))
+    limit = max(MIN_PART_SIZE, -(-domain.size // MAX_PARTS), min(MAX_PART_SIZE, -(-domain.size // MIN_PARTS)))
     groups: list[list[int]] = []
     filled = 0
     for number, leaf in enumerate(domain.leaves):
@@ -125,18 +140,18 @@ def _restricted(frontend: Frontend, context: Context, leaves: Sequence[int]) -> 
 
 def _worst(findings: Sequence[Finding]) -> Iterator[Finding]:
     """For each check and mode the first finding with its worst verdict."""
-    best: dict[tuple[str, object], Finding] = {}
+    worst: dict[tuple[str, object], Finding] = {}
     for finding in findings:
         key = finding.check, finding.facts.get("mode")
-        known = best.get(key)
+        known = worst.get(key)
         if known is None or WORST_FIRST.index(finding.verdict) < WORST_FIRST.index(known.verdict):
-            best[key] = finding
-    yield from best.values()
+            worst[key] = finding
+    yield from worst.values()
 
 
-def within_memory(binding: Binding, limit: int | None) -> tuple[Binding, list[Finding]]:
-    """The inputs whose vectors fit into the memory given, the smallest first, and a finding about the others."""
-    sizes = {place: binding.arguments[place].numel() for place in binding.checked}
+def within_memory(binding: Binding, limit: int | None) -> tuple[Binding, dict[str, int]]:
+    """The inputs whose vectors fit into the memory given, the smallest first; names and sizes of the others."""
+    sizes = {place: math.prod(binding.arguments[place].shape) for place in binding.checked}
     kept: list[int] = []
     for place in sorted(sizes, key=lambda place: sizes[place]):
         if limit is None or VECTORS * 8 * (sum(sizes[k] for k in kept) + sizes[place]) <= limit:
@@ -144,9 +159,14 @@ def within_memory(binding: Binding, limit: int | None) -> tuple[Binding, list[Fi
     if not kept:
         smallest = VECTORS * 8 * min(sizes.values())
         raise InvalidProblemError(f"no input fits into {limit} bytes; the smallest one needs about {smallest}")
-    if len(kept) == len(sizes):
-        return binding, []
-    names = ", ".join(binding.names[place] for place in sizes if place not in kept)
-    share = 100.0 * sum(sizes[place] for place in kept) / sum(sizes.values())
-    words = f"no memory for {names}: {share:.2g} % of the elements of the inputs were checked"
-    return binding.restricted(kept), [Finding("memory", Verdict.SKIPPED, words)]
+    left_out = {binding.names[place]: sizes[place] for place in sizes if place not in kept}
+    return (binding.restricted(kept) if left_out else binding), left_out
+
+
+def enter_left_out(context: Context, left_out: Mapping[str, int]) -> None:
+    """Enter inputs for which there is no memory into the ledger, as not compared. Needed by
+    `test_what_does_not_fit_into_memory_is_in_the_ledger`."""
+    for name, size in left_out.items():
+        row = name, "reverse", context.precision
+        context.record.ledger.open(*row, size, context.asked_resolution)
+        context.record.ledger.left_out(*row, size, NO_MEMORY)

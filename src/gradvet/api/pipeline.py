@@ -11,16 +11,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
+from gradvet.api import parts
 from gradvet.api.isolation import findings_of_child
-from gradvet.api.parts import compared_in_parts, compared_on_smooth_piece, parts_of, within_memory
 from gradvet.api.points import FRAGILE, THOROUGH, Announce, PointSettings, generated_points
-from gradvet.api.replay_command import replay
-from gradvet.api.validation import Selection
-from gradvet.checks.catalogue import (
+from gradvet.api.validation import MODES, Selection, replay
+from gradvet.checks import (
     COMPILE,
     EXACT,
     GENERATED,
@@ -34,22 +33,21 @@ from gradvet.checks.catalogue import (
     Check,
     runnable,
 )
-from gradvet.checks.determinism import is_repeatable
+from gradvet.checks.outputs import is_repeatable
 from gradvet.checks.precision import BranchPair, precision_against
 from gradvet.checks.reference import about_reference, compared_with
 from gradvet.checks.reference_passes import Reference
 from gradvet.checks.second_order import composition, higher_orders, symmetry
-from gradvet.checks.toolchain import compiled_against, registered
+from gradvet.checks.transformations import compiled_against, registered
 from gradvet.core import thresholds
-from gradvet.core.context import FLOAT32, FLOAT64, GIVEN, Context
+from gradvet.core.context import Context
 from gradvet.core.events import one_at_a_time
 from gradvet.core.frontend import Binding, Frontend, Request
-from gradvet.core.ledger import Record
+from gradvet.core.ledger import FLOAT32, FLOAT64, GIVEN, Record, VariationBudget
 from gradvet.core.problem import Problem
 from gradvet.core.provenance import environment, source_of
 from gradvet.core.results import Finding, Report, SourceCode, Verdict
 from gradvet.core.runner import make_report, run_checks
-from gradvet.core.variation_budget import VariationBudget
 from gradvet.core.vectors import all_finite, namespace
 from gradvet.errors import DerivativeError, first_line
 from gradvet.options import Options
@@ -59,9 +57,12 @@ ONE_SHOT = (
     "used with this function; every backward pass was checked after a forward pass of its own"
 )
 COMPILES = "its first call was compiled for long, so it was not called in float64; points='thorough' does so"
-CHECKED_IN = "the formula was checked in {}, and the gradient in low precision against it"
+CHECKED_IN = "finite differences were taken in {0}; the gradient in the given precision was compared with that in {0}"
 NO_REFERENCE = (
-    "it could not be run in higher precision, or gives other values there: it was checked in its own precision"
+    "the function could not be run in higher precision, or returns other values there: it was checked in the given one"
+)
+REFERENCE_IN_FLOAT32 = (
+    "the reference does not run in this precision, or is not finite in it, so its errors are those of float32"
 )
 OVERWRITES = "If it initialises or normalises its parameters, call it once before the check."
 
@@ -84,7 +85,7 @@ class PipelineSettings:
 def run_pipeline(frontend: Frontend, request: Request, settings: PipelineSettings, options: Options) -> Report:
     """The report about one function at one point."""
     started = time.perf_counter()
-    binding, left_out = within_memory(frontend.bind(request), settings.bytes)
+    binding, left_out = parts.within_memory(frontend.bind(request), settings.bytes)
     called = (request.func, request.surrogate, request.inputs, request.kwargs)
     given = settings.points.own if settings.points else None
 
@@ -108,11 +109,13 @@ class _Pipeline:
     settings: PipelineSettings
     options: Options
 
-    def report(self, left_out: Sequence[Finding]) -> Report:
+    def report(self, left_out: Mapping[str, int]) -> Report:
+        """All stages; `left_out` has the sizes of inputs for which there is no memory, by name."""
         record = Record(variations=VariationBudget(is_limited=not self._is_thorough))
         make = partial(self.frontend.problem, self.binding, self.options.seed, masked=self.options.masked)
         problem = record.variations.first(make)
         context = Context.of(problem, self.options, record)
+        parts.enter_left_out(context, left_out)
         for note in (*self.frontend.notes(problem), *_notes_on_values(problem)):
             context.record.note(note)
         context, findings = self._preflight(context)
@@ -124,24 +127,24 @@ class _Pipeline:
             ]
         elif not findings:
             context, reference = self._with_reference(context)
-            sharp = reference or context
-            findings = compared_in_parts(self.frontend, context, reference, self._compared)
-            for one in (context, sharp):
-                one.problem.release_graph()
-            findings += self._second_order(sharp)
-            findings += [*self._generated_points(sharp, findings), *self._tools(context)]
+            widest = reference or context  # the context of the highest precision
+            findings = parts.compared_in_parts(self.frontend, context, reference, self._compared)
+            context.problem.release_graph()
+            widest.problem.release_graph()
+            findings += self._second_order(widest)
+            findings += [*self._generated_points(widest, findings), *self._tools(context)]
             findings += self._in_child(context, findings)
         settings = self.settings
         points = {"points": "None"} if settings.points is None else settings.points.as_code
         command = replay(self.request, settings.order, settings.selection, settings.bytes, self.options, points)
         names = [check.name for check in SLOPES] if self.request.reference is None else [REFERENCE]
         asked = any(name in settings.selection for name in names) and bool(problem.codomain.leaves)
-        report = make_report(self.binding.title, context, [*left_out, *findings], replay=command, expects_ledger=asked)
+        report = make_report(self.binding.title, context, findings, replay=command, expects_ledger=asked)
         return replace(report, source=self._source(report, context.problem))
 
     def _source(self, report: Report, problem: Problem) -> SourceCode | None:
         """The code of the only custom derivative if it failed, otherwise the code of the function."""
-        rules = self.frontend.custom_rules(problem) if report.failures else []
+        rules = problem.rules.custom() if report.failures else []
         method = "jvp" if report.failures and report.failures[0].check == "forward" else "backward"
         own = getattr(rules[0], method) if len(rules) == 1 and hasattr(rules[0], method) else None
         return (source_of(own) if own else None) or source_of(self.request.func)
@@ -193,13 +196,13 @@ class _Pipeline:
 
     def _with_reference(self, context: Context) -> tuple[Context, Context | None]:
         """The context, and the same in float64, else in float32, where the given precision is lower."""
-        if context.is_large:
-            context.release()
+        parts.release_if_large(context)
         if context.is_double or not context.problem.codomain.leaves:
             return context, None
         given = context.problem
-        calls = partial(given.evaluate_at, given.zeros(given.domain.size))
-        is_left_out = not given.rules.are_builtin and context.record.variations.compiles(calls)
+        is_left_out = not given.rules.are_builtin and context.record.variations.compiles(
+            lambda: given.evaluate_at(given.zeros(given.domain.size))
+        )
         pair = None if is_left_out else self.frontend.reference(given, self.request, self.options.seed)
         if pair is None:
             context.record.note(COMPILES if is_left_out else NO_REFERENCE)
@@ -230,20 +233,19 @@ class _Pipeline:
     def _compared(self, pair: tuple[Context, Context | None]) -> list[Finding]:
         """The exact checks, derivatives against differences, and those in low precision against the reference."""
         context, reference = pair
-        sharp = reference or context
-        if sharp.is_large:
-            sharp.release()
+        widest = reference or context
+        parts.release_if_large(widest)
         slopes = partial(self._run, checks=SLOPES)
         exact = self._run(context, EXACT, may_refuse=True)
         if reference is not None:
             context.problem.release_graph()
-        return [
-            *exact,
-            *_something_compared(sharp, compared_on_smooth_piece(self.frontend, sharp, slopes)),
-            *self._precision(context, reference),
-        ]
+        found = [*exact, *_something_compared(widest, parts.compared_on_smooth_piece(self.frontend, widest, slopes))]
+        if not self.options.explains and any(finding.verdict is Verdict.FAIL for finding in found):
+            return found
+        return [*found, *self._precision(context, reference)]
 
     def _precision(self, context: Context, reference: Context | None) -> list[Finding]:
+        """The gradient in the given precision against that of the float64 reference, if there is one."""
         if reference is None or PRECISION not in self.settings.selection or not context.problem.codomain.size:
             return []
 
@@ -251,10 +253,11 @@ class _Pipeline:
             found = self.frontend.on_same_branches(context.problem, reference.problem, self.options.seed)
             if found is None:
                 return None
-            return BranchPair(context.for_problem(found[0]), reference.for_problem(found[1]), found[2])
+            return context.for_problem(found[0]), reference.for_problem(found[1]), found[2]
 
         rounded = partial(self.frontend.rounded, context.problem)
-        findings = run_checks(context, {PRECISION: precision_against(reference, same_branches, rounded)})
+        modes = [check.name for check in SLOPES if check.name in self.settings.selection] or MODES
+        findings = run_checks(context, {PRECISION: precision_against(reference, same_branches, rounded, modes)})
         if not context.out_of_budget:
             context.record.note(CHECKED_IN.format(reference.precision))
         return findings
@@ -278,7 +281,7 @@ class _Pipeline:
             return
         plain, truth = pair
         if plain.eps < context.problem.eps:
-            context.record.note("the reference is not finite in this precision, so its errors are those of float32")
+            context.record.note(REFERENCE_IN_FLOAT32)
         frontend, precision = self.frontend, self.settings.precision
         tf32 = frontend.tf32_products(context.problem)
         check = {REFERENCE: compared_with(Reference(plain, truth, frontend.formats, precision, tf32))}
@@ -286,10 +289,10 @@ class _Pipeline:
         reverse = [check for check in SLOPES if check.name == "reverse"]
         # The accuracy that the user grants the kernel does not hold for the reference.
         exact = context.for_problem(truth, precision=FLOAT64, options=replace(self.options, accuracy=0.0))
-        slopes = self._run(exact, reverse)
-        yield from map(about_reference, slopes)
+        yield from map(about_reference, self._run(exact, reverse))
 
     def _second_order(self, context: Context) -> Iterator[Finding]:
+        """Second derivatives in each combination of the modes, their symmetry, and derivatives of higher order."""
         problem, selection = context.problem, self.settings.selection
         if self.settings.order < 2 or not problem.codomain.size:
             return
@@ -303,7 +306,7 @@ class _Pipeline:
         checks = {name: composition(name, partial(derived, name)) for name in SECOND_ORDER}
         checks[SYMMETRY] = symmetry(second, len(problem.domain.leaves))
         chosen = {name: check for name, check in checks.items() if name in selection}
-        found = list(run_checks(context, chosen))
+        found = run_checks(context, chosen)
         yield from found
         if self.settings.order == 2 or HIGHER_ORDER not in selection:
             return
@@ -328,7 +331,7 @@ class _Pipeline:
             why = "the point given could not be decided either"
         elif not context.is_double:
             why = "they need float64, which the function refuses"
-        elif len(parts_of(context.problem.domain)) > 1:
+        elif len(parts.parts_of(context.problem.domain)) > 1:
             why = "the inputs are too large to try others"
         elif context.reads_captured:
             why = "the function reads captured tensors"
@@ -359,10 +362,8 @@ class _Pipeline:
     def _tools(self, context: Context) -> Iterator[Finding]:
         """The registration of a custom operator, and torch.compile, as far as they are selected and apply."""
         selection = self.settings.selection
-        if (
-            REGISTRATION in selection
-            and (complaints := self.frontend.registration_complaints(self.request)) is not None
-        ):
+        complaints = self.frontend.registration_complaints(self.request) if REGISTRATION in selection else None
+        if complaints is not None:
             yield from registered(complaints)
         if COMPILE not in selection or not context.problem.codomain.size or not context.problem.domain.size:
             return

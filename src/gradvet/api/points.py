@@ -8,7 +8,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 from gradvet.api.validation import Selection, refuse
@@ -17,11 +18,11 @@ from gradvet.core import thresholds
 from gradvet.core.confirmation import is_confirmed
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Reason
-from gradvet.core.frontend import Binding, Frontend, Point, Request, examples, is_strategy
+from gradvet.core.frontend import Frontend, Point, Request, examples, is_strategy
 from gradvet.core.ledger import Record
 from gradvet.core.line_test import screen_point
 from gradvet.core.modes import FORWARD, REVERSE, Mode
-from gradvet.core.problem import Distribution
+from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.slope_test import decide_slopes
 from gradvet.core.vectors import all_finite, is_zero
@@ -31,64 +32,58 @@ POINT_CALLS = 600
 """Forward passes at one generated point, at most. Of the gallery's points that are decided none takes more than 410.
 Needed by `test_evaluations_at_generated_points_of_a_model_are_bounded`."""
 
-MODES: Mapping[str, Mode] = {"reverse": REVERSE, "forward": FORWARD}
 
-
-def compare_at_point(context: Context, mode: str) -> Finding:
+def compare_at_point(context: Context, mode: Mode) -> Finding:
     """One generated point in one mode: the screen, then the full test where that leaves it open.
 
     FAIL only where `is_confirmed` agrees; SKIPPED where the function itself is not finite.
     """
     problem = context.problem
     if not all_finite(problem.value):
-        return Finding(mode, Verdict.SKIPPED, "values not finite")
+        return Finding(mode.name, Verdict.SKIPPED, "values not finite")
     if not problem.codomain.leaves:
-        return Finding(mode, Verdict.SKIPPED, "no derivative")
+        return Finding(mode.name, Verdict.SKIPPED, "no derivative")
     if not problem.codomain.size or not problem.domain.size:
         problem.vjp(problem.zeros(problem.codomain.size))
-        return Finding(mode, Verdict.PASS, "there is no entry to compare")
-    if screen_point(context, MODES[mode]):
-        return Finding(mode, Verdict.PASS, "agrees")
-    decision, context = decide_slopes(context, MODES[mode])
+        return Finding(mode.name, Verdict.PASS, "there is no entry to compare")
+    if screen_point(context, mode):
+        return Finding(mode.name, Verdict.PASS, "agrees")
+    decision, context = decide_slopes(context, mode)
     if decision.verdict is Verdict.FAIL and not is_confirmed(context, decision):
         decision = decision.weakened(decision.reason)
     if decision.verdict is not Verdict.FAIL:
-        return Finding(mode, decision.verdict, decision.reason.value)
+        return Finding(mode.name, decision.verdict, decision.reason.value)
     convention = _convention(context, decision)
-    return Finding(mode, Verdict.INCONCLUSIVE, convention) if convention else failure(context, MODES[mode], decision)
+    return Finding(mode.name, Verdict.INCONCLUSIVE, convention) if convention else failure(context, mode, decision)
 
 
-def compare_finiteness(context: Context, mode: str) -> Finding:
-    """Whether the gradient is finite at a generated point; the full test where it is not.
+def has_finite_gradient(problem: Problem) -> bool:
+    """Whether values and gradient are finite at a generated point, with a random cotangent. One VJP.
 
     Enough for builtin rules: the numbers that they give at kinks and ties are conventions.
     """
-    problem = context.problem
-    has_entries = problem.codomain.size and problem.domain.size and all_finite(problem.value)
-    if (
-        has_entries
-        and context.cotangent(problem.random(problem.codomain.size, Distribution.NEAR_UNIT)).nonfinite is None
-    ):
-        return Finding(mode, Verdict.PASS, "finite")
-    return compare_at_point(context, mode)
+    if not problem.codomain.size or not problem.domain.size or not all_finite(problem.value):
+        return False
+    v = problem.representable(problem.random(problem.codomain.size, Distribution.NEAR_UNIT))
+    return all_finite(problem.vjp(v))
 
 
-def raising(context: Context, mode: str, error: Exception) -> Finding:
+def raising(problem: Problem, mode: Mode, error: Exception) -> Finding:
     """The finding about an exception: a custom rule that raises at inputs that the function accepts is wrong there."""
-    leaves = (*context.problem.domain.leaves, *context.problem.codomain.leaves)
+    leaves = (*problem.domain.leaves, *problem.codomain.leaves)
     words = first_line(error, 160)
     if isinstance(error, DerivativeError) and all(leaf.coordinates.size for leaf in leaves):
-        return Finding(mode, Verdict.FAIL, f"{words}, though the forward pass accepts these inputs")
-    if isinstance(error, UnsupportedError) or context.problem.rules.is_unsupported(error):
-        return Finding(mode, Verdict.SKIPPED, "the operators have no derivative there")
-    return Finding(mode, Verdict.INCONCLUSIVE, f"the check raised {type(error).__name__}: {words}")
+        return Finding(mode.name, Verdict.FAIL, f"{words}, though the forward pass accepts these inputs")
+    if isinstance(error, UnsupportedError) or problem.rules.is_unsupported(error):
+        return Finding(mode.name, Verdict.SKIPPED, "the operators have no derivative there")
+    return Finding(mode.name, Verdict.INCONCLUSIVE, f"the check raised {type(error).__name__}: {words}")
 
 
 def _convention(context: Context, decision: Decision) -> str:
     """Why a derivative is not blamed: builtin rules follow a convention or a documented limit, or values are rounded.
 
     Needed by the gallery cases of torch's own operators at ties and singular points, and by
-    `test_kernel_that_rounds_to_the_dtype_of_its_tables_is_judged_in_that_precision`.
+    `test_kernel_that_rounds_to_the_dtype_of_its_tables_is_compared_in_that_precision`.
     """
     rules = context.problem.rules
     if decision.reason is Reason.NOT_FINITE:
@@ -137,7 +132,7 @@ class PointSettings:
         """None, "small", "thorough", a list or a mapping of inputs, or a Hypothesis strategy of inputs."""
         if points is None or points is False:
             return None
-        if points in (SMALL, THOROUGH) if isinstance(points, str) else False:
+        if isinstance(points, str) and points in (SMALL, THOROUGH):
             return cls(points, None, domain)
         if is_strategy(points):
             points = examples(points, EXAMPLES, seed)
@@ -173,7 +168,7 @@ def generated_points(
 
     Warnings of the function at these points are not passed on.
     """
-    modes = [mode for mode in ("reverse", "forward") if mode in selection]
+    modes = [mode for mode in (REVERSE, FORWARD) if mode.name in selection]
     modes = modes if settings.extent == THOROUGH else modes[:1]
     if not modes:
         return
@@ -194,7 +189,7 @@ class _Search:
         context: Context,
         request: Request,
         settings: PointSettings,
-        modes: Sequence[str],
+        modes: Sequence[Mode],
         announce: Announce | None,
     ) -> None:
         self.frontend, self.context, self.request = frontend, context, request
@@ -204,10 +199,21 @@ class _Search:
         self._asked = (context.problem, request, settings.domain, context.options.seed)
         rules = self.problem.rules
         self.is_builtin = rules.are_builtin
-        self.finite_only = (
-            settings.own is None and not self.is_thorough and self.is_builtin and not rules.is_smooth_branch
-        )
-        """Whether finite gradients are all that is asked for: the rest is convention of builtin rules."""
+        is_convention = self.is_builtin and not rules.is_smooth_branch
+        is_approximate = context.options.accuracy > 0.0 and settings.domain is None
+        self.finite_only = settings.own is None and not self.is_thorough and (is_convention or is_approximate)
+        """Whether finite gradients are all that is asked for: the rest is convention of builtin rules, or the accuracy
+        of a solver, which the user knows at the given point. Needed by
+        `test_accuracy_is_that_at_the_given_point_and_inside_the_domain`."""
+
+    @cached_property
+    def _conditions(self) -> dict[str, Any]:
+        """What all generated points have in common, as changes of the context."""
+        return {
+            "is_generated": True,
+            "is_known_deterministic": is_zero(self.context.repeat_noise),
+            "immaterial_slope": thresholds.IMMATERIAL_SLOPE * self.context.steepest,
+        }
 
     def points(self) -> Iterator[Finding]:
         if self.settings.own is None:
@@ -230,32 +236,22 @@ class _Search:
             return
         empty = self.is_thorough or not self.is_builtin
         found = self.frontend.shapes(*self._asked, thorough=self.is_thorough, empty=empty)
-        yield from self._tested("shapes", found)
-        if not empty and self.frontend.has_dimensions(self.problem):
+        if (first := next(found, None)) is None:
+            return
+        yield from self._tested("shapes", chain([first], found))
+        if not empty:
             yield Finding("shapes", Verdict.SKIPPED, EMPTY)
 
     def _tested(self, kind: str, points: Iterable[Point]) -> Iterator[Finding]:
+        """A failure as soon as there is one; then what was tried without one, and what was left out."""
         exercised: list[str] = []
         skipped: list[str] = []
-        inconclusive, variations = 0, self.context.record.variations
+        inconclusive = 0
         for point in points:
-            if self.context.out_of_budget:
-                skipped.append(f"{point.name} and the following (the time budget was spent)")
+            if reason := self._reason_to_end(kind, inconclusive):
+                skipped.append(f"{point.name} and the following ({reason})")
                 break
-            if inconclusive >= MAX_INCONCLUSIVE and not self.is_thorough:
-                skipped.append(f"{point.name} and the following (too many kinks; points='thorough' tries them)")
-                break
-            if kind == "shapes" and variations.is_spent:
-                skipped.append(f"{point.name} and the following ({variations.reason})")
-                break
-            if self.announce is not None:
-                self.announce(kind, point.name)
-            if kind == "shapes":
-                found = variations.measured(partial(self._first_form, point))
-            else:
-                found = self._first_form(point)
-            if self.announce is not None and self.frontend.has_lost_device(self.problem):
-                raise SystemExit("the device is lost")
+            found = self._announced(kind, point)
             inconclusive += found.verdict is Verdict.INCONCLUSIVE
             if found.verdict is Verdict.FAIL or (point.given and found.verdict is Verdict.INCONCLUSIVE):
                 headline = f"at {point.name}: {found.headline}"
@@ -273,44 +269,57 @@ class _Search:
         if skipped:
             yield Finding(kind, Verdict.SKIPPED, "; ".join(skipped), facts={"skipped": skipped})
 
+    def _reason_to_end(self, kind: str, inconclusive: int) -> str:
+        """Why no more points of a kind are tried after this number of inconclusive ones; nothing if more are."""
+        if self.context.out_of_budget:
+            return "the time budget was spent"
+        if inconclusive >= MAX_INCONCLUSIVE and not self.is_thorough:
+            return "too many kinks; points='thorough' tries them"
+        variations = self.context.record.variations
+        return variations.reason if kind == "shapes" and variations.is_spent else ""
+
+    def _announced(self, kind: str, point: Point) -> Finding:
+        """The result at one point, which is announced before; the time of a shape counts as that of a variation."""
+        if self.announce is not None:
+            self.announce(kind, point.name)
+        test = partial(self._first_form, point)
+        found = self.context.record.variations.measured(test) if kind == "shapes" else test()
+        if self.announce is not None and self.frontend.has_lost_device(self.problem):
+            raise SystemExit("the device is lost")
+        return found
+
     def _first_form(self, point: Point) -> Finding:
         """The result at the first form of the point that the function accepts; the worst of the modes."""
         finding = Finding("", Verdict.SKIPPED, "nothing to change")
         for form in point.forms:
             try:
-                there = self._context_at(form)
+                problem = self.problem.rebound(form, self.context.options.seed)
             except InvalidProblemError:
                 raise
             except Exception as error:
                 finding = Finding("", Verdict.SKIPPED, f"refused: {type(error).__name__}")
                 continue
-            limit = thresholds.OUT_OF_PROPORTION * max(self.context.largest_value, 1.0)
-            if not point.given and there.largest_value > limit:
-                finding = Finding("", Verdict.SKIPPED, "values out of all proportion")
-                continue
+            there = None if self.finite_only else self._context_of(problem)
             for mode in self.modes:
-                finding = self._in_mode(there, mode)
+                finding = self._in_mode(problem, there, mode)
                 if finding.verdict is not Verdict.PASS:
                     break
             if finding.verdict is not Verdict.SKIPPED:
                 return finding
         return finding
 
-    def _in_mode(self, there: Context, mode: str) -> Finding:
+    def _in_mode(self, problem: Problem, there: Context | None, mode: Mode) -> Finding:
+        """The finding about one point; without a context the full test follows only where a gradient is not finite."""
         try:
-            return compare_finiteness(there, mode) if self.finite_only else compare_at_point(there, mode)
+            if there is None and has_finite_gradient(problem):
+                return Finding(mode.name, Verdict.PASS, "finite")
+            return compare_at_point(there or self._context_of(problem), mode)
         except InvalidProblemError:
             raise
         except Exception as error:
-            return raising(there, mode, error)
+            return raising(problem, mode, error)
 
-    def _context_at(self, binding: Binding) -> Context:
-        """The same problem at another point. Its ledger and notes are its own."""
-        problem = self.problem.rebound(binding, self.context.options.seed)
-        return self.context.limited(POINT_CALLS).for_problem(
-            problem,
-            record=Record(),
-            is_generated=True,
-            is_known_deterministic=is_zero(self.context.repeat_noise),
-            immaterial_slope=thresholds.IMMATERIAL_SLOPE * self.context.steepest,
-        )
+    def _context_of(self, problem: Problem) -> Context:
+        """A context at another point. Its ledger and notes are its own."""
+        record = Record(variations=self.context.record.variations)
+        return self.context.limited(POINT_CALLS).for_problem(problem, record=record, **self._conditions)

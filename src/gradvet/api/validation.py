@@ -1,4 +1,4 @@
-"""The arguments of `check`: wrong types and values are refused with one sentence before any work; which checks run."""
+"""The arguments of `check`: wrong ones are refused before any work; and the call that gives the same report again."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import difflib
 import functools
 import math
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from inspect import signature
 from numbers import Integral, Real
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
-from gradvet.checks.catalogue import COMPILE, FORMER_NAMES, HIGHER_ORDER, NAMES, REFERENCE, SECOND_ORDER
+from gradvet.checks import COMPILE, HIGHER_ORDER, NAMES, REFERENCE, SECOND_ORDER
 from gradvet.core.frontend import Request, is_strategy
-from gradvet.errors import InvalidArgumentError, InvalidProblemError
-from gradvet.options import SEEDS, Budget
+from gradvet.core.provenance import title_of
+from gradvet.errors import InvalidArgumentError, InvalidProblemError, first_line
+from gradvet.options import SEEDS, Budget, Options
 
 MAX_ORDER = 5
 """Highest order of derivatives: the cost doubles with each order."""
-
 
 TOLERANCES = ("atol", "rtol", "eps", "tol", "tolerance", "nondet_tol")
 """Arguments of torch's checker that `check` does not have."""
@@ -51,19 +50,20 @@ def _instead(given: str, known: list[str]) -> str:
     """What to use in place of an argument that does not exist."""
     if given in TOLERANCES:
         return ": it compares with the error bar that it measures; gradvet.gradcheck has torch's tolerances"
-    close = difflib.get_close_matches(given, known, 1)
-    return f"; did you mean {close[0]}?" if close else f"; it has {', '.join(known)}"
+    if close := difflib.get_close_matches(given, known, 1):
+        return f"; did you mean {close[0]}?"
+    return f"; it has {', '.join(known)}; arguments of the function itself are passed as kwargs={{{given!r}: ...}}"
 
 
-@contextmanager
-def explaining_lists(inputs: Any) -> Iterator[None]:
-    """Add a note to a TypeError inside if the inputs are a list, which torch's checker takes for several arguments."""
-    try:
-        yield
-    except TypeError as error:
-        if isinstance(inputs, list) and hasattr(error, "add_note"):
-            error.add_note("The inputs are a list, which is one argument: pass several arguments as a tuple.")
-        raise
+def explained(error: TypeError, request: Request) -> TypeError:
+    """The error, with what to do if the function itself was called with arguments that it does not take."""
+    # `Norm.forward() missing 1 required positional argument: 'weight'`
+    name, forward = str(error).partition("(")[0].rpartition(".")[2], getattr(request.func, "forward", request.func)
+    if name not in (getattr(request.func, "__name__", ""), getattr(forward, "__name__", "")):
+        return error
+    is_list = "the list is one argument; " if isinstance(request.inputs, list) else ""
+    words = f"{is_list}pass one input for each argument, several as a tuple, and keyword arguments as kwargs={{...}}"
+    return InvalidArgumentError(f"{first_line(error)}: {words}")
 
 
 def surrogates_of(surrogate: Any, *, or_function: bool = False) -> dict[Any, Callable[..., Any]]:
@@ -89,6 +89,8 @@ def request_of(
     """The function and its arguments, tested."""
     if not callable(func):
         refuse("a function, a module or an autograd.Function was expected", func)
+    if isinstance(func, type) and hasattr(func, "named_parameters"):
+        raise InvalidProblemError(f"pass an instance of the module, such as {func.__name__}(...), not its class")
     if kwargs is not None and not isinstance(kwargs, Mapping):
         refuse("kwargs is a mapping of names to values", kwargs)
     for name in kwargs or ():
@@ -129,6 +131,15 @@ def seed_of(given: Any) -> int:
     if not is_integer(given) or int(given) not in SEEDS:
         refuse("seed is an integer of at most 64 bits", given)
     return int(given)
+
+
+def resolution_of(resolution: float | None, power: float | None, default: float) -> float:
+    """The resolution asked for, under its name or under `power`, its former one."""
+    if resolution is not None and power is not None:
+        raise InvalidProblemError("resolution= and power= are two names of the same argument: give only resolution=")
+    if power is not None:
+        return fraction("power", power, "0.01")
+    return default if resolution is None else fraction("resolution", resolution, "0.01")
 
 
 def fraction(name: str, given: Any, example: str, *, zero: bool = False) -> float:
@@ -203,7 +214,7 @@ def is_number(value: Any) -> bool:
 
 
 def refuse(expected: str, found: Any) -> NoReturn:
-    """Raise an error of one line."""
+    """Raise an error of one line: what was expected, and what was found."""
     try:
         shown = " ".join(reprlib.repr(found).split())
     except Exception:  # the object cannot be shown
@@ -213,24 +224,33 @@ def refuse(expected: str, found: Any) -> NoReturn:
 
 MODES = ("reverse", "forward")
 
+FORMER_NAMES = {
+    "undefined": "none_grad_output",
+    "grad_outputs": "grad_output_layout",
+    "cotangents": "grad_output_layout",
+    "interleaving": "reentrancy",
+    "frozen": "partial_requires_grad",
+    "layouts": "input_layout",
+    "duality": "jvp_vjp_agree",
+}
+"""Names of checks that `checks=` still accepts, with those of today."""
 
 Selection = frozenset[str]
 """Names of the checks that run."""
 
 
-def selection_of(modes: Iterable[str], checks: Iterable[str] | Mapping[str, bool] | None) -> Selection:
+def selection_of(modes: tuple[str, ...], checks: Iterable[str] | Mapping[str, bool] | None) -> Selection:
     """All checks of the modes; or only those named; or all with some switched on or off."""
-    wanted = (modes,) if isinstance(modes, str) else tuple(modes)
-    _require_known("mode", wanted, MODES)
-    names = set(_of_modes(wanted))
+    _require_known("mode", modes, MODES)
+    names = set(_of_modes(modes))
     if isinstance(checks, Mapping):
         switches = {FORMER_NAMES.get(name, name): on for name, on in checks.items()}
         _require_known("check", switches, NAMES)
         names = {name for name in NAMES if switches.get(name, name in names)}
     elif checks is not None:
-        names = {FORMER_NAMES.get(name, name) for name in ([checks] if isinstance(checks, str) else checks)}
+        names = {FORMER_NAMES.get(name, name) for name in checks}
         _require_known("check", names, NAMES)
-    if not names or not wanted:
+    if not names or not modes:
         raise InvalidProblemError("no check is left to run: name at least one mode and one check")
     return frozenset(names)
 
@@ -259,3 +279,70 @@ def _require_known(kind: str, given: Iterable[str], known: tuple[str, ...]) -> N
             close = difflib.get_close_matches(name, known, 1)
             meant = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(known)}"
             raise InvalidProblemError(f"there is no {kind} {name!r}; {meant}")
+
+
+PLAIN = (bool, int, float, complex, str, type(None))
+FEW = 3
+"""Number of left-out checks up to which the command names them; beyond that it names those that ran."""
+
+
+def replay(
+    request: Request,
+    order: int,
+    selection: Selection,
+    bytes: int | None,
+    options: Options,
+    points: Mapping[str, str],
+) -> str:
+    """`gradvet.check(Wrong.apply, inputs, order=2, seed=7)`: values without a literal are given by name."""
+    usual = Options(seed=options.seed)
+    settings = {
+        **({"kwargs": _written(request.kwargs)} if request.kwargs else {}),
+        **({"argnums": repr(request.argnums)} if request.argnums is not None else {}),
+        **({"order": repr(order)} if order != 1 else {}),
+        **_selection(selection),
+        **({"masked": "True"} if options.masked else {}),
+        **({"resolution": repr(options.resolution)} if options.resolution != usual.resolution else {}),
+        **({"accuracy": repr(options.accuracy)} if options.accuracy else {}),
+        **_budget(options.seconds, bytes),
+        **({"surrogate": _named(request.surrogate, "surrogate")} if request.surrogate else {}),
+        **({"reference": _named(request.reference, "reference")} if request.reference else {}),
+        **points,
+        "seed": repr(options.seed),
+    }
+    given = ", ".join(f"{name}={value}" for name, value in settings.items())
+    return f"gradvet.check({_named(request.func, 'func')}, inputs, {given})"
+
+
+def _named(func: Any, otherwise: str) -> str:
+    """The function's name if that can stand in code, which `<lambda>` and the class of a module cannot."""
+    title = title_of(func)
+    is_instance = title == type(func).__name__
+    return title if not is_instance and all(part.isidentifier() for part in title.split(".")) else otherwise
+
+
+def _written(kwargs: Mapping[str, Any]) -> str:
+    return repr(dict(kwargs)) if all(map(_is_plain, kwargs.values())) else "kwargs"
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    return isinstance(value, PLAIN)
+
+
+def _selection(selection: Selection) -> dict[str, str]:
+    if COMPILE in selection:
+        return {**_selection(selection - {COMPILE}), "compile": "True"}
+    for modes in (MODES, *((mode,) for mode in MODES)):
+        if selection == selection_of(modes, None):
+            return {} if modes == MODES else {"modes": repr(modes)}
+    left_out = {name: False for name in NAMES if name not in selection and name != COMPILE}
+    chosen = [name for name in NAMES if name in selection]
+    return {"checks": repr(left_out if len(left_out) <= FEW else chosen)}
+
+
+def _budget(seconds: float | None, bytes: int | None) -> dict[str, str]:
+    if bytes is not None:
+        return {"budget": f"gradvet.Budget(seconds={seconds!r}, bytes={bytes!r})"}
+    return {"budget": repr(seconds)} if seconds is not None else {}

@@ -8,18 +8,18 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
+from gradvet.checks.outputs import irreproducible
 from gradvet.core import entrywise, fast_mode, thresholds
 from gradvet.core.certificate import certify
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, Reason
-from gradvet.core.diagnosis import diagnose
+from gradvet.core.diagnosis import ZERO, diagnose
 from gradvet.core.entrywise import ComparedEntry, Comparison, Pair
 from gradvet.core.events import has_listeners
-from gradvet.core.fast_mode import Draw, FastDecision, UnitVectors
+from gradvet.core.fast_mode import Draw, Refusal, UnitVectors
 from gradvet.core.finite_differences import entry_error
-from gradvet.core.ledger import suggested_resolution
+from gradvet.core.ledger import FLOAT32, GIVEN, suggested_resolution
 from gradvet.core.line_test import leaf_verdicts
-from gradvet.core.miss_probability import Plan, miss_probability
 from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.neighbourhood import (
     Study,
@@ -32,27 +32,35 @@ from gradvet.core.neighbourhood import (
     swapped_inputs,
     sweep_at_entry,
 )
+from gradvet.core.probe_plans import Plan, certificate_evaluations, miss_probability
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Mismatch, Verdict
 from gradvet.core.slope_test import decide_slopes
-from gradvet.core.spaces import Array, Location
-from gradvet.core.vectors import namespace
+from gradvet.core.vectors import Array, Location, as_lists, peak
 
 MISS_RATIO = 0.01
 """`Report.miss` is the probability to miss an error of 1 / MISS_RATIO times what the screen allows."""
 
 KINK = "The point is at a kink: the derivative must lie between the slopes on its two sides, and does not."
 TORCH_TO_BLAME = "The function is one operator of the framework: its own derivative is wrong at this point."
+BY_AVERAGES = (
+    "Roundoff hides single entries in this precision. To see which are wrong, compare with the same function in plain "
+    "torch, check(..., reference=...), or check a version of the function that runs in float64."
+)
 BUILTIN_RULES = (
     "All derivatives in the graph are the framework's own: look for a detach, .data, .item(), a no_grad block or an "
     "in-place change in the function; without any, one of the framework's operators is to blame."
 )
-LOOK = re.compile("[.:] [Ll]ook (?:for|at) ")
-"""Where a diagnosis goes on from what it sees to what it suspects in a backward written by hand."""
+SUSPICION = re.compile("[.:] [Ll]ook (?:for|at) ")
+"""Separates the pattern that a diagnosis describes from the mistake that it suspects in a backward written by hand."""
 
-WORDS = {
+STAIRS_ADVICE = (
+    "Check at another point. For the gradient of a straight-through estimator, name the function that it is about: "
+    "surrogate="
+)
+REASONS = {
     Reason.JUMP: "the function jumps at the point, so it has no derivative there",
-    Reason.STAIRS: "the function is a staircase, whose slope is zero almost everywhere",
+    Reason.STAIRS: "the function is a staircase, whose stairs may be rounding inside it",
     Reason.STEEP: "the function has a vertical tangent at the point",
     Reason.NOT_FINITE: "neither the derivative nor the function's slope is finite at the point",
     Reason.DOMAIN: "the function is not defined on either side of the point",
@@ -86,7 +94,7 @@ def compared(context: Context, mode: Mode, subject: str = "", blamed: str = "") 
     if decision.verdict is Verdict.FAIL:
         yield failure(context, mode, decision, subject, blamed)
     elif decision.verdict is Verdict.INCONCLUSIVE:
-        headline = f"{WORDS.get(decision.reason, decision.reason.value)} ({mode.name} mode)"
+        headline = f"{REASONS.get(decision.reason, decision.reason.value)} ({mode.name} mode)"
         advice = _advice(context, mode, decision)
         yield Finding(mode.name, Verdict.INCONCLUSIVE, headline, facts=_facts(decision), advice=advice)
     else:
@@ -104,8 +112,9 @@ def failure(context: Context, mode: Mode, decision: Decision, subject: str = "",
         return Finding(mode.name, Verdict.FAIL, headline, (_mismatch(context, entry),), _facts(decision), advice)
     headline = f"{subject or f'{mode.name} mode'} disagrees with finite differences"
     if entry is None or entry.row < 0:
-        found_at = () if entry is None else (_mismatch(context, entry),)
-        return Finding(mode.name, Verdict.FAIL, headline, found_at, _facts(decision))
+        return _failure_of_averages(context, mode, decision, headline)
+    if not context.options.explains:
+        return Finding(mode.name, Verdict.FAIL, headline, (_mismatch(context, entry),), _facts(decision))
     found = study(context, mode, entry)
     facts = {**_facts(decision), "wrong": found.wrong, "entries": found.entries, **found.block, "sweep": entry.sweep}
     facts["leaves"] = _leaf_verdicts(context, mode)
@@ -119,11 +128,27 @@ def failure(context: Context, mode: Mode, decision: Decision, subject: str = "",
     return Finding(mode.name, Verdict.FAIL, headline, tuple(mismatches), facts, advice)
 
 
+def _failure_of_averages(context: Context, mode: Mode, decision: Decision, headline: str) -> Finding:
+    """The finding where no single entry was compared: the factor of all of them, or the size of their error."""
+    entry, advice = decision.entry, "" if context.is_double else BY_AVERAGES
+    if entry is None:
+        return Finding(mode.name, Verdict.FAIL, headline, facts=_facts(decision), advice=advice)
+    facts = {**_facts(decision), "leaves": {entry.input.name: Verdict.FAIL.value}}
+    if not entry.derivative and not entry.input.label:
+        return Finding(mode.name, Verdict.FAIL, f"{headline}: it is zero for {entry.input}", (), facts, ZERO)
+    mismatches = () if math.isnan(entry.numerical) else (_mismatch(context, entry),)
+    if not entry.input.label:
+        off = f"off by about {_percentage(abs(decision.error))} of its size"
+        found = f"{entry.derivative / entry.numerical:.3g} times the function's slope" if mismatches else off
+        headline += f": over all entries of {entry.input}, the derivative is {found}"
+    return Finding(mode.name, Verdict.FAIL, headline, mismatches, facts, advice)
+
+
 def _leaf_verdicts(context: Context, mode: Mode) -> dict[str, str]:
     """Verdicts by name of inputs and outputs; none where the function refuses."""
     try:
         return {name: verdict.value for name, verdict in leaf_verdicts(context, mode).items()}
-    except Exception:  # the finding itself stands
+    except Exception:  # the finding holds without it
         return {}
 
 
@@ -136,7 +161,7 @@ def _size(entry: Mismatch) -> float:
 def _amount(entry: Mismatch) -> str:
     """`0.0012 (0.5 % of the entry)`, without the percentage where the entry is nearly zero beside the error."""
     size = _size(entry)
-    if not abs(entry.numerical) > max(entry.error, thresholds.EQUAL_RATIO[1] * size) or not math.isfinite(size):
+    if not abs(entry.numerical) > max(entry.error, thresholds.EQUAL_RATIO * size) or not math.isfinite(size):
         return f"{size:.2g}"
     return f"{size:.2g} ({_percentage(size / abs(entry.numerical))} of the entry)"
 
@@ -164,9 +189,9 @@ def _cause(context: Context, mode: Mode, entry: Entry, diagnosis: str, blamed: s
         if context.problem.rules.are_builtin and "detach" not in diagnosis:
             if not blamed:
                 blamed = TORCH_TO_BLAME if context.problem.rules.calls_one_operator() else BUILTIN_RULES
-            pattern = LOOK.split(diagnosis)[0].rstrip(".:")
+            pattern = SUSPICION.split(diagnosis)[0].rstrip(".:")
             return f"{pattern}. {blamed}" if pattern else blamed
-    except Exception:  # the function may refuse other inputs; the finding itself stands
+    except Exception:  # the function may refuse other inputs; the finding holds without it
         pass
     return diagnosis
 
@@ -188,11 +213,21 @@ def _resolutions(context: Context, mode: Mode) -> dict[str, float]:
 
 
 def _advice(context: Context, mode: Mode, decision: Decision) -> str:
+    if decision.reason is Reason.STAIRS:
+        return STAIRS_ADVICE
     if decision.reason not in (Reason.PRECISION, Reason.KINK):
         return ""
-    advice = (
-        f"Try {'' if context.is_double else 'float64 inputs, '}inputs of moderate size, or a point away from kinks."
-    )
+    # A first derivative that is compared below float64 is that of a function that does not run in it.
+    is_kernel = mode is REVERSE and not context.is_double and context.precision in (GIVEN, FLOAT32)
+    other = "check(..., reference=...) with the same function in plain torch, " if is_kernel else ""
+    advice = f"Try {other}inputs of moderate size, or a point away from kinks."
+    if peak(context.repeat_noise) > context.eps * peak(context.problem.value):
+        advice = "Make the function return the same values for the same inputs: it gives others in each call."
+    accuracy, most = context.options.accuracy, max(leaf.coordinates.size for leaf in context.problem.domain.leaves)
+    if accuracy * math.sqrt(most) >= context.options.resolution:
+        advice = (
+            f"accuracy={accuracy:g} hides smaller errors: pass a smaller accuracy=, or check fewer elements at once."
+        )
     seen = max(_resolutions(context, mode).values(), default=math.inf)
     enough = suggested_resolution(seen)
     if enough is None or seen <= context.options.resolution:
@@ -211,8 +246,8 @@ IMPRECISE = (
 )
 
 
-Announce = Callable[[str], AbstractContextManager[object]]
-"""Tells a waiting user what is under way."""
+Announcement = Callable[[str], AbstractContextManager[object]]
+"""Tells a waiting user what is under way, until it ends."""
 
 
 def positive_unit_vectors(problem: Problem) -> UnitVectors:
@@ -226,26 +261,26 @@ def positive_unit_vectors(problem: Problem) -> UnitVectors:
 
 
 def drop_in_reverse(
-    context: Context, draw: Draw = positive_unit_vectors, announce: Announce = nullcontext
+    context: Context, draw: Draw = positive_unit_vectors, announce: Announcement = nullcontext
 ) -> Iterator[Finding]:
     """Reverse mode against differences."""
     yield _agreement(context, REVERSE, draw, announce)
 
 
 def drop_in_forward(
-    context: Context, draw: Draw = positive_unit_vectors, announce: Announce = nullcontext
+    context: Context, draw: Draw = positive_unit_vectors, announce: Announcement = nullcontext
 ) -> Iterator[Finding]:
     """Forward mode against differences."""
     yield _agreement(context, FORWARD, draw, announce)
 
 
-def _agreement(context: Context, mode: Mode, draw: Draw, announce: Announce) -> Finding:
+def _agreement(context: Context, mode: Mode, draw: Draw, announce: Announcement) -> Finding:
     problem, projections = context.problem, context.projections
     if not problem.domain.size or not problem.codomain.size:
         return Finding(mode.name, Verdict.PASS, "there is no entry to compare")
     if not projections.is_strict and not context.options.exhaustive:
         return _fast_finding(context, mode, fast_mode.decide(projections, mode, draw))
-    miss = certify(projections, mode, entrywise.certificate_evaluations(problem, mode))
+    miss = certify(projections, mode, *certificate_evaluations(problem, mode))
     if miss is not None:
         return _agreeing(mode.name, miss)
     entries = f"{problem.codomain.size} x {problem.domain.size} entries"
@@ -256,11 +291,13 @@ def _agreement(context: Context, mode: Mode, draw: Draw, announce: Announce) -> 
     return _agreeing(mode.name, comparison.miss)
 
 
-def _fast_finding(context: Context, mode: Mode, decision: FastDecision) -> Finding:
-    if decision.comparison is not None:
-        return _disagreement(context, mode, decision.comparison)
-    if decision.projected is not None:
-        output, source, part = decision.projected
+def _fast_finding(context: Context, mode: Mode, decision: float | Comparison | Refusal) -> Finding:
+    if isinstance(decision, Comparison):
+        return _disagreement(context, mode, decision)
+    if isinstance(decision, tuple):
+        if mode.by_rows and (finding := irreproducible(context, None)) is not None:
+            return finding
+        output, source, part = decision
         names = context.problem.codomain.leaves[output].name, context.problem.domain.leaves[source].name
         return Finding(
             mode.name,
@@ -269,7 +306,7 @@ def _fast_finding(context: Context, mode: Mode, decision: FastDecision) -> Findi
             facts={"output": output, "input": source, "part": part},
             advice=f"No wrong entry was found with {fast_mode.MAX_NAMING} evaluations: fast_mode=False compares all.",
         )
-    return _agreeing(mode.name, decision.miss)
+    return _agreeing(mode.name, decision)
 
 
 @functools.lru_cache(maxsize=64)
@@ -280,22 +317,15 @@ def _agreeing(mode: str, miss: float) -> Finding:
 def _disagreement(context: Context, mode: Mode, comparison: Comparison) -> Finding:
     pair, part = _first(comparison)
     assert pair.worst is not None
+    if mode.by_rows and (finding := irreproducible(context, pair.worst)) is not None:
+        return finding
     count = pair.total_wrong if comparison.complete else f"at least {pair.total_wrong}"
     headline = f"{mode.name} mode disagrees with finite differences in {count} of {pair.entries} entries"
     if not context.options.explains:
         return Finding(mode.name, Verdict.FAIL, headline)
-    problem = context.problem
     context.projections.release()
-    place = pair.worst.row, pair.worst.column
-    worst = Mismatch(
-        output=problem.codomain.locate(pair.worst.row),
-        input=problem.domain.locate(pair.worst.column),
-        derivative=pair.worst.derivative,
-        numerical=pair.worst.numerical,
-        error=entry_error(problem, place, context.options.step, pair.worst.numerical),
-        allowed=pair.worst.allowed,
-    )
-    facts = {
+    worst = _worst_mismatch(context, pair.worst)
+    facts: dict[str, object] = {
         "output": pair.output,
         "input": pair.input,
         "part": part,
@@ -305,17 +335,9 @@ def _disagreement(context: Context, mode: Mode, comparison: Comparison) -> Findi
         "complete": comparison.complete,
     }
     advice = ""
-    if pair.numerical and comparison.complete:
-        xp = namespace(pair.numerical[0])
-        numerical, derivative = xp.concat(pair.numerical, axis=1), xp.concat(pair.derivative, axis=1)
-        parts = (
-            problem.codomain.leaves[pair.output].coordinates.parts,
-            problem.domain.leaves[pair.input].coordinates.parts,
-        )
-        advice = diagnose(numerical, derivative, context.options.tolerance.absolute, parts=parts)
-        if numerical.shape[0] * numerical.shape[1] <= PRINTED:
-            facts |= {"numerical": _rows(numerical), "derivative": _rows(derivative)}
-        facts["block"] = _window(problem, pair.worst, numerical, derivative)
+    if pair.matrices is not None and comparison.complete:
+        advice = _diagnosis(context, pair, *pair.matrices)
+        facts |= _shown(context.problem, pair.worst, *pair.matrices)
     if has_listeners():
         facts |= _figures(context, mode, pair.worst, "block" in facts)
     if math.isfinite(pair.worst.difference) and not 3.0 * worst.error <= pair.worst.difference:
@@ -323,11 +345,38 @@ def _disagreement(context: Context, mode: Mode, comparison: Comparison) -> Findi
     return Finding(mode.name, Verdict.FAIL, headline, (worst,), facts, advice)
 
 
+def _worst_mismatch(context: Context, worst: ComparedEntry) -> Mismatch:
+    """The worst entry with the error bar of its difference. Two evaluations."""
+    problem, place = context.problem, (worst.row, worst.column)
+    return Mismatch(
+        output=problem.codomain.locate(worst.row),
+        input=problem.domain.locate(worst.column),
+        derivative=worst.derivative,
+        numerical=worst.numerical,
+        error=entry_error(problem, place, context.options.step, worst.numerical),
+        allowed=worst.allowed,
+    )
+
+
+def _diagnosis(context: Context, pair: Pair, numerical: Array, derivative: Array) -> str:
+    output, source = context.problem.codomain.leaves[pair.output], context.problem.domain.leaves[pair.input]
+    parts = output.coordinates.parts, source.coordinates.parts
+    return diagnose(numerical, derivative, context.options.tolerance.absolute, parts=parts)
+
+
+def _shown(problem: Problem, worst: ComparedEntry, numerical: Array, derivative: Array) -> dict[str, object]:
+    """Both matrices if they are small, and the block around the worst entry."""
+    shown: dict[str, object] = {}
+    if numerical.shape[0] * numerical.shape[1] <= PRINTED:
+        shown |= {"numerical": as_lists(numerical), "derivative": as_lists(derivative)}
+    return {**shown, "block": _window(problem, worst, numerical, derivative)}
+
+
 def _window(problem: Problem, worst: ComparedEntry, numerical: Array, derivative: Array) -> dict[str, object]:
     """Both versions around the worst entry, of matrices that begin where its leaves begin."""
     rows, columns = around(problem.codomain, worst.row), around(problem.domain, worst.column)
-    top = problem.codomain.slice(problem.codomain.locate(worst.row).leaf).start
-    left = problem.domain.slice(problem.domain.locate(worst.column).leaf).start
+    top = problem.codomain.slices[problem.codomain.locate(worst.row).leaf].start
+    left = problem.domain.slices[problem.domain.locate(worst.column).leaf].start
     place = slice(rows.start - top, rows.stop - top), slice(columns.start - left, columns.stop - left)
     return block(numerical[place], derivative[place], names(problem.codomain, rows), names(problem.domain, columns))
 
@@ -348,7 +397,3 @@ def _first(comparison: Comparison) -> tuple[Pair, str]:
             if pair.wrong.get(part) or pair.wrong.get(""):
                 return pair, part if pair.wrong.get(part) else ""
     raise LookupError("no pair of leaves disagrees")
-
-
-def _rows(matrix: object) -> list[list[float]]:
-    return [[float(entry) for entry in row] for row in matrix]  # type: ignore[attr-defined]

@@ -12,8 +12,7 @@ from gradvet.core.context import Context
 from gradvet.core.gradient_match import GradientMismatch, derivative_jitter, gradient_mismatch
 from gradvet.core.problem import Distribution
 from gradvet.core.results import Finding, Verdict
-from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, dot, equal, finite_part, first_true, is_zero, namespace, window
+from gradvet.core.vectors import Array, all_finite, dot, equal, finite_part, first_true, is_zero, namespace, window
 
 ADVICE = "The derivative must be multiplied by grad_output, and nothing may be added to it."
 
@@ -78,13 +77,24 @@ def none_grad_output(context: Context) -> Iterator[Finding]:
         yield _by_framework(context, finding) if is_own else finding
 
 
+def drop_in_undefined_cotangents(context: Context) -> Iterator[Finding]:
+    """As `undefined_cotangents`, without the pass through builtin rules of a single output.
+
+    With torch 2.13 these counted an undefined cotangent as zero in all of 1,655 samples of the operator database.
+    """
+    if context.problem.codomain.leaves and context.projections.vanishes_at_zero:
+        yield _counting_as_zero(context.problem.codomain.leaves[0].name)
+    else:
+        yield from undefined_cotangents(context)
+
+
 def undefined_cotangents(context: Context, usual: Array | None = None) -> Iterator[Finding]:
     """All outputs without a cotangent, then each alone while the others get zeros: the gradient must be zero.
 
     If `usual` is given, a gradient, the entries that are not finite in it are not tested.
     """
     outputs = len(context.problem.codomain.leaves)
-    if not outputs:
+    if not outputs or not context.problem.has_undefined_cotangents:
         return
     everything = tuple(range(outputs))
     for missing in [everything] + ([(one,) for one in everything] if outputs > 1 else []):
@@ -131,7 +141,7 @@ def drop_in_undefined_tangents(context: Context) -> Iterator[Finding]:
     u = problem.random(problem.domain.size, Distribution.OFF_ZERO)
     xp = namespace(u)
     for leaf, values in enumerate(problem.domain.leaves):
-        part = problem.domain.slice(leaf)
+        part = problem.domain.slices[leaf]
         zeroed = xp.concat([u[: part.start], xp.zeros_like(u[part]), u[part.stop :]])
         expected = problem.jvp(zeroed)
         found = problem.jvp(zeroed, missing=leaf)
@@ -191,7 +201,7 @@ def jvp_vjp_agree(context: Context) -> Iterator[Finding]:
         cotangent = context.cotangent(xp.where(xp.isfinite(jvp), cotangent.v, xp.zeros_like(cotangent.v)))
     left, right = dot(cotangent.v, jvp), dot(cotangent.vjp, u)
     # Less than the scale of the products, and enough nearly always.
-    if abs(left - right) <= thresholds.ADJOINT_RTOL * (abs(left) + abs(right)):
+    if abs(left - right) <= thresholds.SCREEN_RTOL * (abs(left) + abs(right)):
         yield AGREE
         return
     scale = float(xp.sum(xp.abs(cotangent.vjp * u))) + dot(xp.abs(cotangent.v), xp.abs(jvp))
@@ -202,7 +212,7 @@ def jvp_vjp_agree(context: Context) -> Iterator[Finding]:
     )
     # Saturated outputs: both slopes are below the roundoff of numbers of size one.
     saturated = thresholds.ROUNDOFFS * problem.eps * math.sqrt(dot(cotangent.v, cotangent.v))
-    allowed = roundoff + saturated + (thresholds.ADJOINT_RTOL + context.options.accuracy) * scale
+    allowed = roundoff + saturated + (thresholds.SCREEN_RTOL + context.options.accuracy) * scale
     if not abs(left - right) <= allowed:
         allowed += thresholds.RESPONSE_FACTOR * derivative_jitter(context, cotangent.v, u, left - right)
     if not abs(left - right) <= allowed and not context.computes_in_io_dtype:

@@ -1,20 +1,109 @@
-"""Entries of a derivative in low precision against their own roundoff, and all entries of an input by a common scale.
-
-Nothing is evaluated here but the derivatives at a second point, where an entry is doubtful.
-"""
+"""Derivatives in low precision and in their reference: pairs of them, and their entries against their own roundoff."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.float_format import overflow_size
-from gradvet.core.gradient_match import explained_factor
-from gradvet.core.spaces import Array, Location, Space
-from gradvet.core.vectors import finite_part, namespace, nonzero_median, nonzero_rms, rms
+from gradvet.core.gradient_match import explained_factor, inner_noise, natural_noise
+from gradvet.core.problem import Distribution
+from gradvet.core.reference_errors import overflow_size
+from gradvet.core.vectors import Array, Location, Space, finite_part, namespace, nonzero_median, nonzero_rms, peak, rms
+
+MAX_DRAWS, ENOUGH_ENTRIES = 8, 256
+"""Number of random cotangents: as many as give this many entries in the smallest input, between 2 and the maximum."""
+
+
+@dataclass(frozen=True, eq=False)
+class VjpPair:
+    """Jᵀv in the given precision and in the reference."""
+
+    context: Context
+    reference: Context
+    v: Array
+
+    @property
+    def space(self) -> Space:
+        return self.context.problem.domain
+
+    def both(self) -> tuple[Array, Array]:
+        found = self.context.problem.vjp(self.v), self.reference.problem.vjp(self.v)
+        # Gradients next to the point have graphs of their own.
+        self.reference.problem.release_graph()
+        return found
+
+    def given_at(self, place: Array) -> Array | None:
+        return self.context.problem.vjp_at(place, self.v)
+
+    def wide_at(self, place: Array, changes: Array | float = 0.0) -> Array | None:
+        """That of the reference next to the point, for a cotangent with these relative changes."""
+        return self.reference.problem.vjp_at(place, self.v * (1.0 + changes))
+
+    def natural_noise(self) -> Array:
+        return natural_noise(self.context, self.v)
+
+    def inner_noise(self) -> Array:
+        return inner_noise(self.context, self.v)
+
+
+@dataclass(frozen=True, eq=False)
+class JvpPair:
+    """Ju in the given precision and in the reference."""
+
+    context: Context
+    reference: Context
+    u: Array
+
+    @property
+    def space(self) -> Space:
+        return self.context.problem.codomain
+
+    def both(self) -> tuple[Array, Array]:
+        return self.context.problem.jvp(self.u), self.reference.problem.jvp(self.u)
+
+    def given_at(self, place: Array) -> Array | None:
+        return self.context.problem.jvp_at(place, self.u) if peak(place) else self.context.problem.jvp(self.u)
+
+    def wide_at(self, place: Array, changes: Array | float = 0.0) -> Array | None:
+        """That of the reference next to the point, for a direction with these relative changes."""
+        wide, u = self.reference.problem, self.u * (1.0 + changes)
+        return wide.jvp_at(place, u) if peak(place) else wide.jvp(u)
+
+    def natural_noise(self) -> Array:
+        """Noise of each entry if an output, or a typical one, changes by one roundoff."""
+        problem, xp = self.context.problem, self.context.xp
+        value = xp.abs(finite_part(problem.value[: problem.codomain.size]))
+        typical = peak(value) / max(1, value.shape[0]) ** 0.5
+        # Saturated outputs, as in `natural_noise`: needed by `gelu_at_minus_nine` in float32.
+        return problem.eps * xp.clip(value, 1.0 if typical <= thresholds.DOUBLE_EPS else typical)
+
+    def inner_noise(self) -> Array:
+        problem, value = self.context.problem, finite_part(self.context.problem.value[: self.space.size])
+        is_small = peak(value) <= problem.eps**thresholds.HALF_THE_DIGITS
+        return value * 0.0 + (problem.eps if is_small else 0.0)
+
+
+DerivativePair = VjpPair | JvpPair
+
+
+def derivative_pairs(context: Context, reference: Context, mode: str) -> Iterator[DerivativePair]:
+    """As many pairs as give enough entries: cotangents of random signs, and of ones, whose sums do not cancel."""
+    problem, rows = context.problem, context.problem.codomain.size
+    for number in range(_draws(problem.domain if mode == "reverse" else problem.codomain)):
+        if mode == "forward":
+            yield JvpPair(context, reference, problem.representable(context.joint_direction(), problem.domain))
+        else:
+            v = problem.zeros(rows) + 1.0 if number == 1 else problem.random(rows, Distribution.NEAR_UNIT)
+            yield VjpPair(context, reference, problem.representable(v))
+
+
+def _draws(space: Space) -> int:
+    smallest = min((leaf.coordinates.size for leaf in space.leaves if leaf.coordinates.size), default=1)
+    return max(2, min(MAX_DRAWS, math.ceil(ENOUGH_ENTRIES / smallest)))
+
 
 JITTERS = 2
 """Number of random changes of the inputs by one roundoff, each with both signs, to see how the reference responds."""
@@ -26,7 +115,7 @@ PairNearby = Callable[[], tuple[Array, Array] | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sample:
+class DerivativeSample:
     """One derivative in low precision, the reference's, and the roundoff of each entry."""
 
     found: Array
@@ -51,7 +140,7 @@ def distance(eps: float) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LeafComparison:
-    """What the entries of one leaf show."""
+    """Errors of the entries of one leaf: the largest one, and the one that all share."""
 
     place: Location
     found: float
@@ -70,7 +159,7 @@ class LeafComparison:
     def severity(self) -> float:
         """1 from where the comparison is doubtful, 2 from where it is wrong."""
         by_scale = abs(self.scale) / self.scale_bar
-        by_scale = by_scale if abs(self.scale) > self.eps**thresholds.PRECISION_SCALE_POWER else min(by_scale, 1.5)
+        by_scale = by_scale if abs(self.scale) > self.eps**thresholds.HALF_THE_DIGITS else min(by_scale, 1.5)
         return max(self.severity_of_entries, by_scale)
 
     @property
@@ -82,31 +171,21 @@ class LeafComparison:
         return min(by_entry, 1.5)
 
 
-@dataclass(frozen=True, slots=True)
-class CommonScale:
-    """The relative error that all entries share.
+def _common_scale(products: Array, squares: Array, noises: Array) -> tuple[float, float, float]:
+    """The relative error that all entries share, what their noise makes of it, and half the width of its interval.
 
-    The rounding errors of one entry are the same in all samples, so only different entries count as independent.
+    From error times expected entry, expected entry squared and noise squared, for each entry. The rounding errors of
+    one entry are the same in all samples, so only different entries count as independent.
     """
-
-    value: float
-    noise: float
-    """What the noise of the entries makes of it."""
-    width: float
-    """Half-width of its interval by the spread of the errors."""
-
-    @classmethod
-    def of(cls, products: Array, squares: Array, noises: Array) -> CommonScale:
-        """From error times expected entry, expected entry squared and noise squared, for each entry."""
-        total = float(namespace(squares).sum(squares))
-        value = float(namespace(products).sum(products)) / total
-        spread = products - value * squares
-        width = thresholds.PRECISION_SCALE_WIDTH * math.sqrt(float(spread @ spread)) / total
-        return cls(value, math.sqrt(float(noises @ squares)) / total, width)
+    total = float(namespace(squares).sum(squares))
+    value = float(namespace(products).sum(products)) / total
+    spread = products - value * squares
+    width = thresholds.PRECISION_SCALE_WIDTH * math.sqrt(float(spread @ spread)) / total
+    return value, math.sqrt(float(noises @ squares)) / total, width
 
 
 class PieceStatistics:
-    """What the samples so far show about a piece of one leaf."""
+    """Sums and maxima over the samples so far, for a piece of one leaf."""
 
     def __init__(self, leaf: int, part: slice) -> None:
         self.leaf, self.part = leaf, part
@@ -120,7 +199,7 @@ class PieceStatistics:
         self.is_zero = True
         """Whether the entries of no sample are clearly larger than the roundoff of inputs and outputs."""
 
-    def add(self, context: Context, sample: Sample) -> None:
+    def add(self, context: Context, sample: DerivativeSample) -> None:
         found, expected, eps = sample.found[self.part], sample.expected[self.part], context.problem.eps
         xp = namespace(found)
         comparable = xp.isfinite(expected) & ~(~xp.isfinite(found) & (xp.abs(expected) > overflow_size(eps)))
@@ -151,8 +230,8 @@ class PieceStatistics:
         is_zero = not total > self.natural or (self.is_zero and not total > thresholds.ROUNDOFFS**2 * self.natural)
         scale, noise, resolved = 0.0, 0.0, eps
         if not is_zero:
-            common = CommonScale.of(*self.sums)
-            scale, noise, resolved = common.value, common.noise, max(explained_factor(eps), common.noise, common.width)
+            scale, noise, width = _common_scale(*self.sums)
+            resolved = max(explained_factor(eps), noise, width)
         response = 0.0 if is_zero else max(map(abs, self.responses)) / self.leaf_total
         # A few entries have a common error by chance: see `chain_of_scalar_activations_in_bfloat16`.
         bar = max(resolved, _agreed(context), thresholds.INTERVAL_WIDTH * max(response, noise))
@@ -163,7 +242,7 @@ class PieceStatistics:
         return LeafComparison(place, low, high, limit, ratio, scale, bar, resolution, eps)
 
 
-def _beyond_noise(context: Context, sample: Sample, part: slice, error: Array) -> tuple[Array, Array, Array]:
+def _beyond_noise(context: Context, sample: DerivativeSample, part: slice, error: Array) -> tuple[Array, Array, Array]:
     """Errors of entries in their own roundoffs, these roundoffs, and those of inputs and outputs among them.
 
     As long as an entry is doubtful, more causes of roundoff are considered. A derivative that agrees without them is
@@ -218,7 +297,7 @@ def _jumps(change: Array, smooth: Array) -> Array:
 
 def _agreed(context: Context) -> float:
     """Relative error that is agreement however small the roundoff is."""
-    part = 1.0 if is_framework(context) else thresholds.LOW_PRECISION_PART
+    part = 1.0 if is_framework(context) else thresholds.NEGLIGIBLE_PART
     return part * context.options.resolution + context.options.accuracy
 
 
@@ -246,4 +325,4 @@ def _limit(eps: float) -> float:
 
 def _doubt(eps: float) -> float:
     """Error of an entry, in its own roundoffs, from which the comparison is doubtful."""
-    return min(thresholds.VISIBLE_NOISE, thresholds.PRECISION_DOUBT_PART / eps)
+    return min(thresholds.PRECISION_DOUBT, 1.0 / (thresholds.PRECISION_DOUBT * eps))

@@ -1,26 +1,35 @@
-"""Checks of outputs and of attributes: values with and without grad mode, outputs without derivative, which should be
-constant, and dtype, layout, device and shape of gradients and tangents.
+"""Checks of values and passes: the same again, the same without grad mode, constant where there is no derivative; and
+dtype, layout, device and shape of gradients and tangents.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
+from gradvet.core.entrywise import ComparedEntry
 from gradvet.core.finite_differences import middle_step
-from gradvet.core.jacobians import CentralDifferences
-from gradvet.core.problem import Misfit
-from gradvet.core.projections import OutOfReachError
+from gradvet.core.modes import CentralDifferences
+from gradvet.core.probe_plans import repetitions
+from gradvet.core.problem import AttributeMismatch
+from gradvet.core.projections import Cotangent, OutOfReachError
 from gradvet.core.results import Finding, Verdict
-from gradvet.core.spaces import Array, Space
-from gradvet.core.vectors import equal, first_true, namespace, peak
+from gradvet.core.vectors import Array, Space, equal, first_true, namespace, peak, unit
+
+NOISY_REPETITIONS = 4
+"""Further calls of a function with a noise of its own, before its values are called wrong."""
 
 UNCHANGED = Finding("values", Verdict.PASS, "the value does not depend on grad mode")
 
 
 def values(context: Context) -> Iterator[Finding]:
-    """The function with and without grad mode."""
+    """The function with and without grad mode.
+
+    The difference of two calls may be small by chance, so a function with a noise of its own is called again. Needed by
+    `test_function_with_a_noise_of_its_own_is_not_blamed_for_grad_mode`.
+    """
     problem = context.problem
     if not problem.codomain.size:
         return
@@ -34,6 +43,9 @@ def values(context: Context) -> Iterator[Finding]:
     allowed = thresholds.ROUNDOFFS * problem.eps * peak(expected)
     allowed += thresholds.RESPONSE_FACTOR * float(xp.max(context.repeat_noise))
     wrong = ~(gap <= allowed) & ~((found == expected) | (xp.isnan(found) & xp.isnan(expected)))
+    for _ in range(NOISY_REPETITIONS if peak(context.repeat_noise) and bool(xp.any(wrong)) else 0):
+        noise = xp.abs(problem.variants.without_grad_mode() - found)
+        wrong = wrong & ~(gap <= thresholds.RESPONSE_FACTOR * noise)
     if bool(xp.any(wrong)):
         row = first_true(wrong)
         yield Finding(
@@ -60,8 +72,8 @@ def detached(context: Context) -> Iterator[Finding]:
     moved = change > thresholds.ROUNDOFFS * problem.eps * xp.abs(before)
     names = [
         leaf.name
-        for number, leaf in enumerate(problem.nondifferentiable.leaves)
-        if bool(xp.any(moved[problem.nondifferentiable.slice(number)]))
+        for leaf, part in zip(problem.nondifferentiable.leaves, problem.nondifferentiable.slices, strict=True)
+        if bool(xp.any(moved[part]))
     ]
     if names:
         context.record.note(f"{', '.join(names)} varies with the inputs but has no derivative: is that meant so?")
@@ -118,6 +130,8 @@ def _varying(context: Context, directions: int, limit: float) -> list[str]:
     problem = context.problem
     if not problem.nondifferentiable.size or not problem.domain.size:
         return []
+    if context.projections.is_strict and problem.domain.size <= directions:
+        return _names(context, _within_step(context), limit)
     try:
         slopes = [
             difference_along.nondifferentiable / difference_along.step
@@ -151,11 +165,7 @@ def _names(context: Context, slopes: Iterable[Array], limit: float) -> list[str]
     """Names of the outputs without derivative that vary in at least one of these; stops when all do."""
     nondifferentiable, found = context.problem.nondifferentiable, set[int]()
     for slope in slopes:
-        found |= {
-            number
-            for number in range(len(nondifferentiable.leaves))
-            if _moves(slope[nondifferentiable.slice(number)], limit)
-        }
+        found |= {number for number, part in enumerate(nondifferentiable.slices) if _moves(slope[part], limit)}
         if len(found) == len(nondifferentiable.leaves):
             break
     return [leaf.name for number, leaf in enumerate(nondifferentiable.leaves) if number in found]
@@ -169,13 +179,13 @@ def _moves(slope: Array, limit: float) -> bool:
 def metadata(context: Context) -> Iterator[Finding]:
     """The gradients that a backward pass returns."""
     if context.problem.codomain.leaves:
-        yield from _findings("metadata", context.at_zero.misfits, context.problem.domain)
+        yield from _findings("metadata", context.at_zero.mismatches, context.problem.domain)
 
 
 def drop_in_metadata(context: Context) -> Iterator[Finding]:
     """The same for the cotangents of the tolerance policy."""
     if context.problem.codomain.leaves:
-        yield from _findings("metadata", context.projections.at_zero.misfits, context.problem.domain)
+        yield from _findings("metadata", context.projections.at_zero.mismatches, context.problem.domain)
 
 
 def drop_in_tangent_types(context: Context) -> Iterator[Finding]:
@@ -183,21 +193,196 @@ def drop_in_tangent_types(context: Context) -> Iterator[Finding]:
     problem = context.problem
     if not context.options.exact_types or not problem.domain.size:
         return
-    misfits = problem.tangent_misfits(context.projections.unit_direction(0) * context.options.step)
-    yield from _findings("tangent types", misfits, problem.codomain)
+    mismatches = problem.tangent_mismatches(context.projections.unit_direction(0) * context.options.step)
+    yield from _findings("tangent types", mismatches, problem.codomain)
 
 
-def _findings(check: str, misfits: list[Misfit], space: Space) -> Iterator[Finding]:
-    for misfit in misfits:
-        name = space.leaves[misfit.leaf].name
+def _findings(check: str, mismatches: list[AttributeMismatch], space: Space) -> Iterator[Finding]:
+    for mismatch in mismatches:
+        name = space.leaves[mismatch.leaf].name
         yield Finding(
             check,
             Verdict.FAIL,
-            f"the derivative for {name} has {misfit.attribute} {misfit.found}, not {misfit.expected}",
+            f"the derivative for {name} has {mismatch.attribute} {mismatch.found}, not {mismatch.expected}",
             facts={
-                "attribute": misfit.attribute,
-                "found": misfit.found,
-                "expected": misfit.expected,
-                "kind": misfit.kind,
+                "attribute": mismatch.attribute,
+                "found": mismatch.found,
+                "expected": mismatch.expected,
+                "kind": mismatch.kind,
             },
         )
+
+
+REPEATS = 20
+"""Number of repeated backward passes through custom rules, for problems of at most `CHEAP_SIZE`."""
+
+CHEAP_SIZE = 100_000
+"""Largest number of inputs and outputs together for which backward passes are cheap."""
+
+
+def determinism(context: Context) -> Iterator[Finding]:
+    """Two forward passes from the same random state, and several backward passes from different ones."""
+    problem = context.problem
+    xp = namespace(problem.value)
+    repeat_noise = float(xp.max(context.repeat_noise))
+    if repeat_noise > 0.0:
+        context.record.note(
+            f"two calls with the same inputs and random state differ by {repeat_noise:.2g}: the function depends on "
+            "something else, such as its own state or the time, or its sums have no fixed order"
+        )
+    v, first = context.random_vjp
+    # Builtin rules keep no state between passes.
+    passes = 1 if problem.rules.are_builtin else _passes(context)
+    gap, spread, variants = xp.zeros_like(first), 0.0, context.problem.variants
+    for number in range(passes):
+        again = variants.repeated(v) if number else context.repeated_vjp
+        if not equal(first, again):
+            gap = xp.maximum(gap, _gap(first, again))
+            spread = float(xp.max(gap))
+    facts = {"forward": repeat_noise, "backward": spread, "passes": passes + 1}
+    if spread and spread > _explained(context, problem.internal_eps()):
+        place = problem.domain.locate(int(xp.argmax(gap)))
+        yield Finding(
+            "determinism",
+            Verdict.FAIL,
+            f"two backward passes with the same grad_output differ by {spread:.3g} at {place}",
+            facts=facts,
+            advice="Look for a race, uninitialised memory, state that backward uses up, or random numbers in it.",
+        )
+    elif repeat_noise > 0.0:
+        yield Finding("determinism", Verdict.PASS, "the function is random in itself", facts=facts)
+    else:
+        own = ", each after a forward pass of its own," if problem.isolates_passes else ""
+        headline = f"{passes + 1} equal backward passes{own} give equal gradients"
+        if spread:
+            headline = (
+                f"{passes + 1} equal backward passes{own} differ by {spread:.2g}, as sums without a fixed order do"
+            )
+            context.record.note(headline)
+        yield Finding("determinism", Verdict.PASS, headline, facts=facts)
+
+
+def is_repeatable(context: Context, first: Array | None = None) -> bool:
+    """Whether a second VJP of the random cotangent gives the same gradient as the first. One VJP, which is kept.
+
+    `first` is compared too.
+    """
+    try:
+        found = [context.repeated_vjp] if first is None else [context.repeated_vjp, first]
+    except Exception:
+        return False
+    own = context.random_vjp[1]
+    return all(
+        float(namespace(own).max(_gap(own, other))) <= _explained(context, context.problem.eps) for other in found
+    )
+
+
+def _explained(context: Context, eps: float) -> float:
+    """The difference of two equal passes that sums without a fixed order explain, in a format of this spacing."""
+    relative = min(thresholds.REPEAT_ROUNDOFF * eps, thresholds.MATERIAL_MAX)
+    return relative * peak(context.random_vjp[1])
+
+
+def _gap(first: Array, again: Array) -> Array:
+    """The difference of each entry: none where the first is not finite, infinite where only the second is not."""
+    xp = namespace(first)
+    change = xp.abs(again - first)
+    change = xp.where(xp.isnan(change), xp.full_like(change, float("inf")), change)
+    return xp.where(xp.isfinite(first), change, xp.zeros_like(change))
+
+
+def _passes(context: Context) -> int:
+    """Number of repeated backward passes through custom rules: more where they are cheap."""
+    return REPEATS if context.problem.domain.size + context.problem.codomain.size <= CHEAP_SIZE else 2
+
+
+ROWS = 1024
+"""Number of single rows that are computed twice, to compare their difference with the tolerance."""
+
+EPS = 2.0**-52
+"""Spacing of the vectors of the tolerance policy."""
+
+REPRODUCIBLE = Finding("determinism", Verdict.PASS, "the derivative is reproducible")
+
+
+def drop_in_determinism(context: Context) -> Iterator[Finding]:
+    """A cotangent and a multiple of it, or the same once more; where they differ, the same cotangent twice more.
+
+    In slow mode custom rules run about as often as there are rows, each of which torch runs twice. Row by row where a
+    tolerance has to be compared with single entries.
+    """
+    problem, projections = context.problem, context.projections
+    if not problem.domain.size or not problem.codomain.size:
+        return
+    (probe,) = projections.probe_cotangents(1)
+    repeats = 1 + (repetitions(problem) if projections.is_strict else 0)
+    is_reproduced = _is_proportional(context) or all(
+        equal(projections.vjp_by_output(probe.v), probe.vjp) for _ in range(repeats)
+    )
+    yield REPRODUCIBLE if is_reproduced else _measured(context, probe)
+
+
+def irreproducible(context: Context, entry: ComparedEntry | None) -> Finding | None:
+    """The failure of a derivative of which a second backward pass gives another entry, or another projection.
+
+    None if it is the same. Asked about a wrong derivative, before it is called wrong.
+    """
+    projections = context.projections
+    if entry is not None:
+        again = float(projections.fresh_row(entry.row)[entry.column])
+        if again == entry.derivative or (math.isnan(again) and math.isnan(entry.derivative)):
+            return None
+    (probe,) = projections.probe_cotangents(1)
+    if equal(projections.vjp_by_output(probe.v), probe.vjp):
+        return None
+    found = _measured(context, probe)
+    return found if found.verdict is Verdict.FAIL else None
+
+
+def _is_proportional(context: Context) -> bool:
+    """Whether a multiple of a cotangent gives the multiple.
+
+    Not asked of custom rules: one may be right and not exactly linear, such as an adaptive solver.
+    """
+    problem = context.problem
+    return problem.is_plain and not problem.rules.has_custom and context.projections.proportional is not None
+
+
+def _measured(context: Context, probe: Cotangent) -> Finding:
+    """The finding about a derivative that a repetition did not reproduce."""
+    problem, tolerance = context.problem, context.options.nondeterminism
+    spread = _unsteadiness(context, probe)
+    # The weights of a random cotangent are at least a quarter with a tolerance. Without one, sums whose order changes
+    # may differ by roundoff, and single rows may still be equal.
+    if spread > tolerance / 4.0 and (tolerance or spread <= thresholds.ROUNDOFFS * EPS * peak(probe.vjp)):
+        spread = max(_row_spread(context, row) for row in range(min(problem.codomain.size, ROWS)))
+    if spread <= tolerance:
+        return REPRODUCIBLE
+    return Finding(
+        "determinism",
+        Verdict.FAIL,
+        f"two backward passes with the same grad_output differ by {spread:.3g}",
+        facts={"spread": spread, "tolerance": tolerance},
+        advice="Look for atomics, races, uninitialised memory or random numbers in the derivative.",
+    )
+
+
+def _unsteadiness(context: Context, probe: Cotangent) -> float:
+    """The spread of three passes with the same cotangent, two of them in a row: alternation shows as well."""
+    again, once_more = (context.projections.vjp_by_output(probe.v) for _ in range(2))
+    return max(_spread(context, probe.vjp, again), _spread(context, again, once_more))
+
+
+def _row_spread(context: Context, row: int) -> float:
+    problem = context.problem
+    cotangent = unit(problem.zeros(problem.codomain.size), row)
+    return _spread(context, problem.vjp(cotangent), problem.vjp(cotangent))
+
+
+def _spread(context: Context, first: Array, second: Array) -> float:
+    """The largest difference; entries that are not finite are another check's matter."""
+    if equal(first, second):
+        return 0.0
+    xp = namespace(first)
+    difference = xp.abs(first - second)
+    return float(xp.max(xp.where(difference > 0.0, difference, xp.zeros_like(difference))))

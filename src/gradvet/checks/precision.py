@@ -9,31 +9,28 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from gradvet.checks.low_precision_entries import (
     JITTERS,
+    DerivativePair,
+    DerivativeSample,
     LeafComparison,
-    PairNearby,
     PieceStatistics,
-    Sample,
+    derivative_pairs,
     distance,
     is_framework,
 )
-from gradvet.core import thresholds
-from gradvet.core.context import GIVEN, Context
+from gradvet.core.context import Context
 from gradvet.core.frontend import BranchCounts
-from gradvet.core.gradient_match import inner_noise, natural_noise, smoothed_noise, value_roundoff
+from gradvet.core.gradient_match import smoothed_noise, value_roundoff
+from gradvet.core.ledger import GIVEN
 from gradvet.core.problem import Distribution
 from gradvet.core.results import Finding, Mismatch, Verdict
 from gradvet.core.runner import CheckFunction
-from gradvet.core.spaces import Array, Location, Space
-from gradvet.core.vectors import all_finite, finite_part, namespace, peak, pieces
+from gradvet.core.vectors import Array, Location, all_finite, finite_part, namespace, pieces
 from gradvet.errors import first_line
-
-MAX_DRAWS, ENOUGH_ENTRIES = 8, 256
-"""Number of random cotangents: as many as give this many entries in the smallest input, between 2 and the maximum."""
 
 OVERFLOWS = "the values themselves overflow in this precision"
 RIGHT = "the gradient is as good as its precision allows"
@@ -47,13 +44,8 @@ ROUNDED_OPERATORS = (
 ADVICE = "The formula is right in {}: look for sums, products or intermediate results kept in low precision."
 
 
-@dataclass(frozen=True, slots=True)
-class BranchPair:
-    """A problem in low precision and its reference, whose passes take the branches of the problem's last pass."""
-
-    given: Context
-    reference: Context
-    branches: BranchCounts
+BranchPair = tuple[Context, Context, BranchCounts]
+"""A problem in low precision and its reference, whose passes take the branches of the problem's last pass."""
 
 
 SameBranches = Callable[[], BranchPair | None]
@@ -67,6 +59,7 @@ def precision_against(
     reference: Context,
     same_branches: SameBranches = lambda: None,
     rounded: Rounded = lambda call: None,
+    modes: Collection[str] = ("reverse", "forward"),
 ) -> CheckFunction:
     """The check of a problem in low precision against its reference in float64 or float32.
 
@@ -84,10 +77,10 @@ def precision_against(
         if bool(xp.any(~xp.isfinite(low) & xp.isfinite(high))):
             yield Finding("precision", Verdict.INCONCLUSIVE, OVERFLOWS)
             return
-        for compare in (_reverse, _forward):
+        for compare in (compare for mode, compare in _COMPARISONS.items() if mode in modes):
             finding = compare(context, reference, rounded)
             if finding is not None and not _is_settled(context, finding) and (pair := same_branches()) is not None:
-                finding = _on_same_branches(pair, finding, compare(pair.given, pair.reference, rounded))
+                finding = _on_same_branches(pair, finding, compare(pair[0], pair[1], rounded))
             if finding is not None and not _is_settled(context, finding):
                 finding = _with_rounded_operators(context, reference, finding, rounded)
             if finding is not None:
@@ -105,11 +98,13 @@ def _is_settled(context: Context, finding: Finding) -> bool:
 
 def _on_same_branches(pair: BranchPair, before: Finding, after: Finding | None) -> Finding:
     """The second finding, with the number of elements that were on another side; the first one where there is none."""
-    if after is None or not pair.branches.changed:
+    given, reference, branches = pair
+    count, changed = branches()
+    if after is None or not changed:
         return before
-    changed = {"changed_branches": pair.branches.changed, "branches": pair.branches.count}
-    pair.given.record.note(CHANGED_BRANCHES.format(pair.reference.precision, *changed.values()))
-    return replace(after, facts={**after.facts, **changed})
+    facts = {"changed_branches": changed, "branches": count}
+    given.record.note(CHANGED_BRANCHES.format(reference.precision, changed, count))
+    return replace(after, facts={**after.facts, **facts})
 
 
 def _with_rounded_operators(context: Context, reference: Context, before: Finding, rounded: Rounded) -> Finding:
@@ -123,14 +118,10 @@ def _with_rounded_operators(context: Context, reference: Context, before: Findin
     is_explicable = before.verdict is Verdict.PASS or is_framework(context)
     if not is_explicable or before.verdict is Verdict.SKIPPED or "ratio" not in before.facts:
         return before
-    statistics = _Statistics(context, mode)
-    for _ in range(_draws(statistics.space)):
-        sample = _rounded_sample(context, reference, mode, rounded)
-        if sample is None:
-            return before
-        statistics.add(sample)
-    found = statistics.comparisons()
-    resolutions = statistics.resolutions(found)
+    pairs = derivative_pairs(context, reference, mode)
+    if (shown := _statistics(context, mode, (_rounded_sample(pair, rounded) for pair in pairs))) is None:
+        return before
+    found, resolutions = shown
     if max(one.severity for one in found) > 1.0 or max(resolutions.values()) > context.asked_resolution:
         return before
     _enter(context, mode, resolutions)
@@ -138,46 +129,43 @@ def _with_rounded_operators(context: Context, reference: Context, before: Findin
     return Finding("precision", Verdict.PASS, RIGHT, facts=before.facts)
 
 
-def _rounded_sample(context: Context, reference: Context, mode: str, rounded: Rounded) -> Sample | None:
-    problem = context.problem
-    if mode == "reverse":
-        v, here = problem.random(problem.codomain.size, Distribution.NEAR_UNIT), problem.zeros(problem.domain.size)
-        v = problem.representable(v)
-        found, expected = problem.vjp_at(here, v), rounded(lambda: reference.problem.vjp_at(here, v))
-        space, natural = problem.domain, natural_noise(context, v)
-    else:
-        u = problem.representable(context.joint_direction(), problem.domain)
-        found, expected = problem.jvp(u), rounded(lambda: reference.problem.jvp(u))
-        space, natural = problem.codomain, _natural_tangent_noise(context)
-    if expected is None or not all_finite(expected):
+def _rounded_sample(pair: DerivativePair, rounded: Rounded) -> DerivativeSample | None:
+    """The given derivative and that of the reference with operators that round; None where that is not known."""
+    here = pair.context.problem.zeros(pair.context.problem.domain.size)
+    found, expected = pair.given_at(here), _rounded_derivative(pair, rounded)
+    if found is None or expected is None or not all_finite(expected):
         return None
-    noise = problem.eps * namespace(found).abs(expected)
-    parts = [expected[space.slice(number)] for number in range(len(space.leaves))]
-    responses = [[0.0] * len(parts)] * JITTERS
-    squares = [float(part @ part) for part in parts]
-    return Sample(found, expected, noise, natural, lambda: noise, responses, squares, lambda: None)
+    noise = pair.context.problem.eps * namespace(found).abs(expected)
+    parts = [expected[part] for part in pair.space.slices]
+    squares, responses = [float(part @ part) for part in parts], [[0.0] * len(parts)] * JITTERS
+    return DerivativeSample(
+        found, expected, noise, pair.natural_noise(), lambda: noise, responses, squares, lambda: None
+    )
+
+
+def _rounded_derivative(pair: DerivativePair, rounded: Rounded) -> Array | None:
+    """The derivative of the reference in which every operator rounds to the given format; None where unknown."""
+    here = pair.context.problem.zeros(pair.context.problem.domain.size)
+
+    def derivative() -> Array:
+        found = pair.wide_at(here)
+        assert found is not None  # it exists at the point
+        return found
+
+    return rounded(derivative)
 
 
 def _reverse(context: Context, reference: Context, rounded: Rounded) -> Finding | None:
     if not context.has_reverse:
         return None
-    problem, rows = context.problem, context.problem.codomain.size
-    # Random signs, and ones, whose sums do not cancel.
-    cotangents = (
-        problem.zeros(rows) + 1.0 if number == 1 else problem.random(rows, Distribution.NEAR_UNIT)
-        for number in range(_draws(problem.domain))
-    )
-
-    samples = (_vjp_sample(context, reference, problem.representable(v), rounded) for v in cotangents)
-    return _compared(context, reference, "reverse", samples)
+    return _compared(context, reference, "reverse", rounded)
 
 
 def _forward(context: Context, reference: Context, rounded: Rounded) -> Finding | None:
     """JVPs in the given precision; nothing where there is no forward mode, which the check `forward` reports."""
     problem = context.problem
-    samples = (_jvp_sample(context, reference, rounded) for _ in range(_draws(problem.codomain)))
     try:
-        return _compared(context, reference, "forward", samples)
+        return _compared(context, reference, "forward", rounded)
     except Exception as error:
         if problem.rules.is_unsupported(error):
             return None
@@ -188,109 +176,30 @@ def _forward(context: Context, reference: Context, rounded: Rounded) -> Finding 
         return Finding("precision", Verdict.SKIPPED, words, facts={"mode": "forward"})
 
 
-def _draws(space: Space) -> int:
-    smallest = min((leaf.coordinates.size for leaf in space.leaves if leaf.coordinates.size), default=1)
-    return max(2, min(MAX_DRAWS, math.ceil(ENOUGH_ENTRIES / smallest)))
+_COMPARISONS = {"reverse": _reverse, "forward": _forward}
 
 
-def _vjp_sample(context: Context, reference: Context, v: Array, rounded: Rounded) -> Sample:
-    problem, wide = context.problem, reference.problem
-    found, expected = problem.vjp(v), wide.vjp(v)
-    # Gradients next to the point have graphs of their own.
-    wide.release_graph()
-
-    def changed(displacement: Array, changes: Array) -> Array:
-        response = wide.vjp_at(displacement, v * (1.0 + changes))
-        response -= expected
-        return response
-
-    def inner() -> Array:
-        again = rounded(lambda: wide.vjp_at(problem.zeros(found.shape[0]), v))
-        return _inner_noise(inner_noise(context, v), again, expected, problem.domain)
-
-    def elsewhere() -> tuple[Array, Array]:
-        place = _nearby(context)
-        return problem.vjp_at(place, v), wide.vjp_at(place, v)
-
-    known = found, expected, lambda: natural_noise(context, v), inner
-    return _sample(context, known, changed, problem.domain, elsewhere)
-
-
-def _jvp_sample(context: Context, reference: Context, rounded: Rounded) -> Sample:
-    problem, wide = context.problem, reference.problem
-    u = problem.representable(context.joint_direction(), problem.domain)
-    found, expected = problem.jvp(u), wide.jvp(u)
-
-    def changed(displacement: Array, changes: Array) -> Array:
-        response = wide.jvp_at(displacement, u * (1.0 + changes))
-        return (wide.jvp(u * (1.0 + changes)) if response is None else response) - expected
-
-    natural = _natural_tangent_noise(context)
-    is_small = peak(finite_part(problem.value[: natural.shape[0]])) <= problem.eps**thresholds.PRECISION_SCALE_POWER
-
-    def inner() -> Array:
-        floor = natural * 0.0 + (problem.eps if is_small else 0.0)
-        return _inner_noise(floor, rounded(lambda: wide.jvp(u)), expected, problem.codomain)
-
-    def elsewhere() -> tuple[Array, Array] | None:
-        place = _nearby(context)
-        pair = problem.jvp_at(place, u), wide.jvp_at(place, u)
-        return None if pair[0] is None or pair[1] is None else (pair[0], pair[1])
-
-    return _sample(context, (found, expected, lambda: natural, inner), changed, problem.codomain, elsewhere)
-
-
-def _natural_tangent_noise(context: Context) -> Array:
-    """Noise of each entry of Ju if an output, or a typical one, changes by one roundoff."""
-    problem, xp = context.problem, namespace(context.problem.value)
-    value = xp.abs(finite_part(problem.value[: problem.codomain.size]))
-    typical = peak(value) / max(1, value.shape[0]) ** 0.5
-    # Saturated outputs, as in `natural_noise`: needed by `gelu_at_minus_nine` in float32.
-    return problem.eps * xp.clip(value, 1.0 if typical <= thresholds.DOUBLE_EPS else typical)
-
-
-def _inner_noise(floor: Array, again: Array | None, expected: Array, space: Space) -> Array:
-    """The noise of each entry by roundoff inside the function, by a derivative whose operators all round.
-
-    Needed by `test_gradient_that_consists_of_the_roundoff_of_each_operator_does_not_fail`.
-    """
-    if again is None:
-        return floor
-    return namespace(floor).maximum(floor, smoothed_noise(finite_part(abs(again - expected)), space))
-
-
-def _nearby(context: Context) -> Array:
-    """A displacement by some roundoffs of the inputs, as their format represents it."""
-    return context.problem.perturbation(distance(context.problem.eps) * value_roundoff(context)).vector
-
-
-def _sample(
-    context: Context,
-    known: tuple[Array, Array, Callable[[], Array], Callable[[], Array]],
-    changed: Callable[[Array, Array], Array],
-    space: Space,
-    elsewhere: PairNearby,
-) -> Sample:
+def _sample(pair: DerivativePair, rounded: Rounded) -> DerivativeSample:
     """Found and expected derivative with the roundoff of each entry.
 
     The roundoff is the response of the reference to one roundoff, or the rounding of the entry. Of the
     responses to a change and to its opposite the smaller one counts: one of them may move an element off a kink.
     """
-    found, expected, natural, inner = known
+    context, space = pair.context, pair.space
+    found, expected = pair.both()
     problem, xp = context.problem, namespace(expected)
     size = problem.codomain.size if space is problem.domain else problem.domain.size
-    parts = [space.slice(number) for number in range(len(space.leaves))]
     finite = finite_part(expected)
     responses, noise = [], xp.zeros_like(expected)
     for _ in range(JITTERS):
         displacement = value_roundoff(context)
         signs = 0.5 * problem.eps * xp.sign(problem.random(size, Distribution.NEAR_UNIT))
-        above = finite_part(changed(displacement, signs))
+        above = finite_part(_response(pair, displacement, signs, expected))
         displacement *= -1.0
-        below = finite_part(changed(displacement, -signs))
+        below = finite_part(_response(pair, displacement, -signs, expected))
         del displacement
-        products = [0.0] * len(parts)
-        for number, piece in ((number, piece) for number, part in enumerate(parts) for piece in pieces(part)):
+        products = [0.0] * len(space.slices)
+        for number, piece in ((number, piece) for number, part in enumerate(space.slices) for piece in pieces(part)):
             smaller = xp.where(xp.abs(above[piece]) <= xp.abs(below[piece]), above[piece], below[piece])
             products[number] += float(smaller @ finite[piece])
             noise[piece] += smaller * smaller / JITTERS
@@ -298,58 +207,85 @@ def _sample(
         del above, below
     for piece in pieces(slice(0, noise.shape[0])):
         noise[piece] = xp.maximum(xp.sqrt(noise[piece]), problem.eps * xp.abs(finite[piece]))
-    squares = [float(finite[part] @ finite[part]) for part in parts]
-    noise, floor, inner = smoothed_noise(noise, space), smoothed_noise(natural(), space), functools.cache(inner)
-    return Sample(found, expected, noise, floor, inner, responses, squares, functools.cache(elsewhere))
+    squares = [float(finite[part] @ finite[part]) for part in space.slices]
+    noise, floor = smoothed_noise(noise, space), smoothed_noise(pair.natural_noise(), space)
+    inner = functools.cache(lambda: _inner_noise(pair, rounded, expected))
+    return DerivativeSample(
+        found, expected, noise, floor, inner, responses, squares, functools.cache(lambda: _nearby(pair))
+    )
 
 
-class _Statistics:
-    """What the samples of one mode show about each leaf of the derivative, in pieces."""
-
-    def __init__(self, context: Context, mode: str) -> None:
-        self.context, self.mode = context, mode
-        self.space = space = context.problem.domain if mode == "reverse" else context.problem.codomain
-        leaves = range(len(space.leaves))
-        self._pieces = [PieceStatistics(leaf, piece) for leaf in leaves for piece in pieces(space.slice(leaf))]
-
-    def add(self, sample: Sample) -> None:
-        for piece in self._pieces:
-            piece.add(self.context, sample)
-
-    def comparisons(self) -> list[LeafComparison]:
-        return [piece.comparison(self.context, self.space) for piece in self._pieces]
-
-    def resolutions(self, found: Sequence[LeafComparison]) -> dict[str, float]:
-        """By name of the input: that of its worst piece, or in forward mode that of the worst output."""
-        leaves = self.context.problem.domain.leaves
-        if self.mode == "forward":
-            return dict.fromkeys(
-                (leaf.name for leaf in leaves), max((one.resolution for one in found), default=math.inf)
-            )
-        worst: dict[str, float] = {}
-        for piece, one in zip(self._pieces, found, strict=True):
-            name = leaves[piece.leaf].name
-            worst[name] = max(worst.get(name, 0.0), one.resolution)
-        return worst
+def _response(pair: DerivativePair, displacement: Array, changes: Array, expected: Array) -> Array:
+    """Change of the reference's derivative; that of the vector alone where it is not known next to the point."""
+    response = pair.wide_at(displacement, changes)
+    if response is None:
+        response = pair.wide_at(0.0 * displacement, changes)
+    assert response is not None  # it exists at the point
+    response -= expected
+    return response
 
 
-def _compared(context: Context, reference: Context, mode: str, samples: Iterable[Sample]) -> Finding:
+def _inner_noise(pair: DerivativePair, rounded: Rounded, expected: Array) -> Array:
+    """The noise of each entry by roundoff inside the function, by a derivative whose operators all round.
+
+    Needed by `test_gradient_that_consists_of_the_roundoff_of_each_operator_does_not_fail`.
+    """
+    floor, again = pair.inner_noise(), _rounded_derivative(pair, rounded)
+    if again is None:
+        return floor
+    return namespace(floor).maximum(floor, smoothed_noise(finite_part(abs(again - expected)), pair.space))
+
+
+def _nearby(pair: DerivativePair) -> tuple[Array, Array] | None:
+    """Both derivatives some roundoffs of the inputs away, as their format represents it; None where not known."""
+    problem = pair.context.problem
+    place = problem.perturbation(distance(problem.eps) * value_roundoff(pair.context)).vector
+    found, expected = pair.given_at(place), pair.wide_at(place)
+    return None if found is None or expected is None else (found, expected)
+
+
+def _statistics(
+    context: Context, mode: str, samples: Iterable[DerivativeSample | None]
+) -> tuple[list[LeafComparison], dict[str, float]] | None:
+    """What the samples of one mode show about each leaf, in pieces, and the resolution of each input by its name.
+
+    That of its worst piece, or in forward mode that of the worst output. None as soon as a sample is None.
+    """
+    space, leaves = context.problem.domain, context.problem.domain.leaves
+    space = space if mode == "reverse" else context.problem.codomain
+    statistics = [PieceStatistics(leaf, piece) for leaf, part in enumerate(space.slices) for piece in pieces(part)]
+    for sample in samples:
+        if sample is None:
+            return None
+        for piece in statistics:
+            piece.add(context, sample)
+    found = [piece.comparison(context, space) for piece in statistics]
+    if mode == "forward":
+        worst = max((one.resolution for one in found), default=math.inf)
+        return found, dict.fromkeys((leaf.name for leaf in leaves), worst)
+    resolutions: dict[str, float] = {}
+    for piece, one in zip(statistics, found, strict=True):
+        name = leaves[piece.leaf].name
+        resolutions[name] = max(resolutions.get(name, 0.0), one.resolution)
+    return found, resolutions
+
+
+def _compared(context: Context, reference: Context, mode: str, rounded: Rounded) -> Finding:
     """The worst leaf; the resolution of each input is entered in the ledger for the given precision.
 
     Samples are taken one after the other: each holds several vectors of the size of all inputs.
     """
-    statistics = _Statistics(context, mode)
-    for sample in samples:
-        statistics.add(sample)
-        del sample  # before the next one is made
-    found = statistics.comparisons()
+    pairs = derivative_pairs(context, reference, mode)
+    shown = _statistics(context, mode, (_sample(pair, rounded) for pair in pairs))
+    assert shown is not None  # every pair gives a sample
+    found, resolutions = shown
     worst = max(found, key=lambda comparison: comparison.severity, default=None)
     # Squares inside its rules: needed by `test_rules_of_the_framework_that_overflow_do_not_fail`.
     overflows = worst is not None and not math.isfinite(worst.found) and context.problem.rules.are_builtin
     words = f"the framework's own {mode} mode overflows in this precision"
     if overflows and mode == "forward":
         return Finding("precision", Verdict.SKIPPED, words)  # as where there is no forward mode
-    _enter(context, mode, statistics.resolutions(found))
+    _enter(context, mode, resolutions)
     if overflows:
         return Finding("precision", Verdict.INCONCLUSIVE, words)
     return _finding(context, reference.precision, mode, worst)

@@ -6,6 +6,7 @@ reference in the kernel's own precision; `reference_passes` runs both, `core.ref
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -20,34 +21,32 @@ from gradvet.checks.reference_passes import (
 )
 from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.error_positions import error_map
-from gradvet.core.float_format import TF32_EPS
 from gradvet.core.gradient_match import value_signs
 from gradvet.core.problem import Distribution
 from gradvet.core.reference_comparison import (
+    Accuracy,
     Extent,
     Samples,
-    Status,
     TensorDecision,
     decide_tensor,
-    errors_persist,
+    less_accurate,
     outside_kinks,
 )
+from gradvet.core.reference_errors import TF32_EPS, an_entry_persists, error_map, errors_persist
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
-from gradvet.core.spaces import Array, Space
-from gradvet.core.vectors import namespace, peak
+from gradvet.core.vectors import Array, Space, namespace, peak
 
 NAME = "reference"
 """Name of the check, and of its mode in the ledger."""
 
-KINK_STEP = 2.0**-26
-"""Displacement that decides a kink in float64, relative to the inputs: no smooth function changes visibly."""
-
 KINK_PATTERNS = 8
 """Number of random displacements, each with its opposite, that decide kinks in different ways."""
 
-ADVICE = "The reference is the truth here: look at the kernel's loads, stores and masks at these positions."
+DRAWN = 9
+"""Number of grad_outputs for which wrong entries are looked at again."""
+
+ADVICE = "The reference is the truth here: look at the kernel's formula, loads, stores and masks at these entries."
 SCALE_ADVICE = "The factor is common to all entries: look for a wrong constant, or a sum taken once too often."
 ZERO_ADVICE = "The gradient is zero: look for a returned None, a detach, or memory that the kernel does not write."
 FORMULA_ADVICE = "Rounding does not explain it: compare the kernel's formula, constants and counts with the reference."
@@ -105,29 +104,30 @@ def _count(number: int) -> str:
     return f"{number} floating-point tensor{'' if number == 1 else 's'}"
 
 
-Decided = Sequence[tuple[ComparedTensor, TensorDecision, Samples]]
+Decision = tuple[ComparedTensor, TensorDecision, Samples]
+Decided = Sequence[Decision]
 
 
 def _findings(context: Context, reference: Reference, tensors: Sequence[ComparedTensor]) -> Iterator[Finding]:
     decided = _decided(context, reference, tensors)
-    has_wrong_values = any(found.status is Status.WRONG and tensor.is_output for tensor, found, _ in decided)
+    has_wrong_values = any(found.status is Accuracy.WRONG and tensor.is_output for tensor, found, _ in decided)
     if has_wrong_values and any(p.variants.draws_random_numbers() for p in (context.problem, reference.plain)):
         for tensor in tensors:
             context.record.ledger.withdraw(tensor.name, NAME, reference.precision)
         yield Finding(NAME, Verdict.INCONCLUSIVE, DRAWS, advice=DRAWS_ADVICE)
         return
     for second_look in (_in_tf32, _without_chance, _with_steady_errors):
-        if _has(decided, Status.LESS_ACCURATE):
+        if _has(decided, Accuracy.LESS_ACCURATE):
             decided = second_look(context, reference, decided)
     for tensor, found, known in decided:
         _enter(context, reference, tensor, found)
-        if found.status is not Status.AS_ACCURATE:
+        if found.status is not Accuracy.AS_ACCURATE:
             yield _bad(reference, tensor, found, known)
-    if all(found.status is Status.AS_ACCURATE for _, found, _ in decided):
+    if all(found.status is Accuracy.AS_ACCURATE for _, found, _ in decided):
         yield _good(reference, decided)
 
 
-def _has(decided: Decided, status: Status) -> bool:
+def _has(decided: Decided, status: Accuracy) -> bool:
     return any(found.status is status for _, found, _ in decided)
 
 
@@ -138,9 +138,32 @@ def _decided(context: Context, reference: Reference, tensors: Sequence[ComparedT
         (tensor, decide_tensor(known, tensor.form, context.options.accuracy), known)
         for tensor, known in zip(tensors, samples, strict=True)
     ]
-    if any(found.status is not Status.AS_ACCURATE and not tensor.is_output for tensor, found, _ in decided):
+    if any(found.status is not Accuracy.AS_ACCURATE and not tensor.is_output for tensor, found, _ in decided):
         decided = _without_kinks(context, reference, decided, cotangents)
-    return decided
+    return [_unless_rounded(context, reference, one) for one in decided]
+
+
+def _unless_rounded(context: Context, reference: Reference, one: Decision) -> Decision:
+    """The decision; less accurate in place of wrong if a coarse format inside explains its errors, and they are of
+    either sign for other positive grad_outputs, as those of rounding.
+
+    Needed by `test_sum_of_many_rows_in_bfloat16_is_less_accurate_and_not_wrong`. Nine passes of kernel and truth.
+    """
+    tensor, found, known = one
+    times = tensor.form.most * abs(found.found - found.expected) / found.allowed if found.allowed else math.inf
+    is_wrong = found.status is Accuracy.WRONG and found.extent is not Extent.COMMON and not tensor.is_output
+    if not is_wrong or not times <= tensor.form.wrong_loss or context.out_of_budget:
+        return one
+    kernel, truth = context.problem, Aligned(context.problem, reference, reference.truth)
+    plain, xp = Aligned(kernel, reference, reference.plain), namespace(kernel.point)
+    drawn = (kernel.random(kernel.codomain.size, Distribution.NEAR_UNIT) for _ in range(DRAWN))
+    others = [plain.rounded(abs(v)) for v in drawn]
+    truths = xp.concat([tensor.of(truth.fresh_pass(v)) for v in others])
+    errors = xp.concat([tensor.of(kernel.variants.fresh_pass(v)) for v in others]) - truths
+    if an_entry_persists((known.found - known.truth)[found.draw, ...], errors, truths):
+        return one
+    words = f"{less_accurate(times)} in some entries" if found.extent is Extent.SOME else less_accurate(times)
+    return tensor, replace(found, status=Accuracy.LESS_ACCURATE, evidence=words), known
 
 
 def _in_tf32(context: Context, reference: Reference, decided: Decided) -> Decided:
@@ -150,9 +173,9 @@ def _in_tf32(context: Context, reference: Reference, decided: Decided) -> Decide
         return decided
     tensors = [replace(tensor, form=tensor.form.in_tf32()) for tensor, _, _ in decided]
     again = _decided(context, coarse, tensors)
-    if all(found.status is not Status.LESS_ACCURATE for _, found, _ in again):
+    if all(found.status is not Accuracy.LESS_ACCURATE for _, found, _ in again):
         context.record.note(TF32_NOTE)
-    return [new if old[1].status is Status.LESS_ACCURATE else old for old, new in zip(decided, again, strict=True)]
+    return [new if old[1].status is Accuracy.LESS_ACCURATE else old for old, new in zip(decided, again, strict=True)]
 
 
 def _without_chance(context: Context, reference: Reference, decided: Decided) -> Decided:
@@ -166,7 +189,7 @@ def _without_chance(context: Context, reference: Reference, decided: Decided) ->
         return decided
     again = _decided(context, source, [tensor for tensor, _, _ in decided])
     return [
-        new if old[1].status is Status.LESS_ACCURATE and new[1].status is Status.AS_ACCURATE else old
+        new if old[1].status is Accuracy.LESS_ACCURATE and new[1].status is Accuracy.AS_ACCURATE else old
         for old, new in zip(decided, again, strict=True)
     ]
 
@@ -180,16 +203,22 @@ def _with_steady_errors(context: Context, reference: Reference, decided: Decided
     again = []
     v = truth.rounded(kernel.random(kernel.codomain.size, Distribution.NEAR_UNIT))
     inside = max(tensor.form.internal_eps for tensor, _, _ in decided)
-    moved = kernel.point * (1.0 + thresholds.INTERVAL_WIDTH * inside * value_signs(context))
-    steps = [None, kernel.representable(moved, kernel.domain) - kernel.point]
-    pairs = [(kernel.variants.fresh_pass(v, step), truth.fresh_pass(v, step)) for step in steps]
+    moved = kernel.point * (1.0 + thresholds.OPERATION_EPS * inside * value_signs(context))
+    other = _nearby(truth, v), kernel.representable(moved, kernel.domain) - kernel.point
+    pairs = [(kernel.variants.fresh_pass(*at), truth.fresh_pass(*at)) for at in ((v, None), other)]
     for tensor, found, known in decided:
         here, there = (tensor.of(one) - tensor.of(other) for one, other in pairs)
-        if found.status is Status.LESS_ACCURATE and errors_persist(here, there, tensor.of(pairs[0][1]), tensor.form):
+        if found.status is Accuracy.LESS_ACCURATE and errors_persist(here, there, tensor.of(pairs[0][1]), tensor.form):
             words = f"wrong: {found.evidence}, {STEADY}"
-            found = replace(found, status=Status.WRONG, evidence=words, extent=Extent.ALL)
+            found = replace(found, status=Accuracy.WRONG, evidence=words, extent=Extent.ALL)
         again.append((tensor, found, known))
     return again
+
+
+def _nearby(reference: Aligned, v: Array) -> Array:
+    """Another grad_output, so far away that sums in a coarse format are rounded in other ways."""
+    signs = namespace(v).sign(reference.kernel.random(v.shape[0], Distribution.NEAR_UNIT))
+    return reference.rounded(v * (1.0 + thresholds.NEARBY_PART * signs))
 
 
 def _without_kinks(context: Context, reference: Reference, decided: Decided, cotangents: Sequence[Array]) -> Decided:
@@ -200,11 +229,12 @@ def _without_kinks(context: Context, reference: Reference, decided: Decided, cot
     size = xp.concat([xp.zeros_like(part) + (peak(part) or 1.0) for part in _parts(kernel.domain, kernel.point)])
     patterns = [abs(kernel.random(size.shape[0], Distribution.NEAR_UNIT))]
     patterns += [kernel.random(size.shape[0], Distribution.NEAR_UNIT) for _ in range(KINK_PATTERNS - 1)]
-    steps = [sign * KINK_STEP * size * pattern for pattern in patterns for sign in (1.0, -1.0)]
+    step = min(tensor.form.kink_step for tensor, _, _ in decided)
+    steps = [sign * step * size * pattern for pattern in patterns for sign in (1.0, -1.0)]
     passes = [[truth.fresh_pass(v, step) for step in steps] for v in cotangents]
     again, places = [], 0
     for tensor, found, known in decided:
-        if found.status is not Status.AS_ACCURATE and not tensor.is_output:
+        if found.status is not Accuracy.AS_ACCURATE and not tensor.is_output:
             sides = [xp.stack([tensor.of(one)[0, ...] for one in near]) for near in passes]
             low, high = (xp.stack([bound(side, axis=0) for side in sides]) for bound in (xp.min, xp.max))
             known, count = outside_kinks(known, low, high, tensor.form)
@@ -219,7 +249,7 @@ def _without_kinks(context: Context, reference: Reference, decided: Decided, cot
 
 
 def _parts(space: Space, vector: Array) -> Iterator[Array]:
-    yield from (vector[space.slice(number)] for number in range(len(space.leaves)))
+    yield from (vector[space.slices[number]] for number in range(len(space.leaves)))
 
 
 def _enter(context: Context, reference: Reference, tensor: ComparedTensor, found: TensorDecision | None = None) -> None:
@@ -227,7 +257,7 @@ def _enter(context: Context, reference: Reference, tensor: ComparedTensor, found
     ledger, row = context.record.ledger, (tensor.name, NAME, reference.precision)
     asked = context.asked_resolution
     if found is not None:
-        asked = min(1.0, max(asked, thresholds.INTERVAL_WIDTH * found.plain))
+        asked = min(1.0, max(asked, thresholds.OPERATION_EPS * found.plain))
         ledger.withdraw(*row)
     ledger.open(*row, tensor.leaf.coordinates.size, asked)
     if found is not None:
@@ -238,19 +268,20 @@ def _enter(context: Context, reference: Reference, tensor: ComparedTensor, found
 
 def _good(reference: Reference, decided: Decided) -> Finding:
     tensor, found, known = max(decided, key=lambda one: one[1].loss)
-    words = f"values and gradients are {Status.AS_ACCURATE.value}"
+    words = f"values and gradients are {Accuracy.AS_ACCURATE.value}"
     details = f"the largest error is {found.loss:.2g} times that of plain torch ({tensor.name})"
     return Finding(NAME, Verdict.PASS, f"{words}; {details}", facts=_facts(reference, tensor, found, known))
 
 
 def _bad(reference: Reference, tensor: ComparedTensor, found: TensorDecision, samples: Samples) -> Finding:
     place = f"{tensor.name} {tensor.leaf.coordinates.label(found.index)}".rstrip()
-    entry = f"worst: {place} is {found.found:.6g} instead of {found.expected:.6g} ± {found.allowed:.2g}"
+    bar = f" ± {found.allowed:.2g}" if found.allowed > 1e-12 * abs(found.found - found.expected) else ""
+    entry = f"worst: {place} is {found.found:.6g} instead of {found.expected:.6g}{bar}"
     words = f"{tensor.name} is {found.evidence}; {entry}, for {GRAD_OUTPUTS[found.draw]}"
     if tensor.is_output:
         words = words.rpartition(", for")[0]
     facts = _facts(reference, tensor, found, samples)
-    if found.status is Status.LESS_ACCURATE:
+    if found.status is Accuracy.LESS_ACCURATE:
         advice = TF32_ADVICE if tensor.form.may_use_tf32 and found.loss > 1.0 / TF32_EPS else LOSS_ADVICE
         return Finding(NAME, Verdict.INCONCLUSIVE, words, facts=facts, advice=advice)
     common = ZERO_ADVICE if found.scale == -1.0 else SCALE_ADVICE

@@ -11,12 +11,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from gradvet.core.context import Context
-from gradvet.core.float_format import Format
 from gradvet.core.gradient_match import value_signs
 from gradvet.core.problem import Distribution, FreshPass, Problem
 from gradvet.core.reference_comparison import Samples
-from gradvet.core.spaces import Array, Leaf, Space
-from gradvet.core.vectors import namespace
+from gradvet.core.reference_errors import Format
+from gradvet.core.vectors import Array, Leaf, Space, namespace
 
 GRAD_OUTPUTS = (
     "a random grad_output",
@@ -94,7 +93,7 @@ def outputs_of(problem: Problem, reference: Reference) -> list[ComparedTensor]:
 def gradients_of(problem: Problem, reference: Reference) -> Iterator[ComparedTensor]:
     forms = reference.formats(problem, problem.domain)
     for number, (leaf, form) in enumerate(zip(problem.domain.leaves, forms, strict=True)):
-        yield ComparedTensor(f"grad of {leaf.name}", leaf, problem.domain.slice(number), form, False)
+        yield ComparedTensor(f"grad of {leaf.name}", leaf, problem.domain.slices[number], form, False)
 
 
 class Aligned:
@@ -105,9 +104,9 @@ class Aligned:
         self._around = reference.around if other is reference.plain else nullcontext()
         pairs = zip(outputs_of(kernel, reference), outputs_of(other, reference), strict=True)
         self._outputs = [(one.part, two.part) for one, two in pairs]
-        slices = {leaf.name: other.domain.slice(number) for number, leaf in enumerate(other.domain.leaves)}
+        slices = {leaf.name: other.domain.slices[number] for number, leaf in enumerate(other.domain.leaves)}
         self._inputs = [
-            (kernel.domain.slice(number), slices[leaf.name]) for number, leaf in enumerate(kernel.domain.leaves)
+            (kernel.domain.slices[number], slices[leaf.name]) for number, leaf in enumerate(kernel.domain.leaves)
         ]
 
     def rounded(self, v: Array) -> Array:
@@ -197,7 +196,7 @@ def _grad_outputs(kernel: Problem, reference: Reference) -> Iterator[Array]:
     v = kernel.zeros(size)
     drawn = kernel.random(size, Distribution.NEAR_UNIT)
     for number, form in enumerate(reference.formats(kernel, kernel.codomain)):
-        part = kernel.codomain.slice(number)
+        part = kernel.codomain.slices[number]
         length = form.shape[-1] if form.shape else 1
         rows = (part.stop - part.start) // max(1, length)
         for row in {rows - 1, rows // 2} if rows else ():

@@ -11,8 +11,7 @@ from gradvet.core.context import Context
 from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
-from gradvet.core.spaces import Array
-from gradvet.core.vectors import dot, first_true, namespace
+from gradvet.core.vectors import Array, dot, first_true, namespace
 
 Derive = Callable[[], Context]
 
@@ -128,10 +127,10 @@ def _hessian_form(derived: Context, inputs: int) -> tuple[Array, Array]:
     direction = derived.joint_direction()
     cotangent = problem.zeros(codomain.size)
     for number in range(inputs):
-        u[domain.slice(number)] = direction[domain.slice(number)]
+        u[domain.slices[number]] = direction[domain.slices[number]]
     for number, leaf in enumerate(codomain.leaves):
-        cotangent[codomain.slice(number)] = u[domain.slice(leaf.position)]
+        cotangent[codomain.slices[number]] = u[domain.slices[leaf.position]]
     product = problem.vjp(cotangent)
     for number in range(inputs, len(domain.leaves)):
-        product[domain.slice(number)] = 0.0
+        product[domain.slices[number]] = 0.0
     return u, product

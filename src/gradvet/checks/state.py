@@ -10,8 +10,7 @@ from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.gradient_match import gradient_mismatch
 from gradvet.core.results import Finding, Verdict
-from gradvet.core.spaces import Array
-from gradvet.core.vectors import equal, namespace
+from gradvet.core.vectors import Array, equal, namespace
 from gradvet.errors import DerivativeError, OtherValuesError, first_line
 
 
@@ -73,9 +72,9 @@ def partial_requires_grad(context: Context) -> Iterator[Finding]:
     v, expected = context.random_vjp
     xp = namespace(expected)
     for number, leaf in enumerate(domain.leaves[:MAX_INPUTS_ALONE]):
-        part = domain.slice(number)
+        part = domain.slices[number]
         try:
-            alone = context.problem.variants.alone(number, v)
+            alone = context.problem.variants.of_one_input(number, v)
         except DerivativeError as error:
             headline = f"{error} (when only {leaf.name} requires grad)"
             yield Finding("partial_requires_grad", Verdict.FAIL, headline, facts={"input": leaf.name})
@@ -261,7 +260,7 @@ def _different_layout(
 
 
 def _not_tried(context: Context, check: str, layouts: Sequence[str]) -> Iterator[Finding]:
-    """What the budget for variations left out."""
+    """A finding about layouts that the budget for variations left out."""
     if layouts:
         yield Finding(
             check, Verdict.SKIPPED, f"not tried in memory: {', '.join(layouts)}: {context.record.variations.reason}"

@@ -39,7 +39,7 @@ def compare_command(old: str, new: str, debug: bool) -> None:
     Exit codes: 1 a case newly fails, 2 a case is newly an error or a run is incomplete (cases are gone, did not run,
     died, exceeded a limit or cannot be read), 3 a case became inconclusive or lost resolution, 0 otherwise.
     """
-    from gradvet.suite.case import WITHOUT_RESULT
+    from gradvet.suite import WITHOUT_RESULT
     from gradvet.suite.store import Change, differences
 
     before, after = load_results(old), load_results(new)

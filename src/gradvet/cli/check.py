@@ -28,7 +28,7 @@ from gradvet.core.results import Report
 from gradvet.reports import html, terminal, wording
 
 if TYPE_CHECKING:
-    from gradvet.suite.case import CaseResult
+    from gradvet.suite import CaseResult
     from gradvet.suite.run import Run
 
 FLAGS = ("thorough", "order", "modes", "resolution", "points", "domain", "compile", "budget")
@@ -200,7 +200,7 @@ def check_command(
 
 def _run(targets: Sequence[str], options: dict[str, Any]) -> Run:
     from gradvet.suite.run import Run
-    from gradvet.suite.targets import InputSpec, Targets
+    from gradvet.suite.sources import InputSpec, Targets
 
     seed = run_seed(options)
     given = {name: options[name] for name in FLAGS if options[name] not in (None, False)}

@@ -15,6 +15,7 @@ import click
 
 from gradvet.core.results import Report, Verdict
 from gradvet.errors import InvalidProblemError
+from gradvet.options import Budget
 from gradvet.reports import html, json_files, terminal
 from gradvet.reports.progress import progress
 from gradvet.reports.wording import one_line
@@ -22,7 +23,7 @@ from gradvet.reports.wording import one_line
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gradvet.suite.case import CaseResult
+    from gradvet.suite import CaseResult
     from gradvet.suite.run import ExecutorSettings, Run
 
 PASSED, FAILED, ERROR, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 130
@@ -30,8 +31,7 @@ PASSED, FAILED, ERROR, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 130
 
 COMPLETE_ERRORS = (
     InvalidProblemError,
-    json_files.UnreadableReportError,
-    json_files.UnwritableFileError,
+    json_files.ReportFileError,
     html.MissingLibraryError,
 )
 """Exceptions whose message says what to do, so that it is printed alone."""
@@ -39,7 +39,9 @@ COMPLETE_ERRORS = (
 SIZE_EXPONENTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 """Powers of two for the units of memory."""
 
-VERBOSE_OPTION = click.option("-v", "--verbose", is_flag=True, help="Show all findings, and why checks did not run.")
+VERBOSE_OPTION = click.option(
+    "-v", "--verbose", is_flag=True, help="Show all failures and notes, and why checks did not run."
+)
 DEBUG_OPTION = click.option("--debug", is_flag=True, help="Show the Python traceback of an error.")
 
 
@@ -119,11 +121,10 @@ def run_seed(options: dict[str, Any]) -> int:
 
 def executor_settings(options: dict[str, Any], isolated: bool) -> ExecutorSettings:
     """Cases run in worker processes if they have limits, a store or several jobs, or must be `isolated`."""
-    from gradvet.suite.processes import Limits
     from gradvet.suite.run import ExecutorSettings
 
-    limits = Limits(options["timeout"], options["memory"])
-    isolated = isolated or options["jobs"] > 1 or limits != Limits() or options["store"] is not None
+    limits = Budget(options["timeout"], options["memory"])
+    isolated = isolated or options["jobs"] > 1 or limits != Budget() or options["store"] is not None
     return ExecutorSettings(options["jobs"] if isolated else None, limits, options["retries"], options["cluster"])
 
 
@@ -192,7 +193,7 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
 def load_results(path: str) -> list[CaseResult]:
     """The results in a store or a JSON file."""
-    from gradvet.suite.case import CaseResult
+    from gradvet.suite import CaseResult
     from gradvet.suite.store import Store, is_database
 
     if is_database(path):

@@ -41,7 +41,7 @@ def _nondeterministic(facts: Facts) -> str:
     )
 
 
-def _misfit(facts: Facts) -> str:
+def _attribute(facts: Facts) -> str:
     attribute, found, expected = facts["attribute"], facts["found"], facts["expected"]
     if attribute == "layout":
         return f"grad is incorrect layout ({found} is not {expected})"
@@ -73,7 +73,7 @@ PHRASES: dict[str, Callable[[Facts], str]] = {
     "forward": _mismatch("computed with forward mode ", "inputs"),
     "constancy": lambda facts: "Numerical gradient for function expected to be zero",
     "determinism": _nondeterministic,
-    "metadata": _misfit,
+    "metadata": _attribute,
     "tangent types": lambda facts: "Forward AD gradient has dtype mismatch.",
     "zero grad_output": lambda facts: "backward not multiplied by grad_output",
     "batched reverse": _batched(

@@ -1,1 +1,1 @@
-"""The engine: left · J · right obtained in two ways, in real coordinates. Knows no framework."""
+"""The engine: v·J·u by derivatives against v·J·u by finite differences, in real coordinates. Imports no framework."""

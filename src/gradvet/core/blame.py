@@ -1,4 +1,4 @@
-"""What `blame` and `watch` found in a model, as plain data: pieces with verdicts, culprits, and the module tree."""
+"""The report of `blame` and `watch` about a model as plain data: pieces with verdicts, culprits, the module tree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FUNCTION, OPERATOR, MODULE = "autograd.Function", "operator", "module"
 """Kinds of pieces."""
 
 ROOT = "the model"
-"""How the module at the root is called, whose path is empty."""
+"""Name of the module at the root, whose path is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +28,20 @@ class CodeLine:
         return f"{self.file}:{self.line}"
 
 
+STOP_ADVICE = "If it is meant so, pass stops='constant': what is stopped counts as a constant then."
+
+
 @dataclass(frozen=True, slots=True)
 class Stop:
     """A line at which a gradient stops or is changed."""
 
     place: CodeLine
     what: str
-    """What happens there, as a sentence without its end."""
+    """The event, as a sentence without its end."""
     explains: bool = False
     """Whether the derivative is right without it."""
+    can_hold: bool = False
+    """Whether `stops="constant"` accepts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,14 @@ class Culprit:
     """Paths of further calls that fail for the same line."""
     stops: tuple[Stop, ...] = ()
     finding: Finding | None = None
+
+    @property
+    def advice(self) -> str:
+        """How to accept a stop; nothing about another line that explains the failure; else the finding's advice."""
+        explaining = [stop.can_hold for stop in self.stops if stop.explains]
+        if explaining:
+            return STOP_ADVICE if all(explaining) else ""
+        return self.finding.advice if self.finding else ""
 
     def __str__(self) -> str:
         where = [self.what, *([str(self.place)] if self.place else []), *([self.input] if self.input else [])]

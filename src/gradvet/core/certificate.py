@@ -15,9 +15,8 @@ from functools import cached_property
 from itertools import pairwise
 
 from gradvet.core import thresholds
-from gradvet.core.miss_probability import FINEST, MOST, Plan, stages
 from gradvet.core.modes import Mode
-from gradvet.core.problem import Problem
+from gradvet.core.probe_plans import FINEST, MOST, Plan, spent, stages
 from gradvet.core.projections import (
     FAR_SCHEME,
     LONG,
@@ -117,17 +116,20 @@ def forward_residual(projections: Projections, plan: Plan) -> float:
     return worst
 
 
-def certify(projections: Projections, mode: Mode, evaluations: float = math.inf) -> float | None:
+def certify(
+    projections: Projections, mode: Mode, evaluations: float = math.inf, in_doubt: float = math.inf
+) -> float | None:
     """The miss probability of the certificate, or None if the projections cannot show that all entries agree.
 
-    Calls the function and its derivative at most about as often as `evaluations` says.
+    Calls the function and its derivative at most about as often as `evaluations` says, and at most as often as
+    `in_doubt` says as long as no residual is within the detectable error.
     """
     problem, options = projections.problem, projections.options
     if options.exhaustive or not options.tolerance.absolute or not evaluations:
         return None
     if not problem.independent or not is_true_to_step(projections):
         return None
-    search = CertificateSearch(projections, mode, evaluations)
+    search = CertificateSearch(projections, mode, evaluations, in_doubt)
     scheme = search.first_scheme()
     # A scheme takes up to four evaluations per direction; comparing few columns one by one takes fewer.
     ahead = [scheme, *range(len(SCHEMES))] if problem.domain.size > FEW_COLUMNS else [scheme]
@@ -149,14 +151,16 @@ def certify(projections: Projections, mode: Mode, evaluations: float = math.inf)
 class CertificateSearch:
     """One search for a scheme and a plan whose residuals certify."""
 
-    def __init__(self, projections: Projections, mode: Mode, evaluations: float = math.inf) -> None:
+    def __init__(
+        self, projections: Projections, mode: Mode, evaluations: float = math.inf, in_doubt: float = math.inf
+    ) -> None:
         problem, options = projections.problem, projections.options
         self.projections, self.mode = projections, mode
         self.residual = reverse_residual if mode.by_rows else forward_residual
         self._unspent = 1.0
         self._left = math.inf
-        self._last = spent(problem) + evaluations
-        """The cost of the problem at which the search ends."""
+        self._last, self._last_in_doubt = spent(problem) + evaluations, spent(problem) + in_doubt
+        """The cost of the problem at which the search ends, and that as long as it has shown no agreement."""
         # A number is off by more than δ only if one of its coordinates is off by more than δ/√parts.
         self.detectable = options.tolerance.absolute / math.sqrt(max(problem.domain.parts, problem.codomain.parts))
         self.columns_seen = projections.sees_all_columns
@@ -176,7 +180,7 @@ class CertificateSearch:
         self._unspent -= share
         stages, number = self._stages(share), 0
         feasible = _first_able(stages, 0, FINEST)
-        while self._is_affordable(scheme, stages[max(number, feasible)]):
+        while self._is_affordable(scheme, stages[number], stages[max(number, feasible)]):
             try:
                 left = self._left = self.residual(self.projections, stages[number]) / self.detectable
             except OutOfReachError:
@@ -191,16 +195,25 @@ class CertificateSearch:
                 return needed
         return MOST + 1
 
-    def _is_affordable(self, scheme: int, plan: Plan) -> bool:
-        """Whether the probes of a plan are within the limits on memory and on evaluations."""
+    def _is_affordable(self, scheme: int, plan: Plan, certifying: Plan) -> bool:
+        """Whether a plan, and the one that may certify, are within the limits on memory and on evaluations."""
         problem = self.projections.problem
-        held = (plan.directions or 1) + (plan.cotangents or 1)
+        held = (certifying.directions or 1) + (certifying.cotangents or 1)
         if held > MAX_HELD_VECTORS and held * (problem.domain.size + problem.codomain.size) > MAX_HELD_NUMBERS:
             return False
+        limit = self._last if self._left <= 1.0 else self._last_in_doubt
+        return self._cost(scheme, certifying) <= self._last and self._cost(scheme, plan) <= limit
+
+    def _cost(self, scheme: int, plan: Plan) -> int:
+        """The cost of the problem after the probes of a plan."""
+        problem = self.projections.problem
         missing = max(0, (plan.directions or problem.domain.size) - self.projections.evaluated)
         per_direction = sum(map(bool, SCHEMES[scheme][0].scales)) + (not self.mode.by_rows)
-        cotangents = 0 if self.rows_seen else max(0, (plan.cotangents or 0) - self.projections.known_vjps)
-        return spent(problem) + missing * per_direction + cotangents <= self._last
+        known = self.projections.known_vjps
+        cotangents = 0 if self.rows_seen else max(0, (plan.cotangents or 0) - known)
+        # The first cotangent takes a pass for each output.
+        first = 0 if known or not cotangents else len(problem.codomain.leaves) - 1
+        return spent(problem) + missing * per_direction + cotangents + first
 
     def _is_fine(self, scheme: int, ratio: float) -> bool:
         return is_fine_enough(self.projections, SCHEMES[scheme][1], ratio)
@@ -208,10 +221,10 @@ class CertificateSearch:
     def first_scheme(self) -> int:
         """The scheme to begin with: large steps where roundoff dominates, small ones where curvature does."""
         rows, columns = self.projections.problem.codomain.size, self.projections.problem.domain.size
-        if columns > MIN_COUPLED_INPUTS * rows:
-            return next(scheme for most, scheme in COUPLED_SCHEMES if columns <= most)
         if columns <= FEW_INPUTS:
             return SHORT
+        if columns > MIN_COUPLED_INPUTS * rows:
+            return next(scheme for most, scheme in COUPLED_SCHEMES if columns <= most)
         aims = self._aims()
         # One more cotangent compensates some noise, and costs less than a longer stencil.
         if self._is_above_noise(SHORT, aims[-1]) or not math.isfinite(self._noise):
@@ -268,11 +281,6 @@ class CertificateSearch:
         return projections.linear
 
 
-def spent(problem: Problem) -> int:
-    """Calls of the function and its derivatives until now."""
-    return problem.cost.forwards + problem.cost.pulls + problem.cost.pushes
-
-
 def _first_able(stages: Sequence[Plan], start: int, left: float) -> int:
     """Number of the first stage from `start` on whose ratio is at least `left`; one past the last if there is none."""
     while start < len(stages) and not left <= stages[start].ratio:
@@ -288,7 +296,7 @@ def is_fine_enough(projections: Projections, width: float, ratio: float) -> bool
     if projections.sees_all_columns:
         return True
     step = width * projections.options.step
-    return ratio > 0.0 and projections.problem.coarseness(step) <= thresholds.TOLERANCE_PART * ratio
+    return ratio > 0.0 and projections.problem.step_rounding(step) <= thresholds.TOLERANCE_PART * ratio
 
 
 def is_true_to_step(projections: Projections) -> bool:
@@ -298,7 +306,7 @@ def is_true_to_step(projections: Projections) -> bool:
     """
     tolerance = projections.options.tolerance
     allowed = thresholds.TOLERANCE_PART * (tolerance.relative + tolerance.absolute)
-    return projections.problem.coarseness(projections.options.step) <= allowed
+    return projections.problem.step_rounding(projections.options.step) <= allowed
 
 
 def larger(a: float, b: float) -> float:

@@ -4,7 +4,7 @@ At generated points functions have kinks, ties and jumps, several at once, and f
 derivative is called wrong there only if the slopes around the point allow no other interpretation:
 
     smooth      the slopes tend to one number towards the point, and the derivative is another
-    one kink    the slopes are one of two numbers, and the derivative lies outside both
+    one kink    the slopes are one of two numbers, and the derivative is outside both
     not finite  the derivative is not finite, and the slopes tend to one number
 
 The median of three equal numbers is smooth along every line, with a slope that is no sum of slopes; only the points
@@ -24,15 +24,14 @@ from gradvet.core.decision import Decision, Entry, Reason
 from gradvet.core.extrapolation import Estimate
 from gradvet.core.modes import Mode
 from gradvet.core.results import Verdict
-from gradvet.core.spaces import Array
-from gradvet.core.vectors import dot, namespace, norm, unit
+from gradvet.core.vectors import Array, dot, namespace, norm, unit
 
 POINTS_AROUND = 8
 """Number of points around the given one at which slopes are taken, each eight steps away."""
 
 DISTANCES = tuple(
     math.sqrt(one * other)
-    for one, other in combinations_with_replacement((thresholds.CONFIRM_DISTANCES[0], thresholds.MIN_LENGTH), 2)
+    for one, other in combinations_with_replacement((thresholds.CONFIRM_FAR, thresholds.TIES_FAR), 2)
 )
 """Distances of points without ties, relative to the step lengths."""
 
@@ -59,7 +58,7 @@ def despite_ties(context: Context, mode: Mode, failure: Decision) -> Decision:
         return failure
     if not is_outside and _is_wrong_apart(context, mode, entry):
         return failure
-    if context.eps > thresholds.COARSE_EPS:
+    if context.eps > thresholds.HALF_PRECISION_EPS:
         # Needed by `median_of_counts_in_float16`: steps are as wide as the distances of other elements.
         return failure.weakened(Reason.KINK)
     if not is_convention and (context.is_double or is_outside) and is_confirmed(context, failure):
@@ -85,8 +84,8 @@ def _is_wrong_apart(context: Context, mode: Mode, entry: Entry) -> bool:
     error = abs(entry.derivative - entry.numerical) * float(context.lengths[entry.column])
 
     def is_wrong(distance: float) -> bool:
-        far, near = thresholds.CONFIRM_DISTANCES
-        place, step = distance * context.joint_direction(), distance * near / far
+        place = distance * context.joint_direction()
+        step = distance * thresholds.CONFIRM_NEAR / thresholds.CONFIRM_FAR
         found = error_apart(context, mode, place, u, v, step)
         return abs(found.value) > max(thresholds.CLEAR * found.error, thresholds.PLATEAU_RTOL * error)
 
@@ -127,8 +126,7 @@ def _is_another_slope(context: Context, entry: Entry, d: Array) -> bool:
     if not _converge(context, d, slice(row, row + 1)):
         return False
     predicted = _predicted(context, row, d)
-    longest = thresholds.CONFIRM_STEPS[1]
-    rough = float(next(_around(context, d, longest, _points_around(context)))[0][row])
+    rough = float(next(_around(context, d, thresholds.CONFIRM_NEAR, _points_around(context)))[0][row])
     slopes = _slopes_of_row(context, row, d, abs(predicted - rough))
     if not slopes:
         return False
@@ -150,7 +148,7 @@ def _is_beyond_one_kink(context: Context, row: int, d: Array) -> bool:
 
 
 def _is_among_slopes(context: Context, entry: Entry) -> bool:
-    """Whether the derivative lies between the slopes around the point, along its element and along all tied ones."""
+    """Whether the derivative is between the slopes around the point, along its element and along all tied ones."""
     for d in _tied_directions(context, entry.column):
         predicted = _predicted(context, entry.row, d)
         slopes = _slopes_of_row(context, entry.row, d, abs(predicted)) or [0.0]
@@ -175,7 +173,7 @@ def _all_slopes_converge(context: Context, column: int) -> bool:
 def _converge(context: Context, d: Array, rows: slice) -> bool:
     """Whether towards the point the slopes of some rows along d converge, and all values tend to the value there."""
     points = _points_around(context)
-    far, near = thresholds.CONFIRM_DISTANCES
+    far, near = thresholds.CONFIRM_FAR, thresholds.CONFIRM_NEAR
     (wide, wide_values), (narrow, narrow_values) = (_spreads(context, d, step, points) for step in (far, near))
     noise, shrinkage = thresholds.ROUNDOFFS * context.peak_noise, math.sqrt(far / near)
     xp = namespace(noise)
@@ -185,7 +183,7 @@ def _converge(context: Context, d: Array, rows: slice) -> bool:
 
 
 def _spreads(context: Context, d: Array, step: float, points: Sequence[Array]) -> tuple[Array, Array]:
-    """How much slopes around the point differ from each other, and values from the value at the point."""
+    """Largest difference of the slopes around the point, and of the values there from the value at the point."""
     slopes, values = zip(*_around(context, d, step, points), strict=True)
     xp = namespace(d)
     block, f0 = xp.stack(slopes), context.problem.value[: context.problem.codomain.size]
@@ -197,9 +195,9 @@ def _slopes_of_row(context: Context, row: int, d: Array, error: float) -> list[f
     value = abs(float(context.problem.value[row]))
     if not (math.isfinite(error) and error > _material(context, row)):
         return []
-    shortest, longest = thresholds.CONFIRM_STEPS
+    shortest, longest = context.eps ** (2.0 / 3.0), max(thresholds.CONFIRM_NEAR, math.sqrt(context.eps))
     resolving = thresholds.ROUNDOFFS * context.eps * value / (thresholds.PLATEAU_RTOL * error)
-    step = min(max(longest, math.sqrt(context.eps)), max(shortest, resolving))
+    step = min(longest, max(shortest, resolving))
     return [float(slope[row]) for slope, _ in _around(context, d, step, _points_around(context))]
 
 
@@ -237,6 +235,6 @@ def _around(context: Context, d: Array, step: float, points: Sequence[Array]) ->
 
 
 def _predicted(context: Context, row: int, d: Array) -> float:
-    """What the derivative says about one output along d."""
+    """The derivative of one output along d by reverse mode. One VJP."""
     cotangent = context.row(row)
     return float(namespace(d).sum(cotangent.vjp * d))

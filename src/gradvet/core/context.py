@@ -25,11 +25,10 @@ from gradvet.core.finite_differences import (
     steps_for,
     sweep_steps,
 )
-from gradvet.core.ledger import Record
+from gradvet.core.ledger import GIVEN, Record
 from gradvet.core.problem import Distribution, FreshGradient, Gradient, Problem
 from gradvet.core.projections import Cotangent, Projections
-from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, equal, finite_part, namespace, nonzero_median, peak, unit
+from gradvet.core.vectors import Array, all_finite, equal, finite_part, namespace, nonzero_median, peak, unit
 from gradvet.options import Options
 
 MAX_CACHED_JVPS = 4
@@ -40,9 +39,6 @@ LARGE = 1 << 20
 
 CONSTANT = 0.75
 """Value of the constant cotangent; exact in every floating-point format."""
-
-GIVEN, FLOAT64, FLOAT32 = "given", "float64", "float32"
-"""Names of the precisions in the ledger: that of the user's inputs, and those of references."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +87,10 @@ class Context:
         return self.problem.domain.size > LARGE
 
     def release(self) -> None:
-        """Forget all that was computed: most of it are vectors of the size of the inputs."""
-        for name in [name for name in self.__dict__ if isinstance(getattr(type(self), name, None), cached_property)]:
-            del self.__dict__[name]
+        """Forget all that was computed but answers of one bit: most of it are vectors of the size of the inputs."""
+        for name, value in list(self.__dict__.items()):
+            if isinstance(getattr(type(self), name, None), cached_property) and not isinstance(value, bool):
+                del self.__dict__[name]
         self._jvps.clear()
         self.problem.release()
 
@@ -120,7 +117,7 @@ class Context:
     @property
     def asked_resolution(self) -> float:
         """The resolution asked for: `Options.resolution`, or a few spacings of the format if that is larger."""
-        return max(self.options.resolution, thresholds.INTERVAL_WIDTH * self.problem.eps)
+        return max(self.options.resolution, thresholds.OPERATION_EPS * self.problem.eps)
 
     @cached_property
     def is_double(self) -> bool:
@@ -157,7 +154,7 @@ class Context:
         if not eps > self.eps:
             return None
         self.record.note(
-            f"values inside the function are rounded to {eps:.1g}: its slopes are judged in that precision"
+            f"values inside the function are rounded to {eps:.1g}: its slopes are compared in that precision"
         )
         return self.rescaled(Scaling(step_lengths(self.problem), eps))
 
@@ -251,12 +248,8 @@ class Context:
     def peak_noise(self) -> Array:
         """Roundoff of the largest number of each output tensor, as in linear algebra, plus repeat noise."""
         problem, xp = self.problem, self.xp
-        parts = [problem.value[problem.codomain.slice(leaf)] for leaf in range(len(problem.codomain.leaves))]
+        parts = [problem.value[rows] for rows in problem.codomain.slices]
         return self.eps * xp.concat([xp.full_like(part, peak(part)) for part in parts]) + self.repeat_noise
-
-    @cached_property
-    def largest_value(self) -> float:
-        return peak(self.problem.value[: self.problem.codomain.size])
 
     # Cotangents and single entries
 
@@ -296,7 +289,7 @@ class Context:
     @property
     def _row_floor(self) -> float:
         is_fine = self.is_double and not self.is_generated
-        return thresholds.ROW_FLOOR if is_fine else thresholds.COARSE_ROW_FLOOR
+        return thresholds.MATERIAL_MIN if is_fine else thresholds.LOW_PRECISION_ROW_FLOOR
 
     def cotangent(self, v: Array) -> Cotangent:
         """A cotangent, rounded to the outputs' formats, with its VJP."""
@@ -332,7 +325,7 @@ class Context:
     @cached_property
     def repeated_vjp(self) -> Array:
         """The VJP of the random cotangent once more, through the same graph unless passes are isolated."""
-        return self.problem.variants.again(self.random_vjp[0])
+        return self.problem.variants.repeated(self.random_vjp[0])
 
     @cached_property
     def constant_vjp(self) -> tuple[Array, Array]:
@@ -349,7 +342,7 @@ class Context:
     def at_zero(self) -> Gradient:
         """The VJP of a zero cotangent; builtin rules are known to give zero."""
         if self.problem.rules.are_builtin:
-            return Gradient(None, self._random_gradient[1].misfits)
+            return Gradient(None, self._random_gradient[1].mismatches)
         return self.projections.at_zero
 
     @cached_property

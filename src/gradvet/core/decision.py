@@ -11,7 +11,7 @@ from typing import Any
 from gradvet.core import thresholds
 from gradvet.core.extrapolation import SlopeFit
 from gradvet.core.results import Verdict
-from gradvet.core.spaces import Location
+from gradvet.core.vectors import Location
 
 
 class Reason(str, Enum):
@@ -64,9 +64,12 @@ class Decision:
         return Decision(Verdict.INCONCLUSIVE, reason, self.entry, self.error, self.bar)
 
 
+AGREES = Decision(Verdict.PASS, Reason.AGREES)
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorScale:
-    """What an error along a direction is compared with."""
+    """The sizes with which an error along a direction is compared."""
 
     slope: float
     """Size of the slope if no terms cancelled."""
@@ -74,7 +77,8 @@ class ErrorScale:
     """What one typical entry of the gradient adds to the slope."""
     eps: float
     derivative_noise: float = 0.0
-    """Noise of the derivative under test: it explains a disagreement, and an agreement does not need it."""
+    """Noise of the derivative under test. A disagreement must exceed it. The error bar of an agreement includes it only
+    where the noise of the differences alone does not explain the error."""
     unit: float = 0.0
     """Size of v·f if the outputs were of size one: the scale of values inside a function that cancel in its outputs."""
     saturated: float = 0.0
@@ -90,7 +94,7 @@ class ErrorScale:
     @property
     def has_few_steps(self) -> bool:
         """Whether the format is so coarse that a sweep has few steps."""
-        return self.eps > thresholds.COARSE_EPS
+        return self.eps > thresholds.HALF_PRECISION_EPS
 
 
 def is_saturated(fit: SlopeFit, scale: ErrorScale) -> bool:
@@ -149,19 +153,19 @@ def _obstacle(fit: SlopeFit, scale: ErrorScale, bar: float) -> Reason | None:
     if may_be_kink and error > thresholds.CLEAR * bar + scale.material:
         # With few steps, a kink next to the point looks like a slope.
         return Reason.PRECISION
-    if fit.has_stairs and scale.slope <= thresholds.STAIR_SLOPE * error:
+    if fit.has_stairs and not scale.slope:
         # Zero is the slope of one stair, the other value that of the staircase: both are used as derivatives.
         return Reason.STAIRS
     return Reason.JUMP if fit.jumps else None
 
 
 def _verdict_at_kink(fit: SlopeFit, scale: ErrorScale, bar: float) -> Verdict | None:
-    """Whether the derivative lies between the one-sided slopes of a kink; None if there is none, or it is unclear."""
+    """Whether the derivative is between the one-sided slopes of a kink; None if there is none, or it is unclear."""
     error, kink, kink_bar = abs(fit.error.value), abs(fit.kink.value), fit.kink.error
     is_clear = kink > thresholds.CLEAR * kink_bar and kink > thresholds.KINK_RTOL * scale.slope
     if not (fit.has_kink_plateau and is_clear):
         return None
-    if error <= kink * (1.0 + thresholds.KINK_EDGE) + bar + kink_bar:
+    if error <= kink * (1.0 + thresholds.KINK_RTOL) + bar + kink_bar:
         return Verdict.PASS
     beyond = error - kink
     is_wrong = beyond > thresholds.CLEAR * (bar + kink_bar) and fit.has_plateau and beyond > scale.material

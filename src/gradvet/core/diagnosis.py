@@ -13,14 +13,17 @@ from dataclasses import dataclass
 import array_api_compat
 
 from gradvet.core import thresholds
-from gradvet.core.spaces import Array
-from gradvet.core.vectors import namespace
+from gradvet.core.vectors import Array, namespace
 
 MAX_PERMUTED = 100
 """Largest number of rows or columns that are compared with permutations of each other."""
 
 
-NEARLY = 0.1
+ZERO = (
+    "The derivative is zero everywhere although the function varies: look for a detach, a returned None, or an input "
+    "that the derivative forgets."
+)
+NEAR_RATIO = 0.1
 """Relative difference of ratios that a wrong factor of one term among several explains."""
 
 
@@ -47,7 +50,7 @@ def diagnose(
     if not bool(xp.all(xp.isfinite(numerical))):
         return "The function itself is not finite close to this point: choose inputs inside its domain."
     case = _Case(
-        numerical, derivative, tolerance, parts, thresholds.EQUAL_RATIO[1] if alike is None else alike, lengths or {}
+        numerical, derivative, tolerance, parts, thresholds.EQUAL_RATIO if alike is None else alike, lengths or {}
     )
     if not bool(xp.any(case.wrong)):
         return ""
@@ -84,7 +87,7 @@ class _Case:
     def same(self, found: Array, expected: Array) -> bool:
         return bool(self.xp.all(self.xp.abs(found - expected) <= self.tolerance + self.alike * self.xp.abs(expected)))
 
-    def zeros(self, entries: Array, relative: float = thresholds.EQUAL_RATIO[1]) -> Array:
+    def zeros(self, entries: Array, relative: float = thresholds.EQUAL_RATIO) -> Array:
         """Which entries are zero: beside a large error, the tolerance is wider than entries that are not."""
         largest = max(float(self.xp.max(self.xp.abs(one))) for one in (self.numerical, self.derivative))
         return self.xp.abs(entries) <= min(self.tolerance, relative * largest)
@@ -98,10 +101,7 @@ class _Case:
 
 def _absent(case: _Case) -> str:
     if not bool(case.xp.any(case.derivative != 0.0)):
-        return (
-            "The derivative is zero everywhere although the function varies: look for a detach, a returned None, "
-            "or an input that the derivative forgets."
-        )
+        return ZERO
     if case.is_zero(case.numerical):
         return (
             "The outputs do not change when this input does, yet its derivative is not zero: look for an input that "
@@ -174,7 +174,7 @@ def _factor(case: _Case) -> str:
     if case.is_zero(a):
         return "The wrong entries are zero: look for a term, a row or a branch that the derivative leaves out."
     ratio = float(xp.sum(a * n)) / weight
-    noise = thresholds.EQUAL_RATIO[0] * float(xp.max(xp.abs(a)))
+    noise = thresholds.EXACT_RATIO * float(xp.max(xp.abs(a)))
     if bool(xp.any(xp.abs(a - ratio * n) > case.alike * xp.abs(a) + noise)):
         return ""
     where = "everywhere" if case.same(case.derivative, ratio * case.numerical) else "in all the wrong entries"
@@ -266,12 +266,12 @@ def _nearly_factor(case: _Case) -> str:
     ratios = _ratios(case)
     if (
         len(ratios) < 2
-        or not max(map(abs, ratios)) <= (1.0 + NEARLY) * min(map(abs, ratios))
+        or not max(map(abs, ratios)) <= (1.0 + NEAR_RATIO) * min(map(abs, ratios))
         or min(ratios) * max(ratios) <= 0.0
     ):
         return ""
     spread = f"The ratios of the wrong entries are between {min(ratios):.4g} and {max(ratios):.4g}"
-    if max(abs(ratio - 1.0) for ratio in ratios) <= NEARLY:
+    if max(abs(ratio - 1.0) for ratio in ratios) <= NEAR_RATIO:
         return (
             f"{spread}: the derivative is nearly right. Look for an approximate formula, a constant with too few "
             "digits, or a small term that is missing or has a wrong factor."
@@ -289,7 +289,7 @@ def _ratios(case: _Case) -> list[float]:
 def _misplaced(case: _Case) -> str:
     """Entries where the function has none, and none where it has some: both, so that no factor explains them."""
     # Among many entries some are small by chance.
-    exact = thresholds.EQUAL_RATIO[0]
+    exact = thresholds.EXACT_RATIO
     extra, lost = (case.wrong & case.zeros(entries, exact) for entries in (case.numerical, case.derivative))
     if min(int(case.xp.count_nonzero(entries)) for entries in (extra, lost)) < 2:
         return ""
@@ -331,18 +331,17 @@ def _place(case: _Case) -> str:
         if bool(xp.all(affected[:number])):
             return f"Only the first {number} {side} elements are affected: look for a start that is handled apart."
     ratios = [ratio + 0.0 for ratio in _ratios(case)]
-    few = _few(ratios, case.alike)
-    if len(ratios) > 2 and len(few) == 2:
-        return (
-            f"The ratios of the wrong entries are {few[0]:.4g} or {few[1]:.4g}: look for two cases that are confused."
-        )
-    if len(few) < 2:
+    distinct = _distinct(ratios, case.alike)
+    if len(ratios) > 2 and len(distinct) == 2:
+        low, high = distinct
+        return f"The ratios of the wrong entries are {low:.4g} or {high:.4g}: look for two cases that are confused."
+    if len(distinct) < 2:
         return ""
     spread = f"The ratios of the larger wrong entries are between {min(ratios):.4g} and {max(ratios):.4g}"
     return f"{spread}: no common factor, sign, order, row or column explains them."
 
 
-def _few(values: Sequence[float], alike: float) -> list[float]:
+def _distinct(values: Sequence[float], alike: float) -> list[float]:
     """The values without those that equal a smaller one."""
     found: list[float] = []
     for value in sorted(values):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -71,13 +71,20 @@ def read_value(kind: Any, value: Any, place: str, readers: Mapping[type, Callabl
 
 
 def read_dataclass(kind: Any, value: Any, place: str, readers: Mapping[type, Callable[[str], Any]]) -> Any:
-    """A dataclass from a mapping of the names of its fields. Names that are no fields are left out."""
+    """A dataclass from a mapping of the keys of its fields. Keys of no field are left out."""
     given = _of_type(dict, value, place)
     types = _types(kind)
+    keys = {field.name: key_of(field) for field in fields(kind)}
     for field in fields(kind):
-        if field.name not in given and field.default is MISSING and field.default_factory is MISSING:
-            raise ValueError(f"{place} has no {field.name}")
-    return kind(**{name: read_value(types[name], given[name], name, readers) for name in types if name in given})
+        if keys[field.name] not in given and field.default is MISSING and field.default_factory is MISSING:
+            raise ValueError(f"{place} has no {keys[field.name]}")
+    named = ((name, key) for name, key in keys.items() if key in given)
+    return kind(**{name: read_value(types[name], given[key], key, readers) for name, key in named})
+
+
+def key_of(field: Field[Any]) -> str:
+    """The name of a field in a document: its own, or the one that older documents have."""
+    return str(field.metadata.get("key", field.name))
 
 
 @functools.cache

@@ -9,47 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gradvet.core.certificate import (
-    FEW_ROWS,
-    MAX_HELD_NUMBERS,
-    MAX_HELD_VECTORS,
-    spent,
-)
-from gradvet.core.jacobians import BLOCK, CentralDifferences, ReverseJacobian, forward_columns
+from gradvet.core.certificate import FEW_ROWS, MAX_HELD_NUMBERS, MAX_HELD_VECTORS
 from gradvet.core.localise import locate
-from gradvet.core.miss_probability import Plan, resolving_ratio
-from gradvet.core.modes import Mode
+from gradvet.core.modes import BLOCK, MIN_BATCH, CentralDifferences, Mode, ReverseJacobian, forward_columns
+from gradvet.core.probe_plans import SWEEP_FIRST, Plan, price, resolving_ratio, spare_evaluations, spare_if_refused
 from gradvet.core.problem import Problem
 from gradvet.core.projections import OutOfReachError, Projections
-from gradvet.core.spaces import Array, Space
-from gradvet.core.vectors import namespace
-from gradvet.options import Tolerance
+from gradvet.core.vectors import Array, Space, namespace
+from gradvet.options import Options
 
 CACHED_ENTRIES = 2**16
 """Entries that are compared at a time: intermediate results of more do not fit the processor's caches."""
 
 MAX_KEPT_ENTRIES = 10_000
-"""A pair of leaves with at most this many entries keeps its two matrices, for the diagnosis and the message."""
-
-
-def price(problem: Problem, mode: Mode) -> int:
-    """Evaluations and derivative passes that a sweep over all entries takes."""
-    rows, columns = problem.codomain.size, problem.domain.size
-    return 2 * columns + rows if mode.by_rows else 3 * columns
-
-
-def torch_price(problem: Problem, mode: Mode) -> int:
-    """The same for torch's slow mode, which runs each backward pass twice."""
-    rows, columns = problem.codomain.size, problem.domain.size
-    return 2 * columns + 2 * rows + 4 * len(problem.codomain.leaves) if mode.by_rows else 3 * columns + 1
-
-
-def torch_fast_price(problem: Problem, mode: Mode) -> int:
-    """The same for torch's fast mode, at least: its projections are about one input or one output each."""
-    parts = sum(leaf.coordinates.parts for leaf in problem.domain.leaves)
-    return 2 * parts + 3 * len(problem.codomain.leaves) + 3 if mode.by_rows else 3 * parts + 3
+"""A wrong pair of leaves with at most this many entries keeps its two matrices, for the diagnosis and the message."""
 
 
 @dataclass(slots=True)
@@ -80,8 +56,8 @@ class Pair:
     """Wrong entries by part of the coordinate side: "real" and "imag", or "" if it is real."""
     largest: float = 0.0
     worst: ComparedEntry | None = None
-    numerical: list[Array] = field(default_factory=list)
-    derivative: list[Array] = field(default_factory=list)
+    matrices: tuple[Array, Array] | None = None
+    """All entries by differences and of the derivative, if they are few and were compared together."""
 
     @property
     def total_wrong(self) -> int:
@@ -89,37 +65,46 @@ class Pair:
 
 
 class Comparison:
-    """Blocks of two Jacobians, compared as they come. `complete` says whether every entry was."""
+    """Blocks of two Jacobians, compared as they come. `complete` says whether every entry of its pairs was."""
 
-    def __init__(self, problem: Problem, tolerance: Tolerance, mode: Mode) -> None:
-        self.problem, self.tolerance, self.by_rows = problem, tolerance, mode.by_rows
+    def __init__(self, problem: Problem, options: Options, mode: Mode) -> None:
+        self.problem, self.tolerance, self.by_rows = problem, options.tolerance, mode.by_rows
+        self._explains = options.explains
         self.pairs: dict[tuple[int, int], Pair] = {}
+        """Those with entries outside the absolute tolerance, and those of large blocks."""
+        self.disagrees = False
         self.complete = True
         self.miss = 0.0
         """Probability, at most, that a block which only random cotangents compared has a wrong entry."""
 
-    @property
-    def disagrees(self) -> bool:
-        return any(pair.total_wrong for pair in self.pairs.values())
-
     def add(self, corner: tuple[int, int], numerical: Array, derivative: Array) -> None:
-        """A block of whole rows of some leaves and whole numbers of one input leaf; `corner` is its first entry."""
+        """A block of rows and of columns, both of whole numbers; `corner` is its first entry."""
         codomain, domain = self.problem.codomain, self.problem.domain
-        row, column = corner
-        source = domain.leaf_of(column) if numerical.shape[1] else 0
-        for output in range(len(codomain.leaves)):
-            rows = codomain.slice(output)
-            start, stop = max(rows.start, row), min(rows.stop, row + numerical.shape[0])
-            pair = self._pair(output, source) if start < stop and numerical.shape[1] else None
-            while pair and start < stop:
+        height, width = numerical.shape
+        if height * width <= CACHED_ENTRIES and self._is_within(numerical, derivative):
+            return
+        for output, rows in _sections(codomain, corner[0], height):
+            for source, columns in _sections(domain, corner[1], width):
+                top, left = rows.start - corner[0], columns.start - corner[1]
+                place = slice(top, rows.stop - corner[0]), slice(left, columns.stop - corner[1])
+                n, a, pair = numerical[place], derivative[place], self._pair(output, source)
+                is_whole = (rows, columns) == (codomain.slices[output], domain.slices[source])
+                if is_whole and n.shape[0] * n.shape[1] <= MAX_KEPT_ENTRIES:
+                    pair.matrices = n, a
                 # An even number of rows: real and imaginary parts stay together.
-                until = min(stop, start + max(2, CACHED_ENTRIES // numerical.shape[1] // 2 * 2))
-                if (start, until) == (row, row + numerical.shape[0]):
-                    self._compare(pair, corner, numerical, derivative)
-                else:
-                    block = slice(start - row, until - row)
-                    self._compare(pair, (start, column), numerical[block, :], derivative[block, :])
-                start = until
+                step = max(2, CACHED_ENTRIES // n.shape[1] // 2 * 2)
+                for start in range(0, n.shape[0], step):
+                    place = slice(start, start + step), slice(None)
+                    self._compare(pair, (rows.start + start, columns.start), n[place], a[place])
+                    if self.disagrees and not self._explains:  # one wrong entry is enough
+                        return
+
+    def _is_within(self, numerical: Array, derivative: Array) -> bool:
+        """Whether all entries are within the absolute tolerance, as those of most blocks are."""
+        if not numerical.shape[0] or not numerical.shape[1]:
+            return True
+        parts = max(self.problem.domain.parts, self.problem.codomain.parts)
+        return float(abs(derivative - numerical).max()) * math.sqrt(parts) <= self.tolerance.absolute
 
     def _pair(self, output: int, source: int) -> Pair:
         if (output, source) not in self.pairs:
@@ -130,6 +115,8 @@ class Comparison:
         return self.pairs[output, source]
 
     def _compare(self, pair: Pair, corner: tuple[int, int], numerical: Array, derivative: Array) -> None:
+        if self._is_within(numerical, derivative):
+            return
         xp = namespace(numerical)
         output = self.problem.codomain.leaves[pair.output].coordinates
         source = self.problem.domain.leaves[pair.input].coordinates
@@ -140,12 +127,9 @@ class Comparison:
         allowed = self.tolerance.absolute + self.tolerance.relative * _modulus(n, parts)
         # Where the differences are infinite the tolerance is too, and would allow anything.
         right = (difference <= allowed) & (difference < math.inf)
-        if output.size * source.size <= MAX_KEPT_ENTRIES:
-            pair.numerical.append(numerical)
-            pair.derivative.append(derivative)
         if bool(right.all()):
             return
-        wrong = ~right
+        self.disagrees, wrong = True, ~right
         rows_before = corner[0] - self.problem.codomain.offsets[pair.output]
         columns_before = corner[1] - self.problem.domain.offsets[pair.input]
         first = rows_before if self.by_rows else columns_before
@@ -181,6 +165,14 @@ class Comparison:
         )
 
 
+def _sections(space: Space, start: int, length: int) -> Iterator[tuple[int, slice]]:
+    """The leaves that some coordinates belong to, each with those of the coordinates that are its own."""
+    for leaf, section in enumerate(space.slices):
+        first, last = max(section.start, start), min(section.stop, start + length)
+        if first < last:
+            yield leaf, slice(first, last)
+
+
 def _modulus(block: Array, parts: int) -> Array:
     """|number| along the last axis, where one coordinate, or two side by side, make up a number."""
     xp = namespace(block)
@@ -193,17 +185,8 @@ def _or_infinite(value: float) -> float:
     return float("inf") if value != value else value
 
 
-SWEEP_FIRST = 1024
-"""A sweep of at most this many evaluations is made at once, without a search for wrong entries before it."""
-
 BLOCK_COTANGENTS = 3
 """Random cotangents by which a block of columns is compared before its entries are."""
-
-MIN_SPARE = 6
-"""Evaluations that a certificate may cost however few entries there are: two directions in either mode."""
-
-LATER_PASSES = 2
-"""Backward passes for each output of the checks that follow: of a zero and of an undefined cotangent."""
 
 PATTERN_PRICE = 15
 """Evaluations before the first descent: three directions of up to four evaluations and a derivative each."""
@@ -212,24 +195,11 @@ MAX_DESCENTS = 4
 """Searches from different directions, to find more than one wrong entry."""
 
 
-def spare_evaluations(problem: Problem, mode: Mode) -> float:
-    """Evaluations that may be spent beside a sweep, so that the whole check takes a tenth more than torch at most."""
-    later = LATER_PASSES * len(problem.codomain.leaves)
-    return 1.1 * torch_price(problem, mode) - price(problem, mode) - spent(problem) - later
-
-
-def certificate_evaluations(problem: Problem, mode: Mode) -> float:
-    """Evaluations that a certificate may cost; none where a sweep takes about as many, half if a search follows."""
-    if price(problem, mode) <= 2 * MIN_SPARE:
-        return 0.0
-    searched = price(problem, mode) > SWEEP_FIRST
-    return max(MIN_SPARE, spare_evaluations(problem, mode) / (2.0 if searched else 1.0))
-
-
 def compare(projections: Projections, mode: Mode) -> Comparison:
     """The derivative against differences: wrong entries that a search finds, else all entries."""
     problem = projections.problem
-    if price(problem, mode) > SWEEP_FIRST and _may_search(projections):
+    may_search = problem.independent and not projections.options.exhaustive
+    if may_search and price(problem, mode) > SWEEP_FIRST:
         descents = (spare_evaluations(problem, mode) - PATTERN_PRICE) / _descent_price(problem)
         found = located(projections, mode, min(MAX_DESCENTS, int(descents)))
         if found.disagrees:
@@ -255,10 +225,12 @@ def located(projections: Projections, mode: Mode, descents: int, least: float = 
     A search ends among entries whose errors add up to less than `least`.
     """
     problem = projections.problem
-    found = Comparison(problem, projections.options.tolerance, mode)
+    found = Comparison(problem, projections.options, mode)
     found.complete = False
-    numerical = CentralDifferences(projections)
-    for row, column in _located(projections, mode, descents, least):
+    numerical, places = CentralDifferences(projections), list[tuple[int, int]]()
+    with suppress(OutOfReachError):  # the function raises along the directions of the search
+        places = locate(projections, mode, descents, least)
+    for row, column in places:
         if mode.by_rows:
             start, stop = _number(problem.domain, column)
             entries = projections.row(row)[None, start:stop]
@@ -267,19 +239,6 @@ def located(projections: Projections, mode: Mode, descents: int, least: float = 
             derivative = forward_columns(problem, column, column + 1)
             found.add((0, column), numerical.columns(column, column + 1), derivative)
     return found
-
-
-def _may_search(projections: Projections) -> bool:
-    """Whether a search along random directions may name wrong entries before all are compared."""
-    return projections.problem.independent and not projections.options.exhaustive
-
-
-def _located(projections: Projections, mode: Mode, descents: int, least: float) -> list[tuple[int, int]]:
-    """Entries that seem wrong; none where the function raises along the directions of the search."""
-    try:
-        return locate(projections, mode, descents, least)
-    except OutOfReachError:
-        return []
 
 
 def _number(domain: Space, column: int) -> tuple[int, int]:
@@ -291,29 +250,34 @@ def _number(domain: Space, column: int) -> tuple[int, int]:
 
 
 def sweep(projections: Projections, mode: Mode) -> Comparison:
-    """Every entry, in blocks of columns; of a column that random cotangents certify no entry is computed."""
+    """Every entry, in blocks of columns; of a column that random cotangents certify no entry is computed.
+
+    A small Jacobian is computed entry by entry: what could replace that takes as many evaluations to try.
+    """
     problem = projections.problem
-    spare = spare_evaluations(problem, mode)
+    domain, codomain = problem.domain, problem.codomain
+    is_small = max(domain.size, codomain.size) < MIN_BATCH
+    spare = 0.0 if is_small else min(spare_if_refused(problem, mode), spare_evaluations(problem, mode))
     numerical = CentralDifferences(projections, spare)
     reverse = ReverseJacobian(projections, spare - numerical.trial_price - BLOCK_COTANGENTS)
-    comparison = Comparison(problem, projections.options.tolerance, mode)
+    comparison = Comparison(problem, projections.options, mode)
+    is_projected = mode.by_rows and not is_small and _pays_cotangents(projections, mode)
     waiting: dict[int, Array] = {}
-    for start, stop in _blocks(problem.domain, problem.codomain.size):
+    for start, stop in _blocks(domain, codomain.size):
         block = numerical.columns(start, stop)
         if not mode.by_rows:
             derivative = forward_columns(problem, start, stop)
-            comparison.add((0, start), numerical.corrected(block, derivative, start), derivative)
+            comparison.add((0, start), numerical.corrected(block, derivative, (0, start)), derivative)
             continue
-        runs = _uncertified(projections, block, start)
-        if runs and reverse.fits:  # whole rows are computed then, and the finding shows the whole block
-            chosen = {start: block}
-        else:
-            chosen = {first: block[:, first - start : last - start] for first, last in runs}
-        if sum(part.shape[1] for part in chosen.values()) < stop - start:
-            comparison.miss = projections.options.miss
-            # Copies, because slices would keep the whole block in memory.
-            chosen = {first: part + 0.0 for first, part in chosen.items()}
-        if problem.codomain.size * sum(part.shape[1] for part in (waiting | chosen).values()) > BLOCK:
+        chosen = {start: block}
+        if is_projected:
+            runs = _uncertified(projections, block, start)
+            # Where whole rows are computed, the finding shows the whole block.
+            if runs != [(start, stop)] and not (runs and reverse.fits):
+                comparison.miss = projections.options.miss
+                # Copies, because slices would keep the whole block in memory.
+                chosen = {first: block[:, first - start : last - start] + 0.0 for first, last in runs}
+        if codomain.size * sum(part.shape[1] for part in (waiting | chosen).values()) > BLOCK:
             _compare_rows(comparison, numerical, reverse, waiting)
             waiting = {}
             if comparison.disagrees and not reverse.fits:
@@ -324,25 +288,37 @@ def sweep(projections: Projections, mode: Mode) -> Comparison:
     return comparison
 
 
+def _pays_cotangents(projections: Projections, mode: Mode) -> bool:
+    """Whether random cotangents may be tried before the rows are computed: a derivative that is refused costs more."""
+    first_probe = 0 if projections.known_vjps else len(projections.problem.codomain.leaves)
+    return first_probe + BLOCK_COTANGENTS - 1 <= spare_if_refused(projections.problem, mode)
+
+
 def _compare_rows(
     comparison: Comparison, numerical: CentralDifferences, reverse: ReverseJacobian, blocks: dict[int, Array]
 ) -> None:
-    """Blocks of columns, by the number of their first, with the same columns of all rows by reverse mode."""
+    """Blocks of columns, by the number of their first, with the same columns by reverse mode, output by output.
+
+    In slow mode an output with a wrong entry is the last one, as for torch.
+    """
     columns = [column for start, block in blocks.items() for column in range(start, start + block.shape[1])]
-    if not columns:
-        return
-    derivative, done = reverse.chosen(columns), 0
-    for start, block in blocks.items():
-        part = derivative[:, done : done + block.shape[1]]
-        comparison.add((0, start), numerical.corrected(block, part, start), part)
-        done += block.shape[1]
+    for output, rows in enumerate(comparison.problem.codomain.slices if columns else ()):
+        derivative, done = reverse.rows_of(output, columns), 0
+        for start, block in blocks.items():
+            corner, part = (rows.start, start), derivative[:, done : done + block.shape[1]]
+            comparison.add(corner, numerical.corrected(block[rows], part, corner), part)
+            done += block.shape[1]
+        if comparison.disagrees and numerical.projections.is_strict:
+            return
 
 
 def _blocks(domain: Space, rows: int) -> Iterator[tuple[int, int]]:
-    """Start and stop of blocks of columns that fit in memory and split neither a leaf nor a complex number."""
+    """Start and stop of blocks of columns that fit in memory: all, or some that split no complex number."""
+    if max(1, rows) * domain.size <= BLOCK:
+        yield 0, domain.size
+        return
     width = max(2, BLOCK // max(1, rows) // 2 * 2)
-    for leaf in range(len(domain.leaves)):
-        section = domain.slice(leaf)
+    for section in domain.slices:
         for start in range(section.start, section.stop, width):
             yield start, min(start + width, section.stop)
 

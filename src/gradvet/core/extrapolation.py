@@ -47,7 +47,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class SlopeFit:
-    """What a step sweep shows."""
+    """Error, kink and structure of the values that were fitted to a step sweep, with error bars."""
 
     error: Estimate
     """e: error of the derivative under test along u."""
@@ -72,6 +72,8 @@ class SlopeFit:
     """
     has_stairs: bool = False
     """Whether the values are constant over steps too wide for rounding, and change over wider ones."""
+    within_stair: Estimate = Estimate(0.0, math.inf)
+    """e by the widest such step at which neither side changes; infinite error bar where there is none."""
 
 
 NOTHING = SlopeFit(Estimate(0.0, math.inf), Estimate(0.0, math.inf), has_plateau=False)
@@ -85,7 +87,9 @@ def fit_slope(sweep: StepSweep) -> SlopeFit:
     if len(both) >= thresholds.PLATEAU_STEPS + 1:
         fit = _two_sided(sweep, both)
         is_flat = not fit.error.value and _begins_slowly(sweep)
-        fit = replace(fit, has_stairs=not is_flat and _has_stairs(sweep), is_quantised=is_quantised)
+        has_stairs = not is_flat and _has_stairs(sweep)
+        within = _within_stair(sweep) if has_stairs else fit.within_stair
+        fit = replace(fit, has_stairs=has_stairs, within_stair=within, is_quantised=is_quantised)
         return replace(fit, rise=_rise(sweep, fit))
     for values in (sweep.plus, [-value for value in sweep.minus]):
         kept = _usable(sweep, [math.isfinite(value) for value in values])
@@ -118,7 +122,7 @@ def _usable(sweep: StepSweep, finite: Sequence[bool]) -> list[int]:
 
 def _has_stairs(sweep: StepSweep) -> bool:
     """Whether one side is constant over wide steps and changes over wider ones."""
-    least = thresholds.STAIR_NOISE * sweep.noise_floor
+    least = thresholds.ROUNDOFFS / thresholds.NOISE_FLOOR * sweep.noise_floor
     for side, values in enumerate((sweep.plus, sweep.minus)):
         slopes = [abs(r) / t for r, t in zip(values, sweep.steps, strict=True) if least < abs(r) < math.inf]
         steepest = max(slopes, default=0.0)
@@ -126,6 +130,20 @@ def _has_stairs(sweep: StepSweep) -> bool:
             if not counts[side] and step >= thresholds.STAIR_STEP and steepest * step > least:
                 return True
     return False
+
+
+def _within_stair(sweep: StepSweep) -> Estimate:
+    """The error of the derivative by the widest step, too wide for rounding, from which on no smaller one changes f."""
+    width = 0.0
+    for step, counts in zip(reversed(sweep.steps), reversed(sweep.changed), strict=True):
+        if any(counts):
+            break
+        width = step
+    if width < thresholds.STAIR_STEP:
+        return Estimate(0.0, math.inf)
+    level = list(sweep.steps).index(width)
+    odd = (sweep.plus[level] - sweep.minus[level]) / 2.0
+    return Estimate(odd / width, thresholds.INTERVAL_WIDTH * sweep.noise_floor / width, width)
 
 
 def _begins_slowly(sweep: StepSweep) -> bool:
@@ -232,7 +250,8 @@ def _has_plateau(steps: Sequence[float], values: Sequence[float], noise: float, 
 def _is_denied(steps: Sequence[float], values: Sequence[float], noise_floor: float, error: Estimate) -> bool:
     """Whether the smallest steps that could show the error agree with the derivative.
 
-    Structure between the wide steps (teeth, waves, jumps) looks like another slope there. One side is enough.
+    Structure between the wide steps (teeth, waves, jumps) looks like another slope there. One side is enough. Needed by
+    the fine teeth of `test_right_kernel_of_one_dtype_does_not_fail`.
     """
     size = abs(error.value)
     visible = [v / t for t, v in zip(steps, values, strict=True) if thresholds.VISIBLE_NOISE * noise_floor <= size * t]

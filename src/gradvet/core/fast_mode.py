@@ -12,26 +12,15 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from gradvet.core import thresholds
-from gradvet.core.certificate import GROWTH, MIN_COUPLED_INPUTS, is_fine_enough, is_true_to_step, spent
-from gradvet.core.entrywise import (
-    LATER_PASSES,
-    ComparedEntry,
-    Comparison,
-    holds_too_much,
-    located,
-    price,
-    sweep,
-    torch_fast_price,
-)
-from gradvet.core.miss_probability import Plan, resolving_ratio
+from gradvet.core.certificate import GROWTH, MIN_COUPLED_INPUTS, is_fine_enough, is_true_to_step
+from gradvet.core.entrywise import ComparedEntry, Comparison, holds_too_much, located, sweep
 from gradvet.core.modes import Mode
+from gradvet.core.probe_plans import LATER_PASSES, Plan, price, resolving_ratio, spent, torch_fast_price
 from gradvet.core.problem import Problem
 from gradvet.core.projections import SCHEMES, SHORT, WITHIN, OutOfReachError, ProbeDirection, Projections
-from gradvet.core.spaces import Array, Space
-from gradvet.core.vectors import namespace, unit
+from gradvet.core.vectors import Array, Space, namespace, unit
 
 SECOND_STEP_RATIO = 4.0
 """Ratio of the first step length to the second."""
@@ -65,31 +54,25 @@ Draw = Callable[[Problem], UnitVectors]
 """Prepares the draw of unit vectors for a problem."""
 
 
+Residual = float | Array
+"""The residual of a cotangent, or those of all rows where forward mode shows them."""
+
 Refusal = tuple[int, int, str]
 """Output, input and part ("real" or "imag" of complex numbers) of a projection outside torch's tolerance."""
 
 
-@dataclass(frozen=True, slots=True)
-class FastDecision:
-    """What fast mode found: a miss probability, entries, or a pair of tensors whose projection disagrees."""
+def decide(projections: Projections, mode: Mode, draw: Draw) -> float | Comparison | Refusal:
+    """A miss probability (1 if torch's criterion alone was met), wrong entries, or a projection that torch refuses.
 
-    miss: float = 1.0
-    """Of the certificate; 1 if torch's criterion alone was met."""
-    comparison: Comparison | None = None
-    """Wrong entries."""
-    projected: Refusal | None = None
-    """A projection that torch refuses, if no wrong entry could be named."""
-
-
-def decide(projections: Projections, mode: Mode, draw: Draw) -> FastDecision:
-    """Calls the function and its derivative at most three times as often as torch's fast mode before it accepts."""
+    Calls the function and its derivative at most three times as often as torch's fast mode before it accepts.
+    """
     test = ProjectionTest(projections, mode)
     miss = test.certified()
     if miss is not None:
-        return FastDecision(miss)
+        return miss
     refused = next(torch_refusals(projections, mode, draw(projections.problem)), None)
     if refused is None and not test.disagrees:
-        return FastDecision()
+        return 1.0
     problem = projections.problem
     if holds_too_much(problem):
         projections.release()
@@ -103,10 +86,10 @@ def decide(projections: Projections, mode: Mode, draw: Draw) -> FastDecision:
             comparison = located(projections, mode, DOUBTING_DESCENTS, test.detectable / thresholds.TOLERANCE_PART)
         projections.release()
     if comparison.disagrees:
-        return FastDecision(comparison=comparison) if refused or _confirmed(projections, comparison) else FastDecision()
+        return comparison if refused or _confirmed(projections, comparison) else 1.0
     if comparison.complete:
-        return FastDecision(comparison.miss)
-    return FastDecision(projected=refused)
+        return comparison.miss
+    return 1.0 if refused is None else refused
 
 
 def _left(problem: Problem, mode: Mode) -> float:
@@ -157,7 +140,7 @@ class ProjectionTest:
     def miss(self) -> float:
         return 0.0 if self.projections.sees_all_columns and self.rows_seen else self.projections.options.miss
 
-    def _third(self, of_wide: Array, of_narrow: Array) -> bool:
+    def _third(self, of_wide: Residual, of_narrow: Residual) -> bool:
         """One more probe, if it may certify: a second direction, or a larger or a smaller step."""
         at_wide, at_narrow = _largest(of_wide), _largest(of_narrow)
         width = self.width if at_wide <= at_narrow else self.width / SECOND_STEP_RATIO
@@ -177,21 +160,22 @@ class ProjectionTest:
         return self._is_small(self._residual(self.projections.two_sided(0, width)), 3, width)
 
     def _second_direction(self, width: float, ratio: float) -> bool:
-        both = [self._residual(self.projections.two_sided(number, width), 2) for number in range(2)]
+        directions = [self.projections.two_sided(number, width) for number in range(2)]
+        cotangents = 2 if self.mode.by_rows and not self.projections.sees_all_rows else 1
+        found = [self._residual(direction, number) for direction in directions for number in range(cotangents)]
         if not is_fine_enough(self.projections, width, ratio):
             return False
-        return all(residual is not None and _largest(residual) <= ratio * self.detectable for residual in both)
+        return all(residual is not None and _largest(residual) <= ratio * self.detectable for residual in found)
 
-    def _residual(self, difference: ProbeDirection | None, cotangents: int = 1) -> Array | None:
-        """v·D - (Jᵀv)·d for each cotangent (a number for one), or D - J d for each row, per step."""
+    def _residual(self, difference: ProbeDirection | None, cotangent: int = 0) -> Residual | None:
+        """v·D - (Jᵀv)·d for a cotangent, or D - J d for all rows, per step."""
         if difference is None:
             return None
         odd, displacement = difference.difference, difference.displacement
         if not self.mode.by_rows:
             return (odd - self.projections.problem.jvp(displacement)) / difference.step
-        probes = self.projections.probe_cotangents(cotangents)
-        found = [probe.v @ odd - probe.vjp @ displacement for probe in probes]
-        return (found[0] if len(found) == 1 else namespace(odd).stack(found)) / difference.step
+        probe = self.projections.probe_cotangents(cotangent + 1)[cotangent]
+        return (float(probe.v @ odd) - float(probe.vjp @ displacement)) / difference.step
 
     def _ratio(self, share: float, directions: int) -> float:
         columns_seen = self.projections.sees_all_columns
@@ -200,21 +184,21 @@ class ProjectionTest:
         plan = Plan(None if columns_seen else directions, None if self.rows_seen else directions)
         return resolving_ratio(share * self.projections.options.miss, plan)
 
-    def _is_small(self, residual: Array | None, attempt: int, width: float) -> bool:
+    def _is_small(self, residual: Residual | None, attempt: int, width: float) -> bool:
         """Whether the residual certifies all entries."""
         if residual is None or not self.may_certify:
             return False
         ratio = self._ratio(ATTEMPT_SHARES[attempt], 1)
         return _largest(residual) <= ratio * self.detectable and is_fine_enough(self.projections, width, ratio)
 
-    def _beyond(self, wide: ProbeDirection, narrow: ProbeDirection, of_wide: Array, of_narrow: Array) -> bool:
+    def _beyond(self, wide: ProbeDirection, narrow: ProbeDirection, of_wide: Residual, of_narrow: Residual) -> bool:
         """Whether neither curvature nor noise nor a kink explains the residual at the smaller step.
 
         The even parts at steps 4h and h, the latter times 16, cancel for a smooth function: what is left of them is
         noise, or a kink. The residuals at both steps differ by the curvature.
         """
-        xp = namespace(of_narrow)
         problem = self.projections.problem
+        xp = namespace(problem.value)
         size = xp.abs(problem.value[: problem.codomain.size])
         uneven = wide.even_part(problem.value)
         uneven /= SECOND_STEP_RATIO**2
@@ -227,16 +211,12 @@ class ProjectionTest:
         relative = noise[some] / (size[some] + sys.float_info.min)
         usual = float(xp.sort(relative)[relative.shape[0] // 2])
         noise = xp.maximum(noise, usual * size) if math.isfinite(usual) else noise
-        bar = xp.abs(of_wide - of_narrow) + thresholds.SCREEN_NOISE * self._combined(noise) / narrow.step
-        return not bool(xp.all(xp.abs(of_narrow) <= bar))
-
-    def _combined(self, noise: Array) -> Array:
-        """The noise of rows as noise of the residuals."""
-        if not self.mode.by_rows:
-            return noise
-        xp = namespace(noise)
-        weighted = [probe.v * noise for probe in self.projections.probe_cotangents(1)]
-        return xp.stack([xp.sqrt(row @ row) for row in weighted])
+        if self.mode.by_rows:  # the noise of rows as noise of the residual
+            weighted = self.projections.probe_cotangents(1)[0].v * noise
+            noise = math.sqrt(float(weighted @ weighted))
+        bar = abs(of_wide - of_narrow) + thresholds.SCREEN_NOISE * noise / narrow.step
+        within = abs(of_narrow) <= bar
+        return not bool(within if self.mode.by_rows else within.all())
 
 
 def torch_refusals(projections: Projections, mode: Mode, draw: UnitVectors) -> Iterator[Refusal]:
@@ -259,7 +239,7 @@ def _forward_refusals(projections: Projections, draw: UnitVectors) -> Iterator[R
             derivative = problem.jvp(_embedded(projections, problem.domain, source, part, u))
             allowed = tolerance.absolute * float(namespace(u).sum(u))
             for output, leaf in enumerate(problem.codomain.leaves):
-                rows = problem.codomain.slice(output)
+                rows = problem.codomain.slices[output]
                 n, a = (_numbers(vector[rows], leaf.coordinates.parts) for vector in (numerical, derivative))
                 if not _is_close(a, n, allowed, tolerance.relative):
                     yield output, source, _part_name(part, len(parts))
@@ -282,14 +262,14 @@ def _reverse_refusals(projections: Projections, draw: UnitVectors) -> Iterator[R
         for side, u in enumerate(parts):
             numerical = _slope(projections, source, side, u)
             for output, part, v in probes:
-                own = numerical[codomain.slice(output)][part :: len(cotangents[output])]
+                own = numerical[codomain.slices[output]][part :: len(cotangents[output])]
                 slopes[source, side, output, part] = float(v @ own)
     for output, part, v in probes:
-        local = _embedded(projections, codomain, output, part, v)[codomain.slice(output)]
+        local = _embedded(projections, codomain, output, part, v)[codomain.slices[output]]
         gradient = problem.vjp_of_output(output, local)
         xp = namespace(gradient)
         for source, parts in enumerate(directions):
-            section = gradient[domain.slice(source)]
+            section = gradient[domain.slices[source]]
             pairs = [
                 (float(section[side :: len(parts)] @ u), slopes[source, side, output, part])
                 for side, u in enumerate(parts)
@@ -337,7 +317,7 @@ def _by_part(space: Space, leaf: int, draw: UnitVectors, same: bool) -> list[Arr
 def _embedded(projections: Projections, space: Space, leaf: int, part: int, vector: Array) -> Array:
     """The vector as those coordinates of the space, zero elsewhere."""
     whole = projections.problem.zeros(space.size)
-    whole[space.slice(leaf)][part :: space.leaves[leaf].coordinates.parts] = vector
+    whole[space.slices[leaf]][part :: space.leaves[leaf].coordinates.parts] = vector
     return whole
 
 
@@ -376,8 +356,7 @@ def _is_wrong(projections: Projections, entry: ComparedEntry) -> bool:
     return modulus > entry.allowed and abs(slopes[1] - slopes[0]) <= steady and not at_kink
 
 
-def _largest(vector: Array) -> float:
-    """The largest size in a vector; infinite if one is not a number."""
-    xp = namespace(vector)
-    largest = float(xp.max(xp.abs(vector))) if vector.shape else abs(float(vector))
+def _largest(residual: Residual) -> float:
+    """The largest size; infinite if one is not a number."""
+    largest = abs(residual) if isinstance(residual, float) else float(abs(residual).max())
     return largest if largest == largest else math.inf

@@ -10,8 +10,7 @@ from functools import cached_property
 
 from gradvet.core import thresholds
 from gradvet.core.problem import Perturbation, Problem
-from gradvet.core.spaces import Array
-from gradvet.core.vectors import all_finite, dot, finite_part, namespace, norm, peak, unit
+from gradvet.core.vectors import Array, all_finite, dot, finite_part, namespace, norm, peak
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,8 +33,8 @@ def step_lengths(problem: Problem) -> Array:
     """max(|x|, ¼ rms of its tensor) for each coordinate; 0 for what is infinite or not a number."""
     xp = namespace(problem.point)
     parts = []
-    for number, leaf in enumerate(problem.domain.leaves):
-        x = problem.point[problem.domain.slice(number)]
+    for leaf, part in zip(problem.domain.leaves, problem.domain.slices, strict=True):
+        x = problem.point[part]
         if leaf.coordinates.parts == 1:
             size = xp.abs(x)
         else:
@@ -86,16 +85,16 @@ def entry_error(problem: Problem, place: tuple[int, int], step: float, slope: fl
     """
     row, column = place
     try:
-        perturbation = problem.perturbation(unit(problem.zeros(problem.domain.size), column, step))
-        ahead, behind = problem.evaluate(perturbation, (2.0, -2.0))
+        (perturbation,) = problem.unit_steps(column, column + 1)
+        ahead, behind = problem.evaluate(perturbation, (2.0 * step, -2.0 * step))
     except Exception:  # the function ends between one step and two: nothing is known about the error
         return math.inf
     # D(2h) - D(h) = 3 · h²/6 · f''' + ..., so a third of it is D(h)'s own truncation error.
     truncation = abs(float(ahead[row] - behind[row]) / (4.0 * step) - slope) / 3.0
     roundoff = 2.0 * sys.float_info.epsilon * abs(float(problem.value[row])) / step
-    # The step itself is rounded to the inputs' precision, so that the slope is its value / (1 ± coarseness).
-    coarseness = problem.coarseness(step)
-    rounding = coarseness / max(1.0 - coarseness, LEAST_STEP)
+    # The step itself is rounded to the inputs' precision, so that the slope is its value / (1 ± step_rounding).
+    step_rounding = problem.step_rounding(step)
+    rounding = step_rounding / max(1.0 - step_rounding, LEAST_STEP)
     return truncation + roundoff + rounding * abs(slope)
 
 

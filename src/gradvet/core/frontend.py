@@ -1,16 +1,23 @@
-"""What the interfaces need of a framework: binding user input, problems derived from it, points, and tools."""
+"""A framework as the interfaces see it: it binds user input, and makes problems of it, points, and tools.
+
+A new frontend subclasses `Frontend` and `core.problem.Problem`. The minimum is 18 names: `Frontend.bind` and
+`Frontend.problem`, the six of `Binding`, and the ten that the docstring of `Problem` names. With these, derivatives are
+compared with differences at the user's point. Every other method has a default that says that the framework does not
+offer it; what needs it is skipped or left out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gradvet.core.float_format import Format
 from gradvet.core.problem import Problem
+from gradvet.core.reference_errors import Format
 from gradvet.core.results import Report
-from gradvet.core.spaces import Array, Space
+from gradvet.core.vectors import Array, Space
+from gradvet.errors import UnsupportedError
 
 CONSTANT_INPUTS = "the model raises if its inputs require grad: they are constants, and its parameters were checked"
 
@@ -101,54 +108,92 @@ OwnProblem = Any
 """A problem that the frontend made."""
 
 
-class BranchCounts(Protocol):
-    """How many elements of a function have branches (kinks, selections), and how many of them roundoff changed."""
-
-    @property
-    def count(self) -> int: ...
-    @property
-    def changed(self) -> int: ...
+BranchCounts = Callable[[], tuple[int, int]]
+"""How many elements of a function have branches (kinks, selections), and how many of them roundoff changed so far."""
 
 
-class Frontend(Protocol):
+class Frontend:
     """One framework. Problems that it receives are those that it made."""
+
+    # What every frontend gives.
 
     def bind(self, request: Request) -> Binding:
         """Find the tensors in the arguments of a request, and the parameters of a module."""
-        ...
+        raise NotImplementedError
+
+    def problem(self, binding: Any, seed: int, *, masked: bool = False) -> Problem:
+        """The function at the point. Raises if it returns nothing that could have a derivative. Calls the function."""
+        raise NotImplementedError
+
+    # Other problems of the same function.
 
     def with_constant_inputs(self, request: Request) -> Request | None:
         """The request with the parameters alone to be checked, if a module runs only so; otherwise None.
 
         For a call that raised. Calls the function.
         """
-        ...
-
-    def problem(self, binding: Any, seed: int, *, masked: bool = False) -> Problem:
-        """The function at the point. Raises if it returns nothing that could have a derivative. Calls the function."""
-        ...
+        return None
 
     def isolated(self, problem: OwnProblem, seed: int) -> Problem:
         """The problem with a forward pass, on copies of the inputs, for every backward pass. Calls the function."""
-        ...
+        own: Problem = problem
+        return own
 
     def restricted(self, problem: OwnProblem, leaves: Sequence[int], seed: int) -> Problem:
         """The problem with these inputs alone; the others are constants. Calls the function."""
-        ...
+        raise UnsupportedError("inputs that are checked in parts")
 
     def reference(self, problem: OwnProblem, request: Request, seed: int) -> tuple[Problem, Problem] | None:
         """The problem, with the eps that its values show, and the same in float64, else in float32 if that is wider.
 
         None if the function has no such version.
         """
-        ...
+        return None
 
-    def on_smooth_piece(self, problem: OwnProblem, *, of_models: bool) -> tuple[Problem, BranchCounts] | None:
+    def second_order(self, problem: OwnProblem, composition: str, seed: int) -> Problem:
+        """The problem whose derivative is the second derivative named `outer-over-inner`."""
+        raise UnsupportedError("second derivatives")
+
+    # Other points.
+
+    def points(
+        self, problem: OwnProblem, request: Request, domain: Any, seed: int, *, thorough: bool
+    ) -> Iterator[Point]:
+        """Other values of the inputs, inside of the regions that the user gave in `domain=`."""
+        return iter(())
+
+    def shapes(
+        self, problem: OwnProblem, request: Request, domain: Any, seed: int, *, thorough: bool, empty: bool
+    ) -> Iterator[Point]:
+        """Other lengths of the inputs, with `empty` also 0; none if the function refers to integers or makes them."""
+        return iter(())
+
+    # State and words.
+
+    def preserved_state(self, function: Any, arguments: Sequence[Any]) -> AbstractContextManager[None]:
+        """Restore random states, buffers, gradients and arguments on exit."""
+        return nullcontext()
+
+    def notes(self, problem: OwnProblem) -> Iterator[str]:
+        """Sentences about inputs and outputs for the report."""
+        return iter(())
+
+    def explained(self, report_for: Callable[[bool], Report], arguments: Sequence[Any], masked: bool) -> Report:
+        """The report for a value of `masked`.
+
+        If it fails, a sentence tells the verdict for the other value, if that may differ; an exception gets a note if
+        the kind of the inputs may explain it.
+        """
+        return report_for(masked)
+
+    # Operators one by one, where the framework lets them be intercepted.
+
+    def on_smooth_piece(self, problem: OwnProblem) -> tuple[Problem, BranchCounts] | None:
         """The problem with values that continue beyond kinks as they are at the point; None without kinks.
 
-        With `of_models` None also for functions without parameters. Calls the function.
+        Calls the function.
         """
-        ...
+        return None
 
     def on_same_branches(
         self, problem: OwnProblem, reference: OwnProblem, seed: int
@@ -157,86 +202,50 @@ class Frontend(Protocol):
 
         Calls both functions. None if branches cannot be seen.
         """
-        ...
+        return None
 
     def rounded(self, problem: OwnProblem, call: Callable[[], Array]) -> Array | None:
         """The result of a call in which every operator rounds to the format of the problem.
 
         None if operators cannot be intercepted, or if rules of the user may round otherwise.
         """
-        ...
+        return None
+
+    # Kernels against a reference of the user.
 
     def plain_problem(self, problem: OwnProblem, request: Request, seed: int) -> tuple[Problem, Request]:
         """The problem of `request.reference` at the same point and from the same random state, and its own request."""
-        ...
+        raise UnsupportedError("reference=")
 
     def formats(self, problem: OwnProblem, space: Space) -> list[Format]:
         """Shape and format of each leaf of a space of the problem."""
-        ...
+        raise UnsupportedError("reference=")
 
     def tf32_products(self, problem: OwnProblem) -> AbstractContextManager[object] | None:
         """Cuts the factors of torch's products of float32 numbers off to TF32 while it is open.
 
         None where kernels of the problem's device and precision do not compute so.
         """
-        ...
+        return None
 
     def cast(self, request: Request, dtype: Any) -> tuple[str, Request]:
         """The name of a dtype, and the request with inputs, parameters and buffers in it."""
-        ...
-
-    def second_order(self, problem: OwnProblem, composition: str, seed: int) -> Problem:
-        """The problem whose derivative is the second derivative named `outer-over-inner`."""
-        ...
-
-    def points(
-        self, problem: OwnProblem, request: Request, domain: Any, seed: int, *, thorough: bool
-    ) -> Iterator[Point]:
-        """Other values of the inputs, inside of the regions that the user gave in `domain=`."""
-        ...
-
-    def shapes(
-        self, problem: OwnProblem, request: Request, domain: Any, seed: int, *, thorough: bool, empty: bool
-    ) -> Iterator[Point]:
-        """Other lengths of the inputs, with `empty` also 0; none if the function of the request refers to integers."""
-        ...
-
-    def has_dimensions(self, problem: OwnProblem) -> bool:
-        """Whether an input has a shape that could be changed."""
-        ...
+        raise UnsupportedError("dtypes=")
 
     def has_lost_device(self, problem: OwnProblem) -> bool:
         """Whether a kernel made the device of the problem unusable. Waits for the device."""
-        ...
+        return False
 
-    def preserved_state(self, function: Any, arguments: Sequence[Any]) -> AbstractContextManager[None]:
-        """Restore random states, buffers, gradients and arguments on exit."""
-        ...
-
-    def custom_rules(self, problem: OwnProblem) -> list[Any]:
-        """The classes with derivatives of the user's own in the graph of a problem."""
-        ...
-
-    def notes(self, problem: OwnProblem) -> Iterator[str]:
-        """Sentences about inputs and outputs for the report."""
-        ...
-
-    def explained(self, report_for: Callable[[bool], Report], arguments: Sequence[Any], masked: bool) -> Report:
-        """The report for a value of `masked`.
-
-        If it fails, a sentence tells the verdict for the other value, if that may differ; an exception gets a note if
-        the kind of the inputs may explain it.
-        """
-        ...
+    # Tools.
 
     def registration_complaints(self, request: Request) -> Mapping[str, str] | None:
         """Complaints about a custom operator by test, empty if it passes; None if the function is none."""
-        ...
+        return None
 
     def compiled(self, problem: OwnProblem, request: Request) -> Problem:
         """The problem with the function compiled."""
-        ...
+        raise UnsupportedError("a compiler")
 
-    def numerical_jacobian(self, request: Request, seed: int) -> Any:
+    def numerical_jacobian(self, request: Request) -> Any:
         """The Jacobian by finite differences with error bars."""
-        ...
+        raise UnsupportedError("numerical_jacobian")

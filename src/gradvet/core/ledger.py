@@ -1,4 +1,4 @@
-"""What the checks of a report write down: the ledger and notes.
+"""Ledger, notes and time budget that the checks of one report share.
 
 The ledger says which elements of which input were compared, at which resolution, and which were not and why.
 
@@ -9,17 +9,113 @@ may pass only if its ledger is complete: every element of every row compared, wi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from gradvet.core.variation_budget import VariationBudget
+Item = TypeVar("Item")
+
+MAX_VARIATION_SECONDS = 10.0
+"""Largest budget of a check for variations."""
+
+MIN_VARIATION_SECONDS = 1.0
+"""Smallest budget, so that the variations of fast functions do not depend on the load of the machine."""
+
+COMPILE_RATIO = 4.0
+"""A first call that takes this many times the next one was compiled."""
+
+
+@dataclass
+class VariationBudget:
+    """Time for variations, which are calls with other shapes and memory layouts: as long as the rest of the check took.
+
+    There are a smallest and a largest budget; without `is_limited` there is none.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    is_limited: bool = True
+    spent: float = 0.0
+    """Seconds of the variations so far."""
+    longest: float = 0.0
+    """Seconds of the longest one: the next one may have to be compiled as well."""
+    _started: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._started = self.clock()
+
+    @property
+    def limit(self) -> float:
+        """The budget in seconds."""
+        elapsed = self.clock() - self._started - self.spent
+        return min(MAX_VARIATION_SECONDS, max(MIN_VARIATION_SECONDS, elapsed))
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether another variation like the longest one would exceed the budget."""
+        return self.is_limited and self.spent + self.longest > self.limit
+
+    @property
+    def reason(self) -> str:
+        """Why variations were left out."""
+        if not self.spent:
+            words = f"the first call took {self.longest:.0f} s, other shapes and memory layouts may take as long"
+            return f"{words}, and the budget was {self.limit:.0f} s; points='thorough' tries all"
+        return (
+            f"{self.spent:.0f} s were spent on other shapes and memory layouts, the budget was {self.limit:.0f} s; "
+            "points='thorough' tries all"
+        )
+
+    def first(self, call: Callable[[], Item]) -> Item:
+        """The result of the first call of the function: the first variation may take as long."""
+        started = self.clock()
+        try:
+            return call()
+        finally:
+            self.longest = self.clock() - started
+
+    def compiles(self, call: Callable[[], object]) -> bool:
+        """Whether the first call took longer than any budget and another call does not: its kernels were compiled.
+
+        Makes a call if the first one took that long. Needed by `test_kernel_of_long_compilation_is_not_compiled_again`.
+        """
+        if not self.is_limited or self.longest <= MAX_VARIATION_SECONDS:
+            return False
+        started = self.clock()
+        call()
+        return self.clock() - started < self.longest / COMPILE_RATIO
+
+    def measured(self, variation: Callable[[], Item]) -> Item:
+        """The result of one variation, whose time counts."""
+        started = self.clock()
+        try:
+            return variation()
+        finally:
+            seconds = self.clock() - started
+            self.spent, self.longest = self.spent + seconds, max(self.longest, seconds)
+
+    def carried_out(self, variations: Mapping[str, Callable[[], Item]]) -> tuple[dict[str, Item], list[str]]:
+        """The results of variations by name until the budget is spent, and the names of those left out."""
+        found: dict[str, Item] = {}
+        for name, variation in variations.items():
+            if self.is_spent:
+                return found, [other for other in variations if other not in found]
+            found[name] = self.measured(variation)
+        return found, []
+
+
+GIVEN, FLOAT64, FLOAT32 = "given", "float64", "float32"
+"""Names of the precisions: that of the user's inputs, and those of references."""
+
+NO_MEMORY = "no memory"
+"""Why inputs were not compared that do not fit into `Budget.bytes`."""
 
 MAX_SUGGESTED = 0.5
 """Largest resolution that is suggested to the user: beyond, a check says little."""
 
 
 def suggested_resolution(seen: float) -> float | None:
-    """What to pass as `resolution=` to accept what was seen: a tenth more, in full percents; None beyond the limit."""
+    """A value of `resolution=` that accepts what was seen: a tenth more, in full percents; None beyond the limit."""
     return math.ceil(110.0 * seen) / 100.0 if seen <= MAX_SUGGESTED else None
 
 
@@ -50,7 +146,7 @@ class LedgerRow:
 
 @dataclass
 class _Account:
-    """What is known so far about one row."""
+    """The comparisons of one row so far."""
 
     elements: int
     asked: float
@@ -58,11 +154,11 @@ class _Account:
     left_out: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass
 class Ledger:
     """Rows by input, mode and precision, in the order in which they were opened."""
 
-    def __init__(self) -> None:
-        self._accounts: dict[tuple[str, str, str], _Account] = {}
+    _accounts: dict[tuple[str, str, str], _Account] = field(default_factory=dict)
 
     def open(self, input: str, mode: str, precision: str, elements: int, asked: float) -> bool:
         """Expect a comparison: until something is entered, the row is not compared. Returns whether the row is new."""
@@ -107,7 +203,7 @@ class Ledger:
 
 @dataclass
 class Record:
-    """What the checks of one report wrote down."""
+    """Ledger, notes and time budget of one report."""
 
     ledger: Ledger = field(default_factory=Ledger)
     notes: list[str] = field(default_factory=list)

@@ -20,14 +20,13 @@ from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import Estimate, fit_slope, sweep_figure
 from gradvet.core.finite_differences import DirectionalDifference, Prediction, middle_step
-from gradvet.core.float_format import overflow_size
 from gradvet.core.gradient_match import cancelled_slope, saturated_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.projections import Projections
+from gradvet.core.reference_errors import overflow_size
 from gradvet.core.results import Verdict
-from gradvet.core.spaces import Array, Location
-from gradvet.core.vectors import all_finite, dot, first_true, namespace, unit, window
+from gradvet.core.vectors import Array, Location, all_finite, dot, first_true, namespace, unit, window
 
 Slope = Callable[[Array], tuple[Array, Array]]
 """J u for all rows by a central difference, with one policy's choice of the step, and the displacement of it."""
@@ -203,7 +202,7 @@ def _largest(vector: Array) -> int:
 
 
 class BelowLeastError(Exception):
-    """What is left of a sum is below the least that is searched."""
+    """The part of a sum that is left is below the least that is searched."""
 
 
 def bisect_sum(part: Callable[[int, int], float], size: int, whole: float, least: float = 0.0) -> int:
@@ -239,7 +238,7 @@ def match_single_entry(vectors: Sequence[Array], products: Array) -> int | None:
     pattern = products[top, :] / squares[top] ** 0.5
     along = products @ pattern
     # False for NaN.
-    if not float(xp.max(squares - along * along)) <= thresholds.EQUAL_RATIO[0] * float(squares[top]):
+    if not float(xp.max(squares - along * along)) <= thresholds.EXACT_RATIO * float(squares[top]):
         return None
     along, squares = vectors[0] * pattern[0], vectors[0] * vectors[0]
     for number, vector in enumerate(vectors[1:], start=1):  # in place, because the vectors may be long
@@ -248,7 +247,7 @@ def match_single_entry(vectors: Sequence[Array], products: Array) -> int | None:
     along *= along
     along /= squares
     best = int(xp.argmax(along))
-    return best if float(along[best]) ** 0.5 >= 1.0 - thresholds.EQUAL_RATIO[0] else None
+    return best if float(along[best]) ** 0.5 >= 1.0 - thresholds.EXACT_RATIO else None
 
 
 ROWS_OF_COLUMN = 16

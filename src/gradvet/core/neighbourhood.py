@@ -13,11 +13,15 @@ from gradvet.core.diagnosis import diagnose
 from gradvet.core.finite_differences import CENTRAL, DirectionalDifference, middle_step
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
-from gradvet.core.spaces import Array, Space
-from gradvet.core.vectors import dot, namespace, peak, unit, window
+from gradvet.core.vectors import Array, Space, as_lists, dot, namespace, peak, window
 
-SIDE, LARGE_SPACE, SIDE_IN_LARGE = 48, 256, 8
-"""Rows and columns of the block around a wrong entry; the last one in spaces of more coordinates than the second."""
+SIDE = 48
+"""Number of rows, and of columns, of the block around a wrong entry."""
+
+SIDE_IN_LARGE = 8
+"""The same in spaces of more than `LARGE_SPACE` coordinates."""
+
+LARGE_SPACE = 256
 
 MAX_LISTED = 4
 """Wrong entries that are listed beside the worst."""
@@ -44,21 +48,18 @@ def study(context: Context, mode: Mode, entry: Entry) -> Study:
         around(space, index, SIDE if space.size <= LARGE_SPACE else SIDE_IN_LARGE)
         for space, index in ((problem.domain, entry.column), (problem.codomain, entry.row))
     )
-    rows, of_output = _whole(problem.codomain, rows)
-    columns, of_input = _whole(problem.domain, columns)
+    rows, of_output = _in_whole_numbers(problem.codomain, rows)
+    columns, of_input = _in_whole_numbers(problem.domain, columns)
     if context.out_of_budget:
         return Study(1, 1, 1, (), "")
     slopes, bends = _slopes(context, rows, columns)
-    derivative = derivative_block(problem, mode, rows, columns)
-    xp = namespace(slopes)
-    # At a kink, the value between the one-sided slopes that is closest to the derivative.
-    numerical = slopes + xp.clip(derivative - slopes, -xp.abs(bends), xp.abs(bends))
-    numerical = xp.where(xp.abs(bends) > thresholds.EQUAL_RATIO[1] * xp.abs(slopes), numerical, slopes)
+    derivative = mode.block(problem, rows, columns)
+    numerical, xp = _closest(derivative, slopes, bends), namespace(slopes)
     top = peak(numerical)
-    smallest, largest = thresholds.EQUAL_RATIO
-    limit = max((smallest if context.is_double else largest) * top, abs(entry.derivative - entry.numerical) / 16.0)
+    ratio = thresholds.EXACT_RATIO if context.is_double else thresholds.EQUAL_RATIO
+    limit = max(ratio * top, abs(entry.derivative - entry.numerical) / 16.0)
     wrong = ~(xp.abs(derivative - numerical) <= limit + context.options.accuracy * xp.abs(derivative))
-    is_zero = xp.maximum(xp.abs(derivative), xp.abs(numerical)) <= smallest * top
+    is_zero = xp.maximum(xp.abs(derivative), xp.abs(numerical)) <= thresholds.EXACT_RATIO * top
     count = max(1, int(xp.count_nonzero(wrong)))
     others = [
         _measured(context, (rows.start + i, columns.start + j), float(derivative[i, j]))
@@ -75,31 +76,38 @@ def study(context: Context, mode: Mode, entry: Entry) -> Study:
             derivative,
             limit,
             parts=(of_output, of_input),
-            alike=_alike(entry),
+            alike=_ratio_tolerance(entry),
             lengths={"output": _lengths(problem.codomain, rows), "input": _lengths(problem.domain, columns)},
         ),
         block(numerical, derivative, names(problem.codomain, rows), names(problem.domain, columns)),
     )
 
 
+def _closest(derivative: Array, slopes: Array, bends: Array) -> Array:
+    """The slopes; at a kink, the value between the one-sided slopes that is closest to the derivative."""
+    xp = namespace(slopes)
+    nearest = slopes + xp.clip(derivative - slopes, -xp.abs(bends), xp.abs(bends))
+    return xp.where(xp.abs(bends) > thresholds.EQUAL_RATIO * xp.abs(slopes), nearest, slopes)
+
+
 def _lengths(space: Space, window: range) -> tuple[int, ...]:
-    """Lengths of the dimensions of the leaf in which a window lies, where its coordinates have any."""
+    """Lengths of the dimensions of the leaf of a window, where its coordinates have any."""
     return tuple(getattr(space.leaves[space.leaf_of(window.start)].coordinates, "shape", ()))
 
 
-def _alike(entry: Entry) -> float:
+def _ratio_tolerance(entry: Entry) -> float:
     """Tolerance for equal ratios: a tenth of the relative error, within limits."""
-    smallest, largest = thresholds.EQUAL_RATIO
+    smallest, largest = thresholds.EXACT_RATIO, thresholds.EQUAL_RATIO
     if not entry.numerical:
         return largest
     off = abs(entry.derivative - entry.numerical)
     return min(largest, max(smallest, 0.1 * off / abs(entry.numerical)))
 
 
-def _whole(space: Space, window: range) -> tuple[range, int]:
+def _in_whole_numbers(space: Space, window: range) -> tuple[range, int]:
     """The window extended to whole complex numbers, and the number of coordinates of a number."""
     leaf = space.locate(window.start).leaf
-    parts, section = space.leaves[leaf].coordinates.parts, space.slice(leaf)
+    parts, section = space.leaves[leaf].coordinates.parts, space.slices[leaf]
     start = window.start - (window.start - section.start) % parts
     stop = window.stop + (section.start - window.stop) % parts
     return range(start, min(stop, section.stop)), parts
@@ -145,7 +153,7 @@ def swapped_inputs(context: Context, mode: Mode, entry: Entry) -> str:
     """A sentence if the gradient of the input is that of another one of the same size. Calls function and VJP."""
     problem = context.problem
     wrong = problem.domain.locate(entry.column).leaf
-    sections = [problem.domain.slice(leaf) for leaf in range(len(problem.domain.leaves))]
+    sections = problem.domain.slices
     sizes = [section.stop - section.start for section in sections]
     partners = [leaf for leaf, size in enumerate(sizes) if size == sizes[wrong] and leaf != wrong]
     if not mode.by_rows or not partners or context.out_of_budget:
@@ -164,7 +172,7 @@ def swapped_inputs(context: Context, mode: Mode, entry: Entry) -> str:
         return dot(gradient[sections[leaf]], direction)
 
     def is_same(found: float, expected: float) -> bool:
-        return abs(found - expected) <= thresholds.EQUAL_RATIO[1] * abs(expected)
+        return abs(found - expected) <= thresholds.EQUAL_RATIO * abs(expected)
 
     own = slope(wrong)
     for partner in partners[:MAX_LISTED]:
@@ -183,13 +191,13 @@ def ignored_output(context: Context, mode: Mode, entry: Entry) -> str:
     if not mode.by_rows or len(problem.codomain.leaves) < 2:
         return ""
     output = problem.codomain.locate(entry.row).leaf
-    column = problem.domain.slice(problem.domain.locate(entry.column).leaf)
+    column = problem.domain.slices[problem.domain.locate(entry.column).leaf]
 
     def has_gradient(v: Array) -> bool:
         return bool(peak(problem.vjp(v)[column]))
 
     v = problem.random(problem.codomain.size, Distribution.OFF_ZERO)
-    own = window(v, problem.codomain.slice(output))
+    own = window(v, problem.codomain.slices[output])
     if has_gradient(own) or not has_gradient(v - own):
         return ""
     name = problem.codomain.leaves[output].name
@@ -202,13 +210,16 @@ MAX_BLOCK_ENTRIES = SIDE * SIDE
 FIGURE_EPS = 2.0**-52
 """Roundoff of double precision, for the line of a figure that shows it."""
 
-FIGURE_STEP_RATIO, FIGURE_STEPS = 4.0, 8
-"""Ratio of the steps of a sweep around the caller's step, and the number of steps to either side."""
+FIGURE_STEP_RATIO = 4.0
+"""Ratio of the steps of a sweep around the caller's step."""
+
+FIGURE_STEPS = 8
+"""Number of steps of that sweep to either side."""
 
 
 def around(space: Space, index: int, most: int = SIDE) -> range:
     """Coordinates of the leaf around one of them, all if they are few."""
-    section = space.slice(space.leaf_of(index))
+    section = space.slices[space.leaf_of(index)]
     start = max(section.start, min(index - most // 2, section.stop - most))
     return range(start, min(section.stop, start + most))
 
@@ -216,34 +227,25 @@ def around(space: Space, index: int, most: int = SIDE) -> range:
 def computed_block(problem: Problem, mode: Mode, place: tuple[int, int], step: float) -> dict[str, Any]:
     """Both versions of the block around an entry. Calls the function and its derivative for a few rows and columns."""
     rows, columns = around(problem.codomain, place[0], SIDE_IN_LARGE), around(problem.domain, place[1], SIDE_IN_LARGE)
-    differences = [
-        CENTRAL.along(problem, problem.perturbation(unit(problem.zeros(problem.domain.size), column, step)))
-        for column in columns
-    ]
+    units = problem.unit_steps(columns.start, columns.stop)
+    differences = [problem.weighted(perturbation, (step, -step), CENTRAL.weights) for perturbation in units]
     numerical = namespace(differences[0]).stack(differences, axis=1)[rows.start : rows.stop, :] / step
-    derivative = derivative_block(problem, mode, rows, columns)
+    derivative = mode.block(problem, rows, columns)
     return block(numerical, derivative, names(problem.codomain, rows), names(problem.domain, columns))
 
 
-def derivative_block(problem: Problem, mode: Mode, rows: range, columns: range) -> Array:
-    """A block of the Jacobian by forward mode, a JVP for each column, or by reverse mode, a VJP for each row."""
-    if not mode.by_rows:
-        jvps = [problem.jvp(unit(problem.zeros(problem.domain.size), column)) for column in columns]
-        return namespace(jvps[0]).stack(jvps, axis=1)[rows.start : rows.stop, :]
-    vjps = [problem.vjp(unit(problem.zeros(problem.codomain.size), row)) for row in rows]
-    return namespace(vjps[0]).stack(vjps, axis=0)[:, columns.start : columns.stop]
-
-
 def sweep_at_entry(problem: Problem, place: tuple[int, int], step: float, gap: float) -> dict[str, Any]:
-    """How the central difference of one entry depends on its step, around the step that the user chose."""
+    """Central differences of one entry over several steps around the one that the user chose, for a figure."""
     row, column = place
-    perturbation = problem.perturbation(unit(problem.zeros(problem.domain.size), column, step))
+    (perturbation,) = problem.unit_steps(column, column + 1)
     slopes: dict[float, float] = {}
     size = 0.0
     for power in range(-FIGURE_STEPS, FIGURE_STEPS + 1):
         scale = FIGURE_STEP_RATIO**power
         try:
-            plus, minus = (float(values[row]) for values in problem.evaluate(perturbation, (scale, -scale)))
+            plus, minus = (
+                float(values[row]) for values in problem.evaluate(perturbation, (scale * step, -scale * step))
+            )
         except Exception:  # outside the domain
             break
         size = max(size, abs(plus)) if power <= 0 else size
@@ -268,8 +270,8 @@ def block(numerical: Array, derivative: Array, rows: Sequence[str], columns: Seq
     if len(rows) * len(columns) > MAX_BLOCK_ENTRIES:
         return {}
     return {
-        "numerical": [[float(entry) for entry in row] for row in numerical],
-        "derivative": [[float(entry) for entry in row] for row in derivative],
+        "numerical": as_lists(numerical),
+        "derivative": as_lists(derivative),
         "rows": list(rows),
         "columns": list(columns),
     }

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from gradvet.core.finite_differences import CENTRAL, EXTRAPOLATED, SKEWED, Stencil
 from gradvet.core.problem import Distribution, Gradient, Perturbation, Problem
-from gradvet.core.spaces import Array
-from gradvet.core.vectors import equal, unit
+from gradvet.core.vectors import Array, equal, unit, unit_rows
 from gradvet.options import Options
 
 SCHEMES = (
@@ -84,6 +83,13 @@ class Cotangent(NamedTuple):
     """With error bars: columns in which Jᵀv is not finite, and zero here; None if there is none."""
 
 
+class CotangentRows(NamedTuple):
+    """Several cotangents and the derivative under test along them, one in each row."""
+
+    v: Array
+    vjp: Array
+
+
 class Projections:
     """Lazily drawn directions and cotangents of a problem."""
 
@@ -144,11 +150,11 @@ class Projections:
         number = rows if self.sees_all_rows or number is None else number
         for index in range(len(self._cotangents), number):
             if self.sees_all_rows:
-                self._cotangents.append(Cotangent(unit(self.problem.zeros(rows), index), self.row(index)))
+                self._cotangents.append(Cotangent(self.problem.zeros(rows) + 1.0, self.row(index)))
             else:
                 v = self._draw(rows)
                 # The first one output by output: a derivative may depend on which cotangents are defined.
-                vjp = self.problem.vjp(v) if index else self.problem.gradient_by_output(v).vector
+                vjp = self.problem.vjp(v) if index else self.vjp_by_output(v)
                 self._cotangents.append(Cotangent(v, vjp))
         return self._cotangents[:number]
 
@@ -165,17 +171,39 @@ class Projections:
             self._residuals = worst, len(cotangents), len(directions)
         return worst
 
-    def row(self, index: int, *, keep: bool = True) -> Array:
+    def row(self, index: int) -> Array:
+        """One row of J, computed once."""
+        if index not in self._rows:
+            self._rows[index] = self.fresh_row(index)
+        return self._rows[index]
+
+    def rows(self, output: int, start: int, stop: int) -> list[Array]:
+        """Some rows of one output, one backward pass each; they are not kept, but for the only one."""
+        problem, before = self.problem, self.problem.codomain.offsets[output]
+        if self.sees_all_rows:
+            return [self.row(before)]
+        units = unit_rows(problem.value, problem.codomain.leaves[output].coordinates.size, start, stop)
+        numbers = range(start, stop)
+        known = [self._rows.get(before + number) for number in numbers]
+        return [
+            problem.vjp_of_output(output, units[number - start, :]) if row is None else row
+            for number, row in zip(numbers, known, strict=True)
+        ]
+
+    def fresh_row(self, index: int) -> Array:
         """One row of J by a backward pass that starts at its output alone."""
-        if index in self._rows:
-            return self._rows[index]
         codomain = self.problem.codomain
         output = codomain.leaf_of(index)
         zeros = self.problem.zeros(codomain.leaves[output].coordinates.size)
-        row = self.problem.vjp_of_output(output, unit(zeros, index - codomain.offsets[output]))
-        if keep:
-            self._rows[index] = row
-        return row
+        return self.problem.vjp_of_output(output, unit(zeros, index - codomain.offsets[output]))
+
+    def vjp_by_output(self, v: Array) -> Array:
+        """The sum of the VJPs of each output alone, without any cotangent for the others."""
+        problem, codomain = self.problem, self.problem.codomain
+        found = problem.vjp_of_output(0, v[codomain.slices[0]])
+        for output in range(1, len(codomain.leaves)):
+            found = found + problem.vjp_of_output(output, v[codomain.slices[output]])
+        return found
 
     @cached_property
     def proportional(self) -> Gradient | None:
@@ -190,18 +218,23 @@ class Projections:
         found = problem.gradient_by_output(v * COTANGENT_FACTOR)
         return found if equal(found.vector, vjp * COTANGENT_FACTOR) else None
 
-    @cached_property
-    def at_zero(self) -> Gradient:
-        """The backward pass of a zero cotangent.
+    @property
+    def vanishes_at_zero(self) -> bool:
+        """Whether the gradient of a zero cotangent, and of an undefined one, is known to be zero without a pass.
 
-        Builtin rules that are proportional return zero for it: where that is known, the pass is skipped.
+        It is for builtin rules of a single output that are proportional. Only where an earlier check has asked for
+        that: to find out would take a pass as well.
         """
         problem = self.problem
-        # Only where an earlier check has asked for it: to find out would take a pass as well.
-        known: Gradient | None = self.__dict__.get("proportional")
-        if known is not None and len(problem.codomain.leaves) == 1 and problem.rules.are_builtin:
-            return Gradient(None, known.misfits)
-        return problem.vjp_undefined(())
+        known = self.__dict__.get("proportional") is not None
+        return known and len(problem.codomain.leaves) == 1 and problem.rules.are_builtin
+
+    @cached_property
+    def at_zero(self) -> Gradient:
+        """The backward pass of a zero cotangent, where its gradient is not known."""
+        if self.vanishes_at_zero and self.proportional is not None:
+            return Gradient(None, self.proportional.mismatches)
+        return self.problem.vjp_undefined(())
 
     def use_scheme(self, scheme: int) -> None:
         """Evaluate directions by this scheme from now on; other directions are drawn for it."""

@@ -6,6 +6,7 @@ import functools
 import importlib.metadata
 import inspect
 import linecache
+import os
 import platform
 import re
 from collections.abc import Callable
@@ -79,7 +80,7 @@ def is_own(func: Any) -> bool:
 
 
 def title_of(func: Any) -> str:
-    """What people call it: `Owner.method` for a method, the class for an instance that can be called."""
+    """The name by which users know it: `Owner.method` for a method, the class for an instance that can be called."""
     while isinstance(func, functools.partial):
         func = func.func
     named = [getattr(func, attribute, None) for attribute in ("__name__", "_name", "name")]
@@ -119,6 +120,12 @@ def _written(func: Any) -> Any:
 def shown_path(file: str) -> str:
     """Relative where the file is below the current folder, if that exists."""
     try:
-        return str(Path(file).resolve().relative_to(Path.cwd()))
-    except (ValueError, OSError):
+        return _path_from(os.getcwd(), file)
+    except OSError:
         return file
+
+
+@functools.lru_cache
+def _path_from(folder: str, file: str) -> str:
+    path = Path(file).resolve()
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else file

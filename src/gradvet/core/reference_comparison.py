@@ -14,17 +14,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from gradvet.core import thresholds
-from gradvet.core.error_positions import factor_there, region
-from gradvet.core.float_format import TF32_EPS, Format
-from gradvet.core.spaces import Array
-from gradvet.core.vectors import namespace, rms
+from gradvet.core.reference_errors import TF32_EPS, Format, factor_there, region
+from gradvet.core.vectors import Array, namespace, quantile, rms
 
 MIN_GROUP, MIN_CLUSTERS = 8, 4
 """Entries from which the errors of a slice are compared together; slices from which the spread of their factors counts.
 """
-
-QUANTILE_ENTRIES = 1 << 20
-"""Number of entries, evenly spaced, of which quantiles are taken in large tensors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,8 +38,8 @@ class Samples:
     """Change of the truth for one roundoff of the inputs."""
 
 
-class Status(Enum):
-    """What a comparison shows, from the best to the worst."""
+class Accuracy(Enum):
+    """Accuracy of a kernel beside that of plain torch, from the best to the worst."""
 
     AS_ACCURATE = "as accurate as plain torch"
     LESS_ACCURATE = "less accurate than plain torch"
@@ -63,7 +58,7 @@ class Extent(Enum):
 class TensorDecision:
     """What the samples of one tensor show."""
 
-    status: Status
+    status: Accuracy
     resolution: float
     """Relative error of all entries that would have been seen; infinite if a lost entry would not have been."""
     plain: float
@@ -97,43 +92,45 @@ class _Evidence:
     extent: Extent
     position: int = -1
     """Number of an entry in the flattened samples; -1 for the one with the largest error."""
+    doubt: str = ""
+    """The words where it is doubtful, if they are others."""
 
 
 def decide_tensor(samples: Samples, form: Format, accuracy: float = 0.0) -> TensorDecision:
     """The decision on all samples of one tensor. `accuracy` is a relative error that it may have by design."""
     xp = namespace(samples.truth)
     if not math.prod(form.shape):
-        return TensorDecision(Status.AS_ACCURATE, resolution=form.eps, plain=form.eps)
+        return TensorDecision(Accuracy.AS_ACCURATE, resolution=form.eps, plain=form.eps)
     truth, error, plain, comparable, broken = _errors(samples, form, accuracy)
     own = _own_errors(truth, plain, samples.response, form)
     level = _pooled(own)
     loss, least_loss, count = _typical_losses(error, truth, samples.usual, form)
     # A kernel that is less accurate everywhere is so in every entry.
-    excuse = max(1.0, min(least_loss, form.wrong_loss))
+    allowed_loss = max(1.0, min(least_loss, form.wrong_loss))
     # Of few entries the largest error of plain torch is not well known.
-    bar = form.most * excuse * level * (1.0 + 2.0 / math.sqrt(math.prod(form.shape)))
+    bar = form.most * allowed_loss * level * (1.0 + 2.0 / math.sqrt(math.prod(form.shape)))
     ratio = xp.where(broken, xp.full_like(error, math.inf), xp.abs(error) / bar)
     scale, spread, least = _common_factor(error, truth, level)
     factor = _factor(scale, max(spread, form.common_error), form, xp.abs(error - scale * truth), xp.abs(truth))
     lossy, is_shared = _loss(loss, count, form), factor.extent is Extent.COMMON
-    # Another formula is not less accurate: its errors have no excuse.
+    # Another formula is not less accurate: its larger errors are not allowed.
     is_formula = lossy.severity >= thresholds.CLEAR or (factor.severity >= thresholds.CLEAR and not is_shared)
-    entries = _entries(samples, ratio * excuse if is_formula else ratio, broken)
+    entries = _entries(samples, ratio * allowed_loss if is_formula else ratio, broken, form)
     found = [
         *((factor, entries) if is_shared else (entries, factor)),
         # Where plain torch happens to be exact, its neighbours count half.
-        *_slices(error, excuse * xp.maximum(own, 0.5 * level), form),
+        *_slices(error, allowed_loss * xp.maximum(own, 0.5 * level), form),
         lossy,
     ]
     status, worst = _worst(found)
     position = int(xp.argmax(xp.reshape(ratio, (-1,)))) if worst.position < 0 else worst.position
     left_out = xp.sum(xp.astype(~comparable, xp.int64), axis=tuple(range(1, truth.ndim)))
     # Errors that are wrong do not say how sharp the comparison was.
-    scale_bar = max(least if status is Status.WRONG else spread, form.common_error)
+    scale_bar = max(least if status is Accuracy.WRONG else spread, form.common_error)
     draw, index = divmod(position, math.prod(form.shape))
     return TensorDecision(
         status,
-        resolution=_resolution(truth, level if status is Status.WRONG else excuse * level, scale_bar, form),
+        resolution=_resolution(truth, level if status is Accuracy.WRONG else allowed_loss * level, scale_bar, form),
         plain=rms(own) / max(rms(truth), 1e-300),
         evidence=worst.words,
         extent=worst.extent,
@@ -148,15 +145,15 @@ def decide_tensor(samples: Samples, form: Format, accuracy: float = 0.0) -> Tens
     )
 
 
-def _worst(found: Sequence[_Evidence]) -> tuple[Status, _Evidence]:
+def _worst(found: Sequence[_Evidence]) -> tuple[Accuracy, _Evidence]:
     """What is certain is best described by a factor, then by entries; what is doubtful by how much is lost."""
     for one in found:
         if one.severity >= thresholds.CLEAR:
-            return Status.WRONG, one
+            return Accuracy.WRONG, one
     for one in reversed(found):
         if one.severity >= 1.0:
-            return Status.LESS_ACCURATE, replace(one, words=one.words.replace("wrong", "doubtful"))
-    return Status.AS_ACCURATE, replace(found[0], words="")
+            return Accuracy.LESS_ACCURATE, replace(one, words=one.doubt or one.words)
+    return Accuracy.AS_ACCURATE, replace(found[0], words="")
 
 
 def outside_kinks(samples: Samples, low: Array, high: Array, form: Format) -> tuple[Samples, int]:
@@ -166,19 +163,12 @@ def outside_kinks(samples: Samples, low: Array, high: Array, form: Format) -> tu
     """
     xp = namespace(samples.truth)
     rounding = 2.0 * samples.plain + form.eps * xp.maximum(xp.abs(low), xp.abs(high))
-    is_kink = high - low > thresholds.VISIBLE_NOISE * rounding
-    excused = is_kink & (samples.found >= low - rounding) & (samples.found <= high + rounding)
-    count = int(xp.count_nonzero(xp.any(excused, axis=0)))
-    return replace(samples, found=xp.where(excused, samples.truth, samples.found)), count
-
-
-def errors_persist(here: Array, there: Array, truth: Array, form: Format) -> bool:
-    """Whether errors are the same at two points, which errors of rounding are not, but for those of constants."""
-    xp = namespace(truth)
-    some = xp.isfinite(here) & xp.isfinite(there) & (truth != 0.0)
-    size, error = (_quantile(xp.abs(array)[some], 0.5) for array in (truth, here))
-    change = rms((here - there)[some]) if bool(xp.any(some)) else math.inf
-    return error > form.constants * size and rms(here[some]) > thresholds.COHERENT * change
+    # A smooth derivative that is nearly zero changes by the step, relative to a typical one.
+    rounding = rounding + 8.0 * form.kink_step * _typical_size(samples.truth)
+    is_kink = high - low > thresholds.PRECISION_DOUBT * rounding
+    is_between = is_kink & (samples.found >= low - rounding) & (samples.found <= high + rounding)
+    count = int(xp.count_nonzero(xp.any(is_between, axis=0)))
+    return replace(samples, found=xp.where(is_between, samples.truth, samples.found)), count
 
 
 def _errors(samples: Samples, form: Format, accuracy: float) -> tuple[Array, Array, Array, Array, Array]:
@@ -215,9 +205,9 @@ def _own_errors(truth: Array, plain: Array, response: Array, form: Format) -> Ar
     level = xp.maximum(plain, xp.where(xp.isfinite(response), response, xp.zeros_like(response)))
     level = xp.maximum(level, 0.5 * form.eps * xp.abs(truth))
     # Half precision is computed in float32, so that only the last rounding counts.
-    roundings = 0.5 if form.is_coarse else thresholds.VISIBLE_NOISE
+    roundings = 0.5 if form.is_half_precision else thresholds.PRECISION_DOUBT
     # Where both factors of a product are cut off it loses up to two spacings, and a difference of products four.
-    roundings = thresholds.INTERVAL_WIDTH if form.cuts_off else roundings
+    roundings = thresholds.OPERATION_EPS if form.cuts_off else roundings
     # A gradient that vanishes for one grad_output has the rounding errors of the others.
     floor = roundings * form.eps * xp.max(_typical_size(truth))
     return xp.clip(xp.maximum(level, floor), max(0.5 * form.smallest, 1e-300))
@@ -243,7 +233,7 @@ def _usual_largest(table: Array, axis: int) -> Array:
     most = xp.max(table, axis=axis, keepdims=True)
     ordered, middle = xp.sort(table, axis=axis), slice(table.shape[axis] // 2, table.shape[axis] // 2 + 1)
     median = ordered[:, middle, :] if axis == 1 else ordered[:, :, middle]
-    return xp.minimum(most, thresholds.VISIBLE_NOISE * median)
+    return xp.minimum(most, thresholds.PRECISION_DOUBT * median)
 
 
 def _typical_size(truth: Array) -> Array:
@@ -251,12 +241,6 @@ def _typical_size(truth: Array) -> Array:
     xp, axes = namespace(truth), tuple(range(1, truth.ndim))
     count = xp.sum(xp.astype(truth != 0.0, truth.dtype), axis=axes, keepdims=True)
     return xp.sqrt(xp.sum(truth * truth, axis=axes, keepdims=True) / xp.clip(count, 1.0))
-
-
-def _quantile(values: Array, part: float) -> float:
-    xp = namespace(values)
-    some = xp.sort(values[:: 1 + values.shape[0] // QUANTILE_ENTRIES])
-    return float(some[int(part * some.shape[0])]) if some.shape[0] else 0.0
 
 
 def _typical_losses(error: Array, truth: Array, usual: Array, form: Format) -> tuple[float, float, int]:
@@ -270,8 +254,8 @@ def _typical_losses(error: Array, truth: Array, usual: Array, form: Format) -> t
     found, plain, size = (xp.abs(array)[some] for array in (error, usual, truth))
     losses = []
     for part in (0.5, 0.25):
-        expected = max(_quantile(plain, part), thresholds.NOISE_FLOOR * form.eps * _quantile(size, part), form.smallest)
-        losses.append(_quantile(found, part) / expected)
+        expected = max(quantile(plain, part), thresholds.NOISE_FLOOR * form.eps * quantile(size, part), form.smallest)
+        losses.append(quantile(found, part) / expected)
     return losses[0], min(losses), int(xp.count_nonzero(xp.any(some, axis=0)))
 
 
@@ -327,14 +311,14 @@ def _resolution(truth: Array, level: Array, scale_bar: float, form: Format) -> f
     """A common error that shows; infinite if the loss of a typical entry would not show."""
     xp = namespace(truth)
     some = truth != 0.0
-    size, error = rms(truth), _quantile(level[some], 0.5)
-    if not bool(xp.any(some)) or size <= thresholds.COARSE_EPS * error:
+    size, error = rms(truth), quantile(level[some], 0.5)
+    if not bool(xp.any(some)) or size <= thresholds.HALF_PRECISION_EPS * error:
         # Zero up to rounding: that it is so was compared.
         return form.eps
     return scale_bar if form.most * error < size else math.inf
 
 
-def _entries(samples: Samples, ratio: Array, broken: Array) -> _Evidence:
+def _entries(samples: Samples, ratio: Array, broken: Array, form: Format) -> _Evidence:
     """The worst entry, and how many are wrong, for the grad_output for which the most are."""
     xp = namespace(ratio)
     axes = tuple(range(1, ratio.ndim))
@@ -348,7 +332,8 @@ def _entries(samples: Samples, ratio: Array, broken: Array) -> _Evidence:
         words = f"not finite {where}"
     else:
         words = f"wrong {where}{factor_there(samples.found[draw, ...], samples.truth[draw, ...], wrong[draw, ...])}"
-    return _Evidence(worst, words, Extent.SOME if count < size else Extent.ALL, draw * size + index)
+    doubt = f"{less_accurate(form.most * worst)} {where}"
+    return _Evidence(worst, words, Extent.SOME if count < size else Extent.ALL, draw * size + index, doubt)
 
 
 def _slices(error: Array, level: Array, form: Format) -> Iterator[_Evidence]:
@@ -369,7 +354,7 @@ def _slices(error: Array, level: Array, form: Format) -> Iterator[_Evidence]:
         index = position % length
         box = ", ".join(str(index) if other == axis else ":" for other in range(1, error.ndim))
         words = f"wrong in [{box}]: the errors there are {limit * worst:.1f} times the usual ones"
-        yield _Evidence(worst, words, Extent.SOME)
+        yield _Evidence(worst, words, Extent.SOME, doubt=f"{less_accurate(limit * worst)} in [{box}]")
 
 
 def _factor(scale: float, bar: float, form: Format, rest: Array, size: Array) -> _Evidence:
@@ -378,9 +363,9 @@ def _factor(scale: float, bar: float, form: Format, rest: Array, size: Array) ->
     Tensor cores cut float32 numbers off to TF32, so that products in a row lose some spacings, all on one side.
     """
     severity, explained = abs(scale) / bar, form.internal_eps
-    others, typical = (_quantile(some[size > 0.0], 0.5) for some in (rest, size))
-    if others > thresholds.VISIBLE_NOISE * form.eps * typical:
-        explained *= thresholds.INTERVAL_WIDTH if explained > form.eps else 1.0
+    others, typical = (quantile(some[size > 0.0], 0.5) for some in (rest, size))
+    if others > thresholds.PRECISION_DOUBT * form.eps * typical:
+        explained *= thresholds.OPERATION_EPS if explained > form.eps else 1.0
     if severity > 1.0:
         severity = max(severity, thresholds.CLEAR) if abs(scale) > explained else 1.0
     digits = 4 if abs(scale) > TF32_EPS else 7
@@ -396,4 +381,8 @@ def _loss(loss: float, count: int, form: Format) -> _Evidence:
     """Less accurate everywhere; wrong from where no format inside explains it."""
     severity = loss / _limit(form.most, count)
     severity = max(severity, thresholds.CLEAR) if loss > _limit(form.wrong_loss, count) else min(severity, 1.0)
-    return _Evidence(severity, f"{loss:.3g} times less accurate than plain torch", Extent.ALL)
+    return _Evidence(severity, less_accurate(loss), Extent.ALL)
+
+
+def less_accurate(times: float) -> str:
+    return f"{times:.3g} times {Accuracy.LESS_ACCURATE.value}"

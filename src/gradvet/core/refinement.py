@@ -1,25 +1,44 @@
-"""Other step lengths for a comparison that is inconclusive with the usual ones."""
+"""Comparisons after the one with the usual step lengths: with other step lengths, and of hidden outputs apart.
+
+Other step lengths are chosen where the comparison is inconclusive. An output is hidden if its roundoff over a step
+makes up more than a part of its own slope and of a typical slope of its tensor (a slope far below the typical one does
+not matter), and another output has far less roundoff. Cotangents give such outputs little weight, so that the others
+are seen sharply; an agreement of the others says nothing about them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.spaces import Array
-from gradvet.core.vectors import finite_part, norm, peak
+from gradvet.core.decision import Decision, Entry, Reason
+from gradvet.core.extrapolation import Estimate
+from gradvet.core.finite_differences import DirectionalDifference, steps_for
+from gradvet.core.line_test import rows_changing_by_roundoff
+from gradvet.core.modes import Mode
+from gradvet.core.problem import Distribution
+from gradvet.core.projections import Cotangent
+from gradvet.core.results import Verdict
+from gradvet.core.vectors import Array, Leaf, dot, finite_part, nonzero_median, norm, peak, unit, window
 
 JUMP_RATIO = 4.0
 JUMP_STEPS = [2.0**-32 * JUMP_RATIO**level for level in range(15)]
-"""Steps over which outputs are looked at for jumps, and their ratio."""
-
-JUMP_GROWTH = JUMP_RATIO**5
-"""Growth of the departure from a line, from one step to the next, beyond that of a term of the fourth order."""
+"""Steps over which outputs are searched for jumps, and their ratio."""
 
 
-def refined(context: Context) -> Context | None:
+LINES = tuple(tuple(sign * (start + 0.5 * k) for k in range(12)) for sign, start in ((1.0, 4.0), (-1.0, 8.0)))
+"""Equally spaced points on both sides of the point, in steps."""
+
+FOURTH_DIFFERENCE = 1.0, -4.0, 6.0, -4.0, 1.0
+
+
+def refined(context: Context, cotangent: Cotangent | None = None) -> Context | None:
     """Smaller step lengths: proportional to each coordinate, at most 1, by the derivative, much smaller; then None.
+
+    The derivative is that of the cotangent under test (default: the first of the context).
 
     Needed by `inputs_over_eight_decades`, `distance_far_from_origin`, `zero_rows_normalised` and `tan_near_its_pole`.
     """
@@ -32,7 +51,7 @@ def refined(context: Context) -> Context | None:
         return context.rescaled(replace(context.scaling, lengths=finer))
     if not context.is_double:
         return None
-    if not context.scaling.is_steep and (steep := by_derivative(context)) is not None:
+    if not context.scaling.is_steep and (steep := by_derivative(context, cotangent)) is not None:
         return steep
     if context.scaling.is_narrow or not context.computes_in_io_dtype:
         return None
@@ -59,19 +78,19 @@ def with_inner_roundoff(context: Context) -> tuple[Context, bool]:
                 continue
             last, departure = departure, abs(change - JUMP_RATIO * nearer)
             if last is not None:
-                jumps = departure > JUMP_GROWTH * (last + own + context.eps * abs(change))
+                jumps = departure > JUMP_RATIO**thresholds.JUMP_ORDER * (last + own + context.eps * abs(change))
                 roundoff = xp.maximum(roundoff, xp.where(jumps, departure, xp.zeros_like(departure)))
     size = max(1.0, peak(xp.where(u != 0.0, finite_part(problem.point), xp.zeros_like(u))))
     roundoff = xp.where(roundoff <= thresholds.ROUNDOFFS * context.eps * size, roundoff, xp.zeros_like(roundoff))
     return replace(context.rescaled(context.scaling), inner_roundoff=roundoff), bool(peak(roundoff))
 
 
-def by_derivative(context: Context) -> Context | None:
+def by_derivative(context: Context, cotangent: Cotangent | None = None) -> Context | None:
     """Step lengths over which the outputs change by no more than their size, if the derivative is right.
 
     Below double precision those of zeros alone: other numbers have no smaller steps. None if none is smaller.
     """
-    cotangent, xp = context.cotangents[0], context.xp
+    cotangent, xp = cotangent or context.cotangents[0], context.xp
     size = norm(cotangent.v, finite_part(context.problem.value[: cotangent.v.shape[0]]))
     claimed = xp.abs(cotangent.vjp) * context.lengths
     steep = (claimed > size) & ((context.problem.point == 0.0) | context.is_double)
@@ -81,8 +100,81 @@ def by_derivative(context: Context) -> Context | None:
     return context.rescaled(replace(context.scaling, lengths=lengths, is_steep=True))
 
 
+def doubt_about(context: Context, entry: Entry) -> Reason | None:
+    """Why a wrong entry does not count, if it does not. Calls the function."""
+    if _may_end_unseen(context, entry):
+        return Reason.NO_SIGNAL
+    u = unit(context.problem.zeros(context.problem.domain.size), entry.column)
+    error = Estimate(entry.derivative - entry.numerical, entry.error, float(entry.sweep.get("chosen", 0.0)))
+    return Reason.PRECISION if entry.row >= 0 and is_rough(context, u, context.row(entry.row), error) else None
+
+
+def _may_end_unseen(context: Context, entry: Entry) -> bool:
+    """Whether a slope at zero is so steep that it may end before any output shows it, and none shows it.
+
+    A roundoff of one would change the outputs by more than their size. Needed by the steep and faint function of
+    `test_right_kernel_of_one_dtype_does_not_fail`.
+    """
+    problem = context.problem
+    is_unseen = not context.is_double and not entry.numerical and not float(problem.point[entry.column])
+    return is_unseen and context.eps * abs(entry.derivative) > peak(finite_part(problem.value))
+
+
+def is_rough(context: Context, u: Array, cotangent: Cotangent, error: Estimate) -> bool:
+    """Whether roundoff inside the function explains an error of v·J·u in double precision. Calls the function.
+
+    A sweep takes few values to measure noise, and none where they stay equal, as those of (x² + 1e10) - 1e10 do over
+    small steps. So v·f is evaluated at equally spaced points on both sides: fourth differences there are noise; a kink
+    is on one side. What stairs of the function itself leave is more than roundoff explains. Needed by
+    `test_roundoff_of_large_numbers_inside_is_no_error`.
+    """
+    problem, v, xp = context.problem, cotangent.v, context.xp
+    value = problem.value[: v.shape[0]]
+
+    def residual(distance: float) -> float:
+        found = problem.evaluate_at(distance * u)
+        return dot(v, found.values[: v.shape[0]] - value) - dot(cotangent.vjp, found.displacement)
+
+    if not context.is_double or not (step := _changing_step(context, u, v, error.step)):
+        return False
+    size = norm(v, xp.clip(xp.abs(finite_part(value)), peak(finite_part(problem.point))))
+    for places in LINES:
+        values = [residual(place * step) for place in places]
+        left = [
+            sum(weight * one for weight, one in zip(FOURTH_DIFFERENCE, values[k : k + 5], strict=True))
+            for k in range(len(values) - 4)
+        ]
+        noise = math.hypot(*left) / math.sqrt(len(left)) / math.hypot(*FOURTH_DIFFERENCE)
+        if not abs(error.value) * step <= thresholds.INTERVAL_WIDTH * noise <= thresholds.MATERIAL_MAX * size:
+            return False
+    return True
+
+
+def _changing_step(context: Context, u: Array, v: Array, step: float) -> float:
+    """The given step, or the first wider one that changes an output of v; 0 if none does."""
+    value = context.problem.value[: v.shape[0]]
+    while 0.0 < step * peak(u) <= (peak(finite_part(context.problem.point)) or 1.0):
+        if peak(v * (context.problem.evaluate_at(step * u).values[: v.shape[0]] - value)):
+            return step
+        step *= 2.0
+    return 0.0
+
+
+def one_sided_outputs(context: Context) -> Cotangent | None:
+    """A random cotangent of the outputs that exist at the point and not on both sides of it; None if there are none."""
+    if context.first.is_finite or not peak(context.first.u):
+        return None
+    problem, slope, xp = context.problem, context.slope_of(context.first), context.xp
+    value = problem.value[: problem.codomain.size]
+    lost = xp.isfinite(value) & ~xp.isfinite(slope)
+    if not bool(xp.any(lost)):
+        return None
+    random = problem.random(value.shape[0], Distribution.NEAR_UNIT)
+    return context.cotangent(xp.where(lost, random, xp.zeros_like(value)))
+
+
 def other_lengths(context: Context) -> Iterator[Context]:
-    """Step lengths of at least 1, then smaller ones, but for the smallest, at which roundoff hides faint inputs.
+    """Step lengths of at least 1; in double precision then smaller ones, but for the smallest, which roundoff hides.
 
     Needed by `tiny_input_of_a_norm`, whose effect over steps of its own size is below roundoff.
     """
@@ -90,6 +182,77 @@ def other_lengths(context: Context) -> Iterator[Context]:
     wide = xp.where(lengths > 0.0, xp.clip(lengths, 1.0), lengths)
     if bool(xp.any(wide > lengths)):
         yield context.rescaled(replace(context.scaling, lengths=wide))
-    while finer is not None and not finer.scaling.is_narrow:
+    while context.is_double and finer is not None and not finer.scaling.is_narrow:
         yield finer
         finer = refined(finer)
+
+
+HIDDEN = "roundoff hides the slopes of {} of {} outputs"
+
+
+def decide_hidden_outputs(
+    context: Context,
+    sweep: Callable[[Array, Sequence[Cotangent]], Decision],
+    leave_out: Callable[[Leaf, int, str], None],
+) -> Iterator[Decision]:
+    """Outputs that roundoff hides at the usual step, by a sweep over all steps and a cotangent for each output tensor.
+
+    Where that is inconclusive, `leave_out` is called for inputs with a derivative there; for all, if none has one.
+    Needed by `identity_behind_1e10_lost_beside_a_square`.
+    """
+    first, xp = context.first, context.xp
+    hidden = _hidden_by_roundoff(context, xp.abs(context.slope_of(first)), first.step, context.options.resolution)
+    cotangents = [context.cotangent(v) for v in _by_tensor(context, hidden)]
+    if not cotangents or context.out_of_budget:
+        return
+    yield (decision := sweep(first.u, cotangents))
+    if decision.verdict is Verdict.INCONCLUSIVE:
+        words = HIDDEN.format(int(xp.count_nonzero(hidden)), context.problem.codomain.size)
+        domain, size = context.problem.domain, sum(xp.abs(finite_part(cotangent.vjp)) for cotangent in cotangents)
+        for leaf, part in zip(domain.leaves, domain.slices, strict=True):
+            if peak(size[part]) or not peak(size):
+                leave_out(leaf, leaf.coordinates.size, words)
+
+
+def hides_gradient(context: Context, mode: Mode, u: Array) -> bool:
+    """Whether roundoff hides outputs in half precision even over the widest step along u. Calls the function.
+
+    Outputs without a derivative that never change by roundoff are constant, and not hidden. Needed by
+    `test_output_that_roundoff_hides_beside_another_does_not_pass`.
+    """
+    step, xp = steps_for(context.eps)[0], context.xp
+    slope = finite_part(xp.abs(DirectionalDifference.along(context.problem, u, step).odd))
+    hidden = _hidden_by_roundoff(context, slope, step, 1.0)
+    for v in _by_tensor(context, hidden):
+        if peak(xp.where(v != 0.0, slope, xp.zeros_like(slope))) or mode.slope(context, context.cotangent(v), u):
+            return True
+        if rows_changing_by_roundoff(context, u, v) is not None:
+            return True
+    return False
+
+
+def _hidden_by_roundoff(context: Context, slope: Array, step: float, part: float) -> Array:
+    """Outputs whose roundoff over a step exceeds this part of their slope and of a typical one of their tensor.
+
+    And so far exceeds that of the output with the least that all of their slope looks like less than the resolution.
+    """
+    problem, xp = context.problem, context.xp
+    own, typical = finite_part(slope), xp.zeros_like(slope)
+    for rows in problem.codomain.slices:
+        typical[rows] = nonzero_median(own[rows])
+    size, noise = xp.maximum(own, typical), finite_part(context.value_noise) / step
+    seen = own > 0.0
+    if not bool(xp.any(seen)):
+        return seen
+    least = float(xp.min(noise[seen] / size[seen]))
+    return noise > max(part, least / context.options.resolution) * size
+
+
+def _by_tensor(context: Context, hidden: Array) -> Iterator[Array]:
+    """Random weights of the hidden outputs of each output tensor that has any."""
+    codomain, xp = context.problem.codomain, context.xp
+    v = context.problem.random(codomain.size, Distribution.NEAR_UNIT)
+    v = xp.where(hidden, v, xp.zeros_like(v))
+    for rows in codomain.slices:
+        if peak(own := window(v, rows)):
+            yield own

@@ -1,4 +1,4 @@
-"""What the residuals of many directions show about a gradient: a common factor, a dense error, single columns.
+"""Errors of a gradient from the residuals of many directions: a common factor, a dense error, single columns.
 
 Rounding errors differ from direction to direction and from step to step, and an error of the derivative does not. So
 each kind of error is a sum in which it adds up and rounding does not, with an error bar from the spread of the terms.
@@ -13,8 +13,7 @@ from itertools import pairwise
 
 from gradvet.core import thresholds
 from gradvet.core.extrapolation import Estimate, last_consistent
-from gradvet.core.spaces import Array
-from gradvet.core.vectors import namespace, nonzero_rms, rms
+from gradvet.core.vectors import Array, namespace, nonzero_rms, rms
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +23,10 @@ class Slopes:
     steps: tuple[int, ...]
     """Numbers of the steps behind them."""
     residuals: Array
+    realised: Array
+    """Predicted slopes for the displacements that really happened."""
     predicted: Array
+    """Predicted slopes along the directions."""
     directions: Array
     vjps: Array
     matched: int = 0
@@ -34,20 +36,22 @@ class Slopes:
     def joined(self, more: Slopes) -> Slopes:
         """The same along the directions of both."""
         xp = namespace(self.predicted)
-        r = xp.concat([self.residuals, more.residuals])
-        predicted = xp.concat([self.predicted, more.predicted])
-        return Slopes(self.steps, r, predicted, xp.concat([self.directions, more.directions]), self.vjps, self.matched)
+        r, realised, predicted, directions = (
+            xp.concat([getattr(some, name) for some in (self, more)])
+            for name in ("residuals", "realised", "predicted", "directions")
+        )
+        return Slopes(self.steps, r, realised, predicted, directions, self.vjps, self.matched)
 
     @property
     def factor(self) -> Estimate:
         """The relative error that the residuals of matched cotangents share."""
         columns = self.matched or self.predicted.shape[1]
-        return _shared(self.residuals[:, :columns], self.predicted[:, :columns])
+        return _shared(*(table[:, :columns] for table in (self.residuals, self.realised, self.predicted)))
 
     @property
     def rest(self) -> Array:
         """The residuals without their common factor."""
-        return self.residuals - self.factor.value * self.predicted
+        return self.residuals - self.factor.value * self.realised
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +64,10 @@ class Residuals:
     """The same of v·[f(x + h u) + f(x - h u) - 2 f(x)]/2h, and of |v|·[...]/2h in the second half of the columns."""
     bend: Sequence[float]
     """For each step, root mean square of the former: what kinks explain, and roundoff."""
+    realised: Sequence[Array]
+    """For each step, predicted slopes for the displacements that really happened."""
+    centres: Sequence[Array]
+    """For each step, what the derivative predicts for the mean of both displacements, which is in the even part too."""
     predicted: Array
     directions: Array
     vjps: Array
@@ -80,9 +88,11 @@ class Residuals:
 
     def slopes(self, steps: tuple[int, ...]) -> Slopes:
         """The residuals at one step, or at two without their h² term."""
-        wide, narrow = self.at[steps[0]], self.at[steps[-1]]
-        r = narrow if len(steps) == 1 else (4.0 * narrow - wide) / 3.0
-        return Slopes(steps, r, self.predicted, self.directions, self.vjps, self.matched)
+        r, realised = (
+            tables[steps[0]] if len(steps) == 1 else (4.0 * tables[steps[1]] - tables[steps[0]]) / 3.0
+            for tables in (self.at, self.realised)
+        )
+        return Slopes(steps, r, realised, self.predicted, self.directions, self.vjps, self.matched)
 
     def clearest(self, asked: float) -> Slopes:
         """The slopes whose residuals are the smallest but for their common factor, at one step or at two.
@@ -115,11 +125,15 @@ class Residuals:
         two neighbours.
         """
         columns, used = self.predicted.shape[1], self.matched or self.predicted.shape[1]
-        folds = [even[:, columns : columns + used] for even in self.evens]
+        error = self.factor()[0].value
+        folds = [
+            even[:, columns : columns + used] - error * centre[:, :used]
+            for even, centre in zip(self.evens, self.centres, strict=True)
+        ]
         weight = abs(self.predicted[:, :used])
 
         def size(fold: Array) -> float:
-            found = _shared(fold, weight)
+            found = _shared(fold, weight, weight)
             return abs(found.value) + found.error
 
         plain = list(map(size, folds))
@@ -194,12 +208,15 @@ def _by_column(r: Array, u: Array) -> tuple[Array, Array]:
     return (xp.matrix_transpose(r) @ u) / (u.shape[0] * safe * safe), length
 
 
-def _shared(r: Array, predicted: Array) -> Estimate:
-    """Least squares r ≈ value · predicted; the residuals of one direction are not independent of each other."""
+def _shared(r: Array, realised: Array, predicted: Array) -> Estimate:
+    """The value of r ≈ value · realised, by sums with weights that have none of the noise of the displacements.
+
+    The residuals of one direction are not independent of each other.
+    """
     xp = namespace(predicted)
-    total = float(xp.sum(predicted * predicted))
+    total = float(xp.sum(realised * predicted))
     if not total:
         return Estimate(0.0, math.inf)
     value = float(xp.sum(r * predicted)) / total
-    left = xp.sum((r - value * predicted) * predicted, axis=1)
-    return Estimate(value, thresholds.PRECISION_SCALE_WIDTH * math.sqrt(float(left @ left)) / total)
+    left = xp.sum((r - value * realised) * predicted, axis=1)
+    return Estimate(value, thresholds.PRECISION_SCALE_WIDTH * math.sqrt(float(left @ left)) / abs(total))

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gradvet.core.documents import escape_controls as escape_controls
-from gradvet.core.documents import escaped, read_dataclass
+from gradvet.core.documents import escaped, key_of, read_dataclass
+from gradvet.core.ledger import FLOAT64 as FLOAT64
+from gradvet.core.ledger import GIVEN as GIVEN
+from gradvet.core.ledger import NO_MEMORY as NO_MEMORY
 from gradvet.core.ledger import LedgerRow as LedgerRow
 from gradvet.core.ledger import suggested_resolution as suggested_resolution
 from gradvet.core.problem import Cost
-from gradvet.core.spaces import Location
+from gradvet.core.vectors import Location
 from gradvet.errors import GradientError
 
 FORMAT = 1
@@ -97,11 +100,11 @@ class SourceCode:
 
 
 class ShownReport(ABC):
-    """What the reports about a function and about a model share: how they are read, shown and saved."""
+    """Common base of the reports about a function and about a model: reading, showing and saving them."""
 
     __slots__ = ()
     renderer_prefix: ClassVar[str] = ""
-    """What the names in `RENDERERS` begin with for this kind of report."""
+    """Beginning of the names in `RENDERERS` for this kind of report."""
 
     @property
     @abstractmethod
@@ -330,7 +333,7 @@ def plain_data(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain_data(getattr(value, field.name)) for field in fields(value)}
+        return {key_of(field): plain_data(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain_data(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):

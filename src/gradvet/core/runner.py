@@ -1,13 +1,14 @@
-"""Runs checks one after the other and gathers their findings into a report."""
+"""Runs checks one after the other and gathers their findings into a report; joins reports about several dtypes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from gradvet.core.context import Context
+from gradvet.core.problem import Cost
 from gradvet.core.results import Finding, Report, Verdict
-from gradvet.errors import DerivativeError, InvalidProblemError, first_line
+from gradvet.errors import DerivativeError, InvalidProblemError, first_line, raising_interruptions
 
 CheckFunction = Callable[[Context], Iterable[Finding]]
 
@@ -15,8 +16,8 @@ CheckFunction = Callable[[Context], Iterable[Finding]]
 def run_checks(context: Context, checks: Mapping[str, CheckFunction], *, may_refuse: bool = False) -> list[Finding]:
     """The findings of all checks; an exception of a check becomes its finding.
 
-    With `may_refuse` any exception is a refusal of the conditions into which a check puts the function. What a check of
-    a large problem computed is forgotten after it: it costs less to compute again than to keep.
+    With `may_refuse` any exception is a refusal of the conditions into which a check puts the function. Vectors that a
+    check of a large problem computed are forgotten after it: it costs less to compute again than to keep.
     """
     findings: list[Finding] = []
     is_large = context.is_large
@@ -25,8 +26,9 @@ def run_checks(context: Context, checks: Mapping[str, CheckFunction], *, may_ref
             findings.append(Finding(name, Verdict.SKIPPED, "the time budget was spent"))
             continue
         try:
-            for finding in check(context):
-                findings.append(finding if finding.check == name else replace(finding, check=name))
+            with raising_interruptions:
+                for finding in check(context):
+                    findings.append(finding if finding.check == name else replace(finding, check=name))
         except (InvalidProblemError, NameError):
             raise
         except DerivativeError as error:
@@ -41,10 +43,11 @@ def run_checks(context: Context, checks: Mapping[str, CheckFunction], *, may_ref
 def run_until_failure(context: Context, checks: Iterable[CheckFunction]) -> list[Finding]:
     """The findings of the drop-in functions, up to the first failure."""
     findings: list[Finding] = []
-    for finding in (finding for check in checks for finding in check(context)):
-        findings.append(finding)
-        if finding.verdict is Verdict.FAIL:
-            break
+    for check in checks:
+        for finding in check(context):
+            findings.append(finding)
+            if finding.verdict is Verdict.FAIL:
+                return findings
     return findings
 
 
@@ -89,3 +92,33 @@ def make_report(
         ledger=ledger,
         expects_ledger=expects_ledger,
     )
+
+
+def joined(reports: Mapping[str, Report]) -> Report:
+    """One report of those about the same function in several dtypes, by name of the dtype."""
+    first = next(iter(reports.values()))
+    every = list(reports.values())
+    known = [report.resolution for report in every if report.resolution is not None]
+    names = "".join(f"torch.{name}, " for name in reports)
+    return replace(
+        first,
+        findings=tuple(_named(name, finding) for name, report in reports.items() for finding in report.findings),
+        cost=Cost(*(sum(getattr(report.cost, field.name) for report in every) for field in fields(Cost))),
+        seconds=sum(report.seconds for report in every),
+        miss=max(report.miss for report in every),
+        resolution=max(known, default=None),
+        notes=tuple(dict.fromkeys(note for report in every for note in report.notes)),
+        replay=first.replay.replace(", seed=", f", dtypes=({names.strip()}), seed="),
+        ledger=tuple(row for report in every for row in report.ledger),
+    )
+
+
+def _named(name: str, finding: Finding) -> Finding:
+    """The finding with the dtype in front, unless it holds for all: the reference in float64, what did not run.
+
+    A backward pass of the kernel that raises is reported under `reverse` too, in the dtype in which it does.
+    """
+    is_about_reference = finding.check == "reverse" and "raised" not in finding.facts
+    if is_about_reference or finding.verdict is Verdict.SKIPPED:
+        return finding
+    return replace(finding, headline=f"{name}: {finding.headline}")

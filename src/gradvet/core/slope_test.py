@@ -4,10 +4,9 @@
 2. All inputs move together; while that is inconclusive, with smaller step lengths.
 3. In double precision all inputs move together once more, balanced so that each adds about the same.
 4. Inputs whose errors would not show beside the others move alone.
-5. Outputs that exist at the point but not on both sides of it are tested on one side.
+5. Outputs that exist on one side of the point alone, and those that roundoff hides at the usual step, are tested apart.
 
-An element at a kink is tested by itself and excluded from the joint directions (`kinks`). Every agreement is entered in
-the ledger, and so is every element that was not compared.
+Elements at kinks are tested by themselves (`kinks`). The ledger gets all agreement, and all that was not compared.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from dataclasses import replace
 from gradvet.core import thresholds
 from gradvet.core.confirmation import despite_ties
 from gradvet.core.context import Context
-from gradvet.core.decision import Decision, Reason
-from gradvet.core.direction_average import CALLS, decide_by_averages
+from gradvet.core.decision import AGREES, Decision, Reason
+from gradvet.core.direction_average import calls_for, decide_by_averages
 from gradvet.core.extrapolation import SlopeFit
 from gradvet.core.finite_differences import DirectionalDifference
 from gradvet.core.gradient_match import saturated_roundoff
-from gradvet.core.kinks import find_kinks, is_right_beside
+from gradvet.core.kinks import decide_kink, is_right_beside
 from gradvet.core.line_test import (
     bent_rows,
     decide_line,
@@ -34,19 +33,26 @@ from gradvet.core.line_test import (
     typical_contributions,
 )
 from gradvet.core.localise import find_wrong_entry, nonfinite_derivative, nonfinite_tangent
-from gradvet.core.low_precision import decide_low_precision, fails_again
+from gradvet.core.low_precision import decide_low_precision, fails_along_others
 from gradvet.core.modes import Mode
-from gradvet.core.problem import Distribution
 from gradvet.core.projections import Cotangent
-from gradvet.core.refinement import other_lengths, refined, with_inner_roundoff
+from gradvet.core.refinement import (
+    decide_hidden_outputs,
+    doubt_about,
+    is_rough,
+    one_sided_outputs,
+    other_lengths,
+    refined,
+    with_inner_roundoff,
+)
 from gradvet.core.results import Verdict
-from gradvet.core.spaces import Array, Leaf
-from gradvet.core.vectors import namespace, norm, peak, window
+from gradvet.core.vectors import Array, Leaf, norm, peak, window
 
-MAX_ALONE, MAX_REST = 64, 8
-"""Number of inputs that are tested alone, and of those that are tested alone though their row is resolved."""
+MAX_ALONE = 64
+"""Largest number of inputs that are tested alone because their ledger row is not resolved."""
 
-AGREES = Decision(Verdict.PASS, Reason.AGREES)
+MAX_RESOLVED_ALONE = 8
+"""Largest number of inputs that are tested alone though their ledger row is resolved."""
 
 
 class SlopeTest:
@@ -61,11 +67,11 @@ class SlopeTest:
             for leaf in domain.leaves
             if ledger.open(leaf.name, mode.name, context.precision, leaf.coordinates.size, context.asked_resolution)
         ]
-        """Inputs whose rows are new, and not those of a first derivative with the same names."""
+        """Inputs whose rows are new: a first derivative may have rows with the same names."""
         value = context.problem.value[: context.problem.codomain.size]
         lost = int(context.xp.count_nonzero(value != value))
         for leaf in domain.leaves if lost else ():
-            self._leave_out(leaf, min(lost, leaf.coordinates.size), f"{lost} outputs are NaN at the point")
+            self.leave_out(leaf, min(lost, leaf.coordinates.size), f"NaN in {lost} of {value.shape[0]} outputs")
 
     def run(self) -> Decision:
         """The decision about the mode; where it is not PASS, also in the coarser format inside the function."""
@@ -74,11 +80,9 @@ class SlopeTest:
         if is_open and (coarser := self.context.in_internal_format()) is not None:
             self.context = coarser
             return self._worst()
-        scaling = self.context.scaling
-        if decision.verdict is Verdict.FAIL and (scaling.is_narrow or scaling.is_steep):
-            # At very small steps noise dominates: agreement there counts, disagreement does not.
-            return decision.weakened()
-        return decision
+        is_noisy = decision.verdict is Verdict.FAIL and self.context.scaling.is_narrow
+        # At the smallest steps noise dominates: agreement there counts, disagreement does not.
+        return decision.weakened() if is_noisy else decision
 
     def _worst(self) -> Decision:
         """The first failure, else the first inconclusive decision, else agreement."""
@@ -96,13 +100,14 @@ class SlopeTest:
             return
         if self.context.is_double:
             yield from self._in_double_precision()
-        elif self.context.eps > thresholds.COARSE_EPS:
+        elif self.context.eps > thresholds.HALF_PRECISION_EPS:
             yield from self._in_half_precision()
             return
         else:
             yield decide_low_precision(self)
             yield from self._each_alone()
         yield from self._at_the_edge()
+        yield from decide_hidden_outputs(self.context, self.sweep, self.leave_out)
 
     def _in_double_precision(self) -> Iterator[Decision]:
         """Two joint directions, then inputs alone: those that are not resolved yet, or all where that is inconclusive.
@@ -117,13 +122,13 @@ class SlopeTest:
             yield together[-1]
             return
         leaves, open_rows = self.context.problem.domain.leaves, self._open_rows()
-        rest = [number for number, leaf in enumerate(leaves) if leaf.coordinates.size and number not in open_rows]
+        resolved = [number for number, leaf in enumerate(leaves) if leaf.coordinates.size and number not in open_rows]
         undecided = [decision for decision in together if decision.verdict is Verdict.INCONCLUSIVE]
         if undecided:
             self.context = self.context.rescaled(replace(given, excluded=self.context.scaling.excluded))
         alone = list(self._each_alone())
-        if undecided and len(rest) <= MAX_REST:
-            alone += map(self._alone, rest)
+        if undecided and len(resolved) <= MAX_RESOLVED_ALONE:
+            alone += map(self._alone, resolved)
             undecided = [] if all(decision.verdict is Verdict.PASS for decision in alone) else undecided
         yield from (*alone, *undecided)
 
@@ -135,13 +140,13 @@ class SlopeTest:
         decisions = list(decide_by_averages(self.context, self.mode))
         verdicts = {decision.verdict for decision in decisions}
         if Verdict.INCONCLUSIVE in verdicts and Verdict.FAIL not in verdicts and not self.context.out_of_budget:
-            given, self.context = self.context, self.context.limited(CALLS)
+            given, self.context = self.context, self.context.limited(calls_for(self.context))
             found = decide_low_precision(self)
             self.context = given
             decisions = [found] if found.verdict is Verdict.FAIL else decisions
         yield from decisions
 
-    def _refining(self, test: Callable[[], Decision]) -> Decision:
+    def _refining(self, test: Callable[[], Decision], cotangent: Cotangent | None = None) -> Decision:
         """Repeat a test with the roundoff of values inside, then with smaller steps while it is inconclusive.
 
         Needed by `wave_of_frequency_1e5` and `log_at_1e_2`: the function varies within the usual step.
@@ -152,38 +157,44 @@ class SlopeTest:
             self.context, is_rounded = with_inner_roundoff(self.context)
             decision = test() if is_rounded else decision
         while decision.verdict is Verdict.INCONCLUSIVE and not self.context.out_of_budget:
-            if (finer := refined(self.context)) is None:
+            if (finer := refined(self.context, cotangent)) is None:
                 break
             self.context = finer
             decision = test()
         return decision
 
     def along(self, difference: DirectionalDifference, cotangents: Sequence[Cotangent]) -> Decision:
-        """One direction: the screen, then a sweep; again without the elements at a kink where there are any."""
+        """One direction: the screen, then a sweep; again without the elements at a kink where there are any.
+
+        Where ties leave a kink undecided, a failure of the other elements counts all the same. Needed by
+        `square_of_ones_lost_beside_clamp_at_one`.
+        """
         if not peak(difference.u):
             return Decision(Verdict.PASS, Reason.NO_SIGNAL)
+        given, undecided = self.context, None
         while True:
             decision, kinked = self._along_once(difference, cotangents)
             if kinked is None:
-                return decision
-            columns, entry = find_kinks(self.context, self.mode, difference.u, kinked)
-            if entry is not None:
-                error = entry.derivative - entry.numerical
-                found = Decision(Verdict.FAIL, entry.reason, entry, error, entry.error)
-                failure = despite_ties(self.context, self.mode, found)
-                if failure.verdict is not Verdict.PASS:
-                    return failure
-            known = self.context.is_excluded(columns)
+                break
+            columns, at_kink = decide_kink(self.context, self.mode, difference.u, kinked)
+            if at_kink.verdict is Verdict.FAIL:
+                return at_kink
+            undecided = undecided or (at_kink if at_kink.verdict is Verdict.INCONCLUSIVE else None)
+            were_excluded = self.context.is_excluded(columns)
             self.context = self.context.excluding(columns)
             rest = self.context.restricted(difference.u)
-            self._enter_kinks(kinked, difference, rest, decision.bar)
-            if not known and not is_right_beside(self.context, self.mode, columns):
-                self._leave_out_columns(columns, "kinks hide errors of the derivative")
-            if known:
-                return decision.weakened(Reason.KINK)  # a kink that is not at these elements
-            if not peak(rest):
-                return Decision(Verdict.PASS, Reason.KINK)
+            if undecided is None:
+                self._enter_kinks(kinked, difference, rest, decision.bar)
+                if not were_excluded and not is_right_beside(self.context, self.mode, columns):
+                    self._leave_out_columns(columns, "kinks hide errors of the derivative")
+            if were_excluded or not peak(rest):  # a kink that is not at these elements, or nothing is left
+                decision = decision.weakened(Reason.KINK) if were_excluded else Decision(Verdict.PASS, Reason.KINK)
+                break
             difference, cotangents = self.context.difference(rest), self.context.cotangents
+        if undecided is None or decision.verdict is Verdict.FAIL:
+            return decision
+        self.context = given
+        return undecided
 
     def _along_once(
         self, difference: DirectionalDifference, cotangents: Sequence[Cotangent]
@@ -192,8 +203,8 @@ class SlopeTest:
         context = self.context
         bent = bent_rows(context, difference)
         if context.is_double and bent is None and screen_agrees(context, self.mode, difference, cotangents):
-            alone = self._only_input(difference.u)
-            if alone is None or self._resolution(alone) <= context.options.resolution:
+            moved = [name for name, _ in typical_contributions(context.problem, difference.u, difference.u)]
+            if len(moved) > 1 or self._resolution(moved[0]) <= context.options.resolution:
                 return AGREES, None
         if context.out_of_budget:
             return Decision(Verdict.INCONCLUSIVE, Reason.BUDGET), None
@@ -214,12 +225,10 @@ class SlopeTest:
                 if decision.verdict is Verdict.PASS and decision.reason is Reason.AGREES:
                     contributions = dict(typical_contributions(self.context.problem, cotangent.vjp, u))
                     enter_resolution(self.context, self.mode, contributions, decision.bar)
-            if decision.reason is Reason.KINK and decision.verdict is not Verdict.INCONCLUSIVE:
-                return decision, cotangent
-            if decision.verdict is Verdict.FAIL:
-                return decision, None
-            if decision.verdict is Verdict.INCONCLUSIVE and worst.verdict is Verdict.PASS:
-                worst = decision
+            is_kink = decision.reason is Reason.KINK and decision.verdict is not Verdict.INCONCLUSIVE
+            if is_kink or decision.verdict is Verdict.FAIL:
+                return decision, cotangent if is_kink else None
+            worst = decision if worst is AGREES and decision.verdict is Verdict.INCONCLUSIVE else worst
         return worst, None
 
     def confirmed(self, u: Array, cotangent: Cotangent, decision: Decision, fit: SlopeFit) -> Decision:
@@ -231,6 +240,8 @@ class SlopeTest:
         is_smooth = not abs(fit.kink.value) > fit.kink.error
         if entry is not None and entry.verdict is Verdict.FAIL:
             found = Decision(Verdict.FAIL, entry.reason, entry, decision.error, decision.bar)
+            if (doubt := doubt_about(self.context, entry)) is not None:
+                return found.weakened(doubt)
             return despite_ties(self.context, self.mode, found)
         if entry is not None and entry.reason is Reason.KINK:
             return Decision(Verdict.PASS, Reason.KINK, entry, decision.error, decision.bar)
@@ -240,14 +251,17 @@ class SlopeTest:
             return Decision(Verdict.PASS, Reason.AGREES, entry, decision.error, abs(decision.error) + roundoff)
         with_entry = Decision(Verdict.FAIL, decision.reason, entry, decision.error, decision.bar)
         is_blurred = entry is None or entry.reason in (Reason.PRECISION, Reason.NOT_FINITE)
-        is_right = entry is not None and entry.error <= self.context.asked_resolution * abs(entry.derivative)
+        relative = abs(decision.error) / (norm(cotangent.vjp, u) or 1.0)
+        seen = max(self.context.asked_resolution, thresholds.LOW_PRECISION_PART * relative)
+        is_right = entry is not None and entry.error <= seen * abs(entry.derivative)
         is_blurred = is_blurred or not (self.context.is_double or is_right)
-        if not is_blurred or self.context.eps > thresholds.COARSE_EPS:
-            # Each entry alone is right, or cannot be told: the joint step is too wide for some of them.
+        if not is_blurred or self.context.eps > thresholds.HALF_PRECISION_EPS:
+            # Each entry alone is right, or undecided: the joint step is too wide for some of them.
             return with_entry.weakened()
-        if is_smooth or decision.reason is Reason.OUTSIDE:
+        is_outside = decision.reason is Reason.OUTSIDE
+        if is_outside or (is_smooth and not is_rough(self.context, u, cotangent, fit.error)):
             return with_entry
-        return with_entry.weakened(Reason.KINK)
+        return with_entry.weakened(Reason.PRECISION if is_smooth else Reason.KINK)
 
     def _nonfinite_columns(self) -> Iterator[Decision]:
         """Columns in which the derivative is not finite: wrong where the function has a finite slope."""
@@ -275,9 +289,9 @@ class SlopeTest:
         for position, number in enumerate(open_rows):
             if position == MAX_ALONE or context.out_of_budget:
                 late = context.out_of_budget
-                reason = "the time budget was spent" if late else f"only {MAX_ALONE} faint inputs are tested alone"
+                reason = "the time budget was spent" if late else f"{MAX_ALONE} inputs at most are tested one by one"
                 for leaf in (domain.leaves[other] for other in open_rows[position:]):
-                    self._leave_out(leaf, leaf.coordinates.size, reason)
+                    self.leave_out(leaf, leaf.coordinates.size, reason)
                 yield Decision(Verdict.INCONCLUSIVE, Reason.BUDGET if late else Reason.NO_SIGNAL)
                 return
             yield (decision := self._alone(number))
@@ -291,26 +305,24 @@ class SlopeTest:
         return [number for number, name in sized if not self._resolution(name) <= asked]
 
     def _together(self, rows: Sequence[int]) -> Decision:
-        """Several faint inputs by one sweep, which resolves far smaller contributions than the screen.
+        """Several inputs of small effect by one sweep, which resolves far smaller contributions than the screen.
 
         Needed by `test_biases_before_batch_norms_pass_in_few_evaluations`: each alone would take a sweep of its own.
         """
         context = self.context
         joint, domain = context.joint_direction(), context.problem.domain
-        u = namespace(joint).zeros_like(joint)
-        for part in map(domain.slice, rows):
-            u[part] = joint[part]
-        u = context.restricted(u)
+        parts = [joint[part] * (number in rows) for number, part in enumerate(domain.slices)]
+        u = context.restricted(context.xp.concat(parts))
         if not peak(u):
             return Decision(Verdict.PASS, Reason.NO_SIGNAL)
         return self.sweep(u, context.cotangents_for(context.slope_of(context.difference(u))))
 
     def _alone(self, number: int) -> Decision:
-        """One input alone; in double precision with other step lengths where the usual ones do not show enough."""
+        """One input alone, with other step lengths where the usual ones do not show enough."""
         given, domain = self.context, self.context.problem.domain
-        leaf, part = domain.leaves[number], domain.slice(number)
+        leaf, part = domain.leaves[number], domain.slices[number]
         decision = self._alone_once(part)
-        for self.context in other_lengths(given) if given.is_double else ():
+        for self.context in other_lengths(given):
             is_seen = decision.verdict is Verdict.PASS and self._resolution(leaf.name) <= given.options.resolution
             if is_seen or decision.verdict is Verdict.FAIL or given.out_of_budget:
                 break
@@ -322,7 +334,7 @@ class SlopeTest:
     def _alone_once(self, part: slice) -> Decision:
         difference = self.context.difference(self.context.restricted(window(self.context.joint_direction(), part)))
         decision = self.along(difference, self.context.cotangents_for(self.context.slope_of(difference)))
-        if decision.verdict is Verdict.FAIL and not self.context.is_double and not fails_again(self, part):
+        if decision.verdict is Verdict.FAIL and not self.context.is_double and not fails_along_others(self, part):
             return decision.weakened()
         return decision
 
@@ -332,36 +344,29 @@ class SlopeTest:
         All inputs grow, as numbers or in absolute value. Needed by `test_edge_of_the_domain_is_tested_from_inside`, and
         smaller steps by `asin_at_1e_9_from_one`.
         """
-        if (context := self.context).first.is_finite:
+        cotangent, xp, point = one_sided_outputs(self.context), self.context.xp, self.context.problem.point
+        if cotangent is None:
             return
-        problem, slope = context.problem, context.slope_of(context.first)
-        value, xp = problem.value[: problem.codomain.size], namespace(slope)
-        lost = xp.isfinite(value) & ~xp.isfinite(slope)
-        if not bool(xp.any(lost)) or not peak(context.first.u):
-            return
-        cotangent = context.cotangent(
-            xp.where(lost, problem.random(value.shape[0], Distribution.NEAR_UNIT), xp.zeros_like(value))
-        )
 
         def inside() -> Decision:
             size = xp.abs(self.context.restricted(self.context.joint_direction()))
-            tried = (self.sweep(u, [cotangent]) for u in (size, xp.where(problem.point < 0.0, -size, size)))
+            tried = (self.sweep(u, [cotangent]) for u in (size, xp.where(point < 0.0, -size, size)))
             found = (decision for decision in tried if decision.reason is not Reason.NOT_FINITE)
             return next(found, Decision(Verdict.INCONCLUSIVE, Reason.DOMAIN))
 
-        yield self._refining(inside)
+        yield self._refining(inside, cotangent)
 
     def _resolution(self, name: str) -> float:
         return self.context.record.ledger.resolution(name, self.mode.name, self.context.precision)
 
-    def _leave_out(self, leaf: Leaf, count: int, reason: str) -> None:
+    def leave_out(self, leaf: Leaf, count: int, reason: str) -> None:
         self.context.record.ledger.left_out(leaf.name, self.mode.name, self.context.precision, count, reason)
 
     def _leave_out_columns(self, columns: Array, reason: str) -> None:
         domain = self.context.problem.domain
-        for number, leaf in enumerate(domain.leaves):
-            if count := int(self.context.xp.count_nonzero(columns[domain.slice(number)])):
-                self._leave_out(leaf, count, reason)
+        for leaf, part in zip(domain.leaves, domain.slices, strict=True):
+            if count := int(self.context.xp.count_nonzero(columns[part])):
+                self.leave_out(leaf, count, reason)
 
     def _enter_kinks(self, cotangent: Cotangent, difference: DirectionalDifference, rest: Array, bar: float) -> None:
         """Inputs of which every element is at a kink are compared by that; the kink hides errors of other elements.
@@ -373,16 +378,10 @@ class SlopeTest:
         one_sided = norm(cotangent.v, xp.abs(difference.odd) + xp.abs(difference.even))
         contributions = dict(typical_contributions(self.context.problem, cotangent.vjp, difference.u))
         contributions = {name: size or one_sided for name, size in contributions.items()}
-        for number, leaf in enumerate(domain.leaves):
-            if peak(rest[domain.slice(number)]):
+        for leaf, part in zip(domain.leaves, domain.slices, strict=True):
+            if peak(rest[part]):
                 contributions.pop(leaf.name, None)
         enter_resolution(self.context, self.mode, contributions, bar)
-
-    def _only_input(self, u: Array) -> str | None:
-        """The name of the only input that u moves; None if it moves several."""
-        domain = self.context.problem.domain
-        moved = [leaf.name for number, leaf in enumerate(domain.leaves) if peak(u[domain.slice(number)])]
-        return moved[0] if len(moved) == 1 else None
 
 
 def decide_slopes(context: Context, mode: Mode) -> tuple[Decision, Context]:

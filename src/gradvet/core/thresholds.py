@@ -7,6 +7,9 @@ used for tuning. "models" means those of `benchmarks.models` at their small size
 numbers that follow from a formula.
 `python -m benchmarks.sensitivity` varies each number by a factor of two both ways and prints the verdicts that change.
 Limits on time and memory are beside the code that they limit.
+
+Some numbers decide several things, which follow from one idea; the docstring gives it. Such a number must not be tuned
+for one of its uses alone.
 """
 
 from __future__ import annotations
@@ -16,14 +19,14 @@ from __future__ import annotations
 DOUBLE_EPS = 2.0**-40
 """Formats with at most this spacing are treated as double precision: one small step resolves a slope. [theory]"""
 
-COARSE_EPS = 2.0**-12
+HALF_PRECISION_EPS = 2.0**-12
 """Formats with a larger spacing (half precision) have a sweep of few steps, so single steps count for less. [theory]"""
 
 # Shared by several comparisons
 
 ROUNDOFFS = 64.0
 """Number of roundoffs that the order of operations explains: of outputs over a step, of gradients and values that are
-computed twice, of second derivatives; differences, kinks and slopes below are not seen. [operators]"""
+computed twice, of second derivatives; differences, kinks, stairs and slopes below are not seen. [operators]"""
 
 RESPONSE_FACTOR = 32.0
 """Allowed difference of two derivatives relative to their change for a change of the inputs by two roundoffs.
@@ -33,14 +36,21 @@ LOW_PRECISION_POWER = 0.4
 """Below double precision, eps to this power of a number is what a formula or kernel may lose of it. [gallery]"""
 
 LOW_PRECISION_PART = 0.25
-"""Below double precision: largest part of an entry that roundoff explains; and errors below this part of the asked
-resolution are agreement. [gallery]"""
+"""Below double precision: largest part of an entry, or of a slope, that roundoff explains. [gallery]"""
 
-GENERATED_RTOL, GENERATED_PEAK_RTOL = 1e-3, 1e-4
-"""At generated points: smallest error and smallest change of slope that count, relative to the output or its slope,
-and relative to the largest one; the second also for the screen. A wrong derivative is wrong by much there. [gallery]"""
+OPERATION_EPS = 4.0
+"""Number of spacings of a format that one operation and its constants may lose; the smallest resolution that can be
+asked for in that format, and, in what plain torch loses, of a kernel. [operators]"""
 
-COARSE_ROW_FLOOR = 1e-2
+GENERATED_RTOL = 1e-3
+"""At generated points: smallest error, and smallest change of slope, that counts, relative to the output or its slope.
+[gallery]"""
+
+GENERATED_PEAK_RTOL = 1e-4
+"""The same relative to the largest output or slope; also the largest residual of the screen that counts as agreement
+there. [gallery]"""
+
+LOW_PRECISION_ROW_FLOOR = 1e-2
 """Below double precision and at generated points, outputs with a slope below this part of the largest get a smaller
 weight. [gallery]"""
 
@@ -50,14 +60,13 @@ SCREEN_STEP = 6e-6
 """Step of the screen relative to the step lengths: eps^(1/3) in double precision. [theory]"""
 
 SCREEN_RTOL = 1e-6
-"""Largest residual that counts as agreement, relative to the scale of the slope. [operators]"""
+"""Largest residual of a directional derivative that counts as agreement, relative to the scale of the slope: against a
+difference, and of ⟨v, Ju⟩ against ⟨Jᵀv, u⟩. Gradients computed twice may differ by this part of the largest entry.
+[operators]"""
 
 SCREEN_NOISE = 8.0
 """Allowance of the screen, and of a projection in fast mode, for roundoff of the outputs, in standard deviations.
 [operators]"""
-
-ROW_FLOOR = 1e-9
-"""In double precision, outputs with a slope below this part of the largest get a smaller weight. [operators]"""
 
 ROW_NOISE_WEIGHT = 1e4
 """Weight of an output's roundoff against its slope when cotangents are scaled. [operators]"""
@@ -68,20 +77,22 @@ MIN_LENGTH = 0.25
 """Smallest step length of a coordinate, relative to the root mean square of its tensor. [operators]"""
 
 NARROW_FACTOR = 2.0**-12
-"""Factor of the last refinement of the step lengths, and of the steps at which a wrong entry is tested again. [gallery]
-"""
+"""Factor of the smallest step lengths, for a whole comparison and for an entry that seems wrong: noise dominates there,
+so agreement counts and disagreement does not. [gallery]"""
 
 # Kinks
 
 KINK_RTOL = 1e-5
 """An output has a kink if its even part exceeds this part of its slope, and does not shrink with the step; a smaller
-change of slope is no kink. [gallery]"""
+change of slope is no kink. A value outside the two one-sided slopes by less than this part of their difference is
+between them. [gallery]"""
 
 KINK_SHRINKAGE = 3.0
 """Even part at twice the step over the even part: 4 for curvature, 2 for a kink; this separates them. [theory]"""
 
-KINK_EDGE = 1e-4
-"""A value outside the two one-sided slopes by less than this part of their difference is between them. [gallery]"""
+MANY_TIES = 16
+"""Number of elements, other than zeros, that equal another one, up to which kinks at ties are tested one by one.
+[gallery]"""
 
 # From a step sweep to a slope
 
@@ -92,24 +103,26 @@ PLATEAU_STEPS = 3
 """Number of consecutive steps that must show the same error. [gallery]"""
 
 PLATEAU_RTOL = 0.1
-"""Two steps show the same error if they differ by less than this part of it. [gallery]"""
+"""Two steps, points or directions show the same error or slope if they differ by less than this part of it. [gallery]
+"""
 
 NOISE_FLOOR = 0.2
 """Smallest standard deviation of an output, in spacings of its format: uniform rounding has 0.29. [theory]"""
 
 VISIBLE_NOISE = 16.0
-"""An error of this many noise floors over a step would be visible at that step; and errors of a value or of an entry,
-in what plain torch loses or in its own roundoffs, from which they are doubtful. [gallery]"""
+"""An error of this many noise floors over a step would be visible at that step. [gallery]"""
 
-FAINT_POWER = 0.75
-"""A slope below eps to this power of the output's size is zero. [operators]"""
+ZERO_SLOPE_POWER = 0.75
+"""A slope below eps to this power of the output's size is zero; in double precision, terms that cancel leave twice
+this of the largest slope. [operators]"""
 
 STAIR_STEP = 2.0**-18
 """Values that stay equal over steps at least this wide are stairs of the function, not rounding; a function whose
 values stay equal over this step of an argument is constant in it. [gallery]"""
 
-STAIR_NOISE = 320.0
-"""Size of a stair, in noise floors. [gallery]"""
+JUMP_ORDER = 5
+"""A departure from a line that grows from one step to the next as a term of this order, or faster, is a jump. [theory]
+"""
 
 STEEP_GROWTH = (0.15, 0.85, 0.2)
 """Range of the exponent by which slopes grow towards a vertical tangent such as the square root's 1/2, and how much it
@@ -121,24 +134,19 @@ CLEAR = 1.5
 """Error over error bar from which a disagreement counts. [operators]"""
 
 MATERIAL_MIN = 1e-9
-"""Smallest disagreement that counts, relative to the scale of the slope. [operators]"""
+"""Smallest disagreement that counts, relative to the scale of the slope; outputs with a slope below this part of the
+largest get a smaller weight in double precision. [operators]"""
 
 NEGLIGIBLE_PART = 0.25
-"""An error below this part of a material one is agreement; and slopes at small steps below this part of an error that
-wide steps show deny it. [gallery]"""
+"""An error below this part of a material one, or of the asked resolution, is agreement, and an error that wide steps
+show is denied by slopes at small steps below this part of it. [gallery]"""
 
 MATERIAL_MAX = 0.05
-"""Largest relative error that low precision explains: of a slope (upper limit of `ROUNDOFFS` · eps), and of values
-against the float64 reference. [gallery]"""
+"""Largest relative error that low precision explains: of a slope (upper limit of `ROUNDOFFS` · eps), of values against
+the float64 reference, of two equal backward passes, and of the first change of a staircase. [gallery]"""
 
 UNCLEAR_AGREEMENT = 0.01
 """In double precision, an unclear disagreement below this part of the asked resolution is agreement. [operators]"""
-
-STAIR_SLOPE = 1e-3
-"""A derivative below this part of the staircase's mean slope is that of a single stair. [gallery]"""
-
-CANCELLED_SLOPE = 3e-12
-"""Part of the largest slope that roundoff leaves in slopes where terms cancel. [operators]"""
 
 # Tolerance policy
 
@@ -148,9 +156,6 @@ vectorised against plain calls, residuals where every entry is seen. Its inverse
 errors of many entries may add up before one of them is searched, where torch's fast mode accepts. [theory]"""
 
 # Two gradients that should be equal
-
-ADJOINT_RTOL = 1e-5
-"""Allowed difference of ⟨v, Ju⟩ and ⟨Jᵀv, u⟩, relative to the scale of the products. [operators]"""
 
 REPEAT_ROUNDOFF = 1e3
 """Difference of two equal backward passes, in roundoffs, that the order of a sum explains. [operators]"""
@@ -164,9 +169,10 @@ undefined tangents, and with zero under masked semantics. [theory]"""
 
 # Low precision against the float64 reference
 
-PRECISION_DOUBT_PART = 0.0625
-"""Error of an entry from which a comparison is doubtful, as a part of itself; also `VISIBLE_NOISE` of its own
-roundoffs, whichever is less. [gallery]"""
+PRECISION_DOUBT = 16.0
+"""Error of a value or of an entry from which a comparison is doubtful: this many of its own roundoffs, or one in this
+many parts of itself, whichever is less; of a kernel above half precision, this many times what plain torch loses.
+[gallery]"""
 
 PRECISION_FAIL = 128.0
 """Error of an entry from which it is wrong, in its own roundoffs; also `LOW_PRECISION_PART` of itself, whichever is
@@ -181,8 +187,9 @@ FEW_VALUES = 192
 """In half precision, an input of which a third as many values are different, or fewer, is full of ties. [half]"""
 
 COHERENT = 3.0
-"""In half precision: size of residuals, over what kinks and other steps or directions explain, from which they are an
-error of the derivative; and errors of a kernel, in those of plain torch, from which they are doubtful. [half]"""
+"""In half precision: size of errors, over what explains them, from which they have another cause. Kinks and other steps
+or directions explain residuals, the errors of plain torch and the rounding of every operator those of a kernel. [half]
+"""
 
 HALF_FACTOR = 2.0
 """In half precision without a reference: common or dense error from which a derivative is wrong, in units of the common
@@ -194,30 +201,37 @@ PRECISION_SCALE_EPS = 8.0
 PRECISION_SCALE_MAX = 0.0099
 """Largest value of that error: even in bfloat16 rounding is incoherent. [gallery]"""
 
-PRECISION_SCALE_POWER = 0.5
-"""A common error is wrong from eps to this power on: a formula may lose half its digits. The same holds for values of
-compiled functions, of references, and in a batch, and for tangents in a batch. [gallery]"""
+HALF_THE_DIGITS = 0.5
+"""A formula may lose half its digits: eps to this power is the largest relative error that this explains, of all
+entries of an input together, and of values and tangents that are computed in another way (compiled, in a batch, in
+float64). [gallery]"""
 
 PRECISION_SCALE_WIDTH = 6.0
 """Half-width of the interval for that common error, in standard errors. [theory]"""
 
 # Generated points
 
-CONFIRM_STEPS = (2.0**-36, 2.0**-19)
-"""Shortest and longest step along which slopes around a generated point are taken. [gallery]"""
+CONFIRM_FAR = 2.0**-14
+"""Larger of two steps at which slopes around a point are compared: those of a smooth function differ in proportion to
+the step. Also the smallest distance at which a derivative that seems wrong at ties is compared again. [gallery]"""
 
-CONFIRM_DISTANCES = (2.0**-14, 2.0**-20)
-"""Two distances at which the slopes of a smooth function differ in proportion; and, from the first one on, distance and
-step of a point without ties at which a derivative that seems wrong at ties is compared again. [gallery]"""
+TIES_FAR = 0.25
+"""Largest distance at which a derivative that seems wrong at ties is compared again, relative to the step lengths.
+[gallery]"""
 
-OUT_OF_PROPORTION = 1e10
-"""Values this many times larger than at the user's point have lost the digits that a derivative needs. [gallery]"""
+CONFIRM_NEAR = 2.0**-20
+"""Smaller of these two steps, and the largest step of a slope that must resolve an error. [gallery]"""
 
 IMMATERIAL_SLOPE = 1e-8
-"""At generated points, slopes below this part of the steepest one at the user's point are zero. [gallery]"""
+"""At generated points, slopes below this part of the steepest one at the user's point are zero: those of a softmax of
+inputs a thousand times larger are, and a full test of them would take 15 times the evaluations of the rest. [gallery]
+"""
 
 # Around a wrong entry
 
-EQUAL_RATIO = (1e-6, 1e-3)
-"""Relative tolerance for equal ratios of entries: smallest (small errors, double precision) and largest. It decides
-which entry is tested and which cause is named. [gallery]"""
+EXACT_RATIO = 1e-6
+"""Smallest relative tolerance for equal ratios of entries, for small errors in double precision. It decides which entry
+is tested and which cause is named. [gallery]"""
+
+EQUAL_RATIO = 1e-3
+"""Largest relative tolerance for equal ratios of entries. It decides which cause is named. [gallery]"""

@@ -1,21 +1,105 @@
-"""Sums and maxima over coordinates of which some may be infinite or not a number.
+"""Vectors of real coordinates: the spaces of inputs and outputs to which they belong, and sums and maxima of them.
 
-A finite result shows that all coordinates are finite, so they are tested one by one only where it is not.
+A `Space` is a list of named leaves; each leaf has `Coordinates`, an invertible linear map between a value (a tensor of
+any layout, real or complex) and a vector of real numbers. All comparisons happen on those vectors, so nothing else in
+gradvet needs to know what kind of value a leaf is.
+
+Coordinates may be infinite or not a number. A finite sum shows that all of them are finite, so they are tested one by
+one only where it is not.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import array_api_compat
 
-from gradvet.core.spaces import Array
+Array = Any
+"""An array of the Python array API standard; the standard has no static type of its own."""
+
+
+class Coordinates(Protocol):
+    """The real coordinates of one leaf. `parts` is how many of them make up one number: 1 if real, 2 if complex."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def parts(self) -> int: ...
+    def flatten(self, value: Any) -> Array: ...
+    def unflatten(self, vector: Array) -> Any: ...
+    def label(self, index: int) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """One coordinate of one leaf, in words: `input 0 [1, 2].imag`."""
+
+    leaf: int
+    name: str
+    label: str
+    part: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.label}".rstrip()
+
+
+class Leaf(NamedTuple):
+    """A named value with coordinates; `position` is where the user put it among the arguments or results."""
+
+    name: str
+    coordinates: Coordinates
+    position: int
+
+
+class Space:
+    """Named leaves side by side; a vector of the space is the concatenation of the leaves' coordinates."""
+
+    __slots__ = ("leaves", "offsets", "parts", "size", "slices")
+
+    def __init__(self, leaves: Sequence[Leaf]) -> None:
+        self.leaves = tuple(leaves)
+        self.offsets, self.size = [0], 0
+        self.parts = 1
+        """The most coordinates that one number has anywhere."""
+        for leaf in self.leaves:
+            self.size += leaf.coordinates.size
+            self.offsets.append(self.size)
+            self.parts = max(self.parts, leaf.coordinates.parts)
+        self.slices = tuple(map(slice, self.offsets, self.offsets[1:]))
+        """Where the coordinates of each leaf lie in a vector of the space."""
+
+    def unflatten(self, vector: Array) -> list[Any]:
+        """One value per leaf, each in storage of its own."""
+        if len(self.leaves) == 1:
+            return [self.leaves[0].coordinates.unflatten(vector)]
+        pairs = zip(self.leaves, self.slices, strict=True)
+        return [leaf.coordinates.unflatten(vector[part]) for leaf, part in pairs]
+
+    def leaf_of(self, index: int) -> int:
+        """The number of the leaf that a coordinate belongs to."""
+        return bisect_right(self.offsets, index) - 1
+
+    def locate(self, index: int) -> Location:
+        """Which number of which leaf a coordinate is."""
+        number = self.leaf_of(index)
+        leaf = self.leaves[number]
+        label = leaf.coordinates.label(index - self.offsets[number])
+        part = ("real", "imag")[(index - self.offsets[number]) % 2] if leaf.coordinates.parts == 2 else ""
+        return Location(number, leaf.name, label, part)
+
 
 MAX_PIECE = 1 << 20
 """Entries of a vector that are worked on at a time where temporary vectors of its size would take much memory."""
 
 _NAMESPACES: dict[type, Any] = {}
+
+
+QUANTILE_ENTRIES = 1 << 20
+"""Number of entries, evenly spaced, of which quantiles are taken in large tensors."""
 
 
 def namespace(array: Array) -> Any:
@@ -41,9 +125,18 @@ def dot(a: Array, b: Array) -> float:
     return float(xp.sum(xp.where(a != 0.0, a * b, xp.zeros_like(a))))
 
 
-def norm(v: Array, values: Array) -> float:
-    """The Euclidean norm of v * values over the coordinates where v is not zero."""
-    product = v * values
+def dots(rows: Array, b: Array) -> Array:
+    """`dot` of each row of a matrix and b."""
+    products = rows @ b
+    if all_finite(products):
+        return products
+    xp = namespace(rows)
+    return xp.sum(xp.where(rows != 0.0, rows * b, xp.zeros_like(rows)), axis=1)
+
+
+def norm(v: Array, values: Array | None = None) -> float:
+    """The Euclidean norm of v, or of v * values over the coordinates where v is not zero."""
+    product = v if values is None else v * values
     square = float(product @ product)
     if not math.isfinite(square):
         xp = namespace(v)
@@ -72,6 +165,13 @@ def nonzero_rms(values: Array) -> float:
     return math.sqrt(float(values @ values) / max(1, int(namespace(values).count_nonzero(values))))
 
 
+def quantile(values: Array, part: float) -> float:
+    """The number below which this part of all numbers is; zero where there is none."""
+    xp = namespace(values)
+    some = xp.sort(values[:: 1 + values.shape[0] // QUANTILE_ENTRIES])
+    return float(some[int(part * some.shape[0])]) if some.shape[0] else 0.0
+
+
 def nonzero_median(sizes: Array) -> float:
     """The median of the positive numbers among some of which none is negative; zero where there is none."""
     xp = namespace(sizes)
@@ -81,6 +181,9 @@ def nonzero_median(sizes: Array) -> float:
 
 def equal(one: Array, other: Array) -> bool:
     """Whether two vectors hold the same numbers; what is not a number equals nothing."""
+    at_once = getattr(one, "equal", None)  # torch has one call for it
+    if at_once is not None:
+        return bool(at_once(other))
     return one.shape == other.shape and bool((one == other).all())
 
 
@@ -113,7 +216,18 @@ def window(vector: Array, part: slice) -> Array:
     return xp.concat([xp.zeros_like(vector[: part.start]), vector[part], xp.zeros_like(vector[part.stop :])])
 
 
+def unit_rows(like: Array, size: int, start: int, stop: int) -> Array:
+    """A matrix whose rows are the unit vectors of this size, from number `start` on, of the dtype of another array."""
+    xp = namespace(like)
+    return xp.eye(stop - start, size, k=start, dtype=like.dtype, device=array_api_compat.device(like))
+
+
 def unit(zeros: Array, index: int, length: float = 1.0) -> Array:
     """A vector of zeros with one entry set, in the memory of `zeros`."""
     zeros[index] = length
     return zeros
+
+
+def as_lists(matrix: Array) -> list[list[float]]:
+    """The rows of a matrix as plain numbers."""
+    return [[float(entry) for entry in row] for row in matrix]

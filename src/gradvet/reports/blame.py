@@ -94,8 +94,8 @@ def _culprit(culprit: Culprit) -> Iterator[RenderableType]:
             yield indented(Text(f"see also {stop.place}  {stop.place.code}: {stop.what}"), 4)
     if culprit.finding is not None and culprit.finding.mismatches:
         yield indented(mismatch_table(culprit.finding), 4)
-    if culprit.finding is not None and culprit.finding.advice and not any(stop.explains for stop in culprit.stops):
-        yield indented(Text(culprit.finding.advice, "italic"), 4)
+    if culprit.advice:
+        yield indented(Text(culprit.advice, "italic"), 4)
 
 
 def _tree(node: TreeNode) -> Tree:

@@ -35,6 +35,9 @@ DECADES = 6
 WIDTH, LEFT, MAX_CELL, MAX_LABELS = 460, 110, 34, 16
 """Width of a figure, room for labels at its left, largest side of a cell, in pixels; labels per axis."""
 
+ROW_LABELS = 64
+"""Room for labels at the left of a map of errors, in pixels."""
+
 TURNED_HEIGHT = 4.6
 """Height of one character of a turned label, in pixels."""
 
@@ -177,23 +180,29 @@ def errors(facts: Mapping[str, Any]) -> Figure:
     top = max(finite, default=0.0) or 1.0
     usual = sorted(size for row in sizes["plain torch"] for size in row if 0.0 < size < math.inf)
     decades = max(1.0, min(DECADES, math.log10(top / usual[len(usual) // 2]))) if usual else DECADES
-    wide, count, high = WIDTH / 2 - 6, len(known["columns"]), min(MAX_CELL, WIDTH / max(1, len(known["rows"])))
-    side, parts = min(MAX_CELL, wide / max(1, count)), []
+    rows, columns = known["rows"], known["columns"]
+    wide, high = (WIDTH - ROW_LABELS) / 2 - 6, min(MAX_CELL, WIDTH / max(1, len(rows)))
+    side, bottom = min(MAX_CELL, wide / max(1, len(columns))), 20 + high * len(rows)
+    parts = [_label(ROW_LABELS - 4, 20 + (i + 0.5) * high + 4, rows[i], "end") for i in _shown(len(rows))]
     for number, (name, matrix) in enumerate(sizes.items()):
-        left = number * (wide + 12)
+        left = ROW_LABELS + number * (wide + 12)
         parts.append(_label(left, 14, name, "start"))
-        parts.append(_rectangle(left, 20, side * count, high * len(matrix), 'class="flat"'))
+        parts.append(_rectangle(left, 20, side * len(columns), high * len(rows), 'class="flat"'))
+        for j in _shown(len(columns)):
+            parts.append(_label(left + (j + 0.6) * side, bottom + 12, columns[j], "end", turned=True))
         for i, row in enumerate(matrix):
             for j, size in enumerate(row):
                 if (level := _level(size, top, decades)) > 0.0:
                     style = f'class="{"high" if math.isfinite(size) else "undefined"}" fill-opacity="{level:.2f}"'
-                    text = f"{name} [{known['rows'][i]}, {known['columns'][j]}]: largest error {size:.3g}"
+                    text = f"{name} [{rows[i]}, {columns[j]}]: largest error {size:.3g}"
                     parts.append(_rectangle(left + j * side, 20 + i * high, side, high, style, text))
     caption = (
-        f"errors of {facts.get('tensor', 'the kernel')} by position, beside those of plain torch, on a logarithmic "
+        f"errors of {facts.get('tensor', 'the kernel')} by position, beside those of plain torch: columns are places "
+        "along the last axis, rows along all others; on a logarithmic "
         f"scale from {top / 10**decades:.1g} (no colour) to {top:.2g}"
     )
-    return Figure("errors", _svg(high * len(known["rows"]) + 28, parts, "errors by position"), caption)
+    bottom += 18 + TURNED_HEIGHT * max((len(_short(columns[j])) for j in _shown(len(columns))), default=0)
+    return Figure("errors", _svg(bottom, parts, "errors by position"), caption)
 
 
 def _points(steps: Sequence[float], values: Iterable[Any]) -> list[tuple[float, float]]:
@@ -281,7 +290,10 @@ def page_of(report: Report) -> str:
 def origin() -> dict[str, str]:
     """Version and time for the footer of a page."""
     created = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
-    return {"version": importlib.metadata.version("gradvet"), "created": created}
+    version = "(not installed)"
+    with suppress(importlib.metadata.PackageNotFoundError):
+        version = importlib.metadata.version("gradvet")
+    return {"version": version, "created": created}
 
 
 def fragment(report: Report) -> str:

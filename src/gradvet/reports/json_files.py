@@ -19,16 +19,12 @@ MAX_FILE_BYTES = 2**29
 """Size of a file that is read."""
 
 
-class UnreadableReportError(ValueError):
-    """A file does not contain reports of this version of gradvet."""
-
-
-class UnwritableFileError(OSError):
-    """An output file cannot be written; the message says what to do."""
+class ReportFileError(OSError):
+    """A file cannot be written, or does not contain reports of this version of gradvet; the message says what to do."""
 
 
 def writable_path(path: str | Path) -> Path:
-    """The path of an output file. Creates its folder; raises `UnwritableFileError` if the file cannot be written."""
+    """The path of an output file. Creates its folder; raises `ReportFileError` if the file cannot be written."""
     file = Path(path)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +32,7 @@ def writable_path(path: str | Path) -> Path:
     except (OSError, RuntimeError):  # RuntimeError: links that lead to themselves, in early versions of Python
         is_writable = False
     if not is_writable:
-        raise UnwritableFileError(f"{path} cannot be written: name a file in a folder that is writable")
+        raise ReportFileError(f"{path} cannot be written: name a file in a folder that is writable")
     return file
 
 
@@ -44,11 +40,11 @@ def write_text(path: str | Path, text: str) -> None:
     """Write an output file whole or not at all."""
     try:
         replace_file(writable_path(path), text)
-    except UnwritableFileError:
+    except ReportFileError:
         raise
     except OSError as error:
         message = f"{path} was not written ({error.strerror}): free some space, or name another file"
-        raise UnwritableFileError(message) from error
+        raise ReportFileError(message) from error
 
 
 def save(reports: Sequence[Report], path: str | Path) -> None:
@@ -62,7 +58,7 @@ def load(path: str | Path) -> list[Report]:
     try:
         document = json.loads(_content(path))
         if isinstance(document, dict) and document.get("kind") == "blame":
-            raise UnreadableReportError(
+            raise ReportFileError(
                 f"{path} is the report of gradvet.blame or gradvet.watch, which this command does not show: "
                 "save it as .html to look at it"
             )
@@ -71,12 +67,12 @@ def load(path: str | Path) -> list[Report]:
         if document.get("format") != FORMAT:
             raise ValueError(f"format {FORMAT} was expected, found format {document.get('format')!r}")
         return [_entry(entry, number) for number, entry in enumerate(list(document["reports"]))]
-    except UnreadableReportError:
+    except ReportFileError:
         raise
     except OSError as error:
-        raise UnreadableReportError(f"{path} cannot be read ({error.strerror}): give a file that exists") from error
+        raise ReportFileError(f"{path} cannot be read ({error.strerror}): give a file that exists") from error
     except MALFORMED as error:
-        raise UnreadableReportError(
+        raise ReportFileError(
             f"{path} is not a gradvet report ({one_line(error)}): give a JSON file that this version of gradvet wrote"
         ) from error
 

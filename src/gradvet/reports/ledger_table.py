@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gradvet.core.results import Finding, LedgerRow, Report, Verdict, suggested_resolution
-from gradvet.reports.wording import notable_findings
+from gradvet.core.results import FLOAT64, GIVEN, NO_MEMORY, Finding, LedgerRow, Report, Verdict, suggested_resolution
+from gradvet.reports.wording import MODE_NAMES, notable_findings
 
 HEADINGS = ("tensor", "precision", "mode", "compared", "resolution", "verdict")
 MAX_ROWS = 8
@@ -15,9 +15,6 @@ MAX_ROWS = 8
 
 MAX_WORST = 5
 """Number of open rows that are listed one by one if the ledger is summarised, and of sentences about them."""
-
-GIVEN, DOUBLE = "given", "float64"
-"""Names of the precision of the inputs and of that of the reference in a ledger."""
 
 RIGHT, EMPTY, NOT_COMPARED, WRONG = "right", "no elements", "not compared", "wrong"
 AS_REFERENCE = "as in float64"
@@ -28,6 +25,7 @@ LEAF_WORDS = {"pass": RIGHT, "fail": WRONG, "inconclusive": NOT_COMPARED}
 ACCEPT = 'To accept an inconclusive result, pass inconclusive="warn" or inconclusive="ignore".'
 OTHER_POINT = "Check at a point where the function and its derivative are finite and smooth, with float64 inputs."
 MORE_TIME = "Allow more time with budget=, or check fewer inputs at a time."
+MORE_MEMORY = "Allow more bytes with budget=, or check fewer inputs at a time."
 SOME_ELEMENTS = "Give inputs with at least one element, and a function whose outputs depend on them."
 STOPPED = "the comparison ended at the failure"
 NOTHING = "not compared: no element of any input was compared with finite differences"
@@ -101,15 +99,18 @@ def headline(report: Report) -> str:
 
 
 def what_to_do(report: Report) -> str:
-    """How the rows that are open, if any, could be compared; empty if a finding has advice of its own."""
+    """How what is open could be compared; empty if a finding has advice of its own."""
     is_advised = any(found.advice for found in report.findings if found.verdict is Verdict.INCONCLUSIVE)
     if report.verdict is not Verdict.INCONCLUSIVE or is_advised:
         return ""
     rows = report.open_rows
     if not rows:
-        return SOME_ELEMENTS if why_not_pass(report) == [NOTHING] else ""
+        is_undecided = any(one.check in MODE_NAMES for one in notable_findings(report))
+        return SOME_ELEMENTS if why_not_pass(report) == [NOTHING] else OTHER_POINT if is_undecided else ""
     if any("time budget" in _reason(report, row) for row in rows):
         return MORE_TIME
+    if any(NO_MEMORY in row.reasons for row in rows):
+        return MORE_MEMORY
     worst = max((row.resolution or 0.0) for row in rows)
     enough = suggested_resolution(worst)
     if enough is not None and all(row.compared == row.elements for row in rows):
@@ -126,10 +127,10 @@ def _badness(row: LedgerRow) -> tuple[float, float]:
     """Rows with the largest uncompared part come first, then those whose resolution is furthest from the one asked."""
     if row.is_complete:
         return 0.0, 0.0
-    coarseness = 1.0
-    if _is_coarse(row) and row.resolution is not None:
-        coarseness = row.resolution / row.asked if row.asked > 0.0 else math.inf
-    return 1.0 - row.compared / max(row.elements, 1), coarseness
+    excess = 1.0
+    if _is_unresolved(row) and row.resolution is not None:
+        excess = row.resolution / row.asked if row.asked > 0.0 else math.inf
+    return 1.0 - row.compared / max(row.elements, 1), excess
 
 
 def _line(report: Report, row: LedgerRow) -> LedgerLine:
@@ -158,11 +159,11 @@ def _summary(report: Report, rows: Iterable[LedgerRow], noun: str) -> list[Ledge
 def _verdict(report: Report, row: LedgerRow, *, with_number: bool = True) -> str:
     if _is_wrong(report, row):
         return WRONG
-    if row.is_complete and row.precision == GIVEN and (row.input, row.mode, DOUBLE) in _open_places(report):
+    if row.is_complete and row.precision == GIVEN and (row.input, row.mode, FLOAT64) in _open_places(report):
         return AS_REFERENCE
     if row.is_complete:
         return RIGHT if row.elements else EMPTY
-    parts = [*row.reasons, *([_coarseness(row, with_number)] if _is_coarse(row) else [])]
+    parts = [*row.reasons, *([_unresolved(row, with_number)] if _is_unresolved(row) else [])]
     return "; ".join(parts) or NOT_COMPARED
 
 
@@ -170,11 +171,11 @@ def _open_places(report: Report) -> set[tuple[str, str, str]]:
     return {(row.input, row.mode, row.precision) for row in report.open_rows}
 
 
-def _is_coarse(row: LedgerRow) -> bool:
+def _is_unresolved(row: LedgerRow) -> bool:
     return row.resolution is not None and not row.resolution <= row.asked
 
 
-def _coarseness(row: LedgerRow, with_number: bool = True) -> str:
+def _unresolved(row: LedgerRow, with_number: bool = True) -> str:
     if not with_number:
         return f"resolution above {_number(row.asked)}"
     seen, asked = _number(row.resolution), _number(row.asked)
@@ -234,7 +235,7 @@ def _sentences(report: Report) -> list[str]:
 
 def _reason(report: Report, row: LedgerRow) -> str:
     """The reasons in the row; for a row without any, the headline of the finding about its mode."""
-    if row.reasons or _is_coarse(row):
+    if row.reasons or _is_unresolved(row):
         return _verdict(report, row)
     return _headline(report, row).removesuffix(f" ({row.mode} mode)")
 

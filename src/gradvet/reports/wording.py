@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from gradvet.core.results import WORST_FIRST, Finding, Mismatch, Report, Verdict, escape_controls
 
-CALL_KINDS = {"forwards": "forward", "pulls": "backward", "pushes": "forward-mode"}
+CALL_KINDS = {"forwards": "forward", "vjps": "backward", "jvps": "forward-mode"}
 """Counters of `Cost`, and the names under which they are printed."""
 
 MODE_NAMES = {"reverse": "reverse mode", "forward": "forward mode"}
@@ -63,11 +63,17 @@ def not_exercised_names(report: Report) -> str:
 
 
 def coverage(report: Report) -> list[tuple[str, str]]:
-    """Labels and texts: the checks that ran, the parts of those that have parts, and what did not run and why."""
+    """Labels and texts: the checks that ran, the parts of those that have parts, what did not run and why, and how
+    accurate a kernel is beside its reference."""
+    accuracy = [
+        (finding.check, finding.headline)
+        for finding in report.findings
+        if finding.check == "reference" and finding.verdict is Verdict.PASS
+    ]
     ran = [("exercised", ", ".join(report.exercised))] if report.exercised else []
     reasons = report.not_exercised.items()
     not_run = [("not exercised", f"{', '.join(dict.fromkeys(names))}: {why}") for why, names in reasons]
-    return [*ran, *report.exercised_parts.items(), *not_run]
+    return [*accuracy, *ran, *report.exercised_parts.items(), *not_run]
 
 
 def environment(report: Report) -> str:
@@ -100,8 +106,10 @@ def other_findings(report: Report) -> list[tuple[str, str]]:
     cause = first[0].check if first and first[0].verdict is Verdict.FAIL else ""
     # Where a piece of a module is to blame, the module itself fails too.
     of_cause = dict.fromkeys(MODE_NAMES, CONSEQUENCES) | {"blame": (*MODE_NAMES, *CONSEQUENCES)}
-    of_cause["determinism"] = (*OF_RANDOM_GRADIENTS, *of_cause["blame"])
-    consequences = [one.check for one in others if one.check in of_cause.get(cause, ())]
+    of_cause["determinism"] = of_cause["blame"]
+    is_random = any(one.check == "determinism" and one.verdict is Verdict.FAIL for one in findings)
+    expected = (*of_cause.get(cause, ()), *(OF_RANDOM_GRADIENTS if is_random else ()))
+    consequences = [one.check for one in others if one.check in expected]
     lines = [(one.check, one.headline) for one in others if one.check not in consequences]
     if len(lines) > MAX_OTHER_FINDINGS:
         more = ", ".join(dict.fromkeys(check for check, _ in lines[MAX_OTHER_FINDINGS:]))

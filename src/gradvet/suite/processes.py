@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import queue
 import signal
 import subprocess
 import sys
@@ -16,16 +17,18 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from multiprocessing.connection import Pipe
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import psutil
 
 from gradvet.core.results import escape_controls
+from gradvet.options import Budget
+from gradvet.suite import Status
 
 Result = TypeVar("Result")
 
@@ -45,29 +48,12 @@ START_TIMEOUT_SECONDS = 300.0
 """Time within which a worker must be ready, if calls have a time limit. Importing torch on a busy machine is slow."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one call may use; None means no limit."""
-
-    seconds: float | None = None
-    bytes: int | None = None
-    """Resident memory of the process."""
-
-
 class ProcessDiedError(RuntimeError):
-    """The worker process died during the call."""
+    """The worker process died during the call: by itself, or it was killed because the call exceeded a limit."""
 
-
-class TimeLimitError(ProcessDiedError):
-    """The worker was killed because the call took too long."""
-
-
-class MemoryLimitError(ProcessDiedError):
-    """The worker was killed because it used too much memory."""
-
-
-class _UnreadableAnswerError(Exception):
-    """What came through the pipe is no answer."""
+    def __init__(self, message: str, status: Status = Status.DIED) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class ProcessExecutor(ThreadPoolExecutor):
@@ -80,19 +66,19 @@ class ProcessExecutor(ThreadPoolExecutor):
     def __init__(
         self,
         jobs: int,
-        limits: Limits | None = None,
+        limits: Budget | None = None,
         prepare: Callable[..., Any] | None = None,
         arguments: tuple[Any, ...] = (),
     ) -> None:
         super().__init__(jobs, thread_name_prefix="gradvet")
-        self._limits = limits or Limits()
+        self._limits = limits or Budget()
         self._preparation = (prepare, arguments) if prepare else None
         self._threads_per_worker = max(1, (os.cpu_count() or 1) // jobs)
         self._thread_local = threading.local()
         self._workers: set[_Worker] = set()
         self._aborted = threading.Event()
         self._closed = threading.Event()
-        if self._limits != Limits():
+        if self._limits != Budget():
             watched = (self._workers, self._limits, self._closed)
             threading.Thread(target=_enforce_limits, args=watched, name="gradvet-limits", daemon=True).start()
             weakref.finalize(self, self._closed.set)
@@ -155,7 +141,9 @@ class _Worker:
         self._connection, theirs = Pipe()
         # The path is set before anything is imported, so that no module of the current folder takes the place of one
         # of the standard library.
-        start = "import sys; sys.path[:] = sys.argv[2:]; from gradvet.suite.worker import main; main(int(sys.argv[1]))"
+        start = (
+            "import sys; sys.path[:] = sys.argv[2:]; from gradvet.suite.processes import serve; serve(int(sys.argv[1]))"
+        )
         folders = [*(folder or os.getcwd() for folder in sys.path), str(Path(__file__).parents[2])]
         with theirs:
             self._process = subprocess.Popen(
@@ -187,9 +175,6 @@ class _Worker:
         try:
             self._connection.send((self._number, call))
             succeeded, value = self._answer()
-        except _UnreadableAnswerError as error:
-            self.close()
-            raise ProcessDiedError(f"gave no readable answer ({error}): its code wrote to the pipe") from None
         except (EOFError, OSError):
             raise self._death_error() from None
         finally:
@@ -217,24 +202,27 @@ class _Worker:
         except Exception as error:
             if isinstance(error, OSError) and error.errno is not None:  # the process is dead
                 raise
-            raise _UnreadableAnswerError(type(error).__name__) from None
+            self.close()
+            words = f"gave no readable answer ({type(error).__name__}): its code wrote to the pipe"
+            raise ProcessDiedError(words) from None
         return number, succeeded, value, has_its_streams
 
-    def is_reusable(self, limits: Limits) -> bool:
+    def is_reusable(self, limits: Budget) -> bool:
         """Whether the process runs, has not closed its streams, and uses at most half of the memory limit."""
         if self._process.poll() is not None or not self._has_its_streams:
             return False
         return limits.bytes is None or self._resident_bytes() <= limits.bytes / 2
 
-    def enforce(self, limits: Limits) -> None:
+    def enforce(self, limits: Budget) -> None:
         """Kill the process if its call exceeds a limit."""
         deadline = self._deadline
         if self._limit_error is not None:
             return
         if deadline is not None and time.monotonic() > deadline:
-            self._limit_error = TimeLimitError(f"did not end within {self._limit:g} s")
+            self._limit_error = ProcessDiedError(f"did not end within {self._limit:g} s", Status.TIME_LIMIT)
         elif limits.bytes is not None and self._resident_bytes() > limits.bytes:
-            self._limit_error = MemoryLimitError(f"used more than {limits.bytes / 2**20:.0f} MiB of memory")
+            words = f"used more than {limits.bytes / 2**20:.0f} MiB of memory"
+            self._limit_error = ProcessDiedError(words, Status.MEMORY_LIMIT)
         if self._limit_error is not None:
             self.kill()
 
@@ -277,7 +265,7 @@ def _keep_last(stream: IO[bytes], chunks: deque[bytes]) -> None:
             chunks.append(chunk)
 
 
-def _enforce_limits(workers: set[_Worker], limits: Limits, closed: threading.Event) -> None:
+def _enforce_limits(workers: set[_Worker], limits: Budget, closed: threading.Event) -> None:
     while not closed.wait(POLL_SECONDS):
         for worker in list(workers):
             worker.enforce(limits)
@@ -288,3 +276,88 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+GRACE_SECONDS = 5.0
+"""Time after the limit of a call at which the system ends the worker, if the parent has not."""
+
+
+def serve(descriptor: int) -> None:
+    """Answer calls with `(number, succeeded, value, whether stdout and stderr are still those of the start)`.
+
+    A call is its number and the pickle of its other parts.
+
+    The result of a call with `keep` stays here and is the first argument of all later calls.
+    """
+    os.set_inheritable(descriptor, False)
+    connection = Connection(descriptor)
+    calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(connection, calls), daemon=True).start()
+    state: tuple[Any, ...] = ()
+    process, streams = os.getpid(), _streams()
+    while True:
+        number, keep, func, arguments, seconds = calls.get()
+        with _time_limit(seconds):
+            succeeded, value = _call(func, (*state, *arguments))
+        if os.getpid() != process:
+            os._exit(0)  # a copy of this process that the function made with os.fork: it answers no call
+        if keep and succeeded:
+            state, value = (value,), None
+        connection.send((number, succeeded, value, streams == _streams()))
+
+
+def _streams() -> list[tuple[int, int] | None]:
+    """What stdout and stderr of the process are; None for one that is closed."""
+    found: list[tuple[int, int] | None] = []
+    for descriptor in (1, 2):
+        try:
+            status = os.fstat(descriptor)
+            found.append((status.st_dev, status.st_ino))
+        except OSError:
+            found.append(None)
+    return found
+
+
+def _listen(connection: Connection, calls: queue.SimpleQueue[Any]) -> None:
+    """Queue the calls. End this process and its children when the parent is gone, even if a case hangs."""
+    while True:
+        try:
+            number, call = connection.recv()
+        except (EOFError, OSError):
+            os.killpg(0, signal.SIGKILL)
+            return
+        try:
+            calls.put((number, *pickle.loads(call)))
+        except BaseException as error:
+            # The function cannot be imported here: answer the call with this error.
+            calls.put((number, False, _raise, (_picklable(error),), None))
+
+
+@contextmanager
+def _time_limit(seconds: float | None) -> Iterator[None]:
+    """End the process by a system timer, which also works while a case holds the GIL."""
+    if seconds is None:
+        yield
+        return
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds + GRACE_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _call(func: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool, Any]:
+    try:
+        return True, func(*arguments)
+    except BaseException as error:
+        return False, _picklable(error)
+
+
+def _raise(*arguments: Any) -> None:
+    raise arguments[-1]
+
+
+def _picklable(error: BaseException) -> Exception:
+    """The message of an exception whose class may not be picklable."""
+    return RuntimeError(f"{type(error).__name__}: {error}")

@@ -18,40 +18,33 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gradvet.api import check
 from gradvet.core.provenance import environment
 from gradvet.core.results import Verdict
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.inputs import random_inputs
-from gradvet.frontends.torch.process_state import PreservedProcess
+from gradvet.frontends.torch.process_state import CASE_SETTINGS, ProcessState
+from gradvet.options import Budget
 from gradvet.reports.wording import one_line
-from gradvet.suite.case import Case, CaseResult, Status
-from gradvet.suite.processes import Limits, MemoryLimitError, ProcessExecutor, TimeLimitError
-from gradvet.suite.store import Store, StoreError, holds_run
+from gradvet.suite import Case, CaseResult, Status
+from gradvet.suite.processes import ProcessDiedError, ProcessExecutor
+from gradvet.suite.store import Store, holds_run
+
+if TYPE_CHECKING:
+    from gradvet.suite.sources import Operators, Targets
 
 IDENTITY_VERSIONS = ("python", "torch", "gradvet")
 """Entries of the environment that must agree for a run to be resumed."""
-
-
-class CaseSource(Protocol):
-    """Plain data from which any process creates the same cases."""
-
-    def open(self) -> Mapping[str, Case]:
-        """The cases by name, in order. May execute files of the user."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """The identity of the source as JSON values."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """Settings common to all cases of a run. Copies in other processes compare equal."""
 
-    source: CaseSource = field(compare=False)
+    source: Targets | Operators = field(compare=False)
+    """Plain data from which any process creates the same cases. May execute files of the user."""
     seed: int
     options: Mapping[str, Any] = field(default_factory=dict, compare=False)
     folder: str = field(default_factory=os.getcwd)
@@ -77,7 +70,7 @@ def run_case(run: Run, cases: Mapping[str, Case], name: str) -> CaseResult:
     """Check one case. An exception, also from looking up the case, becomes its result."""
     started = time.perf_counter()
     try:
-        state = PreservedProcess()
+        state = ProcessState(CASE_SETTINGS)
         with state, state:  # twice: the first restoration may be interrupted
             report = cases[name].run(run.seed, **run.options)
     except KeyboardInterrupt:
@@ -96,7 +89,9 @@ def open_store(run: Run, cases: Mapping[str, Case], path: str | Path | None = No
     store = Store.open(path, writable=True)
     store.require_identity(run.identity())
     if store.names() != names:
-        raise StoreError(f"{path} holds a run of other cases: cases were added or removed since; name another file")
+        raise InvalidProblemError(
+            f"{path} holds a run of other cases: cases were added or removed since; name another file"
+        )
     return store
 
 
@@ -134,54 +129,45 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 """Time within which a Dask scheduler must answer."""
 
 
-class ExecutorLostError(RuntimeError):
-    """The executor cancelled its calls."""
-
-
 @dataclass(frozen=True, slots=True)
 class ExecutorSettings:
     """Where cases run, and within which limits."""
 
     jobs: int | None = None
     """Number of worker processes; None runs cases in this process, without limits."""
-    limits: Limits = field(default_factory=Limits)
+    limits: Budget = field(default_factory=Budget)
+    """What one call may use: seconds, and resident memory of its process."""
     retries: int = 1
     """Further attempts after the process of a case died or exceeded a limit."""
     cluster: str | None = None
     """Address of a Dask scheduler."""
 
 
-@dataclass(frozen=True, slots=True)
-class CaseExecutor:
-    """An executor, and how cases are submitted to it."""
+def results_of(
+    executor: Executor, call: Callable[..., CaseResult], names: Sequence[str], *, max_calls: int, retries: int = 0
+) -> Iterator[CaseResult]:
+    """The result of each case, in the order in which they arrive; at most `max_calls` are submitted at a time.
 
-    executor: Executor
-    call: Callable[..., CaseResult]
-    """Runs in the executor. Its last argument is a name; a `ProcessExecutor` puts the worker's state first."""
-    max_calls: int
-    """Number of calls submitted at a time."""
-    retries: int = 0
-
-    def results(self, names: Sequence[str]) -> Iterator[CaseResult]:
-        """The result of each case, in the order in which they arrive."""
-        pending = deque(names)
-        attempts: Counter[str] = Counter()
-        running: dict[Future[CaseResult], str] = {}
-        while pending or running:
-            while pending and len(running) < self.max_calls:
-                name = pending.popleft()
-                attempts[name] += 1
-                running[self.executor.submit(self.call, name)] = name
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                name = running.pop(future)
-                error = _exception(future)
-                if error is None:
-                    result = future.result()
-                    yield replace(result, attempts=result.attempts + attempts[name] - 1)
-                elif attempts[name] <= self.retries:
-                    pending.appendleft(name)
-                else:
-                    yield CaseResult.of_error(name, _status(error), one_line(error), attempts[name])
+    `call` runs in the executor. Its last argument is a name; a `ProcessExecutor` puts the worker's state first.
+    """
+    pending = deque(names)
+    attempts: Counter[str] = Counter()
+    running: dict[Future[CaseResult], str] = {}
+    while pending or running:
+        while pending and len(running) < max_calls:
+            name = pending.popleft()
+            attempts[name] += 1
+            running[executor.submit(call, name)] = name
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            name = running.pop(future)
+            error = _exception(future)
+            if error is None:
+                result = future.result()
+                yield replace(result, attempts=result.attempts + attempts[name] - 1)
+            elif attempts[name] <= retries:
+                pending.appendleft(name)
+            else:
+                yield CaseResult.of_error(name, _status(error), one_line(error), attempts[name])
 
 
 def run_missing(run: Run, cases: Mapping[str, Case], settings: ExecutorSettings, store: Store) -> Iterator[CaseResult]:
@@ -202,15 +188,16 @@ def _results(
 ) -> Generator[CaseResult]:
     """Run cases as the settings say. Closing the generator aborts the calls that still run."""
     if settings.cluster is not None:
-        with _cluster(run, settings) as executor:
-            yield from executor.results(names)
+        with _cluster(settings) as (executor, workers):
+            call, max_calls = functools.partial(_run_case_on_cluster, run, settings), CALLS_PER_WORKER * workers
+            yield from results_of(executor, call, names, max_calls=max_calls, retries=settings.retries)
     elif settings.jobs is None:
         yield from (run_case(run, cases, name) for name in names)
     else:
         processes = ProcessExecutor(settings.jobs, settings.limits, _prepare_worker, (run,))
         max_calls = CALLS_PER_WORKER * settings.jobs
         try:
-            yield from CaseExecutor(processes, _run_case, max_calls, retries=settings.retries).results(names)
+            yield from results_of(processes, _run_case, names, max_calls=max_calls, retries=settings.retries)
         finally:
             processes.shutdown(cancel_futures=True)
 
@@ -234,7 +221,8 @@ def _run_case(state: tuple[Run, Mapping[str, Case]], name: str) -> CaseResult:
 
 
 @contextmanager
-def _cluster(run: Run, settings: ExecutorSettings) -> Iterator[CaseExecutor]:
+def _cluster(settings: ExecutorSettings) -> Iterator[tuple[Executor, int]]:
+    """The executor of a Dask cluster, and its number of workers."""
     try:
         from distributed import Client
     except ImportError:
@@ -249,8 +237,7 @@ def _cluster(run: Run, settings: ExecutorSettings) -> Iterator[CaseExecutor]:
             raise InvalidProblemError(f"the Dask cluster at {settings.cluster} has no workers: start some first")
         executor = client.get_executor(pure=False)
         try:
-            call = functools.partial(_run_case_on_cluster, run, settings)
-            yield CaseExecutor(executor, call, CALLS_PER_WORKER * workers, settings.retries)
+            yield executor, workers
         finally:
             executor.shutdown(wait=False)
 
@@ -258,7 +245,7 @@ def _cluster(run: Run, settings: ExecutorSettings) -> Iterator[CaseExecutor]:
 def _run_case_on_cluster(run: Run, settings: ExecutorSettings, name: str) -> CaseResult:
     """Runs on a cluster worker. The case runs in a child process, so that a crash does not end the worker."""
     processes = _cluster_processes(run, settings)
-    (result,) = CaseExecutor(processes, _run_case, max_calls=1, retries=settings.retries).results([name])
+    (result,) = results_of(processes, _run_case, [name], max_calls=1, retries=settings.retries)
     return result
 
 
@@ -272,10 +259,8 @@ def _exception(future: Future[Any]) -> BaseException | None:
     try:
         return future.exception()
     except CancelledError:
-        raise ExecutorLostError("the cluster is gone: results so far are kept if --store was given") from None
+        raise RuntimeError("the cluster is gone: results so far are kept if --store was given") from None
 
 
 def _status(error: BaseException) -> Status:
-    if isinstance(error, TimeLimitError):
-        return Status.TIME_LIMIT
-    return Status.MEMORY_LIMIT if isinstance(error, MemoryLimitError) else Status.DIED
+    return error.status if isinstance(error, ProcessDiedError) else Status.DIED

@@ -24,7 +24,7 @@ from gradvet.core.results import Verdict, escape_controls, read_report
 from gradvet.errors import InvalidProblemError
 from gradvet.reports.ledger_table import why_not_pass
 from gradvet.reports.wording import one_line
-from gradvet.suite.case import CaseResult, Status
+from gradvet.suite import CaseResult, Status
 
 STORE_FORMAT = 1
 SQLITE_SIGNATURE = b"SQLite format 3\0"
@@ -56,10 +56,6 @@ QUERY = "SELECT ending, document, words, attempts, seconds FROM outcomes WHERE p
 NO_RESULT = "there is no result: the run ended before this case, or still runs; go on with --resume"
 
 
-class StoreError(InvalidProblemError):
-    """A file cannot be used as the store of this run; the message says what to do."""
-
-
 class Store:
     """The results of one run."""
 
@@ -74,10 +70,14 @@ class Store:
             self._positions: dict[str, int] = {str(name): position for name, position in rows}
         except (sqlite3.Error, ValueError, TypeError) as error:
             self.close()
-            raise StoreError(f"{path} is damaged ({error}): restore a copy, or run again into another file") from error
+            raise InvalidProblemError(
+                f"{path} is damaged ({error}): restore a copy, or run again into another file"
+            ) from error
         if version != STORE_FORMAT:
             self.close()
-            raise StoreError(f"{path} has format {version!r}; this version of gradvet reads format {STORE_FORMAT}")
+            raise InvalidProblemError(
+                f"{path} has format {version!r}; this version of gradvet reads format {STORE_FORMAT}"
+            )
 
     @classmethod
     def create(cls, path: str | Path | None, identity: Mapping[str, Any], names: Sequence[str]) -> Store:
@@ -85,7 +85,7 @@ class Store:
         with ExitStack() as on_error:
             lock = None if path is None else on_error.enter_context(_lock(path))
             if path is not None and holds_run(path):
-                raise StoreError(f"{path} holds a run already: go on with --resume, or name another file")
+                raise InvalidProblemError(f"{path} holds a run already: go on with --resume, or name another file")
             connection = _writable(path)
             with _sentence(path), connection:  # one transaction: a killed process leaves no incomplete store
                 connection.execute("BEGIN IMMEDIATE")
@@ -103,7 +103,7 @@ class Store:
         with ExitStack() as on_error:
             lock = on_error.enter_context(_lock(path)) if writable else None
             if not holds_run(path):
-                raise StoreError(f"{path} holds no run of gradvet: give a file that --store wrote")
+                raise InvalidProblemError(f"{path} holds no run of gradvet: give a file that --store wrote")
             connection = _writable(path) if writable else _readable(path)
             on_error.pop_all()
             return cls(connection, str(path), lock)
@@ -112,11 +112,11 @@ class Store:
         return len(self._positions)
 
     def require_identity(self, identity: Mapping[str, Any]) -> None:
-        """Raise `StoreError` if the store belongs to another run."""
+        """Raise `InvalidProblemError` if the store belongs to another run."""
         for name, value in identity.items():
             stored = self.identity.get(name)
             if json.loads(json.dumps(value)) != stored:
-                raise StoreError(
+                raise InvalidProblemError(
                     f"{self.path} holds another run ({name}: {_brief(stored)} there, {_brief(value)} here): repeat its "
                     "command, or name another file"
                 )
@@ -184,7 +184,7 @@ def is_database(path: str | Path) -> bool:
         with file.open("rb") as stream:
             return stream.read(len(SQLITE_SIGNATURE)) == SQLITE_SIGNATURE
     except OSError as error:
-        raise StoreError(f"{path} cannot be read ({error.strerror}): give another file") from error
+        raise InvalidProblemError(f"{path} cannot be read ({error.strerror}): give another file") from error
 
 
 def holds_run(path: str | Path) -> bool:
@@ -193,15 +193,15 @@ def holds_run(path: str | Path) -> bool:
     if not file.is_file() or file.stat().st_size == 0:
         return False
     if not is_database(path):
-        raise StoreError(f"{path} is not a store but some other file: name another one")
+        raise InvalidProblemError(f"{path} is not a store but some other file: name another one")
     try:
         with closing(_readable(path)) as connection:
             found = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
     except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 may fail to decode its own message
-        raise StoreError(f"{path} cannot be opened as a store ({error}): name another file") from error
+        raise InvalidProblemError(f"{path} cannot be opened as a store ({error}): name another file") from error
     # Views, triggers and computed columns could take any time and memory.
     if found and {_words(sql) for (sql,) in found} != {_words(sql) for sql in TABLES.values()}:
-        raise StoreError(f"{path} is a database of something else: name another file")
+        raise InvalidProblemError(f"{path} is a database of something else: name another file")
     return bool(found)
 
 
@@ -227,7 +227,7 @@ def _sentence(path: str | Path | None) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise StoreError(
+        raise InvalidProblemError(
             f"{path} cannot be written ({error}): free some space, then go on with --resume, or name another file"
         ) from error
 
@@ -241,7 +241,7 @@ def _writable(path: str | Path | None) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA trusted_schema = OFF")
     except sqlite3.Error as error:
-        raise StoreError(f"{path} cannot be opened as a store ({error}): name another file") from error
+        raise InvalidProblemError(f"{path} cannot be opened as a store ({error}): name another file") from error
     return connection
 
 
@@ -250,12 +250,14 @@ def _lock(path: str | Path) -> IO[bytes]:
     try:
         stream = open(path, "ab")  # noqa: SIM115, closed with the store
     except OSError as error:
-        raise StoreError(f"{path} cannot be opened as a store ({error.strerror}): name another file") from error
+        raise InvalidProblemError(
+            f"{path} cannot be opened as a store ({error.strerror}): name another file"
+        ) from error
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         stream.close()
-        raise StoreError(f"{path} is in use by another run: wait for its end, or name another file") from None
+        raise InvalidProblemError(f"{path} is in use by another run: wait for its end, or name another file") from None
     except OSError:
         pass
     return stream

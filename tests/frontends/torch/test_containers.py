@@ -17,6 +17,7 @@ import gradvet
 from gradvet import Verdict
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import private
+from gradvet.frontends.torch.arguments import tensors_of
 from tests.functions import with_vjp
 
 needs_private_names = pytest.mark.skipif(private.PUBLIC_ONLY, reason="torch's pytree has no public interface")
@@ -168,6 +169,15 @@ def test_function_that_returns_no_tensor_is_refused() -> None:
         gradvet.check(lambda x: {"a": float(x.sum()), "b": None}, inputs(3))
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_gradcheck_of_an_autograd_function_says_to_pass_its_apply() -> None:
+    class Same(torch.autograd.Function):
+        pass
+
+    with pytest.raises(InvalidProblemError, match=r"pass Same\.apply"):
+        gradvet.gradcheck(Same, (inputs(3).requires_grad_(),))
+
+
 class Wrapper(Tensor):
     """A tensor around another one, as a DTensor is."""
 
@@ -203,10 +213,23 @@ def test_wrapper_around_other_tensors_is_refused_in_one_sentence(function: Any, 
     assert str(caught.value).startswith(f"{name} is a Wrapper, a wrapper around other tensors")
 
 
+class OpaqueWrapper(Tensor):
+    """A wrapper that does not say which tensors are inside."""
+
+    inner: Tensor
+    __new__ = Wrapper.__new__  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*[arg.inner if isinstance(arg, cls) else arg for arg in args], **(kwargs or {}))
+        return cls(found) if isinstance(found, Tensor) else found
+
+
 @pytest.mark.parametrize("function", [gradvet.check, gradvet.blame])
-def test_model_with_wrapped_or_lazy_parameters_is_refused_in_one_sentence(function: Any) -> None:
+@pytest.mark.parametrize("wrapper", [Wrapper, OpaqueWrapper])
+def test_model_with_wrapped_or_lazy_parameters_is_refused_in_one_sentence(function: Any, wrapper: Any) -> None:
     wrapped = nn.Linear(3, 2)
-    wrapped.weight = nn.Parameter(Wrapper(wrapped.weight.detach()))
+    wrapped.weight = nn.Parameter(wrapper(wrapped.weight.detach()))
     with pytest.raises(InvalidProblemError, match=r"^weight is a .*, a wrapper around other tensors"):
         function(wrapped, torch.ones(2, 3))
     with pytest.raises(InvalidProblemError, match=r"^weight is not initialised yet"):
@@ -259,3 +282,14 @@ def _transformer(transformers: Any, kind: str) -> tuple[nn.Module, dict[str, Ten
     )
     name = "BertModel" if kind == "Bert" else "LlamaForCausalLM"
     return getattr(transformers, name)(config), {"input_ids": tokens}
+
+
+def test_tensors_of_a_nested_value_are_found_in_order_and_once() -> None:
+    a, b, c = torch.ones(1), torch.ones(2), torch.ones(3)
+    assert [len(found) for found in tensors_of(([a, {"b": b}], 1.0, (b, a), "c", [[c]]))] == [1, 2, 3]
+
+
+def test_tensors_of_a_value_that_contains_itself_are_found() -> None:
+    value: list[Any] = [torch.ones(2)]
+    value.append(value)
+    assert len(tensors_of(value)) == 1

@@ -13,7 +13,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradvet.frontends.torch import private_state
-from gradvet.frontends.torch.private_state import OpenContexts
+from gradvet.frontends.torch.blame.private import inference_mode_as, packing_if
+from gradvet.frontends.torch.private_state import close_contexts, open_contexts
 from tests.frontends.torch import needs_private_names
 
 pytestmark = needs_private_names
@@ -54,10 +55,10 @@ OPENED: dict[str, Callable[[], object]] = {
 def test_context_that_stays_open_is_closed(kind: str) -> None:
     if kind == "hooks of saved tensors" and not HAS_TOP_HOOKS:
         pytest.skip("this torch does not tell which hooks are in use")
-    before = OpenContexts.now()
+    before = open_contexts()
     OPENED[kind]()
-    before.close_others(interrupted=True)
-    assert OpenContexts.now() == before
+    close_contexts(before)
+    assert open_contexts() == before
     with forward_ad.dual_level():
         tangent = forward_ad.unpack_dual(forward_ad.make_dual(torch.ones(2), torch.ones(2)).sin()).tangent
     assert torch.allclose(tangent, torch.ones(2).cos())
@@ -65,12 +66,12 @@ def test_context_that_stays_open_is_closed(kind: str) -> None:
 
 def test_contexts_that_were_open_before_stay_open() -> None:
     with TorchFunctionMode(), saved_tensors_hooks(itself, itself), forward_ad.dual_level():
-        before = OpenContexts.now()
+        before = open_contexts()
         TorchFunctionMode().__enter__()
-        before.close_others(interrupted=True)
-        assert OpenContexts.now() == before
-        assert before.level == 0
-        assert before.function_modes == 1
+        close_contexts(before)
+        assert open_contexts() == before
+        assert forward_ad._current_level == 0
+        assert torch._C._len_torch_function_stack() == 1
 
 
 class InterruptedKernel:
@@ -100,3 +101,14 @@ def test_interrupted_replacement_of_kernels_is_seen(monkeypatch: pytest.MonkeyPa
     with pytest.raises(KeyboardInterrupt):
         private_state.set_kernels_direct(direct)
     assert private_state.kernels_are_direct() is any(vars(kernel) for kernel in kernels)
+
+
+def test_replacement_that_ends_late_restores_its_own_methods_alone() -> None:
+    before = private_state.patched_methods()
+    outer, inner = inference_mode_as(lambda *_: None), packing_if(lambda _: True)
+    outer.__enter__()
+    inner.__enter__()
+    # After an interruption, Python may end the inner block last.
+    outer.__exit__(None, None, None)
+    inner.__exit__(None, None, None)
+    assert private_state.patched_methods() == before

@@ -14,10 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradvet import GradcheckError, gradcheck, gradgradcheck
+from gradvet.core.frontend import Frontend
+from gradvet.core.problem import DerivativeRules, GradientVariants, Problem
 from gradvet.errors import InvalidProblemError, OutputsChangedError
+from gradvet.frontends.torch import TorchFrontend
 from gradvet.frontends.torch.arguments import tensors_in
+from gradvet.frontends.torch.autograd_graph import TorchRules
 from gradvet.frontends.torch.binding import drop_in_binding, is_differentiable
 from gradvet.frontends.torch.problem import TorchProblem
+from gradvet.frontends.torch.variants import TorchVariants
 from tests.core.wrong_jacobians import numbers
 from tests.functions import with_vjp
 
@@ -244,10 +249,10 @@ def test_every_call_of_the_function_is_counted() -> None:
     found.jvp(torch.ones(3, dtype=torch.float64))
     found.vjp(torch.ones(3, dtype=torch.float64))
     assert calls == found.cost.forwards == 4
-    assert (found.cost.pushes, found.cost.pulls) == (1, 1)
+    assert (found.cost.jvps, found.cost.vjps) == (1, 1)
 
 
-def test_coarseness_is_what_rounding_may_do_to_a_step() -> None:
+def test_step_rounding_is_what_rounding_may_do_to_a_step() -> None:
     for value, dtype in ((1.0, torch.float64), (300.0, torch.float64), (10.0, torch.float32)):
         x = torch.tensor([0.1, value], dtype=dtype).requires_grad_()
         found = problem(torch.sin, x)
@@ -258,8 +263,8 @@ def test_coarseness_is_what_rounding_may_do_to_a_step() -> None:
             )
             for part in torch.linspace(0.5, 1.5, 50).tolist()
         )
-        assert worst / step <= 1.01 * found.coarseness(step)
-        assert found.coarseness(step) == pytest.approx(torch.finfo(dtype).eps / 2 * value / step)
+        assert worst / step <= 1.01 * found.step_rounding(step)
+        assert found.step_rounding(step) == pytest.approx(torch.finfo(dtype).eps / 2 * value / step)
 
 
 def test_wrong_leaf_is_named_as_the_caller_counts_differentiable_inputs() -> None:
@@ -290,3 +295,18 @@ def test_released_graph_is_made_again_by_the_next_backward_pass() -> None:
     assert torch.equal(own.vjp(v), expected)
     assert torch.equal(own.vjp(v), expected)
     assert len(calls) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("general", "own"),
+    [
+        (Problem, TorchProblem),
+        (GradientVariants, TorchVariants),
+        (DerivativeRules, TorchRules),
+        (Frontend, TorchFrontend),
+    ],
+)
+def test_torch_leaves_nothing_to_the_defaults_of_a_frontend(general: type, own: type) -> None:
+    # A method under a misspelt name would leave its check to a default that skips it.
+    members = {name for name, value in vars(general).items() if callable(value) or isinstance(value, property)}
+    assert {name for name in members if not name.startswith("_")} <= set(vars(own))

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import gradvet
+from gradvet.core.direction_average import AVERAGED
 from gradvet.core.frontend import Request
 from gradvet.core.results import Verdict
 from gradvet.frontends.torch import reference as reference_module
@@ -240,7 +241,7 @@ def test_the_reference_draws_the_same_numbers(function: Function, dtype: torch.d
     problem, found = reference(function, x)
     assert found is not None
     assert torch.allclose(problem.value, found.value, rtol=16 * problem.eps, atol=16 * problem.eps)
-    assert dtype is F16 or verdict(function, x) is Verdict.PASS
+    assert dtype is not BF16 or verdict(function, x) is Verdict.PASS
 
 
 def test_normal_numbers_follow_their_mean() -> None:
@@ -386,13 +387,16 @@ def difference_of_products(factor: float = 1.0) -> Function:
     return with_vjp(lambda a, b, c: tf32(a) @ tf32(b) - tf32(a) @ tf32(c), vjp)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_products_rounded_to_tf32_are_judged_in_that_precision(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    a, b, change = normal((9, 40), (40, 7), (40, 7), dtype=F32, seed=seed)
+def test_products_rounded_to_tf32_are_compared_in_that_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, change = normal((9, 40), (40, 7), (40, 7), dtype=F32, seed=0)
     inputs = (a, b, (b + 0.05 * change).detach())
-    strict = gradvet.check(difference_of_products(), inputs, seed=seed, points=None)
+    # The rounding of a device that is not known to round so hides single entries, and averages are right.
+    strict = [gradvet.check(difference_of_products(by), inputs, seed=0, points=None) for by in (1.0, 1.03, 1.1)]
+    assert [report.passed for report in strict] == [True, False, False]
+    assert AVERAGED in strict[0].notes
     monkeypatch.setattr(reference_module, "TF32_DEVICES", ("cpu",))
-    report = gradvet.check(difference_of_products(), inputs, seed=seed, points=None)
-    assert (strict.verdict, report.verdict) == (Verdict.INCONCLUSIVE, Verdict.PASS), report
-    assert gradvet.check(difference_of_products(1.1), inputs, seed=seed, points=None).failures
-    assert gradvet.check(torch.matmul, (a, b), seed=seed, points=None).verdict is Verdict.PASS
+    report = gradvet.check(difference_of_products(), inputs, seed=0, points=None)
+    assert report.passed, report
+    assert AVERAGED not in report.notes
+    assert gradvet.check(difference_of_products(1.1), inputs, seed=0, points=None).failures
+    assert gradvet.check(torch.matmul, (a, b), seed=0, points=None).verdict is Verdict.PASS

@@ -1,4 +1,4 @@
-"""What one circumstance shows in passing need not be asked for again.
+"""Gradients under other conditions: what one of them shows on the way is not asked for again.
 
 Also tests `core/problem.py`.
 """
@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 import gradvet
+from gradvet.core.results import Verdict
 from tests.core.contexts import context_of, point
+from tests.functions import with_vjp
 
 
 def test_function_that_reads_its_arguments_shows_it_in_another_forward_pass() -> None:
@@ -98,3 +100,18 @@ def test_input_that_is_changed_where_it_lies_is_told_from_a_copy_that_is_not() -
     report = gradvet.check(careless, (point(0.3, 1.0, 2.0),), seed=0, checks=["mutation"])
     assert [finding.check for finding in report.failures] == ["mutation"]
     assert report.failures[0].facts["changed"] == ["input 0"]
+
+
+def test_backward_that_keeps_statistics_passes() -> None:
+    """A tensor that a pass inside vmap leaves behind could not be used by the next pass."""
+    kept: dict[str, Tensor] = {}
+
+    def vjp(v: Tensor, x: Tensor) -> Tensor:
+        kept["sum"] = kept.get("sum", torch.zeros((), dtype=v.dtype)) + v.sum()
+        return v * x.cos()
+
+    report = gradvet.check(
+        with_vjp(torch.sin, vjp), torch.linspace(0.1, 1.0, 6, dtype=torch.float64), points=None, seed=1
+    )
+    assert report.verdict is Verdict.PASS
+    assert kept["sum"].isfinite()

@@ -1,35 +1,57 @@
-"""The torch frontend: `FRONTEND` is what the interfaces need of torch."""
+"""The torch frontend: `FRONTEND` is what the interfaces need of torch.
+
+It has what no other module of the folder has: `opcheck`, `torch.compile`, and what reports say about masked and
+unmasked semantics of sparse tensors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+from gradvet.core.context import Context
 from gradvet.core.frontend import Frontend, Point, Request
-from gradvet.frontends.torch import sparse_semantics, toolchain, user_reference
-from gradvet.frontends.torch.arguments import require_output
-from gradvet.frontends.torch.autograd_graph import custom_functions
-from gradvet.frontends.torch.binding import Binding, bind, with_constant_inputs
-from gradvet.frontends.torch.blame.investigation import Question, investigate
+from gradvet.core.results import Finding, Report, Verdict
+from gradvet.errors import InvalidProblemError, OutputsChangedError
+from gradvet.frontends.torch import private, user_reference
+from gradvet.frontends.torch.arguments import map_tensors, require_output
+from gradvet.frontends.torch.autograd_graph import nodes_behind
+from gradvet.frontends.torch.binding import (
+    LEAF_WRITTEN,
+    Binding,
+    bind,
+    callable_of,
+    is_differentiable,
+    with_constant_inputs,
+)
+from gradvet.frontends.torch.blame.investigation import investigate
+from gradvet.frontends.torch.blame.pieces import Examiner
+from gradvet.frontends.torch.blame.private import leaf_of
 from gradvet.frontends.torch.blame.recording import Recorder, is_model
 from gradvet.frontends.torch.blame.replaying import record_step, torch_stops, within
+from gradvet.frontends.torch.blame.sketches import Call
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.branches import on_same_branches, on_smooth_piece
+from gradvet.frontends.torch.inputs import nested_tensors, require_state
+from gradvet.frontends.torch.layouts import is_sparse, unspecified
 from gradvet.frontends.torch.numerical_jacobian import jacobian_of
 from gradvet.frontends.torch.points import PointSource, generated_points, generated_shapes
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.reference import may_round_products, reference_problem, rounded_as
 from gradvet.frontends.torch.second_order import second_order_problem
-from gradvet.frontends.torch.validation import nested_tensors, require_state
 
 __all__ = [
     "FRONTEND",
-    "Question",
+    "Call",
+    "Examiner",
     "Recorder",
     "StopMode",
     "TorchFrontend",
@@ -42,7 +64,154 @@ __all__ = [
 ]
 
 
-class TorchFrontend:
+OWN_NAMESPACES = ("aten", "prims", "prim", "quantized", "inductor")
+"""Namespaces of torch's own operators."""
+
+OVERLOAD, OVERLOAD_PACKET = type(torch.ops.aten.add.Tensor), type(torch.ops.aten.add)
+
+
+def opcheck_complaints(request: Request) -> Mapping[str, str] | None:
+    """The complaint of each test of `opcheck`, empty if it passes; None if the function is no custom operator."""
+    operator: Any = request.func
+    if not _is_custom(operator):
+        return None
+    inputs = tuple(map_tensors(_copied, argument) for argument in request.positional)
+    keywords = {name: map_tensors(_copied, value) for name, value in (request.kwargs or {}).items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = torch.library.opcheck(operator, inputs, keywords, raise_exception=False)
+    return {name.removeprefix("test_"): _complaint(answer) for name, answer in found.items()}
+
+
+def _is_custom(operator: Any) -> bool:
+    if isinstance(operator, OVERLOAD):
+        return operator.namespace not in OWN_NAMESPACES
+    if isinstance(operator, OVERLOAD_PACKET):
+        return _is_custom(getattr(operator, operator.overloads()[0]))
+    return isinstance(operator, private.custom_operator_type())
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that requires grad wherever its dtype allows it, as `opcheck` expects."""
+    floating = tensor.is_floating_point() or tensor.is_complex()
+    return tensor.detach().clone().requires_grad_(floating)
+
+
+def _complaint(answer: Any) -> str:
+    return "" if answer == "SUCCESS" else " ".join(str(answer).split()) or type(answer).__name__
+
+
+def compiled_problem(problem: TorchProblem, request: Request) -> TorchProblem:
+    """The problem with the function compiled, at the same point."""
+    # Compiled code of an earlier function with the same name must not be reused.
+    torch.compiler.reset()
+    function = request.func if isinstance(request.func, nn.Module) else _wrapped(callable_of(request.func))
+    compiled = torch.compile(function, dynamic=False)
+    binding = replace(bind(replace(request, func=compiled)), isolates_passes=problem.isolates_passes)
+    return TorchProblem(binding, 0, problem.masked)
+
+
+def _wrapped(function: Any) -> Any:
+    """A plain function: `torch.compile` accepts neither classes nor operators."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+MAX_UNSPECIFIED = 10_000
+"""Unspecified elements up to which a failed check is repeated with the other semantics."""
+
+
+def semantics(context: Context) -> Iterator[Finding]:
+    """A passing finding for every sparse input and output, which says which elements were compared."""
+    problem = context.problem
+    assert isinstance(problem, TorchProblem)
+    for remark in remarks(problem):
+        yield Finding("semantics", Verdict.PASS, remark)
+
+
+def remarks(problem: TorchProblem) -> Iterator[str]:
+    """A sentence for every sparse input and output about the elements that count."""
+    leaves = problem.domain.leaves + problem.codomain.leaves
+    for leaf, tensor in zip(leaves, problem.inputs + problem.differentiable_outputs, strict=True):
+        if is_sparse(tensor):
+            yield f"{leaf.name} is {_remark(tensor, problem.masked)}"
+
+
+def explained(report_for: Callable[[bool], Report], arguments: Sequence[Any], masked: bool) -> Report:
+    """The report for these semantics, with a sentence about the other ones unless it passes; exceptions get a note."""
+    try:
+        report = report_for(masked)
+    except (RuntimeError, OutputsChangedError) as error:
+        add_sparse_note(error, arguments, masked)
+        raise
+    return report if report.passed else with_other_semantics_tried(report, arguments, masked, report_for)
+
+
+def with_other_semantics_tried(
+    report: Report, arguments: Sequence[Any], masked: bool, again: Callable[[bool], Report]
+) -> Report:
+    """A report that does not pass, with a sentence about the verdict under the other semantics, if that may differ."""
+    undecided = (finding for finding in report.findings if finding.verdict is Verdict.INCONCLUSIVE)
+    shown = next(iter((*report.failures, *undecided)), None)
+    holes = sum(unspecified(a) for a in arguments if isinstance(a, Tensor) and is_differentiable(a))
+    if shown is None or not 0 < holes <= MAX_UNSPECIFIED:
+        return report
+    try:
+        other_report = again(not masked)
+    except Exception:  # the function does not accept the other semantics
+        return report
+    passes = not other_report.failures if report.failures else other_report.passed
+    if not passes and not report.failures:
+        return report
+    used, other = ("masked", "unmasked") if masked else ("unmasked", "masked")
+    sentence = (
+        f"This is the verdict of {used} semantics; with masked={not masked} ({other} semantics) the check "
+        f"{'passes: is that what the function means?' if passes else 'fails too.'}"
+    )
+    explained = replace(
+        shown,
+        # If the check passes under the other semantics, that is the diagnosis.
+        advice=sentence if passes else f"{shown.advice} {sentence}".lstrip(),
+        facts={**shown.facts, "masked": masked, "passes otherwise": passes},
+    )
+    return replace(report, findings=tuple(explained if finding is shown else finding for finding in report.findings))
+
+
+def add_sparse_note(error: Exception, arguments: Sequence[Any], masked: bool) -> None:
+    """Add a note to an exception if there are sparse inputs: torch lacks many operators for them."""
+    kinds = sorted({_kind(a) for a in arguments if isinstance(a, Tensor) and is_sparse(a)})
+    if kinds and hasattr(error, "add_note"):
+        error.add_note(_note(error, ", ".join(kinds), masked))
+
+
+def _note(error: Exception, kinds: str, masked: bool) -> str:
+    if isinstance(error, OutputsChangedError) and not masked:
+        return (
+            f"The check had inputs of layout {kinds} and unmasked semantics: next to the point, all their elements are "
+            "specified. A function whose outputs depend on the pattern needs masked=True."
+        )
+    return (
+        f"The check had inputs of layout {kinds}. If torch lacks an operator or a derivative for them, this says "
+        "nothing about the gradient; as_sparse_gradcheck may get around it."
+    )
+
+
+def _remark(tensor: Tensor, masked: bool) -> str:
+    total, holes = tensor.numel(), unspecified(tensor)
+    if not holes:
+        return f"{_kind(tensor)} with all of its {total} elements specified"
+    meaning = "masked semantics: only those count" if masked else "unmasked semantics: the others count as zeros"
+    return f"{_kind(tensor)} with {total - holes} of {total} elements specified; {meaning}"
+
+
+def _kind(tensor: Tensor) -> str:
+    return str(tensor.layout).removeprefix("torch.")
+
+
+class TorchFrontend(Frontend):
     """`core.frontend.Frontend` for torch; its docstrings say what each function does."""
 
     bind = staticmethod(bind)
@@ -54,13 +223,21 @@ class TorchFrontend:
     formats = staticmethod(user_reference.formats)
     cast = staticmethod(user_reference.cast)
     second_order = staticmethod(second_order_problem)
-    explained = staticmethod(sparse_semantics.explained)
-    registration_complaints = staticmethod(toolchain.opcheck_complaints)
-    compiled = staticmethod(toolchain.compiled_problem)
+    explained = staticmethod(explained)
+    registration_complaints = staticmethod(opcheck_complaints)
+    compiled = staticmethod(compiled_problem)
     numerical_jacobian = staticmethod(jacobian_of)
 
     def problem(self, binding: Binding, seed: int, *, masked: bool = False) -> TorchProblem:
-        problem = TorchProblem(binding, seed, masked)
+        try:
+            problem = TorchProblem(binding, seed, masked)
+        except RuntimeError as error:
+            if LEAF_WRITTEN not in str(error):
+                raise
+            raise InvalidProblemError(
+                "the function writes to a parameter or captured tensor that requires grad, which torch refuses: "
+                "write to a copy of it"
+            ) from error
         require_output(problem)
         return problem
 
@@ -87,10 +264,8 @@ class TorchFrontend:
     def shapes(
         self, problem: TorchProblem, request: Request, domain: Any, seed: int, *, thorough: bool, empty: bool
     ) -> Iterator[Point]:
-        return generated_shapes(PointSource.of(problem.binding, request.func, domain, seed), thorough, empty=empty)
-
-    def has_dimensions(self, problem: TorchProblem) -> bool:
-        return any(tensor.dim() for tensor in problem.inputs)
+        source = PointSource.of(problem.binding, request.func, domain, seed, partial(problem.values, problem.arguments))
+        return generated_shapes(source, thorough, empty=empty)
 
     def has_lost_device(self, problem: TorchProblem) -> bool:
         if problem.home.type != "cuda":
@@ -104,15 +279,19 @@ class TorchFrontend:
     def preserved_state(self, function: Any, arguments: Sequence[Any]) -> AbstractContextManager[None]:
         return preserved_state(function, nested_tensors(arguments), standard_settings=True)
 
-    def custom_rules(self, problem: TorchProblem) -> list[Any]:
-        return custom_functions(problem.recorded_outputs())
-
     def notes(self, problem: TorchProblem) -> Iterator[str]:
         yield from problem.binding.notes
         yield from problem.output_notes
         if may_round_products(problem):
             yield "torch's own products of float32 numbers ran in full precision, not in TF32"
-        yield from sparse_semantics.remarks(problem)
+        yield from remarks(problem)
+        for leaf, tensor in zip(problem.domain.leaves, problem.inputs, strict=True):
+            if tensor.layout is torch.strided and not bool(torch.isfinite(tensor).all()):
+                yield f"{leaf.name} contains NaN or infinity: no step changes these elements, so they were not compared"
+        leaves = {id(leaf) for leaf in map(leaf_of, nodes_behind(problem.differentiable_outputs)) if leaf is not None}
+        if captured := len(leaves.difference(map(id, problem.arguments))):
+            words = "tensors that require grad and are no inputs were not checked"
+            yield f"{words} ({captured}): pass them as inputs, or check the module itself"
 
 
 FRONTEND: Frontend = TorchFrontend()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -35,7 +35,7 @@ class Container:
 
 
 def opened(value: Any) -> Container | None:
-    """The items of a container; None for a value that contains nothing that gradvet looks into."""
+    """The items of a container; None for a value that contains nothing that gradvet opens."""
     if value is None or isinstance(value, (Tensor, CLOSED, type)):
         return None
     if isinstance(value, Mapping):
@@ -127,6 +127,9 @@ def tensors_in(result: Any) -> list[Any]:
         tensors = [leaf for _, leaf in _leaves(result, "") if is_tensor_like(leaf)]
     except RecursionError:
         raise InvalidProblemError("the function returned a container that contains itself: return tensors") from None
+    if isinstance(result, torch.autograd.Function):
+        name = type(result).__name__
+        raise InvalidProblemError(f"the function returned a {name}, which is an autograd.Function: pass {name}.apply")
     if not tensors and not (type(result) in (tuple, list) and not result):
         raise InvalidProblemError(
             f"the function returned no tensor but {type(result).__name__}, so there is no derivative to check: return "
@@ -190,12 +193,17 @@ def refuse_wrappers(tensors: Sequence[Any], names: Sequence[str]) -> None:
     """Raise if a tensor is a wrapper around others, such as a DTensor."""
     for tensor, name in zip(tensors, names, strict=True):
         if hasattr(type(tensor), "__tensor_flatten__") and not getattr(tensor, "is_nested", False):
-            kind = type(tensor).__name__
-            local = ", such as x.to_local()" if hasattr(tensor, "to_local") else ""
-            raise InvalidProblemError(
-                f"{name} is a {kind}, a wrapper around other tensors whose elements cannot be moved one by one: check "
-                f"the function of plain tensors{local}, and make the {kind} inside the function"
-            )
+            raise refused_wrapper(tensor, name)
+
+
+def refused_wrapper(tensor: Any, name: str) -> InvalidProblemError:
+    """The exception about a wrapper around other tensors."""
+    kind = type(tensor).__name__
+    local = ", such as x.to_local()" if hasattr(tensor, "to_local") else ""
+    return InvalidProblemError(
+        f"{name} is a {kind}, a wrapper around other tensors whose elements cannot be moved one by one: check "
+        f"the function of plain tensors{local}, and make the {kind} inside the function"
+    )
 
 
 def is_freed(tensor: Tensor) -> bool:
@@ -256,14 +264,6 @@ class Slot:
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Branch:
-    """The place in a template of a container with tensors, or of an object that holds tensors and is no container."""
-
-    container: Container
-    templates: Sequence[Any]
-
-
 class ArgumentTree:
     """The distinct tensors of nested values, in order, with a name for each."""
 
@@ -274,7 +274,11 @@ class ArgumentTree:
         self._numbers: dict[int, int] = {}
 
     def template(self, value: Any, name: str) -> Any:
-        """The value with a slot in place of every tensor."""
+        """The value with a slot in place of every tensor.
+
+        In place of a container with tensors, and of another object that holds tensors, it has a `Container` of
+        templates.
+        """
         if isinstance(value, Tensor):
             if id(value) not in self._numbers:
                 self._numbers[id(value)] = len(self.tensors)
@@ -287,19 +291,19 @@ class ArgumentTree:
                 return value
             self.notes.append(f"{closed_object(name, value)} were held constant")
             # Without items of its own: every call gets a copy.
-            return _Branch(Container((), (), lambda _: _copied(value)), ())
+            return Container((), (), lambda _: _copied(value))
         labelled = zip(container.labels, container.items, strict=True)
         templates = [self.template(item, name + label) for label, item in labelled]
         unchanged = all(one is other for one, other in zip(templates, container.items, strict=True))
-        return value if unchanged else _Branch(container, templates)
+        return value if unchanged else replace(container, items=templates)
 
 
 def fill(template: Any, tensors: Sequence[Any]) -> Any:
     """The template with tensors in its slots."""
     if isinstance(template, Slot):
         return tensors[template.index]
-    if isinstance(template, _Branch):
-        return template.container.rebuilt([fill(inner, tensors) for inner in template.templates])
+    if isinstance(template, Container):
+        return template.rebuilt([fill(inner, tensors) for inner in template.items])
     return template
 
 
@@ -312,18 +316,34 @@ def _copied(value: Any) -> Any:
 
 def unfilled(template: Any) -> list[Any]:
     """What a template holds beside its slots for tensors."""
-    if isinstance(template, _Branch):
-        return [thing for inner in template.templates for thing in unfilled(inner)]
+    if isinstance(template, Container):
+        return [thing for inner in template.items for thing in unfilled(inner)]
     return [] if isinstance(template, Slot) else [template]
 
 
 def tensors_of(value: Any) -> list[Tensor]:
     """The distinct tensors in a nested value, in order."""
-    if isinstance(value, Tensor):
-        return [value]
-    tree = ArgumentTree()
-    tree.template(value, "")
-    return tree.tensors
+    found: dict[int, Tensor] = {}
+    entered: dict[int, Any] = {}  # with the containers: the number of one that is freed may come again
+    ahead = [value]
+    while ahead:
+        item = ahead.pop()
+        if isinstance(item, Tensor):
+            found.setdefault(id(item), item)
+        elif id(item) not in entered:
+            entered[id(item)] = item
+            ahead.extend(reversed(_items(item)))
+    return list(found.values())
+
+
+def _items(value: Any) -> Sequence[Any]:
+    """The items of a container; none of another value."""
+    if type(value) in (tuple, list):
+        return value  # type: ignore[no-any-return]
+    if type(value) is dict:
+        return list(value.values())
+    container = opened(value)
+    return () if container is None else container.items
 
 
 def map_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:

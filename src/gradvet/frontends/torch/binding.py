@@ -1,10 +1,10 @@
-"""What the user passed, as a function of flat arguments: which of them are checked, and the name of each."""
+"""The user's function as a function of flat arguments: which of them are checked, and the name of each."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -17,28 +17,25 @@ from gradvet.core.frontend import CONSTANT_INPUTS, Request
 from gradvet.core.provenance import title_of
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch import private
-from gradvet.frontends.torch.arguments import (
-    ArgumentTree,
-    Slot,
-    fill,
-)
+from gradvet.frontends.torch.arguments import ArgumentTree, Slot, fill
 from gradvet.frontends.torch.branches import BranchMode
 from gradvet.frontends.torch.double_precision import DoublePrecision, wide_dtype
-from gradvet.frontends.torch.layouts.strided import separate
-from gradvet.frontends.torch.module_state import FixedState
+from gradvet.frontends.torch.inputs import require_precision, templates_of
+from gradvet.frontends.torch.layouts.dense import same_numbers, separate
 from gradvet.frontends.torch.preservation import preserved_state, reachable_objects
-from gradvet.frontends.torch.validation import require_precision, templates_of
+from gradvet.frontends.torch.state import FixedState
 
-__all__ = [
-    "Binding",
-    "JvpMethod",
-    "Request",
-    "bind",
-    "callable_of",
-    "drop_in_binding",
-    "widened_copy",
-    "with_constant_inputs",
-]
+LEAF_WRITTEN = "leaf Variable that requires grad"
+"""What torch says of a function that writes to such an input."""
+
+WRITES = "the function writes to {}: every call was made with a copy"
+
+
+Change = Callable[[Any], Any]
+"""Makes one tensor of another."""
+
+Substitution = Callable[[Sequence[Any]], AbstractContextManager[None]]
+"""Gives a module the parameters among the arguments of a call, until the context ends."""
 
 
 class JvpMethod(Enum):
@@ -74,7 +71,7 @@ class Binding:
     jvp_method: JvpMethod = JvpMethod.RECORDED
     start: FixedState | None = None
     """The state from which every call of the function starts."""
-    substitution: Callable[[Sequence[Any]], AbstractContextManager[None]] | None = None
+    substitution: Substitution | None = None
     """Gives a module the parameters among some arguments, as long as derivatives are computed at them: backward passes
     of checkpoints, of adjoint methods and of implicit functions call the module again."""
     operator_mode: DoublePrecision | BranchMode | None = None
@@ -84,11 +81,20 @@ class Binding:
     """Kinds of devices on which the function is called with other shapes and alignments in this process."""
     isolates_passes: bool = False
     """Whether every backward pass gets a forward pass of its own, on copies of the arguments."""
+    written: tuple[int, ...] | None = None
+    """Positions of arguments of which every call gets a copy, because the function may write to them; None: unknown."""
 
     def restart(self) -> None:
         """Put back the state from which calls start."""
         if self.start is not None:
             self.start.restore()
+
+    @property
+    def call(self) -> Callable[..., Any]:
+        """The function as it is called for a pass, with copies of what it may write to."""
+        if self.isolates_passes:
+            return on_copies(self.function)
+        return on_copies(self.function, self.written) if self.written else self.function
 
     @property
     def checked(self) -> list[int]:
@@ -105,14 +111,58 @@ class Binding:
         return replace(self, arguments=tuple(arguments))
 
 
-def on_copies(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, called with copies of its dense tensors, to which it may write."""
+def on_copies(function: Callable[..., Any], chosen: Collection[int] | None = None) -> Callable[..., Any]:
+    """The function, called with copies of its dense tensors, or of those at some positions, to which it may write."""
 
     def call(*values: Any) -> Any:
-        dense = [isinstance(value, Tensor) and value.layout is torch.strided for value in values]
-        return function(*[value.clone() if on else value for value, on in zip(values, dense, strict=True)])
+        return function(*[_copy(value) if chosen is None or i in chosen else value for i, value in enumerate(values)])
 
     return call
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) and value.layout is torch.strided else value
+
+
+def first_result(binding: Binding, layouts: Iterable[Any]) -> tuple[Binding, Any]:
+    """The result at the arguments, and the binding with the arguments to which the function may write.
+
+    These are tensors that are not checked, such as running statistics, and checked ones that it marks as dirty, which
+    torch refuses for leaves. An unmarked write to a checked one is a mistake. Calls the function. Needed by
+    `test_kernel_that_marks_its_inputs_dirty_is_checked_on_copies` and
+    `test_statistics_that_forward_updates_are_the_same_in_every_call`.
+    """
+    if binding.written is not None:
+        return binding, binding.call(*binding.arguments)
+    checked, result, is_refused = binding.checked, None, False
+    others = {i: _copy(value) for i, value in enumerate(binding.arguments) if i not in checked}
+    try:
+        result = binding.call(*binding.arguments)
+    except RuntimeError as error:
+        if not (is_refused := LEAF_WRITTEN in str(error)):
+            raise
+    written = [i for i, copy in others.items() if _is_changed(binding.arguments[i], copy)]
+    for i in written:
+        binding.arguments[i].data.copy_(others[i])
+    if is_refused:
+        for layout in layouts:  # the call wrote to inputs before torch refused it
+            layout.restore()
+        copies = [_copy(value) for value in binding.arguments]
+        binding.function(*copies)
+        # A new copy has version 0.
+        written += [i for i in checked if isinstance(copies[i], Tensor) and private.version(copies[i])]
+    binding = replace(binding, written=tuple(written))
+    if not written:
+        return binding, result
+    note = WRITES.format(", ".join(binding.names[i] for i in sorted(written)))
+    return replace(binding, notes=(*binding.notes, note)), binding.call(*binding.arguments)
+
+
+def _is_changed(value: Any, copy: Any) -> bool:
+    """Whether a tensor differs from a copy of it; not where torch compares no numbers of its kind."""
+    with suppress(RuntimeError, TypeError):
+        return value is not copy and not same_numbers(value.detach(), copy.detach())
+    return False
 
 
 def is_differentiable(tensor: Any) -> bool:
@@ -140,6 +190,7 @@ def drop_in_binding(function: Callable[..., Any], arguments: Sequence[Any]) -> B
         fixed_random_state=False,
         classifies_errors=False,
         jvp_method=JvpMethod.DETACHED,
+        written=(),
     )
 
 
@@ -156,19 +207,11 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     tensors, notes = _prepared(tree, func, change, _chosen(tree.names, request))
     notes += [CONSTANT_INPUTS] if request.has_constant_inputs else []
     parameters, fixed_state = _state(func, change)
-    own = [p for p in func.parameters() if p.requires_grad] if isinstance(func, nn.Module) else []
     count = len(tensors)
+    substituted = _substitution(func, parameters, fixed_state, count)
     in_order = [template.index if isinstance(template, Slot) else None for template in templates] == list(range(count))
     as_given = in_order and not keywords and not parameters and not fixed_state
     as_given = as_given and all(expand is unchanged for _, expand in tensors)
-
-    def substituted(values: Sequence[Any]) -> AbstractContextManager[None]:
-        given = values[count : count + len(own)]
-        if not fixed_state and all(one is other for one, other in zip(given, own, strict=True)):
-            return nullcontext()
-        # A call may write to buffers.
-        copies = {name: tensor.detach().clone() for name, tensor in fixed_state.items()}
-        return private.with_state(func, {**copies, **dict(zip(parameters, given, strict=True))})
 
     def arranged(target: Any, values: Sequence[Any]) -> Any:
         shown = [expand(value) for value, (_, expand) in zip(values[:count], tensors, strict=True)]
@@ -187,7 +230,7 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
         (*tree.notes, *notes),
         fixed.around(inside(lambda *values: arranged(request.surrogate, values))) if request.surrogate else None,
         start=fixed,
-        substitution=substituted if own else None,
+        substitution=substituted if parameters else None,
         operator_mode=double,
         safe_devices=request.safe_devices,
     )
@@ -198,6 +241,21 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     if not bound.checked:
         raise _nothing_to_differentiate(request, tree)
     return bound
+
+
+def _substitution(func: Any, parameters: Mapping[str, Any], fixed_state: Mapping[str, Any], start: int) -> Substitution:
+    """The substitution for arguments that have the parameters from this position on; other state is copied."""
+    own = [p for p in func.parameters() if p.requires_grad] if parameters else []
+
+    def substituted(values: Sequence[Any]) -> AbstractContextManager[None]:
+        given = values[start : start + len(own)]
+        if not fixed_state and all(one is other for one, other in zip(given, own, strict=True)):
+            return nullcontext()
+        # A call may write to buffers.
+        copies = {name: tensor.detach().clone() for name, tensor in fixed_state.items()}
+        return private.with_state(func, {**copies, **dict(zip(parameters, given, strict=True))})
+
+    return substituted
 
 
 def with_constant_inputs(request: Request) -> Request | None:
@@ -226,7 +284,7 @@ def _nothing_to_differentiate(request: Request, tree: ArgumentTree) -> InvalidPr
     found = ", ".join(tensors or others) or "no input"
     return InvalidProblemError(
         f"there is nothing to differentiate: a floating-point or complex tensor was expected among the inputs, "
-        f"found {found}. Pass at least one such tensor; torch.as_tensor makes one of an array."
+        f"found {found}. Pass at least one such tensor, for instance x.double() or torch.as_tensor(array)."
     )
 
 
@@ -242,7 +300,7 @@ def widened_copy(tensor: Tensor, wide: torch.dtype) -> Tensor:
     )
 
 
-def _state(func: Any, change: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _state(func: Any, change: Change) -> tuple[dict[str, Any], dict[str, Any]]:
     """The checked parameters of a module, and its other parameters and buffers if they have to be converted."""
     if not isinstance(func, nn.Module):
         return {}, {}
@@ -251,14 +309,6 @@ def _state(func: Any, change: Callable[[Any], Any]) -> tuple[dict[str, Any], dic
         return parameters, {}
     fixed = {name: change(p) for name, p in func.named_parameters() if not p.requires_grad}
     return parameters, {**fixed, **{name: change(buffer) for name, buffer in func.named_buffers()}}
-
-
-Change = Callable[[Any], Any]
-
-
-def _writes_in_place(func: Any) -> bool:
-    """Whether a module may write to its inputs, as `ReLU(inplace=True)` does."""
-    return isinstance(func, nn.Module) and any(getattr(module, "inplace", False) is True for module in func.modules())
 
 
 def _chosen(names: Sequence[str], request: Request) -> list[bool]:
@@ -272,11 +322,7 @@ def _chosen(names: Sequence[str], request: Request) -> list[bool]:
 def _prepared(
     tree: ArgumentTree, func: Any, change: Change, chosen: Sequence[bool]
 ) -> tuple[list[tuple[Any, Change]], list[str]]:
-    """Each tensor as it is perturbed, with the function that makes the argument from it, and notes.
-
-    For a module that may write to its inputs, arguments are copies of the checked tensors: torch would refuse it.
-    """
-    copies = _writes_in_place(func)
+    """Each tensor as it is perturbed, with the function that makes the argument from it, and notes."""
     requested = any(is_differentiable(tensor) for tensor, asked in zip(tree.tensors, chosen, strict=True) if asked)
     prepared: list[tuple[Any, Change]] = []
     notes = []
@@ -297,7 +343,7 @@ def _prepared(
             expand: Change = functools.partial(_expanded, size=tensor.size())
             tensor = _behind(tensor)
         else:
-            expand = torch.clone if copies and is_differentiable(tensor) else unchanged
+            expand = unchanged
         if is_differentiable(tensor) and _overlaps(tensor):
             notes.append(f"elements of {name} share memory: a contiguous copy was checked in its place")
             tensor = tensor.detach().clone(memory_format=torch.contiguous_format).requires_grad_()

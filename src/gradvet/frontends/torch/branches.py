@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gradvet.core import thresholds
+from gradvet.core.frontend import BranchCounts
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.double_precision import DoublePrecision
 
@@ -146,6 +147,9 @@ class Branches:
     _records: dict[tuple[str, torch.Size], list[Any]] = field(default_factory=dict)
     _next: dict[tuple[str, torch.Size], int] = field(default_factory=dict)
 
+    def counts(self) -> tuple[int, int]:
+        return self.count, self.changed
+
     def clear(self) -> None:
         self._records.clear()
         self.count = 0
@@ -190,7 +194,7 @@ class Branches:
         """Whether roundoff inside a function explains these distances between elements of a tensor."""
         if self.extends:
             return torch.ones_like(distance, dtype=torch.bool)
-        allowed: Tensor = self.eps**thresholds.PRECISION_SCALE_POWER * x[torch.isfinite(x)].square().mean().sqrt()
+        allowed: Tensor = self.eps**thresholds.HALF_THE_DIGITS * x[torch.isfinite(x)].square().mean().sqrt()
         return distance <= allowed
 
     def _count(self, moved: Tensor) -> None:
@@ -289,7 +293,8 @@ def _branching(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         return None
     if not subject.numel() or (base in SELECTIONS and len(private.schema_of(operator).returns) < 2):
         return None
-    if base == "_to_copy" and (kwargs.get("dtype") or subject.dtype).is_floating_point:
+    wanted = kwargs.get("dtype") or subject.dtype
+    if base == "_to_copy" and (wanted.is_floating_point or wanted.is_complex):
         return None
     return call
 
@@ -345,32 +350,31 @@ class BranchMode:
         return self._branches.take(call) if self._takes else self._branches.record(call)
 
 
-def on_smooth_piece(problem: TorchProblem, *, of_models: bool) -> tuple[TorchProblem, Branches] | None:
+def on_smooth_piece(problem: TorchProblem) -> tuple[TorchProblem, BranchCounts] | None:
     """A problem whose values continue the formulas that a function has at the point, and its derivatives as they are.
 
     A step in a direction of many inputs takes some elements inside a function across kinks. Their formulas at the point
-    are those that the derivative is about. None for functions without kinks, with a surrogate, with `of_models` for
-    those without parameters, or if operators cannot be intercepted. Calls the function.
+    are those that the derivative is about. None for functions without kinks or with a surrogate, or if operators cannot
+    be intercepted. Calls the function.
     """
     own = problem.binding
     branches = Branches(problem.eps, extends=True)
     record, take = (BranchMode(branches, None, takes=takes) for takes in (False, True))
-    has_parameters = any(isinstance(value, torch.nn.Parameter) for value in own.arguments)
-    if (of_models and not has_parameters) or own.surrogate is not None or not record.is_available:
+    if own.surrogate is not None or not record.is_available:
         return None
     problem.cost.forwards += 1
-    record.around(own.function)(*own.arguments)
+    record.around(own.call)(*own.arguments)
     if not branches.count:
         return None
     made = copy(problem)  # with the same graph, which may be as large as the activations of a training step
-    on_piece = take.around(own.function)
+    on_piece = take.around(own.call)
     made.binding, made.function = replace(own, surrogate=on_piece), on_piece
-    return made, branches
+    return made, branches.counts
 
 
 def on_same_branches(
     problem: TorchProblem, reference: TorchProblem, seed: int
-) -> tuple[TorchProblem, TorchProblem, Branches] | None:
+) -> tuple[TorchProblem, TorchProblem, BranchCounts] | None:
     """A problem and its reference such that a pass of the reference takes the branches of the last pass of the problem.
 
     Calls both functions. None if operators cannot be intercepted.
@@ -390,4 +394,4 @@ def on_same_branches(
         # Every backward pass makes its own graph: that of the first call is not kept.
         made.release_graph()
         found.append(made)
-    return found[0], found[1], branches
+    return found[0], found[1], branches.counts

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +19,15 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import has_torch_function
 
-from gradvet.core.problem import Misfit
-from gradvet.core.spaces import Space
-from gradvet.errors import InvalidProblemError
+from gradvet.core.problem import AttributeMismatch
+from gradvet.core.vectors import Space, unit_rows
+from gradvet.errors import InvalidProblemError, raising_interruptions
 from gradvet.frontends.torch import private, private_state
 from gradvet.frontends.torch.autograd_graph import classify_backward_error, is_unsupported_error, nodes_behind
 from gradvet.frontends.torch.binding import JvpMethod
 from gradvet.frontends.torch.layouts import can_be_cut
-from gradvet.frontends.torch.layouts.strided import WORKING_DTYPE, Dense, dual_of
-from gradvet.frontends.torch.preservation import PreservedGradients, reachable_objects
+from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, Dense, dual_of
+from gradvet.frontends.torch.preservation import PreservedGradients, preserved_containers, reachable_objects
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
@@ -138,7 +139,7 @@ def accumulate(problem: TorchProblem, outputs: Sequence[Any], cotangents: Sequen
 
 def problem_gradients(problem: TorchProblem, outputs: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
     """Gradients of a problem's inputs, as its binding asks for them."""
-    problem.cost.pulls += 1
+    problem.cost.vjps += 1
     if problem.state_after_forward is not None:
         problem.state_after_forward.restore_torch()
     try:
@@ -167,17 +168,16 @@ def is_zero(gradient: Any) -> bool:
 
 
 @contextlib.contextmanager
-def slow_vmap_accepted() -> Iterator[None]:
-    """Silence torch's warning about operators without a batching rule: the user did not call `vmap`."""
-    with warnings.catch_warnings():
+def in_vmap(problem: TorchProblem) -> Iterator[None]:
+    """For passes inside `vmap`, whose tensors cannot be used after it, and of which the user does not know.
+
+    What custom rules keep of them, such as sums of grad_outputs, is forgotten: needed by
+    `test_backward_that_keeps_statistics_passes`. torch's warning about operators without batching rule is silenced.
+    """
+    passes = [getattr(rule, name, None) for rule in problem.rules.custom() for name in ("forward", "backward")]
+    with raising_interruptions, warnings.catch_warnings(), preserved_containers(*passes):
         warnings.filterwarnings("ignore", message="There is a performance drop")
         yield
-
-
-def batched_gradients(outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
-    """One vectorised backward pass; cotangents and gradients have a first axis more."""
-    with slow_vmap_accepted():
-        return private.run_batched_backward(tuple(outputs), tuple(sources), tuple(cotangents))
 
 
 def call_recomputing(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
@@ -208,22 +208,22 @@ def call_recomputing(function: Callable[..., Any], arguments: Sequence[Any]) -> 
         return function(*arguments)
 
 
-def gradient_misfits(problem: TorchProblem, found: Sequence[Any]) -> list[Misfit]:
+def gradient_mismatches(problem: TorchProblem, found: Sequence[Any]) -> list[AttributeMismatch]:
     """Attributes in which gradients differ from their inputs; those of a module's parameters may be sparse."""
     may_be_sparse = problem.binding.substitution is not None
     return [
-        Misfit(leaf, *misfit, kind=str(gradient.layout).removeprefix("torch.").removesuffix("_coo"))
+        AttributeMismatch(leaf, *mismatch, kind=str(gradient.layout).removeprefix("torch.").removesuffix("_coo"))
         for leaf, (layout, gradient) in enumerate(zip(problem.layouts, found, strict=True))
         if gradient is not None
-        for misfit in layout.misfits(gradient)
+        for mismatch in layout.mismatches(gradient)
         if not (may_be_sparse and gradient.is_sparse and isinstance(problem.inputs[leaf], nn.Parameter))
     ]
 
 
-def tangent_misfits(found: Tangents) -> list[Misfit]:
+def tangent_mismatches(found: Tangents) -> list[AttributeMismatch]:
     """Tangents that are complex although their values are real, or the reverse."""
     return [
-        Misfit(leaf, "dtype", str(tangent.dtype), str(value.dtype))
+        AttributeMismatch(leaf, "dtype", str(tangent.dtype), str(value.dtype))
         for leaf, (value, tangent) in enumerate(found)
         if tangent is not None and tangent.is_complex() != value.is_complex()
     ]
@@ -249,17 +249,18 @@ def output_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) ->
     if problem.forward_refusal is not None:
         raise problem.forward_refusal
     try:
-        return _output_tangents(problem, tangents)
+        with raising_interruptions:
+            return _output_tangents(problem, tangents)
     except Exception as error:
         if problem.binding.jvp_method is JvpMethod.RECORDED and is_unsupported_error(error):
             # A new exception, because the traceback of this one keeps all its frames alive.
-            kind = NotImplementedError if isinstance(error, NotImplementedError) else RuntimeError
+            kind = NotImplementedError if isinstance(error, (NotImplementedError, AssertionError)) else RuntimeError
             problem.forward_refusal = kind(str(error))
         raise
 
 
 def _output_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) -> Tangents:
-    problem.cost.pushes += 1
+    problem.cost.jvps += 1
     prepare_forward_mode()
     if problem.binding.jvp_method is JvpMethod.NESTED:
         return nested_tangents(problem, tangents)
@@ -286,11 +287,12 @@ def without_saving(problem: TorchProblem, call: Callable[[], list[Any]]) -> list
     module that takes gradients itself, or refuses hooks, is called again as it is. Needed by
     `test_values_and_tangents_of_a_module_keep_no_activations`.
     """
-    asked: list[object] = []
-    if problem.needs_saved_tensors or not any(isinstance(value, nn.Parameter) for value in problem.inputs):
+    if problem.needs_saved_tensors:
         return call()
+    asked: list[object] = []
     try:
-        with saved_tensors_hooks(private.uncompiled(lambda tensor: None), private.uncompiled(asked.append)):
+        # A queue of length zero forgets every tensor without running Python code.
+        with saved_tensors_hooks(private.uncompiled(deque(maxlen=0).append), private.uncompiled(asked.append)):
             found = call()
         if not asked:
             return found
@@ -324,7 +326,7 @@ def evaluate_together(problem: TorchProblem, displacements: Tensor) -> Tensor | 
         return tuple(problem.call(problem.arguments_with(values)))
 
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with raising_interruptions, warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             found = torch.func.vmap(outputs)(*points)
     except Exception:  # the points can still be evaluated one by one
@@ -339,17 +341,16 @@ def vjp_rows(problem: TorchProblem, output: int, rows: range) -> Tensor | None:
         return None
     coordinates = problem.codomain.leaves[output].coordinates
     assert isinstance(coordinates, Dense)
-    units = torch.zeros(len(rows), coordinates.size, dtype=WORKING_DTYPE, device=problem.home)
-    units[:, rows.start : rows.stop].fill_diagonal_(1.0)
+    units = unit_rows(problem.value, coordinates.size, rows.start, rows.stop)
     cotangents = coordinates.unflatten_rows(units)
     try:
-        with warnings.catch_warnings():
+        with in_vmap(problem):
             warnings.simplefilter("ignore")
             recorded = problem.recorded_outputs()[output]
             gradients = private.run_batched_backward((recorded,), problem.inputs, (cotangents,))
     except Exception:  # the rows can still be computed one by one
         return None
-    problem.cost.pulls += 1
+    problem.cost.vjps += 1
     found = [
         units.new_zeros(len(rows), *tensor.shape, dtype=tensor.dtype) if gradient is None else gradient
         for tensor, gradient in zip(problem.inputs, gradients, strict=True)
@@ -369,7 +370,7 @@ def jvp_batched(problem: TorchProblem, U: Sequence[Tensor]) -> list[Tensor]:
             for y, tangent in zip(problem.differentiable_outputs, found, strict=True)
         )
 
-    with slow_vmap_accepted():
+    with in_vmap(problem):
         found = (vmap or torch.func.vmap)(jvp)(*stacked(problem.domain, U))
     return [problem.vector(problem.codomain, [tangent[k] for tangent in found]) for k in range(len(U))]
 

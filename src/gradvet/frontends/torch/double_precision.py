@@ -5,7 +5,6 @@ Contains the mode and the record of random draws. Whether the result is a float6
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -53,7 +52,7 @@ def _grouped_product(
 ) -> Tensor:
     """The products of groups of rows or columns, which `offs` ends, as mixtures of experts use them."""
     if bias is not None:
-        raise RefusedError("a grouped product with a bias has no version in double precision")
+        raise RuntimeError("a grouped product with a bias has no version in double precision")
     if offs is None:
         return a @ b
     ends = offs.tolist()
@@ -71,10 +70,6 @@ def _grouped_product(
 STAND_INS: Mapping[str, Callable[..., Any]] = {"aten::_grouped_mm.": _grouped_product}
 """Operators of torch that refuse double precision, in plain products. Needed by
 `test_mixture_of_experts_with_grouped_products_passes`."""
-
-
-class RefusedError(RuntimeError):
-    """An operator would write double precision into a tensor of lower precision, or reads the bits of a number."""
 
 
 def wide_dtype(dtype: torch.dtype, wide: torch.dtype = torch.float64) -> torch.dtype:
@@ -116,7 +111,7 @@ def largest_eps(value: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Traits:
-    """What is known about an operator from its schema."""
+    """Facts about an operator from its schema."""
 
     name: str
     draws: bool
@@ -150,12 +145,8 @@ class _Traits:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Draw:
-    """The dtypes of a draw: of its tensor arguments in order, and of its result."""
-
-    arguments: tuple[torch.dtype, ...]
-    result: torch.dtype
+_Draw = tuple[tuple[torch.dtype, ...], torch.dtype]
+"""The dtypes of a draw: of its tensor arguments in order, and of its result."""
 
 
 @dataclass(slots=True)
@@ -200,7 +191,7 @@ class Formats:
         dtypes = tuple(value.dtype for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         result = operator(*args, **kwargs)
         first = result[0] if isinstance(result, (tuple, list)) else result
-        self._by_state[traits.name, state] = self._by_name[traits.name] = _Draw(dtypes, first.dtype)
+        self._by_state[traits.name, state] = self._by_name[traits.name] = dtypes, first.dtype
         return result
 
 
@@ -213,7 +204,7 @@ def _generator_state(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         place = next((value.device for value in args if isinstance(value, Tensor)), kwargs.get("device"))
         device = torch.device(place or "cpu")
         state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-    return ctypes.string_at(state.data_ptr(), state.numel())
+    return state.numpy().tobytes()
 
 
 class _WideArguments(TorchFunctionMode):
@@ -232,7 +223,7 @@ class DoublePrecision:
     """A mode in which every operator computes in double precision and draws in the formats of a record.
 
     Tensors of lower precision are widened when they enter an operator, casts to lower formats are left out, autocast is
-    off. An operator that would write into a tensor of lower precision raises `RefusedError`. `strict` also widens
+    off. An operator that would write into a tensor of lower precision raises `RuntimeError`. `strict` also widens
     the arguments of functions that compare their formats first, at some cost for every call.
     """
 
@@ -309,10 +300,10 @@ class DoublePrecision:
             for tensor in value if isinstance(value, (list, tuple)) else [value]:
                 if isinstance(tensor, Tensor) and self._stands_for_narrow(tensor):
                     self.was_refused = True
-                    raise RefusedError(f"{traits.name} writes into a tensor of lower precision")
+                    raise RuntimeError(f"{traits.name} writes into a tensor of lower precision")
 
     def _stands_for_narrow(self, tensor: Tensor) -> bool:
-        """Whether a tensor has lower precision, or is a view of the copy that stands for one that has."""
+        """Whether a tensor has lower precision, or is a view of the copy that replaces one that has."""
         if tensor.dtype is not wide_dtype(tensor.dtype):
             return True
         return bool(self._stand_ins) and is_strided(tensor) and private.storage_reference(tensor) in self._stand_ins
@@ -321,13 +312,13 @@ class DoublePrecision:
         """Bits of integers as numbers; those of numbers depend on their format."""
         if args[0].dtype.is_floating_point or args[0].dtype.is_complex:
             self.was_refused = True
-            raise RefusedError("the bits of a number are read as another type")
+            raise RuntimeError("the bits of a number are read as another type")
         return widened(operator(*args))
 
 
 def _drawn(operator: Any, traits: _Traits, formats: _Draw, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The draw in the recorded formats."""
-    dtypes = iter(formats.arguments)
+    dtypes = iter(formats[0])
 
     def narrow(value: Any) -> Any:
         return value.to(next(dtypes, value.dtype)) if isinstance(value, Tensor) else value
@@ -335,7 +326,7 @@ def _drawn(operator: Any, traits: _Traits, formats: _Draw, args: Sequence[Any], 
     if traits.name.startswith("aten::native_dropout."):
         # The mask alone is drawn: the other result is computed from the input.
         x, probability = args[0], args[1]
-        mask = operator(torch.ones_like(x, dtype=formats.arguments[0]), *args[1:], **kwargs)[1]
+        mask = operator(torch.ones_like(x, dtype=formats[0][0]), *args[1:], **kwargs)[1]
         kept = 0.0 if probability == 1.0 else 1.0 / (1.0 - probability)
         return (widened(x) * mask * kept if args[2] is not False else widened(x)), mask
     if traits.name in NORMAL_OF_TENSORS:
@@ -354,7 +345,7 @@ def _drawn(operator: Any, traits: _Traits, formats: _Draw, args: Sequence[Any], 
         return own.copy_(fresh)
     words = {name: narrow(value) for name, value in kwargs.items()}
     if traits.has_dtype:
-        words["dtype"] = formats.result
+        words["dtype"] = formats[1]
     return operator(*map(narrow, args), **words)
 
 

@@ -11,16 +11,17 @@ from torch import Tensor
 from gradvet.core.context import Context
 from gradvet.core.events import one_at_a_time
 from gradvet.core.extrapolation import SlopeFit, fit_slope
-from gradvet.core.finite_differences import Prediction, steps_for, sweep_steps
-from gradvet.core.spaces import Space
+from gradvet.core.finite_differences import Prediction, middle_step, steps_for, sweep_steps
+from gradvet.core.frontend import Request
+from gradvet.core.vectors import Space
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.arguments import require_output
-from gradvet.frontends.torch.binding import Request, bind
-from gradvet.frontends.torch.layouts.strided import Dense
+from gradvet.frontends.torch.binding import bind
+from gradvet.frontends.torch.inputs import nested_tensors, require_separate
+from gradvet.frontends.torch.layouts.dense import Dense
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.problem import TorchProblem
-from gradvet.frontends.torch.random_state import preserved_rng
-from gradvet.frontends.torch.validation import nested_tensors, require_separate
+from gradvet.frontends.torch.state import preserved_rng
 from gradvet.options import Options
 
 
@@ -50,18 +51,18 @@ class NumericalJacobian:
 
 
 @one_at_a_time
-def jacobian_of(request: Request, seed: int = 0) -> NumericalJacobian:
-    """Measure every column by a step sweep. Calls the function."""
+def jacobian_of(request: Request) -> NumericalJacobian:
+    """Measure every column by a step sweep, without random directions. Calls the function."""
     with preserved_rng():
         binding = bind(request)
         for tensor in nested_tensors((request.inputs, request.kwargs)):
             require_separate(tensor)
         state = preserved_state((request.func, request.inputs, request.kwargs), binding.arguments)
         with state, state:  # twice: the first restoration may be interrupted
-            problem = TorchProblem(binding, seed)
+            problem = TorchProblem(binding, seed=0)
             require_output(problem)
             outputs = Space(problem.codomain.leaves + problem.nondifferentiable.leaves)
-            return _blocks(problem, outputs, *_measured(Context(problem, Options(seed=seed))))
+            return _blocks(problem, outputs, *_measured(Context(problem, Options(seed=0))))
 
 
 def _measured(context: Context) -> tuple[Tensor, Tensor]:
@@ -102,7 +103,7 @@ def _column(context: Context, column: int, size: float, repeat_noise: Tensor) ->
 
     predictions = [Prediction(unit, predicted) for unit in units]
     sweeps = sweep_steps(problem, u, predictions, repeat_noise, steps, problem.eps)
-    middle = steps[len(steps) // 2]
+    middle = middle_step(problem.eps)
     if realised and not 0.5 < realised[middle] / length / middle < 2.0:  # a subnormal number has few digits, or none
         return [(math.nan, math.inf)] * len(units)
     return [_slope(fit_slope(step_sweep), length) for step_sweep in sweeps]
@@ -125,7 +126,7 @@ def _blocks(problem: TorchProblem, codomain: Space, values: Tensor, errors: Tens
     def cut(matrix: Tensor) -> tuple[tuple[Tensor, ...], ...]:
         return tuple(
             tuple(
-                matrix[codomain.slice(i), problem.domain.slice(j)].reshape(
+                matrix[codomain.slices[i], problem.domain.slices[j]].reshape(
                     (*_shape(output.coordinates), *_shape(source.coordinates))
                 )
                 for j, source in enumerate(problem.domain.leaves)

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from gradvet.core.frontend import Point
+from gradvet.core.frontend import Point, is_strategy
 from gradvet.frontends.torch.binding import Binding
-from gradvet.frontends.torch.domains import Regions
+from gradvet.frontends.torch.inputs import Regions, drawn_from, edges, inside, regions_of
 from gradvet.frontends.torch.preservation import MAX_SEARCHED_OBJECTS, reachable_objects
 
 Change = Callable[[Tensor, torch.Generator], Tensor]
@@ -117,11 +118,15 @@ class PointSource:
     seed: int
     function: Any = None
     """The user's function, searched for integers."""
+    call: Callable[[], object] | None = None
+    """Calls the function at the user's point."""
 
     @classmethod
-    def of(cls, binding: Binding, function: Any, domain: Any, seed: int) -> PointSource:
+    def of(
+        cls, binding: Binding, function: Any, domain: Any, seed: int, call: Callable[[], object] | None = None
+    ) -> PointSource:
         """With the regions as the user gave them in `domain=`."""
-        return cls(binding, Regions.of(domain, binding.names), seed, function)
+        return cls(binding, regions_of(domain, binding.names), seed, function, call)
 
     @cached_property
     def generator(self) -> torch.Generator:
@@ -131,7 +136,15 @@ class PointSource:
     def reaches_integers(self) -> bool:
         """Whether the arguments or the function refer to tensors or arrays of integers."""
         objects = reachable_objects(*self.binding.arguments, self.function, limit=MAX_SEARCHED_OBJECTS)
-        return any(_kind(found).startswith(("int", "uint")) for found in objects)
+        return any(map(_is_of_integers, objects))
+
+    def call_makes_integers(self) -> bool:
+        """Call the function, and say whether it made tensors of integers."""
+        factories = _IntegerFactories()
+        if self.call is not None:
+            with factories:
+                self.call()
+        return factories.called
 
     @property
     def places(self) -> list[int]:
@@ -149,25 +162,50 @@ class PointSource:
         arguments, fresh = list(self.binding.arguments), False
         for place in places:
             own = arguments[place].detach()
-            value = self.regions.inside(place, change(own, self.generator), own)
+            candidate = change(own, self.generator)
+            value = inside(self.regions[place], candidate, own) if place in self.regions else candidate
             if value is None:
                 return None
             fresh = fresh or not torch.equal(value, own)
             arguments[place] = value.clone().requires_grad_()
         return self.binding.at(arguments) if fresh else None
 
+    @property
+    def strategies(self) -> list[int]:
+        """The positions of arguments that have a strategy."""
+        return [place for place, region in self.regions.items() if is_strategy(region)]
+
     def example(self) -> Binding:
         """The binding with an example in place of every argument that has a strategy."""
         arguments = list(self.binding.arguments)
-        for place in self.regions.strategies:
+        for place in self.strategies:
             seed = int(torch.randint(2**31, (), generator=self.generator, device="cpu"))
-            drawn = self.regions.example(place, arguments[place].detach(), seed)
+            drawn = drawn_from(self.regions[place], arguments[place].detach(), seed)
             arguments[place] = drawn.requires_grad_(arguments[place].requires_grad)
         return self.binding.at(arguments)
 
 
-def _kind(thing: Any) -> str:
-    return str(getattr(thing, "dtype", "")).removeprefix("torch.")
+def _is_of_integers(thing: Any) -> bool:
+    return str(getattr(thing, "dtype", "")).removeprefix("torch.").startswith(("int", "uint"))
+
+
+class _IntegerFactories(TorchFunctionMode):
+    """Notices tensors of integers that are made from no other tensor, such as `torch.tensor([1, 2])`.
+
+    `arange` is left out: its length usually follows that of the inputs. Needed by
+    `test_lengths_that_integers_inside_the_function_may_refer_to_are_left_alone`.
+    """
+
+    called = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        makes = isinstance(result, Tensor) and func is not torch.arange and _is_of_integers(result)
+        if makes and not any(isinstance(value, Tensor) for value in (*args, *(kwargs or {}).values())):
+            self.called = True
+        return result
 
 
 def generated_points(source: PointSource, thorough: bool) -> Iterator[Point]:
@@ -193,12 +231,12 @@ def _forms(source: PointSource, forms: Sequence[Change], where: Sequence[Sequenc
 
 
 def _examples(source: PointSource, thorough: bool) -> int:
-    return (8 if thorough else 2) if source.regions.strategies else 0
+    return (8 if thorough else 2) if source.strategies else 0
 
 
 def _edges(source: PointSource) -> dict[str, Sequence[Change]]:
     """The ends of the intervals that the user gave."""
-    ends = sorted({end for place in source.places for end in source.regions.edges(place)})
+    ends = sorted({end for place in source.places for end in edges(source.regions.get(place))})
 
     def at(end: float) -> Change:
         return lambda x, generator: torch.where(_half(x, generator), torch.full_like(x, end), x)
@@ -234,7 +272,7 @@ def _free_lengths(source: PointSource) -> list[int]:
     """
     tensors = [tensor for tensor in source.binding.arguments if _is_free(tensor) and tensor.dim()]
     first = next((tensor for tensor in tensors if tensor.requires_grad and all(tensor.shape)), None)
-    if first is None or source.reaches_integers:
+    if first is None or source.reaches_integers or source.call_makes_integers():
         return []
     if len(tensors) == 1:
         return list(dict.fromkeys((first.shape[0], first.shape[-1])))
@@ -281,9 +319,8 @@ def _resized(source: PointSource, choices: Sequence[Dimensions], other: int) -> 
             continue
         for place, dimension in dimensions:
             arguments[place] = _with_length(arguments[place], dimension, other)
-        changed = {place for place, _ in dimensions}
-        inside = all(source.regions.inside(place, arguments[place], arguments[place]) is not None for place in changed)
-        if inside:
+        given = {place: source.regions[place] for place, _ in dimensions if place in source.regions}
+        if all(inside(region, arguments[place], arguments[place]) is not None for place, region in given.items()):
             yield source.binding.at(arguments)
 
 

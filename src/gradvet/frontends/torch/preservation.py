@@ -16,11 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from gradvet.frontends.torch import private
+from gradvet.frontends.torch.inputs import has_values
 from gradvet.frontends.torch.layouts import numbers_of
-from gradvet.frontends.torch.layouts.strided import separate
+from gradvet.frontends.torch.layouts.dense import separate
 from gradvet.frontends.torch.process_state import ProcessState, use_standard_settings
-from gradvet.frontends.torch.random_state import RandomState
-from gradvet.frontends.torch.validation import has_values
 
 MAX_OBJECTS = 24
 """Callables, containers and objects that are entered in search of modules, the nearest first."""
@@ -58,17 +57,17 @@ class PreservedState:
         """`function` may be a tuple of all objects that are called; `standard_settings` are those of a check."""
         self._standard_settings = standard_settings
         self._process = ProcessState()
-        self._random = RandomState()
-        given = [argument for argument in arguments if isinstance(argument, Tensor)]
         reached = reachable_objects(function, *arguments)
         modules = _modules_in(reached)
-        parameters = [p for module in modules for p in private.parameters_of(module).values() if p is not None]
-        captured = [thing for thing in reached if isinstance(thing, Tensor)]
-        self._gradients = _gradients(given)
+        given = {id(argument): argument for argument in arguments if isinstance(argument, Tensor)}
+        tensors = given | {id(thing): thing for thing in reached if isinstance(thing, Tensor)}
+        for module in modules:
+            tensors |= {id(p): p for p in private.parameters_of(module).values() if p is not None}
+        self._gradients = [(t, t.grad, t.requires_grad) for t in tensors.values() if t.is_leaf or t.retains_grad]
+        """Of the tensors to whose `.grad` a backward pass writes."""
         # A function that calls backward itself adds to the gradients of its arguments.
-        added_to = [gradient for _, gradient, _ in self._gradients if gradient is not None]
-        self._copies = [_Copy(numbers) for tensor in (*given, *added_to) if (numbers := numbers_of(tensor)) is not None]
-        self._gradients += _gradients((*parameters, *captured))
+        copied = [*given.values(), *[gradient for t, gradient, _ in self._gradients if id(t) in given]]
+        self._copies = [_Copy(own) for t in copied if t is not None and (own := numbers_of(t)) is not None]
         self._modules = [_ModuleState(module) for module in modules]
         self._is_entered = self._is_restored = False
 
@@ -99,13 +98,14 @@ class PreservedState:
 
     def _steps(self, interruption: TracebackType | None) -> Iterator[Callable[[], object]]:
         """What restores the state. The modes come first: in a mode that is still open, copying would go through it."""
-        yield functools.partial(_end_generators, interruption)
+        if interruption is not None:
+            yield functools.partial(_end_generators, interruption)
         yield functools.partial(self._process.restore, interrupted=interruption is not None)
-        yield from (module.restore for module in self._modules)
-        yield from (copy.restore for copy in self._copies)
-        for tensor, gradient, requires_grad in self._gradients:
-            yield functools.partial(_put_gradient, tensor, gradient, requires_grad)
-        yield self._random.restore
+        yield from [module.restore for module in self._modules]
+        yield from [copy.restore for copy in self._copies]
+        for gradient in self._gradients:
+            yield functools.partial(_put_gradient, *gradient)
+        yield self._process.random.restore
 
 
 def _end_generators(traceback: TracebackType | None) -> None:
@@ -123,11 +123,6 @@ def _end_generators(traceback: TracebackType | None) -> None:
     for generator in reversed(generators):
         if isinstance(generator, GeneratorType):
             generator.close()
-
-
-def _gradients(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor | None, bool]]:
-    """`.grad` and `requires_grad` of those tensors to whose `.grad` a backward pass writes."""
-    return [(t, t.grad, t.requires_grad) for t in tensors if t.is_leaf or t.retains_grad]
 
 
 def _put_gradient(tensor: Tensor, gradient: Tensor | None, requires_grad: bool) -> None:
@@ -203,7 +198,7 @@ class _ModuleState:
         self._buffers = {name: _Copy.of(buffer) for name, buffer in private.buffers_of(module).items()}
         own = {name: value for name, value in self._attributes.items() if type(value) in CONTAINERS}
         self._empty = [container for container in own.values() if not container]  # most of them, such as those of hooks
-        filled = [own[name] for name in own if own[name] and name not in ("_parameters", "_buffers")]
+        filled = [own[name] for name in own if own[name] and name not in private.TENSOR_TABLES]
         self._containers = [(container, _items(container)) for container in _containers(filled)]
 
     def keep_memory(self) -> None:
@@ -272,6 +267,17 @@ def _put_back(container: Any, items: tuple[Any, ...]) -> None:
         container.update(zip(items[:half], items[half:], strict=True) if isinstance(container, dict) else items)
 
 
+@contextlib.contextmanager
+def preserved_containers(*things: Any) -> Iterator[None]:
+    """Restores the lists, mappings and sets to which these refer."""
+    found = [(container, _items(container)) for container in _containers(reachable_objects(*things))]
+    try:
+        yield
+    finally:
+        for container, items in found:
+            _put_back(container, items)
+
+
 class PreservedGradients:
     """The leaves without `.grad`; on exit they have their own again. It is entered twice, as `PreservedState` is."""
 
@@ -289,8 +295,11 @@ class PreservedGradients:
 
 def _modules_in(things: Sequence[Any]) -> list[nn.Module]:
     """The modules among some objects, with all their children, each once."""
-    roots = [thing for thing in things if isinstance(thing, nn.Module)]
-    return list({id(module): module for root in roots for module in root.modules()}.values())
+    found: dict[int, nn.Module] = {}
+    for thing in things:
+        if isinstance(thing, nn.Module):
+            found |= {id(module): module for module in thing.modules()}
+    return list(found.values())
 
 
 def reachable_objects(*things: Any, limit: int = MAX_OBJECTS) -> list[Any]:

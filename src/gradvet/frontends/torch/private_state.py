@@ -15,8 +15,9 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from operator import methodcaller
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -44,6 +45,15 @@ _SAVED_TENSORS = (
     _found(torch, "_C._autograd._top_saved_tensors_default_hooks"),
     _found(torch, "_C._autograd._pop_saved_tensors_default_hooks"),
 )
+_MODE_FLAG = "_is_in_any_mode_without_ignore_compile_internals"
+_EXIT_LEVEL = _found(torch, "_C._exit_dual_level")
+
+_DEFAULT_DEVICE = _found(torch, "_GLOBAL_DEVICE_CONTEXT")
+_FUNCTION_BASE: Any = _found(torch.autograd.function, "_SingleLevelFunction")
+# From torch 2.15 on, `apply` does not ask that class.
+if _FUNCTION_BASE is None or inspect.isbuiltin(torch.autograd.Function.apply):
+    _FUNCTION_BASE = torch.autograd.Function
+
 _SWITCHES = tuple(
     (read, write)
     for read, write in (
@@ -52,30 +62,20 @@ _SWITCHES = tuple(
             (_found(torch, f"_C._functorch.get_{name}"), _found(torch, f"_C._functorch.set_{name}"))
             for name in ("inplace_requires_grad_allowed", "single_level_autograd_function_allowed")
         ),
+        *(
+            (partial(getattr, dispatch, name), partial(setattr, dispatch, name))
+            for name in ("_is_in_torch_dispatch_mode", "_is_in_non_infra_torch_dispatch_mode", _MODE_FLAG)
+            if _found(dispatch, name) is not None
+        ),
+        (
+            partial(getattr, dispatch, _MODE_FLAG, None),
+            _found(dispatch, "set_is_in_mode_without_ignore_compile_internals"),
+        ),
     )
     if read is not None and write is not None
 )
-"""Switches of forward mode and of transforms: how each is read and written."""
-
-_EXIT_LEVEL = _found(torch, "_C._exit_dual_level")
-_SET_FLAG = _found(dispatch, "set_is_in_mode_without_ignore_compile_internals")
-
-_DEFAULT_DEVICE = _found(torch, "_GLOBAL_DEVICE_CONTEXT")
-_FUNCTION_BASE: Any = _found(torch.autograd.function, "_SingleLevelFunction")
-# From torch 2.15 on, `apply` does not ask that class.
-if _FUNCTION_BASE is None or inspect.isbuiltin(torch.autograd.Function.apply):
-    _FUNCTION_BASE = torch.autograd.Function
-
-_FLAGS = tuple(
-    name
-    for name in (
-        "_is_in_torch_dispatch_mode",
-        "_is_in_non_infra_torch_dispatch_mode",
-        "_is_in_any_mode_without_ignore_compile_internals",
-    )
-    if _found(dispatch, name) is not None
-)
-"""What torch notes in Python when a mode of operators is entered."""
+"""Switches of forward mode, of transforms and of modes of operators: how each is read and written. Torch keeps the last
+one in two places."""
 
 
 matmul_precision: Callable[[], str] = (
@@ -116,9 +116,40 @@ def set_function_apply(replacement: tuple[Any, ...]) -> None:
         del _FUNCTION_BASE.apply
 
 
+_TRANSFORMED: Any = type(_found(torch, "_functorch.autograd_function.custom_function_call"))
+"""The class whose calls run a Function under a transform such as vmap; that of None if torch has no such class."""
+
+
+def transformed_call() -> Any:
+    """What runs Functions under transforms; None if that is not known."""
+    return vars(_TRANSFORMED).get("__call__")
+
+
+def set_transformed_call(replacement: Any) -> None:
+    if replacement is not None:
+        _TRANSFORMED.__call__ = replacement
+
+
 def inherited_apply(cls: type) -> Any:
     """The `apply` that a Function has if the base class has none of its own."""
     return super(_FUNCTION_BASE, cls).apply
+
+
+_PATCHED = (
+    *product((torch.inference_mode, torch.autograd.graph.saved_tensors_hooks), ("__enter__", "__exit__")),
+    (torch.nn.Parameter, "__new__"),
+    *([(_TRANSFORMED, "__call__")] if "__call__" in vars(_TRANSFORMED) else []),
+)
+"""Methods of torch that the search for a line replaces for a time, because modes do not see their calls."""
+
+
+def patched_methods() -> tuple[Any, ...]:
+    return tuple(vars(cls)[name] for cls, name in _PATCHED)
+
+
+def set_patched_methods(methods: tuple[Any, ...]) -> None:
+    for (cls, name), method in zip(_PATCHED, methods, strict=True):
+        setattr(cls, name, method)
 
 
 def _deferred_kernels() -> list[tuple[Any, Any]]:
@@ -174,60 +205,41 @@ class _Direct:
         return self._decorated(*args, **kwargs)
 
 
-class OpenContexts(NamedTuple):
-    """What was open when this was made."""
-
-    function_modes: int
-    dispatch_modes: int
-    flags: list[bool]
-    transforms: int
-    batch_levels: int
-    level: int | None
-    nesting: int
-    switches: list[bool]
-    hooks: Any
-
-    @classmethod
-    def now(cls) -> OpenContexts:
-        return cls._make([read() for read in _CONTEXT_READERS])
-
-    def close_others(self, *, interrupted: bool) -> None:
-        """Close what was opened since; after an interruption torch's own record of levels may be wrong."""
-        now = OpenContexts.now()
-        if now == self and not interrupted:
-            return
-        _pop_modes(_FUNCTION_MODES, self.function_modes)
-        _pop_modes(_DISPATCH_MODES, self.dispatch_modes, None)
-        for name, flag in zip(_FLAGS, self.flags, strict=True):
-            setattr(dispatch, name, flag)
-        if _SET_FLAG is not None and self.flags:
-            _SET_FLAG(self.flags[-1])
-        for _ in range(now.transforms - self.transforms):
-            _TRANSFORMS[1]()
-        for _ in range(_batch_levels() - self.batch_levels):
-            _BATCH_LEVELS[1]()
-        top, pop = _SAVED_TENSORS
-        while None not in (top, pop) and top(True) not in (None, self.hooks):
-            pop()
-        if self.level is not None and now.level is not None and _EXIT_LEVEL is not None:
-            for level in range(max(now.level, self.level + 1), self.level, -1):
-                with suppress(RuntimeError):  # it is closed already
-                    _EXIT_LEVEL(level=level)
-            forward_ad._current_level = self.level
-        if hasattr(_transforms(), "JVP_NESTING"):
-            _transforms().JVP_NESTING = self.nesting
-        for (_, write), value in zip(_SWITCHES, self.switches, strict=True):
-            write(value)
+def open_contexts() -> list[Any]:
+    """All that is open now, to be compared with `==` and passed to `close_contexts`."""
+    return list(map(methodcaller("__call__"), _CONTEXT_READERS))
 
 
-def _transforms() -> Any:
-    """The module in which torch counts nested jvps, if it is loaded."""
-    return None if PUBLIC_ONLY else sys.modules.get("torch._functorch.eager_transforms")
+def close_contexts(opened: list[Any]) -> None:
+    """Close what was opened since; after an interruption torch's own record of levels may be wrong."""
+    function_modes, dispatch_modes, transforms, batch_levels, level, nesting, hooks, *switches = opened
+    transforms_now, level_now = _CONTEXT_READERS[2](), _CONTEXT_READERS[4]()
+    _pop_modes(_FUNCTION_MODES, function_modes)
+    _pop_modes(_DISPATCH_MODES, dispatch_modes, None)
+    for _ in range(transforms_now - transforms):
+        _TRANSFORMS[1]()
+    for _ in range(_batch_levels() - batch_levels):
+        _BATCH_LEVELS[1]()
+    top, pop = _SAVED_TENSORS
+    while None not in (top, pop) and top(True) not in (None, hooks):
+        pop()
+    if level is not None and level_now is not None and _EXIT_LEVEL is not None:
+        for open_level in range(max(level_now, level + 1), level, -1):
+            with suppress(RuntimeError):  # it is closed already
+                _EXIT_LEVEL(level=open_level)
+        forward_ad._current_level = level
+    if (module := sys.modules.get(_NESTING[0])) is not None and hasattr(module, _NESTING[1]):
+        setattr(module, _NESTING[1], nesting)
+    for (_, write), value in zip(_SWITCHES, switches, strict=True):
+        write(value)
+
+
+_NESTING = ("", "") if PUBLIC_ONLY else ("torch._functorch.eager_transforms", "JVP_NESTING")
+"""The module and the name under which torch counts the open levels of `torch.func.jvp`."""
 
 
 def _nesting() -> int:
-    """The number of open levels of `torch.func.jvp`."""
-    return getattr(_transforms(), "JVP_NESTING", 0)
+    return getattr(sys.modules.get(_NESTING[0]), _NESTING[1], 0)
 
 
 def _batch_levels() -> int:
@@ -244,15 +256,14 @@ def _batch_levels() -> int:
 _CONTEXT_READERS: tuple[Callable[[], Any], ...] = (
     _FUNCTION_MODES[0] or int,
     _DISPATCH_MODES[0] or int,
-    lambda: [getattr(dispatch, name) for name in _FLAGS],
     _TRANSFORMS[0] or int,
     _batch_levels,
     partial(getattr, forward_ad, "_current_level", None),
     _nesting,
-    lambda: [read() for read, _ in _SWITCHES],
     bool if _SAVED_TENSORS[0] is None else partial(_SAVED_TENSORS[0], True),
+    *(read for read, _ in _SWITCHES),
 )
-"""How each field of `OpenContexts` is read; where that is unknown, it is constant."""
+"""How all that may be open is read; where that is unknown, it is constant."""
 
 
 def _pop_modes(stack: tuple[Any, Any, Any], depth: int, *arguments: object) -> None:
@@ -273,20 +284,20 @@ _NUMPY_GAUSS = struct.Struct("=i4xd")
 """Whether a second normal number is kept, and that number."""
 
 
-class _View:
-    """The bytes at the address of a generator's state; the address is found anew for another generator."""
+def _reader(locate: Callable[[Any], tuple[int, int]]) -> Callable[[Any], bytes]:
+    """Reads the bytes at the address of a generator's state; the address is found anew for another generator."""
+    known: Any = None
+    memory: Any = None
 
-    def __init__(self, locate: Callable[[Any], tuple[int, int]]) -> None:
-        self._locate = locate
-        self._generator: Any = None
-        self._memory: Any = None
-
-    def read(self, generator: Any) -> bytes:
-        if generator is not self._generator:
-            address, size = self._locate(generator)
-            self._generator, self._memory = generator, (ctypes.c_char * size).from_address(address)
-        state: bytes = self._memory.raw
+    def read(generator: Any) -> bytes:
+        nonlocal known, memory
+        if generator is not known:
+            address, size = locate(generator)
+            known, memory = generator, (ctypes.c_char * size).from_address(address)
+        state: bytes = memory.raw
         return state
+
+    return read
 
 
 def _locate_python(generator: Any) -> tuple[int, int]:
@@ -306,7 +317,7 @@ def _locate_gauss(source: Any) -> tuple[int, int]:
     return (id(source) + place, _NUMPY_GAUSS.size) if place >= 0 else (id(source), 0)
 
 
-_PYTHON_VIEW, _NUMPY_VIEW, _GAUSS_VIEW = _View(_locate_python), _View(_locate_numpy), _View(_locate_gauss)
+_read_python, _read_numpy, _read_gauss = _reader(_locate_python), _reader(_locate_numpy), _reader(_locate_gauss)
 
 
 def _decode_python(memory: bytes) -> tuple[int, ...]:
@@ -332,7 +343,7 @@ def python_state() -> tuple[Any, ...]:
     if not READS_PYTHON:
         return random.getstate()
     generator: Any = random._inst
-    return _PYTHON_VIEW.read(generator), generator.gauss_next
+    return _read_python(generator), generator.gauss_next
 
 
 def set_python_state(state: tuple[Any, ...]) -> None:
@@ -348,9 +359,9 @@ def numpy_state() -> Any:
         return None
     current = getattr(source, "get_bit_generator", None)
     if READS_NUMPY and current is not None and type(current()).__name__ == "MT19937":
-        gauss = _GAUSS_VIEW.read(source.mtrand._rand)
+        gauss = _read_gauss(source.mtrand._rand)
         if gauss:
-            return _NUMPY_VIEW.read(current()), gauss
+            return _read_numpy(current()), gauss
     return _Comparable(source.get_state(legacy=False))
 
 

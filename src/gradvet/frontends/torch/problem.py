@@ -6,39 +6,43 @@ import operator
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import has_torch_function
 
-from gradvet.core.problem import Cost, Evaluation, Gradient, Misfit, Perturbation
-from gradvet.core.spaces import Leaf, Space
-from gradvet.errors import InvalidProblemError
+from gradvet.core.problem import AttributeMismatch, Cost, Evaluation, Gradient, Perturbation, Problem
+from gradvet.core.vectors import Leaf, Space, unit_rows
+from gradvet.errors import InvalidProblemError, raising_interruptions
 from gradvet.frontends.torch import derivatives, private
 from gradvet.frontends.torch.arguments import read_outputs, signature_of, tensors_in, tensors_like
 from gradvet.frontends.torch.autograd_graph import TorchRules
-from gradvet.frontends.torch.binding import Binding, on_copies
+from gradvet.frontends.torch.binding import Binding, first_result
 from gradvet.frontends.torch.layouts import coordinates_of, layouts_of
-from gradvet.frontends.torch.layouts.strided import WORKING_DTYPE, Strided, is_working_tensor
-from gradvet.frontends.torch.random_state import Sampler, TorchRandomState
+from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, Strided, is_working_tensor
 from gradvet.frontends.torch.reference import internal_eps
+from gradvet.frontends.torch.state import Sampler, TorchRandomState
 from gradvet.frontends.torch.variants import TorchVariants
 
 NO_LEAVES = Space([])
+VECTOR_EPS = torch.finfo(WORKING_DTYPE).eps
+SCRIPTED = "TorchScript loses tangents from its second call on"
+"""Needed by `test_scripted_model_passes_without_forward_mode`."""
 
 
-class TorchProblem:
+class TorchProblem(Problem):
     """A bound function at its arguments, which are perturbed in place and always restored.
 
     With a surrogate, the values are those of the surrogate and the derivatives those of the function.
     """
 
+    has_undefined_cotangents = True
+
     def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
-        self.binding, self.masked, self.cost = binding, masked, Cost()
+        self.masked, self.cost = masked, Cost()
         self.isolates_passes = binding.isolates_passes
-        self.function = on_copies(binding.function) if self.isolates_passes else binding.function
         self.arguments = binding.arguments
         self._positions = binding.checked
         self.inputs = tuple([self.arguments[i] for i in self._positions])
@@ -50,9 +54,34 @@ class TorchProblem:
         self.random = Sampler(self.home, seed).take
         before = private.hook_count()
         self.cost.forwards += 1
-        result = self.function(*self.arguments)
-        self.is_hooked = private.has_hooks(self.inputs, since=before)
+        self.binding, result = first_result(binding, self.layouts)
+        self.function = self.binding.call
+        modules = binding.start.modules if binding.start is not None else ()
+        self.is_hooked = private.has_hooks(self.inputs, before, modules)
         """Whether the inputs have hooks, or the function registered one."""
+        self._read_outputs(result)
+        self.is_plain = not has_torch_function(self.differentiable_outputs + self.inputs)
+        """Whether inputs and outputs are tensors without `__torch_function__`."""
+        self.state_after_forward = TorchRandomState() if binding.fixed_random_state else None
+        """The random state from which every backward pass starts; None leaves it as it is."""
+        is_scripted = any(isinstance(module, torch.jit.ScriptModule) for module in modules)
+        self.forward_refusal: Exception | None = NotImplementedError(SCRIPTED) if is_scripted else None
+        """What torch raises because it has no forward mode for an operator."""
+        # The class is asked first: for a plain tensor, Parameter answers slowly.
+        self.has_parameters = any(type(x) is not Tensor and isinstance(x, torch.nn.Parameter) for x in self.inputs)
+        self.needs_saved_tensors = not self.has_parameters
+        """Whether calls for values or tangents alone save tensors for a backward pass too."""
+        self.known_eps: float | None = None
+        self._is_perturbed = False
+        self.value: Tensor = (
+            self.values(self.arguments)
+            if binding.surrogate
+            else self.vector(self._all_outputs, _selected(self._all_outputs, self.outputs))
+        )
+
+    def _read_outputs(self, result: Any) -> None:
+        """Find the outputs in the result of the first call, and those of them that have a derivative."""
+        binding = self.binding
         self.outputs, self._names, self.output_notes = read_outputs(
             result, binding.output, numbered=binding.numbers_outputs, refuses_wrappers=binding.classifies_errors
         )
@@ -60,29 +89,12 @@ class TorchProblem:
         numeric = [i for i, y in enumerate(self.outputs) if y.is_floating_point() or y.is_complex()]
         differentiable = [i for i in numeric if self.outputs[i].requires_grad]
         self.codomain = self._space(differentiable)
-        self.nondifferentiable = NO_LEAVES
-        self._all_outputs = self.codomain
+        self.nondifferentiable, self._all_outputs = NO_LEAVES, self.codomain
         if len(differentiable) < len(numeric):
             self.nondifferentiable = self._space([i for i in numeric if i not in differentiable])
             self._all_outputs = Space(self.codomain.leaves + self.nondifferentiable.leaves)
         self.differentiable_outputs = tuple([self.outputs[i] for i in differentiable])
         self._has_graph = True
-        self.is_plain = not has_torch_function(self.differentiable_outputs + self.inputs)
-        """Whether inputs and outputs are tensors without `__torch_function__`."""
-        self.state_after_forward = TorchRandomState() if binding.fixed_random_state else None
-        """The random state from which every backward pass starts; None leaves it as it is."""
-        self.forward_refusal: Exception | None = None
-        """What torch raised because it has no forward mode for an operator."""
-        self.needs_saved_tensors = False
-        """Whether calls for values or tangents alone have to save tensors for a backward pass too."""
-        self.known_eps: float | None = None
-        self._is_perturbed = False
-        """Exceptions of the function next to the point."""
-        self.value = (
-            self.values(self.arguments)
-            if binding.surrogate
-            else self.vector(self._all_outputs, [self.outputs[leaf.position] for leaf in self._all_outputs.leaves])
-        )
 
     @cached_property
     def rules(self) -> TorchRules:
@@ -96,7 +108,8 @@ class TorchProblem:
         """The problem of another binding, with the same sparse semantics and mode; calls are counted together."""
         if (mode := self.binding.operator_mode) is not None and binding.operator_mode is None:
             binding = replace(binding, function=mode.around(binding.function), operator_mode=mode)
-        binding = replace(binding, isolates_passes=binding.isolates_passes or self.isolates_passes)
+        is_isolated = binding.isolates_passes or self.isolates_passes
+        binding = replace(binding, isolates_passes=is_isolated, written=self.binding.written)
         other = TorchProblem(binding, seed, self.masked)
         other.known_eps = None if self.known_eps == self.eps or binding.operator_mode else self.known_eps
         self.cost.forwards, other.cost = self.cost.forwards + other.cost.forwards, self.cost
@@ -114,14 +127,17 @@ class TorchProblem:
         self.__dict__.pop("point", None)
 
     def release_graph(self) -> None:
-        if any(isinstance(value, torch.nn.Parameter) for value in self.inputs) and self.rules:
+        if self.has_parameters and self.rules:
             self.outputs = [output.detach() for output in self.outputs]
             self.differentiable_outputs = tuple([self.outputs[leaf.position] for leaf in self.codomain.leaves])
             self._has_graph = False
+            for layout in self.layouts:
+                if isinstance(layout, Strided):
+                    layout.release()
 
     @cached_property
     def eps(self) -> float:
-        return max([torch.finfo(t.dtype).eps for t in (*self.inputs, *self.differentiable_outputs)], default=2.0**-52)
+        return max([torch.finfo(t.dtype).eps for t in (*self.inputs, *self.differentiable_outputs)], default=VECTOR_EPS)
 
     def internal_eps(self) -> float:
         if self.known_eps is None:
@@ -129,7 +145,7 @@ class TorchProblem:
         return self.known_eps
 
     def with_eps(self, eps: float) -> TorchProblem:
-        """The same problem, judged as one of a coarser format."""
+        """The same problem, compared as one of a format with a larger eps."""
         other = copy(self)
         other.eps = eps
         return other
@@ -155,8 +171,8 @@ class TorchProblem:
     def _flattened(self, space: Space, values: Sequence[Any]) -> Tensor:
         """The same, perhaps in the memory of the only value."""
         if len(values) == 1 and values[0] is not None:
-            alone: Tensor = space.leaves[0].coordinates.flatten(values[0])
-            return alone
+            only: Tensor = space.leaves[0].coordinates.flatten(values[0])
+            return only
         parts = [
             self.zeros(leaf.coordinates.size) if value is None else leaf.coordinates.flatten(value)
             for leaf, value in zip(space.leaves, values, strict=True)
@@ -175,7 +191,7 @@ class TorchProblem:
 
     def call_uncopied(self, arguments: Sequence[Any]) -> list[Any]:
         """The same, with the arguments themselves even where passes are isolated: the function may write to them."""
-        return _selected(self.codomain, self._call(self.binding.function, arguments))
+        return _selected(self.codomain, self._call(replace(self.binding, isolates_passes=False).call, arguments))
 
     def recorded_outputs(self) -> Sequence[Any]:
         """The differentiable outputs for one backward pass: of a fresh call where passes are isolated."""
@@ -201,20 +217,18 @@ class TorchProblem:
 
     def arguments_with(self, inputs: Sequence[Any]) -> list[Any]:
         """The arguments with other tensors in place of the inputs."""
-        arguments = list(self.arguments)
-        for position, argument in zip(self._positions, inputs, strict=True):
-            arguments[position] = argument
-        return arguments
+        others = dict(zip(self._positions, inputs, strict=True))
+        return [others.get(i, argument) for i, argument in enumerate(self.arguments)]
 
     def _outputs_at(self, arguments: Sequence[Any]) -> list[Any]:
-        function = self.binding.surrogate or self.function
-        found = derivatives.without_saving(self, lambda: self._call(function, arguments))
-        return _selected(self._all_outputs, found)
+        call = partial(self._call, self.binding.surrogate or self.function, arguments)
+        return _selected(self._all_outputs, derivatives.without_saving(self, call))
 
     def _call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
         """All outputs. Raises if these have changed in number, shape or dtype."""
         self.cost.forwards += 1
-        return tensors_like(function(*arguments), self._signature)
+        with raising_interruptions:
+            return tensors_like(function(*arguments), self._signature)
 
     def _space(self, indices: Sequence[int]) -> Space:
         coordinates = [coordinates_of(self.outputs[i], self.masked, self.home) for i in indices]
@@ -222,8 +236,8 @@ class TorchProblem:
 
     # Evaluation next to the point.
 
-    def coarseness(self, step: float) -> float:
-        return max([layout.coarseness(step) for layout in self.layouts])
+    def step_rounding(self, step: float) -> float:
+        return max([layout.step_rounding(step) for layout in self.layouts])
 
     def perturbation(self, displacement: Tensor) -> Perturbation:
         if len(self.layouts) == 1:
@@ -232,6 +246,16 @@ class TorchProblem:
         pieces = displacement.split([leaf.coordinates.size for leaf in self.domain.leaves])
         rounded = [layout.rounded(piece) for layout, piece in zip(self.layouts, pieces, strict=True)]
         return Perturbation([part for part, _ in rounded], torch.cat([vector for _, vector in rounded]))
+
+    def unit_steps(self, start: int, stop: int) -> list[Perturbation]:
+        found: list[Perturbation] = []
+        for leaf, own in enumerate(self.domain.slices):
+            first, last = max(start, own.start) - own.start, min(stop, own.stop) - own.start
+            for vector in unit_rows(self.value, own.stop - own.start, first, last).unbind() if first < last else ():
+                parts: list[Any] = [None] * len(self.layouts)
+                parts[leaf] = self.layouts[leaf].displacement(vector)
+                found.append(Perturbation(parts, None))
+        return found
 
     def evaluate(self, perturbation: Perturbation, scales: Sequence[float]) -> list[Tensor]:
         try:
@@ -260,13 +284,15 @@ class TorchProblem:
         """The perturbed arguments; the caller restores them."""
         self._restore()
         self._is_perturbed = True
-        placed = [layout.place(part, scale) for layout, part in zip(self.layouts, perturbation.parts, strict=True)]
+        parts = zip(self.layouts, perturbation.parts, self.inputs, strict=True)
+        placed = [given if part is None else layout.place(part, scale) for layout, part, given in parts]
         return self.arguments if all(map(operator.is_, placed, self.inputs)) else self.arguments_with(placed)
 
     def _restore(self) -> None:
         if self._is_perturbed:
-            for layout in self.layouts:
-                layout.restore()
+            with raising_interruptions:
+                for layout in self.layouts:
+                    layout.restore()
             self._is_perturbed = False
 
     def evaluate_at(self, displacement: Tensor) -> Evaluation:
@@ -274,7 +300,7 @@ class TorchProblem:
         try:
             arguments = self._perturbed(perturbation)
             realised = perturbation.vector
-            if not self._inputs_are_double:
+            if self.eps > VECTOR_EPS:
                 realised = self.vector(self.domain, [arguments[i] for i in self._positions]) - self.point
             return Evaluation(self.values(arguments), realised)
         except (InvalidProblemError, torch.OutOfMemoryError):
@@ -284,12 +310,7 @@ class TorchProblem:
         finally:
             self._restore()
 
-    @cached_property
-    def _inputs_are_double(self) -> bool:
-        return all(tensor.dtype in (torch.float64, torch.complex128) for tensor in self.inputs)
-
-    def evaluate_together(self, displacements: Tensor) -> Tensor | None:
-        return derivatives.evaluate_together(self, displacements)
+    evaluate_together = derivatives.evaluate_together
 
     # Reverse mode.
 
@@ -297,13 +318,11 @@ class TorchProblem:
         return self.vector(self.domain, self._gradients(v))
 
     def gradient(self, v: Tensor) -> Gradient:
-        return self._gradient(self._gradients(v))
+        found = self._gradients(v)
+        return Gradient(self.vector(self.domain, found), derivatives.gradient_mismatches(self, found))
 
     def _gradients(self, v: Tensor) -> Sequence[Any]:
         return derivatives.problem_gradients(self, self.recorded_outputs(), self.codomain.unflatten(v))
-
-    def _gradient(self, found: Sequence[Any]) -> Gradient:
-        return Gradient(self.vector(self.domain, found), derivatives.gradient_misfits(self, found))
 
     def vjp_of_output(self, output: int, v: Tensor) -> Tensor:
         return self.vector(self.domain, self._gradients_of_output(output, v))
@@ -315,18 +334,19 @@ class TorchProblem:
     def gradient_by_output(self, v: Tensor) -> Gradient:
         if len(self.codomain.leaves) == 1:
             return self.gradient(v)
-        total, misfits = self.zeros(self.domain.size), dict[Misfit, None]()
+        total, mismatches = self.zeros(self.domain.size), dict[AttributeMismatch, None]()
         for output in range(len(self.codomain.leaves)):
-            found = self._gradients_of_output(output, v[self.codomain.slice(output)])
+            found = self._gradients_of_output(output, v[self.codomain.slices[output]])
             total += self.vector(self.domain, found)
-            misfits |= dict.fromkeys(derivatives.gradient_misfits(self, found))
-        return Gradient(total, list(misfits))
+            mismatches |= dict.fromkeys(derivatives.gradient_mismatches(self, found))
+        return Gradient(total, list(mismatches))
 
     def vjp_batched(self, V: Sequence[Tensor]) -> list[Tensor]:
-        self.cost.pulls += 1
+        self.cost.vjps += 1
         outputs = self.recorded_outputs()
-        with derivatives.in_mode_of(self):
-            found = derivatives.batched_gradients(outputs, self.inputs, derivatives.stacked(self.codomain, V))
+        with derivatives.in_mode_of(self), derivatives.in_vmap(self):
+            cotangents = tuple(derivatives.stacked(self.codomain, V))
+            found = private.run_batched_backward(tuple(outputs), self.inputs, cotangents)
         return [self.vector(self.domain, [g if g is None else g[k] for g in found]) for k in range(len(V))]
 
     def vjp_rows(self, output: int, start: int, stop: int) -> Tensor | None:
@@ -336,7 +356,7 @@ class TorchProblem:
     def vjp_undefined(self, outputs: Sequence[int]) -> Gradient:
         found = derivatives.undefined_gradients(self, outputs)
         vector = None if all(map(derivatives.is_zero, found)) else self.vector(self.domain, found)
-        return Gradient(vector, derivatives.gradient_misfits(self, found))
+        return Gradient(vector, derivatives.gradient_mismatches(self, found))
 
     def vjp_at(self, displacement: Tensor, v: Tensor) -> Tensor:
         perturbation = self.perturbation(displacement)
@@ -344,7 +364,7 @@ class TorchProblem:
             arguments = self._perturbed(perturbation)
             outputs = self.call_differentiable(arguments)
             sources = [arguments[i] for i in self._positions]
-            self.cost.pulls += 1
+            self.cost.vjps += 1
             found = derivatives.classified_gradients(self, outputs, sources, self.codomain.unflatten(v))
             return self.vector(self.domain, found)
         finally:
@@ -367,13 +387,14 @@ class TorchProblem:
         finally:
             self._restore()
 
-    def tangent_misfits(self, u: Tensor) -> list[Misfit]:
-        return derivatives.tangent_misfits(derivatives.output_tangents(self, self.domain.unflatten(u)))
+    def tangent_mismatches(self, u: Tensor) -> list[AttributeMismatch]:
+        return derivatives.tangent_mismatches(derivatives.output_tangents(self, self.domain.unflatten(u)))
 
-    def jvp_batched(self, U: Sequence[Tensor]) -> list[Tensor]:
-        return derivatives.jvp_batched(self, U)
+    jvp_batched = derivatives.jvp_batched
 
 
 def _selected(space: Space, outputs: list[Any]) -> list[Any]:
     """The outputs of a space among all."""
+    if len(outputs) == 1 and len(space.leaves) == 1:
+        return outputs
     return [outputs[leaf.position] for leaf in space.leaves]

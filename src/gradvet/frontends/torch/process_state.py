@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -18,10 +19,12 @@ from torch.backends import cudnn
 
 from gradvet.frontends.torch import private_state
 from gradvet.frontends.torch.double_precision import AUTOCAST_DEVICES
-from gradvet.frontends.torch.private_state import OpenContexts
-from gradvet.frontends.torch.random_state import RandomState
+from gradvet.frontends.torch.state import RandomState
 
-Settings = tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...]
+CALL = methodcaller("__call__")
+
+Settings = dict[Callable[[], Any], Callable[[Any], object]]
+"""How each setting is read, and how it is written."""
 
 
 def _set_anomaly(enabled: bool) -> None:
@@ -56,24 +59,25 @@ def use_standard_settings() -> None:
     _set_tf32((False, "highest"))
 
 
-SETTINGS: Settings = (
-    (private_state.default_device, torch.set_default_device),
-    (torch.is_grad_enabled, torch.set_grad_enabled),
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
-    *((partial(torch.is_autocast_enabled, on), partial(torch.set_autocast_enabled, on)) for on in AUTOCAST_DEVICES),
-    *((partial(torch.get_autocast_dtype, on), partial(torch.set_autocast_dtype, on)) for on in AUTOCAST_DEVICES),
-    (torch.is_anomaly_enabled, _set_anomaly),
-    (torch.is_anomaly_check_nan_enabled, _set_anomaly_for_nan),
-    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-    (torch.get_num_threads, torch.set_num_threads),
-    (_tf32, _set_tf32),
-    *((read, partial(setattr, cudnn, name)) for name, read in private_state.CUDNN_FLAGS.items()),
-    (private_state.function_apply, private_state.set_function_apply),
-    (private_state.kernels_are_direct, private_state.set_kernels_direct),
-    (sys.getprofile, sys.setprofile),
-    (sys.getrecursionlimit, sys.setrecursionlimit),
-)
+SETTINGS: Settings = {
+    private_state.default_device: torch.set_default_device,
+    torch.is_grad_enabled: torch.set_grad_enabled,
+    torch.get_default_dtype: torch.set_default_dtype,
+    torch.is_autocast_cache_enabled: torch.set_autocast_cache_enabled,
+    **{partial(torch.is_autocast_enabled, on): partial(torch.set_autocast_enabled, on) for on in AUTOCAST_DEVICES},
+    **{partial(torch.get_autocast_dtype, on): partial(torch.set_autocast_dtype, on) for on in AUTOCAST_DEVICES},
+    torch.is_anomaly_enabled: _set_anomaly,
+    torch.is_anomaly_check_nan_enabled: _set_anomaly_for_nan,
+    torch.get_deterministic_debug_mode: torch.set_deterministic_debug_mode,
+    torch.get_num_threads: torch.set_num_threads,
+    _tf32: _set_tf32,
+    **{read: partial(setattr, cudnn, name) for name, read in private_state.CUDNN_FLAGS.items()},
+    private_state.function_apply: private_state.set_function_apply,
+    private_state.patched_methods: private_state.set_patched_methods,
+    private_state.kernels_are_direct: private_state.set_kernels_direct,
+    sys.getprofile: sys.setprofile,
+    sys.getrecursionlimit: sys.setrecursionlimit,
+}
 """How each setting that every check restores is read and written."""
 
 
@@ -130,38 +134,55 @@ def _set_handlers(handlers: list[Any]) -> None:
             signal.signal(number, handler)
 
 
-CASE_SETTINGS: Settings = (
-    *SETTINGS,
-    (_folder, _set_folder),
-    (lambda: dict(os.environ), _set_environment),
-    (lambda: list(sys.path), _set_path),
-    (_streams, _set_streams),
-    (_umask, os.umask),
-    (gc.isenabled, lambda enabled: gc.enable() if enabled else gc.disable()),
-    (sys.gettrace, sys.settrace),
-    (_handlers, _set_handlers),
-)
+CASE_SETTINGS: Settings = {
+    **SETTINGS,
+    _folder: _set_folder,
+    lambda: dict(os.environ): _set_environment,
+    lambda: list(sys.path): _set_path,
+    _streams: _set_streams,
+    _umask: os.umask,
+    gc.isenabled: lambda enabled: gc.enable() if enabled else gc.disable(),
+    sys.gettrace: sys.settrace,
+    _handlers: _set_handlers,
+}
 """Those that are restored after each case of a run, too; reading them takes longer."""
 
 
 class ProcessState:
-    """Settings, warnings filters and open contexts of this process and thread, as they were when this was made."""
+    """Settings, warnings filters, open contexts and random states of this process and thread, when this was made.
 
-    __slots__ = ("_contexts", "_filters", "_settings", "_shown_filters", "_showwarning", "_values")
+    Leaving the context restores them. It is entered twice, as `with state, state:`, because an interruption may come
+    while they are restored.
+    """
+
+    __slots__ = ("_contexts", "_filters", "_settings", "_shown_filters", "_showwarning", "_values", "random")
 
     def __init__(self, settings: Settings = SETTINGS) -> None:
+        self.random = RandomState()
         self._settings = settings
-        self._values = [read() for read, _ in settings]
-        self._contexts = OpenContexts.now()
+        self._values = self._read()
+        self._contexts = private_state.open_contexts()
         self._filters, self._shown_filters = warnings.filters, list(warnings.filters)
         self._showwarning = warnings.showwarning
 
+    def _read(self) -> list[Any]:
+        return list(map(CALL, self._settings))
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        self.restore(interrupted=kind is not None and not issubclass(kind, Exception))
+        self.random.restore()
+
     def restore(self, *, interrupted: bool) -> None:
-        if [read() for read, _ in self._settings] != self._values:
-            for (read, write), value in zip(self._settings, self._values, strict=True):
+        """Restore all but the random states."""
+        if self._read() != self._values:
+            for (read, write), value in zip(self._settings.items(), self._values, strict=True):
                 if read() != value:
                     write(value)
-        self._contexts.close_others(interrupted=interrupted)
+        if interrupted or private_state.open_contexts() != self._contexts:
+            private_state.close_contexts(self._contexts)
         if warnings.filters is not self._filters or self._filters != self._shown_filters:
             with warnings.catch_warnings():  # on exit, it makes Python forget what the filters decided
                 pass
@@ -169,20 +190,3 @@ class ProcessState:
             warnings.filters[:] = self._shown_filters  # type: ignore[index]
         if warnings.showwarning is not self._showwarning:
             warnings.showwarning = self._showwarning
-
-
-class PreservedProcess:
-    """The process as it was when this was made; leaving the context restores it, also the random states.
-
-    It is entered twice, as `with state, state:`, because an interruption may come while it is restored.
-    """
-
-    def __init__(self) -> None:
-        self._process, self._random = ProcessState(CASE_SETTINGS), RandomState()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        self._process.restore(interrupted=kind is not None and not issubclass(kind, Exception))
-        self._random.restore()

@@ -17,7 +17,8 @@ from torch.overrides import is_tensor_like
 
 from gradvet.core.problem import Distribution
 from gradvet.core.provenance import title_of
-from gradvet.core.spaces import Space
+from gradvet.core.vectors import Space
+from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import tensors_in
 from gradvet.frontends.torch.autograd_graph import has_custom_function
 from gradvet.frontends.torch.binding import Binding, JvpMethod
@@ -62,7 +63,7 @@ def gradient_function(
         ]
         sources = [value for value, on in zip(restored[:count], active[:count], strict=True) if on]
         outputs = select(function(*restored[:count]))
-        found = torch.autograd.grad(outputs, sources, restored[count:], create_graph=True, allow_unused=True)
+        found = private.differentiable_gradients(outputs, sources, restored[count:])
         if missing_as_zeros:
             return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found, sources, strict=True))
         return tuple(g for g in found if g is not None)

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from gradvet.core import thresholds
-from gradvet.core.float_format import Format
-from gradvet.core.spaces import Space
+from gradvet.core.frontend import Request
+from gradvet.core.reference_errors import Format
+from gradvet.core.vectors import Space
 from gradvet.errors import InvalidProblemError, first_line
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import ArgumentTree, fill, map_tensors
-from gradvet.frontends.torch.binding import Request, bind, is_differentiable
-from gradvet.frontends.torch.inputs import differentiable_dtype
+from gradvet.frontends.torch.binding import bind, is_differentiable
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.reference import may_round_products
 
@@ -29,23 +29,33 @@ from gradvet.frontends.torch.reference import may_round_products
 def plain_problem(problem: TorchProblem, request: Request, seed: int) -> tuple[TorchProblem, Request]:
     """The reference at the point of the kernel, from the same random state, and its own request. Calls it.
 
-    In the precision of the kernel, or in float32 if it is not finite in half precision.
+    In the precision of the kernel; or in float32, if that is half precision and the reference does not run in it, as
+    `torch.linalg` does not, or is not finite in it, as exponentials that a kernel computes in float32. The former is
+    needed by `test_reference_that_refuses_half_precision_is_run_in_float32`.
     """
     own = replace(request, func=_with_parameters_of(request.func, request.reference), reference=None)
     own = _as_found(problem, own)
-    problem.binding.restart()
-    try:
-        plain = TorchProblem(bind(own), seed, problem.masked)
-    except Exception as error:
+    is_half = problem.eps > torch.finfo(torch.float32).eps
+    found: list[TorchProblem] = []
+    refusals: list[Exception] = []
+    for wide in (None, torch.float32) if is_half else (None,):
+        problem.binding.restart()
+        try:
+            own_problem = TorchProblem(bind(own, wide=wide), seed, problem.masked)
+            is_finite = not is_half or _is_finite(own_problem)
+        except Exception as error:
+            refusals.append(error)
+            continue
+        found.append(own_problem)
+        if is_finite:
+            break
+    if not found:
         kinds = ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in problem.inputs}))
         raise InvalidProblemError(
-            f"the reference is called with the inputs of the kernel ({kinds}) and raised {type(error).__name__}: "
-            f"{first_line(error)}"
-        ) from error
-    if problem.eps > torch.finfo(torch.float32).eps and not _is_finite(plain):
-        # Its exponentials overflow, say, where a kernel computes in float32 and rounds the result.
-        problem.binding.restart()
-        plain = TorchProblem(bind(own, wide=torch.float32), seed, problem.masked)
+            f"the reference is called with the inputs of the kernel ({kinds}) and raised {type(refusals[0]).__name__}: "
+            f"{first_line(refusals[0])}"
+        ) from refusals[0]
+    plain = found[-1]
     # Calls are counted together.
     problem.cost.forwards += plain.cost.forwards
     plain.cost = problem.cost
@@ -64,8 +74,9 @@ def _as_found(problem: TorchProblem, request: Request) -> Request:
     template = tree.template((request.positional, dict(request.kwargs or {})), "")
     values = problem.domain.unflatten(problem.point)
     found = {leaf.position: value for leaf, value in zip(problem.domain.leaves, values, strict=True)}
+    # Of expanded inputs only the numbers behind them are coordinates.
     tensors = [
-        found[place].requires_grad_() if place in found and found[place].shape == tensor.shape else tensor
+        found[place].expand(tensor.shape).requires_grad_() if place in found else tensor
         for place, tensor in enumerate(tree.tensors)
     ]
     inputs, keywords = fill(template, tensors)
@@ -122,8 +133,8 @@ def _format(tensor: Any, size: int) -> Format:
 
 def cast(request: Request, dtype: Any) -> tuple[str, Request]:
     """The name of a dtype, and copies of inputs, keywords and modules in it. Integers and booleans stay."""
-    kind = dtype if isinstance(dtype, torch.dtype) else differentiable_dtype(str(dtype))
-    if not kind.is_floating_point:
+    kind = getattr(torch, dtype.strip().removeprefix("torch."), None) if isinstance(dtype, str) else dtype
+    if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
         raise InvalidProblemError(f"dtypes are floating-point dtypes such as torch.bfloat16, found {dtype!r}")
 
     def converted(tensor: Tensor) -> Tensor:

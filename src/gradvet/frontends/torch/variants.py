@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from gradvet.core import thresholds
-from gradvet.core.problem import FreshGradient, FreshPass
-from gradvet.core.spaces import Space
-from gradvet.core.vectors import peak
+from gradvet.core.problem import FreshGradient, FreshPass, GradientVariants
+from gradvet.core.vectors import Space, peak
 from gradvet.errors import DerivativeError, OtherValuesError, UnsupportedError
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import tensors_in
@@ -23,12 +22,12 @@ from gradvet.frontends.torch.derivatives import (
     call_recomputing,
     classified_errors,
     classified_gradients,
-    slow_vmap_accepted,
+    in_vmap,
     without_saving,
 )
 from gradvet.frontends.torch.double_precision import is_strided
-from gradvet.frontends.torch.layouts.strided import same_numbers
-from gradvet.frontends.torch.random_state import TorchRandomState, preserved_rng
+from gradvet.frontends.torch.layouts.dense import same_numbers
+from gradvet.frontends.torch.state import TorchRandomState, preserved_rng
 
 REENTRANT_NODE = "CheckpointFunctionBackward"
 """The node of a reentrant checkpoint."""
@@ -100,11 +99,10 @@ def _differ_in_layout(one: Tensor, other: Tensor) -> bool:
     return apart or one.is_conj() != other.is_conj()
 
 
-class TorchVariants:
+class TorchVariants(GradientVariants):
     """Gradients of one problem, obtained in other ways."""
 
-    def __init__(self, problem: TorchProblem) -> None:
-        self.problem = problem
+    problem: TorchProblem
 
     @property
     def _layouts(self) -> Mapping[str, Callable[[Tensor], Tensor]]:
@@ -145,7 +143,7 @@ class TorchVariants:
         outputs = problem.call(arguments)
         values = problem.vector(Space([*problem.codomain.leaves, *problem.nondifferentiable.leaves]), outputs)
         sources = [arguments[leaf.position] for leaf in problem.domain.leaves]
-        problem.cost.pulls += 1
+        problem.cost.vjps += 1
         with classified_errors(problem):
             found = torch.autograd.grad(
                 outputs[: len(problem.codomain.leaves)], sources, problem.codomain.unflatten(v), allow_unused=True
@@ -154,7 +152,10 @@ class TorchVariants:
 
     def fresh_gradient(self, v: Tensor, *, interleaved: bool = False, shifted: bool = False) -> FreshGradient:
         problem = self.problem
-        given = self._laid_out(self._layouts.get(OFFSET, unchanged)) if shifted else problem.arguments
+        given: Sequence[Any] | None = problem.arguments
+        if shifted:
+            is_possible = all(map(is_strided, problem.inputs))
+            given = self._laid_out(self._layouts.get(OFFSET, unchanged)) if is_possible else None
         if given is None:
             raise UnsupportedError("no copy of the inputs begins elsewhere in memory")
         cotangents = problem.codomain.unflatten(v)
@@ -165,7 +166,7 @@ class TorchVariants:
         outputs = problem.call_uncopied(given)
         reads_arguments = interleaved and self._values_differ_elsewhere()
         sources = [given[leaf.position] for leaf in problem.domain.leaves]
-        problem.cost.pulls += 1
+        problem.cost.vjps += 1
         with _named("after a forward pass at other inputs" if interleaved else ""):
             gradients = classified_gradients(problem, outputs, sources, cotangents)
         # What the passes wrote to is restored.
@@ -198,12 +199,12 @@ class TorchVariants:
             problem.function(*[a.detach().clone().requires_grad_() if _floating(a) else a for a in problem.arguments])
             return False
 
-    def again(self, v: Tensor) -> Tensor:
+    def repeated(self, v: Tensor) -> Tensor:
         outputs = self.problem.recorded_outputs()
         torch.rand((), device=self.problem.home)
         return self._gradient(outputs, self.problem.codomain.unflatten(v))
 
-    def alone(self, leaf: int, v: Tensor) -> Tensor | None:
+    def of_one_input(self, leaf: int, v: Tensor) -> Tensor | None:
         problem = self.problem
         if REENTRANT_NODE in problem.rules.node_names:
             raise NotImplementedError("a reentrant checkpoint has no gradients unless an input of it requires grad")
@@ -216,7 +217,7 @@ class TorchVariants:
         pairs = [(y, t) for y, t in zip(outputs, problem.codomain.unflatten(v), strict=True) if y.requires_grad]
         if not pairs:
             return None
-        problem.cost.pulls += 1
+        problem.cost.vjps += 1
         recorded, cotangents = zip(*pairs, strict=True)
         try:
             gradient = classified_gradients(problem, recorded, [source], cotangents)[0]
@@ -229,6 +230,8 @@ class TorchVariants:
         return found
 
     def input_layouts(self, v: Tensor) -> Mapping[str, Callable[[], Tensor | None]]:
+        if not all(map(is_strided, self.problem.inputs)):
+            return {}
         laid_out = {name: self._laid_out(change) for name, change in self._layouts.items()}
         return {
             name: partial(self._for_inputs, name, arguments, v)
@@ -258,10 +261,8 @@ class TorchVariants:
             return self._gradient(outputs, problem.codomain.unflatten(v), sources)
 
     def _laid_out(self, change: Callable[[Tensor], Tensor]) -> list[Any] | None:
-        """Copies of the arguments in another memory layout; None if the layout is the same."""
+        """Copies of the arguments, all strided, in another memory layout; None if the layout is the same."""
         problem = self.problem
-        if not all(map(is_strided, problem.inputs)):
-            return None
         arguments, differs = list(problem.arguments), False
         for leaf in problem.domain.leaves:
             own = arguments[leaf.position]
@@ -280,8 +281,8 @@ class TorchVariants:
             found = private.run_backward(tuple(outputs), problem.inputs, cotangents)
             return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found, problem.inputs, strict=True))
 
-        problem.cost.pulls += 1
-        with slow_vmap_accepted():
+        problem.cost.vjps += 1
+        with in_vmap(problem):
             together = torch.func.vmap(vjp)(*[torch.stack(column) for column in zip(*each, strict=True)])
         return [problem.vector(problem.domain, [g[k] for g in together]) for k in range(len(V))]
 
@@ -292,7 +293,7 @@ class TorchVariants:
         def values(*sources: Tensor) -> tuple[Tensor, ...]:
             return tuple(problem.call_differentiable(problem.arguments_with(sources)))
 
-        with slow_vmap_accepted():
+        with in_vmap(problem):
             together = torch.func.vmap(values)(*[torch.stack(pair) for pair in points])
         apart = [values(*row) for row in zip(*points, strict=True)]
         return (
@@ -329,7 +330,7 @@ class TorchVariants:
         try:
             for tensor in problem.inputs:
                 tensor.grad = torch.full_like(tensor, 2.0)
-            problem.cost.pulls += 1
+            problem.cost.vjps += 1
             accumulate(problem, outputs, problem.codomain.unflatten(v))
             return problem.vector(problem.domain, [tensor.grad - 2.0 for tensor in problem.inputs])
         finally:
@@ -357,7 +358,7 @@ class TorchVariants:
 
     def _gradient(self, outputs: Sequence[Any], cotangents: Sequence[Tensor], sources: Sequence[Any] = ()) -> Tensor:
         problem = self.problem
-        problem.cost.pulls += 1
+        problem.cost.vjps += 1
         return problem.vector(
             problem.domain, classified_gradients(problem, outputs, sources or problem.inputs, cotangents)
         )

@@ -1,4 +1,4 @@
-"""What PyTorch's own tests are told about an operator, and what gradvet asks of it therefore."""
+"""What PyTorch's own tests are told about an operator, and what gradvet asks (`frontends/torch/opdb/__init__.py`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from gradvet.frontends.torch.opdb.operators import Derivative, Variant, marks, operator_named, settings
+from gradvet.frontends.torch.opdb import Derivative, Variant, marks, operator_named, settings
 
 
 class Operator(SimpleNamespace):

@@ -4,40 +4,42 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, BlameReport, Culprit, Piece, Stop
+from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, BlameReport, CodeLine, Culprit, Piece, Stop
+from gradvet.core.frontend import Request
 from gradvet.core.provenance import environment, title_of
 from gradvet.core.results import Report, Verdict
 from gradvet.frontends.torch.arguments import tensors_of
 from gradvet.frontends.torch.autograd_graph import nodes_behind
+from gradvet.frontends.torch.blame.backward_pass import (
+    SAVED,
+    accumulation_hooks_that_change_grad,
+    hook_that_writes_to_grad,
+    overwritten_saved_tensors,
+    writes_to_grad,
+)
 from gradvet.frontends.torch.blame.module_tree import CODE, ModuleTree, shown_tree
 from gradvet.frontends.torch.blame.pieces import HAZARD, SURROGATE, Examine, Examiner, culprit_of, is_hazard
 from gradvet.frontends.torch.blame.private import leaf_of
-from gradvet.frontends.torch.blame.recording import Call, Recorder
+from gradvet.frontends.torch.blame.recording import Recorder
 from gradvet.frontends.torch.blame.replaying import run
-from gradvet.frontends.torch.blame.saved_tensors import overwritten_saved_tensors, writes_to_grad
-from gradvet.frontends.torch.blame.source_lines import assignment, grad_write
-from gradvet.frontends.torch.module_state import attributes_of
+from gradvet.frontends.torch.blame.sketches import Call
+from gradvet.frontends.torch.blame.source_lines import compiled_as_python, line_writing
+from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.preservation import preserved_state
+from gradvet.frontends.torch.state import attributes_of
+from gradvet.options import Options
 
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is to be found out about a recording."""
-
-    examine: Examine
-    seconds: float
-    seed: int
-    order: int = 1
-    accepts_stops: bool = False
-    surrogates: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
-    known: Report | None = None
-    """The report about the whole model, if there is one."""
+PRECISION = "precision"
+FINE_RESOLUTION = 1e-4
+"""Relative error of a Function that is looked for if a module around it is wrong in low precision."""
 
 
 @dataclass
@@ -50,27 +52,25 @@ class _Answer:
     is_complete: bool = False
 
 
-def investigate(recorder: Recorder, question: Question) -> BlameReport:
-    """The report about a recording. Replays the recorded calls."""
+def investigate(recorder: Recorder, examiner: Examiner, known: Report | None = None) -> BlameReport:
+    """The report about a recording; `known` is the one about the whole model. Replays the recorded calls."""
     with recorder.as_recorded(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of replayed code, which gave them when it ran first
-        return _report(recorder, question)
+        return _report(recorder, examiner, known)
 
 
-def _report(recorder: Recorder, question: Question) -> BlameReport:
-    started = time.perf_counter()
-    deadline = started + question.seconds
-    examiner = Examiner(question.examine, deadline, question.order, question.accepts_stops, question.surrogates)
-    answer = _Answer()
+def _report(recorder: Recorder, examiner: Examiner, known: Report | None) -> BlameReport:
+    started, answer = time.perf_counter(), _Answer()
     _check_functions(recorder, examiner, answer)
     model = recorder.model
     root = next((call for call in recorder.calls if call.kind == MODULE and call.path == ""), None)
     if model is not None and root is not None and not answer.culprits:
         _look_for_writes(recorder, root, answer)
-        _look_for_loose_parameters(model, root, answer)
+        with suppress(Exception), preserved_state(root.target, root.tensors):
+            answer.warnings += _loose_parameters(model, tensors_of(run(root)))
     if model is not None and not answer.culprits:
-        _check_modules(recorder, examiner, answer, question.known)
-        _check_second_derivatives(recorder, examiner, answer)
+        _check_modules(recorder, examiner, answer, known)
+        _look_closer(recorder, examiner, answer)
     answer.notes += _notes(recorder, model, root)
     return BlameReport(
         title=title_of(type(model)) if model is not None else "watched code",
@@ -78,7 +78,7 @@ def _report(recorder: Recorder, question: Question) -> BlameReport:
         pieces=tuple(answer.pieces),
         tree=shown_tree(model, answer.pieces, answer.culprits) if model is not None else None,
         seconds=time.perf_counter() - started,
-        seed=question.seed,
+        seed=examiner.options.seed,
         warnings=tuple(answer.warnings),
         accepted=tuple(answer.accepted),
         notes=tuple(answer.notes),
@@ -113,49 +113,78 @@ def _check_functions(recorder: Recorder, examiner: Examiner, answer: _Answer) ->
     answer.is_complete = recorder.model is None and bool(calls) and not recorder.dropped
 
 
-def _check_second_derivatives(recorder: Recorder, examiner: Examiner, answer: _Answer) -> None:
-    """Where no line explains a wrong module: gradient penalties use the second derivatives of Functions."""
-    unexplained = any(culprit.what.startswith(CODE) for culprit in answer.culprits)
-    if unexplained and examiner.order == 1:
-        second = _Answer()
-        _check_functions(recorder, replace(examiner, order=2), second)
-        if second.culprits:
-            answer.culprits = second.culprits
-            answer.pieces = [*second.pieces, *(piece for piece in answer.pieces if piece.kind == MODULE)]
+def _look_closer(recorder: Recorder, examiner: Examiner, answer: _Answer) -> None:
+    """Where no line explains a wrong module, check its Functions again.
+
+    If its gradient is wrong in low precision alone, with more digits: a Function that rounds to fewer may pass alone,
+    until sums of its gradients cancel. Else their second derivatives, if the model uses them, as gradient penalties do.
+    """
+    unexplained = [culprit.finding for culprit in answer.culprits if culprit.what.startswith(CODE)]
+    if not unexplained or not any(piece.kind != MODULE for piece in answer.pieces):
+        return
+    is_rounded = all(finding is not None and finding.check == PRECISION for finding in unexplained)
+    if not is_rounded and not _differentiates(recorder):
+        return
+    closer = replace(examiner, examine=_closely(examiner.examine)) if is_rounded else replace(examiner, order=2)
+    second = _Answer()
+    _check_functions(recorder, closer, second)
+    if second.culprits:
+        answer.culprits = second.culprits
+        answer.pieces = [*second.pieces, *(piece for piece in answer.pieces if piece.kind == MODULE)]
+
+
+def _differentiates(recorder: Recorder) -> bool:
+    """Whether derivatives that the model takes are part of its graph. Calls the model.
+
+    Needed by `test_function_without_second_derivatives_is_not_blamed_for_another_line`.
+    """
+    mode = StopMode()
+    for call in recorder.calls:
+        if call.kind == MODULE and call.path == "":
+            with suppress(Exception), preserved_state(call.target, call.tensors), compiled_as_python():
+                run(call, mode.around)
+    return mode.differentiates
+
+
+def _closely(examine: Examine) -> Examine:
+    """A check with more digits, in which a gradient whose digits are doubtful fails."""
+
+    def closely(request: Request, call: Call, options: Options, order: int) -> Report:
+        report = examine(request, call, replace(options, resolution=FINE_RESOLUTION), order)
+        doubtful = [f for f in report.findings if f.check == PRECISION and f.verdict is Verdict.INCONCLUSIVE]
+        return replace(report, findings=(*report.findings, *(replace(f, verdict=Verdict.FAIL) for f in doubtful)))
+
+    return closely
 
 
 def _look_for_writes(recorder: Recorder, root: Call, answer: _Answer) -> None:
     """Writes to saved tensors and to `.grad`. Code that does not run under such a look is left alone."""
     paths = {id(module): path for path, module in root.target.named_modules()}
     try:
-        with preserved_state(root.target, root.tensors):
+        with preserved_state(root.target, root.tensors), compiled_as_python():
             written = overwritten_saved_tensors(root)
-            accumulates = not written and writes_to_grad(root)
+            hooks = accumulation_hooks_that_change_grad(root)
+            accumulates = not (written or hooks) and writes_to_grad(root)
+            hook = hook_that_writes_to_grad(root) if accumulates else None
     except Exception as error:
         answer.notes.append(f"writes to saved tensors and to .grad were not looked for ({type(error).__name__})")
         return
-    saved = "write to a saved tensor"
-    answer.culprits += [Culprit(paths.get(id(write.owner), ""), saved, write.place, write.what) for write in written]
+    answer.culprits += [Culprit(paths.get(id(one.owner), ""), SAVED, one.line, what) for one, what in written]
+    answer.culprits += [Culprit(paths.get(id(one.owner), ""), one.name, one.place, one.what) for one in hooks]
     if accumulates:
-        answer.culprits.append(_accumulation(recorder))
+        path = paths.get(id(hook.owner), "") if hook else ""
+        answer.culprits.append(_accumulation(recorder, path, hook.place if hook else None))
 
 
-def _accumulation(recorder: Recorder) -> Culprit:
-    """The Function whose code writes to `.grad`, if there is one."""
-    cause = "the backward pass changes .grad of a parameter beside the gradient that autograd adds"
-    for call in recorder.calls:
-        place = grad_write(call.target) if call.kind == FUNCTION else None
-        if place is not None:
-            return Culprit(call.path, "write to .grad", place, cause, called=call.called)
-    return Culprit("", "write to .grad", None, cause)
-
-
-def _look_for_loose_parameters(model: nn.Module, root: Call, answer: _Answer) -> None:
-    try:
-        with preserved_state(root.target, root.tensors):
-            answer.warnings += _loose_parameters(model, tensors_of(run(root)))
-    except Exception:
-        return
+def _accumulation(recorder: Recorder, path: str, place: CodeLine | None) -> Culprit:
+    """The hook whose path and line are given, or the Function whose code writes to `.grad`, if there is one."""
+    subject = "the backward pass" if place is None else "a hook that is registered or defined here"
+    cause = f"{subject} changes .grad of a parameter beside the gradient that autograd adds"
+    for call in recorder.calls if place is None else ():
+        line = line_writing(call.target, "grad") if call.kind == FUNCTION else None
+        if line is not None:
+            return Culprit(call.path, "write to .grad", line, cause, called=call.called)
+    return Culprit(path, "write to .grad", place, cause)
 
 
 def _loose_parameters(model: nn.Module, outputs: list[Tensor]) -> Iterator[Culprit]:
@@ -169,7 +198,7 @@ def _loose_parameters(model: nn.Module, outputs: list[Tensor]) -> Iterator[Culpr
                 if loose.pop(id(tensor), None) is not None:
                     shape = "x".join(map(str, tensor.shape)) or "scalar"
                     cause = f"a tensor ({shape}) that requires grad takes part in the forward pass and is no registered"
-                    place = assignment(type(module), attribute)
+                    place = line_writing(type(module), attribute)
                     yield Culprit(path, f"attribute {attribute}", place, f"{cause} parameter")
 
 
@@ -211,9 +240,11 @@ def _notes(recorder: Recorder, model: nn.Module | None, root: Call | None) -> li
     kept = sum(call.kind in kinds for call in recorder.calls)
     notes = [f"calls of custom Functions and operators: {seen} recorded, {kept} kept and replayed"] if seen else []
     if not seen:
-        notes.append("no custom Function or operator was called with a tensor that requires grad")
+        more = "; gradvet.watch(model) checks modules too" if model is None else ""
+        notes.append(f"no custom Function or operator was called with a tensor that requires grad{more}")
     for reason, number in recorder.dropped.items():
         notes.append(f"the arguments of {number} call{'s' * (number != 1)} were not kept: {reason}")
     if model is not None and root is None and not recorder.dropped:
-        notes.append("the model was not called in grad mode, so it was not checked as a whole")
+        why = "runs scripted code" if isinstance(model, torch.jit.ScriptModule) else "was not called with grad mode on"
+        notes.append(f"the model {why}, so it was not checked as a whole")
     return notes

@@ -8,12 +8,14 @@ from dataclasses import replace
 from torch import nn
 
 from gradvet.core.blame import MODULE, Culprit, Piece, Stop, TreeNode
-from gradvet.core.results import Report, Verdict
+from gradvet.core.results import Finding, Report, Verdict
+from gradvet.frontends.torch.blame.backward_pass import unsound_operations
 from gradvet.frontends.torch.blame.pieces import Examiner, cause_of, input_of, main_finding, piece_of
-from gradvet.frontends.torch.blame.recording import Call, Recorder
-from gradvet.frontends.torch.blame.replaying import Around, run, torch_stops
-from gradvet.frontends.torch.blame.source_lines import uncompiled
-from gradvet.frontends.torch.blame.stops import Candidate, Key, StopMode, persistent_hooks, without
+from gradvet.frontends.torch.blame.recording import Recorder
+from gradvet.frontends.torch.blame.replaying import Around, plainly, run, torch_stops
+from gradvet.frontends.torch.blame.sketches import Call
+from gradvet.frontends.torch.blame.source_lines import Candidate, Key, compiled_as_python, persistent_hooks, without
+from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.preservation import preserved_state
 
 TORCH_STOPS = "what torch's own code stops deliberately is held constant"
@@ -31,7 +33,9 @@ class ModuleTree:
     def __init__(
         self, recorder: Recorder, examiner: Examiner, known: Report | None = None, surrogates: Iterable[Piece] = ()
     ) -> None:
-        self.examiner, self.edges, self.known = examiner, recorder.edges, known
+        self.examiner = replace(examiner, options=replace(examiner.options, explains=False))
+        """Explains no failure: most are those of modules around the culprit, and of lines that are not to blame."""
+        self.explaining, self.edges, self.known = examiner, recorder.edges, known
         self.surrogates = list(surrogates)
         """Functions whose derivative is a surrogate by design."""
         self.calls: dict[str, Call] = {call.path: call for call in recorder.calls if call.kind == MODULE}
@@ -83,12 +87,11 @@ class ModuleTree:
 
     def _culprit(self, call: Call, piece: Piece) -> Culprit:
         """The line in the module's own code without which its derivative is right, or its forward pass."""
-        assert piece.report is not None
-        finding = main_finding(piece.report)
+        finding = self._finding(call, piece)
         undecided = self._undecided(call.path)
         candidates = self._candidates(call, undecided)
-        explained = self._explained(call, candidates)
-        stops = tuple(Stop(candidate.place, candidate.what, candidate in explained) for candidate in candidates)
+        explained = self._unsound(call) or self._explained(call, candidates)
+        stops = tuple(Stop(one.place, one.what, one in explained, one.can_hold) for one in candidates)
         if explained:
             first, name = explained[0], input_of(finding)
             path = self.paths.get(id(first.owner), piece.path)
@@ -98,6 +101,25 @@ class ModuleTree:
         if undecided:
             cause += f"; or in {', '.join(undecided)}, which could not be checked alone"
         return Culprit(piece.path, what, piece.place, cause, input_of(finding), piece.called, (), stops, finding)
+
+    def _finding(self, call: Call, piece: Piece) -> Finding:
+        """What is wrong with a module that fails, explained if there is time. Calls function and derivative."""
+        assert piece.report is not None
+        if piece.report is self.known:
+            return main_finding(piece.report)
+        again = self.explaining.piece(call, StopMode(held=None).around if self.examiner.accepts_stops else plainly)
+        if again.report is None or not again.report.failures:
+            return main_finding(piece.report)
+        self.pieces[call.path] = again
+        return main_finding(again.report)
+
+    def _unsound(self, call: Call) -> list[Candidate]:
+        """Operations that spoil the gradient by themselves. Calls function and derivative."""
+        try:
+            with compiled_as_python():
+                return unsound_operations(call)
+        except Exception:  # some code does not run in such a mode
+            return []
 
     def _undecided(self, path: str) -> list[str]:
         """The modules called by a module that have no verdict or an undecided one."""
@@ -118,7 +140,7 @@ class ModuleTree:
         """
         mode = StopMode()
         try:
-            with preserved_state(call.target, call.tensors), uncompiled():
+            with preserved_state(call.target, call.tensors), compiled_as_python():
                 run(call, mode.around)
         except Exception:  # some code does not run in such a mode
             mode.found.clear()
@@ -145,7 +167,7 @@ class ModuleTree:
             return self._is_right_without(call, [c for c in candidates if c is not hooks[0]])
 
     def _passes(self, call: Call, around: Around) -> bool:
-        with uncompiled():
+        with compiled_as_python():
             piece = self.examiner.piece(call, around)
         return piece.report is not None and not piece.report.failures
 

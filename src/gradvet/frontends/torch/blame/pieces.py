@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gradvet.core.blame import MODULE, Culprit, Piece
 from gradvet.core.events import announce_stage
@@ -16,24 +18,26 @@ from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import InvalidProblemError, first_line
 from gradvet.frontends.torch.arguments import tensors_of
 from gradvet.frontends.torch.autograd_graph import nodes_behind
-from gradvet.frontends.torch.blame.halves import wrong_half
+from gradvet.frontends.torch.binding import callable_of, widened_copy
 from gradvet.frontends.torch.blame.private import leaf_of
-from gradvet.frontends.torch.blame.recording import Call
 from gradvet.frontends.torch.blame.replaying import (
-    IN_PLACE,
     Around,
+    arguments_of,
     is_locally_constant,
     plainly,
     refusal,
     request_of,
     run,
 )
+from gradvet.frontends.torch.blame.sketches import Call
+from gradvet.frontends.torch.blame.source_lines import definition
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.preservation import preserved_state
-from gradvet.frontends.torch.random_state import preserved_rng
+from gradvet.frontends.torch.state import preserved_rng
+from gradvet.options import Options
 
-Examine = Callable[[Request, str, float, int], Report]
-"""Checks a request of a kind of piece, within a number of seconds, up to an order of derivatives."""
+Examine = Callable[[Request, Call, Options, int], Report]
+"""Checks a request that replays a call with these options, up to an order of derivatives."""
 
 MAX_PIECE_SECONDS = 20.0
 """Time for the check of one piece."""
@@ -45,6 +49,7 @@ IS_SURROGATE = (
     "the values do not change when this input does, and the derivative is not zero: that of a surrogate, as for a "
     "straight-through estimator (if it is meant so, pass surrogate={{{}: function}} with the function that has it)"
 )
+FORWARD = "forward"
 HAZARD = "right as it was called here, and wrong under other conditions"
 RAISES = "the backward pass raises"
 
@@ -54,6 +59,7 @@ class Examiner:
     """Checks pieces until the time is spent."""
 
     examine: Examine
+    options: Options
     deadline: float
     order: int = 1
     accepts_stops: bool = False
@@ -87,16 +93,10 @@ class Examiner:
         return piece_of(call, report.verdict, "", report)
 
     def _report(self, call: Call, around: Around) -> Report:
-        seconds = min(self.seconds_left, MAX_PIECE_SECONDS)
+        options = replace(self.options, seconds=min(self.seconds_left, MAX_PIECE_SECONDS))
         with preserved_rng():
             call.random.restore()
-            try:
-                return self.examine(self._request(call, around), call.kind, seconds, self.order)
-            except RuntimeError as error:
-                if call.kind == MODULE or IN_PLACE not in str(error):
-                    raise
-            call.random.restore()
-            return self.examine(request_of(call, around, copies=True), call.kind, seconds, self.order)
+            return self.examine(self._request(call, around), call, options, self.order)
 
     def _request(self, call: Call, around: Around) -> Request:
         if not self.surrogates or around is not plainly:
@@ -153,8 +153,10 @@ def is_hazard(report: Report, *, called_once: bool) -> bool:
 
 
 def main_finding(report: Report) -> Finding:
-    """The failure that says most: one with wrong entries, if there is one."""
-    return next((finding for finding in report.failures if finding.mismatches), report.failures[0])
+    """The failure that says most: random gradients explain all others; else one with wrong entries, if there is one."""
+    said = {finding.check: finding for finding in reversed(report.failures)}
+    entries = (finding for finding in report.failures if finding.mismatches)
+    return said.get("determinism") or next(entries, report.failures[0])
 
 
 def culprit_of(call: Call, piece: Piece, others: tuple[str, ...] = (), *, has_known_surrogate: bool = False) -> Culprit:
@@ -164,7 +166,7 @@ def culprit_of(call: Call, piece: Piece, others: tuple[str, ...] = (), *, has_kn
     cause = (wrong_half(call, name) if finding.check == "reverse" and name else "") or cause_of(finding)
     if not has_known_surrogate and _is_surrogate(call, _report_of(piece)):
         cause = IS_SURROGATE.format(piece.name)
-    place = piece.place or piece.called
+    place = (definition(call.target.jvp) if finding.check == FORWARD else piece.place) or piece.called
     return Culprit(piece.path, f"{piece.kind} {piece.name}", place, cause, name, piece.called, others, (), finding)
 
 
@@ -174,9 +176,10 @@ def _report_of(piece: Piece) -> Report:
 
 
 def cause_of(finding: Finding) -> str:
-    """What is wrong in one sentence, without the advice behind its colon."""
-    if not finding.mismatches or finding.check != "reverse" or not finding.advice:
-        return f"{finding.check}: {finding.headline}"
+    """What is wrong in one sentence: the diagnosis of wrong entries without the advice behind its colon."""
+    if "wrong" not in finding.facts or finding.check != "reverse" or not finding.advice:
+        is_named = finding.check == "reverse" or finding.check in finding.headline
+        return finding.headline if is_named else f"{finding.check}: {finding.headline}"
     sentence = finding.advice.split(": ")[0].rstrip(".")
     return sentence[:1].lower() + sentence[1:]
 
@@ -184,3 +187,69 @@ def cause_of(finding: Finding) -> str:
 def input_of(finding: Finding) -> str:
     """The input or parameter of the worst entry."""
     return finding.mismatches[0].input.name if finding.mismatches else ""
+
+
+RELATIVE_STEP = 1e-6
+SAME = 1e-3
+"""Relative difference up to which two slopes count as equal here."""
+
+
+def wrong_half(call: Call, name: str) -> str:
+    """A clause such as `the sign of the second half is wrong`; nothing if no half is right. Calls the Function.
+
+    `name` is the input as a report names it, `input 0`.
+    """
+    try:
+        with preserved_rng(), torch.enable_grad():
+            call.random.restore()
+            return _clause(call, int(name.removeprefix("input ")))
+    except Exception:  # no such input, no double precision, or an error of the function
+        return ""
+
+
+def _clause(call: Call, position: int) -> str:
+    """The clause about one argument, by the gradient of random sums of the outputs in double precision."""
+    args, kwargs = arguments_of(call, [widened_copy(tensor, torch.float64) for tensor in call.tensors])
+    x, generator = args[position].detach(), torch.Generator().manual_seed(0)
+
+    def random(like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu").to(like.device)
+
+    def outputs(x: Tensor) -> list[Tensor]:
+        call.random.restore()
+        results = tensors_of(callable_of(call.target)(*args[:position], x, *args[position + 1 :], **kwargs))
+        return [y for y in results if y.is_floating_point() and (y.requires_grad or not x.requires_grad)]
+
+    point = x.clone().requires_grad_()
+    values = outputs(point)
+    cotangents = [random(y) for y in values]
+    gradient = torch.autograd.grad(values, point, cotangents)[0]
+    step = RELATIVE_STEP * max(1.0, float(x.abs().max()))
+
+    def ratio(axis: int, half: int) -> float:
+        """Gradient over difference along a random direction in one half; not a number where two of them disagree."""
+        size, found = x.shape[axis] // 2, []
+        for _ in range(2):
+            u = random(x)
+            u.narrow(axis, (1 - half) * size, size).zero_()
+            pairs = zip(outputs(x + step * u), outputs(x - step * u), cotangents, strict=True)
+            difference = sum(float(((ahead - behind) * v).sum()) for ahead, behind, v in pairs) / (2.0 * step)
+            found.append(float((gradient * u).sum()) / difference if difference else math.nan)
+        return found[0] if math.isclose(*found, rel_tol=SAME, abs_tol=SAME) else math.nan
+
+    for axis in (axis for axis in reversed(range(x.dim())) if x.shape[axis] >= 2 and x.shape[axis] % 2 == 0):
+        ratios = [ratio(axis, half) for half in range(2)]
+        wrong = [half for half in range(2) if not math.isclose(ratios[half], 1.0, rel_tol=SAME)]
+        if len(wrong) == 1:
+            where = f"the {('first', 'second')[wrong[0]]} half"
+            where += "" if axis == x.dim() - 1 else f" along dimension {axis}"
+            return _described(where, ratios[wrong[0]])
+    return ""
+
+
+def _described(where: str, ratio: float) -> str:
+    if math.isclose(ratio, -1.0, rel_tol=SAME):
+        return f"the sign of {where} is wrong"
+    if abs(ratio) <= SAME:
+        return f"{where} of the gradient is zero"
+    return f"{where} of the gradient is wrong" + ("" if math.isnan(ratio) else f" by a factor of {ratio:.4g}")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType
@@ -14,7 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from gradvet.frontends.torch.private import PUBLIC_ONLY
-from gradvet.frontends.torch.private_state import function_apply, inherited_apply, set_function_apply
+from gradvet.frontends.torch.private_state import (
+    function_apply,
+    inherited_apply,
+    set_function_apply,
+    transformed_call,
+)
 
 Apply = Callable[..., Any]
 Handle = Callable[[type, tuple[Any, ...], dict[str, Any], Apply], Any]
@@ -22,6 +28,8 @@ Handle = Callable[[type, tuple[Any, ...], dict[str, Any], Apply], Any]
 
 MAPPED = "Vmapped"
 """Beginning of the names of Functions that `vmap` generates for one with `generate_vmap_rule`."""
+
+PARAMETER = "nn.Parameter"
 
 GENERATED = "GeneratedBackwardFor_"
 """Beginning of the name of the Function behind an operator of `torch.library`."""
@@ -38,6 +46,16 @@ def handled_by(handle: Handle) -> tuple[Any, ...]:
     return (classmethod(apply),)
 
 
+def transformed_by(handle: Handle) -> Any:
+    """What to put in place of what runs Functions under transforms, so that every call passes through `handle`."""
+    before = transformed_call()
+
+    def call(operator: Any, cls: type, *args: Any, **kwargs: Any) -> Any:
+        return handle(cls, args, kwargs, functools.partial(before, operator, cls))
+
+    return None if before is None else call
+
+
 @contextmanager
 def applied_functions(handle: Handle) -> Iterator[None]:
     """Pass every call of an `autograd.Function` through `handle`."""
@@ -47,6 +65,82 @@ def applied_functions(handle: Handle) -> Iterator[None]:
         yield
     finally:
         set_function_apply(before)
+
+
+@contextmanager
+def inference_mode_as(switch: Callable[[bool, bool], object]) -> Iterator[None]:
+    """Let `torch.inference_mode` only call a function: (the grad mode that it asks for, whether it is entered) ↦ any.
+
+    Its own tensors can get no gradient, and modes do not see it. Needed by
+    `test_fault_is_named_with_its_path_and_line` of the autoencoder.
+    """
+
+    def enter(context: Any) -> None:
+        context.before = torch.is_grad_enabled()
+        switch(not context.mode, True)
+
+    def leave(context: Any, *exception: object) -> None:
+        switch(context.before, False)
+
+    with _replaced(torch.inference_mode, __enter__=enter, __exit__=leave):
+        yield
+
+
+@contextmanager
+def _replaced(cls: type, **methods: Any) -> Iterator[None]:
+    """Replace methods of a class inside a block, some of those that `patched_methods` lists.
+
+    Only these are restored: after an interruption Python may end this block when others have been restored already.
+    """
+    before = {name: vars(cls)[name] for name in methods}
+    try:
+        for name, method in methods.items():
+            setattr(cls, name, method)
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(cls, name, method)
+
+
+@contextmanager
+def packing_if(decide: Callable[[Any], bool]) -> Iterator[None]:
+    """Let `saved_tensors_hooks` be entered if a function of its pack hook says so.
+
+    Needed by `test_fault_is_named_with_its_path_and_line` of the solver.
+    """
+    cls = torch.autograd.graph.saved_tensors_hooks
+    before = cls.__enter__, cls.__exit__
+
+    def enter(context: Any) -> None:
+        context.is_entered = decide(context.pack_hook)
+        if context.is_entered:
+            before[0](context)
+
+    def leave(context: Any, *exception: object) -> None:
+        if context.is_entered:
+            before[1](context, *exception)
+
+    with _replaced(cls, __enter__=enter, __exit__=leave):
+        yield
+
+
+@contextmanager
+def parameters_made_by(handle: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]) -> Iterator[None]:
+    """Pass every call of `nn.Parameter` through a function: (what makes the parameter, args, kwargs) ↦ parameter.
+
+    Modes do not see it. Needed by `test_fault_is_named_with_its_path_and_line` of the solver.
+    """
+    before = nn.Parameter.__new__
+
+    def new(cls: type, *args: Any, **kwargs: Any) -> Any:
+        def parameter(*args: Any, **kwargs: Any) -> Any:
+            return before(cls, *args, **kwargs)
+
+        parameter.__name__ = PARAMETER
+        return handle(parameter, args, kwargs)
+
+    with _replaced(nn.Parameter, __new__=staticmethod(new)):
+        yield
 
 
 def operator_call(cls: type, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
@@ -79,6 +173,45 @@ def mapped_function(cls: type) -> type:
     return next((value for value in found if issubclass(value, torch.autograd.Function)), cls)
 
 
+def has_rule(cls: type, name: str) -> bool:
+    """Whether a Function has a rule of its own for a transform, `vmap` or `jvp`."""
+    return getattr(cls, name, None) is not getattr(torch.autograd.Function, name)
+
+
+def is_forward_mode() -> bool:
+    """Whether the code runs in forward mode, by `torch.func.jvp` or `dual_level`; False without private names."""
+    return not PUBLIC_ONLY and torch.autograd.forward_ad._current_level >= 0
+
+
+def batch_of(values: Sequence[Any]) -> tuple[list[Any], tuple[int | None, ...]] | None:
+    """The whole tensors behind those that code under one `vmap` sees, and the dimension over which each is mapped.
+
+    None under no transform, another one or several. Needed by `test_wrong_rule_of_a_transform_is_named_with_its_line`.
+    """
+    if PUBLIC_ONLY or not any(isinstance(value, Tensor) and is_wrapped(value) for value in values):
+        return None
+    functorch = torch._C._functorch
+    tensors, dims = list(values), list[int | None]([None] * len(values))
+    for n, value in enumerate(values):
+        if isinstance(value, Tensor) and functorch.is_batchedtensor(value):
+            tensors[n], dims[n] = functorch.get_unwrapped(value), functorch.maybe_get_bdim(value)
+        if isinstance(tensors[n], Tensor) and is_wrapped(tensors[n]):
+            return None
+    return tensors, tuple(dims)
+
+
+def outside_transforms() -> Any:
+    """Runs functions of torch inside as if there were no transform around."""
+    return torch._C._DisableFuncTorch()
+
+
+@functools.lru_cache
+def batched_function(cls: type, dims: tuple[int | None, ...]) -> type:
+    """A Function whose `apply` is that of another one under `vmap`, over these dimensions of its arguments."""
+    apply = torch.vmap(cls.apply, dims)  # type: ignore[attr-defined]
+    return type(f"{cls.__name__} under vmap", (cls,), {"apply": staticmethod(apply), "__module__": cls.__module__})
+
+
 def _closed_over(function: Any, depth: int = 3) -> Iterator[Any]:
     """The values that a function closes over, and those that functions among them close over."""
     for cell in getattr(function, "__closure__", None) or ():
@@ -89,6 +222,16 @@ def _closed_over(function: Any, depth: int = 3) -> Iterator[Any]:
         yield value
         if isinstance(value, FunctionType) and depth:
             yield from _closed_over(value, depth - 1)
+
+
+def requires_grad(tensor: Tensor) -> bool:
+    """Whether a tensor requires grad; under transforms, one of those that it stands for.
+
+    Needed by `test_stop_under_vmap_is_named`.
+    """
+    while not (required := tensor.requires_grad) and not PUBLIC_ONLY and is_wrapped(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return required
 
 
 def is_wrapped(tensor: Tensor) -> bool:

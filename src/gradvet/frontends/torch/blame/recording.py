@@ -10,8 +10,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,16 +19,27 @@ from torch.utils.hooks import RemovableHandle
 
 from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, CodeLine
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.arguments import ArgumentTree, fill, unfilled
+from gradvet.frontends.torch.arguments import ArgumentTree, tensors_of, unfilled
 from gradvet.frontends.torch.blame import private
-from gradvet.frontends.torch.blame.sketches import Sketch, copied
-from gradvet.frontends.torch.blame.source_lines import calling_line, definition, is_foreign, running_module
-from gradvet.frontends.torch.module_state import Attributes, TensorState, without_gradients
-from gradvet.frontends.torch.preservation import reachable_objects
-from gradvet.frontends.torch.private import version
-from gradvet.frontends.torch.private_state import function_apply, set_function_apply
-from gradvet.frontends.torch.random_state import RandomState
-from gradvet.frontends.torch.validation import nested_tensors, require_values
+from gradvet.frontends.torch.blame.sketches import Call, Sketch, copied
+from gradvet.frontends.torch.blame.source_lines import (
+    calling_line,
+    definition,
+    has_own_code,
+    is_custom,
+    running_module,
+    running_node,
+)
+from gradvet.frontends.torch.inputs import nested_tensors, require_values
+from gradvet.frontends.torch.preservation import PreservedGradients, reachable_objects
+from gradvet.frontends.torch.private import buffers_of, version
+from gradvet.frontends.torch.private_state import (
+    function_apply,
+    set_function_apply,
+    set_transformed_call,
+    transformed_call,
+)
+from gradvet.frontends.torch.state import RandomState, Restore, kept_attributes, kept_tensors
 
 MAX_KEPT_CALLS = 3
 """Number of calls kept of one Function by one line with the same shapes."""
@@ -37,47 +47,15 @@ MAX_KEPT_CALLS = 3
 MAX_SIGNATURES = 6
 """Number of different shapes kept of one Function by one line."""
 
-COMPILED = "CompiledFunction"
-"""The Function in which torch.compile runs a compiled region."""
-
-
-@dataclass(slots=True, eq=False)
-class Call:
-    """One recorded call."""
-
-    kind: str
-    name: str
-    path: str
-    target: Any
-    """The Function, the operator or the module."""
-    place: CodeLine | None
-    called: CodeLine | None
-    template: Any
-    """Positional and keyword arguments with slots in place of tensors."""
-    tensors: list[Tensor]
-    """Copies of the tensors among the arguments; parameters of modules that are called are kept themselves."""
-    requires_grad: list[bool]
-    random: RandomState
-    autocast: dict[str, torch.dtype]
-    attributes: Attributes | None = None
-    """The attributes of all modules, for a module that is called."""
-    state: TensorState | None = None
-    """The buffers of all modules, likewise; the parameters of modules among the arguments of a Function."""
-    modules: tuple[nn.Module, ...] = ()
-    """Modules that a Function gets beside their parameters, as adjoint methods do: its backward pass calls them."""
-    number: int = 1
-    outputs: list[Sketch] = field(default_factory=list)
-    has_returned: bool = False
-
 
 class Recorder:
     """Records calls from `start` to the end of the context; `calls` holds them in order."""
 
     def __init__(self, model: nn.Module | None, max_bytes: int, *, keeps_parameters: bool = False) -> None:
         self.model, self.max_bytes, self.keeps_parameters = model, max_bytes, keeps_parameters
-        self.attributes: Attributes | None = None
-        """The attributes of the model's modules when the recording began."""
-        self._tensors: TensorState | None = None
+        self.restore_attributes: Restore | None = None
+        """Restores the attributes of the model's modules when the recording began."""
+        self._restore_tensors: Restore | None = None
         self.calls: list[Call] = []
         self.seen: Counter[tuple[str, str, str]] = Counter()
         """Number of calls by kind, path and name, kept or not."""
@@ -95,18 +73,25 @@ class Recorder:
         self._kept: dict[Any, list[Call]] = {}
         self._signatures: dict[Any, set[Any]] = {}
         self._copies: dict[int, tuple[Any, float, Tensor]] = {}
+        self._forward: set[type] = set()
+        """Functions with a `jvp` of their own that were called in forward mode."""
+        self._nodes: dict[Any, str] = {}
+        """The paths of the Functions whose backward passes are these nodes of the graph."""
         self._apply: tuple[Any, ...] = ()
+        self._transformed: Any = None
         self._hooks = range(0)
         self._paths = {id(module): path for path, module in model.named_modules()} if model is not None else {}
 
     def start(self) -> None:
         """Begin to record, until the context is left."""
-        if self.model is not None and self.attributes is None:
-            self.attributes, self._tensors = Attributes(self.model), TensorState(self._changing(self.model))
-        first, self._apply = RemovableHandle.next_id, function_apply()
+        if self.model is not None and self.restore_attributes is None:
+            self.restore_attributes = kept_attributes(self.model)
+            self._restore_tensors = self._kept_tensors(self.model)
+        first, self._apply, self._transformed = RemovableHandle.next_id, function_apply(), transformed_call()
         # Until all hooks are there, every new one is removed: an interruption may come in between.
         self._hooks, self.is_recording = range(first, sys.maxsize), True
         set_function_apply(private.handled_by(self._applied))
+        set_transformed_call(private.transformed_by(self._applied))
         for path, module in _hookable(self.model) if self.model is not None else ():
             self._hook(path, module)
         self._hooks = range(first, RemovableHandle.next_id)
@@ -118,22 +103,39 @@ class Recorder:
         """Remove all hooks and patches. It is entered twice, as `PreservedState` is."""
         if self.is_recording:
             set_function_apply(self._apply)
+            set_transformed_call(self._transformed)
         for module in self.model.modules() if self.model is not None else ():
             private.remove_hooks(module, self._hooks)
         self.is_recording = False
-        for kept in (self._copies, self._open, self._stack, self._owners):
+        for kept in (self._copies, self._nodes, self._open, self._stack, self._owners):
             kept.clear()
 
-    def _changing(self, model: nn.Module) -> Iterator[Tensor]:
-        """Buffers and the parameters that may change: without an optimiser, those that do not require grad."""
-        yield from model.buffers()
-        yield from (p for p in model.parameters() if self.keeps_parameters or not p.requires_grad)
+    def _kept_tensors(self, model: nn.Module) -> Restore:
+        """Keeps the buffers, also those that the model replaces by others, and the parameters that may change.
+
+        Without an optimiser, those of a large model that require grad are left out. Needed by
+        `test_right_model_has_no_culprit` and by the autoencoder of `test_fault_is_named_with_its_path_and_line`.
+        """
+        buffers = [(module, name, buffer) for module in model.modules() for name, buffer in buffers_of(module).items()]
+        is_small = sum(p.nbytes for p in model.parameters()) <= self.max_bytes // 8
+        parameters = [p for p in model.parameters() if self.keeps_parameters or is_small or not p.requires_grad]
+        restore_values = kept_tensors([*(buffer for _, _, buffer in buffers if buffer is not None), *parameters])
+
+        def restore() -> bool:
+            replaced = [
+                (module, name, buffer) for module, name, buffer in buffers if getattr(module, name) is not buffer
+            ]
+            for module, name, buffer in replaced:
+                setattr(module, name, buffer)
+            return restore_values() or bool(replaced)
+
+        return restore
 
     def rewind(self) -> None:
         """Give the model the state that it had when the recording began."""
-        if self.attributes is not None and self._tensors is not None:
-            self.attributes.restore()
-            self._tensors.restore()
+        if self.restore_attributes is not None and self._restore_tensors is not None:
+            self.restore_attributes()
+            self._restore_tensors()
 
     @contextmanager
     def as_recorded(self) -> Iterator[None]:
@@ -141,14 +143,14 @@ class Recorder:
         if self.model is None:
             yield
             return
-        attributes, tensors = Attributes(self.model), TensorState(self._changing(self.model))
+        restore_attributes, restore_tensors = kept_attributes(self.model), self._kept_tensors(self.model)
         try:
-            with without_gradients(self.model):
+            with PreservedGradients(self.model.parameters()):
                 self.rewind()
                 yield
         finally:
-            attributes.restore()
-            tensors.restore()
+            restore_attributes()
+            restore_tensors()
 
     def count(self, call: Call) -> int:
         """How often a Function or operator was called, kept or not."""
@@ -157,13 +159,37 @@ class Recorder:
     # Functions and operators.
 
     def _applied(self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], apply: Callable[..., Any]) -> Any:
-        if not is_custom(cls) or not self._is_recordable((args, kwargs)):
+        if is_custom(cls) and private.is_forward_mode() and private.has_rule(cls, "jvp"):
+            self._forward.add(cls)
+        target, given = cls, args
+        batch = private.batch_of(args) if is_custom(cls) and private.has_rule(cls, "vmap") else None
+        if batch is not None:
+            target, given = private.batched_function(cls, batch[1]), tuple(batch[0])
+        if not is_custom(cls) or not self._is_recordable((given, kwargs)):
             return apply(*args, **kwargs)
-        call = self._function_call(cls, args, kwargs)
-        result = apply(*args, **kwargs)
-        if call is not None:
+        with private.outside_transforms() if batch is not None else nullcontext():
+            call = self._function_call(target, given, kwargs)
+        try:
+            result = apply(*args, **kwargs)
+        except BaseException:
+            if call is not None:
+                self._forget(call)  # such as the last call of a checkpoint, which runs no further
+            raise
+        if call is not None and batch is None:
+            self._nodes.update((tensor.grad_fn, call.path) for tensor in tensors_of(result))
+            call.note_writes()
             self._finish(call, result)
+        elif call is not None:
+            call.place, call.checks, call.given = definition(cls.vmap), ("constancy",), []  # type: ignore[attr-defined]
+            self._finish_batch(call, result)
         return result
+
+    def _finish_batch(self, call: Call, result: Any) -> None:
+        """Keep the values of a call under `vmap`, all of the batch."""
+        batch = private.batch_of(tensors_of(result))
+        if batch is not None:
+            with private.outside_transforms():
+                self._finish(call, [t if n is None else t.movedim(n, 0) for t, n in zip(*batch, strict=True)])
 
     def _is_recordable(self, value: Any) -> bool:
         """Whether a call takes part in a gradient and its arguments can be kept."""
@@ -210,19 +236,27 @@ class Recorder:
         if call is None:
             return None
         call.place, call.called, call.number = place, called, self.seen[kind, path, name]
+        call.checks = ("forward",) if cls in self._forward else ()
         if len(kept) >= MAX_KEPT_CALLS:
-            last = kept.pop()
-            self.calls.remove(last)
-            self.bytes -= sum(tensor.nbytes for tensor in last.tensors if not isinstance(tensor, nn.Parameter))
+            self._forget(kept[-1])
         kept.append(call)
         self.calls.append(call)
         return call
+
+    def _forget(self, call: Call) -> None:
+        """Keep a call of a Function or operator no longer."""
+        self.calls.remove(call)
+        for kept in self._kept.values():
+            if call in kept:
+                kept.remove(call)
+        self.bytes -= sum(tensor.nbytes for tensor in call.tensors if not isinstance(tensor, nn.Parameter))
 
     def _path(self, called: CodeLine | None) -> str:
         """The path of the module whose code is running, be it forward or another method; without a model, the line."""
         if self.model is None:
             return str(called or "")
-        return self._paths.get(id(running_module())) or (self._stack[-1] if self._stack else "")
+        inner = self._nodes.get(running_node())
+        return inner or self._paths.get(id(running_module())) or (self._stack[-1] if self._stack else "")
 
     def _call(self, kind: str, name: str, path: str, target: Any, template: Any, tree: ArgumentTree) -> Call | None:
         """A call with copies of its tensors; None if there is no memory for them."""
@@ -238,9 +272,10 @@ class Recorder:
         kept = set(map(id, parameters))
         tensors = [t if id(t) in kept else self._copy(t) for t in tree.tensors]
         flags = [tensor.requires_grad for tensor in tree.tensors]
-        call = Call(kind, name, path, target, None, None, template, tensors, flags, RandomState(), _autocast())
+        given = tree.tensors if kind != MODULE else []
+        call = Call(kind, name, path, target, None, None, template, tensors, given, flags, RandomState(), _autocast())
         if modules:
-            call.modules, call.state = modules, TensorState(parameters)
+            call.modules, call.restore_tensors = modules, kept_tensors(parameters)
         return call
 
     def _copy(self, tensor: Tensor) -> Tensor:
@@ -270,7 +305,8 @@ class Recorder:
             self._stack.append(path)
             if has_code:
                 above = next((other for other in reversed(self._owners) if other != path), None)
-                self.edges.setdefault(above, {}).setdefault(path) if above is not None else None
+                if above is not None:
+                    self.edges.setdefault(above, {})[path] = None
                 self._owners.append(path)
             record = has_code and (MODULE, path, type(module).__name__) not in self.seen
             record = record and torch.is_grad_enabled() and self._copyable((args, kwargs)) is not None
@@ -282,7 +318,7 @@ class Recorder:
                 call = self._call(MODULE, type(module).__name__, path, module, template, tree)
             if call is not None:
                 call.place, call.called = definition(type(module).forward), calling_line()
-                call.attributes, call.state = self.attributes, self._tensors
+                call.restore_attributes, call.restore_tensors = self.restore_attributes, self._restore_tensors
                 self.calls.append(call)
             self._open.append((module, call))
 
@@ -305,30 +341,6 @@ class Recorder:
 def is_model(value: Any) -> bool:
     """Whether a value is a module."""
     return isinstance(value, nn.Module)
-
-
-def is_custom(cls: type) -> bool:
-    """Whether a Function is not torch's own."""
-    name, own = cls.__name__, private.mapped_function(cls)
-    return name.startswith(private.GENERATED) or name == COMPILED or not is_foreign(own.__module__)
-
-
-def has_own_code(module: nn.Module) -> bool:
-    """Whether the derivative of a module may be wrong though those of its children are right.
-
-    Torch's own modules without hooks are left out.
-    """
-    hooks = [
-        hook
-        for hooks in (private.module_hooks(module), *(map(private.tensor_hooks, module.parameters(recurse=False))))
-        for _, by_key in hooks
-        for hook in by_key.values()
-    ]
-    return not is_foreign(type(module).__module__) or any(not is_foreign(_module_of(hook)) for hook in hooks)
-
-
-def _module_of(hook: Any) -> str:
-    return str(getattr(hook, "__module__", None) or type(hook).__module__)
 
 
 def _hookable(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -363,9 +375,3 @@ def _constants(value: Any) -> tuple[str, ...]:
 def _autocast() -> dict[str, torch.dtype]:
     """The formats of autocast by kind of device, where it is switched on."""
     return {kind: torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
-
-
-def arguments_of(call: Call, tensors: list[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call with these tensors in their places."""
-    args, kwargs = fill(call.template, tensors)
-    return tuple(args), dict(kwargs)

@@ -13,23 +13,19 @@ from gradvet.core.blame import MODULE
 from gradvet.core.frontend import Request
 from gradvet.core.provenance import title_of
 from gradvet.errors import first_line
-from gradvet.frontends.torch.arguments import ArgumentTree, map_tensors, tensors_of
+from gradvet.frontends.torch.arguments import ArgumentTree, fill, map_tensors, tensors_of
 from gradvet.frontends.torch.binding import callable_of, unchanged, widened_copy
 from gradvet.frontends.torch.blame.private import Replica, without_accumulation_hooks
-from gradvet.frontends.torch.blame.recording import Call, Recorder, arguments_of
-from gradvet.frontends.torch.blame.sketches import copied
+from gradvet.frontends.torch.blame.recording import Recorder
+from gradvet.frontends.torch.blame.sketches import Call, copied
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.blame.straight_through import is_constant_in
-from gradvet.frontends.torch.module_state import without_gradients
-from gradvet.frontends.torch.preservation import preserved_state
-from gradvet.frontends.torch.random_state import preserved_rng
-from gradvet.frontends.torch.validation import templates_of
+from gradvet.frontends.torch.inputs import templates_of
+from gradvet.frontends.torch.preservation import PreservedGradients, preserved_state
+from gradvet.frontends.torch.state import preserved_rng
 
 Around = Callable[[Callable[[], Any]], Any]
 """Runs a call under some condition: (the call without arguments) ↦ its result."""
-
-IN_PLACE = "in-place operation"
-"""Part of torch's message about a leaf that a function writes to."""
 
 REPLAYS = 2
 """Number of replays that must give the recorded values: state that a call leaves behind shows in the second."""
@@ -57,7 +53,7 @@ def record_step(
         return copy if requested or not (copy.is_floating_point() or copy.is_complex()) else copy.requires_grad_()
 
     args, kwargs = map_tensors(prepared, given)
-    with preserved_state(model, request.positional), without_gradients(model), torch.enable_grad():
+    with preserved_state(model, request.positional), PreservedGradients(model.parameters()), torch.enable_grad():
         try:
             with recorder, recorder:  # twice: the first restoration may be interrupted
                 recorder.start()
@@ -88,8 +84,8 @@ def _run_backward(model: nn.Module, result: Any) -> None:
         torch.autograd.backward(live, [torch.ones_like(tensor) for tensor in live])
 
 
-def request_of(call: Call, around: Around = plainly, *, copies: bool = False) -> Request:
-    """The call as a request of a check, with fresh arguments. `copies` keeps a Function from writing to them."""
+def request_of(call: Call, around: Around = plainly) -> Request:
+    """The call as a request of a check, with fresh arguments."""
     args, kwargs = arguments_of(call, _fresh(call))
     if call.kind == MODULE:
         is_constant = not any(call.requires_grad) and any(p.requires_grad for p in call.target.parameters())
@@ -100,17 +96,44 @@ def request_of(call: Call, around: Around = plainly, *, copies: bool = False) ->
     if call.modules:
         return _FunctionOfModules(call, around).request()
     func = callable_of(call.target)
-    if around is plainly and not call.autocast and not copies:
+    if around is plainly and not call.autocast and not call.written:
         return Request(call.target, args, kwargs or None)
+    workspace = _Workspace(call)
+    args, kwargs = arguments_of(call, [None if n in call.written else t for n, t in enumerate(_fresh(call))])
 
     def replayed(*args: Any, **kwargs: Any) -> Any:
-        if copies:
-            args = map_tensors(lambda tensor: tensor.clone(), args)
+        args, kwargs = workspace.filled(args, kwargs)
         with _autocast(call):
             return around(lambda: func(*args, **kwargs))
 
     replayed.__name__ = call.name
     return Request(replayed, args, kwargs or None)
+
+
+class _Workspace:
+    """The tensors that a call writes to: the same memory in all replays, as in the model, with the recorded values.
+
+    So a backward pass that reads them after another call shows. Needed by the recurrent network of
+    `test_fault_is_named_with_its_path_and_line`.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.shared: dict[tuple[int, torch.dtype], Tensor] = {}
+
+    def filled(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments of the call with these tensors in their places. Writes to them."""
+        given = tensors_of((args, kwargs))
+        is_wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in given)
+        others, tensors = iter(given), list[Tensor]()
+        for n, kept in enumerate(self.call.tensors):
+            if n not in self.call.written:
+                tensors.append(next(others))
+                continue
+            values = _doubled(kept) if is_wide else kept
+            shared = self.shared.setdefault((n, values.dtype), copied(values))
+            tensors.append(shared.copy_(values))
+        return arguments_of(self.call, tensors)
 
 
 def torch_stops(function: Callable[[], Any]) -> list[str]:
@@ -173,8 +196,8 @@ def run(call: Call, around: Around = plainly) -> Any:
     with preserved_rng(), _autocast(call), torch.enable_grad():
         call.random.restore()
         _restore(call)
-        if call.state is not None:
-            call.state.restore()
+        if call.restore_tensors is not None:
+            call.restore_tensors()
         return around(lambda: func(*args, **kwargs))
 
 
@@ -253,6 +276,12 @@ def _doubled(tensor: Tensor) -> Tensor:
     return widened_copy(tensor, torch.float64)
 
 
+def arguments_of(call: Call, tensors: Sequence[Tensor | None]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call with these tensors in their places."""
+    args, kwargs = fill(call.template, tensors)
+    return tuple(args), dict(kwargs)
+
+
 def _fresh(call: Call) -> list[Tensor]:
     """New tensors with the recorded values; parameters are the module's own."""
     return [
@@ -268,8 +297,8 @@ def _leaf(tensor: Tensor, needs_grad: bool) -> Tensor:
 
 def _restore(call: Call) -> None:
     """Give the modules the attributes that they had when the recording began."""
-    if call.attributes is not None:
-        call.attributes.restore()
+    if call.restore_attributes is not None:
+        call.restore_attributes()
 
 
 @contextmanager

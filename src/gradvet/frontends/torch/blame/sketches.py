@@ -1,13 +1,16 @@
-"""What is kept of a tensor to recognise its values, whatever is written to it later."""
+"""What is kept of a call, and of a tensor to recognise its values, whatever is written to it later."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from gradvet.frontends.torch.layouts.strided import separate
+from gradvet.core.blame import CodeLine
+from gradvet.frontends.torch.layouts.dense import separate
+from gradvet.frontends.torch.state import RandomState, Restore
 
 MAX_WEIGHTED = 2**20
 """Number of elements from which the sum with weights is that of a part of the elements, or formed part by part."""
@@ -83,3 +86,47 @@ class Sketch:
         exact = not (self.dtype.is_floating_point or self.dtype.is_complex)
         allowed = 0.0 if exact else 64.0 * torch.finfo(self.dtype).eps * self.sums[2]
         return all(abs(one - two) <= allowed for one, two in zip(self.sums, other.sums, strict=True))
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One recorded call."""
+
+    kind: str
+    name: str
+    path: str
+    target: Any
+    """The Function, the operator or the module."""
+    place: CodeLine | None
+    called: CodeLine | None
+    template: Any
+    """Positional and keyword arguments with slots in place of tensors."""
+    tensors: list[Tensor]
+    """Copies of the tensors among the arguments; parameters of modules that are called are kept themselves."""
+    given: list[Tensor]
+    """The tensors themselves, until the call has returned."""
+    requires_grad: list[bool]
+    random: RandomState
+    autocast: dict[str, torch.dtype]
+    restore_attributes: Restore | None = None
+    """Restores the attributes of all modules, for a module that is called."""
+    restore_tensors: Restore | None = None
+    """Restores the buffers of all modules, likewise; the parameters of modules among the arguments of a Function."""
+    modules: tuple[nn.Module, ...] = ()
+    """Modules that a Function gets beside their parameters, as adjoint methods do: its backward pass calls them."""
+    written: tuple[int, ...] = ()
+    """Positions of tensors without grad that the call has written to, such as a workspace."""
+    number: int = 1
+    checks: tuple[str, ...] = ()
+    """Checks beside those of its kind, for the rules by which transforms run it."""
+    outputs: list[Sketch] = field(default_factory=list)
+    has_returned: bool = False
+
+    def note_writes(self) -> None:
+        """Note the tensors without grad among the arguments that the call has written to."""
+        pairs, self.given = zip(self.tensors, self.given, self.requires_grad, strict=True), []
+        self.written = tuple(
+            n
+            for n, (copy, tensor, required) in enumerate(pairs)
+            if not required and copy.layout is torch.strided and copy is not tensor and not torch.equal(copy, tensor)
+        )

@@ -1,28 +1,32 @@
-"""Lines of the user's code: the one that is running, and those that define a function, a class or a hook.
+"""Lines of the user's code: the one that runs, those that define a function or a hook, and candidates for a cause.
 
-At the end, what the name of a function of torch says.
+And what the name of a function of torch says.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
 import linecache
+import re
 import sys
-import textwrap
-from contextlib import AbstractContextManager, nullcontext
+import sysconfig
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import checkpoint
 
 from gradvet.core.blame import CodeLine
 from gradvet.core.provenance import shown_path
+from gradvet.frontends.torch.blame import private
 
-FOREIGN = ("torch.", "gradvet.", "optree.", "contextlib.", "functools.")
+FOREIGN = ("torch.", "gradvet.", "optree.")
 """Beginnings of the names of modules whose code is not the user's."""
 
 MACHINERY = ("gradvet.", "contextlib.", "torch.overrides.", "torch._tensor.", "torch.autograd.", "torch.utils.")
@@ -32,7 +36,27 @@ MACHINERY = ("gradvet.", "contextlib.", "torch.overrides.", "torch._tensor.", "t
 VALUELESS_ENDS, VALUELESS_STARTS = ("_like",), ("new_",)
 """Names of functions that read shape and format of a tensor, not its values."""
 
+NUMBERS = ("item", "tolist", "__float__", "__array__", "numpy")
+"""Methods that turn values of a tensor into numbers outside the graph."""
+
+AUTOGRAD = "autograd.grad"
+NO_GRAD, INFERENCE = REGIONS = ("no_grad", "inference_mode")
+MARKED = "non-differentiable output of "
+"""Beginning of the kind of a stop by `mark_non_differentiable`."""
+
+DISTRIBUTIONS = "torch.distributions."
+DELIBERATE = {NO_GRAD: ("torch.nn.",), "detach": ("torch.nn.", DISTRIBUTIONS), "padding_idx": ("torch.nn.",)}
+"""Stops in torch's own code that are part of a method, by kind: the vectors of spectral norm, straight-through
+estimators, the row of an embedding that `padding_idx` freezes. `sample` of a distribution, which is under no_grad as
+well, is one if a distribution gets the sample again, as `log_prob` of a policy gradient does: elsewhere users may have
+meant `rsample`."""
+
+COMPILED = "CompiledFunction"
+"""The Function in which torch.compile runs a compiled region."""
+
 TORCH_FOLDER = str(Path(torch.__file__).parent)
+STANDARD_LIBRARY, INSTALLED = sysconfig.get_path("stdlib"), ("site-packages", "dist-packages")
+"""The folder of Python's own modules, and folders in it with those of others."""
 
 
 def is_foreign(module: str | None) -> bool:
@@ -40,12 +64,36 @@ def is_foreign(module: str | None) -> bool:
     return f"{module or ''}.".startswith(FOREIGN)
 
 
-def calling_line() -> CodeLine | None:
-    """The innermost line of the user's code that is running; None if there is none.
+def is_custom(cls: type) -> bool:
+    """Whether a Function is not torch's own."""
+    name, own = cls.__name__, private.mapped_function(cls)
+    return name.startswith(private.GENERATED) or name == COMPILED or not is_foreign(own.__module__)
+
+
+def has_own_code(module: nn.Module) -> bool:
+    """Whether the derivative of a module may be wrong though those of its children are right.
+
+    Torch's own modules without hooks are left out.
+    """
+    hooks = [
+        hook
+        for hooks in (private.module_hooks(module), *(map(private.tensor_hooks, module.parameters(recurse=False))))
+        for _, by_key in hooks
+        for hook in by_key.values()
+    ]
+    return not is_foreign(type(module).__module__) or any(not is_foreign(_module_of(hook)) for hook in hooks)
+
+
+def _module_of(hook: Any) -> str:
+    return str(getattr(hook, "__module__", None) or type(hook).__module__)
+
+
+def calling_line(frame: FrameType | None = None) -> CodeLine | None:
+    """The innermost line of the user's code that is running, or that has called a frame; None if there is none.
 
     A decorator such as `@torch.no_grad()` runs in behalf of the function that it decorates.
     """
-    frame = inspect.currentframe()
+    frame = frame or inspect.currentframe()
     while frame is not None and _is_hidden(frame):
         # From torch 2.15 on, the wrapper is named after the decorator.
         decorated = frame.f_locals.get("func") if "ctx_factory" in frame.f_code.co_freevars else None
@@ -74,7 +122,10 @@ def entered_context() -> bool | None:
 
 
 def _is_hidden(frame: FrameType) -> bool:
+    """Whether a frame runs no code of the user: that of torch, gradvet or Python, or none with a source."""
     file = frame.f_code.co_filename
+    if file.startswith(STANDARD_LIBRARY) and not any(folder in file for folder in INSTALLED):
+        return True
     return is_foreign(frame.f_globals.get("__name__")) or (file.startswith("<") and not linecache.getline(file, 1))
 
 
@@ -100,72 +151,94 @@ MAX_DECORATOR_LINES = 20
 """Number of lines below the first one that are searched for `def`."""
 
 
-def running_module() -> nn.Module | None:
-    """The innermost module whose code is running: the first argument of a function."""
+def unpreserved_checkpoint() -> FrameType | None:
+    """The frame of a checkpoint without `preserve_rng_state` that is running; None if there is none."""
     frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == checkpoint.__name__ and False in (
+            frame.f_locals.get(name) for name in ("preserve", "preserve_rng_state")
+        ):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def running_module(frame: FrameType | None = None) -> nn.Module | None:
+    """The module one of whose methods runs the innermost line of the user's code, or that which has called a frame.
+
+    A function that gets a module, such as a step of a solver, belongs to the module that calls it: needed
+    by `test_fault_is_named_with_its_path_and_line` of the neural ODE.
+    """
+    frame = frame or inspect.currentframe()
+    while frame is not None and _is_hidden(frame):
+        frame = frame.f_back
     while frame is not None:
         code = frame.f_code
         owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if isinstance(owner, nn.Module):
+        if isinstance(owner, nn.Module) and _is_method(code, type(owner)):
             return owner
         frame = frame.f_back
     return None
 
 
-def uncompiled() -> AbstractContextManager[object]:
+def running_node() -> Any:
+    """The node of the graph whose backward pass, written by the user, runs the innermost line; None if there is none.
+
+    Needed by `test_function_called_by_a_backward_pass_has_the_path_of_its_module`.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and _is_hidden(frame):
+        frame = frame.f_back
+    first = frame.f_locals.get(frame.f_code.co_varnames[0]) if frame is not None and frame.f_code.co_argcount else None
+    return first if isinstance(first, torch.autograd.graph.Node) else None
+
+
+def running_layer() -> nn.Module | None:
+    """The innermost module that runs, if it is one of torch's own."""
+    frame = inspect.currentframe()
+    while frame is not None and _is_hidden(frame):
+        code = frame.f_code
+        owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        if isinstance(owner, nn.Module) and is_foreign(type(owner).__module__) and _is_method(code, type(owner)):
+            return owner
+        frame = frame.f_back
+    return None
+
+
+def _is_method(code: CodeType, cls: type) -> bool:
+    """Whether some code is that of a method or property of a class, decorated or not."""
+    found = [vars(base)[code.co_name] for base in cls.__mro__ if code.co_name in vars(base)]
+    return any(getattr(inspect.unwrap(getattr(one, "fget", one)), "__code__", None) is code for one in found)
+
+
+def compiled_as_python() -> AbstractContextManager[object]:
     """Run compiled functions as plain Python inside, whose lines can be seen. Needed by
     `test_stop_in_a_compiled_part_is_named`."""
     is_loaded = "torch._dynamo" in sys.modules
     return torch.compiler.set_stance("force_eager") if is_loaded else nullcontext()
 
 
-def assignment(cls: type, attribute: str) -> CodeLine | None:
-    """The line of a class that first assigns `self.attribute`; None if there is none."""
-    for base in cls.__mro__:
-        found = [] if is_foreign(base.__module__) else _attributes(base, attribute)
-        lines = [line for line, owner, is_written in found if owner in _own_names(base) and is_written]
-        if lines:
-            return lines[0]
+def line_writing(cls: type, attribute: str) -> CodeLine | None:
+    """The first line of a class or its bases that assigns to `x.attribute` or calls a method such as `add_` of it."""
+    writes = re.compile(rf"\.{attribute}\.\w+_\(|^[^=(]*\.{attribute}\b[^=(]*=(?!=)")
+    for base in (base for base in cls.__mro__ if not is_foreign(base.__module__)):
+        try:
+            lines, start = inspect.getsourcelines(base)
+        except (OSError, TypeError):
+            continue
+        for number, line in enumerate(lines, max(start, 1)):
+            if writes.search(line):
+                return _line(inspect.getsourcefile(base) or "", number)
     return None
-
-
-def _own_names(cls: type) -> set[str]:
-    """What the methods of a class call their first argument."""
-    codes = [function.__code__ for function in vars(cls).values() if inspect.isfunction(function)]
-    return {code.co_varnames[0] for code in codes if code.co_argcount}
-
-
-def grad_write(cls: type) -> CodeLine | None:
-    """The line of a class that first writes to an attribute `grad`; None if there is none."""
-    return next((line for line, _, is_written in _attributes(cls, "grad") if is_written), None)
-
-
-def _attributes(cls: type, attribute: str) -> list[tuple[CodeLine, str, bool]]:
-    """The lines of a class with an attribute of this name, what it is an attribute of, and whether it is written to.
-
-    A method call such as `x.grad.add_(...)` writes too.
-    """
-    try:
-        lines, start = inspect.getsourcelines(cls)
-        file = inspect.getsourcefile(cls) or ""
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError):
-        return []
-    methods = {id(node.value): node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    found = [
-        (
-            node.lineno,
-            ast.unparse(node.value),
-            isinstance(node.ctx, ast.Store) or methods.get(id(node), "").endswith("_"),
-        )
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and node.attr == attribute
-    ]
-    return [(_line(file, max(start, 1) + number - 1), owner, written) for number, owner, written in sorted(found)]
 
 
 def _line(file: str, number: int) -> CodeLine:
     return CodeLine(shown_path(file), number, linecache.getline(file, number).strip())
+
+
+def is_deliberate(kind: str, code: str) -> bool:
+    """Whether a stop in a Python module, given by its name, is part of a method of torch."""
+    return f"{code}.".startswith(DELIBERATE.get(kind, ("?",)))
 
 
 def is_valueless(name: str) -> bool:
@@ -180,6 +253,99 @@ def function_name(func: Any) -> str:
     return str(getattr(owner, "__name__", name)) if name in ("__get__", "__set__") else name
 
 
+def is_setter(func: Any) -> bool:
+    """Whether a function of torch assigns to an attribute of a tensor, as `x.data = y` does."""
+    return getattr(func, "__name__", "") == "__set__"
+
+
 def is_in_place(name: str) -> bool:
     """Whether a function of this name writes to its first argument."""
     return (name.endswith("_") and not name.endswith("__")) or name in ("__setitem__", "__iadd__", "__imul__")
+
+
+def stop_sentence(kind: str, name: str) -> str:
+    """What happens at a stop of a kind by a function of torch."""
+    if kind in REGIONS:
+        return f"no gradient flows through what is computed under {kind} here"
+    if kind.startswith(MARKED):
+        return "no gradient flows through an output that the Function marks with mark_non_differentiable()"
+    if name == AUTOGRAD:
+        return "autograd.grad() without create_graph=True gives constants here"
+    if name == private.PARAMETER:
+        return "nn.Parameter() makes a new parameter of these values here, and no gradient flows to what they come from"
+    if name in NUMBERS:
+        return f"{name}() takes a number out of the graph here, and no gradient flows through it"
+    return f"no gradient flows through {'.data' if name == 'data' else f'{name}()'} here"
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Code that runs in another grad mode; without a line if that is on."""
+
+    line: CodeLine | None
+    code: str
+    """The Python module whose code switched it."""
+    owner: nn.Module | None
+    is_call: bool
+    """Whether a call of `set_grad_enabled` switched it, and no context."""
+    kind: str
+
+
+Key = tuple[str, str]
+"""The line and the name of a stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A line that may be the cause of a wrong gradient."""
+
+    place: CodeLine
+    name: str
+    what: str
+    owner: nn.Module | None = None
+    """The module whose code it is in."""
+    hook: tuple[private.Hooks, int] | None = None
+    """A hook that was there before the call, and its key."""
+    can_hold: bool = True
+    """Whether its values can be held constant: not those of a hook, or of `.data` that is written to."""
+
+    @property
+    def key(self) -> Key:
+        return str(self.place), self.name
+
+
+def persistent_hooks(module: nn.Module) -> Iterator[Candidate]:
+    """The hooks that modules and parameters have, torch's own left out."""
+    for path, inner in module.named_modules():
+        where = f"module {path or type(module).__name__}"
+        for kind, hooks in private.module_hooks(inner):
+            yield from _hooks(hooks, f"{kind} on {where}", inner)
+        for name, parameter in inner.named_parameters(recurse=False):
+            for kind, hooks in private.tensor_hooks(parameter):
+                yield from _hooks(hooks, f"{kind} on parameter {name}", inner)
+
+
+def accumulation_hooks(module: nn.Module) -> Iterator[tuple[Candidate, nn.Parameter]]:
+    """The hooks that run after a gradient was added to `.grad` of a parameter, torch's own left out."""
+    for inner in module.modules():
+        for name, parameter in inner.named_parameters(recurse=False):
+            for kind, hooks in private.tensor_hooks(parameter):
+                if kind == private.AFTER_ACCUMULATION:
+                    yield from ((hook, parameter) for hook in _hooks(hooks, f"{kind} on parameter {name}", inner))
+
+
+def _hooks(hooks: private.Hooks, name: str, owner: nn.Module) -> Iterator[Candidate]:
+    for key, hook in hooks.items():
+        place = definition(hook)
+        if place is not None and not is_foreign(getattr(hook, "__module__", None)):
+            yield Candidate(place, name, "this hook changes the gradient", owner, (hooks, key), can_hold=False)
+
+
+@contextmanager
+def without(candidate: Candidate) -> Iterator[None]:
+    """Take a persistent hook out inside a block."""
+    if candidate.hook is None:
+        yield
+    else:
+        with private.without_hook(*candidate.hook):
+            yield

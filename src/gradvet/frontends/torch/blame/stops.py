@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,56 +19,35 @@ from gradvet.core.blame import CodeLine
 from gradvet.frontends.torch.arguments import map_tensors, tensors_of
 from gradvet.frontends.torch.blame import private
 from gradvet.frontends.torch.blame.source_lines import (
+    AUTOGRAD,
+    DISTRIBUTIONS,
+    INFERENCE,
+    MARKED,
+    NO_GRAD,
+    NUMBERS,
+    REGIONS,
+    Candidate,
+    Key,
+    Region,
     calling_line,
     definition,
     entered_context,
     function_name,
-    is_foreign,
+    is_deliberate,
     is_in_place,
+    is_setter,
     is_valueless,
     running_code,
     running_module,
+    stop_sentence,
 )
 from gradvet.frontends.torch.blame.straight_through import Linearised
+from gradvet.frontends.torch.private import version
 
 HOOKING = ("register_hook", "register_post_accumulate_grad_hook")
-NUMBERS = ("item", "tolist", "__float__", "__array__", "numpy")
-"""Methods that turn values of a tensor into numbers outside the graph."""
-
-AUTOGRAD = "autograd.grad"
 GRAD_MODE = ("_set_grad_enabled", "set_grad_enabled")
-
-DISTRIBUTIONS = "torch.distributions."
-DELIBERATE = {"no_grad": ("torch.nn.",), "detach": ("torch.nn.", DISTRIBUTIONS), "padding_idx": ("torch.nn.",)}
-"""Stops in torch's own code that are part of a method, by kind: the vectors of spectral norm, straight-through
-estimators, the row of an embedding that `padding_idx` freezes. `sample` of a distribution, which is under no_grad as
-well, is one if a distribution gets the sample again, as `log_prob` of a policy gradient does: elsewhere users may have
-meant `rsample`."""
-
-Key = tuple[str, str]
-"""The line and the name of a stop."""
-
 Place = tuple[str, str, int]
 """A stop, and its number among those of the same line in one call."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A line that may be the cause of a wrong gradient."""
-
-    place: CodeLine
-    name: str
-    what: str
-    owner: nn.Module | None = None
-    """The module whose code it is in."""
-    hook: tuple[private.Hooks, int] | None = None
-    """A hook that was there before the call, and its key."""
-    can_hold: bool = True
-    """Whether its values can be held constant: `.data` shares the memory of its tensor, which may be written to."""
-
-    @property
-    def key(self) -> Key:
-        return str(self.place), self.name
 
 
 @dataclass
@@ -89,14 +68,20 @@ class StopMode(TorchFunctionMode):
     """The lines that call the code of torch whose deliberate stops were held."""
     given: dict[Key, str] = field(default_factory=dict)
     """The lines that call functions of stairs whose derivatives were taken as given."""
+    differentiates: bool = False
+    """Whether the code takes derivatives that are part of the graph, as a gradient penalty does."""
     _values: dict[Place, Any] = field(default_factory=dict)
     _counts: Counter[Key] = field(default_factory=Counter)
-    _regions: list[tuple[CodeLine | None, str, nn.Module | None]] = field(default_factory=list)
-    """The lines that switched grad mode off and on, with code and module of each, the innermost last."""
+    _regions: list[Region] = field(default_factory=list)
+    """Where grad mode was switched off and on, the innermost last."""
     _samples: list[tuple[Tensor, Key]] = field(default_factory=list)
     """What distributions sampled in the first call, with the line."""
     _aliases: dict[int, Tensor] = field(default_factory=dict)
     """Results of `.data` under no_grad in this call."""
+    _outside: dict[int, Tensor] = field(default_factory=dict)
+    """Results of `.data` and `detach` of tensors outside the graph: what is written to them does not enter it."""
+    _shared: list[tuple[Place, Tensor, Tensor, float]] = field(default_factory=list)
+    """Results of `.data` in the first call, each with its tensor and the sum of their versions."""
     _is_first: bool = True
     _depth: int = 0
 
@@ -105,14 +90,33 @@ class StopMode(TorchFunctionMode):
 
     def around(self, call: Callable[[], Any]) -> Any:
         """The result of a call in this mode."""
-        for kept in (self._counts, self._regions, self._aliases):
+        for kept in (self._counts, self._regions, self._aliases, self._outside):
             kept.clear()
         try:
-            with private.applied_functions(self._applied), self:
+            with ExitStack() as stack:
+                stack.enter_context(private.applied_functions(self._applied))
+                stack.enter_context(private.inference_mode_as(self._switch_inference))
+                stack.enter_context(private.parameters_made_by(self._made))
+                stack.enter_context(private.packing_if(self._packs))
+                stack.enter_context(self)
                 return call()
         finally:
+            self._settle_shared()
             self._is_first = False
             self._samples.clear()
+
+    def _settle_shared(self) -> None:
+        """Let those results of `.data` be held to which nothing was written: they share the memory of their tensors.
+
+        Needed by `test_fault_is_named_with_its_path_and_line` of the autoencoder.
+        """
+        written = {place[:2] for place, *pair, count in self._shared if sum(map(version, pair)) != count}
+        for place, *_ in self._shared:
+            if place[:2] in written:
+                self._values.pop(place, None)
+            else:
+                self.found[place[:2]] = replace(self.found[place[:2]], can_hold=True)
+        self._shared.clear()
 
     @property
     def lines(self) -> list[str]:
@@ -123,12 +127,25 @@ class StopMode(TorchFunctionMode):
         surrogate = self.surrogates.get(cls)
         self._depth += 1
         try:
-            result = apply(*args, **kwargs)
+            result = self._marked(MARKED + cls.__name__, args, apply(*args, **kwargs))
             if surrogate is None and self.held is None:
                 return self._linearised(cls.__qualname__, lambda *given: apply(*given, **kwargs), args, result)
             return result if surrogate is None else self._varied(cls, surrogate, args, kwargs, result)
         finally:
             self._depth -= 1
+
+    def _marked(self, name: str, args: Any, result: Any) -> Any:
+        """The result of a Function, stopped where it has no derivative."""
+        is_attached = any(map(self._is_attached, tensors_of(args)))
+
+        def settled(tensor: Tensor) -> Any:
+            if not (tensor.is_floating_point() or tensor.is_complex()):
+                return tensor
+            place = self._numbered(name)
+            is_stopped = is_attached and not private.requires_grad(tensor)
+            return self._stopped(name, tensor, place) if is_stopped else self._kept(place, tensor)
+
+        return map_tensors(settled, result) if self._is_first or self._holds else result
 
     def _varied(self, cls: type, surrogate: Callable[..., Any], args: Any, kwargs: Any, result: Tensor) -> Tensor:
         """The value of the first call plus the change of the surrogate since then, with the derivative of the class."""
@@ -160,8 +177,8 @@ class StopMode(TorchFunctionMode):
         if self._samples and not self._region and running_code().startswith(DISTRIBUTIONS):
             self._accept_samples(args)
         result = self._called(func, args, kwargs or {})
-        if self.holds_torch and self._is_first and self._region and self._regions[-1][1].startswith(DISTRIBUTIONS):
-            self._samples += [(tensor, (str(self._region), "no_grad")) for tensor in tensors_of(result)]
+        if self.holds_torch and self._is_first and self._region and self._regions[-1].code.startswith(DISTRIBUTIONS):
+            self._samples += [(tensor, (str(self._region), NO_GRAD)) for tensor in tensors_of(result)]
         return result
 
     def _accept_samples(self, args: Any) -> None:
@@ -175,7 +192,7 @@ class StopMode(TorchFunctionMode):
         if self._depth or name == "grad":
             return func(*args, **kwargs) if func is not torch.autograd.grad else self._differentiated(args, kwargs)
         if name in GRAD_MODE and args:
-            self._switch(bool(args[0]))
+            self._switch(bool(args[0]), entered_context())
             return func(*args, **kwargs)
         if name in HOOKING:
             return self._hooked(func, name, args, kwargs)
@@ -190,39 +207,68 @@ class StopMode(TorchFunctionMode):
         if is_valueless(name):
             return func(*args, **kwargs)
         # Counted whether or not its arguments require grad: they do not under no_grad, nor as constants for once.
-        place = self._numbered(name) if self._holds and self._may_stop(name) else None
+        is_alias = bool(args) and id(args[0]) in self._outside and is_in_place(name)
+        place = self._numbered(name) if self._holds and (is_alias or self._may_stop(name)) else None
         if not any(map(self._is_attached, tensors_of((args, kwargs)))):
-            return self._kept(place, func(*args, **kwargs))
+            result = func(*args, **kwargs)
+            if name in ("data", "detach"):
+                self._outside[id(result)] = result
+            kept = self._kept(place, result)
+            return args[0].copy_(kept) if is_alias and kept is not result else kept
         if self.released and (line := self._line) is not None and (str(line), self._kind(name)) in self.released:
             return self._released(func, name, args, kwargs)
-        was_attached = bool(args) and isinstance(args[0], Tensor) and args[0].requires_grad
+        was_attached = bool(args) and isinstance(args[0], Tensor) and private.requires_grad(args[0])
+        was_inner = was_attached and not args[0].is_leaf  # a view that is written to no longer says so
         result = func(*args, **kwargs)
-        if is_in_place(name) and not was_attached and self._region:
+        if not was_attached and ((is_in_place(name) and self._region) or is_setter(func) or is_alias):
             # What is written into a tensor outside the graph, such as the weights of a teacher, is held in it.
             kept = self._stopped(name, args[0], place, can_hold=True)
             return result if kept is args[0] else args[0].copy_(kept)
-        if self._goes_on(name, args, result, was_attached):
+        if self._goes_on(name, args, result, was_inner):
             return result
-        if name == "data" and self._region:
+        if name != "data":
+            return self._stopped(name, result, place)
+        if self._region:
             self._aliases[id(result)] = result
-        return self._stopped(name, result, place)
+        place = place or self._numbered(name)
+        kept = self._stopped(name, result, place)
+        if self._is_first and place[:2] in self.found:
+            self._shared.append((place, args[0], result, version(args[0]) + version(result)))
+        return kept
+
+    def _made(self, make: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """`nn.Parameter`; where the gradient is let through, the tensor that it was made of."""
+        found = self._called(make, args, kwargs)
+        return found if isinstance(found, nn.Parameter) or not found.is_leaf else make(found, **kwargs)
 
     def _is_attached(self, tensor: Tensor) -> bool:
         """Whether a tensor is in the graph or, under no_grad, shares the memory of one that is."""
-        return tensor.requires_grad or (id(tensor) in self._aliases and self._region is not None)
+        return private.requires_grad(tensor) or (id(tensor) in self._aliases and self._region is not None)
 
-    def _switch(self, is_enabled: bool) -> None:
-        """Note the line that switches grad mode, until the context is left."""
-        entered = entered_context()
-        if entered:
-            self._regions.append((None, "", None) if is_enabled else (calling_line(), running_code(), running_module()))
-        elif entered is False and self._regions:
+    def _switch_inference(self, is_enabled: bool, is_entered: bool) -> None:
+        """Switch grad mode as `inference_mode` does."""
+        self._switch(is_enabled, is_entered, INFERENCE)
+        self._depth += 1
+        try:
+            torch.set_grad_enabled(is_enabled)
+        finally:
+            self._depth -= 1
+
+    def _switch(self, is_enabled: bool, entered: bool | None, kind: str = NO_GRAD) -> None:
+        """Note the line that switches grad mode, until the context is left or a call switches it on again.
+
+        `with set_grad_enabled(False):` is such a call too, before the context is entered.
+        """
+        if self._regions and (entered is False or self._regions[-1].is_call):
             self._regions.pop()
+        if entered or not (is_enabled or entered is False):
+            code = (None, "", None) if is_enabled else (calling_line(), running_code(), running_module())
+            self._regions.append(Region(*code, is_call=entered is None, kind=kind))
 
     @property
     def _region(self) -> CodeLine | None:
         """The line of the context without grad mode that the call has entered."""
-        return self._regions[-1][0] if self._regions and not torch.is_grad_enabled() else None
+        return self._regions[-1].line if self._regions and not torch.is_grad_enabled() else None
 
     def _differentiated(self, args: Any, kwargs: Any) -> Any:
         """`torch.autograd.grad`, which stops the gradient without `create_graph`."""
@@ -232,7 +278,8 @@ class StopMode(TorchFunctionMode):
             words = {**dict(zip(names, args, strict=False)), **kwargs}
             return torch.autograd.grad(**{**words, "create_graph": True})
         result = torch.autograd.grad(*args, **kwargs)
-        goes_on = self._depth or any(tensor.requires_grad for tensor in tensors_of(result))
+        self.differentiates |= any(map(private.requires_grad, tensors_of(result)))
+        goes_on = self._depth or any(map(private.requires_grad, tensors_of(result)))
         return result if goes_on else self._stopped(AUTOGRAD, result)
 
     def _sampled(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -254,16 +301,15 @@ class StopMode(TorchFunctionMode):
         held = self._stopped("padding_idx", result.detach(), code="torch.nn.functional")
         return torch.where(padded[..., None], held, result)
 
-    def _goes_on(self, name: str, args: Any, result: Any, was_attached: bool) -> bool:
+    def _goes_on(self, name: str, args: Any, result: Any, was_inner: bool) -> bool:
         """Whether the gradient flows through the result, or there is none to flow."""
         if name in NUMBERS:
             return not args[0].is_floating_point()
         if is_in_place(name):
             # Under no_grad a write to a tensor of the graph is not recorded.
-            unrecorded = was_attached and not torch.is_grad_enabled() and not args[0].is_leaf
-            return not unrecorded and name != "detach_"
+            return not (was_inner and not torch.is_grad_enabled()) and name != "detach_"
         numeric = [tensor for tensor in tensors_of(result) if tensor.is_floating_point() or tensor.is_complex()]
-        return not numeric or any(tensor.requires_grad for tensor in numeric)
+        return not numeric or (name != private.PARAMETER and any(map(private.requires_grad, numeric)))
 
     def _stopped(
         self, name: str, result: Any, place: Place | None = None, code: str = "", *, can_hold: bool = False
@@ -277,15 +323,15 @@ class StopMode(TorchFunctionMode):
         # needed by `test_model_that_changes_its_own_state_passes`.
         can_hold = can_hold or (name != "data" and not is_in_place(name))
         if self._is_first and (key not in self.found or (can_hold and not self.found[key].can_hold)):
-            owner = self._regions[-1][2] if kind == "no_grad" else running_module()
-            self.found[key] = Candidate(line, kind, _sentence(kind, name), owner, can_hold=can_hold)
+            owner = self._regions[-1].owner if kind in REGIONS else running_module()
+            self.found[key] = Candidate(line, kind, stop_sentence(kind, name), owner, can_hold=can_hold)
         is_held = self.held is None or key in self.held
         if self.holds_torch and self._is_deliberate(kind, code):
             is_held = True
             self.deliberate[key] = f"{line} {line.code}".strip()
-        elif self.holds_torch and kind == "no_grad" and self._regions[-1][1].startswith(DISTRIBUTIONS):
+        elif self.holds_torch and kind == NO_GRAD and self._regions[-1].code.startswith(DISTRIBUTIONS):
             is_held = self._is_first or key in self.deliberate
-        if not is_held or not can_hold or key not in self.found:
+        if not is_held or not (can_hold or name == "data") or key not in self.found:
             return result
         if self._is_first:
             self._values[place] = map_tensors(lambda tensor: tensor.detach().clone(), result)
@@ -296,7 +342,7 @@ class StopMode(TorchFunctionMode):
         return self.holds_torch or self.held is None or bool(self.held)
 
     def _may_stop(self, name: str) -> bool:
-        return name in ("detach", *NUMBERS) or self._region is not None
+        return name in ("detach", "data", private.PARAMETER, *NUMBERS) or self._region is not None
 
     def _numbered(self, name: str) -> Place:
         """The line and kind of a stop, and how often it was reached before in this call."""
@@ -312,7 +358,7 @@ class StopMode(TorchFunctionMode):
 
     def _released(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """The result with its gradient."""
-        if name in ("detach", "data"):
+        if name in ("detach", "data", private.PARAMETER):
             return args[0].view_as(args[0])
         if name == "detach_":
             return args[0]
@@ -328,9 +374,16 @@ class StopMode(TorchFunctionMode):
             return func(args[0], lambda gradient: None)
         return func(*args, **kwargs)
 
+    def _packs(self, hook: Any) -> bool:
+        """Whether a context is entered whose hook packs the tensors that are saved for the backward pass."""
+        line, name = calling_line(), "saved_tensors_hooks"
+        if line is not None and definition(hook) is not None:
+            what = "hooks change the tensors that are saved for the backward pass here"
+            self.found.setdefault((str(line), name), Candidate(line, name, what, running_module(), can_hold=False))
+        return (str(line), name) not in self.released
+
     def _is_deliberate(self, kind: str, code: str) -> bool:
-        found = code or (self._regions[-1][1] if kind == "no_grad" else running_code())
-        return f"{found}.".startswith(DELIBERATE.get(kind, ("?",)))
+        return is_deliberate(kind, code or (self._regions[-1].code if kind in REGIONS else running_code()))
 
     @property
     def _line(self) -> CodeLine | None:
@@ -338,48 +391,10 @@ class StopMode(TorchFunctionMode):
         return self._region or calling_line()
 
     def _kind(self, name: str) -> str:
-        return "no_grad" if self._region is not None and name not in ("detach", "data") else name
-
-
-def _sentence(kind: str, name: str) -> str:
-    if kind == "no_grad":
-        return "no gradient flows through what is computed under no_grad here"
-    if name == AUTOGRAD:
-        return "autograd.grad() without create_graph=True gives constants here"
-    if name in NUMBERS:
-        return f"{name}() takes a number out of the graph here, and no gradient flows through it"
-    return f"no gradient flows through {'.data' if name == 'data' else f'{name}()'} here"
+        return self._regions[-1].kind if self._region is not None and name not in ("detach", "data") else name
 
 
 def _in_format_of(result: Any, kept: Any) -> Any:
     """Kept values as tensors of the formats of a result."""
     formats = iter(tensors_of(result))
     return map_tensors(lambda tensor: tensor.to(next(formats, tensor).dtype).clone(), kept)
-
-
-def persistent_hooks(module: nn.Module) -> Iterator[Candidate]:
-    """The hooks that modules and parameters have, torch's own left out."""
-    for path, inner in module.named_modules():
-        where = f"module {path or type(module).__name__}"
-        for kind, hooks in private.module_hooks(inner):
-            yield from _hooks(hooks, f"{kind} on {where}", inner)
-        for name, parameter in inner.named_parameters(recurse=False):
-            for kind, hooks in private.tensor_hooks(parameter):
-                yield from _hooks(hooks, f"{kind} on parameter {name}", inner)
-
-
-def _hooks(hooks: private.Hooks, name: str, owner: nn.Module) -> Iterator[Candidate]:
-    for key, hook in hooks.items():
-        place = definition(hook)
-        if place is not None and not is_foreign(getattr(hook, "__module__", None)):
-            yield Candidate(place, name, f"a {name} changes the gradient", owner, (hooks, key), can_hold=False)
-
-
-@contextmanager
-def without(candidate: Candidate) -> Iterator[None]:
-    """Take a persistent hook out inside a block."""
-    if candidate.hook is None:
-        yield
-    else:
-        with private.without_hook(*candidate.hook):
-            yield

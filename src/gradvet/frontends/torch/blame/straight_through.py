@@ -13,23 +13,26 @@ import torch
 from torch import Tensor
 
 from gradvet.core import thresholds
-from gradvet.frontends.torch.arguments import tensors_in
-from gradvet.frontends.torch.random_state import TorchRandomState, preserved_rng
+from gradvet.frontends.torch.arguments import map_tensors, tensors_in
+from gradvet.frontends.torch.state import TorchRandomState, preserved_rng
 
 
 def is_constant_in(function: Callable[..., Any], args: Sequence[Any], positions: Sequence[int]) -> bool:
     """Whether no value changes, bit for bit, both ways if these arguments change a little. Calls the function thrice.
 
-    A value at the edge of a stair changes one way.
+    A value at the edge of a stair changes one way. Each element changes by another amount: a softmax does not change if
+    all elements change by the same, needed by `test_wrong_softmax_is_no_surrogate`.
     """
     results = []
     start = TorchRandomState()
     for sign in (0.0, 1.0, -1.0):
-        given = [value.detach().clone() if isinstance(value, Tensor) else value for value in args]
+        generator = torch.Generator("cpu").manual_seed(0)
+        given = list(map_tensors(lambda tensor: tensor.detach().clone(), tuple(args)))
         for tensor in tensors_in([given[position] for position in positions]):
-            if tensor.is_floating_point() and tensor.numel() and sign:
+            if (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() and sign:
                 step = max(thresholds.STAIR_STEP, 8.0 * torch.finfo(tensor.dtype).eps)
-                tensor.add_(sign * step * tensor.abs().amax())
+                amounts = torch.rand(tensor.shape, generator=generator, device="cpu").add_(0.5).to(tensor)
+                tensor.add_(amounts.mul_(sign * step * tensor.abs().amax()))
         with preserved_rng(), torch.no_grad():
             start.restore_torch()
             results.append(tensors_in(function(*given)))

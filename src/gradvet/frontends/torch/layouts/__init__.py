@@ -6,17 +6,16 @@ A layout belongs to one argument of the function. No other module depends on how
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradvet.core.spaces import Coordinates
+from gradvet.core.vectors import Coordinates
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.layouts.mkldnn import Mkldnn
+from gradvet.frontends.torch.layouts.dense import Dense, Mkldnn, Strided
 from gradvet.frontends.torch.layouts.sparse import Copies, Pattern, Sparse, SparseCoordinates
 from gradvet.frontends.torch.layouts.sparse_storage import IN_BLOCKS, is_sparse, materialised, storage_of, unspecified
-from gradvet.frontends.torch.layouts.strided import Dense, Strided
 
 __all__ = [
     "Layout",
@@ -31,43 +30,8 @@ __all__ = [
 ]
 
 
-class Layout(Protocol):
-    """One argument of the function, as coordinates that can be perturbed."""
-
-    @property
-    def coordinates(self) -> Coordinates: ...
-    @property
-    def independent(self) -> bool:
-        """Whether perturbing one coordinate leaves the others unchanged."""
-        ...
-
-    def rounded(self, displacement: Tensor) -> tuple[Any, Tensor]:
-        """A displacement of the stored numbers, and the vector of coordinates that rounding leaves of it."""
-        ...
-
-    def place(self, displacement: Any, scale: float) -> Any:
-        """Perturb by scale · displacement; returns the argument for the function."""
-        ...
-
-    def points(self, displacements: Tensor) -> Tensor | None:
-        """Copies of the argument, each displaced by one row, stacked for `vmap`; None if that is impossible."""
-        ...
-
-    def restore(self) -> None:
-        """Restore the argument, bit for bit."""
-        ...
-
-    def coarseness(self, step: float) -> float:
-        """The largest relative change of a step of this size by rounding."""
-        ...
-
-    def dual(self, tangent: Tensor | None) -> Tensor:
-        """The argument for forward mode: detached, with a tangent (a tensor like it) or without."""
-        ...
-
-    def misfits(self, gradient: Any) -> list[tuple[str, str, str]]:
-        """(attribute, found, expected) wherever a gradient is not like the argument."""
-        ...
+Layout = Strided | Mkldnn | Sparse
+"""One argument of the function, as coordinates that can be perturbed; `Strided` says what each method does."""
 
 
 def layouts_of(tensors: Sequence[Any], masked: bool, home: torch.device) -> list[Layout]:

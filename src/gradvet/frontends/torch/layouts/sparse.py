@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, Dense, dual_of, separate, step_rounding
 from gradvet.frontends.torch.layouts.sparse_storage import is_sparse, materialised, storage_of
-from gradvet.frontends.torch.layouts.strided import WORKING_DTYPE, Dense, coarseness, dual_of, separate
 
 
 class Pattern:
@@ -207,16 +207,19 @@ class Sparse:
         self.coordinates = (MaskedSparseCoordinates if pattern.unspecified else SparseCoordinates)(pattern, home)
         self._numbers = storage_of(self.perturbed).numbers
         self.base = self._numbers.clone()
-        self._rounding = coarseness(self.base, 1.0)
+        self._rounding = step_rounding(self.base, 1.0)
         self.independent = separate(self._numbers.size(), self._numbers.stride())
 
-    def rounded(self, displacement: Tensor) -> tuple[Tensor, Tensor]:
-        rounded = (self.base + self.coordinates.stored(displacement)) - self.base
+    def displacement(self, vector: Tensor) -> Tensor:
+        return self.coordinates.stored(vector)
+
+    def rounded(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        rounded = (self.base + self.displacement(vector)) - self.base
         if not self._rounding < torch.inf:
             rounded = torch.nan_to_num(rounded, 0.0, 0.0, 0.0)
         realised = self.coordinates.read_stored(rounded)
         # Coordinates outside the pattern change nothing and are not rounded.
-        return rounded, torch.cat([realised, displacement[len(realised) :]])
+        return rounded, torch.cat([realised, vector[len(realised) :]])
 
     def place(self, displacement: Tensor, scale: float) -> Any:
         self._numbers.add_(displacement, alpha=scale)
@@ -228,13 +231,13 @@ class Sparse:
     def restore(self) -> None:
         self._numbers.copy_(self.base)
 
-    def coarseness(self, step: float) -> float:
+    def step_rounding(self, step: float) -> float:
         return self._rounding / step
 
     def dual(self, tangent: Tensor | None) -> Tensor:
         return dual_of(self.tensor.detach(), tangent)
 
-    def misfits(self, gradient: Any) -> list[tuple[str, str, str]]:
+    def mismatches(self, gradient: Any) -> list[tuple[str, str, str]]:
         found, expected = _attributes(gradient), _attributes(self.tensor)
         # A dense gradient of a sparse tensor is usual; one of another sparse layout is an error.
         if gradient.layout is not torch.strided:

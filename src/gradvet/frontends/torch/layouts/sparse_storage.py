@@ -7,7 +7,6 @@ place is a row-major index into the dense shape.
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,42 +15,6 @@ from gradvet.frontends.torch import private
 
 BY_ROWS = (torch.sparse_csr, torch.sparse_bsr)
 IN_BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)
-
-
-class Storage(Protocol):
-    """The parts of one sparse tensor."""
-
-    @property
-    def tensor(self) -> Tensor:
-        """The tensor, without its graph."""
-        ...
-
-    @property
-    def numbers(self) -> Tensor:
-        """The stored numbers, strided. Writing to them changes the sparse tensor and counts no version."""
-        ...
-
-    @property
-    def indices(self) -> tuple[Tensor, ...]:
-        """The index tensors. Two tensors of one layout, shape and indices have the same places."""
-        ...
-
-    @property
-    def once(self) -> bool:
-        """Whether every place occurs at most once."""
-        ...
-
-    def places(self) -> Tensor:
-        """The place of each stored number, in the order of `numbers.reshape(-1)`."""
-        ...
-
-    def holding(self, numbers: Tensor) -> Tensor:
-        """A tensor with the same indices and other numbers, differentiable in them."""
-        ...
-
-    def everywhere(self) -> Tensor:
-        """A tensor of the same layout, shape and dtype in which every element is specified, and zero."""
-        ...
 
 
 class Coo:
@@ -64,17 +27,21 @@ class Coo:
 
     @property
     def numbers(self) -> Tensor:
+        """The stored numbers, strided. Writing to them changes the sparse tensor and counts no version."""
         return private.coo_values(self.tensor).data
 
     @property
     def indices(self) -> tuple[Tensor, ...]:
+        """The index tensors. Two tensors of one layout, shape and indices have the same places."""
         return (private.coo_indices(self.tensor),)
 
     @property
     def once(self) -> bool:
+        """Whether every place occurs at most once."""
         return self.tensor.is_coalesced()
 
     def places(self) -> Tensor:
+        """The place of each stored number, in the order of `numbers.reshape(-1)`."""
         indices, shape = private.coo_indices(self.tensor), self.tensor.shape
         place = torch.zeros(indices.shape[1], dtype=torch.int64, device=indices.device)
         for length, index in zip(shape[: len(indices)], indices, strict=True):
@@ -83,12 +50,14 @@ class Coo:
         return (place[:, None] * len(inner) + inner).reshape(-1)
 
     def holding(self, numbers: Tensor) -> Tensor:
+        """A tensor with the same indices and other numbers, differentiable in them."""
         indices, coalesced = private.coo_indices(self.tensor), self.tensor.is_coalesced()
         return torch.sparse_coo_tensor(
             indices, numbers, self.tensor.shape, is_coalesced=coalesced, check_invariants=False
         )
 
     def everywhere(self) -> Tensor:
+        """A tensor of the same layout, shape and dtype in which every element is specified, and zero."""
         tensor, outer = self.tensor, self.tensor.sparse_dim()
         indices = torch.ones(tensor.shape[:outer], dtype=torch.bool, device=tensor.device).nonzero().t()
         numbers = self.numbers.new_zeros(indices.shape[1], *tensor.shape[outer:])
@@ -184,7 +153,7 @@ def is_sparse(tensor: Tensor) -> bool:
     return tensor.layout in LAYOUTS
 
 
-def storage_of(tensor: Tensor) -> Storage:
+def storage_of(tensor: Tensor) -> Coo | Compressed:
     """The parts of a sparse tensor."""
     return LAYOUTS[tensor.layout](tensor.detach())
 

@@ -22,7 +22,7 @@ import torch
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.arguments import Slot
 from gradvet.frontends.torch.inputs import differentiable_dtype
-from gradvet.frontends.torch.opdb.operators import (
+from gradvet.frontends.torch.opdb import (
     Derivative,
     Mark,
     Variant,
@@ -35,7 +35,7 @@ from gradvet.frontends.torch.opdb.operators import (
     supports,
     variants,
 )
-from gradvet.frontends.torch.random_state import seeded
+from gradvet.frontends.torch.state import seeded
 
 
 @contextmanager

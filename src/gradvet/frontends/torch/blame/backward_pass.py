@@ -1,0 +1,336 @@
+"""What spoils a backward pass: writes to saved tensors past autograd's version counter, writes to `.grad`, gradients
+that are not finite, other random numbers in a checkpoint.
+
+Each runs the recorded call of a module forward and backward; none leaves gradients behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+
+from gradvet.core import thresholds
+from gradvet.core.blame import CodeLine
+from gradvet.frontends.torch.arguments import tensors_of
+from gradvet.frontends.torch.autograd_graph import nodes_behind
+from gradvet.frontends.torch.blame import private
+from gradvet.frontends.torch.blame.replaying import Around, plainly, run
+from gradvet.frontends.torch.blame.sketches import Call, checksum
+from gradvet.frontends.torch.blame.source_lines import (
+    Candidate,
+    accumulation_hooks,
+    calling_line,
+    function_name,
+    is_in_place,
+    persistent_hooks,
+    running_layer,
+    running_module,
+    unpreserved_checkpoint,
+    without,
+)
+from gradvet.frontends.torch.blame.stops import HOOKING, StopMode
+from gradvet.frontends.torch.preservation import preserved_state
+from gradvet.frontends.torch.private import PUBLIC_ONLY, storage_reference, version
+from gradvet.frontends.torch.state import TorchRandomState
+
+IN_PLACE = "modified by an inplace operation"
+"""Part of torch's message about a saved tensor whose version is another one."""
+
+
+SAVED = "write to a saved tensor"
+NOT_FINITE = "its gradient is not finite for a finite grad_output: 0/0, 0·inf, or a branch that is masked too late"
+OTHER_DRAWS = "without preserve_rng_state it draws other random numbers when the backward pass runs it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The code that saves a tensor or writes to one."""
+
+    line: CodeLine | None
+    """The line of a module's code; None if layers of torch run in no code of the user's."""
+    owner: nn.Module | None
+    layer: str
+    """The class of the layer of torch that runs, or nothing."""
+
+    @classmethod
+    def now(cls) -> Origin:
+        """That of the code that runs."""
+        layer, owner = running_layer(), running_module()
+        name = "" if layer is None else type(layer).__name__
+        return cls(None, layer, name) if owner is None and layer is not None else cls(calling_line(), owner, name)
+
+    def __str__(self) -> str:
+        return " at ".join(filter(None, (self.layer, str(self.line or ""))))
+
+
+@dataclass(slots=True)
+class _Saved:
+    """A tensor that was saved for the backward pass."""
+
+    tensor: Tensor
+    values: object
+    """The checksum of its values."""
+    origin: Origin
+    start: int
+    """Number of writes before."""
+
+
+class _Writes(TorchFunctionMode):
+    """Notes the memory that is written to, with the line, in order, and the tensors that are saved.
+
+    A function of torch may fill a tensor after it has saved it, as `rrelu` does with its noise: the values at its end
+    count. Needed by `test_right_model_has_no_culprit`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[Any, Origin]] = []
+        self.saved: list[_Saved] = []
+
+    def save(self, tensor: Tensor) -> int:
+        self.saved.append(_Saved(tensor, checksum(tensor), Origin.now(), len(self.found)))
+        return len(self.saved) - 1
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        count = len(self.saved)
+        given = tensors_of((args, kwargs))
+        versions = list(map(version, given))
+        result = func(*args, **(kwargs or {}))
+        # The name says that a result of `.data` is written to; its version is not that of the tensor that was saved.
+        written = {id(args[0]): args[0]} if is_in_place(function_name(func)) and args else {}
+        written.update((id(t), t) for t, before in zip(given, versions, strict=True) if version(t) != before)
+        for tensor in written.values():
+            self.note(tensor)
+        for one in self.saved[count:]:
+            one.values, one.start = checksum(one.tensor), len(self.found)
+        return result
+
+    def note(self, target: Any) -> None:
+        is_traced = torch.compiler.is_compiling()
+        if isinstance(target, Tensor) and target.layout is torch.strided and not (target.is_meta or is_traced):
+            self.found.append((storage_reference(target), Origin.now()))
+
+
+def overwritten_saved_tensors(call: Call) -> list[tuple[Origin, str]]:
+    """The code that writes to saved tensors of a model's call, and what happens: its gradient changes or raises.
+
+    Every run of the model begins with the same state. A gradient changes if it differs from that of a run with copies
+    of the saved tensors, and two runs as they are agree.
+    """
+    writes = _Writes()
+    changed: list[_Saved] = []
+
+    def unpack(number: int) -> Tensor:
+        saved = writes.saved[number]
+        if saved.values != checksum(saved.tensor):
+            changed.append(saved)
+        return saved.tensor
+
+    with preserved_state(call.target, call.tensors):
+        with saved_tensors_hooks(writes.save, unpack):
+            outputs = run(call, lambda forward: _within(writes, forward))
+        as_they_are = _gradients(call, outputs)
+    if not changed:
+        return []
+    try:
+        with preserved_state(call.target, call.tensors):
+            again = _gradients(call, run(call))
+    except RuntimeError as error:
+        if IN_PLACE not in str(error):
+            raise
+        return _lines(changed, writes, "so that the backward pass raises")
+    with preserved_state(call.target, call.tensors):
+        with saved_tensors_hooks(torch.clone, lambda tensor: tensor):
+            outputs = run(call)
+        if not _agree(as_they_are, again) or _agree(as_they_are, _gradients(call, outputs)):
+            return []
+    return _lines(changed, writes, "past autograd's version counter")
+
+
+def _lines(changed: Sequence[_Saved], writes: _Writes, consequence: str) -> list[tuple[Origin, str]]:
+    """The code that wrote to saved tensors; the code that saved one where no write to it was seen."""
+    found: dict[str, tuple[Origin, str]] = {}
+    for saved in changed:
+        memory = storage_reference(saved.tensor)
+        write = next((origin for other, origin in writes.found[saved.start :] if other == memory), None)
+        origin = write or saved.origin
+        at = f"the tensor that {saved.origin} saves for its backward pass" if str(saved.origin) else "a saved tensor"
+        where = f"{f'by {origin.layer} ' * bool(origin.layer)}here" if write else "later"
+        if origin.owner is not None or origin.line is not None:
+            what = f"{at} is overwritten {where}, {consequence}"
+            found.setdefault(f"{origin} {id(origin.owner)}", (origin, what))
+    return list(found.values())
+
+
+def writes_to_grad(call: Call, around: Around = plainly) -> bool:
+    """Whether a backward pass writes to `.grad` of parameters beside autograd, so that `.grad` is wrong."""
+    parameters = _sources(call)
+    before = [parameter.grad for parameter in parameters]
+    if PUBLIC_ONLY:  # hooks that run an optimiser cannot be taken out
+        return False
+    try:
+        outputs = run(call, around)
+        live, cotangents = _seeds(outputs)
+        if not live or not parameters:
+            return False
+        # Twice: a checkpoint that draws other numbers in its second run gives another gradient each time.
+        expected, again = (
+            torch.autograd.grad(live, parameters, cotangents, allow_unused=True, retain_graph=True) for _ in range(2)
+        )
+        for parameter in parameters:
+            parameter.grad = None
+        with private.without_accumulation_hooks(parameters):
+            torch.autograd.backward(live, cotangents, inputs=parameters)
+        found = [parameter.grad for parameter in parameters]
+    finally:
+        for parameter, gradient in zip(parameters, before, strict=True):
+            parameter.grad = gradient
+    return _agree(expected, again) and not _agree(expected, found)
+
+
+def hook_that_writes_to_grad(call: Call) -> Candidate | None:
+    """The hook without which a backward pass no longer writes to `.grad`. Calls function and derivative.
+
+    Needed by the graph network of `test_fault_is_named_with_its_path_and_line`.
+    """
+    mode = StopMode()
+    run(call, mode.around)
+    for candidate in [one for one in mode.found.values() if one.name in HOOKING]:
+        if not writes_to_grad(call, StopMode(released=frozenset([candidate.key])).around):
+            return candidate
+    for candidate in persistent_hooks(call.target):
+        with without(candidate):
+            if not writes_to_grad(call):
+                return candidate
+    return None
+
+
+def accumulation_hooks_that_change_grad(call: Call) -> list[Candidate]:
+    """The hooks after accumulation that change `.grad` and leave the parameter as it is. Calls function and derivative.
+
+    Each is called with a copy of its parameter: a step of an optimiser changes it, or does not know the copy.
+    """
+    candidates = list(accumulation_hooks(call.target))
+    if not candidates:
+        return []
+    sources = _sources(call)
+    found = dict(zip(map(id, sources), _gradients(call, run(call)), strict=True))
+    return [candidate for candidate, parameter in candidates if _changes_grad(candidate, parameter, found)]
+
+
+def _changes_grad(candidate: Candidate, parameter: nn.Parameter, gradients: dict[int, Tensor | None]) -> bool:
+    """Whether a hook changes the gradient of a parameter. Calls it."""
+    gradient = gradients.get(id(parameter))
+    if gradient is None or candidate.hook is None:
+        return False
+    hooks, key = candidate.hook
+    copy = nn.Parameter(parameter.detach().clone())
+    copy.grad = gradient.clone()
+    try:
+        hooks[key](copy)
+    except Exception:  # it does not know the copy
+        return False
+    return copy.grad is not None and torch.equal(copy, parameter) and not torch.equal(copy.grad, gradient)
+
+
+class _Origins(TorchFunctionMode):
+    """Notes the line that made each node of the graph, and the checkpoints that draw and keep no random state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes: dict[Any, tuple[CodeLine | None, nn.Module | None]] = {}
+        self.checkpoints: dict[str, Candidate] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        checkpoint = unpreserved_checkpoint()
+        before = TorchRandomState() if checkpoint is not None else None
+        result = func(*args, **(kwargs or {}))
+        if before is not None and not before.is_torch_current() and (line := calling_line(checkpoint)) is not None:
+            candidate = Candidate(line, "checkpoint", OTHER_DRAWS, running_module(checkpoint))
+            self.checkpoints.setdefault(str(line), candidate)
+        new = [tensor.grad_fn for tensor in tensors_of(result)]
+        origin = calling_line(), running_module()
+        while new:
+            node = new.pop()
+            if node is not None and node not in self.nodes:
+                self.nodes[node] = origin
+                new += [behind for behind, _ in node.next_functions]
+        return result
+
+
+def unsound_operations(call: Call) -> list[Candidate]:
+    """The operation whose gradient is not finite for a finite grad_output, so that those of the leaves are not.
+
+    If there is none, the checkpoints that draw other random numbers in their second run than in their first.
+    """
+    origins, found = _Origins(), list[Any]()
+
+    def note(node: Any, gradients: Any, grad_outputs: Any) -> None:
+        if _is_finite(grad_outputs) and not _is_finite(gradients):
+            found.append(node)
+
+    with preserved_state(call.target, call.tensors):
+        live, cotangents = _seeds(run(call, lambda forward: _within(origins, forward)))
+        for node in origins.nodes:
+            node.register_hook(partial(note, node))
+        leaves = [leaf for node in nodes_behind(live) if (leaf := private.leaf_of(node)) is not None]
+        gradients = torch.autograd.grad(live, leaves, cotangents, allow_unused=True)
+    if not found or _is_finite(gradients):
+        return list(origins.checkpoints.values())
+    line, owner = origins.nodes[found[0]]
+    return [] if line is None else [Candidate(line, found[0].name(), NOT_FINITE, owner)]
+
+
+def _is_finite(tensors: Sequence[Tensor | None]) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in tensors if tensor is not None)
+
+
+def _within(mode: Any, call: Callable[[], Any]) -> Any:
+    with mode:
+        return call()
+
+
+def _sources(call: Call) -> list[Tensor]:
+    module: nn.Module = call.target
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def _seeds(outputs: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """The differentiable outputs, and a fixed cotangent for each."""
+    live = [tensor for tensor in tensors_of(outputs) if tensor.requires_grad]
+    generator = torch.Generator().manual_seed(0)
+    return live, [torch.randn(y.shape, generator=generator, dtype=y.dtype, device="cpu").to(y.device) for y in live]
+
+
+def _gradients(call: Call, outputs: Any) -> Sequence[Tensor | None]:
+    live, cotangents = _seeds(outputs)
+    sources = _sources(call)
+    if not live or not sources:
+        return []
+    return torch.autograd.grad(live, sources, cotangents, allow_unused=True)
+
+
+def _agree(ones: Sequence[Tensor | None], others: Sequence[Tensor | None]) -> bool:
+    """Whether gradients are the same up to roundoff of another order of summation."""
+    peak = max((_size(one) for one in ones if one is not None), default=0.0)
+    for one, other in zip(ones, others, strict=True):
+        if one is None or other is None:
+            if one is not other:
+                return False
+            continue
+        eps = torch.finfo(one.dtype).eps
+        # A gradient that is zero because its terms cancel consists of their roundoff.
+        if _size(one - other) > max(eps**0.5 * _size(one), thresholds.ROUNDOFFS * eps * peak):
+            return False
+    return True
+
+
+def _size(tensor: Tensor) -> float:
+    return float(tensor.detach().abs().max()) if tensor.numel() else 0.0

@@ -1,0 +1,269 @@
+"""Tensors with a number for every element: their real coordinates, and how they are perturbed.
+
+A real number has one coordinate, a complex number two (real, imaginary). Strided tensors and tensor-like objects are
+perturbed in place, so that captured references see it; mkldnn tensors, which are opaque blocks, through a dense copy.
+"""
+
+from __future__ import annotations
+
+import math
+from operator import attrgetter
+from typing import Any, TypeGuard
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import Tensor
+
+from gradvet.errors import InvalidProblemError
+
+WORKING_DTYPE = torch.float64
+"""The dtype of every vector that the engine sees."""
+
+
+def is_working_tensor(value: Any) -> TypeGuard[Tensor]:
+    """Whether it is a strided tensor of the working dtype and of no subclass."""
+    return type(value) is Tensor and value.dtype is WORKING_DTYPE and value.layout is torch.strided
+
+
+class Dense:
+    """The numbers of a tensor in the order of its indices; complex numbers as (real, imaginary) side by side.
+
+    `home` is the device of the vectors, so that leaves on several devices fit into one vector.
+    """
+
+    __slots__ = ("_flat", "device", "dtype", "home", "is_plain", "parts", "shape", "size")
+
+    def __init__(self, shape: torch.Size, dtype: torch.dtype, device: torch.device, home: torch.device) -> None:
+        self.shape, self.dtype, self.device, self.home = shape, dtype, device, home
+        self.parts = 2 if dtype.is_complex else 1
+        self.size = math.prod(shape) * self.parts
+        self.is_plain = dtype is WORKING_DTYPE and device == home
+        self._flat = self.is_plain and len(shape) == 1
+
+    def flatten(self, value: Any) -> Tensor:
+        if self.is_plain and is_working_tensor(value):
+            plain = value.detach() if value.requires_grad else value
+            return plain if self._flat else plain.flatten()
+        tensor = _tensor(value)
+        if tensor.layout is not torch.strided:
+            tensor = tensor.to_dense()
+        if self.parts == 2:
+            tensor = torch.view_as_real(tensor.to(torch.complex128).resolve_conj())
+        elif tensor.is_complex():
+            tensor = tensor.real
+        return tensor.reshape(-1).to(self.home, WORKING_DTYPE)
+
+    def unflatten(self, vector: Tensor) -> Tensor:
+        # A fresh tensor, no view: forward mode treats views otherwise, and crashes on a misaligned complex one.
+        if self.is_plain:
+            return vector.clone() if self._flat else vector.view(self.shape).clone()
+        if self.parts == 2:
+            pairs = vector.clone().view(*self.shape, 2)
+            return torch.view_as_complex(pairs).to(self.device, self.dtype, copy=True)
+        return vector.view(self.shape).to(self.device, self.dtype, copy=True)
+
+    def shaped(self, vector: Tensor) -> Tensor:
+        """The same, perhaps in the memory of the vector: for reading only."""
+        if self._flat:
+            return vector
+        return vector.view(self.shape) if self.is_plain else self.unflatten(vector)
+
+    def unflatten_rows(self, matrix: Tensor) -> Tensor:
+        """A value for each row, stacked along a first axis, in their own storage."""
+        matrix = matrix.clone().to(self.device).view(len(matrix), *self.shape, *([2] if self.parts == 2 else []))
+        return (torch.view_as_complex(matrix) if self.parts == 2 else matrix).to(self.dtype)
+
+    def label(self, index: int) -> str:
+        number, part = divmod(index, self.parts)
+        indices = []
+        for length in reversed(self.shape):
+            number, position = divmod(number, length)
+            indices.append(position)
+        place = str(indices[::-1]) if self.shape else ""
+        return place + (".real", ".imag")[part] if self.parts == 2 else place
+
+
+def _tensor(value: Any) -> Tensor:
+    """A tensor with the numbers of a tensor-like value."""
+    if isinstance(value, Tensor):
+        plain: Tensor = without_operators(value.detach())
+        return plain
+    return torch.tensor(value.data.tolist(), dtype=value.dtype, device="cpu")
+
+
+def without_operators(value: Any) -> Any:
+    """A tensor of a subclass as one of torch's own class, in the same memory: a subclass may define `*` or `+` anew.
+
+    One that defines what torch's operators do on it (`__torch_dispatch__`) is returned as it is.
+    """
+    kind = type(value)
+    if kind is Tensor or not isinstance(value, Tensor) or value.layout is not torch.strided:
+        return value
+    if kind.__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        return value
+    memory = value.resolve_conj().resolve_neg()
+    plain = torch.empty(0, dtype=value.dtype, device=value.device)
+    return plain.set_(memory.untyped_storage(), memory.storage_offset(), memory.size(), memory.stride())
+
+
+class Strided:
+    """Perturbs the caller's tensor through `.data`, which counts no version.
+
+    `independent` says whether perturbing one coordinate leaves the others unchanged.
+    """
+
+    __slots__ = ("_base", "_rounding", "coordinates", "independent", "tensor")
+
+    def __init__(self, tensor: Any, home: torch.device) -> None:
+        self.tensor = tensor
+        self._base: Any = without_operators(tensor.data.clone())
+        self._rounding: float | None = None
+        size = tensor.size()
+        if isinstance(tensor, Tensor):
+            self.coordinates = Dense(size, tensor.dtype, tensor.device, home)
+            self.independent = tensor.is_contiguous() or separate(size, tensor.stride())
+        else:
+            self.coordinates = Dense(size, tensor.dtype, home, home)
+            self.independent = separate(size, tensor.stride())
+
+    @property
+    def base(self) -> Any:
+        """A copy of the tensor as it is without a perturbation."""
+        if self._base is None:
+            self._base = without_operators(self.tensor.data.clone())
+        return self._base
+
+    def release(self) -> None:
+        """Drop the copy of the tensor, which is not perturbed, until it is needed again."""
+        self._base = None
+
+    def displacement(self, vector: Tensor) -> Tensor:
+        """A displacement of the stored numbers."""
+        return self.coordinates.shaped(vector)
+
+    def rounded(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """The same as rounding leaves it, and the vector of coordinates of that."""
+        rounded: Tensor = (self.base + self.coordinates.shaped(vector)).sub_(self.base)
+        # Infinite elements cannot be perturbed: inf - inf is NaN.
+        if not self.step_rounding(1.0) < torch.inf:
+            rounded = torch.nan_to_num(rounded, 0.0, 0.0, 0.0)
+        if self.coordinates.is_plain and isinstance(rounded, Tensor):
+            return rounded, rounded.flatten()
+        return rounded, self.coordinates.flatten(rounded)
+
+    def place(self, displacement: Tensor, scale: float) -> Any:
+        """Perturb by scale · displacement; returns the argument for the function."""
+        # Added, not assigned: if a tensor is passed twice, both displacements count.
+        self.tensor.data.add_(displacement, alpha=scale)
+        return self.tensor
+
+    def points(self, displacements: Tensor) -> Tensor:
+        """Copies of the argument, each displaced by one row, stacked for `vmap`; None where a layout cannot."""
+        stacked: Tensor = self.base + self.coordinates.unflatten_rows(displacements)
+        return stacked
+
+    def restore(self) -> None:
+        """Restore the argument, bit for bit."""
+        self.tensor.data.copy_(self.base)
+
+    def undo_writes(self) -> bool:
+        """Restore the tensor, which is not perturbed; whether something had written to it."""
+        if same_numbers(self.tensor.data, self.base):
+            return False
+        self.tensor.data.copy_(self.base)
+        return True
+
+    def step_rounding(self, step: float) -> float:
+        """The largest relative change of a step of this size by rounding."""
+        if self._rounding is None:
+            self._rounding = step_rounding(self.base, 1.0)
+        return self._rounding / step
+
+    def dual(self, tangent: Tensor | None) -> Tensor:
+        """The argument for forward mode: detached, with a tangent (a tensor like it) or without."""
+        return dual_of(self.tensor.detach(), tangent)
+
+    def mismatches(self, gradient: Any) -> list[tuple[str, str, str]]:
+        """(attribute, found, expected) wherever a gradient is not like the argument."""
+        if not isinstance(gradient, Tensor) or not isinstance(self.tensor, Tensor):
+            return []
+        found, expected = _attributes(gradient), _attributes(self.tensor)
+        if found == expected:
+            return []
+        names = ("layout", "dtype", "device", "shape")
+        return [(name, str(a), str(b)) for name, a, b in zip(names, found, expected, strict=True) if a != b]
+
+
+_attributes = attrgetter("layout", "dtype", "device", "shape")
+
+
+class Mkldnn:
+    """Each displaced point is a new tensor; the caller's tensor is never written to."""
+
+    __slots__ = ("base", "coordinates", "independent", "tensor")
+
+    def __init__(self, tensor: Tensor, home: torch.device) -> None:
+        self.tensor = tensor
+        self.base = tensor.detach().to_dense()
+        self.coordinates = Dense(tensor.size(), tensor.dtype, tensor.device, home)
+        self.independent = True
+
+    def displacement(self, vector: Tensor) -> Tensor:
+        return self.coordinates.unflatten(vector)
+
+    def rounded(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        rounded = (self.base + self.displacement(vector)) - self.base
+        return rounded, self.coordinates.flatten(rounded)
+
+    def place(self, displacement: Tensor, scale: float) -> Tensor:
+        return (self.base + scale * displacement).to_mkldnn().requires_grad_()
+
+    def points(self, displacements: Tensor) -> Tensor | None:
+        return None
+
+    def restore(self) -> None:
+        """The caller's tensor was not changed."""
+
+    def step_rounding(self, step: float) -> float:
+        return step_rounding(self.base, step)
+
+    def dual(self, tangent: Tensor | None) -> Tensor:
+        raise InvalidProblemError("MKLDNN inputs are not support for forward AD gradcheck.")
+
+    def mismatches(self, gradient: Any) -> list[tuple[str, str, str]]:
+        return [
+            (attribute, str(getattr(gradient, attribute)), str(getattr(self.tensor, attribute)))
+            for attribute in ("dtype", "device", "shape")
+            if getattr(gradient, attribute) != getattr(self.tensor, attribute)
+        ]
+
+
+def dual_of(primal: Tensor, tangent: Tensor | None) -> Tensor:
+    """The dual number of a primal and its tangent; without a tangent the primal itself."""
+    dual: Tensor = primal if tangent is None else forward_ad.make_dual(primal, tangent)
+    return dual
+
+
+def same_numbers(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers; NaN counts as equal to NaN."""
+    return not one.numel() or torch.equal(one, other) or torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def step_rounding(base: Any, step: float) -> float:
+    """Half a unit in the last place of the largest number, relative to the step."""
+    if not base.nelement():
+        return 0.0
+    least, most = torch.aminmax(torch.view_as_real(base) if base.is_complex() else base)
+    # Both are NaN if there is one.
+    return torch.finfo(base.dtype).eps / 2.0 * max(most.item(), -least.item()) / step
+
+
+def separate(size: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether no two indices share memory, by the usual sufficient test: each stride clears the smaller dimensions."""
+    reach = 0
+    for step, length in sorted(zip(strides, size, strict=True)):
+        if length > 1:
+            if step <= reach:
+                return False
+            reach += step * (length - 1)
+    return True

@@ -1,0 +1,327 @@
+"""State beside the arguments of a function: random generators, attributes, buffers, frozen parameters; random vectors.
+
+`FixedState` gives every call of a function the same start.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradvet.core.probe_plans import SPREAD
+from gradvet.core.problem import Distribution
+from gradvet.frontends.torch import private
+from gradvet.frontends.torch import private_state as generators
+from gradvet.frontends.torch.blame.source_lines import is_foreign
+from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE
+
+
+class TorchRandomState:
+    """The state of torch's generators at one moment."""
+
+    __slots__ = ("_cuda", "_torch")
+
+    def __init__(self) -> None:
+        self._torch = torch.get_rng_state()
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+
+    def is_torch_current(self) -> bool:
+        """Whether no number has been drawn from torch's generators since."""
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        before, now = (self._torch, *self._cuda), (torch.get_rng_state(), *cuda)
+        return len(before) == len(now) and all(map(torch.equal, before, now))
+
+    def restore_torch(self) -> None:
+        torch.default_generator.set_state(self._torch)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
+
+
+class RandomState(TorchRandomState):
+    """The state of all generators that a function may draw from, those of Python and NumPy included."""
+
+    __slots__ = ("_numpy", "_python")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._python = generators.python_state()
+        self._numpy = generators.numpy_state()
+
+    def restore(self) -> None:
+        """Write back the states; those of Python and NumPy where they have changed."""
+        self.restore_torch()
+        if self._python != generators.python_state():
+            generators.set_python_state(self._python)
+        if self._numpy is not None and self._numpy != generators.numpy_state():
+            generators.set_numpy_state(self._numpy)
+
+    def is_host_current(self) -> bool:
+        """Whether no number has been drawn from Python's and NumPy's generators since."""
+        return self._python == generators.python_state() and (
+            self._numpy is None or bool(self._numpy == generators.numpy_state())
+        )
+
+
+@contextmanager
+def preserved_rng() -> Iterator[None]:
+    """Restore all random states on exit."""
+    state = RandomState()
+    try:
+        yield
+    finally:
+        state.restore()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed all generators on entry and restore their states on exit."""
+    with preserved_rng():
+        # Not torch.manual_seed, which loads the compiler (seconds).
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(seed)
+        random.seed(seed)
+        if numpy := sys.modules.get("numpy"):
+            numpy.random.seed(seed)
+        yield
+
+
+MAX_SHARED_DRAW = 512
+"""Numbers up to which many vectors are drawn in one call."""
+
+MAX_DOUBLE_DRAW = 4096
+"""Numbers up to which two vectors are drawn in one call."""
+
+BLOCK_NUMBERS = 32_768
+"""Longer vectors are made in blocks of this many numbers, which fit into the caches."""
+
+DRAWS: dict[Distribution, tuple[int, float, Tensor | None]] = {
+    Distribution.UNIFORM: (8, SPREAD, None),
+    Distribution.OFF_ZERO: (8, SPREAD, torch.tensor(0.25, dtype=WORKING_DTYPE, device="cpu")),
+    Distribution.NEAR_UNIT: (16, 1.0, torch.tensor(0.5, dtype=WORKING_DTYPE, device="cpu")),
+}
+"""Short vectors that are drawn in one call, half the length of the interval from which numbers are drawn evenly, and by
+how much they are then moved away from zero."""
+
+
+NO_NUMBERS = torch.empty(0, device="cpu")
+
+
+def draw(distribution: Distribution, size: int, generator: torch.Generator) -> Tensor:
+    """The next `size` numbers of a generator."""
+    numbers = torch.empty(size, dtype=WORKING_DTYPE, device=generator.device)
+    _, width, gap = DRAWS[distribution]
+    numbers.uniform_(-width, width, generator=generator)
+    return numbers if gap is None else numbers.add_(torch.copysign(gap, numbers))
+
+
+class Sampler:
+    """The random numbers of one problem, drawn ahead so that short vectors cost few calls of torch."""
+
+    def __init__(self, home: torch.device, seed: int) -> None:
+        self._home, self._seed = home, seed
+        self._reservoir, self._unused = NO_NUMBERS, 0
+        self._distribution = Distribution.UNIFORM
+
+    @cached_property
+    def _generator(self) -> torch.Generator:
+        return torch.Generator(self._home).manual_seed(self._seed)
+
+    def take(self, size: int, distribution: Distribution, scale: float = 1.0) -> Tensor:
+        """A fresh vector, multiplied by the scale."""
+        if size > MAX_DOUBLE_DRAW:
+            return self._draw_long(distribution, size, scale)
+        if self._unused < size or self._distribution is not distribution:
+            times = DRAWS[distribution][0] if size <= MAX_SHARED_DRAW else 2
+            self._distribution, self._unused = distribution, times * size
+            self._reservoir = draw(distribution, self._unused, self._generator)
+        self._unused -= size
+        taken = self._reservoir[self._unused : self._unused + size]
+        return taken if scale == 1.0 else taken * scale
+
+    def _draw_long(self, distribution: Distribution, size: int, scale: float) -> Tensor:
+        # Two numbers from each 64-bit word: the generator takes most of the time.
+        device, (_, width, gap) = self._generator.device, DRAWS[distribution]
+        numbers = torch.empty(size, dtype=WORKING_DTYPE, device=device)
+        length = min(size, BLOCK_NUMBERS) if device.type == "cpu" else size
+        words = torch.empty(length // 2 + 1, dtype=torch.int64, device=device)
+        halves = words.view(torch.int32)
+        gaps = torch.empty(0 if gap is None else length, dtype=WORKING_DTYPE, device=device)
+        for block in numbers.split(length):
+            taken = block.shape[0]
+            words.random_(-(2**63), None, generator=self._generator)
+            block.copy_(halves[:taken]).mul_(width * scale / 2**31)
+            if gap is not None:
+                block.add_(torch.copysign(gap, block, out=gaps[:taken]), alpha=scale)
+        return numbers
+
+
+Restore = Callable[[], bool]
+"""Restores a state; whether anything had changed."""
+
+
+def kept_attributes(model: nn.Module) -> Restore:
+    """Keeps the attributes of the user's modules and the hooks of all modules.
+
+    Containers are kept with their items, tensors by value. Needed by `test_hooks_installed_by_the_first_call_stay_few`.
+    """
+    hooks = [table for module in model.modules() for table in private.hooks_of(module)]
+    known_hooks, counts = list(map(set, hooks)), list(map(len, hooks))
+    known = [
+        (module, {name: _copied(value) for name, value in attributes_of(module)})
+        for module in (*model.modules(), *_replicated(model))
+        if not is_foreign(type(module).__module__)
+    ]
+
+    def restore() -> bool:
+        has_changed = False
+        if list(map(len, hooks)) != counts:
+            for table, before in zip(hooks, known_hooks, strict=True):
+                for key in table.keys() - before:
+                    del table[key]
+                    has_changed = True
+        for module, kept in known:
+            now = dict(attributes_of(module))
+            for name in now.keys() - kept.keys():
+                del module.__dict__[name]
+                has_changed = True
+            for name, value in kept.items():
+                if name not in now or not _is_same(value, now[name]):
+                    module.__dict__[name] = _put_back(value)
+                    has_changed = True
+        return has_changed
+
+    return restore
+
+
+def _replicated(module: nn.Module) -> Iterator[nn.Module]:
+    """The modules that a replica replaces: it has their parameters and children, not their attributes."""
+    inner = vars(module).get("gradvet_inner")
+    if inner is not None:
+        yield inner
+        yield from _replicated(inner)
+
+
+def attributes_of(module: nn.Module) -> list[tuple[str, Any]]:
+    """The attributes of a module that not every module has."""
+    return [(name, value) for name, value in vars(module).items() if name not in private.MODULE_ATTRIBUTES]
+
+
+class _Kept:
+    """A tensor with its values at one moment."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.version, self.values = tensor, private.version(tensor), tensor.detach().clone()
+
+
+def _copied(value: Any) -> Any:
+    """A container with copies of the containers inside, a tensor outside any graph with its values, anything else."""
+    if type(value) is list:
+        return [_copied(item) for item in value]
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    if type(value) is Tensor and not value.requires_grad and not value.is_inference() and not value.is_meta:
+        return _Kept(value)
+    return set(value) if type(value) is set else value
+
+
+def _put_back(value: Any) -> Any:
+    """The container, tensor or value that was copied. A tensor that was written to is a new one with its old values."""
+    if type(value) is list:
+        return [_put_back(item) for item in value]
+    if type(value) is dict:
+        return {key: _put_back(item) for key, item in value.items()}
+    if type(value) is _Kept:
+        return value.tensor if private.version(value.tensor) == value.version else value.values.clone()
+    return set(value) if type(value) is set else value
+
+
+def _is_same(kept: Any, now: Any) -> bool:
+    """Whether a copy is that of a value: containers hold the same objects, and tensors were not written to."""
+    if type(kept) is _Kept:
+        return now is kept.tensor and private.version(now) == kept.version
+    if kept is now:
+        return type(kept) is not set
+    if type(kept) is not type(now):
+        return False
+    if type(kept) is list:
+        return len(kept) == len(now) and all(map(_is_same, kept, now))
+    if type(kept) is dict:
+        return kept.keys() == now.keys() and all(_is_same(value, now[key]) for key, value in kept.items())
+    if type(kept) is set:
+        return bool(kept == now)
+    return isinstance(kept, (int, float, str, bool)) and bool(kept == now)
+
+
+def kept_tensors(tensors: Iterable[Tensor]) -> Restore:
+    """Keeps the values of parameters and buffers; restores those of tensors that have others."""
+    known = [(t, t.detach().clone()) for t in tensors if not (t.is_meta or t.is_inference())]
+
+    def restore() -> bool:
+        changed = [(tensor, kept) for tensor, kept in known if not torch.equal(tensor.detach(), kept)]
+        for tensor, kept in changed:
+            tensor.data.copy_(kept)
+        return bool(changed)
+
+    return restore
+
+
+class FixedState:
+    """Gives every call of a function the same random state, and the same buffers, attributes and frozen parameters.
+
+    Caches and counters are attributes; a teacher whose weights follow those of its student has frozen parameters.
+    Needed by `test_model_that_changes_its_own_state_passes`.
+    """
+
+    def __init__(self, owner: Any) -> None:
+        self._start = RandomState()
+        self._draws_from_torch_alone: bool | None = None
+        self._is_first = True
+        is_module = isinstance(owner, nn.Module)
+        self.modules = tuple(owner.modules()) if is_module else ()
+        self._buffers = [
+            (module, name, buffer, buffer.detach().clone(), private.version(buffer))
+            for module in self.modules
+            for name, buffer in private.buffers_of(module).items()
+            if buffer is not None and not buffer.is_inference()
+        ]
+        self._others: list[Restore] = []
+        if is_module:
+            frozen = kept_tensors(p for p in owner.parameters() if not p.requires_grad)
+            self._others = [kept_attributes(owner), frozen]
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, called from this state."""
+
+        def from_fixed_state(*values: Any) -> Any:
+            self.restore()
+            result = function(*values)
+            # Seen in the first call: torch's generators alone are restored a hundred times faster.
+            if self._draws_from_torch_alone is None:
+                self._draws_from_torch_alone = self._start.is_host_current()
+            return result
+
+        return from_fixed_state
+
+    def restore(self) -> None:
+        """Restore the random state, and replace buffers that were changed."""
+        self._start.restore_torch() if self._draws_from_torch_alone else self._start.restore()
+        self._renew_buffers()
+        changed = [restore for restore in self._others if restore()]
+        if self._draws_from_torch_alone is not None and self._is_first:
+            self._is_first, self._others = False, changed  # what the first call left as it was is not compared again
+
+    def _renew_buffers(self) -> None:
+        """Replace buffers that a call may have changed by copies of their first values."""
+        for module, name, buffer, copy, version in self._buffers:
+            changed = getattr(module, name) is not buffer or private.version(buffer) != version
+            # In training `batch_norm` writes uncounted.
+            if module.training or changed:
+                setattr(module, name, copy.clone())

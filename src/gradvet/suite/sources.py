@@ -1,0 +1,353 @@
+"""Sources of cases: targets of the command line, and the samples of PyTorch's operator database.
+
+`file.py` and `package.module` select all marked functions, `file.py::name` selects one. `file.py::name` and
+`package.module:callable` also select any callable, with random inputs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import importlib.util
+import json
+import os
+import re
+import shlex
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch.inputs import converted, random_inputs, require_known
+from gradvet.frontends.torch.opdb import database
+from gradvet.frontends.torch.opdb.samples import Group, group_named, groups
+from gradvet.frontends.torch.state import seeded
+from gradvet.suite import Case, cases_in
+
+CALLABLE = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
+
+
+STANDARD_LIBRARY = [sysconfig.get_path("stdlib"), os.path.join(sysconfig.get_path("stdlib"), "lib-dynload")]
+"""Entries of the search path with the modules of Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """Inputs of a callable target, and the constructor arguments if the target is a class."""
+
+    shapes: tuple[tuple[int, ...], ...] = ()
+    dtype: str = "float64"
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    init: Sequence[Any] | Mapping[str, Any] = ()
+    seed: int = 0
+    """Seed for the parameters of a module."""
+    below: tuple[int | None, ...] = ()
+    """For each shape, None, or the bound of random integers."""
+    device: str = "cpu"
+    reference: str = ""
+    """The reference of the callable, as `ops.py::name` or `package.module:callable`."""
+    dtypes: tuple[str, ...] = ()
+    """Dtypes in which the callable is compared with its reference."""
+    domain: tuple[float, float] | None = None
+    """The interval in which the inputs are drawn."""
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any option differs from its default."""
+        given = self.shapes or self.kwargs or self.init or self.reference or self.dtypes
+        return bool(given) or (self.dtype, self.device) != ("float64", "cpu")
+
+    def tensors(self) -> tuple[Any, ...]:
+        """New random inputs."""
+        return random_inputs(self.shapes, self.dtype, self.below, self.device, self.domain)
+
+    def command(self, target: str) -> str:
+        """The command line that repeats the check of a target, without its seed."""
+        parts = ["gradvet", "check", target]
+        for shape, bound in zip(self.shapes, self.below or [None] * len(self.shapes), strict=True):
+            parts += ["--input", ("x".join(map(str, shape)) or "scalar") + (f":int:{bound}" if bound else "")]
+        parts += ["--dtype", self.dtype] if self.dtype != "float64" else []
+        parts += ["--device", self.device] if self.device != "cpu" else []
+        parts += ["--kwargs", json.dumps(self.kwargs)] if self.kwargs else []
+        parts += ["--init", json.dumps(self.init)] if self.init else []
+        parts += ["--reference", self.reference] if self.reference else []
+        parts += ["--dtypes", ",".join(self.dtypes)] if self.dtypes else []
+        return shlex.join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Several targets, as a source of cases."""
+
+    names: tuple[str, ...]
+    inputs: InputSpec = field(default_factory=InputSpec)
+    flags: str = ""
+    """Command-line options of the run, for the command that repeats one case."""
+
+    def open(self) -> dict[str, Case]:
+        """The cases by name. Executes each file once, even if several targets name it."""
+        execute = functools.cache(_execute)
+        cases = [case for target in self.names for case in cases_of(target, self.inputs, execute)]
+        if self.inputs.is_given and all(case.inputs != self.inputs.tensors for case in cases):
+            raise InvalidProblemError(
+                "cases in files have inputs of their own: --input, --dtype, --device, --kwargs, --init, --reference "
+                "and --dtypes are for a callable (ops.py::name without @gradvet.case, or package.module:callable)"
+            )
+        return {case.name: replace(case, replay=f"{case.replay} {self.flags}".rstrip()) for case in cases}
+
+    def describe(self) -> dict[str, Any]:
+        # The keys are part of the store's file format.
+        return {"targets": {"names": self.names, "making": asdict(self.inputs), "flags": self.flags}}
+
+
+def cases_of(target: str, inputs: InputSpec, execute: Callable[[Path], ModuleType] | None = None) -> list[Case]:
+    """The cases of a target. `execute` turns the absolute path of a file into a module."""
+    path, _, name = target.partition("::")
+    execute = execute or _execute
+    if path.endswith(".py"):
+        module = _file_module(path, execute)
+        is_marked = any(_short(case.name) == name for case in cases_in(module))
+        if name and inputs.shapes and not is_marked and hasattr(module, name.partition(".")[0]):
+            return [_callable_case(target, module, name, inputs, execute)]
+        return _marked(module, path, name)
+    if all(part.isidentifier() for part in path.split(".")):
+        return _marked(_import(path), path, name)
+    if CALLABLE.fullmatch(target):
+        module_name, _, name = target.partition(":")
+        return [_callable_case(target, _import(module_name), name, inputs, execute)]
+    raise InvalidProblemError(
+        f"the target {target!r} was not understood: name a file (ops.py), a module (package.module), a case in one "
+        "(ops.py::name) or a callable (package.module:callable)"
+    )
+
+
+def _file_module(path: str, execute: Callable[[Path], ModuleType]) -> ModuleType:
+    file = Path(path)
+    if not file.is_file():
+        raise InvalidProblemError(f"there is no file {path}: check the path, from the folder {Path.cwd().name}")
+    try:
+        return execute(file.resolve())
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit and pytest's Skipped
+        raise InvalidProblemError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _execute(file: Path) -> ModuleType:
+    """The module in a file. It can import files beside it; its own name in `sys.modules` replaces no other module.
+
+    A file in a package is imported as a part of it, so that relative imports work.
+    """
+    root = next(folder for folder in file.parents if not (folder / "__init__.py").is_file())
+    if root != file.parent:
+        _add_to_path(root)
+        part_of_package = importlib.import_module(".".join(file.relative_to(root).with_suffix("").parts))
+        if part_of_package.__file__ and Path(part_of_package.__file__).resolve() == file:
+            return part_of_package
+    name = f"{file.stem}__cases"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    _add_to_path(file.parent)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _marked(module: ModuleType, path: str, name: str) -> list[Case]:
+    """The cases of a module, or those with the given name."""
+    found = [
+        replace(case, name=f"{path}::{case.name}", replay=f"gradvet check {shlex.quote(f'{path}::{case.name}')}")
+        for case in cases_in(module)
+    ]
+    if not found and name and hasattr(module, name):
+        raise InvalidProblemError(f"{name} in {path} is not a case: give its inputs, such as --input 3x4")
+    if not found and name:
+        close = difflib.get_close_matches(name, vars(module), 1)
+        raise InvalidProblemError(f"{path} has no {name!r}{f'; did you mean {close[0]!r}?' if close else ''}")
+    if not found:
+        example = f"{path}::name --input 3x4" if path.endswith(".py") else f"{path}:callable --input 3x4"
+        words = "decorate functions with @gradvet.case(inputs=...), or name a callable in it and its inputs"
+        raise InvalidProblemError(f"{path} has no cases: {words} ({example})")
+    names = [case.name.partition("::")[2] for case in found]
+    chosen = [case for case, full in zip(found, names, strict=True) if name in ("", full, _short(full))]
+    if not chosen:
+        hint = f"; give --input SHAPE to check {name} without a case" if hasattr(module, name) else ""
+        raise InvalidProblemError(f"{path} has no case {name!r}; it has: {', '.join(names)}{hint}")
+    return chosen
+
+
+def _short(name: str) -> str:
+    """The name of a case without its number or parameters."""
+    return name.partition("[")[0]
+
+
+def _add_to_path(folder: Path) -> None:
+    """Import from a folder, after the standard library: no file there takes the place of a module of Python."""
+    if str(folder) not in sys.path:
+        standard = [place for place, entry in enumerate(sys.path) if entry in STANDARD_LIBRARY]
+        sys.path.insert(max(standard, default=-1) + 1, str(folder))
+
+
+def _callable_case(
+    target: str, module: ModuleType, name: str, inputs: InputSpec, execute: Callable[[Path], ModuleType]
+) -> Case:
+    if not inputs.shapes:
+        raise InvalidProblemError(f"{target} needs inputs: give one --input SHAPE for each, such as --input 4x5")
+    require_known(inputs.dtype, inputs.device)
+    func = _instantiate(_attribute(module, name, target), inputs, target)
+    return Case(
+        target,
+        func,
+        inputs=inputs.tensors,
+        options={"kwargs": dict(inputs.kwargs), **_reference_options(inputs, execute)},
+        replay=inputs.command(target),
+    )
+
+
+def _reference_options(inputs: InputSpec, execute: Callable[[Path], ModuleType]) -> dict[str, Any]:
+    """The arguments of `gradvet.check` for the reference of a callable."""
+    options: dict[str, Any] = {"dtypes": inputs.dtypes} if inputs.dtypes else {}
+    if not inputs.reference and inputs.dtypes:
+        raise InvalidProblemError(
+            "--dtypes names the precisions for --reference: give it too, or one --dtype in its place"
+        )
+    if not inputs.reference:
+        return {}
+    path, _, name = inputs.reference.partition("::")
+    if path.endswith(".py") and name:
+        module = _file_module(path, execute)
+    elif CALLABLE.fullmatch(inputs.reference):
+        path, _, name = inputs.reference.partition(":")
+        module = _import(path)
+    else:
+        raise InvalidProblemError(
+            f"the reference {inputs.reference!r} was not understood: name it as ops.py::name or package.module:callable"
+        )
+    found = _attribute(module, name, inputs.reference)
+    is_class = isinstance(found, type) and not hasattr(found, "apply")
+    return {**options, "reference": _instantiate(found, inputs, inputs.reference) if is_class else found}
+
+
+def _import(name: str) -> ModuleType:
+    _add_to_path(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        module, _, attribute = name.rpartition(".")
+        is_callable = hasattr(sys.modules.get(module), attribute)
+        colon, folder = (
+            f"a callable has a colon before its name ({module}:{attribute})",
+            f"or name its file ({name}.py::...)",
+        )
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name == name
+        hint = f"; {colon}" if is_callable else f"; run gradvet in its folder, {folder}" if is_missing else ""
+        raise InvalidProblemError(
+            f"the module {name} cannot be imported: {type(error).__name__}: {error}{hint}"
+        ) from error
+
+
+def _attribute(module: ModuleType, name: str, target: str) -> Any:
+    value: Any = module
+    for part in name.split("."):
+        if not hasattr(value, part):
+            close = difflib.get_close_matches(part, dir(value), 1)
+            raise InvalidProblemError(f"{target} was not found{f'; did you mean {close[0]!r}?' if close else ''}")
+        value = getattr(value, part)
+    if not callable(value):
+        raise InvalidProblemError(f"{target} is {type(value).__name__}, which cannot be called")
+    return value
+
+
+def _instantiate(value: Callable[..., Any], inputs: InputSpec, target: str) -> Callable[..., Any]:
+    """An instance if `value` is a class. An `autograd.Function` is applied, not instantiated, and stays a class."""
+    if not isinstance(value, type) or (hasattr(value, "apply") and hasattr(value, "backward")):
+        if inputs.init:
+            raise InvalidProblemError(
+                f"{target} is not a class to instantiate, so --init has no meaning: leave it out, or use --kwargs"
+            )
+        return value
+    positional, named = ((), inputs.init) if isinstance(inputs.init, Mapping) else (inputs.init, {})
+    try:
+        with seeded(inputs.seed):
+            instance: Callable[..., Any] = converted(value(*positional, **named), inputs.dtype, inputs.device)
+    except Exception as error:
+        raise InvalidProblemError(
+            f"{target} cannot be instantiated: {type(error).__name__}: {error}; give its arguments with --init"
+        ) from error
+    if not callable(instance):
+        raise InvalidProblemError(f"an instance of {target} cannot be called")
+    return instance
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """A selection of samples of the operator database, as a source of cases named like `addmm/inplace/float64/3`."""
+
+    glob: str = "*"
+    dtypes: tuple[str, ...] = ("float64", "complex128")
+    device: str = "cpu"
+    samples: int | None = None
+    """Largest number of random samples per operator, variant and dtype; None takes all."""
+    cases: tuple[str, ...] = ()
+    """Names of single samples; if given, nothing else is selected."""
+    flags: str = ""
+    """Command-line options of the run, for the command that repeats one case."""
+
+    def open(self) -> Mapping[str, Case]:
+        database()  # loaded here, so that its time counts for no case
+        return _Samples(self)
+
+    def describe(self) -> dict[str, Any]:
+        return {"operators": asdict(self)}
+
+
+class _Samples(Mapping[str, Case]):
+    """Cases by name. Looking up a name creates only the samples of its operator."""
+
+    def __init__(self, selection: Operators) -> None:
+        self.selection = selection
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, name: str) -> Case:
+        prefix, _, index = name.rpartition("/")
+        group = group_named(prefix, self.selection.device) if index.isdecimal() else None
+        sample = group.sample(int(index)) if group else None
+        if group is None or sample is None:
+            raise InvalidProblemError(f"the operator database has no sample {name!r}: names look like addmm/float64/3")
+        device = f" --device {self.selection.device}" if self.selection.device != "cpu" else ""
+        return Case(
+            name,
+            sample.function,
+            inputs=lambda: sample.inputs,
+            options=group.settings(),
+            replay=f"gradvet ops --case {name}{device} {self.selection.flags}".rstrip(),
+        )
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        if self.selection.cases:
+            return tuple(dict.fromkeys(self.selection.cases))
+        limit = self.selection.samples
+        return tuple(f"{group}/{index}" for group in self._groups() for index in group.indices(limit))
+
+    def _groups(self) -> list[Group]:
+        matching = groups(self.selection.glob, self.selection.dtypes, self.selection.device)
+        if not matching:
+            raise InvalidProblemError(
+                f"no operator fits {self.selection.glob!r} and is differentiable in {', '.join(self.selection.dtypes)} "
+                f"on {self.selection.device}"
+            )
+        return matching

@@ -1,0 +1,72 @@
+"""Functions that are constant around the point: by stairs of their own, by rounding inside, or altogether."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import gradvet
+from gradvet import Verdict
+from tests.functions import with_vjp
+
+PRECISIONS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def leaf(*shape: int, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
+    generator = torch.Generator().manual_seed(3)
+    return (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).to(dtype).requires_grad_()
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+def test_gradient_of_zero_between_stairs_passes_and_is_named(dtype: torch.dtype) -> None:
+    report = gradvet.check(lambda x: torch.floor(3.0 * x + 0.1), leaf(5, 4, dtype=dtype), seed=1, points=None)
+    assert report.verdict is Verdict.PASS
+    assert all(row.resolution is not None and row.resolution <= row.asked for row in report.ledger)
+    assert any("constant around the point" in note or "no output changes" in note for note in report.notes)
+
+
+def test_stairs_finer_than_the_spacing_do_not_fail() -> None:
+    for dtype in PRECISIONS[2:]:
+        assert not gradvet.check(lambda x: torch.round(x, decimals=3), leaf(8, dtype=dtype), seed=1).failures
+
+
+def in_half_by_numpy(x: Tensor) -> Tensor:
+    """Rounded where no operator of torch shows it, and cut off from the graph."""
+    rounded = x.detach().double().numpy().astype("float16").astype("float64")
+    return torch.from_numpy(rounded).to(x.dtype) + 0.0 * x
+
+
+@pytest.mark.parametrize("size", [1, 6, 40])
+@pytest.mark.parametrize("seed", range(3))
+def test_lost_gradient_behind_hidden_rounding_does_not_pass(size: int, seed: int) -> None:
+    assert gradvet.check(in_half_by_numpy, leaf(size, dtype=torch.float64), seed=seed).verdict is not Verdict.PASS
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS[:2])
+def test_lost_gradient_behind_a_cast_does_not_pass(dtype: torch.dtype) -> None:
+    def cut(x: Tensor) -> Tensor:
+        return x.detach().bfloat16().to(x.dtype) + 0.0 * x
+
+    assert gradvet.check(cut, leaf(6, dtype=dtype), seed=1).verdict is not Verdict.PASS
+
+
+def test_straight_through_estimator_does_not_pass_without_its_surrogate() -> None:
+    rounded: Callable[[Tensor], Tensor] = with_vjp(lambda x: torch.floor(4.0 * x), lambda v, x: 4.0 * v)
+    x = leaf(7, dtype=torch.float64)
+    assert gradvet.check(rounded, x, seed=1).verdict is not Verdict.PASS
+    assert gradvet.check(rounded, x, seed=1, surrogate=lambda x: 4.0 * x).verdict is Verdict.PASS
+
+
+def test_report_says_that_no_output_changes() -> None:
+    x, b = leaf(5, dtype=torch.float64), leaf(3, dtype=torch.float64)
+    constant = gradvet.check(lambda x: 0.0 * x + 3.0, x, seed=1)
+    one = gradvet.check(lambda x, b: x.sin() + 0.0 * b.sum(), (x, b), seed=1)
+    assert constant.verdict is one.verdict is Verdict.PASS
+    assert "no output changes with input 0 by more than roundoff, and its gradient is zero" in constant.notes
+    assert [note for note in one.notes if "no output changes" in note] == [
+        "no output changes with input 1 by more than roundoff, and its gradient is zero"
+    ]
+    assert not any("no output changes" in note for note in gradvet.check(torch.sin, x, seed=1).notes)
