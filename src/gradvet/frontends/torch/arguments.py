@@ -164,7 +164,7 @@ def read_outputs(
         if isinstance(output, Tensor) and (output.is_meta or private.is_fake(output)):
             kind = "a meta tensor" if output.is_meta else "a fake tensor"
             raise InvalidProblemError(f"{name} is {kind}, which has a shape but no values: return a tensor with values")
-        if isinstance(output, Tensor) and output.layout is torch.strided and is_freed(output):
+        if isinstance(output, Tensor) and is_freed(output):
             raise InvalidProblemError(f"the memory of {name} was freed: return a tensor with values")
     if refuses_wrappers:
         refuse_wrappers(outputs, names)
@@ -208,7 +208,8 @@ def refused_wrapper(tensor: Any, name: str) -> InvalidProblemError:
 
 def is_freed(tensor: Tensor) -> bool:
     """Whether the memory of a strided tensor was freed or made smaller: reading its elements crashes the process."""
-    if not tensor.numel() or tensor.is_nested or hasattr(type(tensor), "__tensor_flatten__"):
+    is_plain = tensor.layout is torch.strided and not tensor.is_nested
+    if not is_plain or not tensor.numel() or hasattr(type(tensor), "__tensor_flatten__"):
         return False
     available = storage_bytes(tensor)
     if tensor.nbytes == available and tensor.is_contiguous() and not tensor.storage_offset():

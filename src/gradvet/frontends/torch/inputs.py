@@ -29,6 +29,7 @@ from gradvet.frontends.torch.arguments import (
     tensors_of,
 )
 from gradvet.frontends.torch.layouts.dense import separate
+from gradvet.frontends.torch.layouts.sparse import is_sparse, stored_indices, stored_numbers
 
 MAX_EXAMPLES = 64
 """Numbers that are drawn from a strategy of numbers; larger tensors repeat them."""
@@ -205,9 +206,7 @@ def _items(value: Any) -> list[Any]:
 
 def has_values(tensor: Tensor) -> bool:
     """Whether the numbers of a tensor can be read and written: it has memory and is no inference tensor."""
-    if tensor.is_meta or tensor.is_inference() or is_lazy(tensor):
-        return False
-    return tensor.layout is not torch.strided or not is_freed(tensor)
+    return not (tensor.is_meta or tensor.is_inference() or is_lazy(tensor) or is_freed(tensor))
 
 
 def nested_tensors(value: Any) -> list[Tensor]:
@@ -244,7 +243,7 @@ def require_values(tensor: Tensor, name: str) -> None:
             f"{name} is a {type(tensor).__name__}, whose values torch does not compare: pass a plain tensor, and "
             "convert it in the function"
         )
-    if tensor.layout is not torch.strided:
+    if is_sparse(tensor):
         _require_valid_indices(tensor, name)
     elif is_freed(tensor):
         raise InvalidProblemError(
@@ -271,17 +270,12 @@ def _is_comparable(tensor: Tensor) -> bool:
 
 def _require_valid_indices(tensor: Tensor, name: str) -> None:
     """Raise if the indices of a sparse tensor are outside of it, which torch does not test by itself."""
-    layout, device, values = tensor.layout, tensor.device, tensor.detach()
+    parts: list[Any] = [*stored_indices(tensor), stored_numbers(tensor), tensor.shape]
     try:
-        if layout is torch.sparse_coo:
-            indices, numbers = private.coo_indices(values), private.coo_values(values)
-            torch.sparse_coo_tensor(indices, numbers, tensor.shape, device=device, check_invariants=True)
-        elif layout in (torch.sparse_csr, torch.sparse_bsr):
-            parts = values.crow_indices(), values.col_indices(), values.values()
-            torch.sparse_compressed_tensor(*parts, tensor.shape, layout=layout, device=device, check_invariants=True)
-        elif layout in (torch.sparse_csc, torch.sparse_bsc):
-            parts = values.ccol_indices(), values.row_indices(), values.values()
-            torch.sparse_compressed_tensor(*parts, tensor.shape, layout=layout, device=device, check_invariants=True)
+        if tensor.layout is torch.sparse_coo:
+            torch.sparse_coo_tensor(*parts, check_invariants=True)
+        else:
+            torch.sparse_compressed_tensor(*parts, layout=tensor.layout, check_invariants=True)
     except RuntimeError as error:
         reason = first_line(error, 150)
         raise InvalidProblemError(

@@ -21,7 +21,8 @@ from gradvet.frontends.torch.arguments import read_outputs, signature_of, tensor
 from gradvet.frontends.torch.autograd_graph import TorchRules
 from gradvet.frontends.torch.binding import Binding, first_result
 from gradvet.frontends.torch.layouts import coordinates_of, layouts_of
-from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, Strided, is_working_tensor
+from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, is_working_tensor
+from gradvet.frontends.torch.layouts.sparse import Sparse
 from gradvet.frontends.torch.reference import internal_eps
 from gradvet.frontends.torch.state import Sampler, TorchRandomState
 from gradvet.frontends.torch.variants import TorchVariants
@@ -120,7 +121,7 @@ class TorchProblem(Problem):
     @cached_property
     def point(self) -> Tensor:
         # As found: a call may write to its inputs.
-        found = [p.base if isinstance(p, Strided) else x for p, x in zip(self.layouts, self.inputs, strict=True)]
+        found = [x if isinstance(p, Sparse) else p.base for p, x in zip(self.layouts, self.inputs, strict=True)]
         return self.vector(self.domain, found)
 
     def release(self) -> None:
@@ -132,8 +133,7 @@ class TorchProblem(Problem):
             self.differentiable_outputs = tuple([self.outputs[leaf.position] for leaf in self.codomain.leaves])
             self._has_graph = False
             for layout in self.layouts:
-                if isinstance(layout, Strided):
-                    layout.release()
+                layout.release()
 
     @cached_property
     def eps(self) -> float:
@@ -205,7 +205,7 @@ class TorchProblem(Problem):
     def overwritten_inputs(self) -> list[str]:
         """The inputs to which calls or backward passes wrote; they are restored."""
         named = zip(self.layouts, self.domain.leaves, strict=True)
-        return [leaf.name for layout, leaf in named if isinstance(layout, Strided) and layout.undo_writes()]
+        return [leaf.name for layout, leaf in named if layout.undo_writes()]
 
     def select_differentiable(self, result: Any) -> list[Any]:
         """The tensors of a result at the places of the differentiable outputs."""
