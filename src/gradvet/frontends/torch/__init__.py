@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from gradvet.core.frontend import Frontend, Point, Request
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import InvalidProblemError, OutputsChangedError
 from gradvet.frontends.torch import private, user_reference
-from gradvet.frontends.torch.arguments import map_tensors, require_output
+from gradvet.frontends.torch.arguments import map_tensors, nested_tensors, require_output
 from gradvet.frontends.torch.autograd_graph import nodes_behind
 from gradvet.frontends.torch.binding import (
     LEAF_WRITTEN,
@@ -39,7 +38,7 @@ from gradvet.frontends.torch.blame.replaying import record_step, torch_stops, wi
 from gradvet.frontends.torch.blame.sketches import Call
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.branches import on_same_branches, on_smooth_piece
-from gradvet.frontends.torch.inputs import nested_tensors, require_state
+from gradvet.frontends.torch.inputs import require_state
 from gradvet.frontends.torch.layouts import is_sparse, unspecified
 from gradvet.frontends.torch.numerical_jacobian import jacobian_of
 from gradvet.frontends.torch.points import PointSource, generated_points, generated_shapes
@@ -105,19 +104,14 @@ def compiled_problem(problem: TorchProblem, request: Request) -> TorchProblem:
     """The problem with the function compiled, at the same point."""
     # Compiled code of an earlier function with the same name must not be reused.
     torch.compiler.reset()
-    function = request.func if isinstance(request.func, nn.Module) else _wrapped(callable_of(request.func))
-    compiled = torch.compile(function, dynamic=False)
-    binding = replace(bind(replace(request, func=compiled)), isolates_passes=problem.isolates_passes)
-    return TorchProblem(binding, 0, problem.masked)
+    function = callable_of(request.func)
 
-
-def _wrapped(function: Any) -> Any:
-    """A plain function: `torch.compile` accepts neither classes nor operators."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def plain(*args: Any, **kwargs: Any) -> Any:  # `torch.compile` accepts neither classes nor operators
         return function(*args, **kwargs)
 
-    return call
+    compiled = torch.compile(function if isinstance(function, nn.Module) else plain, dynamic=False)
+    binding = replace(bind(replace(request, func=compiled)), isolates_passes=problem.isolates_passes)
+    return TorchProblem(binding, 0, problem.masked)
 
 
 MAX_UNSPECIFIED = 10_000
@@ -259,13 +253,12 @@ class TorchFrontend(Frontend):
     def points(
         self, problem: TorchProblem, request: Request, domain: Any, seed: int, *, thorough: bool
     ) -> Iterator[Point]:
-        return generated_points(PointSource.of(problem.binding, request.func, domain, seed), thorough)
+        return generated_points(PointSource(problem, request.func, domain, seed), thorough)
 
     def shapes(
         self, problem: TorchProblem, request: Request, domain: Any, seed: int, *, thorough: bool, empty: bool
     ) -> Iterator[Point]:
-        source = PointSource.of(problem.binding, request.func, domain, seed, partial(problem.values, problem.arguments))
-        return generated_shapes(source, thorough, empty=empty)
+        return generated_shapes(PointSource(problem, request.func, domain, seed), thorough, empty=empty)
 
     def has_lost_device(self, problem: TorchProblem) -> bool:
         if problem.home.type != "cuda":

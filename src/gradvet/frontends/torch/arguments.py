@@ -347,6 +347,31 @@ def _items(value: Any) -> Sequence[Any]:
     return () if container is None else container.items
 
 
+def require_acyclic(value: Any, name: str) -> None:
+    """Raise if a nested value contains itself."""
+    finished: set[int] = set()
+
+    def enter(inner: Any, above: frozenset[int]) -> None:
+        if id(inner) in above:
+            raise InvalidProblemError(f"{name} contains itself: pass containers without cycles")
+        items = _items(inner)
+        if items and id(inner) not in finished:
+            for item in items:
+                enter(item, above | {id(inner)})
+            finished.add(id(inner))
+
+    try:
+        enter(value, frozenset())
+    except RecursionError:
+        raise InvalidProblemError(f"{name} is nested too deeply: pass containers of fewer levels") from None
+
+
+def nested_tensors(value: Any) -> list[Tensor]:
+    """The distinct tensors in an argument, in order. Raises if it contains itself."""
+    require_acyclic(value, "an argument")
+    return tensors_of(value)
+
+
 def map_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
     """The value with `change` applied to every tensor."""
     tree = ArgumentTree()

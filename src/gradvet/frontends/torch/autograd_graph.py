@@ -68,11 +68,9 @@ UNSUPPORTED_PHRASES = (
     "setup_context",
     "vmap staticmethod",
     "generate_vmap_rule",
-    "batching rule not implemented",
     "does not support forward",
     "not support for forward ad",
     "not supported for forward",
-    "nested forward mode ad is not supported",
     "does not currently support",
     "is not supported",
     "not differentiable",
@@ -173,10 +171,24 @@ class TorchRules(DerivativeRules):
         return list(dict.fromkeys(found))
 
     def calls_one_operator(self) -> bool:
+        """Whether user code makes one call of torch that takes or gives a tensor that requires grad.
+
+        `detach` and `item` count too; what a function of torch, such as a loss or a module, calls counts as one.
+        """
+        callers: set[object] = set()
+
+        def notice(function: Any, given: Sequence[Any], result: Any) -> None:
+            parts = result if isinstance(result, (tuple, list)) else (result,)
+            takes = any(map(_requires_grad, given)) and any(
+                isinstance(part, (Tensor, float, complex)) for part in parts
+            )
+            if takes or any(map(_requires_grad, parts)):
+                callers.add(_outermost_in_torch(inspect.currentframe()) or object())
+
         self._cost.forwards += 1
-        with CallCounter() as calls:
+        with CallObserver(notice):
             self._call()
-        return calls.count <= 1 and self.are_builtin
+        return len(callers) <= 1 and self.are_builtin
 
     def is_unsupported(self, error: BaseException) -> bool:
         return is_unsupported_error(error)
@@ -249,30 +261,18 @@ def applies_function(call: Callable[[], object]) -> bool:
     return applied
 
 
-class CallCounter(TorchFunctionMode):
-    """Counts the calls of torch by user code that take or give a tensor that requires grad: `detach` and `item` too.
+class CallObserver(TorchFunctionMode):
+    """Calls `notice(function, positional and keyword arguments, result)` after every call of torch."""
 
-    Calls that a function of torch, such as a loss or a module, makes itself count as one call.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, notice: Callable[[Any, Sequence[Any], Any], None]) -> None:
         super().__init__()
-        self._callers: set[object] = set()
-
-    @property
-    def count(self) -> int:
-        return len(self._callers)
+        self._notice = notice
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        parts = result if isinstance(result, (tuple, list)) else (result,)
-        if any(_requires_grad(part) for part in parts) or (
-            any(map(_requires_grad, args)) and any(isinstance(part, (Tensor, float, complex)) for part in parts)
-        ):
-            frame = inspect.currentframe()
-            self._callers.add(_outermost_in_torch(frame and frame.f_back) or object())
+        self._notice(func, (*args, *(kwargs or {}).values()), result)
         return result
 
 
@@ -283,6 +283,8 @@ def _requires_grad(value: Any) -> bool:
 def _outermost_in_torch(frame: FrameType | None) -> FrameType | None:
     """The frame of torch's function that user code called; None if user code made the call itself."""
     found = None
+    while frame is not None and frame.f_globals.get("__name__") == __name__:
+        frame = frame.f_back
     while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith("torch."):
         found, frame = frame, frame.f_back
     return found

@@ -7,7 +7,6 @@ numbers or of tensors.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -25,8 +24,8 @@ from gradvet.frontends.torch.arguments import (
     is_freed,
     refuse_wrappers,
     refused_wrapper,
+    require_acyclic,
     storage_bytes,
-    tensors_of,
 )
 from gradvet.frontends.torch.layouts.dense import separate
 from gradvet.frontends.torch.layouts.sparse import is_sparse, stored_indices, stored_numbers
@@ -175,44 +174,9 @@ MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 PLAIN_TYPES = (Tensor, nn.Parameter, nn.Buffer)
 
 
-def require_acyclic(value: Any, name: str) -> None:
-    """Raise if a nested value contains itself."""
-    finished: set[int] = set()
-
-    def enter(inner: Any, above: frozenset[int]) -> None:
-        if id(inner) in above:
-            raise InvalidProblemError(f"{name} contains itself: pass containers without cycles")
-        items = _items(inner)
-        if items and id(inner) not in finished:
-            for item in items:
-                enter(item, above | {id(inner)})
-            finished.add(id(inner))
-
-    try:
-        enter(value, frozenset())
-    except RecursionError:
-        raise InvalidProblemError(f"{name} is nested too deeply: pass containers of fewer levels") from None
-
-
-def _items(value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
-        return list(value.values())
-    if isinstance(value, (list, tuple)):
-        return list(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, field.name) for field in dataclasses.fields(value)]
-    return []
-
-
 def has_values(tensor: Tensor) -> bool:
     """Whether the numbers of a tensor can be read and written: it has memory and is no inference tensor."""
     return not (tensor.is_meta or tensor.is_inference() or is_lazy(tensor) or is_freed(tensor))
-
-
-def nested_tensors(value: Any) -> list[Tensor]:
-    """The distinct tensors in a nested value."""
-    require_acyclic(value, "an argument")
-    return tensors_of(value)
 
 
 def require_state(model: nn.Module) -> None:
