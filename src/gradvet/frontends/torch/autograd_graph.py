@@ -49,9 +49,6 @@ SMOOTH = re.compile(
 )
 """Operators without kinks."""
 
-ROUNDING = frozenset({"DivBackward2", "DivBackward3"})
-"""Division with a `rounding_mode`."""
-
 MISUSE_PHRASES = ("inplace operation", "second time")
 """Phrases in messages of torch's nodes about a graph that the function's code made unusable."""
 
@@ -113,17 +110,6 @@ def nodes_behind(outputs: Sequence[Any]) -> list[Any]:
     return found
 
 
-@functools.lru_cache(maxsize=1024)
-def is_builtin_name(name: str) -> bool:
-    """Whether a node of this name is torch's own."""
-    return BUILTIN.fullmatch(name) is not None
-
-
-def has_custom_function(outputs: Sequence[Any]) -> bool:
-    """Whether the graph behind the outputs has a node of an `autograd.Function`."""
-    return any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in nodes_behind(outputs))
-
-
 class TorchRules(DerivativeRules):
     """The derivative rules in the graph of a problem. Refers to its function and arguments, not to the problem."""
 
@@ -143,7 +129,7 @@ class TorchRules(DerivativeRules):
 
     @functools.cached_property
     def has_custom(self) -> bool:
-        if not all(map(is_builtin_name, self.node_names)):
+        if not all(map(BUILTIN.fullmatch, self.node_names)):
             return True
         if self.node_names.isdisjoint(WRAPPERS):
             return False
@@ -156,9 +142,7 @@ class TorchRules(DerivativeRules):
 
     @property
     def is_smooth_branch(self) -> bool:
-        names = self.node_names
-        smooth = all(SMOOTH.fullmatch(_operator(name)) for name in names) and not names & ROUNDING
-        return "WhereBackward0" in names and smooth
+        return "WhereBackward0" in self.node_names and all(map(_is_smooth, self.node_names))
 
     @property
     def decomposes(self) -> bool:
@@ -197,9 +181,10 @@ class TorchRules(DerivativeRules):
         return next((meaning for part, meaning in MEANINGS.items() if part in str(error)), "")
 
 
-def _operator(name: str) -> str:
-    """The operator of a node: `Exp` of `ExpBackward0`."""
-    return name.removeprefix("torch::autograd::").rstrip("0123456789").removesuffix("Backward")
+def _is_smooth(name: str) -> bool:
+    """Whether the operator of a node, such as `Exp` of `ExpBackward0`, has no kinks."""
+    operator = name.removeprefix("torch::autograd::").rstrip("0123456789").removesuffix("Backward")
+    return SMOOTH.fullmatch(operator) is not None
 
 
 def is_unsupported_error(error: BaseException) -> bool:

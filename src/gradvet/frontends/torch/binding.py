@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from gradvet.frontends.torch.arguments import ArgumentTree, Slot, fill
 from gradvet.frontends.torch.branches import BranchMode
 from gradvet.frontends.torch.double_precision import DoublePrecision, wide_dtype
 from gradvet.frontends.torch.inputs import require_precision, templates_of
-from gradvet.frontends.torch.layouts.dense import same_numbers, separate
+from gradvet.frontends.torch.layouts.dense import overlaps, same_numbers
 from gradvet.frontends.torch.preservation import preserved_state, reachable_objects
 from gradvet.frontends.torch.state import FixedState
 
@@ -92,9 +93,10 @@ class Binding:
     @property
     def call(self) -> Callable[..., Any]:
         """The function as it is called for a pass, with copies of what it may write to."""
-        if self.isolates_passes:
-            return on_copies(self.function)
-        return on_copies(self.function, self.written) if self.written else self.function
+        copied = range(len(self.arguments)) if self.isolates_passes else self.written
+        if not copied:
+            return self.function
+        return lambda *values: self.function(*[_copy(x) if i in copied else x for i, x in enumerate(values)])
 
     @property
     def checked(self) -> list[int]:
@@ -111,16 +113,8 @@ class Binding:
         return replace(self, arguments=tuple(arguments))
 
 
-def on_copies(function: Callable[..., Any], chosen: Collection[int] | None = None) -> Callable[..., Any]:
-    """The function, called with copies of its dense tensors, or of those at some positions, to which it may write."""
-
-    def call(*values: Any) -> Any:
-        return function(*[_copy(value) if chosen is None or i in chosen else value for i, value in enumerate(values)])
-
-    return call
-
-
 def _copy(value: Any) -> Any:
+    """A copy of a dense tensor; anything else as it is."""
     return value.clone() if isinstance(value, Tensor) and value.layout is torch.strided else value
 
 
@@ -279,7 +273,8 @@ def with_constant_inputs(request: Request) -> Request | None:
 
 
 def _nothing_to_differentiate(request: Request, tree: ArgumentTree) -> InvalidProblemError:
-    tensors = [f"{name}: {_kind(one)}" for name, one in zip(tree.names, tree.tensors, strict=True)]
+    kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in tree.tensors]
+    tensors = [f"{name}: {kind}" for name, kind in zip(tree.names, kinds, strict=True)]
     others = [f"input {number}: {type(value).__name__}" for number, value in enumerate(request.positional)]
     found = ", ".join(tensors or others) or "no input"
     return InvalidProblemError(
@@ -340,11 +335,11 @@ def _prepared(
             tensor = tensor.detach().requires_grad_()
         if is_differentiable(tensor) and _is_expanded(tensor):
             notes.append(f"{name} is expanded: it is moved through the storage behind it")
-            expand: Change = functools.partial(_expanded, size=tensor.size())
+            expand: Change = methodcaller("expand", tensor.size())
             tensor = _behind(tensor)
         else:
             expand = unchanged
-        if is_differentiable(tensor) and _overlaps(tensor):
+        if is_differentiable(tensor) and overlaps(tensor):
             notes.append(f"elements of {name} share memory: a contiguous copy was checked in its place")
             tensor = tensor.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
         prepared.append((change(tensor), expand))
@@ -354,11 +349,6 @@ def _prepared(
 def _is_result(tensor: Tensor, func: Any) -> bool:
     """Whether a tensor is the result of operators, and the function does not refer to it otherwise."""
     return tensor.grad_fn is not None and all(thing is not tensor for thing in reachable_objects(func))
-
-
-def _overlaps(tensor: Tensor) -> bool:
-    """Whether elements may share memory: one cannot be perturbed without the others."""
-    return tensor.layout is torch.strided and not separate(tensor.size(), tensor.stride())
 
 
 def _is_expanded(tensor: Tensor) -> bool:
@@ -375,10 +365,6 @@ def _behind(tensor: Tensor) -> Tensor:
     return tensor.detach().requires_grad_()
 
 
-def _expanded(tensor: Any, size: torch.Size) -> Any:
-    return tensor.expand(size)
-
-
 def unchanged(tensor: Any) -> Any:
     """The tensor itself."""
     return tensor
@@ -391,7 +377,3 @@ def callable_of(func: Any) -> Any:
     if not callable(func):
         raise InvalidProblemError(f"a function, a module or an autograd.Function was expected, found {func!r}")
     return func
-
-
-def _kind(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

@@ -27,7 +27,7 @@ from gradvet.frontends.torch.arguments import (
     require_acyclic,
     storage_bytes,
 )
-from gradvet.frontends.torch.layouts.dense import separate
+from gradvet.frontends.torch.layouts.dense import overlaps
 from gradvet.frontends.torch.layouts.sparse import is_sparse, stored_indices, stored_numbers
 
 MAX_EXAMPLES = 64
@@ -277,7 +277,7 @@ def require_precision(tensor: Tensor, name: str) -> None:
 
 def require_separate(tensor: Tensor) -> None:
     """Raise if elements of a tensor share memory: its Jacobian would not have its shape."""
-    if tensor.layout is torch.strided and not separate(tensor.size(), tensor.stride()):
+    if overlaps(tensor):
         raise InvalidProblemError(
             f"elements of an input of shape {tuple(tensor.shape)} share memory, so that none can change alone: pass "
             "input.contiguous()"

@@ -15,7 +15,7 @@ from torch.overrides import has_torch_function
 
 from gradvet.core.problem import AttributeMismatch, Cost, Evaluation, Gradient, Perturbation, Problem
 from gradvet.core.vectors import Leaf, Space, unit_rows
-from gradvet.errors import InvalidProblemError, raising_interruptions
+from gradvet.errors import InvalidProblemError, raise_interruption, raising_interruptions
 from gradvet.frontends.torch import derivatives, private
 from gradvet.frontends.torch.arguments import read_outputs, signature_of, tensors_in, tensors_like
 from gradvet.frontends.torch.autograd_graph import TorchRules
@@ -50,12 +50,14 @@ class TorchProblem(Problem):
         self.home = self.inputs[0].device if isinstance(self.inputs[0], Tensor) else torch.device("cpu")
         self.layouts = layouts_of(self.inputs, masked, self.home)
         self.independent = all(layout.independent for layout in self.layouts)
+        self.is_strided = all(isinstance(x, Tensor) and x.layout is torch.strided for x in self.inputs)
         placed = zip(self._positions, self.layouts, strict=True)
         self.domain = Space([Leaf(binding.names[i], layout.coordinates, i) for i, layout in placed])
         self.random = Sampler(self.home, seed).take
         before = private.hook_count()
         self.cost.forwards += 1
-        self.binding, result = first_result(binding, self.layouts)
+        with raising_interruptions:
+            self.binding, result = first_result(binding, self.layouts)
         self.function = self.binding.call
         modules = binding.start.modules if binding.start is not None else ()
         self.is_hooked = private.has_hooks(self.inputs, before, modules)
@@ -222,13 +224,18 @@ class TorchProblem(Problem):
 
     def _outputs_at(self, arguments: Sequence[Any]) -> list[Any]:
         call = partial(self._call, self.binding.surrogate or self.function, arguments)
-        return _selected(self._all_outputs, derivatives.without_saving(self, call))
+        return _selected(
+            self._all_outputs, call() if self.needs_saved_tensors else derivatives.without_saving(self, call)
+        )
 
     def _call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
         """All outputs. Raises if these have changed in number, shape or dtype."""
         self.cost.forwards += 1
-        with raising_interruptions:
+        try:
             return tensors_like(function(*arguments), self._signature)
+        except Exception as error:
+            raise_interruption(error)
+            raise
 
     def _space(self, indices: Sequence[int]) -> Space:
         coordinates = [coordinates_of(self.outputs[i], self.masked, self.home) for i in indices]
@@ -290,9 +297,8 @@ class TorchProblem(Problem):
 
     def _restore(self) -> None:
         if self._is_perturbed:
-            with raising_interruptions:
-                for layout in self.layouts:
-                    layout.restore()
+            for layout in self.layouts:
+                layout.restore()
             self._is_perturbed = False
 
     def evaluate_at(self, displacement: Tensor) -> Evaluation:

@@ -236,6 +236,11 @@ def same_numbers(one: Tensor, other: Tensor) -> bool:
     return not one.numel() or torch.equal(one, other) or torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
+def overlaps(tensor: Tensor) -> bool:
+    """Whether elements of a strided tensor may share memory: one cannot be perturbed without the others."""
+    return tensor.layout is torch.strided and not separate(tensor.size(), tensor.stride())
+
+
 def separate(size: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether no two indices share memory, by the usual sufficient test: each stride clears the smaller dimensions."""
     reach = 0
