@@ -24,7 +24,7 @@ from gradvet.core.projections import Projections
 from gradvet.core.vectors import Space
 from gradvet.frontends.torch.arguments import tensors_in
 from gradvet.frontends.torch.binding import drop_in_binding
-from gradvet.frontends.torch.layouts import is_sparse, materialised, stored_numbers, with_numbers
+from gradvet.frontends.torch.layouts.sparse import is_sparse, materialised, stored_numbers, with_numbers
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.options import Options

@@ -39,7 +39,7 @@ from gradvet.frontends.torch.blame.sketches import Call
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.branches import on_same_branches, on_smooth_piece
 from gradvet.frontends.torch.inputs import require_state
-from gradvet.frontends.torch.layouts import is_sparse, unspecified
+from gradvet.frontends.torch.layouts.sparse import is_sparse, unspecified
 from gradvet.frontends.torch.numerical_jacobian import jacobian_of
 from gradvet.frontends.torch.points import PointSource, generated_points, generated_shapes
 from gradvet.frontends.torch.preservation import preserved_state
@@ -128,10 +128,17 @@ def semantics(context: Context) -> Iterator[Finding]:
 
 def remarks(problem: TorchProblem) -> Iterator[str]:
     """A sentence for every sparse input and output about the elements that count."""
+    meaning = (
+        "masked semantics: only those count" if problem.masked else "unmasked semantics: the others count as zeros"
+    )
     leaves = problem.domain.leaves + problem.codomain.leaves
     for leaf, tensor in zip(leaves, problem.inputs + problem.differentiable_outputs, strict=True):
         if is_sparse(tensor):
-            yield f"{leaf.name} is {_remark(tensor, problem.masked)}"
+            total, holes = tensor.numel(), unspecified(tensor)
+            counted = f"{total - holes} of {total} elements specified; {meaning}"
+            yield f"{leaf.name} is {_kind(tensor)} with " + (
+                counted if holes else f"all of its {total} elements specified"
+            )
 
 
 def explained(report_for: Callable[[bool], Report], arguments: Sequence[Any], masked: bool) -> Report:
@@ -176,29 +183,19 @@ def with_other_semantics_tried(
 
 def add_sparse_note(error: Exception, arguments: Sequence[Any], masked: bool) -> None:
     """Add a note to an exception if there are sparse inputs: torch lacks many operators for them."""
-    kinds = sorted({_kind(a) for a in arguments if isinstance(a, Tensor) and is_sparse(a)})
-    if kinds and hasattr(error, "add_note"):
-        error.add_note(_note(error, ", ".join(kinds), masked))
-
-
-def _note(error: Exception, kinds: str, masked: bool) -> str:
+    kinds = ", ".join(sorted({_kind(a) for a in arguments if isinstance(a, Tensor) and is_sparse(a)}))
+    if not kinds or not hasattr(error, "add_note"):
+        return
     if isinstance(error, OutputsChangedError) and not masked:
-        return (
+        error.add_note(
             f"The check had inputs of layout {kinds} and unmasked semantics: next to the point, all their elements are "
             "specified. A function whose outputs depend on the pattern needs masked=True."
         )
-    return (
-        f"The check had inputs of layout {kinds}. If torch lacks an operator or a derivative for them, this says "
-        "nothing about the gradient; as_sparse_gradcheck may get around it."
-    )
-
-
-def _remark(tensor: Tensor, masked: bool) -> str:
-    total, holes = tensor.numel(), unspecified(tensor)
-    if not holes:
-        return f"{_kind(tensor)} with all of its {total} elements specified"
-    meaning = "masked semantics: only those count" if masked else "unmasked semantics: the others count as zeros"
-    return f"{_kind(tensor)} with {total - holes} of {total} elements specified; {meaning}"
+    else:
+        error.add_note(
+            f"The check had inputs of layout {kinds}. If torch lacks an operator or a derivative for them, this says "
+            "nothing about the gradient; as_sparse_gradcheck may get around it."
+        )
 
 
 def _kind(tensor: Tensor) -> str:

@@ -148,17 +148,15 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(item, name + label)
 
 
-def read_outputs(
-    result: Any, title: str, *, numbered: bool, refuses_wrappers: bool
-) -> tuple[list[Any], list[str], list[str]]:
+def read_outputs(result: Any, title: str, *, is_drop_in: bool) -> tuple[list[Any], list[str], list[str]]:
     """The tensors in a function's first result, their names, and sentences about objects whose tensors are left out.
 
-    With `numbered`, the names are numbers, and no object is noted. Raises if a tensor has no values: reading those of
-    freed memory crashes the process.
+    With `is_drop_in`, the names are numbers, no object is noted, and wrappers are accepted. Raises if a tensor has no
+    values: reading those of freed memory crashes the process.
     """
     outputs = tensors_in(result)
     names, notes = [f"{title} {number}" for number in range(len(outputs))], list[str]()
-    if not numbered:
+    if not is_drop_in:
         names, notes = _output_names(result, title)
     for output, name in zip(outputs, names, strict=True):
         if isinstance(output, Tensor) and (output.is_meta or private.is_fake(output)):
@@ -166,7 +164,7 @@ def read_outputs(
             raise InvalidProblemError(f"{name} is {kind}, which has a shape but no values: return a tensor with values")
         if isinstance(output, Tensor) and is_freed(output):
             raise InvalidProblemError(f"the memory of {name} was freed: return a tensor with values")
-    if refuses_wrappers:
+    if not is_drop_in:
         refuse_wrappers(outputs, names)
     return outputs, names, notes
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from enum import Enum
 from operator import methodcaller
 from typing import Any
 
@@ -29,22 +29,11 @@ from gradvet.frontends.torch.state import FixedState
 LEAF_WRITTEN = "leaf Variable that requires grad"
 """What torch says of a function that writes to such an input."""
 
-WRITES = "the function writes to {}: every call was made with a copy"
-
-
 Change = Callable[[Any], Any]
 """Makes one tensor of another."""
 
 Substitution = Callable[[Sequence[Any]], AbstractContextManager[None]]
 """Gives a module the parameters among the arguments of a call, until the context ends."""
-
-
-class JvpMethod(Enum):
-    """How JVPs are computed."""
-
-    RECORDED = "dual numbers that require grad, for functions that take gradients themselves"
-    DETACHED = "dual numbers that do not require grad"
-    NESTED = "torch.func.jvp, which can be nested"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +50,14 @@ class Binding:
     """Another function of the same arguments, with whose slopes the derivative is compared."""
     output: str = "output"
     """The name of an output."""
-    numbers_outputs: bool = False
-    """Whether a single output is numbered too."""
     derived: bool = False
     """Whether the function is a derivative of the user's function, made by torch."""
-    fixed_random_state: bool = True
-    """Whether every backward pass starts from the random state that the forward pass left."""
-    classifies_errors: bool = True
-    """Whether exceptions of backward passes are raised as `DerivativeError` or `UnsupportedError`."""
-    jvp_method: JvpMethod = JvpMethod.RECORDED
+    nests_jvps: bool = False
+    """Whether JVPs are those of `torch.func.jvp`, which can be nested."""
+    is_drop_in: bool = False
+    """Whether it is treated as torch's gradcheck does. Backward passes do not start from the random state that the
+    forward pass left, and their exceptions are raised as they are; dual numbers do not require grad, which functions
+    that take gradients themselves need; a single output is numbered too, and may be a wrapper around tensors."""
     start: FixedState | None = None
     """The state from which every call of the function starts."""
     substitution: Substitution | None = None
@@ -148,7 +136,8 @@ def first_result(binding: Binding, layouts: Iterable[Any]) -> tuple[Binding, Any
     binding = replace(binding, written=tuple(written))
     if not written:
         return binding, result
-    note = WRITES.format(", ".join(binding.names[i] for i in sorted(written)))
+    names = ", ".join(binding.names[i] for i in sorted(written))
+    note = f"the function writes to {names}: every call was made with a copy"
     return replace(binding, notes=(*binding.notes, note)), binding.call(*binding.arguments)
 
 
@@ -170,22 +159,9 @@ def _is_checked(argument: Any) -> bool:
 
 def drop_in_binding(function: Callable[..., Any], arguments: Sequence[Any]) -> Binding:
     """The binding of `gradcheck`: the user's own tensors, torch's exceptions as they are, no fixed random state."""
-    names, count = [], 0
-    for argument in arguments:
-        is_checked = _is_checked(argument)
-        names.append(f"input {count}" if is_checked else "")
-        count += is_checked
-    return Binding(
-        function,
-        tuple(arguments),
-        tuple(names),
-        "",
-        numbers_outputs=True,
-        fixed_random_state=False,
-        classifies_errors=False,
-        jvp_method=JvpMethod.DETACHED,
-        written=(),
-    )
+    numbers = itertools.count()
+    names = [f"input {next(numbers)}" if _is_checked(argument) else "" for argument in arguments]
+    return Binding(function, tuple(arguments), tuple(names), "", is_drop_in=True, written=())
 
 
 def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePrecision | None = None) -> Binding:

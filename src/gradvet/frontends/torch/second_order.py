@@ -20,7 +20,7 @@ from gradvet.core.provenance import title_of
 from gradvet.core.vectors import Space
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import tensors_in
-from gradvet.frontends.torch.binding import Binding, JvpMethod
+from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.derivatives import prepare_forward_mode
 from gradvet.frontends.torch.problem import TorchProblem
 
@@ -138,7 +138,7 @@ def _tangent_binding(problem: TorchProblem, *, nested: bool) -> Binding:
     names = [f"the tangent of {leaf.name}" for leaf in problem.domain.leaves]
     tangents = _random_like(problem, problem.domain, problem.inputs)
     binding = _derived(problem.binding, nested_jvp if nested else jvp, tangents, names, "tangent")
-    return replace(binding, jvp_method=JvpMethod.NESTED) if nested else binding
+    return replace(binding, nests_jvps=nested)
 
 
 def _random_like(problem: TorchProblem, space: Space, tensors: Sequence[Any]) -> list[Tensor]:

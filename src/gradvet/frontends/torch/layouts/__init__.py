@@ -22,21 +22,7 @@ from gradvet.frontends.torch.layouts.sparse import (
     is_sparse,
     materialised,
     stored_numbers,
-    unspecified,
-    with_numbers,
 )
-
-__all__ = [
-    "can_be_cut",
-    "coordinates_of",
-    "is_sparse",
-    "layouts_of",
-    "materialised",
-    "numbers_of",
-    "stored_numbers",
-    "unspecified",
-    "with_numbers",
-]
 
 
 def layouts_of(tensors: Sequence[Any], masked: bool, home: torch.device) -> list[Strided]:
