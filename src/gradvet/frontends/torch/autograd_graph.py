@@ -47,7 +47,7 @@ SMOOTH = re.compile(
     """,
     re.VERBOSE,
 )
-"""Operators without kinks."""
+"""Operators without kinks. Needed by `test_branch_that_has_the_value_and_not_the_slope_fails_at_its_point`."""
 
 MISUSE_PHRASES = ("inplace operation", "second time")
 """Phrases in messages of torch's nodes about a graph that the function's code made unusable."""

@@ -185,7 +185,8 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
 
     def arranged(target: Any, values: Sequence[Any]) -> Any:
         shown = [expand(value) for value, (_, expand) in zip(values[:count], tensors, strict=True)]
-        args, words = [fill(t, shown) for t in templates], {name: fill(t, shown) for name, t in keywords.items()}
+        args = shown if in_order else [fill(template, shown) for template in templates]
+        words = {name: fill(template, shown) for name, template in keywords.items()}
         if target is not func:
             return target(*args, **words)
         with substituted(values):

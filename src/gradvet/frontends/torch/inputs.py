@@ -1,22 +1,17 @@
-"""Inputs: random ones of given shapes, the regions in which they lie (`domain=`), and refusals of unusable ones.
-
-The region of one input is an interval `(low, high)` with None for no bound; a function of candidate values that returns
-which are inside (a mask, or one truth value) or other values of the same shape (a sampler); or a Hypothesis strategy of
-numbers or of tensors.
-"""
+"""Inputs: random ones of given shapes, and refusals of unusable ones."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from gradvet.core.frontend import Request, examples, is_strategy
+from gradvet.core.frontend import Request
 from gradvet.errors import InvalidProblemError, first_line
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import (
@@ -29,86 +24,6 @@ from gradvet.frontends.torch.arguments import (
 )
 from gradvet.frontends.torch.layouts.dense import overlaps
 from gradvet.frontends.torch.layouts.sparse import is_sparse, stored_indices, stored_numbers
-
-MAX_EXAMPLES = 64
-"""Numbers that are drawn from a strategy of numbers; larger tensors repeat them."""
-
-
-Region = Any
-"""An interval, a function of candidate values, or a Hypothesis strategy."""
-
-
-Regions = Mapping[int, Region]
-"""The region of each argument by its position; arguments without an entry may have any value."""
-
-
-def regions_of(given: Any, names: Sequence[str]) -> Regions:
-    """From one region per input in their order, by name or number, or one region for all inputs."""
-    if given is None:
-        return {}
-    if isinstance(given, Mapping):
-        return {_place(key, names): region for key, region in given.items()}
-    if not isinstance(given, list):
-        return dict.fromkeys(range(len(names)), given)
-    if len(given) > len(names):
-        raise InvalidProblemError(f"domain= has {len(given)} entries for {len(names)} inputs: give one each")
-    return {place: region for place, region in enumerate(given) if region is not None}
-
-
-def edges(region: Region) -> list[float]:
-    """The finite ends of an interval; none of another region."""
-    ends = region if isinstance(region, tuple) else ()
-    return [float(end) for end in ends if end is not None and math.isfinite(end)]
-
-
-def inside(region: Region, candidate: Tensor, own: Tensor) -> Tensor | None:
-    """The candidate with numbers outside of the region replaced by the user's; None if all are outside."""
-    if is_strategy(region):
-        return own if own.shape == candidate.shape else None
-    if isinstance(region, tuple):
-        if candidate.is_complex():
-            raise InvalidProblemError("an interval is for real inputs; give a function for a complex one")
-        low, high = (-math.inf if region[0] is None else region[0], math.inf if region[1] is None else region[1])
-        return _kept(candidate, (candidate >= low) & (candidate <= high), own)
-    answer = region(candidate)
-    if isinstance(answer, Tensor) and answer.dtype is not torch.bool:
-        if answer.shape != candidate.shape:
-            raise InvalidProblemError(
-                f"the sampler of domain= must give values of the shape {tuple(candidate.shape)} that it receives, "
-                f"found {tuple(answer.shape)}"
-            )
-        return answer.detach().to(candidate.dtype)
-    if isinstance(answer, Tensor) and answer.dim():
-        return _kept(candidate, answer, own)
-    return candidate if bool(answer) else None
-
-
-def _kept(candidate: Tensor, allowed: Tensor, own: Tensor) -> Tensor | None:
-    if bool(allowed.all()):
-        return candidate
-    if candidate.shape != own.shape:
-        return None
-    return torch.where(allowed, candidate, own) if bool(allowed.any()) else None
-
-
-def drawn_from(strategy: Any, like: Tensor, seed: int) -> Tensor:
-    """A tensor from a strategy of tensors, or numbers from a strategy of numbers."""
-    first = examples(strategy, min(MAX_EXAMPLES, max(1, like.numel())), seed)
-    whole = [torch.as_tensor(value, device=like.device) for value in first]
-    for tensor in whole:
-        if tensor.dim() and tensor.shape == like.shape:
-            return tensor.detach().to(like.dtype).clone()
-    numbers = torch.stack([tensor.reshape(-1)[0] for tensor in whole if tensor.numel()]).to(like.dtype)
-    index = torch.arange(like.numel(), device=like.device) % len(numbers)
-    return numbers[index].reshape(like.shape)
-
-
-def _place(key: Any, names: Sequence[str]) -> int:
-    if isinstance(key, int) and 0 <= key < len(names):
-        return key
-    if key in names:
-        return names.index(key)
-    raise InvalidProblemError(f"domain= names {key!r}, but the inputs are: {', '.join(names)}")
 
 
 def random_inputs(

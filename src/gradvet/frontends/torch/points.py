@@ -1,20 +1,22 @@
 """Generated points (copies of the user's tensors with zeros, ones, ties, other scales and signs) and generated shapes.
 
-A point may have several forms, for functions that are not defined at the first one.
+They lie in the regions of `domain=`. A point may have several forms, for functions that are not defined at the first.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gradvet.core.frontend import Point, is_strategy
+from gradvet.core.frontend import Point, examples, is_strategy
+from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.autograd_graph import CallObserver
 from gradvet.frontends.torch.binding import Binding
-from gradvet.frontends.torch.inputs import drawn_from, edges, inside, regions_of
 from gradvet.frontends.torch.preservation import MAX_SEARCHED_OBJECTS, reachable_objects
 from gradvet.frontends.torch.problem import TorchProblem
 
@@ -99,12 +101,84 @@ MORE: Mapping[str, Sequence[Change]] = {
 """Points of a thorough search in addition."""
 
 
+MAX_EXAMPLES = 64
+"""Numbers that are drawn from a strategy of numbers; larger tensors repeat them."""
+
+Region = Any
+"""An interval `(low, high)` with None for no bound; a function of candidate values that returns which are inside (a
+mask, or one truth value) or other values of the same shape (a sampler); or a Hypothesis strategy of numbers or tensors.
+"""
+
+
+def _regions_of(given: Any, names: Sequence[str]) -> dict[int, Region]:
+    """The regions by position of the argument, from one per input in their order, by name or number, or one for all."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return {_place(key, names): region for key, region in given.items()}
+    if not isinstance(given, list):
+        return dict.fromkeys(range(len(names)), given)
+    if len(given) > len(names):
+        raise InvalidProblemError(f"domain= has {len(given)} entries for {len(names)} inputs: give one each")
+    return {place: region for place, region in enumerate(given) if region is not None}
+
+
+def _inside(region: Region, candidate: Tensor, own: Tensor) -> Tensor | None:
+    """The candidate with numbers outside of the region replaced by the user's; None if all are outside."""
+    if is_strategy(region):
+        return own if own.shape == candidate.shape else None
+    if isinstance(region, tuple):
+        if candidate.is_complex():
+            raise InvalidProblemError("an interval is for real inputs; give a function for a complex one")
+        low, high = (-math.inf if region[0] is None else region[0], math.inf if region[1] is None else region[1])
+        return _kept(candidate, (candidate >= low) & (candidate <= high), own)
+    answer = region(candidate)
+    if isinstance(answer, Tensor) and answer.dtype is not torch.bool:
+        if answer.shape != candidate.shape:
+            raise InvalidProblemError(
+                f"the sampler of domain= must give values of the shape {tuple(candidate.shape)} that it receives, "
+                f"found {tuple(answer.shape)}"
+            )
+        return answer.detach().to(candidate.dtype)
+    if isinstance(answer, Tensor) and answer.dim():
+        return _kept(candidate, answer, own)
+    return candidate if bool(answer) else None
+
+
+def _kept(candidate: Tensor, allowed: Tensor, own: Tensor) -> Tensor | None:
+    if bool(allowed.all()):
+        return candidate
+    if candidate.shape != own.shape:
+        return None
+    return torch.where(allowed, candidate, own) if bool(allowed.any()) else None
+
+
+def _drawn_from(strategy: Any, like: Tensor, seed: int) -> Tensor:
+    """A tensor from a strategy of tensors, or numbers from a strategy of numbers."""
+    first = examples(strategy, min(MAX_EXAMPLES, max(1, like.numel())), seed)
+    whole = [torch.as_tensor(value, device=like.device) for value in first]
+    for tensor in whole:
+        if tensor.dim() and tensor.shape == like.shape:
+            return tensor.detach().to(like.dtype).clone()
+    numbers = torch.stack([tensor.reshape(-1)[0] for tensor in whole if tensor.numel()]).to(like.dtype)
+    index = torch.arange(like.numel(), device=like.device) % len(numbers)
+    return numbers[index].reshape(like.shape)
+
+
+def _place(key: Any, names: Sequence[str]) -> int:
+    if isinstance(key, int) and 0 <= key < len(names):
+        return key
+    if key in names:
+        return names.index(key)
+    raise InvalidProblemError(f"domain= names {key!r}, but the inputs are: {', '.join(names)}")
+
+
 class PointSource:
     """Makes points from the point of a problem: the same ones for the same seed."""
 
     def __init__(self, problem: TorchProblem, function: Any, domain: Any, seed: int) -> None:
         self.problem, self.binding, self.function = problem, problem.binding, function
-        self.regions = regions_of(domain, self.binding.names)
+        self.regions = _regions_of(domain, self.binding.names)
         self.strategies = [place for place, region in self.regions.items() if is_strategy(region)]
         """The positions of arguments that have a strategy."""
         self.generator = torch.Generator("cpu").manual_seed(seed)
@@ -126,7 +200,7 @@ class PointSource:
         for place in places:
             own = arguments[place].detach()
             candidate = change(own, self.generator)
-            value = inside(self.regions[place], candidate, own) if place in self.regions else candidate
+            value = _inside(self.regions[place], candidate, own) if place in self.regions else candidate
             if value is None:
                 return None
             fresh = fresh or not torch.equal(value, own)
@@ -138,7 +212,7 @@ class PointSource:
         arguments = list(self.binding.arguments)
         for place in self.strategies:
             seed = int(torch.randint(2**31, (), generator=self.generator, device="cpu"))
-            drawn = drawn_from(self.regions[place], arguments[place].detach(), seed)
+            drawn = _drawn_from(self.regions[place], arguments[place].detach(), seed)
             arguments[place] = drawn.requires_grad_(arguments[place].requires_grad)
         return self.binding.at(arguments)
 
@@ -158,13 +232,16 @@ def generated_points(source: PointSource, thorough: bool) -> Iterator[Point]:
 
 
 def _forms(source: PointSource, forms: Sequence[Change], where: Sequence[Sequence[int]]) -> Iterator[Binding]:
-    made = (source.changed(change, places) for places in where for change in forms)
-    return (binding for binding in made if binding is not None)
+    for places, change in itertools.product(where, forms):
+        if (binding := source.changed(change, places)) is not None:
+            yield binding
 
 
 def _edges(source: PointSource) -> dict[str, Sequence[Change]]:
     """The ends of the intervals that the user gave."""
-    ends = sorted({end for place in source.places for end in edges(source.regions.get(place))})
+    intervals = [source.regions.get(place) for place in source.places]
+    given = {end for interval in intervals if isinstance(interval, tuple) for end in interval if end is not None}
+    ends = sorted(float(end) for end in given if math.isfinite(end))
 
     def at(end: float) -> Change:
         return lambda x, generator: torch.where(_half(x, generator), torch.full_like(x, end), x)
@@ -274,7 +351,7 @@ def _resized(source: PointSource, choices: Sequence[Dimensions], other: int) -> 
                 break
         else:
             given = {place: source.regions[place] for place, _ in dimensions if place in source.regions}
-            if all(inside(region, arguments[place], arguments[place]) is not None for place, region in given.items()):
+            if all(_inside(region, arguments[place], arguments[place]) is not None for place, region in given.items()):
                 yield source.binding.at(arguments)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gradvet.core.vectors import Coordinates
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.layouts.dense import Dense, Mkldnn, Strided
+from gradvet.frontends.torch.layouts.dense import Mkldnn, Strided, dense_coordinates
 from gradvet.frontends.torch.layouts.sparse import (
     IN_BLOCKS,
     Copies,
@@ -33,9 +33,9 @@ def layouts_of(tensors: Sequence[Any], masked: bool, home: torch.device) -> list
 
 def _layout(tensor: Any, masked: bool, home: torch.device, copies: Copies) -> Strided:
     if tensor.layout is torch.strided:
-        return Strided(tensor, _dense(tensor, home))
+        return Strided(tensor, home)
     if tensor.is_mkldnn:
-        return Mkldnn(tensor, _dense(tensor, home))
+        return Mkldnn(tensor, home)
     if is_sparse(tensor):
         return Sparse(tensor, masked, home, copies)
     raise InvalidProblemError(f"tensors of layout {tensor.layout} cannot be checked")
@@ -48,12 +48,7 @@ def coordinates_of(output: Any, masked: bool, home: torch.device) -> Coordinates
     """
     if output.layout is not torch.strided and is_sparse(output):
         return SparseCoordinates(output if masked else materialised(output), home)
-    return _dense(output, home)
-
-
-def _dense(value: Any, home: torch.device) -> Dense:
-    device = value.device if isinstance(value, Tensor) else home
-    return Dense(value.size(), value.dtype, device, home)
+    return dense_coordinates(output, home)
 
 
 def numbers_of(tensor: Any) -> Any:

@@ -82,6 +82,11 @@ class Dense:
         return place + (".real", ".imag")[part] if self.parts == 2 else place
 
 
+def dense_coordinates(value: Any, home: torch.device) -> Dense:
+    """The coordinates of a tensor or a tensor-like object."""
+    return Dense(value.size(), value.dtype, value.device if isinstance(value, Tensor) else home, home)
+
+
 def _tensor(value: Any) -> Tensor:
     """A tensor with the numbers of a tensor-like value."""
     if isinstance(value, Tensor):
@@ -116,8 +121,10 @@ class Strided:
     compared: tuple[str, ...] = ("layout", "dtype", "device", "shape")
     """Attributes that a gradient shares with the argument."""
 
-    def __init__(self, tensor: Any, coordinates: Any) -> None:
+    def __init__(self, tensor: Any, home: torch.device, coordinates: Any = None) -> None:
         self.tensor, self.coordinates = tensor, coordinates
+        if coordinates is None:
+            self.coordinates = dense_coordinates(tensor, home)
         numbers = self.numbers
         self._base: Any = without_operators(numbers.clone())
         self._rounding: float | None = None

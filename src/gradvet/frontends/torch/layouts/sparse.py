@@ -261,7 +261,7 @@ class Sparse(Strided):
                 copies[id(tensor)] = materialised(tensor).requires_grad_()
             self._perturbed = copies[id(tensor)]
         self._numbers = stored_numbers(self._perturbed)
-        super().__init__(tensor, SparseCoordinates(self._perturbed, home, counts_rest=True))
+        super().__init__(tensor, home, SparseCoordinates(self._perturbed, home, counts_rest=True))
 
     @property
     def numbers(self) -> Tensor:
