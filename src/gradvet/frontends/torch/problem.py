@@ -239,9 +239,6 @@ class TorchProblem(Problem):
         return max([layout.step_rounding(step) for layout in self.layouts])
 
     def perturbation(self, displacement: Tensor) -> Perturbation:
-        if len(self.layouts) == 1:
-            part, vector = self.layouts[0].rounded(displacement)
-            return Perturbation([part], vector)
         pieces = displacement.split([leaf.coordinates.size for leaf in self.domain.leaves])
         rounded = [layout.rounded(piece) for layout, piece in zip(self.layouts, pieces, strict=True)]
         return Perturbation([part for part, _ in rounded], torch.cat([vector for _, vector in rounded]))
