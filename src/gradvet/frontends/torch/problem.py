@@ -249,7 +249,7 @@ class TorchProblem(Problem):
             first, last = max(start, own.start) - own.start, min(stop, own.stop) - own.start
             for vector in unit_rows(self.value, own.stop - own.start, first, last).unbind() if first < last else ():
                 parts: list[Any] = [None] * len(self.layouts)
-                parts[leaf] = self.layouts[leaf].displacement(vector)
+                parts[leaf] = self.layouts[leaf].coordinates.shaped(vector)
                 found.append(Perturbation(parts, None))
         return found
 

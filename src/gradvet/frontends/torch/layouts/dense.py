@@ -62,7 +62,7 @@ class Dense:
         return vector.view(self.shape).to(self.device, self.dtype, copy=True)
 
     def shaped(self, vector: Tensor) -> Tensor:
-        """The same, perhaps in the memory of the vector: for reading only."""
+        """The stored numbers of a value, perhaps in the memory of the vector: for reading only."""
         if self._flat:
             return vector
         return vector.view(self.shape) if self.is_plain else self.unflatten(vector)
@@ -146,13 +146,8 @@ class Strided:
         """Drop the copy of the numbers, which are not perturbed, until it is needed again."""
         self._base = None
 
-    def displacement(self, vector: Tensor) -> Tensor:
-        """A displacement of the stored numbers."""
-        shaped: Tensor = self.coordinates.shaped(vector)
-        return shaped
-
     def rounded(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """The same as rounding leaves it, and the vector of coordinates of that."""
+        """A displacement of the stored numbers as rounding leaves it, and the vector of coordinates of that."""
         rounded = self._rounded(vector)
         return rounded, self.coordinates.flatten(rounded)
 
