@@ -47,7 +47,6 @@ class TorchProblem(Problem):
         self.home = self.inputs[0].device if isinstance(self.inputs[0], Tensor) else torch.device("cpu")
         self.layouts = layouts_of(self.inputs, masked, self.home)
         self.independent = all(layout.independent for layout in self.layouts)
-        self.is_strided = all(isinstance(x, Tensor) and x.layout is torch.strided for x in self.inputs)
         placed = zip(self._positions, self.layouts, strict=True)
         self.domain = Space([Leaf(binding.names[i], layout.coordinates, i) for i, layout in placed])
         self.random = Sampler(self.home, seed).take
@@ -83,8 +82,8 @@ class TorchProblem(Problem):
 
     def _read_outputs(self, result: Any) -> None:
         """Find the outputs in the result of the first call, and those of them that have a derivative."""
-        title, is_drop_in = self.binding.output, self.binding.is_drop_in
-        self.outputs, names, self.output_notes = read_outputs(result, title, is_drop_in=is_drop_in)
+        binding = self.binding
+        self.outputs, names, self.output_notes = read_outputs(result, binding.output, is_drop_in=binding.is_drop_in)
         self._signature = signature_of(self.outputs)
 
         def space(indices: Sequence[int]) -> Space:
@@ -99,6 +98,11 @@ class TorchProblem(Problem):
             self._all_outputs = Space(self.codomain.leaves + self.nondifferentiable.leaves)
         self.differentiable_outputs = tuple([self.outputs[i] for i in differentiable])
         self._has_graph = True
+
+    @cached_property
+    def is_strided(self) -> bool:
+        """Whether all inputs are strided tensors."""
+        return all(isinstance(x, Tensor) and x.layout is torch.strided for x in self.inputs)
 
     @cached_property
     def rules(self) -> TorchRules:
@@ -202,7 +206,6 @@ class TorchProblem(Problem):
         return self.differentiable_outputs
 
     def overwritten_inputs(self) -> list[str]:
-        """The inputs to which calls or backward passes wrote; they are restored."""
         named = zip(self.layouts, self.domain.leaves, strict=True)
         return [leaf.name for layout, leaf in named if layout.undo_writes()]
 
@@ -239,6 +242,9 @@ class TorchProblem(Problem):
         return max([layout.step_rounding(step) for layout in self.layouts])
 
     def perturbation(self, displacement: Tensor) -> Perturbation:
+        if len(self.layouts) == 1:  # without `split` and `cat`, which a check of few numbers notices
+            part, vector = self.layouts[0].rounded(displacement)
+            return Perturbation([part], vector)
         pieces = displacement.split([leaf.coordinates.size for leaf in self.domain.leaves])
         rounded = [layout.rounded(piece) for layout, piece in zip(self.layouts, pieces, strict=True)]
         return Perturbation([part for part, _ in rounded], torch.cat([vector for _, vector in rounded]))
@@ -328,8 +334,6 @@ class TorchProblem(Problem):
         return self.vector(self.domain, self._gradients(v, output))
 
     def gradient_by_output(self, v: Tensor) -> Gradient:
-        if len(self.codomain.leaves) == 1:
-            return self.gradient(v)
         total, mismatches = self.zeros(self.domain.size), dict[AttributeMismatch, None]()
         for output in range(len(self.codomain.leaves)):
             found = self._gradients(v[self.codomain.slices[output]], output)
@@ -378,8 +382,7 @@ class TorchProblem(Problem):
     def jvp_at(self, displacement: Tensor, u: Tensor) -> Tensor | None:
         perturbation = self.perturbation(displacement)
         try:
-            in_place = self._perturbed(perturbation) is self.arguments
-            return self.jvp(u) if in_place else None
+            return self.jvp(u) if self._perturbed(perturbation) is self.arguments else None
         finally:
             self._restore()
 

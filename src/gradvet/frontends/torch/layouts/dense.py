@@ -128,7 +128,8 @@ class Strided:
         numbers = self.numbers
         self._base: Any = without_operators(numbers.clone())
         self._rounding: float | None = None
-        self.independent = separate(numbers.size(), numbers.stride())
+        is_contiguous = isinstance(numbers, Tensor) and numbers.is_contiguous()
+        self.independent = is_contiguous or separate(numbers.size(), numbers.stride())
 
     @property
     def numbers(self) -> Any:
