@@ -101,7 +101,7 @@ class _Summaries:
         return self._rows
 
     def _summarise_group(self) -> None:
-        from gradvet.frontends.torch.opdb.samples import group_named
+        from gradvet.frontends.torch.opdb import group_named
 
         name = _group_name(self._group[0])
         reports = [result.report for result in self._group]

@@ -18,20 +18,17 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.inputs import converted, random_inputs, require_known
-from gradvet.frontends.torch.opdb import database
-from gradvet.frontends.torch.opdb.samples import Group, group_named, groups
+from gradvet.frontends.torch.opdb import database, group_named, groups
 from gradvet.frontends.torch.state import seeded
 from gradvet.suite import Case, cases_in
 
 CALLABLE = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
-
 
 STANDARD_LIBRARY = [sysconfig.get_path("stdlib"), os.path.join(sysconfig.get_path("stdlib"), "lib-dynload")]
 """Entries of the search path with the modules of Python."""
@@ -243,12 +240,10 @@ def _import(name: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         module, _, attribute = name.rpartition(".")
         is_callable = hasattr(sys.modules.get(module), attribute)
-        colon, folder = (
-            f"a callable has a colon before its name ({module}:{attribute})",
-            f"or name its file ({name}.py::...)",
-        )
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == name
-        hint = f"; {colon}" if is_callable else f"; run gradvet in its folder, {folder}" if is_missing else ""
+        hint = f"; run gradvet in its folder, or name its file ({name}.py::...)" if is_missing else ""
+        if is_callable:
+            hint = f"; a callable has a colon before its name ({module}:{attribute})"
         raise InvalidProblemError(
             f"the module {name} cannot be imported: {type(error).__name__}: {error}{hint}"
         ) from error
@@ -287,9 +282,12 @@ def _instantiate(value: Callable[..., Any], inputs: InputSpec, target: str) -> C
     return instance
 
 
-@dataclass(frozen=True, slots=True)
-class Operators:
-    """A selection of samples of the operator database, as a source of cases named like `addmm/inplace/float64/3`."""
+@dataclass(frozen=True)
+class Operators(Mapping[str, Case]):
+    """A selection of samples of the operator database, as cases by name, such as `addmm/inplace/float64/3`.
+
+    Looking up a name creates only the samples of its operator.
+    """
 
     glob: str = "*"
     dtypes: tuple[str, ...] = ("float64", "complex128")
@@ -303,51 +301,38 @@ class Operators:
 
     def open(self) -> Mapping[str, Case]:
         database()  # loaded here, so that its time counts for no case
-        return _Samples(self)
+        return self
 
     def describe(self) -> dict[str, Any]:
         return {"operators": asdict(self)}
 
-
-class _Samples(Mapping[str, Case]):
-    """Cases by name. Looking up a name creates only the samples of its operator."""
-
-    def __init__(self, selection: Operators) -> None:
-        self.selection = selection
-
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(_names(self))
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(_names(self))
 
     def __getitem__(self, name: str) -> Case:
-        prefix, _, index = name.rpartition("/")
-        group = group_named(prefix, self.selection.device) if index.isdecimal() else None
-        sample = group.sample(int(index)) if group else None
+        prefix, _, number = name.rpartition("/")
+        group = group_named(prefix, self.device) if number.isdecimal() else None
+        sample = group.samples().get(int(number)) if group else None
         if group is None or sample is None:
             raise InvalidProblemError(f"the operator database has no sample {name!r}: names look like addmm/float64/3")
-        device = f" --device {self.selection.device}" if self.selection.device != "cpu" else ""
-        return Case(
-            name,
-            sample.function,
-            inputs=lambda: sample.inputs,
-            options=group.settings(),
-            replay=f"gradvet ops --case {name}{device} {self.selection.flags}".rstrip(),
+        function, inputs = sample
+        device = f" --device {self.device}" if self.device != "cpu" else ""
+        replay = f"gradvet ops --case {name}{device} {self.flags}".rstrip()
+        return Case(name, function, inputs=lambda: inputs, options=group.settings(), replay=replay)
+
+
+@functools.lru_cache(maxsize=1)
+def _names(selection: Operators) -> tuple[str, ...]:
+    """The names of all samples of a selection, which takes minutes for the whole database."""
+    if selection.cases:
+        return tuple(dict.fromkeys(selection.cases))
+    matching = groups(selection.glob, selection.dtypes, selection.device)
+    if not matching:
+        raise InvalidProblemError(
+            f"no operator fits {selection.glob!r} and is differentiable in {', '.join(selection.dtypes)} "
+            f"on {selection.device}"
         )
-
-    @cached_property
-    def _names(self) -> tuple[str, ...]:
-        if self.selection.cases:
-            return tuple(dict.fromkeys(self.selection.cases))
-        limit = self.selection.samples
-        return tuple(f"{group}/{index}" for group in self._groups() for index in group.indices(limit))
-
-    def _groups(self) -> list[Group]:
-        matching = groups(self.selection.glob, self.selection.dtypes, self.selection.device)
-        if not matching:
-            raise InvalidProblemError(
-                f"no operator fits {self.selection.glob!r} and is differentiable in {', '.join(self.selection.dtypes)} "
-                f"on {self.selection.device}"
-            )
-        return matching
+    return tuple(f"{group}/{number}" for group in matching for number in group.numbers(selection.samples))
