@@ -48,7 +48,7 @@ HARMLESS_SECONDS = frozenset(
         # When something is printed, looked at, or called slower.
         *("gradvet.compat.gradcheck.PROGRESS_DELAY_SECONDS", "gradvet.reports.progress.BAR_DELAY_SECONDS"),
         *("gradvet.reports.progress.LOG_INTERVAL_SECONDS", "gradvet.suite.processes.POLL_SECONDS"),
-        "gradvet.suite.store.MIN_SLOWDOWN_SECONDS",
+        "gradvet.cli.compare.MIN_SLOWDOWN_SECONDS",
         # Minutes, or added to a limit that a test sets.
         *("gradvet.api.isolation.MAX_CHILD_SECONDS", "gradvet.suite.processes.START_TIMEOUT_SECONDS"),
         *("gradvet.suite.store.LOCK_TIMEOUT_SECONDS", "gradvet.suite.processes.GRACE_SECONDS"),

@@ -165,9 +165,7 @@ def modes(text: str) -> tuple[str, ...]:
 @run_options
 @VERBOSE_OPTION
 @DEBUG_OPTION
-def check_command(
-    targets: tuple[str, ...], debug: bool, html_file: str | None, json_file: str | None, **options: Any
-) -> None:
+def check_command(targets: tuple[str, ...], html_file: str | None, json_file: str | None, **options: Any) -> None:
     """Check TARGETS: ops.py, package.module, ops.py::name, or package.module:callable with --input.
 
     In a file or module, the functions that @gradvet.case(inputs=...) marks are checked; with --input, any callable.
@@ -184,8 +182,6 @@ def check_command(
     reports: list[Report] = []
 
     def use(result: CaseResult) -> None:
-        if debug and result.error is not None:
-            raise result.error
         reports.append(result.report)
         if result.status != "unfinished":
             terminal.show([result.report], console, verbose=options["verbose"])

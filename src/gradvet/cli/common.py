@@ -24,16 +24,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gradvet.suite import CaseResult
-    from gradvet.suite.run import ExecutorSettings, Run
+    from gradvet.suite.run import Run
 
 PASSED, FAILED, ERROR, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes."""
 
-COMPLETE_ERRORS = (
-    InvalidProblemError,
-    json_files.ReportFileError,
-    html.MissingLibraryError,
-)
+COMPLETE_ERRORS = (InvalidProblemError, json_files.ReportFileError, html.MissingLibraryError)
 """Exceptions whose message says what to do, so that it is printed alone."""
 
 SIZE_EXPONENTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -119,15 +115,6 @@ def run_seed(options: dict[str, Any]) -> int:
     return int.from_bytes(os.urandom(4), "little")
 
 
-def executor_settings(options: dict[str, Any], isolated: bool) -> ExecutorSettings:
-    """Cases run in worker processes if they have limits, a store or several jobs, or must be `isolated`."""
-    from gradvet.suite.run import ExecutorSettings
-
-    limits = Budget(options["timeout"], options["memory"])
-    isolated = isolated or options["jobs"] > 1 or limits != Budget() or options["store"] is not None
-    return ExecutorSettings(options["jobs"] if isolated else None, limits, options["retries"], options["cluster"])
-
-
 def run_cases(
     run: Run,
     options: dict[str, Any],
@@ -139,12 +126,16 @@ def run_cases(
 ) -> bool:
     """Run the cases and pass their results to `use`, in order. Returns whether the run was interrupted.
 
-    After an interruption, cases without a result are passed too, as errors. With `publish`, failures are printed as
-    soon as they arrive.
+    Cases run in worker processes if they have limits, a store or several jobs, or must be `isolated`. After an
+    interruption, cases without a result are passed too, as errors. With `publish`, failures are printed as soon as they
+    arrive.
     """
-    from gradvet.suite.run import in_case_order, open_store, run_missing
+    from gradvet.suite.run import ExecutorSettings, in_case_order, open_store, run_missing
 
-    settings = executor_settings(options, isolated)
+    limits = Budget(options["timeout"], options["memory"])
+    isolated = isolated or options["jobs"] > 1 or limits != Budget() or options["store"] is not None
+    jobs = options["jobs"] if isolated else None
+    settings = ExecutorSettings(jobs, limits, options["retries"], options["cluster"])
     used: set[str] = set()
     with _sigterm_as_interrupt():
         cases = run.source.open()
@@ -163,6 +154,8 @@ def run_cases(
 
                     with closing(new_results()) as results:
                         for result in in_case_order(store, results):
+                            if options["debug"] and result.error is not None:
+                                raise result.error
                             used.add(result.name)
                             use(result)
                             if options.get("exitfirst") and result.verdict in (Verdict.FAIL, Verdict.ERROR):

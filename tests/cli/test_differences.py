@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gradvet.cli.compare import Change, differences
 from gradvet.core.problem import Cost
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.suite import CaseResult, Status
-from gradvet.suite.store import Change, differences
 
 
 def result(
@@ -41,7 +41,7 @@ PASS, FAIL, UNSURE = (result("a", verdict) for verdict in (Verdict.PASS, Verdict
     ],
 )
 def test_change_is_named(old: CaseResult, new: CaseResult, change: Change) -> None:
-    assert [one.change for one in differences([old], [new])] == [change]
+    assert list(differences([old], [new])) == [change]
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,13 @@ def test_change_is_named(old: CaseResult, new: CaseResult, change: Change) -> No
     ],
 )
 def test_unchanged_case_is_not_listed(old: CaseResult, new: CaseResult) -> None:
-    assert differences([old], [new]) == []
+    assert differences([old], [new]) == {}
 
 
 def test_cases_of_one_run_alone_are_named_and_a_new_failure_is_a_failure() -> None:
     old = [result("kept"), result("gone")]
     new = [result("kept"), result("added"), result("wrong", Verdict.FAIL)]
-    assert [(one.change, one.name) for one in differences(old, new)] == [
+    assert [(change, *cases) for change, cases in differences(old, new).items()] == [
         (Change.NEWLY_FAILING, "wrong"),
         (Change.GONE, "gone"),
         (Change.ADDED, "added"),
@@ -78,7 +78,7 @@ def test_worst_comes_first_with_its_reason() -> None:
         result("b", Verdict.FAIL),
         CaseResult.of_error("c", Status.DIED, "was ended by SIGABRT"),
     ]
-    assert [(one.change, one.details) for one in differences(old, new)] == [
+    assert [(change, *cases.values()) for change, cases in differences(old, new).items()] == [
         (Change.NEWLY_FAILING, "reverse: the headline of b"),
         (Change.NEWLY_ERROR, "died: was ended by SIGABRT"),
         (Change.SLOWER, "0.1 s to 9 s"),
