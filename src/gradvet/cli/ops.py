@@ -182,6 +182,6 @@ def _remarks(summary: Summary) -> Iterator[str]:
         derivative, numerical = wording.number(entry.derivative), wording.numerical(entry)
         yield f"worst entry: {entry} is {derivative}, finite differences give {numerical}"
     for error, count in summary.errors.items():
-        yield f"{error} (in {count} sample{'' if count == 1 else 's'})"
+        yield f"{error} (in {wording.counted(count, 'sample')})"
     if summary.upstream_marks:
         yield f"PyTorch's own tests: {', '.join(summary.upstream_marks)}"

@@ -70,7 +70,7 @@ def _called(piece: Piece) -> str:
 
 def _summary(report: BlameReport) -> str:
     kinds = Counter(piece.kind for piece in report.pieces if piece.is_replayed)
-    checked = ", ".join(f"{count} {kind} call{'s' if count > 1 else ''}" for kind, count in kinds.items())
+    checked = ", ".join(wording.counted(count, f"{kind} call") for kind, count in kinds.items())
     return f"checked alone: {checked or 'nothing'}; {wording.seconds(report.seconds)}"
 
 

@@ -118,7 +118,7 @@ def _ledger_table(lines: Iterable[LedgerLine]) -> Table:
     table.add_column(HEADINGS[5], overflow="fold")
     for line in lines:
         colour = COLOURS[Verdict.INCONCLUSIVE] if line.is_open else ""
-        table.add_row(*map(Text, line.cells[:5]), Text(line.verdict, colour))
+        table.add_row(*map(Text, line[:5]), Text(line.verdict, colour))
     return table
 
 
