@@ -11,14 +11,8 @@ from rich.tree import Tree
 
 from gradvet.core.blame import BlameReport, Culprit, Piece, TreeNode
 from gradvet.core.results import Verdict
-from gradvet.reports import wording
-from gradvet.reports.terminal import (
-    COLOURS,
-    indented,
-    labelled,
-    mismatch_table,
-    plain_text,
-)
+from gradvet.reports import html, wording
+from gradvet.reports.terminal import COLOURS, indented, labelled, mismatch_table, plain_text
 
 MAX_CULPRITS = 3
 """Number of culprits that are shown with their entries; further ones take one line each."""
@@ -156,25 +150,14 @@ def _word(verdict: Verdict) -> str:
 
 def fragment(report: BlameReport) -> str:
     """The report for a notebook, with a tree that folds."""
-    from gradvet.reports.html import MissingLibraryError
-
-    try:
-        return _rendered("blame.html.j2", report, is_page=False)
-    except MissingLibraryError:
-        from html import escape
-
-        return f"<pre>{escape(str(report))}</pre>"
+    return html.notebook_view("blame.html.j2", report, **_values(report), is_page=False)
 
 
 def page(report: BlameReport) -> str:
     """The report as an HTML document in one file."""
-    from gradvet.reports.html import origin
+    values = _values(report) | html.origin()
+    return html.rendered("blame_page.html.j2", report=report, **values, is_page=True, summary=_summary(report))
 
-    return _rendered("blame_page.html.j2", report, is_page=True, summary=_summary(report), **origin())
 
-
-def _rendered(name: str, report: BlameReport, **values: object) -> str:
-    from gradvet.reports.html import templates
-
-    template = templates().get_template(name)
-    return str(template.render(report=report, remarks=list(remarks(report)), word=_word, **values))
+def _values(report: BlameReport) -> dict[str, object]:
+    return {"remarks": list(remarks(report)), "word": _word}

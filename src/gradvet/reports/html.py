@@ -25,7 +25,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from gradvet.core.results import WORST_FIRST, Finding, Report, SourceCode, Verdict
+from gradvet.core.results import WORST_FIRST, Finding, Report, ShownReport, SourceCode, Verdict
 from gradvet.reports import ledger_table, wording
 from gradvet.reports.json_files import writable_path, write_text
 
@@ -272,15 +272,14 @@ class MissingLibraryError(ImportError):
 
 def page(reports: Sequence[Report], title: str = "gradvet") -> str:
     """An HTML document about many checks, with search, filters and figures."""
-    template = templates().get_template("page.html.j2")
-    text = template.render(
+    return rendered(
+        "page.html.j2",
         title=title,
         reports=sorted(reports, key=lambda report: WORST_FIRST.index(report.verdict)),
         counts=Counter(report.verdict for report in reports),
         verdicts=WORST_FIRST[:4],
         **origin(),
     )
-    return str(text)
 
 
 def page_of(report: Report) -> str:
@@ -299,11 +298,19 @@ def origin() -> dict[str, str]:
 
 def fragment(report: Report) -> str:
     """One report for a notebook, without scripts and figures."""
+    return notebook_view("fragment.html.j2", report)
+
+
+def notebook_view(template: str, report: ShownReport, **values: object) -> str:
+    """A report by a template; as plain text if a library is missing."""
     try:
-        template = templates().get_template("fragment.html.j2")
+        return rendered(template, report=report, **values)
     except MissingLibraryError:
         return f"<pre>{escape(str(report))}</pre>"
-    return str(template.render(report=report))
+
+
+def rendered(template: str, **values: object) -> str:
+    return str(templates().get_template(template).render(values))
 
 
 def require_writable(html_file: str | None, json_file: str | None) -> None:

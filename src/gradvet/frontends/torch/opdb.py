@@ -277,7 +277,7 @@ def group_named(name: str, device: str) -> Group:
     """The group with this `str`."""
     operator, *rest = name.split("/")
     variant = Variant.INPLACE if rest[:-1] == ["inplace"] else Variant.FUNCTION
-    if not rest or not operators(operator):
+    if not rest or operator not in _by_name():
         raise InvalidProblemError(f"the operator database has no {name!r}: a name is such as addmm/float64")
     return Group(operator, variant, differentiable_dtype(rest[-1]), device)
 
