@@ -90,6 +90,9 @@ RUN_OPTIONS = (
     click.option("--cluster", metavar="ADDRESS", help="Run on a Dask cluster, e.g. tcp://10.0.0.1:8786."),
     click.option("--store", type=file_name, metavar="FILE", help="Write each result to this database as it arrives."),
     click.option("--resume", is_flag=True, help="Run the cases that have no result in the store yet."),
+    HTML_OPTION,
+    JSON_OPTION,
+    DEBUG_OPTION,
 )
 
 

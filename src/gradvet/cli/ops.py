@@ -15,10 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradvet.cli.common import (
-    DEBUG_OPTION,
-    HTML_OPTION,
     INTERRUPTED,
-    JSON_OPTION,
     exit_code,
     run_cases,
     run_options,
@@ -44,10 +41,7 @@ if TYPE_CHECKING:
     "--order", type=click.IntRange(1, 2), default=1, show_default=True, help="2 also checks second derivatives."
 )
 @click.option("--samples", type=click.IntRange(1), metavar="N", help="At most N random samples of each operator.")
-@HTML_OPTION
-@JSON_OPTION
 @run_options
-@DEBUG_OPTION
 def ops_command(html_file: str | None, json_file: str | None, **options: Any) -> None:
     """Check PyTorch's own operators, on the samples with which PyTorch tests them.
 

@@ -37,7 +37,7 @@ def renderable(report: BlameReport) -> RenderableType:
     for warning in report.warnings:
         parts.append(indented(Text.assemble(("warning", COLOURS[Verdict.INCONCLUSIVE]), f": {warning}")))
     if report.tree is not None and report.verdict is not Verdict.PASS:
-        parts.append(indented(_tree(report.tree)))
+        parts.append(indented(_grown(Tree(_node(report.tree), guide_style="dim"), report.tree)))
     parts += [labelled(label, line) for label, line in remarks(report)]
     return Group(*parts)
 
@@ -92,13 +92,8 @@ def _culprit(culprit: Culprit) -> Iterator[RenderableType]:
         yield indented(Text(culprit.advice, "italic"), 4)
 
 
-def _tree(node: TreeNode) -> Tree:
-    tree = Tree(_node(node), guide_style="dim")
-    _grow(tree, node)
-    return tree
-
-
-def _grow(tree: Tree, node: TreeNode) -> None:
+def _grown(tree: Tree, node: TreeNode) -> Tree:
+    """The tree with the branches of what is below a node: notable ones one by one, others together."""
     pieces = Counter((f"{p.kind} {p.name}", p.verdict) for p in node.pieces if p.verdict is not Verdict.PASS)
     for (name, verdict), count in pieces.items():
         times = f" ({count} calls)" if count > 1 else ""
@@ -108,7 +103,8 @@ def _grow(tree: Tree, node: TreeNode) -> None:
             names = group[0].path if len(group) == 1 else f"{group[0].path} … {group[-1].path}"
             tree.add(Text.assemble(f"{names} ", (_word(group[0].verdict), COLOURS[group[0].verdict])))
         else:
-            _grow(tree.add(_node(group[0])), group[0])
+            _grown(tree.add(_node(group[0])), group[0])
+    return tree
 
 
 def _is_shown(node: TreeNode) -> bool:

@@ -54,11 +54,12 @@ class InputSpec:
     domain: tuple[float, float] | None = None
     """The interval in which the inputs are drawn."""
 
-    @property
-    def is_given(self) -> bool:
-        """Whether any option differs from its default."""
-        given = self.shapes or self.kwargs or self.init or self.reference or self.dtypes
-        return bool(given) or (self.dtype, self.device) != ("float64", "cpu")
+    def options(self) -> dict[str, Any]:
+        """The options of the command line that differ from their defaults, without shapes, seed and domain."""
+        names = ("dtype", "device", "kwargs", "init", "reference", "dtypes")
+        defaults = InputSpec()
+        given = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in given.items() if value and value != getattr(defaults, name)}
 
     def tensors(self) -> tuple[Any, ...]:
         """New random inputs."""
@@ -69,13 +70,23 @@ class InputSpec:
         parts = ["gradvet", "check", target]
         for shape, bound in zip(self.shapes, self.below or [None] * len(self.shapes), strict=True):
             parts += ["--input", ("x".join(map(str, shape)) or "scalar") + (f":int:{bound}" if bound else "")]
-        parts += ["--dtype", self.dtype] if self.dtype != "float64" else []
-        parts += ["--device", self.device] if self.device != "cpu" else []
-        parts += ["--kwargs", json.dumps(self.kwargs)] if self.kwargs else []
-        parts += ["--init", json.dumps(self.init)] if self.init else []
-        parts += ["--reference", self.reference] if self.reference else []
-        parts += ["--dtypes", ",".join(self.dtypes)] if self.dtypes else []
-        return shlex.join(parts)
+        return shlex.join([*parts, *as_arguments(self.options())])
+
+
+def as_arguments(options: Mapping[str, Any]) -> list[str]:
+    """Options as they are written on the command line: flags alone, tuples with commas, objects and lists as JSON.
+
+    >>> as_arguments({"thorough": True, "order": 2, "domain": (0.5, 2.0), "kwargs": {"dim": 1}})
+    ['--thorough', '--order', '2', '--domain', '0.5,2.0', '--kwargs', '{"dim": 1}']
+    """
+    arguments = []
+    for name, value in options.items():
+        arguments.append(f"--{name}")
+        if isinstance(value, (Mapping, list)):
+            arguments.append(json.dumps(value))
+        elif value is not True:
+            arguments.append(",".join(map(str, value)) if isinstance(value, tuple) else str(value))
+    return arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +102,7 @@ class Targets:
         """The cases by name. Executes each file once, even if several targets name it."""
         execute = functools.cache(_execute)
         cases = [case for target in self.names for case in cases_of(target, self.inputs, execute)]
-        if self.inputs.is_given and all(case.inputs != self.inputs.tensors for case in cases):
+        if (self.inputs.shapes or self.inputs.options()) and all(case.inputs != self.inputs.tensors for case in cases):
             raise InvalidProblemError(
                 "cases in files have inputs of their own: --input, --dtype, --device, --kwargs, --init, --reference "
                 "and --dtypes are for a callable (ops.py::name without @gradvet.case, or package.module:callable)"
@@ -328,7 +339,7 @@ class Operators(Mapping[str, Case]):
 def _names(selection: Operators) -> tuple[str, ...]:
     """The names of all samples of a selection, which takes minutes for the whole database."""
     if selection.cases:
-        return tuple(dict.fromkeys(selection.cases))
+        return tuple({name: selection[name] for name in selection.cases})  # an unknown name raises here
     matching = groups(selection.glob, selection.dtypes, selection.device)
     if not matching:
         raise InvalidProblemError(
