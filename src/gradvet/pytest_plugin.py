@@ -193,6 +193,9 @@ class PluginSession:
             for path in self.files.values():
                 terminalreporter.line(f"wrote {path}")
 
+    def pytest_unconfigure(self) -> None:
+        self.cleanup.close()
+
     def _failure_repr(
         self, item: pytest.Item, raised: pytest.ExceptionInfo[BaseException], report: Report
     ) -> GradientFailureRepr:
@@ -210,9 +213,6 @@ class PluginSession:
         location = ReprFileLocation(str(shown), line + 1, headline)
         is_verbose = self.config.getoption("verbose") > 0
         return GradientFailureRepr(statement, location, self.with_test_command(report), is_verbose)
-
-
-SESSION_KEY = pytest.StashKey[PluginSession]()
 
 
 @pytest.fixture
@@ -248,18 +248,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    session = config.stash[SESSION_KEY] = PluginSession(config)
+    session = PluginSession(config)
     try:
         html.require_writable(session.files.get("html"), session.files.get("json"))
     except (json_files.ReportFileError, html.MissingLibraryError) as error:
         raise pytest.UsageError(f"gradvet: {error}") from None
     config.pluginmanager.register(session, "gradvet-run")
     session.start()
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if SESSION_KEY in config.stash:
-        config.stash[SESSION_KEY].cleanup.close()
 
 
 def _hide_frames() -> None:

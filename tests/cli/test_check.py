@@ -44,6 +44,7 @@ from tests.cli.conftest import FILE
         (["torch:tanh", "--input", "9x8", "--reference", "torch:no_such"], 2),
         (["torch:tanh", "--input", "9x8", "--dtypes", "bfloat16"], 2),
         (["torch:sin", "--input", "9x8", "--reference", "ops.py::right"], 0),
+        (["torch.nn:Tanh", "--input", "9x8", "--reference", "torch.nn:Tanh"], 0),
         (["torch:sin", "--input", "9x8", "--reference", "ops.py::no_such"], 2),
         (["torch:sin", "--input", "9x8", "--budget", "1e-9"], 3),
         (["torch:sin", "--input", "9x8", "--budget", "0"], 2),

@@ -118,17 +118,16 @@ def cases_of(target: str, inputs: InputSpec, execute: Callable[[Path], ModuleTyp
     """The cases of a target. `execute` turns the absolute path of a file into a module."""
     path, _, name = target.partition("::")
     execute = execute or _execute
+    if CALLABLE.fullmatch(target):
+        return [_callable_case(target, inputs, execute)]
     if path.endswith(".py"):
         module = _file_module(path, execute)
         is_marked = any(_short(case.name) == name for case in cases_in(module))
         if name and inputs.shapes and not is_marked and hasattr(module, name.partition(".")[0]):
-            return [_callable_case(target, module, name, inputs, execute)]
+            return [_callable_case(target, inputs, execute)]
         return _marked(module, path, name)
     if all(part.isidentifier() for part in path.split(".")):
         return _marked(_import(path), path, name)
-    if CALLABLE.fullmatch(target):
-        module_name, _, name = target.partition(":")
-        return [_callable_case(target, _import(module_name), name, inputs, execute)]
     raise InvalidProblemError(
         f"the target {target!r} was not understood: name a file (ops.py), a module (package.module), a case in one "
         "(ops.py::name) or a callable (package.module:callable)"
@@ -204,44 +203,49 @@ def _add_to_path(folder: Path) -> None:
         sys.path.insert(max(standard, default=-1) + 1, str(folder))
 
 
-def _callable_case(
-    target: str, module: ModuleType, name: str, inputs: InputSpec, execute: Callable[[Path], ModuleType]
-) -> Case:
+def _callable_case(target: str, inputs: InputSpec, execute: Callable[[Path], ModuleType]) -> Case:
     if not inputs.shapes:
         raise InvalidProblemError(f"{target} needs inputs: give one --input SHAPE for each, such as --input 4x5")
     require_known(inputs.dtype, inputs.device)
-    func = _instantiate(_attribute(module, name, target), inputs, target)
-    return Case(
-        target,
-        func,
-        inputs=inputs.tensors,
-        options={"kwargs": dict(inputs.kwargs), **_reference_options(inputs, execute)},
-        replay=inputs.command(target),
-    )
-
-
-def _reference_options(inputs: InputSpec, execute: Callable[[Path], ModuleType]) -> dict[str, Any]:
-    """The arguments of `gradvet.check` for the reference of a callable."""
-    options: dict[str, Any] = {"dtypes": inputs.dtypes} if inputs.dtypes else {}
-    if not inputs.reference and inputs.dtypes:
+    found = _named_callable(target, execute)
+    if inputs.init and not _is_instantiable(found):
+        raise InvalidProblemError(
+            f"{target} is not a class to instantiate, so --init has no meaning: leave it out, or use --kwargs"
+        )
+    options: dict[str, Any] = {"kwargs": dict(inputs.kwargs)}
+    if inputs.dtypes:
+        options["dtypes"] = inputs.dtypes
+    if inputs.reference:
+        reference = _named_callable(inputs.reference, execute)
+        options["reference"] = _instantiated(reference, inputs, inputs.reference)
+    elif inputs.dtypes:
         raise InvalidProblemError(
             "--dtypes names the precisions for --reference: give it too, or one --dtype in its place"
         )
-    if not inputs.reference:
-        return {}
-    path, _, name = inputs.reference.partition("::")
+    function = _instantiated(found, inputs, target)
+    return Case(target, function, inputs=inputs.tensors, options=options, replay=inputs.command(target))
+
+
+def _named_callable(target: str, execute: Callable[[Path], ModuleType]) -> Callable[..., Any]:
+    path, _, name = target.partition("::")
     if path.endswith(".py") and name:
-        module = _file_module(path, execute)
-    elif CALLABLE.fullmatch(inputs.reference):
-        path, _, name = inputs.reference.partition(":")
-        module = _import(path)
+        value: Any = _file_module(path, execute)
+    elif CALLABLE.fullmatch(target):
+        path, _, name = target.partition(":")
+        value = _import(path)
     else:
         raise InvalidProblemError(
-            f"the reference {inputs.reference!r} was not understood: name it as ops.py::name or package.module:callable"
+            f"the reference {target!r} was not understood: name it as ops.py::name or package.module:callable"
         )
-    found = _attribute(module, name, inputs.reference)
-    is_class = isinstance(found, type) and not hasattr(found, "apply")
-    return {**options, "reference": _instantiate(found, inputs, inputs.reference) if is_class else found}
+    for part in name.split("."):
+        if not hasattr(value, part):
+            close = difflib.get_close_matches(part, dir(value), 1)
+            raise InvalidProblemError(f"{target} was not found{f'; did you mean {close[0]!r}?' if close else ''}")
+        value = getattr(value, part)
+    if not callable(value):
+        raise InvalidProblemError(f"{target} is {type(value).__name__}, which cannot be called")
+    found: Callable[..., Any] = value
+    return found
 
 
 def _import(name: str) -> ModuleType:
@@ -260,25 +264,14 @@ def _import(name: str) -> ModuleType:
         ) from error
 
 
-def _attribute(module: ModuleType, name: str, target: str) -> Any:
-    value: Any = module
-    for part in name.split("."):
-        if not hasattr(value, part):
-            close = difflib.get_close_matches(part, dir(value), 1)
-            raise InvalidProblemError(f"{target} was not found{f'; did you mean {close[0]!r}?' if close else ''}")
-        value = getattr(value, part)
-    if not callable(value):
-        raise InvalidProblemError(f"{target} is {type(value).__name__}, which cannot be called")
-    return value
+def _is_instantiable(value: Any) -> bool:
+    """Whether it is a class. An `autograd.Function` is applied, not instantiated."""
+    return isinstance(value, type) and not (hasattr(value, "apply") and hasattr(value, "backward"))
 
 
-def _instantiate(value: Callable[..., Any], inputs: InputSpec, target: str) -> Callable[..., Any]:
-    """An instance if `value` is a class. An `autograd.Function` is applied, not instantiated, and stays a class."""
-    if not isinstance(value, type) or (hasattr(value, "apply") and hasattr(value, "backward")):
-        if inputs.init:
-            raise InvalidProblemError(
-                f"{target} is not a class to instantiate, so --init has no meaning: leave it out, or use --kwargs"
-            )
+def _instantiated(value: Callable[..., Any], inputs: InputSpec, target: str) -> Callable[..., Any]:
+    """An instance if `value` is a class."""
+    if not _is_instantiable(value):
         return value
     positional, named = ((), inputs.init) if isinstance(inputs.init, Mapping) else (inputs.init, {})
     try:
