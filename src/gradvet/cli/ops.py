@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from gradvet.cli.common import (
@@ -24,7 +22,6 @@ from gradvet.cli.common import (
 )
 from gradvet.core.results import WORST_FIRST, Mismatch, Report, Verdict
 from gradvet.reports import html, terminal, wording
-from gradvet.reports.terminal import COLOURS
 
 if TYPE_CHECKING:
     from gradvet.suite import CaseResult
@@ -143,13 +140,9 @@ def _relative_error(entry: Mismatch) -> float:
 def show(summaries: Collection[Summary], console: Console) -> None:
     """Print a table with one row per summary, then the remarks."""
     modes = [mode for mode in (*COLUMN_HEADINGS, OTHERS) if any(mode in summary.verdicts for summary in summaries)]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("operator", overflow="fold")
-    table.add_column("samples", justify="right")
-    for mode in modes:
-        table.add_column(COLUMN_HEADINGS.get(mode, mode), no_wrap=True)
-    for heading in ("resolution", "calls", "time"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = [COLUMN_HEADINGS.get(mode, mode) for mode in modes]
+    numbers = dict.fromkeys(("resolution", "calls", "time"), True)
+    table = terminal.empty_table({"operator": False, "samples": True, **dict.fromkeys(headings, False), **numbers})
     for summary in summaries:
         table.add_row(*_row(summary, modes))
     console.print(table)
@@ -160,14 +153,11 @@ def show(summaries: Collection[Summary], console: Console) -> None:
 
 def _row(summary: Summary, modes: Sequence[str]) -> list[Text]:
     resolution = "" if summary.resolution is None else f"{summary.resolution:.0e}"
-    verdicts = [_verdict(summary.verdicts.get(mode, Verdict.SKIPPED)) for mode in modes]
+    verdicts = [summary.verdicts.get(mode, Verdict.SKIPPED) for mode in modes]
+    names = {Verdict.SKIPPED: "-", Verdict.INCONCLUSIVE: "unsure", Verdict.FAIL: "FAIL", Verdict.ERROR: "ERROR"}
+    shown = [Text(names.get(verdict, verdict.value), terminal.COLOURS[verdict]) for verdict in verdicts]
     cost = [str(summary.calls), wording.seconds(summary.seconds)]
-    return [Text(summary.name), Text(str(summary.samples)), *verdicts, Text(resolution), *map(Text, cost)]
-
-
-def _verdict(verdict: Verdict) -> Text:
-    shown = {Verdict.SKIPPED: "-", Verdict.INCONCLUSIVE: "unsure", Verdict.FAIL: "FAIL", Verdict.ERROR: "ERROR"}
-    return Text(shown.get(verdict, verdict.value), COLOURS[verdict])
+    return [Text(summary.name), Text(str(summary.samples)), *shown, Text(resolution), *map(Text, cost)]
 
 
 def _remarks(summary: Summary) -> Iterator[str]:
