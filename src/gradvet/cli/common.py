@@ -17,7 +17,7 @@ from gradvet.core.results import Report, Verdict
 from gradvet.errors import InvalidProblemError
 from gradvet.options import Budget
 from gradvet.reports import html, json_files, terminal
-from gradvet.reports.progress import progress
+from gradvet.reports.progress import Advance, progress
 from gradvet.reports.wording import one_line
 
 if TYPE_CHECKING:
@@ -140,37 +140,37 @@ def run_cases(
     jobs = options["jobs"] if isolated else None
     settings = ExecutorSettings(jobs, limits, options["retries"], options["cluster"])
     used: set[str] = set()
-    with _sigterm_as_interrupt():
-        cases = run.source.open()
-        with closing(open_store(run, cases, options["store"], options["resume"])) as store:
-            missing = store.missing()
-            if len(missing) < len(store):
-                click.echo(f"{len(store) - len(missing)} of {len(store)} cases are in {store.path} already", err=True)
-            progress_console = console if console.is_terminal else terminal.console_for(stderr=True)
-            try:
-                with progress(missing, progress_console) as advance:
+    with (
+        _sigterm_as_interrupt(),
+        closing(open_store(run, cases := run.source.open(), options["store"], options["resume"])) as store,
+    ):
+        missing = store.missing()
+        if len(missing) < len(store):
+            click.echo(f"{len(store) - len(missing)} of {len(store)} cases are in {store.path} already", err=True)
+        progress_console = console if console.is_terminal else terminal.console_for(stderr=True)
 
-                    def new_results() -> Generator[CaseResult]:
-                        for result in run_missing(run, cases, settings, store):
-                            advance(result.name, *((result.report,) if publish else ()))
-                            yield result
+        def new_results(advance: Advance) -> Generator[CaseResult]:
+            for result in run_missing(run, cases, settings, store):
+                advance(result.name, *((result.report,) if publish else ()))
+                yield result
 
-                    with closing(new_results()) as results:
-                        for result in in_case_order(store, results):
-                            if options["debug"] and result.error is not None:
-                                raise result.error
-                            used.add(result.name)
-                            use(result)
-                            if options.get("exitfirst") and result.verdict in (Verdict.FAIL, Verdict.ERROR):
-                                left = len(store) - len(used)
-                                click.echo(f"gradvet: stopped; {left} of {len(store)} cases did not run", err=True)
-                                break
-            except KeyboardInterrupt:
-                click.echo("gradvet: interrupted; results so far are kept", err=True)
-                for name in store.names():
-                    if name not in used:
-                        use(store.result(name))
-                return True
+        try:
+            with progress(missing, progress_console) as advance, closing(new_results(advance)) as results:
+                for result in in_case_order(store, results):
+                    if options["debug"] and result.error is not None:
+                        raise result.error
+                    used.add(result.name)
+                    use(result)
+                    if options.get("exitfirst") and result.verdict in (Verdict.FAIL, Verdict.ERROR):
+                        left = len(store) - len(used)
+                        click.echo(f"gradvet: stopped; {left} of {len(store)} cases did not run", err=True)
+                        break
+        except KeyboardInterrupt:
+            click.echo("gradvet: interrupted; results so far are kept", err=True)
+            for name in store.names():
+                if name not in used:
+                    use(store.result(name))
+            return True
     return False
 
 
