@@ -97,7 +97,7 @@ class PluginSession:
         self.test_id = ""
         self.is_strict: bool = config.getoption("gradvet_strict")
         self.test_reports: list[Report] = []
-        self.watched: list[tuple[Report, WatchedReport]] = []
+        self.watched: list[WatchedReport] = []
         self.reports: list[Report] = []
         self.cleanup = ExitStack()
 
@@ -121,16 +121,15 @@ class PluginSession:
         """A failing report, such that the end of the test knows whether it was read."""
         if not report.failures:
             return report
-        watched = WatchedReport.of(report)
-        self.watched.append((report, watched))
-        return watched
+        self.watched.append(WatchedReport.of(report))
+        return self.watched[-1]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self) -> Generator[None, object, object]:
         self.watched.clear()
         try:
             result = yield
-            unread = [report for report, watched in self.watched if not watched.is_read]
+            unread = [report for report in self.watched if not report.is_read]
         finally:
             self.watched.clear()
         for report in unread:

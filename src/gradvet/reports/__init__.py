@@ -10,7 +10,7 @@ from gradvet.reports import blame, html, terminal
 RENDERERS.update(
     {
         "html": html.fragment,
-        "page": html.page_of,
+        "page": lambda report: html.page([report], report.title),
         "text": terminal.plain,
         "verbose": partial(terminal.plain, verbose=True),
         "blame html": blame.fragment,

@@ -282,11 +282,6 @@ def page(reports: Sequence[Report], title: str = "gradvet") -> str:
     )
 
 
-def page_of(report: Report) -> str:
-    """An HTML document about one report."""
-    return page([report], report.title)
-
-
 def origin() -> dict[str, str]:
     """Version and time for the footer of a page."""
     created = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
