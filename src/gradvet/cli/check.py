@@ -24,9 +24,9 @@ from gradvet.cli.common import (
 )
 from gradvet.core.results import Report
 from gradvet.reports import html, terminal, wording
+from gradvet.suite import CaseResult
 
 if TYPE_CHECKING:
-    from gradvet.suite import CaseResult
     from gradvet.suite.run import Run
 
 FLAGS = ("thorough", "order", "modes", "resolution", "points", "domain", "compile", "budget")

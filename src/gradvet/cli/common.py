@@ -19,11 +19,12 @@ from gradvet.options import Budget
 from gradvet.reports import html, json_files, terminal
 from gradvet.reports.progress import Advance, progress
 from gradvet.reports.wording import one_line
+from gradvet.suite import CaseResult
+from gradvet.suite.store import Store, is_database
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gradvet.suite import CaseResult
     from gradvet.suite.run import Run
 
 PASSED, FAILED, ERROR, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 130
@@ -189,9 +190,6 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
 def load_results(path: str) -> list[CaseResult]:
     """The results in a store or a JSON file."""
-    from gradvet.suite import CaseResult
-    from gradvet.suite.store import Store, is_database
-
     if is_database(path):
         with closing(Store.open(path)) as store:
             return list(store.results())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +12,7 @@ from gradvet.cli.common import DEBUG_OPTION, ERROR, FAILED, INCONCLUSIVE, PASSED
 from gradvet.core.results import Verdict
 from gradvet.reports import wording
 from gradvet.reports.ledger_table import why_not_pass
-
-if TYPE_CHECKING:
-    from gradvet.suite import CaseResult
+from gradvet.suite import WITHOUT_RESULT, CaseResult
 
 MIN_SLOWDOWN = 1.5
 """Ratio of the times from which a case counts as slower; smaller ratios are usual variation."""
@@ -50,8 +47,6 @@ def compare_command(old: str, new: str, debug: bool) -> None:
     Exit codes: 1 a case newly fails, 2 a case is newly an error or a run is incomplete (cases are gone, did not run,
     died, exceeded a limit or cannot be read), 3 a case became inconclusive or lost resolution, 0 otherwise.
     """
-    from gradvet.suite import WITHOUT_RESULT
-
     before, after = load_results(old), load_results(new)
     changes = differences(before, after)
     for change, cases in changes.items():

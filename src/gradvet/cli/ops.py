@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.console import Console
@@ -22,9 +22,7 @@ from gradvet.cli.common import (
 )
 from gradvet.core.results import WORST_FIRST, Mismatch, Report, Verdict
 from gradvet.reports import html, terminal, wording
-
-if TYPE_CHECKING:
-    from gradvet.suite import CaseResult
+from gradvet.suite import CaseResult
 
 
 @click.command("ops", short_help="Check PyTorch's own operators.")

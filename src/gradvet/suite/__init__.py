@@ -12,11 +12,9 @@ from functools import partial, update_wrapper
 from types import ModuleType
 from typing import Any, TypeVar
 
-from gradvet.api import check
 from gradvet.core.provenance import title_of
 from gradvet.core.results import Report, Verdict
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.state import seeded
 
 CASES_ATTRIBUTE = "__gradvet_cases__"
 """Attribute of a decorated function that holds its cases."""
@@ -39,6 +37,9 @@ class Case:
 
     def run(self, seed: int, **overrides: Any) -> Report:
         """Check the case. The seed determines the inputs as well as the directions."""
+        from gradvet.api import check  # here, because results are read and worker processes start without a framework
+        from gradvet.frontends.torch.state import seeded
+
         with seeded(seed):
             inputs = self.inputs()
             report = check(self.func, inputs, **{**self.options, **overrides, "seed": seed})
