@@ -204,8 +204,8 @@ class PluginSession:
         else:
             entry = [entry for entry in raised.traceback if not _is_in_gradvet(entry)][-1]
             path, line, statement = Path(entry.path), entry.lineno, f">   {str(entry.statement).strip()}"
-            msg = str(raised.value).partition(str(report))[0].strip()
-            statement = "\n".join(filter(None, (statement, msg)))
+            msg, text, _ = str(raised.value).partition(str(report))  # not in the message of a GradcheckError
+            statement = "\n".join(filter(None, (statement, msg.strip() if text else "")))
         headline = ": ".join([report.title, ledger_table.headline(report)])
         folder = self.config.invocation_params.dir
         shown = path.relative_to(folder) if path.is_relative_to(folder) else path
