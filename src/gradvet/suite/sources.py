@@ -174,21 +174,22 @@ def _marked(module: ModuleType, path: str, name: str) -> list[Case]:
         replace(case, name=f"{path}::{case.name}", replay=f"gradvet check {shlex.quote(f'{path}::{case.name}')}")
         for case in cases_in(module)
     ]
-    if not found and name and hasattr(module, name):
-        raise InvalidProblemError(f"{name} in {path} is not a case: give its inputs, such as --input 3x4")
-    if not found and name:
-        close = difflib.get_close_matches(name, vars(module), 1)
-        raise InvalidProblemError(f"{path} has no {name!r}{f'; did you mean {close[0]!r}?' if close else ''}")
-    if not found:
+    names = [case.name.partition("::")[2] for case in found]
+    chosen = [case for case, full in zip(found, names, strict=True) if name in ("", full, _short(full))]
+    if chosen:
+        return chosen
+    if not name:
         example = f"{path}::name --input 3x4" if path.endswith(".py") else f"{path}:callable --input 3x4"
         words = "decorate functions with @gradvet.case(inputs=...), or name a callable in it and its inputs"
         raise InvalidProblemError(f"{path} has no cases: {words} ({example})")
-    names = [case.name.partition("::")[2] for case in found]
-    chosen = [case for case, full in zip(found, names, strict=True) if name in ("", full, _short(full))]
-    if not chosen:
-        hint = f"; give --input SHAPE to check {name} without a case" if hasattr(module, name) else ""
+    close = difflib.get_close_matches(name, vars(module), 1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    if found:
+        hint = f"; give --input SHAPE to check {name} without a case" if hasattr(module, name) else hint
         raise InvalidProblemError(f"{path} has no case {name!r}; it has: {', '.join(names)}{hint}")
-    return chosen
+    if hasattr(module, name):
+        raise InvalidProblemError(f"{name} in {path} is not a case: give its inputs, such as --input 3x4")
+    raise InvalidProblemError(f"{path} has no {name!r}{hint}")
 
 
 def _short(name: str) -> str:
