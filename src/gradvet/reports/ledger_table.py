@@ -18,7 +18,7 @@ MAX_WORST = 5
 
 RIGHT, EMPTY, NOT_COMPARED, WRONG = "right", "no elements", "not compared", "wrong"
 AS_REFERENCE = "as in float64"
-"""The word for a gradient in low precision that is that of the reference, whose own was not compared."""
+"""The word for a gradient in low precision that is that of the wider version, whose own was not compared."""
 LEAF_WORDS = {"pass": RIGHT, "fail": WRONG, "inconclusive": NOT_COMPARED}
 """Words for the verdicts that a failing finding has about single inputs and outputs."""
 
@@ -148,8 +148,10 @@ def _verdict(report: Report, row: LedgerRow, *, with_number: bool = True) -> str
     if _is_wrong(report, row):
         return WRONG
     if row.is_complete:
-        reference = (row.input, row.mode, FLOAT64)
-        if row.precision == GIVEN and reference in {(one.input, one.mode, one.precision) for one in report.open_rows}:
+        wider_version = (row.input, row.mode, FLOAT64)
+        if row.precision == GIVEN and wider_version in {
+            (one.input, one.mode, one.precision) for one in report.open_rows
+        }:
             return AS_REFERENCE
         return RIGHT if row.elements else EMPTY
     return "; ".join((*row.reasons, *_unresolved(row, with_number))) or NOT_COMPARED
@@ -211,8 +213,8 @@ def _reason(report: Report, row: LedgerRow) -> str:
     """The reasons in the row; for a row without any, the headline of the finding about its mode."""
     if row.reasons or _is_unresolved(row):
         return _verdict(report, row)
-    has_reference = any(other.precision != GIVEN for other in report.ledger)
-    check = "precision" if has_reference and row.precision == GIVEN else row.mode
+    has_wider_version = any(other.precision != GIVEN for other in report.ledger)
+    check = "precision" if has_wider_version and row.precision == GIVEN else row.mode
     headlines = {one.verdict: one.headline for one in report.findings if one.check == check}
     words = STOPPED if Verdict.FAIL in headlines else headlines.get(Verdict.INCONCLUSIVE, "")
     return words.removesuffix(f" ({row.mode} mode)")
