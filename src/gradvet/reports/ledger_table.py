@@ -148,10 +148,8 @@ def _verdict(report: Report, row: LedgerRow, *, with_number: bool = True) -> str
     if _is_wrong(report, row):
         return WRONG
     if row.is_complete:
-        wider_version = (row.input, row.mode, FLOAT64)
-        if row.precision == GIVEN and wider_version in {
-            (one.input, one.mode, one.precision) for one in report.open_rows
-        }:
+        left_open = {(one.input, one.mode, one.precision) for one in report.open_rows}
+        if row.precision == GIVEN and (row.input, row.mode, FLOAT64) in left_open:
             return AS_REFERENCE
         return RIGHT if row.elements else EMPTY
     return "; ".join((*row.reasons, *_unresolved(row, with_number))) or NOT_COMPARED
