@@ -279,8 +279,9 @@ class Context:
             return array if finite is None else xp.where(finite, array, xp.zeros_like(array))
 
         size, noise = finite_rows(xp.abs(slope)), finite_rows(self.value_noise)
-        noise_weight = thresholds.ROW_NOISE_WEIGHT / thresholds.SCREEN_STEP if self.is_double else 1.0
-        weight = size + noise * noise_weight + (self._row_floor * peak(size) or 1.0)
+        if self.is_double:  # an output weighs less where its roundoff over the step exceeds the resolution asked for
+            noise = noise * (thresholds.ROUNDOFFS / (self.options.resolution * thresholds.SCREEN_STEP))
+        weight = size + noise + (self._row_floor * peak(size) or 1.0)
         even = finite_rows(float(xp.min(weight)) / weight)
         rows = slope.shape[0]
         drawn = (problem.random(rows, Distribution.NEAR_UNIT) * even for _ in range(min(number, max(1, rows))))
@@ -288,8 +289,10 @@ class Context:
 
     @property
     def _row_floor(self) -> float:
-        is_fine = self.is_double and not self.is_generated
-        return thresholds.MATERIAL_MIN if is_fine else thresholds.LOW_PRECISION_ROW_FLOOR
+        """Part of the largest slope below which slopes are roundoff, or do not count."""
+        if self.is_generated:
+            return thresholds.GENERATED_PEAK_RTOL
+        return self.eps**thresholds.HALF_THE_DIGITS if self.is_double else thresholds.MATERIAL_MAX
 
     def cotangent(self, v: Array) -> Cotangent:
         """A cotangent, rounded to the outputs' formats, with its VJP."""

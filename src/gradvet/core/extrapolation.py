@@ -61,12 +61,10 @@ class SlopeFit:
     jumps: bool = False
     is_steep: bool = False
     """Whether the slopes grow without limit towards the point."""
-    unevenness: float = 0.0
-    """Noise in noise floors: how much the values vary from step to step beyond what is smooth."""
     is_denied: bool = False
     """Whether the smallest steps that would show an error of this size show none."""
     rise: float = 0.0
-    """Largest change of v·f at any step; 0 where it is roundoff."""
+    """Largest change of v·f at any step; 0 where it is roundoff, which may be many floors deep inside a model."""
     is_quantised: bool = False
     """Whether the values stay exactly equal over some steps: they are multiples of a number coarser than their spacing.
     """
@@ -89,20 +87,12 @@ def fit_slope(sweep: StepSweep) -> SlopeFit:
         is_flat = not fit.error.value and _begins_slowly(sweep)
         has_stairs = not is_flat and _has_stairs(sweep)
         within = _within_stair(sweep) if has_stairs else fit.within_stair
-        fit = replace(fit, has_stairs=has_stairs, within_stair=within, is_quantised=is_quantised)
-        return replace(fit, rise=_rise(sweep, fit))
+        return replace(fit, has_stairs=has_stairs, within_stair=within, is_quantised=is_quantised)
     for values in (sweep.plus, [-value for value in sweep.minus]):
         kept = _usable(sweep, [math.isfinite(value) for value in values])
         if len(kept) >= thresholds.PLATEAU_STEPS + 1:
-            fit = replace(_one_sided(sweep, kept, values), is_quantised=is_quantised)
-            return replace(fit, rise=_rise(sweep, fit))
+            return replace(_one_sided(sweep, kept, values), is_quantised=is_quantised)
     return replace(NOTHING, is_quantised=is_quantised and all(finite))
-
-
-def _rise(sweep: StepSweep, fit: SlopeFit) -> float:
-    """The largest change of v·f; 0 where it is roundoff, which may be many floors deep inside a model."""
-    noise = sweep.noise_floor * max(1.0, fit.unevenness)
-    return sweep.rise if sweep.rise > thresholds.ROUNDOFFS * noise else 0.0
 
 
 def _usable(sweep: StepSweep, finite: Sequence[bool]) -> list[int]:
@@ -176,7 +166,7 @@ def _two_sided(sweep: StepSweep, kept: Sequence[int]) -> SlopeFit:
         jumps=_tends_to_constant(odd, sweep.noise_floor) or _tends_to_constant(even, sweep.noise_floor),
         is_steep=_is_steep(steps, odd) or _is_steep(steps, even),
         is_denied=any(_is_denied(steps, side, sweep.noise_floor, error) for side in (odd, plus, minus)),
-        unevenness=noise / sweep.noise_floor if sweep.noise_floor else 0.0,
+        rise=sweep.rise if sweep.rise > thresholds.ROUNDOFFS * noise else 0.0,
     )
 
 
@@ -192,7 +182,7 @@ def _one_sided(sweep: StepSweep, kept: Sequence[int], values: Sequence[float]) -
         jumps=_tends_to_constant(side, sweep.noise_floor),
         is_steep=_is_steep(steps, side),
         is_denied=_is_denied(steps, side, sweep.noise_floor, error),
-        unevenness=noise / sweep.noise_floor if sweep.noise_floor else 0.0,
+        rise=sweep.rise if sweep.rise > thresholds.ROUNDOFFS * noise else 0.0,
     )
 
 
