@@ -81,7 +81,7 @@ class Context:
         other.__dict__.update({name: own for name, own in self.__dict__.items() if name == "reads_captured"})
         return other
 
-    @property
+    @cached_property
     def is_large(self) -> bool:
         """Whether vectors of the size of the inputs cost less to compute again than to keep."""
         return self.problem.domain.size > LARGE
@@ -110,11 +110,11 @@ class Context:
         """The same with at most about this number of further forward calls."""
         return replace(self, last_call=min(self.last_call, self.problem.cost.forwards + calls))
 
-    @property
+    @cached_property
     def eps(self) -> float:
         return self.scaling.eps
 
-    @property
+    @cached_property
     def asked_resolution(self) -> float:
         """The resolution asked for: `Options.resolution`, or a few spacings of the format if that is larger."""
         return max(self.options.resolution, thresholds.OPERATION_EPS * self.problem.eps)
@@ -135,7 +135,7 @@ class Context:
     def scaling(self) -> Scaling:
         return self.given_scaling or Scaling(step_lengths(self.problem), self.problem.eps)
 
-    @property
+    @cached_property
     def lengths(self) -> Array:
         return self.scaling.lengths
 

@@ -111,6 +111,10 @@ STAIR_STEP = 2.0**-18
 """Values that stay equal over steps at least this wide are stairs of the function, not rounding; a function whose
 values stay equal over this step of an argument is constant in it. [gallery]"""
 
+CONSTANT_STEP = (2.0**-10, 2.0**-4)
+"""Values that stay equal within steps this wide are constant, within smaller ones they are rounded: in double and in
+single precision. In half precision they are always taken to be rounded. [gallery]"""
+
 STEEP_GROWTH = (0.15, 0.85, 0.2)
 """Range of the exponent by which slopes grow towards a vertical tangent such as the square root's 1/2, and how much it
 may differ between steps. [theory]"""
@@ -204,3 +208,7 @@ is tested and which cause is named. [gallery]"""
 
 EQUAL_RATIO = 1e-3
 """Largest relative tolerance for equal ratios of entries. It decides which cause is named. [gallery]"""
+
+NEAR_RATIO = 0.1
+"""Relative difference of ratios that a wrong factor of one term among several explains. Ratios and entries around a
+wrong entry are compared to this part of its error. It decides which cause is named. [gallery]"""
