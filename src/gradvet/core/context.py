@@ -271,9 +271,9 @@ class Context:
 
         An output whose slope is below its roundoff weighs less.
         """
-        problem, xp = self.problem, namespace(slope)
+        problem, xp = self.problem, self.xp
         value = problem.value[: problem.codomain.size]
-        finite = None if all_finite(slope) and all_finite(value) else xp.isfinite(slope) & xp.isfinite(value)
+        finite = None if all_finite(slope + value) else xp.isfinite(slope) & xp.isfinite(value)
 
         def finite_rows(array: Array) -> Array:
             return array if finite is None else xp.where(finite, array, xp.zeros_like(array))
