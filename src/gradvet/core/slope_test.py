@@ -245,12 +245,12 @@ class SlopeTest:
             found, doubt = replace(found, reason=entry.reason), doubt_about(context, entry)
             return despite_ties(context, self.mode, found) if doubt is None else found.weakened(doubt)
         if entry.reason is Reason.KINK:
-            return replace(found, verdict=Verdict.PASS, reason=Reason.KINK)
+            return Decision(Verdict.PASS, Reason.KINK, entry, found.error, found.bar)
         if error <= thresholds.INTERVAL_WIDTH * (roundoff := saturated_roundoff(context, cotangent.v, u)):
             # Needed by `certain_loss_with_logits`: one of its terms is constant over small steps.
             contributions = typical_contributions(context.problem, cotangent.vjp, u)
             enter_resolution(context, self.mode, contributions, error + roundoff)
-            return replace(found, verdict=Verdict.PASS, reason=Reason.AGREES, bar=error + roundoff)
+            return Decision(Verdict.PASS, Reason.AGREES, entry, found.error, error + roundoff)
         part = thresholds.LOW_PRECISION_PART * error / (norm(cotangent.vjp, u) or 1.0)
         is_sharp = entry.error <= max(context.asked_resolution, part) * abs(entry.derivative)
         is_open = entry.reason in (Reason.PRECISION, Reason.NOT_FINITE)
