@@ -13,12 +13,21 @@ def first_line(error: BaseException, limit: int = 200) -> str:
     return (str(error).strip().splitlines() or [""])[0][:limit]
 
 
-class _RaisingInterruptions:
-    """A context that raises the KeyboardInterrupt behind an exception in place of the exception.
+def raise_interruption(error: Exception) -> None:
+    """Raise the KeyboardInterrupt behind an exception, if there is one.
 
     If one comes while torch opens or closes a level of a transform, torch raises an error about the level, which a
     handler of errors of the user's function must not take for one of these.
     """
+    behind = error.__context__
+    while behind is not None:
+        if isinstance(behind, KeyboardInterrupt):
+            raise behind
+        behind = behind.__context__
+
+
+class _RaisingInterruptions:
+    """A context that raises the KeyboardInterrupt behind an exception in place of the exception."""
 
     def __enter__(self) -> None:
         pass
@@ -26,15 +35,6 @@ class _RaisingInterruptions:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, Exception):
             raise_interruption(error)
-
-
-def raise_interruption(error: Exception) -> None:
-    """Raise the KeyboardInterrupt behind an exception, if there is one."""
-    behind = error.__context__
-    while behind is not None:
-        if isinstance(behind, KeyboardInterrupt):
-            raise behind
-        behind = behind.__context__
 
 
 raising_interruptions = _RaisingInterruptions()

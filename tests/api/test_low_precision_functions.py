@@ -90,6 +90,12 @@ def fine_teeth(x: Tensor) -> Tensor:
     return x + (teeth - torch.floor(teeth + 0.5)).abs() / 4096
 
 
+def teeth(x: Tensor) -> Tensor:
+    """Slopes of 0 and 2, which alternate 50 times in an interval of length one: the steps of bfloat16 show 1."""
+    wide = x.float()
+    return (wide + 0.02 * (50.0 * wide - torch.floor(50.0 * wide) - 0.5).abs()).to(x.dtype)
+
+
 @pytest.mark.parametrize("dtype", [BF16, F16])
 def test_reference_is_found_although_few_digits_of_the_values_are_left(dtype: torch.dtype) -> None:
     report = gradvet.check(square_root_minus_one, (small(dtype),), seed=1, points=None)
@@ -126,6 +132,7 @@ def test_wrong_gradient_of_confident_losses_fails(dtype: torch.dtype) -> None:
         (steep_and_faint, lambda dtype: torch.zeros((), dtype=dtype, requires_grad=True), (F32, BF16)),
         (curved_loss, lambda dtype: leaf(torch.tensor([-1.3438]), dtype), (F32, BF16)),
         (fine_teeth, lambda dtype: leaf(normal((5,))[0].detach(), dtype), (F32,)),
+        (teeth, lambda dtype: leaf(torch.tensor([-0.3945]), dtype), (BF16,)),
     ],
     ids=[
         "confident losses",
@@ -138,6 +145,7 @@ def test_wrong_gradient_of_confident_losses_fails(dtype: torch.dtype) -> None:
         "steep and faint",
         "curved loss",
         "fine teeth",
+        "teeth",
     ],
 )
 def test_right_kernel_of_one_dtype_does_not_fail(

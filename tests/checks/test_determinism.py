@@ -130,9 +130,9 @@ def found(noise: float) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("noise", "verdict"), [(0.0, Verdict.PASS), (2e-14, Verdict.PASS), (2e-12, Verdict.FAIL), (0.1, Verdict.FAIL)]
+    ("noise", "verdict"), [(0.0, Verdict.PASS), (2e-9, Verdict.PASS), (2e-7, Verdict.FAIL), (0.1, Verdict.FAIL)]
 )
-def test_gradients_may_differ_by_a_thousand_roundoffs(noise: float, verdict: Verdict) -> None:
+def test_gradients_may_differ_in_half_of_their_digits(noise: float, verdict: Verdict) -> None:
     finding = found(noise)
     assert finding.verdict is verdict
     assert (finding.facts["backward"] > 0.0) is (noise > 0.0)

@@ -23,7 +23,7 @@ from gradvet.core.extrapolation import (
     _tends_to_constant,
     fit_slope,
 )
-from gradvet.core.finite_differences import StepSweep
+from gradvet.core.finite_differences import StepSweep, constant_step_for
 from gradvet.core.results import Verdict
 
 EPS = 2.0**-52
@@ -44,7 +44,7 @@ def step_sweep(function: Callable[[float], float], x: float, slope: float) -> St
     sides = [(outside(function, x + t), outside(function, x - t)) for t in steps]
     changed = [(int(above != at), int(below != at)) for above, below in sides]
     rise = max((abs(value - at) for side in sides for value in side if math.isfinite(value)), default=0.0)
-    return StepSweep(steps, plus, minus, changed, 0.2 * EPS * abs(at), rise=rise)
+    return StepSweep(steps, plus, minus, changed, 0.2 * EPS * abs(at), rise=rise, constant_step=constant_step_for(EPS))
 
 
 def decided(function: Callable[[float], float], x: float, slope: float) -> tuple[Decision, SlopeFit]:

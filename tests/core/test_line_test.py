@@ -115,8 +115,8 @@ def test_contribution_is_the_rms_of_the_nonzero_products_and_inputs_that_do_not_
     context = context_of(lambda x, y, z: x.sum() + y + z, point(1.0, 1.0, 1.0), point(1.0), point(1.0))
     w, u = vector(3.0, 4.0, 9.0, 2.0, 5.0), vector(1.0, 1.0, 0.0, 0.0, -2.0)
     expected = {"input 0": pytest.approx(math.sqrt(25.0 / 2.0)), "input 2": 10.0}
-    assert dict(typical_contributions(context.problem, w, u)) == expected
-    assert dict(typical_contributions(context.problem, 0.0 * w, u)) == {"input 0": 0.0, "input 2": 0.0}
+    assert typical_contributions(context.problem, w, u) == expected
+    assert typical_contributions(context.problem, 0.0 * w, u) == {"input 0": 0.0, "input 2": 0.0}
 
 
 def opened(function: Elementwise, *numbers: float, mode: Mode = REVERSE) -> Context:

@@ -212,7 +212,7 @@ class _Search:
         return {
             "is_generated": True,
             "is_known_deterministic": is_zero(self.context.repeat_noise),
-            "immaterial_slope": thresholds.IMMATERIAL_SLOPE * self.context.steepest,
+            "immaterial_slope": self.problem.eps**thresholds.HALF_THE_DIGITS * self.context.steepest,
         }
 
     def points(self) -> Iterator[Finding]:

@@ -279,7 +279,7 @@ def is_repeatable(context: Context, first: Array | None = None) -> bool:
 
 def _explained(context: Context, eps: float) -> float:
     """The difference of two equal passes that sums without a fixed order explain, in a format of this spacing."""
-    relative = min(thresholds.REPEAT_ROUNDOFF * eps, thresholds.MATERIAL_MAX)
+    relative: float = min(eps**thresholds.HALF_THE_DIGITS, thresholds.MATERIAL_MAX)
     return relative * peak(context.random_vjp[1])
 
 

@@ -104,7 +104,7 @@ def symmetry(derive: Derive, inputs: int) -> CheckFunction:
         scale = float(xp.sum(xp.abs(first[0] * second[1])) + xp.sum(xp.abs(second[0] * first[1])))
         # Both sides are changes of a combination of outputs: where they cancel, the roundoff of the outputs remains.
         outputs = float(xp.sum(xp.abs(context.problem.value)))
-        allowed = problem.eps * (thresholds.SYMMETRY_ROUNDOFF * scale + thresholds.ROUNDOFFS * outputs)
+        allowed = problem.eps**thresholds.LOW_PRECISION_POWER * scale + thresholds.ROUNDOFFS * problem.eps * outputs
         if not scale < float("inf") or abs(left - right) <= allowed:
             yield Finding("symmetry", Verdict.PASS, "the second derivative is symmetric")
             return

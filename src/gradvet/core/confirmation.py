@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import combinations_with_replacement
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
@@ -29,14 +28,14 @@ from gradvet.core.vectors import Array, dot, namespace, norm, unit
 POINTS_AROUND = 8
 """Number of points around the given one at which slopes are taken, each eight steps away."""
 
-DISTANCES = tuple(
-    math.sqrt(one * other)
-    for one, other in combinations_with_replacement((thresholds.CONFIRM_FAR, thresholds.TIES_FAR), 2)
-)
-"""Distances of points without ties, relative to the step lengths."""
-
 MIN_TIES = 3
 """Number of equal elements from which a failure must be confirmed by the points around it; at a kink, two."""
+
+
+def distances() -> list[float]:
+    """Distances of points without ties, relative to the step lengths."""
+    near, far = thresholds.CONFIRM_FAR, thresholds.TIES_FAR
+    return [near, math.sqrt(near * far), far]
 
 
 def despite_ties(context: Context, mode: Mode, failure: Decision) -> Decision:
@@ -89,7 +88,7 @@ def _is_wrong_apart(context: Context, mode: Mode, entry: Entry) -> bool:
         found = error_apart(context, mode, place, u, v, step)
         return abs(found.value) > max(thresholds.CLEAR * found.error, thresholds.PLATEAU_RTOL * error)
 
-    return any(is_wrong(distance) and is_wrong(distance) for distance in DISTANCES)
+    return any(is_wrong(distance) and is_wrong(distance) for distance in distances())
 
 
 def error_apart(context: Context, mode: Mode, place: Array, u: Array, v: Array, step: float) -> Estimate:
@@ -110,7 +109,7 @@ def is_confirmed(context: Context, decision: Decision) -> bool:
     if entry is None or entry.column < 0:
         return False
     if decision.reason is Reason.NOT_FINITE:
-        return entry.row < 0 and _all_slopes_converge(context, entry.column)
+        return entry.row < 0 and _converge(context, context.column(entry.column), slice(None))
     if entry.row < 0:
         return False
     directions = _tied_directions(context, entry.column)
@@ -159,17 +158,6 @@ def _is_among_slopes(context: Context, entry: Entry) -> bool:
     return True
 
 
-def _all_slopes_converge(context: Context, column: int) -> bool:
-    """Whether the slopes of every output tend to one number, along the column and with all excluded columns."""
-    alone = context.column(column)
-    excluded = context.scaling.excluded
-    if excluded is None:
-        return _converge(context, alone, slice(None))
-    xp = namespace(alone)
-    several = xp.where(excluded, xp.abs(context.joint_direction()), alone)
-    return all(_converge(context, d, slice(None)) for d in (alone, several))
-
-
 def _converge(context: Context, d: Array, rows: slice) -> bool:
     """Whether towards the point the slopes of some rows along d converge, and all values tend to the value there."""
     points = _points_around(context)
@@ -208,15 +196,12 @@ def _material(context: Context, row: int) -> float:
 
 
 def _tied_directions(context: Context, column: int) -> Iterator[Array]:
-    """The column alone; with all elements of the same value; with all of the same absolute value, away from zero."""
-    alone, point = context.column(column), context.problem.point
-    xp = namespace(point)
+    """The column alone, and with all elements of the same value. Needed by `largest_to_every_tie`."""
+    alone, point, xp = context.column(column), context.problem.point, context.xp
     yield alone
-    same, alike = point == point[column], xp.abs(point) == xp.abs(point[column])
+    same = point == point[column]
     if int(xp.count_nonzero(same)) > 1:
         yield xp.where(same, context.lengths, xp.zeros_like(alone))
-    if int(xp.count_nonzero(alike)) > int(xp.count_nonzero(same)):
-        yield xp.where(alike, context.lengths * xp.sign(point), xp.zeros_like(alone))
 
 
 def _points_around(context: Context) -> list[Array]:
@@ -236,5 +221,4 @@ def _around(context: Context, d: Array, step: float, points: Sequence[Array]) ->
 
 def _predicted(context: Context, row: int, d: Array) -> float:
     """The derivative of one output along d by reverse mode. One VJP."""
-    cotangent = context.row(row)
-    return float(namespace(d).sum(cotangent.vjp * d))
+    return dot(d, context.row(row).vjp)

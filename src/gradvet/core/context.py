@@ -81,7 +81,7 @@ class Context:
         other.__dict__.update({name: own for name, own in self.__dict__.items() if name == "reads_captured"})
         return other
 
-    @property
+    @cached_property
     def is_large(self) -> bool:
         """Whether vectors of the size of the inputs cost less to compute again than to keep."""
         return self.problem.domain.size > LARGE
@@ -110,11 +110,11 @@ class Context:
         """The same with at most about this number of further forward calls."""
         return replace(self, last_call=min(self.last_call, self.problem.cost.forwards + calls))
 
-    @property
+    @cached_property
     def eps(self) -> float:
         return self.scaling.eps
 
-    @property
+    @cached_property
     def asked_resolution(self) -> float:
         """The resolution asked for: `Options.resolution`, or a few spacings of the format if that is larger."""
         return max(self.options.resolution, thresholds.OPERATION_EPS * self.problem.eps)
@@ -135,7 +135,7 @@ class Context:
     def scaling(self) -> Scaling:
         return self.given_scaling or Scaling(step_lengths(self.problem), self.problem.eps)
 
-    @property
+    @cached_property
     def lengths(self) -> Array:
         return self.scaling.lengths
 
@@ -271,16 +271,17 @@ class Context:
 
         An output whose slope is below its roundoff weighs less.
         """
-        problem, xp = self.problem, namespace(slope)
+        problem, xp = self.problem, self.xp
         value = problem.value[: problem.codomain.size]
-        finite = None if all_finite(slope) and all_finite(value) else xp.isfinite(slope) & xp.isfinite(value)
+        finite = None if all_finite(slope + value) else xp.isfinite(slope) & xp.isfinite(value)
 
         def finite_rows(array: Array) -> Array:
             return array if finite is None else xp.where(finite, array, xp.zeros_like(array))
 
         size, noise = finite_rows(xp.abs(slope)), finite_rows(self.value_noise)
-        noise_weight = thresholds.ROW_NOISE_WEIGHT / thresholds.SCREEN_STEP if self.is_double else 1.0
-        weight = size + noise * noise_weight + (self._row_floor * peak(size) or 1.0)
+        if self.is_double:  # an output weighs less where its roundoff over the step exceeds the resolution asked for
+            noise = noise * (thresholds.ROUNDOFFS / (self.options.resolution * thresholds.SCREEN_STEP))
+        weight = size + noise + (self._row_floor * peak(size) or 1.0)
         even = finite_rows(float(xp.min(weight)) / weight)
         rows = slope.shape[0]
         drawn = (problem.random(rows, Distribution.NEAR_UNIT) * even for _ in range(min(number, max(1, rows))))
@@ -288,8 +289,10 @@ class Context:
 
     @property
     def _row_floor(self) -> float:
-        is_fine = self.is_double and not self.is_generated
-        return thresholds.MATERIAL_MIN if is_fine else thresholds.LOW_PRECISION_ROW_FLOOR
+        """Part of the largest slope below which slopes are roundoff, or do not count."""
+        if self.is_generated:
+            return thresholds.GENERATED_PEAK_RTOL
+        return self.eps**thresholds.HALF_THE_DIGITS if self.is_double else thresholds.MATERIAL_MAX
 
     def cotangent(self, v: Array) -> Cotangent:
         """A cotangent, rounded to the outputs' formats, with its VJP."""

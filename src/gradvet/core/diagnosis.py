@@ -18,13 +18,10 @@ from gradvet.core.vectors import Array, namespace
 MAX_PERMUTED = 100
 """Largest number of rows or columns that are compared with permutations of each other."""
 
-
 ZERO = (
     "The derivative is zero everywhere although the function varies: look for a detach, a returned None, or an input "
     "that the derivative forgets."
 )
-NEAR_RATIO = 0.1
-"""Relative difference of ratios that a wrong factor of one term among several explains."""
 
 
 def diagnose(
@@ -87,13 +84,13 @@ class _Case:
     def same(self, found: Array, expected: Array) -> bool:
         return bool(self.xp.all(self.xp.abs(found - expected) <= self.tolerance + self.alike * self.xp.abs(expected)))
 
-    def zeros(self, entries: Array, relative: float = thresholds.EQUAL_RATIO) -> Array:
+    def zeros(self, entries: Array, relative: float) -> Array:
         """Which entries are zero: beside a large error, the tolerance is wider than entries that are not."""
         largest = max(float(self.xp.max(self.xp.abs(one))) for one in (self.numerical, self.derivative))
         return self.xp.abs(entries) <= min(self.tolerance, relative * largest)
 
     def is_zero(self, entries: Array) -> bool:
-        return bool(self.xp.all(self.zeros(entries)))
+        return bool(self.xp.all(self.zeros(entries, thresholds.EQUAL_RATIO)))
 
     def beside_diagonal(self, matrix: Array) -> Array:
         return matrix - matrix * self.xp.eye(self.shape[0], dtype=matrix.dtype, device=array_api_compat.device(matrix))
@@ -187,23 +184,25 @@ def _factor(case: _Case) -> str:
 
 def _cause(case: _Case, ratio: float) -> str:
     """The likely cause of a factor: a number of elements, or its inverse, suggests a mean or a sum."""
-    cause = "a wrong constant factor"
-    for side, size in zip(("output", "input"), case.shape, strict=True):
-        if size > 1 and math.isclose(ratio, size, rel_tol=case.alike):
-            return f"{cause}, or, as there are {size} {side} elements, a missing mean or a sum too many"
-        if size > 1 and math.isclose(ratio, 1.0 / size, rel_tol=case.alike):
-            return f"{cause}, or, as there are {size} {side} elements, a missing sum or a mean too many"
+    known = [
+        (
+            size,
+            f"there are {size} {side} elements",
+            "a missing mean or a sum too many",
+            "a missing sum or a mean too many",
+        )
+        for side, size in zip(("output", "input"), case.shape, strict=True)
+    ]
     has_reduction = len({tuple(lengths) for lengths in case.lengths.values()}) > 1
     for side, lengths in case.lengths.items() if has_reduction else ():
-        for number, length in enumerate(lengths):
-            if length > 1 and math.isclose(ratio, length, rel_tol=case.alike):
-                return f"{cause}, or, as dimension {number} of the {side} has {length} elements, a missing mean over it"
-            if length > 1 and math.isclose(ratio, 1.0 / length, rel_tol=case.alike):
-                return (
-                    f"{cause}, or, as dimension {number} of the {side} has {length} elements, a mean over it that "
-                    "should be a sum"
-                )
-    return cause
+        for number, size in enumerate(lengths):
+            words = f"dimension {number} of the {side} has {size} elements"
+            known.append((size, words, "a missing mean over it", "a mean over it that should be a sum"))
+    for size, words, if_large, if_small in known:
+        for expected, cause in ((size, if_large), (1.0 / max(size, 1), if_small)):
+            if size > 1 and math.isclose(ratio, expected, rel_tol=case.alike):
+                return f"a wrong constant factor, or, as {words}, {cause}"
+    return "a wrong constant factor"
 
 
 def _offset(case: _Case) -> str:
@@ -266,12 +265,12 @@ def _nearly_factor(case: _Case) -> str:
     ratios = _ratios(case)
     if (
         len(ratios) < 2
-        or not max(map(abs, ratios)) <= (1.0 + NEAR_RATIO) * min(map(abs, ratios))
+        or not max(map(abs, ratios)) <= (1.0 + thresholds.NEAR_RATIO) * min(map(abs, ratios))
         or min(ratios) * max(ratios) <= 0.0
     ):
         return ""
     spread = f"The ratios of the wrong entries are between {min(ratios):.4g} and {max(ratios):.4g}"
-    if max(abs(ratio - 1.0) for ratio in ratios) <= NEAR_RATIO:
+    if max(abs(ratio - 1.0) for ratio in ratios) <= thresholds.NEAR_RATIO:
         return (
             f"{spread}: the derivative is nearly right. Look for an approximate formula, a constant with too few "
             "digits, or a small term that is missing or has a wrong factor."

@@ -61,12 +61,10 @@ class SlopeFit:
     jumps: bool = False
     is_steep: bool = False
     """Whether the slopes grow without limit towards the point."""
-    unevenness: float = 0.0
-    """Noise in noise floors: how much the values vary from step to step beyond what is smooth."""
     is_denied: bool = False
     """Whether the smallest steps that would show an error of this size show none."""
     rise: float = 0.0
-    """Largest change of v·f at any step; 0 where it is roundoff."""
+    """Largest change of v·f at any step; 0 where it is roundoff, which may be many floors deep inside a model."""
     is_quantised: bool = False
     """Whether the values stay exactly equal over some steps: they are multiples of a number coarser than their spacing.
     """
@@ -89,20 +87,14 @@ def fit_slope(sweep: StepSweep) -> SlopeFit:
         is_flat = not fit.error.value and _begins_slowly(sweep)
         has_stairs = not is_flat and _has_stairs(sweep)
         within = _within_stair(sweep) if has_stairs else fit.within_stair
-        fit = replace(fit, has_stairs=has_stairs, within_stair=within, is_quantised=is_quantised)
-        return replace(fit, rise=_rise(sweep, fit))
+        return replace(fit, has_stairs=has_stairs, within_stair=within, is_quantised=is_quantised)
     for values in (sweep.plus, [-value for value in sweep.minus]):
         kept = _usable(sweep, [math.isfinite(value) for value in values])
         if len(kept) >= thresholds.PLATEAU_STEPS + 1:
-            fit = replace(_one_sided(sweep, kept, values), is_quantised=is_quantised)
-            return replace(fit, rise=_rise(sweep, fit))
+            steps, side = [sweep.steps[i] for i in kept], [values[i] for i in kept]
+            fit, _ = _fit(sweep, steps, side, SIDE_FILTER, SIDE_ORDERS)
+            return replace(fit, one_sided=True, is_quantised=is_quantised)
     return replace(NOTHING, is_quantised=is_quantised and all(finite))
-
-
-def _rise(sweep: StepSweep, fit: SlopeFit) -> float:
-    """The largest change of v·f; 0 where it is roundoff, which may be many floors deep inside a model."""
-    noise = sweep.noise_floor * max(1.0, fit.unevenness)
-    return sweep.rise if sweep.rise > thresholds.ROUNDOFFS * noise else 0.0
 
 
 def _usable(sweep: StepSweep, finite: Sequence[bool]) -> list[int]:
@@ -112,7 +104,7 @@ def _usable(sweep: StepSweep, finite: Sequence[bool]) -> list[int]:
     """
     levels = range(len(finite))
     first = max((i + 1 for i in levels if not finite[i]), default=0)
-    moved = [sweep.moved(i) for i in levels]
+    moved = [sum(counts) for counts in sweep.changed]
     constant_from = next((i for i in levels[first:] if not any(moved[i:])), len(finite))
     if constant_from < len(finite) and sweep.steps[constant_from] >= sweep.constant_step:
         return list(levels[constant_from:])
@@ -161,39 +153,43 @@ def _begins_slowly(sweep: StepSweep) -> bool:
 
 
 def _two_sided(sweep: StepSweep, kept: Sequence[int]) -> SlopeFit:
+    """The slope by the odd part, the kink by the even part; one side is enough to jump, or to deny an error."""
     steps = [sweep.steps[i] for i in kept]
     plus, minus = ([side[i] for i in kept] for side in (sweep.plus, sweep.minus))
     odd, even = ([(p + sign * m) / 2.0 for p, m in zip(plus, minus, strict=True)] for sign in (-1.0, 1.0))
-    noise = max(_noise(odd, ODD_FILTER), sweep.noise_floor, sweep.quantum)
-    error = _lepski(steps, odd, noise, ODD_ORDERS)
+    fit, noise = _fit(sweep, steps, odd, ODD_FILTER, ODD_ORDERS)
     even_noise = max(_noise(even, EVEN_FILTER), noise)
     kink = _lepski(steps, even, even_noise, EVEN_ORDERS)
-    return SlopeFit(
-        error,
-        kink,
-        has_plateau=_has_plateau(steps, odd, noise, error),
+    return replace(
+        fit,
+        kink=kink,
         has_kink_plateau=_has_plateau(steps, _linear_part(even), 7.0 * even_noise, kink),
-        jumps=_tends_to_constant(odd, sweep.noise_floor) or _tends_to_constant(even, sweep.noise_floor),
-        is_steep=_is_steep(steps, odd) or _is_steep(steps, even),
-        is_denied=any(_is_denied(steps, side, sweep.noise_floor, error) for side in (odd, plus, minus)),
-        unevenness=noise / sweep.noise_floor if sweep.noise_floor else 0.0,
+        jumps=fit.jumps or _tends_to_constant(even, sweep.noise_floor),
+        is_steep=fit.is_steep or _is_steep(steps, even),
+        is_denied=fit.is_denied or any(_is_denied(steps, side, sweep.noise_floor, fit.error) for side in (plus, minus)),
     )
 
 
-def _one_sided(sweep: StepSweep, kept: Sequence[int], values: Sequence[float]) -> SlopeFit:
-    steps, side = [sweep.steps[i] for i in kept], [values[i] for i in kept]
-    noise = max(_noise(side, SIDE_FILTER), sweep.noise_floor, sweep.quantum)
-    error = _lepski(steps, side, noise, SIDE_ORDERS)
-    return SlopeFit(
+def _fit(
+    sweep: StepSweep,
+    steps: Sequence[float],
+    values: Sequence[float],
+    noise_filter: Sequence[float],
+    orders: Sequence[Sequence[float]],
+) -> tuple[SlopeFit, float]:
+    """Slope and structure of the values at some steps, without a kink, and their noise."""
+    noise = max(_noise(values, noise_filter), sweep.noise_floor, sweep.quantum)
+    error = _lepski(steps, values, noise, orders)
+    fit = SlopeFit(
         error,
         Estimate(0.0, math.inf),
-        _has_plateau(steps, side, noise, error),
-        one_sided=True,
-        jumps=_tends_to_constant(side, sweep.noise_floor),
-        is_steep=_is_steep(steps, side),
-        is_denied=_is_denied(steps, side, sweep.noise_floor, error),
-        unevenness=noise / sweep.noise_floor if sweep.noise_floor else 0.0,
+        has_plateau=_has_plateau(steps, values, noise, error),
+        jumps=_tends_to_constant(values, sweep.noise_floor),
+        is_steep=_is_steep(steps, values),
+        is_denied=_is_denied(steps, values, sweep.noise_floor, error),
+        rise=sweep.rise if sweep.rise > thresholds.ROUNDOFFS * noise else 0.0,
     )
+    return fit, noise
 
 
 def _noise(values: Sequence[float], weights: Sequence[float]) -> float:

@@ -214,7 +214,7 @@ class ProjectionTest:
         if self.mode.by_rows:  # the noise of rows as noise of the residual
             weighted = self.projections.probe_cotangents(1)[0].v * noise
             noise = math.sqrt(float(weighted @ weighted))
-        bar = abs(of_wide - of_narrow) + thresholds.SCREEN_NOISE * noise / narrow.step
+        bar = abs(of_wide - of_narrow) + thresholds.INTERVAL_WIDTH * noise / narrow.step
         within = abs(of_narrow) <= bar
         return not bool(within if self.mode.by_rows else within.all())
 

@@ -167,12 +167,8 @@ class StepSweep:
     """Standard deviation of v·f where the values are multiples of a number larger than the format's spacing."""
     rise: float = 0.0
     """Largest change of v·f at any step."""
-    constant_step: float = 2.0**-10
+    constant_step: float = math.inf
     """A function that is constant within steps this wide is constant; within smaller ones its values are rounded."""
-
-    def moved(self, level: int) -> int:
-        """Number of changed outputs at one step, both sides together."""
-        return sum(self.changed[level])
 
 
 def sweep_steps(
@@ -189,41 +185,37 @@ def sweep_steps(
     """
     rows, xp = repeat_noise.shape[0], namespace(u)
     f0 = problem.value[:rows]
-    residuals: list[tuple[list[float], list[float]]] = [([], []) for _ in predictions]
-    changed: list[list[tuple[int, int]]] = [[] for _ in predictions]
-    smallest, largest = [math.inf] * len(predictions), [0.0] * len(predictions)
     weights = [xp.astype(prediction.v != 0.0, prediction.v.dtype) for prediction in predictions]
-    for t in steps:
-        counts: list[list[int]] = [[] for _ in predictions]
-        for side, sign in enumerate((1.0, -1.0)):
-            evaluation = problem.evaluate_at(sign * t * u)
-            change = evaluation.values[:rows] - f0
-            for number, prediction in enumerate(predictions):
-                rise = dot(prediction.v, change)
-                residuals[number][side].append(rise - prediction.predicted(evaluation.displacement, sign * t))
-                smallest[number] = min(smallest[number], abs(rise) or math.inf)
-                largest[number] = max(largest[number], abs(rise)) if math.isfinite(rise) else largest[number]
-                counts[number].append(int(xp.count_nonzero(change * weights[number])))
-        for number, (plus, minus) in enumerate(counts):
-            changed[number].append((plus, minus))
-    return [
-        StepSweep(
-            steps,
-            *residuals[number],
-            changed[number],
-            thresholds.NOISE_FLOOR * eps * norm(prediction.v, f0) + norm(prediction.v, repeat_noise),
-            _quantum(steps, changed[number], smallest[number], eps),
-            largest[number],
-            _constant_step(eps),
-        )
-        for number, prediction in enumerate(predictions)
-    ]
+    seen: list[list[tuple[float, float, int]]] = [[] for _ in predictions]
+    for t in (signed for step in steps for signed in (step, -step)):
+        evaluation = problem.evaluate_at(t * u)
+        change = evaluation.values[:rows] - f0
+        for found, prediction, weight in zip(seen, predictions, weights, strict=True):
+            rise = dot(prediction.v, change)
+            residual = rise - prediction.predicted(evaluation.displacement, t)
+            found.append((rise, residual, int(xp.count_nonzero(change * weight))))
+    floors = (
+        thresholds.NOISE_FLOOR * eps * norm(prediction.v, f0) + norm(prediction.v, repeat_noise)
+        for prediction in predictions
+    )
+    return [_sweep(steps, found, floor, eps) for found, floor in zip(seen, floors, strict=True)]
 
 
-def _quantum(steps: Sequence[float], changed: Sequence[tuple[int, int]], smallest: float, eps: float) -> float:
-    """Half the smallest change of values that stay equal over smaller steps, because they are rounded to multiples."""
-    equal = [step for step, counts in zip(steps, changed, strict=True) if not any(counts)]
-    return smallest / 2.0 if equal and max(equal) < _constant_step(eps) and smallest < math.inf else 0.0
+def _sweep(
+    steps: Sequence[float], seen: Sequence[tuple[float, float, int]], noise_floor: float, eps: float
+) -> StepSweep:
+    """A sweep of the changes of v·f, residuals and numbers of changed outputs at each step, one side after the other.
+
+    Values that stay equal over small steps are multiples of a number: half the smallest change is their noise.
+    """
+    rises, residuals, counts = zip(*seen, strict=True)
+    changed = list(zip(counts[::2], counts[1::2], strict=True))
+    sizes = [abs(rise) for rise in rises if rise and math.isfinite(rise)]
+    constant = constant_step_for(eps)
+    equal = [step for step, sides in zip(steps, changed, strict=True) if not any(sides)]
+    quantum = min(sizes) / 2.0 if sizes and equal and max(equal) < constant else 0.0
+    rise = max(sizes, default=0.0)
+    return StepSweep(steps, residuals[::2], residuals[1::2], changed, noise_floor, quantum, rise, constant)
 
 
 def steps_for(eps: float) -> list[float]:
@@ -245,5 +237,9 @@ def middle_step(eps: float) -> float:
     return steps[len(steps) // 2]
 
 
-def _constant_step(eps: float) -> float:
-    return 2.0**-10 if eps <= SWEEPS[0][0] else 2.0**-4 if eps <= SWEEPS[1][0] else math.inf
+def constant_step_for(eps: float) -> float:
+    """The step within which values that stay equal are constant."""
+    in_double, in_single = thresholds.CONSTANT_STEP
+    if eps > thresholds.HALF_PRECISION_EPS:
+        return math.inf
+    return in_double if eps <= thresholds.DOUBLE_EPS else in_single

@@ -209,7 +209,7 @@ def smoothed_noise(noise: Array, space: Space) -> Array:
 
 def explained_factor(eps: float) -> float:
     """The relative error common to all entries of an input that rounding explains."""
-    return min(thresholds.PRECISION_SCALE_EPS * eps, thresholds.PRECISION_SCALE_MAX)
+    return min(thresholds.PRECISION_SCALE_EPS * eps, thresholds.NEGLIGIBLE_PART * thresholds.MATERIAL_MAX)
 
 
 def value_roundoff(context: Context) -> Array:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from gradvet.core import thresholds
-from gradvet.core.confirmation import DISTANCES, despite_ties, error_apart
+from gradvet.core.confirmation import despite_ties, distances, error_apart
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import fit_slope
@@ -86,7 +86,7 @@ def is_right_beside(context: Context, mode: Mode, columns: Array) -> bool:
     if context.is_generated or context.eps > thresholds.HALF_PRECISION_EPS:
         return True
     xp = context.xp
-    for distance in DISTANCES if context.is_double else 2 * DISTANCES[-1:]:
+    for distance in distances() if context.is_double else 2 * distances()[-1:]:
         place = distance * context.joint_direction()
         seen = [_is_right_at(context, mode, side, columns, distance) for side in (place, -place)]
         if None in seen:  # outside of the domain

@@ -20,7 +20,7 @@ from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
-from gradvet.core.vectors import Array, dot, finite_part, namespace, nonzero_rms, norm, peak, window
+from gradvet.core.vectors import Array, dot, finite_part, namespace, nonzero_rms_by_leaf, norm, peak, window
 
 FIRST_CHANGE_STEPS = range(-20, 42, 2)
 """Powers of two by which a direction is scaled until an output changes."""
@@ -36,12 +36,11 @@ MAX_BENT_ROWS = 2
 there: the full test of a ReLU at zeros would take ten times the evaluations of the whole check."""
 
 
-def typical_contributions(problem: Problem, w: Array, u: Array) -> Iterator[tuple[str, float]]:
+def typical_contributions(problem: Problem, w: Array, u: Array) -> dict[str, float]:
     """For each input that u moves: root mean square of the nonzero products w_j u_j, zero if all are zero."""
-    xp, domain, products = namespace(w), problem.domain, w * u
-    for leaf, part in zip(domain.leaves, domain.slices, strict=True):
-        if (typical := nonzero_rms(products[part])) or int(xp.count_nonzero(u[part])):
-            yield leaf.name, typical
+    domain, found = problem.domain, nonzero_rms_by_leaf(problem.domain, w * u)
+    moved = zip(domain.leaves, domain.slices, found, strict=True)
+    return {leaf.name: typical for leaf, part, typical in moved if typical or bool((u[part] != 0.0).any())}
 
 
 def enter_resolution(context: Context, mode: Mode, contributions: Mapping[str, float], bar: float) -> None:
@@ -71,7 +70,7 @@ def _screen(
     rtol = thresholds.GENERATED_PEAK_RTOL if context.is_generated else thresholds.SCREEN_RTOL
     rtol += context.options.accuracy
     allowed = rtol * max(norm(cotangent.vjp, d), norm(v, slope))
-    allowed += thresholds.SCREEN_NOISE / thresholds.SCREEN_STEP * norm(v, context.value_noise)
+    allowed += thresholds.INTERVAL_WIDTH / thresholds.SCREEN_STEP * norm(v, context.value_noise)
     if context.immaterial_slope:
         allowed += context.immaterial_slope * norm(v)
     if bend is not None:
@@ -100,7 +99,7 @@ def _agree(
             return False  # no output has a finite slope
         residual, allowed = _screen(context, mode, cotangent, difference.displacement, slope)
         if residual <= allowed:
-            contributions = dict(typical_contributions(context.problem, cotangent.vjp, difference.displacement))
+            contributions = typical_contributions(context.problem, cotangent.vjp, difference.displacement)
             enter_resolution(context, mode, contributions, allowed)
         else:
             agree = False
@@ -190,7 +189,7 @@ def decide_line(context: Context, mode: Mode, u: Array, cotangent: Cotangent, fi
     """The decision about v·J·u by its step sweep; agreement is entered in the ledger."""
     if not peak(cotangent.v):
         return Decision(Verdict.PASS, Reason.NO_SIGNAL)  # nothing is finite: the ledger stays open
-    contributions = dict(typical_contributions(context.problem, cotangent.vjp, u))
+    contributions = typical_contributions(context.problem, cotangent.vjp, u)
     is_constant = not (fit.rise or any(contributions.values()) or bool(context.xp.any(cotangent.v == 0.0)))
     scale = error_scale(context, u, cotangent, contributions)
     is_on_stair = fit.has_stairs and not scale.slope and _has_own_stairs(context, u, cotangent.v)
@@ -219,8 +218,8 @@ def _zero_slope_scale(context: Context, u: Array, cotangent: Cotangent, fit: Slo
     """A derivative of zero is compared with what the function does, not with its own size.
 
     That is the change of the outputs if it exceeds their roundoff, or their size if they are constant. Otherwise their
-    roundoff may hide a slope, as in 1e16 + x: it counts as noise, and is compared with the effect of all inputs on
-    these outputs. A derivative that exceeds its own roundoff is small over a tiny step alone, and not zero. Needed by
+    roundoff may hide a slope, as in 1e16 + x: zero is compared with the effect of all inputs on these outputs. A
+    derivative that exceeds its own roundoff is small over a tiny step alone, and not zero. Needed by
     `test_lost_gradient_behind_a_large_offset_does_not_pass`, `test_bias_before_a_normalisation_passes`,
     `test_faint_input_of_its_own_output_does_not_pass` and `shift_of_1e_14_negated`.
     """
@@ -228,12 +227,12 @@ def _zero_slope_scale(context: Context, u: Array, cotangent: Cotangent, fit: Slo
     if fit.rise > scale.saturated:
         return replace(scale, slope=0.0, typical=fit.rise)
     if scale.slope > thresholds.INTERVAL_WIDTH * derivative_jitter(context, cotangent.v, u, scale.slope):
-        return replace(scale, value_noise=context.eps * size)
+        return scale
     hidden = rows_changing_by_roundoff(context, u, cotangent.v)
     if hidden is None:
         return replace(scale, slope=0.0, typical=size)
     own = context.cotangent(context.xp.where(hidden, cotangent.v, context.xp.zeros_like(cotangent.v)))
-    return replace(scale, slope=0.0, typical=norm(own.vjp, context.first.u), value_noise=context.eps * size)
+    return replace(scale, slope=0.0, typical=norm(own.vjp, context.first.u))
 
 
 def rows_changing_by_roundoff(context: Context, u: Array, v: Array) -> Array | None:
@@ -342,7 +341,7 @@ def _screened_pairs(context: Context, mode: Mode, u: Array, cotangents: Sequence
         return []
     for cotangent in cotangents:
         residual, allowed = _screen(context, mode, cotangent, difference.displacement, difference.odd)
-        typical = max(size for _, size in typical_contributions(context.problem, cotangent.vjp, u))
+        typical = max(typical_contributions(context.problem, cotangent.vjp, u).values())
         if not (residual <= allowed <= context.options.resolution * typical):
             return []
         pairs.append((Verdict.PASS, allowed / typical if typical else 0.0))
@@ -352,7 +351,7 @@ def _screened_pairs(context: Context, mode: Mode, u: Array, cotangents: Sequence
 def _swept_pairs(context: Context, mode: Mode, u: Array, cotangents: Sequence[Cotangent]) -> Pairs:
     pairs = []
     for cotangent, fit in zip(cotangents, sweep_line(context, mode, u, cotangents), strict=True):
-        contributions = dict(typical_contributions(context.problem, cotangent.vjp, u))
+        contributions = typical_contributions(context.problem, cotangent.vjp, u)
         scale = error_scale(context, u, cotangent, contributions)
         decision = decide_beyond_jitter(context, u, cotangent, fit, scale)
         pairs.append((decision.verdict, max(decision.bar, abs(decision.error)) / (scale.typical or math.inf)))

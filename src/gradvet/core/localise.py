@@ -257,28 +257,26 @@ ROWS_OF_COLUMN = 16
 def decide_entry(context: Context, mode: Mode, row: int, column: int) -> Entry:
     """One entry by a step sweep along its own column; if it seems wrong, by sweeps of smaller step lengths as well.
 
-    A function may oscillate, or its domain end, on a scale that its inputs do not show.
+    A function may oscillate, or its domain end, on a scale that its inputs do not show. At the smaller steps noise may
+    dominate: a sharp agreement there counts, disagreement does not.
     """
-    size, own = float(context.lengths[column]), abs(float(context.problem.point[column]))
+    size = float(context.lengths[column])
     entry = _swept(context, mode, (row, column), size)
     lengths = _finer_lengths(context, entry, size)
     while entry.verdict is not Verdict.PASS and (length := next(lengths, None)) is not None:
         finer = _swept(context, mode, (row, column), length)
-        is_better = length == own and entry.verdict is not Verdict.FAIL
-        entry = finer if is_better or _overrules(finer, entry) else entry
+        is_sharp = thresholds.CLEAR * finer.error < abs(entry.derivative - entry.numerical)
+        entry = finer if finer.verdict is Verdict.PASS and is_sharp else entry
     return entry
 
 
 def _finer_lengths(context: Context, entry: Entry, size: float) -> Iterator[float]:
     """Smaller step lengths for an entry. May call the function.
 
-    These are the size of the coordinate itself; the length over which a right derivative changes the output as much as
-    it changed at all, needed by `test_right_kernel_of_one_dtype_does_not_fail`; and a much smaller one, at which noise
-    dominates: agreement there counts, disagreement does not.
+    These are the length over which a right derivative changes the output as much as it changed at all, needed by
+    `test_right_kernel_of_one_dtype_does_not_fail`; and a much smaller one, needed by `asin_at_1e_9_from_one`.
     """
-    own, step = abs(float(context.problem.point[entry.column])), middle_step(context.eps)
-    if 0.0 < own < size / 2.0:
-        yield own
+    step = middle_step(context.eps)
     if entry.derivative:
         change = DirectionalDifference.along(context.problem, context.column(entry.column), step).odd[entry.row]
         length = abs(step * float(change) / entry.derivative)
@@ -286,11 +284,6 @@ def _finer_lengths(context: Context, entry: Entry, size: float) -> Iterator[floa
             yield length
     if context.is_double and context.computes_in_io_dtype:
         yield thresholds.NARROW_FACTOR * size
-
-
-def _overrules(finer: Entry, entry: Entry) -> bool:
-    """Whether an agreement at smaller steps is precise enough to overrule a disagreement."""
-    return finer.verdict is Verdict.PASS and 2.0 * finer.error < abs(entry.derivative - entry.numerical)
 
 
 def _swept(context: Context, mode: Mode, place: tuple[int, int], size: float) -> Entry:
@@ -329,19 +322,12 @@ def slope_of_column(context: Context, column: int) -> Estimate | None:
     u = context.column(column)
     change = DirectionalDifference.along(problem, u, middle_step(context.eps))
     changed = namespace(u).nonzero((change.even != 0.0) | (change.odd != 0.0))[0]
-    moved = [int(row) for row in changed[:ROWS_OF_COLUMN]]
-    units = [unit(problem.zeros(problem.codomain.size), row) for row in moved]
+    units = [unit(problem.zeros(problem.codomain.size), int(row)) for row in changed[:ROWS_OF_COLUMN]]
     predictions = [Prediction(v, lambda displacement, t: 0.0) for v in units]
-    found = Estimate(0.0, 0.0)
-    for row, step_sweep in zip(moved, context.sweep_steps(u, predictions), strict=True):
-        fit = fit_slope(step_sweep)
-        if not math.isfinite(fit.error.error) or fit.is_steep or fit.jumps:
-            return None
-        if not math.isfinite(float(problem.value[row])):
-            return None
-        if abs(fit.error.value) > abs(found.value):
-            found = fit.error
-    return found
+    fits = [fit_slope(step_sweep) for step_sweep in context.sweep_steps(u, predictions)]
+    if any(fit.is_steep or fit.jumps or not math.isfinite(fit.error.error) for fit in fits):
+        return None
+    return max((fit.error for fit in fits), key=lambda error: abs(error.value), default=Estimate(0.0, 0.0))
 
 
 MAX_NONFINITE = 4

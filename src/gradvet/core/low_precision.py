@@ -204,7 +204,7 @@ def _shuffled_rows(context: Context, v: Array, part: slice) -> Array:
 def _group_size(context: Context, count: int, undecided: Decision) -> int:
     """How many outputs together have so little roundoff that an error of the size asked for would show."""
     contributions = typical_contributions(context.problem, context.cotangents[0].vjp, context.first.u)
-    typical = max((contribution for _, contribution in contributions), default=0.0)
+    typical = max(contributions.values(), default=0.0)
     if not typical or not math.isfinite(undecided.bar) or count < 2:
         return 0
     excess = GROUP_MARGIN * undecided.bar / (context.options.resolution * typical)
@@ -216,7 +216,7 @@ def _group(context: Context, leaf: int, rows: Array) -> _Group:
     v[rows] = context.cotangents[0].v[rows]
     cotangent = context.cotangent(v)
     weight = math.sqrt(dot(cotangent.v, cotangent.v) / int(rows.shape[0]))
-    entries = dict(typical_contributions(context.problem, cotangent.vjp, context.first.u))
+    entries = typical_contributions(context.problem, cotangent.vjp, context.first.u)
     return _Group(leaf, cotangent, weight, entries)
 
 

@@ -57,7 +57,7 @@ def study(context: Context, mode: Mode, entry: Entry) -> Study:
     numerical, xp = _closest(derivative, slopes, bends), namespace(slopes)
     top = peak(numerical)
     ratio = thresholds.EXACT_RATIO if context.is_double else thresholds.EQUAL_RATIO
-    limit = max(ratio * top, abs(entry.derivative - entry.numerical) / 16.0)
+    limit = max(ratio * top, thresholds.NEAR_RATIO * abs(entry.derivative - entry.numerical))
     wrong = ~(xp.abs(derivative - numerical) <= limit + context.options.accuracy * xp.abs(derivative))
     is_zero = xp.maximum(xp.abs(derivative), xp.abs(numerical)) <= thresholds.EXACT_RATIO * top
     count = max(1, int(xp.count_nonzero(wrong)))
@@ -96,12 +96,12 @@ def _lengths(space: Space, window: range) -> tuple[int, ...]:
 
 
 def _ratio_tolerance(entry: Entry) -> float:
-    """Tolerance for equal ratios: a tenth of the relative error, within limits."""
+    """Tolerance for equal ratios: a part of the relative error, within limits."""
     smallest, largest = thresholds.EXACT_RATIO, thresholds.EQUAL_RATIO
     if not entry.numerical:
         return largest
     off = abs(entry.derivative - entry.numerical)
-    return min(largest, max(smallest, 0.1 * off / abs(entry.numerical)))
+    return min(largest, max(smallest, thresholds.NEAR_RATIO * off / abs(entry.numerical)))
 
 
 def _in_whole_numbers(space: Space, window: range) -> tuple[range, int]:

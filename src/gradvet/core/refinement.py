@@ -15,7 +15,7 @@ from dataclasses import replace
 from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, Reason
-from gradvet.core.extrapolation import Estimate
+from gradvet.core.extrapolation import ODD_ORDERS, Estimate
 from gradvet.core.finite_differences import DirectionalDifference, steps_for
 from gradvet.core.line_test import rows_changing_by_roundoff
 from gradvet.core.modes import Mode
@@ -28,6 +28,8 @@ JUMP_RATIO = 4.0
 JUMP_STEPS = [2.0**-32 * JUMP_RATIO**level for level in range(15)]
 """Steps over which outputs are searched for jumps, and their ratio."""
 
+SMOOTH_ORDER = 2 * len(ODD_ORDERS) - 1
+"""Highest order of a term that a slope fit sees: a departure from a line that grows faster is a jump."""
 
 LINES = tuple(tuple(sign * (start + 0.5 * k) for k in range(12)) for sign, start in ((1.0, 4.0), (-1.0, 8.0)))
 """Equally spaced points on both sides of the point, in steps."""
@@ -78,7 +80,7 @@ def with_inner_roundoff(context: Context) -> tuple[Context, bool]:
                 continue
             last, departure = departure, abs(change - JUMP_RATIO * nearer)
             if last is not None:
-                jumps = departure > JUMP_RATIO**thresholds.JUMP_ORDER * (last + own + context.eps * abs(change))
+                jumps = departure > JUMP_RATIO**SMOOTH_ORDER * (last + own + context.eps * abs(change))
                 roundoff = xp.maximum(roundoff, xp.where(jumps, departure, xp.zeros_like(departure)))
     size = max(1.0, peak(xp.where(u != 0.0, finite_part(problem.point), xp.zeros_like(u))))
     roundoff = xp.where(roundoff <= thresholds.ROUNDOFFS * context.eps * size, roundoff, xp.zeros_like(roundoff))

@@ -49,7 +49,7 @@ class OutputProbes:
     @property
     def weights(self) -> Array:
         """Weights with which every output counts about the same."""
-        weight = 1.0 / (self.slope + (thresholds.LOW_PRECISION_ROW_FLOOR * peak(self.slope) or 1.0))
+        weight = 1.0 / (self.slope + (thresholds.MATERIAL_MAX * peak(self.slope) or 1.0))
         return weight / peak(weight)
 
     def stair_bias(self, step: float) -> tuple[Array, Array]:

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from gradvet.core.context import Context
 from gradvet.core.problem import Cost
 from gradvet.core.results import Finding, Report, Verdict
-from gradvet.errors import DerivativeError, InvalidProblemError, first_line, raising_interruptions
+from gradvet.errors import DerivativeError, InvalidProblemError, first_line, raise_interruption
 
 CheckFunction = Callable[[Context], Iterable[Finding]]
 
@@ -26,14 +26,12 @@ def run_checks(context: Context, checks: Mapping[str, CheckFunction], *, may_ref
             findings.append(Finding(name, Verdict.SKIPPED, "the time budget was spent"))
             continue
         try:
-            with raising_interruptions:
-                for finding in check(context):
-                    findings.append(finding if finding.check == name else replace(finding, check=name))
-        except (InvalidProblemError, NameError):
-            raise
-        except DerivativeError as error:
-            findings.append(Finding(name, Verdict.FAIL, str(error), facts={"raised": str(error)}))
+            for finding in check(context):
+                findings.append(finding if finding.check == name else replace(finding, check=name))
         except Exception as error:
+            raise_interruption(error)
+            if isinstance(error, (InvalidProblemError, NameError)):
+                raise
             findings.append(_of_exception(context, name, error, may_refuse))
         if is_large:
             context.release()
@@ -52,6 +50,8 @@ def run_until_failure(context: Context, checks: Iterable[CheckFunction]) -> list
 
 
 def _of_exception(context: Context, name: str, error: Exception, may_refuse: bool) -> Finding:
+    if isinstance(error, DerivativeError):
+        return Finding(name, Verdict.FAIL, str(error), facts={"raised": str(error)})
     rules, text = context.problem.rules, f"{type(error).__name__}: {first_line(error, 300)}"
     is_unsupported, meaning = rules.is_unsupported(error), rules.meaning(error)
     if meaning and is_unsupported:

@@ -203,8 +203,8 @@ class SlopeTest:
         context = self.context
         bent = bent_rows(context, difference)
         if context.is_double and bent is None and screen_agrees(context, self.mode, difference, cotangents):
-            moved = [name for name, _ in typical_contributions(context.problem, difference.u, difference.u)]
-            if len(moved) > 1 or self._resolution(moved[0]) <= context.options.resolution:
+            moved = typical_contributions(context.problem, difference.u, difference.u)
+            if len(moved) > 1 or self._resolution(*moved) <= context.options.resolution:
                 return AGREES, None
         if context.out_of_budget:
             return Decision(Verdict.INCONCLUSIVE, Reason.BUDGET), None
@@ -222,9 +222,6 @@ class SlopeTest:
             decision = decide_line(self.context, self.mode, u, cotangent, fit)
             if decision.verdict is Verdict.FAIL:
                 decision = self.confirmed(u, cotangent, decision, fit)
-                if decision.verdict is Verdict.PASS and decision.reason is Reason.AGREES:
-                    contributions = dict(typical_contributions(self.context.problem, cotangent.vjp, u))
-                    enter_resolution(self.context, self.mode, contributions, decision.bar)
             is_kink = decision.reason is Reason.KINK and decision.verdict is not Verdict.INCONCLUSIVE
             if is_kink or decision.verdict is Verdict.FAIL:
                 return decision, cotangent if is_kink else None
@@ -232,36 +229,41 @@ class SlopeTest:
         return worst, None
 
     def confirmed(self, u: Array, cotangent: Cotangent, decision: Decision, fit: SlopeFit) -> Decision:
-        """A failure along a direction counts if the entry that causes it fails alone, or if the line is smooth.
+        """A failure along a direction, as the entry that contributes most decides it, or else as the line does."""
+        found = replace(decision, entry=find_wrong_entry(self.context, self.mode, u, cotangent.v))
+        return self._by_entry(u, cotangent, found) or self._by_line(u, cotangent, found, fit)
+
+    def _by_entry(self, u: Array, cotangent: Cotangent, found: Decision) -> Decision | None:
+        """FAIL if the entry is wrong alone, and PASS or INCONCLUSIVE if it is right; None if it is not resolved.
 
         Needed by `one_plus_erf_at_minus_six_and_elsewhere` and `convolution_under_autocast`.
         """
-        entry = find_wrong_entry(self.context, self.mode, u, cotangent.v)
-        is_smooth = not abs(fit.kink.value) > fit.kink.error
-        if entry is not None and entry.verdict is Verdict.FAIL:
-            found = Decision(Verdict.FAIL, entry.reason, entry, decision.error, decision.bar)
-            if (doubt := doubt_about(self.context, entry)) is not None:
-                return found.weakened(doubt)
-            return despite_ties(self.context, self.mode, found)
-        if entry is not None and entry.reason is Reason.KINK:
-            return Decision(Verdict.PASS, Reason.KINK, entry, decision.error, decision.bar)
-        roundoff = saturated_roundoff(self.context, cotangent.v, u)
-        if entry is not None and abs(decision.error) <= thresholds.INTERVAL_WIDTH * roundoff:
+        context, entry, error = self.context, found.entry, abs(found.error)
+        if entry is None:
+            return None
+        if entry.verdict is Verdict.FAIL:
+            found, doubt = replace(found, reason=entry.reason), doubt_about(context, entry)
+            return despite_ties(context, self.mode, found) if doubt is None else found.weakened(doubt)
+        if entry.reason is Reason.KINK:
+            return Decision(Verdict.PASS, Reason.KINK, entry, found.error, found.bar)
+        if error <= thresholds.INTERVAL_WIDTH * (roundoff := saturated_roundoff(context, cotangent.v, u)):
             # Needed by `certain_loss_with_logits`: one of its terms is constant over small steps.
-            return Decision(Verdict.PASS, Reason.AGREES, entry, decision.error, abs(decision.error) + roundoff)
-        with_entry = Decision(Verdict.FAIL, decision.reason, entry, decision.error, decision.bar)
-        is_blurred = entry is None or entry.reason in (Reason.PRECISION, Reason.NOT_FINITE)
-        relative = abs(decision.error) / (norm(cotangent.vjp, u) or 1.0)
-        seen = max(self.context.asked_resolution, thresholds.LOW_PRECISION_PART * relative)
-        is_right = entry is not None and entry.error <= seen * abs(entry.derivative)
-        is_blurred = is_blurred or not (self.context.is_double or is_right)
-        if not is_blurred or self.context.eps > thresholds.HALF_PRECISION_EPS:
-            # Each entry alone is right, or undecided: the joint step is too wide for some of them.
-            return with_entry.weakened()
-        is_outside = decision.reason is Reason.OUTSIDE
-        if is_outside or (is_smooth and not is_rough(self.context, u, cotangent, fit.error)):
-            return with_entry
-        return with_entry.weakened(Reason.PRECISION if is_smooth else Reason.KINK)
+            contributions = typical_contributions(context.problem, cotangent.vjp, u)
+            enter_resolution(context, self.mode, contributions, error + roundoff)
+            return Decision(Verdict.PASS, Reason.AGREES, entry, found.error, error + roundoff)
+        part = thresholds.LOW_PRECISION_PART * error / (norm(cotangent.vjp, u) or 1.0)
+        is_sharp = entry.error <= max(context.asked_resolution, part) * abs(entry.derivative)
+        is_open = entry.reason in (Reason.PRECISION, Reason.NOT_FINITE)
+        return None if is_open or not (context.is_double or is_sharp) else found.weakened()
+
+    def _by_line(self, u: Array, cotangent: Cotangent, found: Decision, fit: SlopeFit) -> Decision:
+        """FAIL outside the slopes of a kink, and where the function is smooth along the line and shows no roundoff."""
+        is_smooth = not abs(fit.kink.value) > fit.kink.error
+        if self.context.eps > thresholds.HALF_PRECISION_EPS:
+            return found.weakened()
+        if found.reason is Reason.OUTSIDE or (is_smooth and not is_rough(self.context, u, cotangent, fit.error)):
+            return found
+        return found.weakened(Reason.PRECISION if is_smooth else Reason.KINK)
 
     def _nonfinite_columns(self) -> Iterator[Decision]:
         """Columns in which the derivative is not finite: wrong where the function has a finite slope."""
@@ -376,12 +378,10 @@ class SlopeTest:
         """
         domain, xp = self.context.problem.domain, self.context.xp
         one_sided = norm(cotangent.v, xp.abs(difference.odd) + xp.abs(difference.even))
-        contributions = dict(typical_contributions(self.context.problem, cotangent.vjp, difference.u))
-        contributions = {name: size or one_sided for name, size in contributions.items()}
-        for leaf, part in zip(domain.leaves, domain.slices, strict=True):
-            if peak(rest[part]):
-                contributions.pop(leaf.name, None)
-        enter_resolution(self.context, self.mode, contributions, bar)
+        contributions = typical_contributions(self.context.problem, cotangent.vjp, difference.u)
+        kept = {leaf.name for leaf, part in zip(domain.leaves, domain.slices, strict=True) if peak(rest[part])}
+        alone = {name: size or one_sided for name, size in contributions.items() if name not in kept}
+        enter_resolution(self.context, self.mode, alone, bar)
 
 
 def decide_slopes(context: Context, mode: Mode) -> tuple[Decision, Context]:

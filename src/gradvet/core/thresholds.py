@@ -33,7 +33,8 @@ RESPONSE_FACTOR = 32.0
 [operators]"""
 
 LOW_PRECISION_POWER = 0.4
-"""Below double precision, eps to this power of a number is what a formula or kernel may lose of it. [gallery]"""
+"""Below double precision, eps to this power of a number is what a formula or kernel may lose of it; in every
+precision, what a second derivative may. [gallery]"""
 
 LOW_PRECISION_PART = 0.25
 """Below double precision: largest part of an entry, or of a slope, that roundoff explains. [gallery]"""
@@ -48,11 +49,7 @@ GENERATED_RTOL = 1e-3
 
 GENERATED_PEAK_RTOL = 1e-4
 """The same relative to the largest output or slope; also the largest residual of the screen that counts as agreement
-there. [gallery]"""
-
-LOW_PRECISION_ROW_FLOOR = 1e-2
-"""Below double precision and at generated points, outputs with a slope below this part of the largest get a smaller
-weight. [gallery]"""
+there. Outputs with a slope below this part of the largest get a smaller weight there, and next to kinks. [gallery]"""
 
 # Screen: one central difference against the derivative
 
@@ -61,15 +58,8 @@ SCREEN_STEP = 6e-6
 
 SCREEN_RTOL = 1e-6
 """Largest residual of a directional derivative that counts as agreement, relative to the scale of the slope: against a
-difference, and of ⟨v, Ju⟩ against ⟨Jᵀv, u⟩. Gradients computed twice may differ by this part of the largest entry.
-[operators]"""
-
-SCREEN_NOISE = 8.0
-"""Allowance of the screen, and of a projection in fast mode, for roundoff of the outputs, in standard deviations.
-[operators]"""
-
-ROW_NOISE_WEIGHT = 1e4
-"""Weight of an output's roundoff against its slope when cotangents are scaled. [operators]"""
+difference, and of ⟨v, Ju⟩ against ⟨Jᵀv, u⟩; a smaller error of a fitted slope does not count either, unless a finer
+resolution is asked for. Gradients computed twice may differ by this part of the largest entry. [operators]"""
 
 # Step lengths
 
@@ -97,7 +87,8 @@ MANY_TIES = 16
 # From a step sweep to a slope
 
 INTERVAL_WIDTH = 4.0
-"""Half-width of a confidence interval, in standard errors. [operators]"""
+"""Half-width of a confidence interval, in standard errors; so many of them are allowed for roundoff of the outputs in
+the screen, and of a projection in fast mode. [operators]"""
 
 PLATEAU_STEPS = 3
 """Number of consecutive steps that must show the same error. [gallery]"""
@@ -120,9 +111,9 @@ STAIR_STEP = 2.0**-18
 """Values that stay equal over steps at least this wide are stairs of the function, not rounding; a function whose
 values stay equal over this step of an argument is constant in it. [gallery]"""
 
-JUMP_ORDER = 5
-"""A departure from a line that grows from one step to the next as a term of this order, or faster, is a jump. [theory]
-"""
+CONSTANT_STEP = (2.0**-10, 2.0**-4)
+"""Values that stay equal within steps this wide are constant, within smaller ones they are rounded: in double and in
+single precision. In half precision they are always taken to be rounded. [gallery]"""
 
 STEEP_GROWTH = (0.15, 0.85, 0.2)
 """Range of the exponent by which slopes grow towards a vertical tangent such as the square root's 1/2, and how much it
@@ -133,20 +124,14 @@ may differ between steps. [theory]"""
 CLEAR = 1.5
 """Error over error bar from which a disagreement counts. [operators]"""
 
-MATERIAL_MIN = 1e-9
-"""Smallest disagreement that counts, relative to the scale of the slope; outputs with a slope below this part of the
-largest get a smaller weight in double precision. [operators]"""
-
 NEGLIGIBLE_PART = 0.25
-"""An error below this part of a material one, or of the asked resolution, is agreement, and an error that wide steps
-show is denied by slopes at small steps below this part of it. [gallery]"""
+"""An error below this part of the asked resolution, or of the largest one that rounding explains, is agreement, and an
+error that wide steps show is denied by slopes at small steps below this part of it. [gallery]"""
 
 MATERIAL_MAX = 0.05
 """Largest relative error that low precision explains: of a slope (upper limit of `ROUNDOFFS` · eps), of values against
-the float64 reference, of two equal backward passes, and of the first change of a staircase. [gallery]"""
-
-UNCLEAR_AGREEMENT = 0.01
-"""In double precision, an unclear disagreement below this part of the asked resolution is agreement. [operators]"""
+the float64 reference, of two equal backward passes, and of the first change of a staircase. Below double precision,
+outputs with a slope below this part of the largest get a smaller weight. [gallery]"""
 
 # Tolerance policy
 
@@ -156,12 +141,6 @@ vectorised against plain calls, residuals where every entry is seen. Its inverse
 errors of many entries may add up before one of them is searched, where torch's fast mode accepts. [theory]"""
 
 # Two gradients that should be equal
-
-REPEAT_ROUNDOFF = 1e3
-"""Difference of two equal backward passes, in roundoffs, that the order of a sum explains. [operators]"""
-
-SYMMETRY_ROUNDOFF = 1e5
-"""Allowed asymmetry of a second derivative, in roundoffs of its scale. [operators]"""
 
 ALLCLOSE = (1e-8, 1e-5)
 """Absolute and relative tolerance of torch.allclose, by which torch's gradcheck compares derivatives in a batch, with
@@ -196,15 +175,14 @@ HALF_FACTOR = 2.0
 error that rounding explains. [half]"""
 
 PRECISION_SCALE_EPS = 8.0
-"""Relative error common to all entries of an input that rounding explains, in spacings of the format. [gallery]"""
-
-PRECISION_SCALE_MAX = 0.0099
-"""Largest value of that error: even in bfloat16 rounding is incoherent. [gallery]"""
+"""Relative error common to all entries of an input that rounding explains, in spacings of the format; at most
+`NEGLIGIBLE_PART` of `MATERIAL_MAX`, because even in bfloat16 rounding is incoherent. [gallery]"""
 
 HALF_THE_DIGITS = 0.5
 """A formula may lose half its digits: eps to this power is the largest relative error that this explains, of all
-entries of an input together, and of values and tangents that are computed in another way (compiled, in a batch, in
-float64). [gallery]"""
+entries of an input together, of values and tangents that are computed in another way (compiled, in a batch, in
+float64), and of two equal backward passes. Slopes below this part of the largest get a smaller weight in double
+precision; at generated points they are zero, relative to the user's point. [gallery]"""
 
 PRECISION_SCALE_WIDTH = 6.0
 """Half-width of the interval for that common error, in standard errors. [theory]"""
@@ -222,11 +200,6 @@ TIES_FAR = 0.25
 CONFIRM_NEAR = 2.0**-20
 """Smaller of these two steps, and the largest step of a slope that must resolve an error. [gallery]"""
 
-IMMATERIAL_SLOPE = 1e-8
-"""At generated points, slopes below this part of the steepest one at the user's point are zero: those of a softmax of
-inputs a thousand times larger are, and a full test of them would take 15 times the evaluations of the rest. [gallery]
-"""
-
 # Around a wrong entry
 
 EXACT_RATIO = 1e-6
@@ -235,3 +208,7 @@ is tested and which cause is named. [gallery]"""
 
 EQUAL_RATIO = 1e-3
 """Largest relative tolerance for equal ratios of entries. It decides which cause is named. [gallery]"""
+
+NEAR_RATIO = 0.1
+"""Relative difference of ratios that a wrong factor of one term among several explains. Ratios and entries around a
+wrong entry are compared to this part of its error. It decides which cause is named. [gallery]"""

@@ -165,6 +165,11 @@ def nonzero_rms(values: Array) -> float:
     return math.sqrt(float(values @ values) / max(1, int(namespace(values).count_nonzero(values))))
 
 
+def nonzero_rms_by_leaf(space: Space, values: Array) -> list[float]:
+    """`nonzero_rms` of the coordinates of each leaf."""
+    return [nonzero_rms(values[part]) for part in space.slices]
+
+
 def quantile(values: Array, part: float) -> float:
     """The number below which this part of all numbers is; zero where there is none."""
     xp = namespace(values)
