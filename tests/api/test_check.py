@@ -601,3 +601,23 @@ def test_output_that_is_not_a_number_is_not_compared() -> None:
     report = gradvet.check(torch.log, torch.tensor([1.0, -1.0, 2.0], dtype=torch.float64), seed=0, points=None)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert any("NaN" in reason for row in report.open_rows for reason in row.reasons)
+
+
+def test_element_that_is_not_a_number_is_counted_once() -> None:
+    report = gradvet.check(torch.sin, torch.tensor([1.0, torch.nan, 2.0], dtype=torch.float64), seed=0)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert {(row.compared, row.elements) for row in report.ledger} == {(2, 3)}
+
+
+def test_tensor_that_is_given_twice_is_noted() -> None:
+    x = inputs(4)
+    report = gradvet.check(lambda a, b: a.sin() * b, (x, x), seed=0)
+    assert report.verdict is Verdict.PASS
+    assert "input 1 is the same tensor as input 0: they are compared as one input, input 0" in report.notes
+
+
+def test_gradient_that_vanishes_for_small_cotangents_fails() -> None:
+    rule = with_vjp(torch.sin, lambda v, x: torch.where(v.abs() > 1e-4, v, 0.0) * torch.cos(x))
+    report = gradvet.check(rule, inputs(4), seed=0, points=None)
+    assert [finding.check for finding in report.failures] == ["linearity"]
+    assert "not proportional to grad_output" in report.failures[0].headline

@@ -102,6 +102,12 @@ CASES = (
         "The scale of the loss is divided out although someone else does that later.",
         special="a cotangent other than 1",
     ).at(with_cotangents_changed(total, relative_to_largest), total, normal, (5,)),
+    by_linearity(
+        "polynomial_of_large_cotangents_alone",
+        "What looks like padding is skipped: the mean over a batch has cotangents as small.",
+        special="a small cotangent",
+        witness=conditions.small_cotangent,
+    ).at(with_cotangents_changed(polynomial, lambda v: torch.where(v.abs() > 1e-4, v, 0.0)), polynomial, normal, (5,)),
     wrong("softplus_divides_by_count", "The mean of a later loss is divided by here, too.").at(
         with_cotangents_changed(softplus, lambda v: v / v.numel()), softplus, normal, (5,)
     ),

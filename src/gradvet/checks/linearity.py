@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
@@ -13,6 +14,12 @@ from gradvet.core.gradient_match import GradientMismatch, derivative_jitter, gra
 from gradvet.core.problem import Distribution
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.vectors import Array, all_finite, dot, equal, finite_part, first_true, is_zero, namespace, window
+
+SMALL_SCALE = 2.0**-20
+"""Factor of a grad_output that is as small as that of a mean over a million elements."""
+
+SINGLE_TINY = 2.0**-126
+"""The smallest normal number of float32."""
 
 ADVICE = "The derivative must be multiplied by grad_output, and nothing may be added to it."
 
@@ -28,13 +35,12 @@ def linearity(context: Context) -> Iterator[Finding]:
         ("a zero grad_output does not give a zero gradient", v, context.at_zero.vector, 0.0 * parts),
     ]
     if not problem.rules.are_builtin:
-        halves = [window(a, part) for part in (slice(0, a.shape[0] // 2), slice(a.shape[0] // 2, a.shape[0]))]
-        of_halves = problem.vjp(halves[0]) + problem.vjp(halves[1])
-        comparisons.append(("grad_outputs with zero rows do not give the sum of their gradients", a, of_halves, of_a))
-        if equal(context.repeated_vjp, of_a) and (gap := _asymmetry(context, problem.vjp(-a), of_a)) is not None:
-            yield Finding(
-                "linearity", Verdict.FAIL, f"the gradient for -grad_output is another one, {gap}", advice=ADVICE
-            )
+        # Rows that are zero, and all rows but one. Needed by `sine_of_active_columns_not_scattered_back`.
+        bounds = sorted({0, a.shape[0] // 2, a.shape[0] - 1, a.shape[0]})
+        of_parts = sum(problem.vjp(window(a, slice(*part))) for part in pairwise(bounds))
+        comparisons.append(("grad_outputs with zero rows do not give the sum of their gradients", a, of_parts, of_a))
+        if equal(context.repeated_vjp, of_a) and (words := _disproportion(context)) is not None:
+            yield Finding("linearity", Verdict.FAIL, words, advice=ADVICE)
             return
     for name, cotangent, found, expected in comparisons:
         gap = None if found is None else gradient_mismatch(context, cotangent, found, expected)
@@ -47,17 +53,31 @@ def linearity(context: Context) -> Iterator[Finding]:
     yield Finding("linearity", Verdict.PASS, "the gradient is linear in grad_output")
 
 
-def _asymmetry(context: Context, of_minus: Array, of_plus: Array) -> GradientMismatch | None:
-    """Where the gradient of -v is not minus that of v. Rounding is symmetric, so no roundoff is allowed for.
+def _disproportion(context: Context) -> str | None:
+    """How the gradient of -t·v differs from -t times that of v, for a tiny t, then for 1; None if it does not.
 
-    Needed by `test_gradient_that_is_even_in_the_cotangent_fails_beside_a_large_input`.
+    Rounding is symmetric and the same for all powers of two, so no roundoff is allowed for. Needed by
+    `test_gradient_that_is_even_in_the_cotangent_fails_beside_a_large_input` and `polynomial_of_large_cotangents_alone`.
     """
-    xp = namespace(of_plus)
-    error = finite_part(xp.abs(of_minus + of_plus)) - context.asked_resolution * finite_part(xp.abs(of_plus))
-    index = int(xp.argmax(error))
-    if not float(error[index]) > 0.0:
+    problem, (v, of_v), xp = context.problem, context.random_vjp, context.xp
+    is_half = context.eps > thresholds.HALF_PRECISION_EPS  # small numbers are rounded more there
+
+    def gap(scale: float) -> GradientMismatch | None:
+        found = problem.vjp(-scale * v) / -scale
+        least = 0.0 if context.is_double else SINGLE_TINY / scale
+        error = finite_part(xp.abs(found - of_v)) - context.asked_resolution * finite_part(xp.abs(of_v)) - least
+        index = int(xp.argmax(error))
+        if not float(error[index]) > 0.0:
+            return None
+        return GradientMismatch(problem.domain.locate(index), -float(found[index]), -float(of_v[index]))
+
+    if (tiny := gap(1.0 if is_half else SMALL_SCALE)) is None:
         return None
-    return GradientMismatch(context.problem.domain.locate(index), float(of_minus[index]), -float(of_plus[index]))
+    if (same := gap(1.0)) is not None:
+        return f"the gradient for -grad_output is another one, {same}"
+    if is_half or not context.computes_in_io_dtype:
+        return None
+    return f"the gradient is not proportional to grad_output: for one 10⁶ times smaller, scaled back, it is {tiny}"
 
 
 def _by_framework(context: Context, finding: Finding) -> Finding:

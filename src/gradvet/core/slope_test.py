@@ -22,7 +22,7 @@ from gradvet.core.direction_average import calls_for, decide_by_averages
 from gradvet.core.extrapolation import SlopeFit
 from gradvet.core.finite_differences import DirectionalDifference
 from gradvet.core.gradient_match import saturated_roundoff
-from gradvet.core.kinks import decide_kink, is_right_beside
+from gradvet.core.kinks import decide_kink, is_apart, is_right_beside
 from gradvet.core.line_test import (
     bent_rows,
     decide_line,
@@ -38,8 +38,7 @@ from gradvet.core.modes import Mode
 from gradvet.core.projections import Cotangent
 from gradvet.core.refinement import (
     decide_hidden_outputs,
-    doubt_about,
-    is_rough,
+    may_end_unseen,
     one_sided_outputs,
     other_lengths,
     refined,
@@ -60,6 +59,7 @@ class SlopeTest:
 
     def __init__(self, context: Context, mode: Mode) -> None:
         self.context, self.mode = context, mode
+        self.lost: Array | None = None  # columns that were not compared
         mode.require(context)
         ledger, domain = context.record.ledger, context.problem.domain
         self.opened = [
@@ -107,7 +107,9 @@ class SlopeTest:
             yield decide_low_precision(self)
             yield from self._each_alone()
         yield from self._at_the_edge()
-        yield from decide_hidden_outputs(self.context, self.sweep, self.leave_out)
+        # Smaller steps are needed by `tails_of_erfc`.
+        swept = lambda hidden: self._refining(lambda: self.sweep(self.context.first.u, hidden), hidden[0])  # noqa: E731
+        yield from decide_hidden_outputs(self.context, swept, self.leave_out)
 
     def _in_double_precision(self) -> Iterator[Decision]:
         """Two joint directions, then inputs alone: those that are not resolved yet, or all where that is inconclusive.
@@ -166,7 +168,8 @@ class SlopeTest:
     def along(self, difference: DirectionalDifference, cotangents: Sequence[Cotangent]) -> Decision:
         """One direction: the screen, then a sweep; again without the elements at a kink where there are any.
 
-        Where ties leave a kink undecided, a failure of the other elements counts all the same. Needed by
+        A kink beside the point is inconclusive: smaller steps do not reach it. Where ties leave a kink undecided, a
+        failure of the other elements counts all the same. Needed by `distance_of_far_points` and
         `square_of_ones_lost_beside_clamp_at_one`.
         """
         if not peak(difference.u):
@@ -176,6 +179,8 @@ class SlopeTest:
             decision, kinked = self._along_once(difference, cotangents)
             if kinked is None:
                 break
+            if is_apart(self.context, difference.u, kinked) and refined(self.context, kinked) is not None:
+                return decision.weakened(Reason.KINK)
             columns, at_kink = decide_kink(self.context, self.mode, difference.u, kinked)
             if at_kink.verdict is Verdict.FAIL:
                 return at_kink
@@ -237,11 +242,10 @@ class SlopeTest:
         Needed by `one_plus_erf_at_minus_six_and_elsewhere` and `convolution_under_autocast`.
         """
         entry = find_wrong_entry(self.context, self.mode, u, cotangent.v)
-        is_smooth = not abs(fit.kink.value) > fit.kink.error
         if entry is not None and entry.verdict is Verdict.FAIL:
             found = Decision(Verdict.FAIL, entry.reason, entry, decision.error, decision.bar)
-            if (doubt := doubt_about(self.context, entry)) is not None:
-                return found.weakened(doubt)
+            if may_end_unseen(self.context, entry):
+                return found.weakened(Reason.NO_SIGNAL)
             return despite_ties(self.context, self.mode, found)
         if entry is not None and entry.reason is Reason.KINK:
             return Decision(Verdict.PASS, Reason.KINK, entry, decision.error, decision.bar)
@@ -258,10 +262,8 @@ class SlopeTest:
         if not is_blurred or self.context.eps > thresholds.HALF_PRECISION_EPS:
             # Each entry alone is right, or undecided: the joint step is too wide for some of them.
             return with_entry.weakened()
-        is_outside = decision.reason is Reason.OUTSIDE
-        if is_outside or (is_smooth and not is_rough(self.context, u, cotangent, fit.error)):
-            return with_entry
-        return with_entry.weakened(Reason.PRECISION if is_smooth else Reason.KINK)
+        is_smooth = not abs(fit.kink.value) > fit.kink.error
+        return with_entry if decision.reason is Reason.OUTSIDE or is_smooth else with_entry.weakened(Reason.KINK)
 
     def _nonfinite_columns(self) -> Iterator[Decision]:
         """Columns in which the derivative is not finite: wrong where the function has a finite slope."""
@@ -363,10 +365,11 @@ class SlopeTest:
         self.context.record.ledger.left_out(leaf.name, self.mode.name, self.context.precision, count, reason)
 
     def _leave_out_columns(self, columns: Array, reason: str) -> None:
-        domain = self.context.problem.domain
+        self.lost = columns if self.lost is None else self.lost | columns
+        domain, xp = self.context.problem.domain, self.context.xp
         for leaf, part in zip(domain.leaves, domain.slices, strict=True):
-            if count := int(self.context.xp.count_nonzero(columns[part])):
-                self.leave_out(leaf, count, reason)
+            if bool(xp.any(columns[part])):
+                self.leave_out(leaf, int(xp.count_nonzero(self.lost[part])), reason)
 
     def _enter_kinks(self, cotangent: Cotangent, difference: DirectionalDifference, rest: Array, bar: float) -> None:
         """Inputs of which every element is at a kink are compared by that; the kink hides errors of other elements.
@@ -385,10 +388,7 @@ class SlopeTest:
 
 
 def decide_slopes(context: Context, mode: Mode) -> tuple[Decision, Context]:
-    """Compare the derivative of one mode with differences of the function: the decision, and its context.
-
-    The context has the step lengths, excluded columns and precision with which the decision was made.
-    """
+    """The decision about one mode, and the context with the step lengths, excluded columns and precision of it."""
     test = SlopeTest(context, mode)
     try:
         return test.run(), test.context

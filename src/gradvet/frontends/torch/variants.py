@@ -51,17 +51,9 @@ def _transposed_and_sliced(t: Tensor) -> Tensor:
     return _sliced(t.mT).mT if t.dim() > 1 else _sliced(t)
 
 
-def _misaligned(t: Tensor) -> Tensor:
-    """The same numbers one element later in memory."""
-    return _shifted(t, 1)
-
-
-def _offset(t: Tensor) -> Tensor:
-    # Not `_misaligned` on a device: a misaligned read in a kernel ends the process.
-    return _shifted(t, 1 if t.device.type == "cpu" else ALIGNMENT)
-
-
-def _shifted(t: Tensor, ahead: int) -> Tensor:
+def _offset(t: Tensor, ahead: int = 0) -> Tensor:
+    """The same numbers later in memory; aligned on a device, where a misaligned read in a kernel ends the process."""
+    ahead = ahead or (1 if t.device.type == "cpu" else ALIGNMENT)
     return t.new_ones(ahead + t.numel())[ahead:].view(t.shape).copy_(t)
 
 
@@ -110,7 +102,7 @@ class TorchVariants(GradientVariants):
         rules = self.problem.rules
         if rules.may_crash:
             return AT_ONCE
-        return LAYOUTS if rules.are_builtin else {**LAYOUTS, OFFSET: _misaligned}
+        return LAYOUTS if rules.are_builtin else {**LAYOUTS, OFFSET: partial(_offset, ahead=1)}
 
     def cotangent_layouts(self, v: Tensor) -> Mapping[str, Callable[[], Tensor]]:
         plain = self.problem.codomain.unflatten(v)
@@ -142,12 +134,10 @@ class TorchVariants(GradientVariants):
             arguments[leaf.position] = (own.copy_(value) if is_strided(own) else value).requires_grad_()
         outputs = problem.call(arguments)
         values = problem.vector(Space([*problem.codomain.leaves, *problem.nondifferentiable.leaves]), outputs)
-        sources = [arguments[leaf.position] for leaf in problem.domain.leaves]
         problem.cost.vjps += 1
+        own, cotangents = outputs[: len(problem.codomain.leaves)], problem.codomain.unflatten(v)
         with classified_errors(problem):
-            found = torch.autograd.grad(
-                outputs[: len(problem.codomain.leaves)], sources, problem.codomain.unflatten(v), allow_unused=True
-            )
+            found = torch.autograd.grad(own, self._sources(arguments), cotangents, allow_unused=True)
         return FreshPass(values, problem.vector(problem.domain, found))
 
     def fresh_gradient(self, v: Tensor, *, interleaved: bool = False, shifted: bool = False) -> FreshGradient:
@@ -165,7 +155,7 @@ class TorchVariants(GradientVariants):
         before = [(name, tensor, tensor.detach().clone()) for name, tensor in watched]
         outputs = problem.call_uncopied(given)
         reads_arguments = interleaved and self._values_differ_elsewhere()
-        sources = [given[leaf.position] for leaf in problem.domain.leaves]
+        sources = self._sources(given)
         problem.cost.vjps += 1
         with _named("after a forward pass at other inputs" if interleaved else ""):
             gradients = classified_gradients(problem, outputs, sources, cotangents)
@@ -178,16 +168,38 @@ class TorchVariants(GradientVariants):
         for _, tensor, copy in changed:
             tensor.data.copy_(copy)
         names = [name for name, _, _ in changed]
+        if interleaved and not changed and (later := self._after_other_passes(v)) is not None:
+            vector = later
         return FreshGradient(vector, names, [name for name in names if name in reused], reads_arguments)
+
+    def _other_arguments(self) -> list[Any]:
+        """Arguments of the same shapes with other numbers."""
+        return [
+            (0.5 * a.detach() + 0.25).to(a.dtype).requires_grad_() if _floating(a) and a.requires_grad else a
+            for a in self.problem.arguments
+        ]
+
+    def _after_other_passes(self, v: Tensor) -> Tensor | None:
+        """The gradient after both passes at other inputs, if that does not change the values; for modules of the user.
+
+        Needed by `module_that_adds_up_gradients`: what passes leave in attributes is restored before all other calls.
+        """
+        problem, start = self.problem, self.problem.binding.start
+        if start is None or not start.has_attributes or problem.rules.are_builtin:
+            return None
+        with start.attributes_left(), suppress(ArithmeticError, RuntimeError, ValueError, IndexError):
+            for arguments in (self._other_arguments(), problem.arguments):
+                outputs, sources = problem.call_differentiable(arguments), self._sources(arguments)
+                found = self._gradient(outputs, problem.codomain.unflatten(v), sources)
+            return found if self._same_values(outputs) else None
+        return None
+
+    def _sources(self, arguments: Sequence[Any]) -> list[Any]:
+        return [arguments[leaf.position] for leaf in self.problem.domain.leaves]
 
     def _values_differ_elsewhere(self) -> bool:
         """Whether a call with other inputs of the same shapes returns other values. Calls the function."""
-        problem = self.problem
-        with torch.no_grad():
-            others = [
-                (0.5 * a.detach() + 0.25).to(a.dtype).requires_grad_() if _floating(a) and a.requires_grad else a
-                for a in problem.arguments
-            ]
+        problem, others = self.problem, self._other_arguments()
         problem.cost.forwards += 1
         try:
             found = without_saving(problem, lambda: tensors_in(problem.function(*others)))
@@ -256,9 +268,8 @@ class TorchVariants(GradientVariants):
             return None
         if not self._same_values(outputs):
             raise OtherValuesError(f"for inputs that are {name} in memory")
-        sources = [arguments[leaf.position] for leaf in problem.domain.leaves]
         with _named(f"for inputs that are {name} in memory"):
-            return self._gradient(outputs, problem.codomain.unflatten(v), sources)
+            return self._gradient(outputs, problem.codomain.unflatten(v), self._sources(arguments))
 
     def _laid_out(self, change: Callable[[Tensor], Tensor]) -> list[Any] | None:
         """Copies of the arguments, all strided, in another memory layout; None if the layout is the same."""
