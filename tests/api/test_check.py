@@ -609,6 +609,26 @@ def test_element_that_is_not_a_number_is_counted_once() -> None:
     assert {(row.compared, row.elements) for row in report.ledger} == {(2, 3)}
 
 
+def test_infinite_elements_do_not_count_as_compared() -> None:
+    mask = torch.tensor([0.0, -torch.inf, 0.0, -torch.inf], dtype=DOUBLE)
+    report = gradvet.check(lambda x, mask: (x + mask).softmax(-1), (inputs(4), mask), seed=0)
+    assert report.verdict is Verdict.PASS
+    assert {(row.input, row.compared, row.elements) for row in report.ledger} == {("input 0", 4, 4), ("input 1", 2, 2)}
+    assert gradvet.check(torch.tanh, mask[1::2], seed=0).verdict is Verdict.INCONCLUSIVE
+
+
+def test_input_that_is_not_a_number_does_not_pass_though_outputs_are_numbers() -> None:
+    report = gradvet.check(torch.nan_to_num, torch.tensor([torch.nan, 1.0], dtype=DOUBLE), seed=0)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert {(row.compared, row.elements, row.reasons) for row in report.ledger} == {(1, 2, ("NaN in the input",))}
+
+
+def test_slopes_that_count_as_zero_are_noted() -> None:
+    report = gradvet.check(lambda x: 1 - torch.sigmoid(x), torch.tensor([34.0], dtype=DOUBLE), seed=0)
+    assert report.verdict is Verdict.PASS
+    assert any("count as zero" in note for note in report.notes)
+
+
 def test_tensor_that_is_given_twice_is_noted() -> None:
     x = inputs(4)
     report = gradvet.check(lambda a, b: a.sin() * b, (x, x), seed=0)

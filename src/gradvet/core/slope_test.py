@@ -27,6 +27,7 @@ from gradvet.core.line_test import (
     bent_rows,
     decide_line,
     enter_resolution,
+    open_rows,
     screen_agrees,
     split_kinks,
     sweep_line,
@@ -59,19 +60,11 @@ class SlopeTest:
 
     def __init__(self, context: Context, mode: Mode) -> None:
         self.context, self.mode = context, mode
-        self.lost: Array | None = None  # columns that were not compared
         mode.require(context)
-        ledger, domain = context.record.ledger, context.problem.domain
-        self.opened = [
-            leaf.name
-            for leaf in domain.leaves
-            if ledger.open(leaf.name, mode.name, context.precision, leaf.coordinates.size, context.asked_resolution)
-        ]
+        self.opened = open_rows(context, mode)
         """Inputs whose rows are new: a first derivative may have rows with the same names."""
-        value = context.problem.value[: context.problem.codomain.size]
-        lost = int(context.xp.count_nonzero(value != value))
-        for leaf in domain.leaves if lost else ():
-            self.leave_out(leaf, min(lost, leaf.coordinates.size), f"NaN in {lost} of {value.shape[0]} outputs")
+        self.lost: Array | None = None
+        """Columns that were not compared."""
 
     def run(self) -> Decision:
         """The decision about the mode; where it is not PASS, also in the coarser format inside the function."""
