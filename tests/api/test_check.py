@@ -641,3 +641,14 @@ def test_gradient_that_vanishes_for_small_cotangents_fails() -> None:
     report = gradvet.check(rule, inputs(4), seed=0, points=None)
     assert [finding.check for finding in report.failures] == ["linearity"]
     assert "not proportional to grad_output" in report.failures[0].headline
+
+
+def test_exception_next_to_the_point_is_told() -> None:
+    def only_here(x: Tensor) -> Tensor:
+        if not bool((x == 1.0).all()):
+            raise ValueError("these numbers are not in the table")
+        return 2 * x
+
+    report = gradvet.check(only_here, torch.ones(3, dtype=DOUBLE), seed=0)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "ValueError there, these numbers are not in the table" in finding(report, "reverse").headline

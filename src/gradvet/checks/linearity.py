@@ -23,6 +23,13 @@ SINGLE_TINY = 2.0**-126
 
 ADVICE = "The derivative must be multiplied by grad_output, and nothing may be added to it."
 
+ZEROS = "the gradients for grad_outputs that are zero in part do not add up to that for their sum"
+ZEROS_ADVICE = (
+    "Look for rows or columns that backward skips because grad_output is zero there, and where it puts the others."
+)
+
+SMALL_ADVICE = "Look in backward for a threshold, a small number that is added, and rounding to a coarser format."
+
 
 def linearity(context: Context) -> Iterator[Finding]:
     """Jᵀ(-a/2 - b/4) against -Jᵀa/2 - Jᵀb/4, and Jᵀ0. Negative multiples show terms that are even in the cotangent."""
@@ -38,14 +45,15 @@ def linearity(context: Context) -> Iterator[Finding]:
         # Rows that are zero, and all rows but one. Needed by `sine_of_active_columns_not_scattered_back`.
         bounds = sorted({0, a.shape[0] // 2, a.shape[0] - 1, a.shape[0]})
         of_parts = sum(problem.vjp(window(a, slice(*part))) for part in pairwise(bounds))
-        comparisons.append(("grad_outputs with zero rows do not give the sum of their gradients", a, of_parts, of_a))
+        comparisons.append((ZEROS, a, of_parts, of_a))
         if equal(context.repeated_vjp, of_a) and (words := _disproportion(context)) is not None:
-            yield Finding("linearity", Verdict.FAIL, words, advice=ADVICE)
+            yield Finding("linearity", Verdict.FAIL, words[0], advice=words[1])
             return
     for name, cotangent, found, expected in comparisons:
         gap = None if found is None else gradient_mismatch(context, cotangent, found, expected)
         if gap is not None:
-            failure = Finding("linearity", Verdict.FAIL, f"{name}, {gap}", advice=ADVICE)
+            advice = ZEROS_ADVICE if name == ZEROS else ADVICE
+            failure = Finding("linearity", Verdict.FAIL, f"{name}, {gap}", advice=advice)
             # Needed by `test_attention_with_sharp_scores_passes`: terms inside cancel, and inputs do not show it.
             is_roundoff = problem.rules.are_builtin and not context.is_double
             yield _by_framework(context, failure) if is_roundoff else failure
@@ -53,8 +61,8 @@ def linearity(context: Context) -> Iterator[Finding]:
     yield Finding("linearity", Verdict.PASS, "the gradient is linear in grad_output")
 
 
-def _disproportion(context: Context) -> str | None:
-    """How the gradient of -t·v differs from -t times that of v, for a tiny t, then for 1; None if it does not.
+def _disproportion(context: Context) -> tuple[str, str] | None:
+    """How the gradient of -t·v differs from -t times that of v, for a tiny t, then for 1, and advice; None if equal.
 
     Rounding is symmetric and the same for all powers of two, so no roundoff is allowed for. Needed by
     `test_gradient_that_is_even_in_the_cotangent_fails_beside_a_large_input` and `polynomial_of_large_cotangents_alone`.
@@ -74,10 +82,11 @@ def _disproportion(context: Context) -> str | None:
     if (tiny := gap(1.0 if is_half else SMALL_SCALE)) is None:
         return None
     if (same := gap(1.0)) is not None:
-        return f"the gradient for -grad_output is another one, {same}"
+        return f"the gradient for -grad_output is another one, {same}", ADVICE
     if is_half or not context.computes_in_io_dtype:
         return None
-    return f"the gradient is not proportional to grad_output: for one 10⁶ times smaller, scaled back, it is {tiny}"
+    words = "the gradient is not proportional to grad_output: for one 10⁶ times smaller it is, times 10⁶,"
+    return f"{words} {tiny.found:.10g} instead of {tiny.expected:.10g} at {tiny.place}", SMALL_ADVICE
 
 
 def _by_framework(context: Context, finding: Finding) -> Finding:

@@ -21,6 +21,7 @@ from gradvet.core.problem import Distribution
 from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
 from gradvet.core.vectors import Array, Leaf, finite_part, nonzero_median, norm, peak, window
+from gradvet.errors import first_line
 
 JUMP_RATIO = 4.0
 JUMP_STEPS = [2.0**-32 * JUMP_RATIO**level for level in range(15)]
@@ -117,6 +118,19 @@ def one_sided_outputs(context: Context) -> Cotangent | None:
         return None
     random = problem.random(value.shape[0], Distribution.NEAR_UNIT)
     return context.cotangent(xp.where(lost, random, xp.zeros_like(value)))
+
+
+def refusal_beside(context: Context) -> str:
+    """What the function raises next to the point, as the end of a sentence; nothing if it returns. Calls the function.
+
+    Needed by `test_exception_next_to_the_point_is_told`.
+    """
+    first = context.first
+    try:
+        context.problem.evaluate(context.problem.perturbation(first.step * first.u), (1.0, -1.0))
+    except Exception as error:
+        return f": {type(error).__name__} there, {first_line(error)}"
+    return ""
 
 
 def other_lengths(context: Context) -> Iterator[Context]:
