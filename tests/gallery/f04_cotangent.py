@@ -60,6 +60,12 @@ def ones_for_undefined(v_cos: Tensor | None, v_sin: Tensor | None, x: Tensor) ->
     return second * torch.cos(x) - first * torch.sin(x)
 
 
+def nothing_for_undefined(v_cos: Tensor | None, v_sin: Tensor | None, x: Tensor) -> Tensor | None:
+    if v_cos is None:
+        return None
+    return (0.0 if v_sin is None else v_sin * torch.cos(x)) - v_cos * torch.sin(x)
+
+
 wrong = Family("F4")
 by_linearity = Family("F4", finds={"linearity"}, drop_in=False)
 
@@ -121,4 +127,12 @@ CASES = (
         special="an output that is not used",
         witness=conditions.undefined_cotangent,
     ).at(with_vjp(sum_and_sine, ones_for_undefined, materialize=False), sum_and_sine, normal, (4,)),
+    wrong(
+        "sine_lost_where_the_cosine_is_not_used",
+        "Without a cotangent for the first output backward returns nothing, though the second has one.",
+        finds={"none_grad_output"},
+        drop_in=False,
+        special="an output that is not used",
+        witness=conditions.undefined_cotangent,
+    ).at(with_vjp(sum_and_sine, nothing_for_undefined, materialize=False), sum_and_sine, normal, (4,)),
 )

@@ -61,6 +61,14 @@ class AddingUp(torch.nn.Module):
         return with_vjp(sine, lambda v, x: self.add(v * torch.cos(x)))(x)  # type: ignore[no-any-return]
 
 
+class LastKept(torch.nn.Module):
+    """Differentiates at the last input that it has seen."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = x.detach()
+        return with_vjp(sine, lambda v, x: v * torch.cos(self.seen))(x)  # type: ignore[no-any-return]
+
+
 class FirstKept(torch.nn.Module):
     """Differentiates at the first input that it has seen."""
 
@@ -128,6 +136,14 @@ CASES = (
         special="passes before this one",
         witness=conditions.after_other_passes,
     ).of(lambda: (AddingUp(), normal((5,))), sine),
+    wrong(
+        "module_that_keeps_its_last_input",
+        "Another forward before the backward replaces what backward reads.",
+        finds={"reentrancy"},
+        drop_in=False,
+        special="another forward before the backward",
+        witness=conditions.interleaved,
+    ).of(lambda: (LastKept(), normal((5,))), sine),
     wrong(
         "module_that_keeps_its_first_input",
         "A list in the module grows with every call, and backward reads its first item.",

@@ -28,6 +28,11 @@ ZEROS_ADVICE = (
     "Look for rows or columns that backward skips because grad_output is zero there, and where it puts the others."
 )
 
+UNUSED_ADVICE = "A loss that uses one output alone leaves the grad_output of the others undefined: it counts as zero."
+
+MAX_OUTPUTS_ALONE = 8
+"""Largest number of outputs of which each is left without a grad_output beside the others."""
+
 SMALL_ADVICE = "Look in backward for a threshold, a small number that is added, and rounding to a coarser format."
 
 
@@ -101,9 +106,29 @@ def none_grad_output(context: Context) -> Iterator[Finding]:
 
     Entries that are not finite for any grad_output are left to the comparison with differences.
     """
+    has_custom, is_right = context.problem.rules.has_custom, True
     for finding in undefined_cotangents(context, context.random_vjp[1]):
-        is_own = finding.verdict is Verdict.FAIL and not context.problem.rules.has_custom
-        yield _by_framework(context, finding) if is_own else finding
+        is_right = is_right and finding.verdict is Verdict.PASS
+        yield _by_framework(context, finding) if finding.verdict is Verdict.FAIL and not has_custom else finding
+    if has_custom and is_right and len(context.problem.codomain.leaves) > 1:
+        yield from _beside_undefined(context)
+
+
+def _beside_undefined(context: Context) -> Iterator[Finding]:
+    """Each of the first outputs without a cotangent beside others with one: the same gradient as with zeros for it.
+
+    Needed by `sine_lost_where_the_cosine_is_not_used`.
+    """
+    problem, (a, _) = context.problem, context.random_vjp
+    leaves = problem.codomain.leaves[:MAX_OUTPUTS_ALONE] if problem.has_undefined_cotangents else ()
+    for number, leaf in enumerate(leaves):
+        v = a - window(a, problem.codomain.slices[number])
+        found = problem.vjp_undefined((number,), v).vector
+        gap = gradient_mismatch(context, v, 0.0 * context.random_vjp[1] if found is None else found, problem.vjp(v))
+        if gap is not None:
+            headline = f"a grad_output of None for {leaf.name} gives another gradient than zeros, {gap}"
+            yield Finding("undefined grad_output", Verdict.FAIL, headline, advice=UNUSED_ADVICE)
+            return
 
 
 def drop_in_undefined_cotangents(context: Context) -> Iterator[Finding]:

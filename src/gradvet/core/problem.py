@@ -313,9 +313,9 @@ class Problem:
         """The sum of the gradients of each output alone, without any cotangent for the others."""
         return self.gradient(v)
 
-    def vjp_undefined(self, outputs: Sequence[int]) -> Gradient:
-        """The gradient for undefined grad_output of the outputs named and zeros for the others."""
-        return self.gradient(self.zeros(self.codomain.size))
+    def vjp_undefined(self, outputs: Sequence[int], v: Array | None = None) -> Gradient:
+        """The gradient for undefined grad_output of the outputs named and zeros, or those of v, for the others."""
+        return self.gradient(self.zeros(self.codomain.size) if v is None else v)
 
     def vjp_batched(self, V: Sequence[Array]) -> list[Array]:
         """All rows in one vectorised pass (vmap)."""
