@@ -131,7 +131,6 @@ CASES = (
         "sine_lost_where_the_cosine_is_not_used",
         "Without a cotangent for the first output backward returns nothing, though the second has one.",
         finds={"none_grad_output"},
-        drop_in=False,
         special="an output that is not used",
         witness=conditions.undefined_cotangent,
     ).at(with_vjp(sum_and_sine, nothing_for_undefined, materialize=False), sum_and_sine, normal, (4,)),

@@ -132,7 +132,6 @@ CASES = (
         "module_that_adds_up_gradients",
         "An attribute of the module keeps the sum of all gradients, as `.grad` does.",
         finds={"reentrancy"},
-        drop_in=False,
         special="passes before this one",
         witness=conditions.after_other_passes,
     ).of(lambda: (AddingUp(), normal((5,))), sine),

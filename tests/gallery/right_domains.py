@@ -70,7 +70,6 @@ CASES = (
         "thermal_radiation",
         "At one kelvin the exponential overflows, and so does its gradient: no fault at these inputs.",
         at(thermal_radiation, point, [300.0, 1000.0, 5800.0]),
-        drop_in=False,
     ),
     _edge("log_at_1e_5", "The step is a tenth of the input.", torch.log, 1e-8, [1e-5, 2e-5]),
     right("log_at_1e_2", "The step is small against the input.", at(torch.log, point, [1e-2, 3e-2]), order=2),

@@ -44,7 +44,7 @@ CLASSES: dict[str, tuple[str, str]] = {
     "a claimed gradient of zero": (
         "identity_behind_1e10_lost sine_behind_1e6_lost tiny_shift_before_softmax_lost distance_of_far_points_halved",
         "identity_behind_1e10 sine_behind_1e6 input_without_influence_behind_1e6 distance_of_far_points "
-        "square_through_1e11",
+        "square_through_1e10",
     ),
     "values or derivatives that are not finite": (
         "masked_root_of_negative square_by_ratio_at_zero log_sum_exp_without_shift",
