@@ -282,7 +282,7 @@ class _Search:
             return found
         whose = "all rules are torch's own" if self.is_builtin else "accuracy= is about your inputs"
         self.context.record.note(f"at {point.name}: {found.headline} ({whose}); domain= or points= tests such inputs")
-        return replace(found, verdict=Verdict.SKIPPED, headline="the gradient is not finite there")
+        return Finding(found.check, Verdict.SKIPPED, "the gradient is not finite there")
 
     def _reason_to_end(self, kind: str, inconclusive: int) -> str:
         """Why no more points of a kind are tried after this number of inconclusive ones; nothing if more are."""
