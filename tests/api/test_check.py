@@ -601,3 +601,54 @@ def test_output_that_is_not_a_number_is_not_compared() -> None:
     report = gradvet.check(torch.log, torch.tensor([1.0, -1.0, 2.0], dtype=torch.float64), seed=0, points=None)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert any("NaN" in reason for row in report.open_rows for reason in row.reasons)
+
+
+def test_element_that_is_not_a_number_is_counted_once() -> None:
+    report = gradvet.check(torch.sin, torch.tensor([1.0, torch.nan, 2.0], dtype=torch.float64), seed=0)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert {(row.compared, row.elements) for row in report.ledger} == {(2, 3)}
+
+
+def test_infinite_elements_do_not_count_as_compared() -> None:
+    mask = torch.tensor([0.0, -torch.inf, 0.0, -torch.inf], dtype=DOUBLE)
+    report = gradvet.check(lambda x, mask: (x + mask).softmax(-1), (inputs(4), mask), seed=0)
+    assert report.verdict is Verdict.PASS
+    assert {(row.input, row.compared, row.elements) for row in report.ledger} == {("input 0", 4, 4), ("input 1", 2, 2)}
+    assert gradvet.check(torch.tanh, mask[1::2], seed=0).verdict is Verdict.INCONCLUSIVE
+
+
+def test_input_that_is_not_a_number_does_not_pass_though_outputs_are_numbers() -> None:
+    report = gradvet.check(torch.nan_to_num, torch.tensor([torch.nan, 1.0], dtype=DOUBLE), seed=0)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert {(row.compared, row.elements, row.reasons) for row in report.ledger} == {(1, 2, ("NaN in the input",))}
+
+
+def test_slopes_that_count_as_zero_are_noted() -> None:
+    report = gradvet.check(lambda x: 1 - torch.sigmoid(x), torch.tensor([34.0], dtype=DOUBLE), seed=0)
+    assert report.verdict is Verdict.PASS
+    assert any("count as zero" in note for note in report.notes)
+
+
+def test_tensor_that_is_given_twice_is_noted() -> None:
+    x = inputs(4)
+    report = gradvet.check(lambda a, b: a.sin() * b, (x, x), seed=0)
+    assert report.verdict is Verdict.PASS
+    assert "input 1 is the same tensor as input 0: they are compared as one input, input 0" in report.notes
+
+
+def test_gradient_that_vanishes_for_small_cotangents_fails() -> None:
+    rule = with_vjp(torch.sin, lambda v, x: torch.where(v.abs() > 1e-4, v, 0.0) * torch.cos(x))
+    report = gradvet.check(rule, inputs(4), seed=0, points=None)
+    assert [finding.check for finding in report.failures] == ["linearity"]
+    assert "not proportional to grad_output" in report.failures[0].headline
+
+
+def test_exception_next_to_the_point_is_told() -> None:
+    def only_here(x: Tensor) -> Tensor:
+        if not bool((x == 1.0).all()):
+            raise ValueError("these numbers are not in the table")
+        return 2 * x
+
+    report = gradvet.check(only_here, torch.ones(3, dtype=DOUBLE), seed=0)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "ValueError there, these numbers are not in the table" in finding(report, "reverse").headline

@@ -47,6 +47,8 @@ def _without_rows(v: Tensor, lost: slice) -> Tensor:
 
 alternate_rows_of_cotangent = cotangent(lambda v: _without_rows(v, slice(0, None, 2)))
 last_row_of_cotangent = cotangent(lambda v: _without_rows(v, slice(0, -1)))
+last_column_of_cotangent = cotangent(lambda v: _without_rows(v.mT, slice(0, -1)).mT)
+small_cotangent = cotangent(lambda v: 2.0**-20 * v)
 
 
 def mutated_cotangent(case: Case) -> Evidence:
@@ -86,6 +88,13 @@ def elsewhere_first(case: Case) -> Evidence:
     """Another forward, at other inputs, before the forward and backward passes."""
     function, inputs = case.subject()
     function(*(0.5 * x.detach() - 0.25 if isinstance(x, Tensor) and x.requires_grad else x for x in inputs))
+    return Evidence(flat(gradients(function, inputs)), flat(gradients(twin(case), case.subject()[1])))
+
+
+def after_other_passes(case: Case) -> Evidence:
+    """A forward and a backward pass at other inputs before those at the given ones."""
+    function, inputs = case.subject()
+    gradients(function, tuple((0.5 * x.detach() - 0.25).requires_grad_() for x in inputs))
     return Evidence(flat(gradients(function, inputs)), flat(gradients(twin(case), case.subject()[1])))
 
 

@@ -60,6 +60,12 @@ def ones_for_undefined(v_cos: Tensor | None, v_sin: Tensor | None, x: Tensor) ->
     return second * torch.cos(x) - first * torch.sin(x)
 
 
+def nothing_for_undefined(v_cos: Tensor | None, v_sin: Tensor | None, x: Tensor) -> Tensor | None:
+    if v_cos is None:
+        return None
+    return (0.0 if v_sin is None else v_sin * torch.cos(x)) - v_cos * torch.sin(x)
+
+
 wrong = Family("F4")
 by_linearity = Family("F4", finds={"linearity"}, drop_in=False)
 
@@ -102,6 +108,12 @@ CASES = (
         "The scale of the loss is divided out although someone else does that later.",
         special="a cotangent other than 1",
     ).at(with_cotangents_changed(total, relative_to_largest), total, normal, (5,)),
+    by_linearity(
+        "polynomial_of_large_cotangents_alone",
+        "What looks like padding is skipped: the mean over a batch has cotangents as small.",
+        special="a small cotangent",
+        witness=conditions.small_cotangent,
+    ).at(with_cotangents_changed(polynomial, lambda v: torch.where(v.abs() > 1e-4, v, 0.0)), polynomial, normal, (5,)),
     wrong("softplus_divides_by_count", "The mean of a later loss is divided by here, too.").at(
         with_cotangents_changed(softplus, lambda v: v / v.numel()), softplus, normal, (5,)
     ),
@@ -115,4 +127,11 @@ CASES = (
         special="an output that is not used",
         witness=conditions.undefined_cotangent,
     ).at(with_vjp(sum_and_sine, ones_for_undefined, materialize=False), sum_and_sine, normal, (4,)),
+    wrong(
+        "sine_lost_where_the_cosine_is_not_used",
+        "Without a cotangent for the first output backward returns nothing, though the second has one.",
+        finds={"none_grad_output"},
+        special="an output that is not used",
+        witness=conditions.undefined_cotangent,
+    ).at(with_vjp(sum_and_sine, nothing_for_undefined, materialize=False), sum_and_sine, normal, (4,)),
 )

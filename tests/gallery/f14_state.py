@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tests.functions import with_vjp
 from tests.gallery import conditions
 from tests.gallery.case import Family, Function
 from tests.gallery.inputs import normal
@@ -43,6 +44,41 @@ def with_running_mean() -> Function:
 def around_zero(x: Tensor) -> Tensor:
     """What the running mean gives at its first call."""
     return (x - 0.1 * x.mean()) ** 2
+
+
+class AddingUp(torch.nn.Module):
+    """Keeps the sum of all gradients, and returns it as the gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total: Tensor | float = 0.0
+
+    def add(self, gradient: Tensor) -> Tensor:
+        self.total = self.total + gradient
+        return self.total
+
+    def forward(self, x: Tensor) -> Tensor:
+        return with_vjp(sine, lambda v, x: self.add(v * torch.cos(x)))(x)  # type: ignore[no-any-return]
+
+
+class LastKept(torch.nn.Module):
+    """Differentiates at the last input that it has seen."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = x.detach()
+        return with_vjp(sine, lambda v, x: v * torch.cos(self.seen))(x)  # type: ignore[no-any-return]
+
+
+class FirstKept(torch.nn.Module):
+    """Differentiates at the first input that it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(x.detach().clone())
+        return with_vjp(sine, lambda v, x, seen=self.seen: v * torch.cos(seen[0]))(x)  # type: ignore[no-any-return]
 
 
 wrong = Family("F14")
@@ -92,4 +128,27 @@ CASES = (
         special="a second call",
         witness=conditions.elsewhere_first,
     ).of(lambda: (with_running_mean(), normal((4,))), around_zero),
+    wrong(
+        "module_that_adds_up_gradients",
+        "An attribute of the module keeps the sum of all gradients, as `.grad` does.",
+        finds={"reentrancy"},
+        special="passes before this one",
+        witness=conditions.after_other_passes,
+    ).of(lambda: (AddingUp(), normal((5,))), sine),
+    wrong(
+        "module_that_keeps_its_last_input",
+        "Another forward before the backward replaces what backward reads.",
+        finds={"reentrancy"},
+        drop_in=False,
+        special="another forward before the backward",
+        witness=conditions.interleaved,
+    ).of(lambda: (LastKept(), normal((5,))), sine),
+    wrong(
+        "module_that_keeps_its_first_input",
+        "A list in the module grows with every call, and backward reads its first item.",
+        finds={"reentrancy"},
+        drop_in=False,
+        special="a call before this one",
+        witness=conditions.after_other_passes,
+    ).of(lambda: (FirstKept(), normal((5,))), sine),
 )

@@ -34,6 +34,10 @@ def sine_compacted(v: Tensor, x: Tensor) -> Tensor:
     return gradient
 
 
+def sine_of_active_columns(v: Tensor, x: Tensor) -> Tensor:
+    return sine_compacted(v.mT, x.mT).mT
+
+
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     return x @ weight
 
@@ -111,6 +115,13 @@ CASES = (
     wrong("sine_of_active_rows_not_scattered_back", "Rows without a cotangent are skipped and the others move up.").at(
         with_vjp(sine, sine_compacted), sine, normal, (5, 3)
     ),
+    wrong(
+        "sine_of_active_columns_not_scattered_back",
+        "The same with columns, as the channels of an image.",
+        finds={"linearity", "reverse"},
+        special="a cotangent with columns of zeros",
+        witness=conditions.last_column_of_cotangent,
+    ).at(with_vjp(sine, sine_of_active_columns), sine, normal, (4, 3)),
     wrong(
         "linear_of_active_rows_against_first_rows", "The cotangent is shortened by a mask, the input by its length."
     ).at(with_vjp(linear, linear_compacted), linear, normal, (5, 3), (3, 2)),

@@ -13,6 +13,7 @@ from tests.functions import with_vjp
 from tests.gallery.case import Family
 from tests.gallery.inputs import leaf, normal, spread, uniform
 from tests.gallery.mutants import scaled, zeroed
+from tests.gallery.right_scales import distances, far_points
 
 
 def far_identity(x: Tensor) -> Tensor:
@@ -124,6 +125,9 @@ CASES = (
     ),
     wrong("product_behind_1e8_halved", "Not zero but half: the offset hides one as well as the other.", step=1.0).at(
         scaled(far_product, 0.5), far_product, normal, (4,), (4,)
+    ),
+    wrong("distance_of_far_points_halved", "Over the usual step the distance looks like a kink.", step=1e-2).at(
+        scaled(distances, 0.5), distances, far_points
     ),
     wrong(
         "sine_behind_1e4_lost_in_float32",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.gallery import witnesses
 from tests.gallery.case import Case, Function, right
-from tests.gallery.inputs import at, point
+from tests.gallery.inputs import at, normal, point
 
 NEAR_ONE = 1 - 1e-5
 
@@ -20,6 +20,15 @@ def entropy(p: Tensor) -> Tensor:
 
 def divergence(p: Tensor, q: Tensor) -> Tensor:
     return (p * torch.log(p / q)).sum()
+
+
+def divergence_of_softmax(a: Tensor, b: Tensor) -> Tensor:
+    return torch.nn.functional.kl_div(a.log_softmax(-1), b.softmax(-1), reduction="batchmean")
+
+
+def thermal_radiation(temperature: Tensor) -> Tensor:
+    """Planck's law for infrared light, in units of its own."""
+    return 1.0 / torch.expm1(14400.0 / temperature)
 
 
 def logit(p: Tensor) -> Tensor:
@@ -52,6 +61,16 @@ def _edge(name: str, why: str, function: Function, step: float, *values: object)
 
 
 CASES = (
+    right(
+        "divergence_of_softmax",
+        "A thousand times larger the softmax is exactly 0 or 1 and torch's gradient NaN: no fault at these inputs.",
+        at(divergence_of_softmax, normal, (3, 5), (3, 5)),
+    ),
+    right(
+        "thermal_radiation",
+        "At one kelvin the exponential overflows, and so does its gradient: no fault at these inputs.",
+        at(thermal_radiation, point, [300.0, 1000.0, 5800.0]),
+    ),
     _edge("log_at_1e_5", "The step is a tenth of the input.", torch.log, 1e-8, [1e-5, 2e-5]),
     right("log_at_1e_2", "The step is small against the input.", at(torch.log, point, [1e-2, 3e-2]), order=2),
     _edge("sqrt_at_5e_7", "The step leaves the domain.", torch.sqrt, 1e-9, [5e-7, 8e-7]),

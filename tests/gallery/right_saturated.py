@@ -86,6 +86,11 @@ CERTAIN = [[60.0, 0.0, -10.0], [-5.0, 45.0, 3.0]]
 
 CASES = (
     right(
+        "tails_of_erfc",
+        "One output is near 2, whose roundoff hides the slope of 1e-11 over small steps.",
+        at(torch.erfc, point, [5.0, 6.0, -5.0]),
+    ),
+    right(
         "gelu_at_minus_nine",
         "The value is zero and so is the slope but for 1e-17.",
         at(F.gelu, point, [-9.0, -8.8, -9.5]),

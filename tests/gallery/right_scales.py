@@ -107,6 +107,14 @@ def normalised_by_hand(x: Tensor) -> Tensor:
     return torch.where(length == 0, x * 1e12, x / torch.where(length == 0, torch.ones_like(length), length).sqrt())
 
 
+def distances(a: Tensor, b: Tensor) -> Tensor:
+    return (a - b).norm(dim=-1)
+
+
+def far_points() -> tuple[Tensor, ...]:
+    return tuple((x.detach() + 5e6).requires_grad_() for x in normal((4, 3), (4, 3)))
+
+
 CASES = (
     right(
         "tiny_input_of_a_norm",
@@ -225,6 +233,18 @@ CASES = (
         "distance_far_from_origin",
         "Two points 1 apart at 1e6.",
         at(lambda a, b: (a - b).norm(), lambda: tuple((x.detach() + 1e6).requires_grad_() for x in normal((3,), (3,)))),
+    ),
+    right(
+        "distance_of_far_points",
+        "A step of the inputs' size is far wider than the distance: over it the distance looks like an absolute value.",
+        at(distances, far_points),
+    ),
+    right(
+        "square_through_1e10",
+        "Small steps do not change the rounded factor, so that the slope seems to be x instead of 2x.",
+        at(lambda x: ((x + 1e10) - 1e10) * x, normal, (5,)),
+        twin=torch.square,
+        drop_in=False,
     ),
     right("product_of_many", "Forty factors of about one.", at(lambda x: x.prod(), uniform, 0.5, 1.5, (40,)), order=2),
     right(

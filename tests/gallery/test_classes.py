@@ -33,7 +33,8 @@ CLASSES: dict[str, tuple[str, str]] = {
         "saved_tensors_on_cpu saved_tensors_in_two_parts saved_tensors_with_signs_apart",
     ),
     "rows of grad_output that are zero": (
-        "sine_of_active_rows_not_scattered_back embedding_of_first_active_tokens squash_stops_at_first_empty_row",
+        "sine_of_active_rows_not_scattered_back embedding_of_first_active_tokens squash_stops_at_first_empty_row "
+        "sine_of_active_columns_not_scattered_back",
         "sine_of_active_rows_scattered_back softmax_over_safe_norm_of_cotangent linear_of_active_rows",
     ),
     "forward mode below float64": (
@@ -41,12 +42,13 @@ CLASSES: dict[str, tuple[str, str]] = {
         "softmax_tangent_in_bfloat16 linear_tangent_in_float16 log_total_tangent_in_float32",
     ),
     "a claimed gradient of zero": (
-        "identity_behind_1e10_lost sine_behind_1e6_lost tiny_shift_before_softmax_lost",
-        "identity_behind_1e10 sine_behind_1e6 input_without_influence_behind_1e6",
+        "identity_behind_1e10_lost sine_behind_1e6_lost tiny_shift_before_softmax_lost distance_of_far_points_halved",
+        "identity_behind_1e10 sine_behind_1e6 input_without_influence_behind_1e6 distance_of_far_points "
+        "square_through_1e10",
     ),
     "values or derivatives that are not finite": (
         "masked_root_of_negative square_by_ratio_at_zero log_sum_exp_without_shift",
-        "log_at_1e_5 sqrt_at_5e_7 entropy_near_a_corner",
+        "log_at_1e_5 sqrt_at_5e_7 entropy_near_a_corner divergence_of_softmax thermal_radiation",
     ),
     "faint inputs and entries": (
         "input_80_of_100_lost shift_of_1e_14_negated faint_entries_lost_over_eight_decades",
@@ -60,7 +62,7 @@ CLASSES: dict[str, tuple[str, str]] = {
         "gelu_from_minus_nine_to_minus_five_without_last tanh_at_twenty_without_last "
         "cross_entropy_of_two_certain_and_one_uncertain_without_last",
         "gelu_from_minus_nine_to_minus_five one_plus_erf_at_minus_six log_one_plus_exp_at_minus_forty "
-        "certain_cross_entropy certain_softmax",
+        "certain_cross_entropy certain_softmax tails_of_erfc",
     ),
     "wide inputs": (
         "gelu_of_wide_inputs_halved gelu_of_hundreds_negated gelu_of_wide_inputs_in_float32_halved",

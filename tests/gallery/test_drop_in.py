@@ -13,6 +13,7 @@ pytest.importorskip("gradvet.compat")
 FAST_MODE_ACCEPTS = frozenset(
     {
         "sine_of_active_rows_not_scattered_back",
+        "sine_of_active_columns_not_scattered_back",
         "linear_of_active_rows_against_first_rows",
         "linear_weight_averaged_over_active_rows",
         "embedding_of_first_active_tokens",

@@ -112,6 +112,9 @@ FRAGILE = (
     "custom kernels on a device, where a fault ends the process; points='thorough' tries them in a process of its own"
 )
 
+AT_ZEROS = ("zeros", "the origin")
+"""Generated points of exact zeros."""
+
 Announce = Callable[[str, str], None]
 """Called with the name of a check and what it tries next."""
 
@@ -251,7 +254,7 @@ class _Search:
             if reason := self._reason_to_end(kind, inconclusive):
                 skipped.append(f"{point.name} and the following ({reason})")
                 break
-            found = self._announced(kind, point)
+            found = self._noted_only(kind, point, self._announced(kind, point))
             inconclusive += found.verdict is Verdict.INCONCLUSIVE
             if found.verdict is Verdict.FAIL or (point.given and found.verdict is Verdict.INCONCLUSIVE):
                 headline = f"at {point.name}: {found.headline}"
@@ -268,6 +271,18 @@ class _Search:
             yield Finding(kind, Verdict.PASS, f"{what} at {', '.join(exercised)}", facts=facts)
         if skipped:
             yield Finding(kind, Verdict.SKIPPED, "; ".join(skipped), facts={"skipped": skipped})
+
+    def _noted_only(self, kind: str, point: Point, found: Finding) -> Finding:
+        """The finding, or a note where it is that builtin rules or a solver overflow at numbers the user did not give.
+
+        Exact zeros occur in all data (`energy_by_norm_of_unseen_zero_row`). Needed by `divergence_of_softmax`.
+        """
+        is_range = kind == "points" and self.settings.domain is None and point.name not in AT_ZEROS
+        if found.verdict is not Verdict.FAIL or not self.finite_only or not is_range:
+            return found
+        whose = "all rules are torch's own" if self.is_builtin else "accuracy= is about your inputs"
+        self.context.record.note(f"at {point.name}: {found.headline} ({whose}); domain= or points= tests such inputs")
+        return Finding(found.check, Verdict.SKIPPED, "the gradient is not finite there")
 
     def _reason_to_end(self, kind: str, inconclusive: int) -> str:
         """Why no more points of a kind are tried after this number of inconclusive ones; nothing if more are."""

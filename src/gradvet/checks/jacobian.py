@@ -34,6 +34,7 @@ from gradvet.core.neighbourhood import (
 )
 from gradvet.core.probe_plans import Plan, certificate_evaluations, miss_probability
 from gradvet.core.problem import Distribution, Problem
+from gradvet.core.refinement import refusal_beside
 from gradvet.core.results import Finding, Mismatch, Verdict
 from gradvet.core.slope_test import decide_slopes
 from gradvet.core.vectors import Array, Location, as_lists, peak
@@ -53,7 +54,6 @@ BUILTIN_RULES = (
 )
 SUSPICION = re.compile("[.:] [Ll]ook (?:for|at) ")
 """Separates the pattern that a diagnosis describes from the mistake that it suspects in a backward written by hand."""
-
 STAIRS_ADVICE = (
     "Check at another point. For the gradient of a straight-through estimator, name the function that it is about: "
     "surrogate="
@@ -94,9 +94,10 @@ def compared(context: Context, mode: Mode, subject: str = "", blamed: str = "") 
     if decision.verdict is Verdict.FAIL:
         yield failure(context, mode, decision, subject, blamed)
     elif decision.verdict is Verdict.INCONCLUSIVE:
-        headline = f"{REASONS.get(decision.reason, decision.reason.value)} ({mode.name} mode)"
-        advice = _advice(context, mode, decision)
-        yield Finding(mode.name, Verdict.INCONCLUSIVE, headline, facts=_facts(decision), advice=advice)
+        raised = refusal_beside(context) if decision.reason is Reason.DOMAIN else ""
+        headline = f"{REASONS.get(decision.reason, decision.reason.value)}{raised} ({mode.name} mode)"
+        facts, advice = _facts(decision), _advice(context, mode, decision)
+        yield Finding(mode.name, Verdict.INCONCLUSIVE, headline, (), facts, advice)
     else:
         miss = miss_probability(MISS_RATIO, Plan(2, 2 if problem.codomain.size > 1 else None), spread=1.0)
         facts = {"reason": decision.reason.value, "miss": miss, "resolution": _resolutions(context, mode)}

@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
@@ -14,7 +15,25 @@ from gradvet.core.problem import Distribution
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.vectors import Array, all_finite, dot, equal, finite_part, first_true, is_zero, namespace, window
 
+SMALL_SCALE = 2.0**-20
+"""Factor of a grad_output that is as small as that of a mean over a million elements."""
+
+SINGLE_TINY = 2.0**-126
+"""The smallest normal number of float32."""
+
 ADVICE = "The derivative must be multiplied by grad_output, and nothing may be added to it."
+
+ZEROS = "the gradients for grad_outputs that are zero in part do not add up to that for their sum"
+ZEROS_ADVICE = (
+    "Look for rows or columns that backward skips because grad_output is zero there, and where it puts the others."
+)
+
+UNUSED_ADVICE = "A loss that uses one output alone leaves the grad_output of the others undefined: it counts as zero."
+
+MAX_OUTPUTS_ALONE = 8
+"""Largest number of outputs of which each is left without a grad_output beside the others."""
+
+SMALL_ADVICE = "Look in backward for a threshold, a small number that is added, and rounding to a coarser format."
 
 
 def linearity(context: Context) -> Iterator[Finding]:
@@ -28,18 +47,18 @@ def linearity(context: Context) -> Iterator[Finding]:
         ("a zero grad_output does not give a zero gradient", v, context.at_zero.vector, 0.0 * parts),
     ]
     if not problem.rules.are_builtin:
-        halves = [window(a, part) for part in (slice(0, a.shape[0] // 2), slice(a.shape[0] // 2, a.shape[0]))]
-        of_halves = problem.vjp(halves[0]) + problem.vjp(halves[1])
-        comparisons.append(("grad_outputs with zero rows do not give the sum of their gradients", a, of_halves, of_a))
-        if equal(context.repeated_vjp, of_a) and (gap := _asymmetry(context, problem.vjp(-a), of_a)) is not None:
-            yield Finding(
-                "linearity", Verdict.FAIL, f"the gradient for -grad_output is another one, {gap}", advice=ADVICE
-            )
+        # Rows that are zero, and all rows but one. Needed by `sine_of_active_columns_not_scattered_back`.
+        bounds = sorted({0, a.shape[0] // 2, a.shape[0] - 1, a.shape[0]})
+        of_parts = sum(problem.vjp(window(a, slice(*part))) for part in pairwise(bounds))
+        comparisons.append((ZEROS, a, of_parts, of_a))
+        if equal(context.repeated_vjp, of_a) and (words := _disproportion(context)) is not None:
+            yield Finding("linearity", Verdict.FAIL, words[0], advice=words[1])
             return
     for name, cotangent, found, expected in comparisons:
         gap = None if found is None else gradient_mismatch(context, cotangent, found, expected)
         if gap is not None:
-            failure = Finding("linearity", Verdict.FAIL, f"{name}, {gap}", advice=ADVICE)
+            advice = ZEROS_ADVICE if name == ZEROS else ADVICE
+            failure = Finding("linearity", Verdict.FAIL, f"{name}, {gap}", advice=advice)
             # Needed by `test_attention_with_sharp_scores_passes`: terms inside cancel, and inputs do not show it.
             is_roundoff = problem.rules.are_builtin and not context.is_double
             yield _by_framework(context, failure) if is_roundoff else failure
@@ -47,17 +66,32 @@ def linearity(context: Context) -> Iterator[Finding]:
     yield Finding("linearity", Verdict.PASS, "the gradient is linear in grad_output")
 
 
-def _asymmetry(context: Context, of_minus: Array, of_plus: Array) -> GradientMismatch | None:
-    """Where the gradient of -v is not minus that of v. Rounding is symmetric, so no roundoff is allowed for.
+def _disproportion(context: Context) -> tuple[str, str] | None:
+    """How the gradient of -t·v differs from -t times that of v, for a tiny t, then for 1, and advice; None if equal.
 
-    Needed by `test_gradient_that_is_even_in_the_cotangent_fails_beside_a_large_input`.
+    Rounding is symmetric and the same for all powers of two, so no roundoff is allowed for. Needed by
+    `test_gradient_that_is_even_in_the_cotangent_fails_beside_a_large_input` and `polynomial_of_large_cotangents_alone`.
     """
-    xp = namespace(of_plus)
-    error = finite_part(xp.abs(of_minus + of_plus)) - context.asked_resolution * finite_part(xp.abs(of_plus))
-    index = int(xp.argmax(error))
-    if not float(error[index]) > 0.0:
+    problem, (v, of_v), xp = context.problem, context.random_vjp, context.xp
+    is_half = context.eps > thresholds.HALF_PRECISION_EPS  # small numbers are rounded more there
+
+    def gap(scale: float) -> GradientMismatch | None:
+        found = problem.vjp(-scale * v) / -scale
+        least = 0.0 if context.is_double else SINGLE_TINY / scale
+        error = finite_part(xp.abs(found - of_v)) - context.asked_resolution * finite_part(xp.abs(of_v)) - least
+        index = int(xp.argmax(error))
+        if not float(error[index]) > 0.0:
+            return None
+        return GradientMismatch(problem.domain.locate(index), -float(found[index]), -float(of_v[index]))
+
+    if (tiny := gap(1.0 if is_half else SMALL_SCALE)) is None:
         return None
-    return GradientMismatch(context.problem.domain.locate(index), float(of_minus[index]), -float(of_plus[index]))
+    if (same := gap(1.0)) is not None:
+        return f"the gradient for -grad_output is another one, {same}", ADVICE
+    if is_half or not context.computes_in_io_dtype:
+        return None
+    words = "the gradient is not proportional to grad_output: for one 10⁶ times smaller it is, times 10⁶,"
+    return f"{words} {tiny.found:.10g} instead of {tiny.expected:.10g} at {tiny.place}", SMALL_ADVICE
 
 
 def _by_framework(context: Context, finding: Finding) -> Finding:
@@ -72,9 +106,29 @@ def none_grad_output(context: Context) -> Iterator[Finding]:
 
     Entries that are not finite for any grad_output are left to the comparison with differences.
     """
+    has_custom, is_right = context.problem.rules.has_custom, True
     for finding in undefined_cotangents(context, context.random_vjp[1]):
-        is_own = finding.verdict is Verdict.FAIL and not context.problem.rules.has_custom
-        yield _by_framework(context, finding) if is_own else finding
+        is_right = is_right and finding.verdict is Verdict.PASS
+        yield _by_framework(context, finding) if finding.verdict is Verdict.FAIL and not has_custom else finding
+    if has_custom and is_right and len(context.problem.codomain.leaves) > 1:
+        yield from _beside_undefined(context)
+
+
+def _beside_undefined(context: Context) -> Iterator[Finding]:
+    """Each of the first outputs without a cotangent beside others with one: the same gradient as with zeros for it.
+
+    Needed by `sine_lost_where_the_cosine_is_not_used`.
+    """
+    problem, (a, _) = context.problem, context.random_vjp
+    leaves = problem.codomain.leaves[:MAX_OUTPUTS_ALONE] if problem.has_undefined_cotangents else ()
+    for number, leaf in enumerate(leaves):
+        v = a - window(a, problem.codomain.slices[number])
+        found = problem.vjp_undefined((number,), v).vector
+        gap = gradient_mismatch(context, v, 0.0 * context.random_vjp[1] if found is None else found, problem.vjp(v))
+        if gap is not None:
+            headline = f"a grad_output of None for {leaf.name} gives another gradient than zeros, {gap}"
+            yield Finding("undefined grad_output", Verdict.FAIL, headline, advice=UNUSED_ADVICE)
+            return
 
 
 def drop_in_undefined_cotangents(context: Context) -> Iterator[Finding]:

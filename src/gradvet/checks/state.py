@@ -45,16 +45,16 @@ def mutation(context: Context) -> Iterator[Finding]:
 
 
 def reentrancy(context: Context) -> Iterator[Finding]:
-    """The gradient with another forward pass before the backward pass: a later call may overwrite state."""
+    """The gradient with another forward pass before the backward pass, and after both passes at other inputs."""
     if context.interleaved.changed:
         return  # passes that write to their inputs disagree anyway, and the mutation is named
     v, _ = context.random_vjp
     # Not with the graph of the point, which later calls may have changed.
     gap = gradient_mismatch(context, v, context.interleaved.gradient, context.fresh.gradient)
     if gap is None:
-        yield Finding("reentrancy", Verdict.PASS, "another forward pass in between changes nothing")
+        yield Finding("reentrancy", Verdict.PASS, "passes at other inputs change nothing")
         return
-    headline = f"a forward pass at other inputs before the backward pass changes the gradient, {gap}"
+    headline = f"passes at other inputs before the backward pass change the gradient, {gap}"
     advice = "Save what backward needs in its own context, not in a global, a module or a shared workspace."
     yield Finding("reentrancy", Verdict.FAIL, headline, advice=advice)
 

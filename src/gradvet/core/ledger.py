@@ -175,7 +175,7 @@ class Ledger:
         account.resolution = min(account.resolution, resolution)
 
     def left_out(self, input: str, mode: str, precision: str, elements: int, reason: str) -> None:
-        """Some elements were not compared."""
+        """Some elements were not compared. Those of several reasons may be the same ones: the largest number counts."""
         self._accounts[input, mode, precision].left_out[reason] = elements
 
     def resolution(self, input: str, mode: str, precision: str) -> float:
@@ -188,7 +188,7 @@ class Ledger:
         for (input, mode, precision), account in self._accounts.items():
             # An error of the size of the entry itself would not have been seen: that is no comparison.
             known = account.resolution < 1.0
-            missing = min(account.elements, sum(account.left_out.values())) if known else account.elements
+            missing = max(account.left_out.values(), default=0) if known else account.elements
             yield LedgerRow(
                 input,
                 mode,

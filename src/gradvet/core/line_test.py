@@ -20,7 +20,7 @@ from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
-from gradvet.core.vectors import Array, dot, finite_part, namespace, nonzero_rms_by_leaf, norm, peak, window
+from gradvet.core.vectors import Array, all_finite, dot, finite_part, namespace, nonzero_rms_by_leaf, norm, peak, window
 
 FIRST_CHANGE_STEPS = range(-20, 42, 2)
 """Powers of two by which a direction is scaled until an output changes."""
@@ -28,6 +28,10 @@ FIRST_CHANGE_STEPS = range(-20, 42, 2)
 STAIRS = (
     "the function is constant around the point and jumps farther away, as rounding does: its gradient is zero there. "
     "For the gradient of a straight-through estimator, name the function that it is about: surrogate="
+)
+SATURATED = (
+    "roundoff of numbers of size one inside the function hides how the outputs change with {}: slopes as small as "
+    "these count as zero"
 )
 NO_CHANGE = "no output changes with {} by more than roundoff, and its gradient is zero"
 
@@ -41,6 +45,28 @@ def typical_contributions(problem: Problem, w: Array, u: Array) -> dict[str, flo
     domain, found = problem.domain, nonzero_rms_by_leaf(problem.domain, w * u)
     moved = zip(domain.leaves, domain.slices, found, strict=True)
     return {leaf.name: typical for leaf, part, typical in moved if typical or bool((u[part] != 0.0).any())}
+
+
+def open_rows(context: Context, mode: Mode) -> list[str]:
+    """Open the ledger rows of a mode; returns the inputs whose rows are new. NaN in inputs or outputs is left out.
+
+    No step changes what is infinite, such as a mask: it is not among the elements of a row, and a note names it.
+    """
+    problem, xp, ledger, opened = context.problem, context.xp, context.record.ledger, []
+    value, is_finite = problem.value[: problem.codomain.size], all_finite(problem.point)
+    lost = int(xp.count_nonzero(value != value))
+    for leaf, part in zip(problem.domain.leaves, problem.domain.slices, strict=True):
+        row, size, unknown = (leaf.name, mode.name, context.precision), leaf.coordinates.size, 0
+        if not is_finite:
+            size = int(xp.count_nonzero(~xp.isinf(problem.point[part]))) or size
+            unknown = int(xp.count_nonzero(problem.point[part] != problem.point[part]))
+        if ledger.open(*row, size, context.asked_resolution):
+            opened.append(leaf.name)
+        if lost:
+            ledger.left_out(*row, min(lost, size), f"NaN in {lost} of {value.shape[0]} outputs")
+        elif unknown:
+            ledger.left_out(*row, unknown, "NaN in the input")
+    return opened
 
 
 def enter_resolution(context: Context, mode: Mode, contributions: Mapping[str, float], bar: float) -> None:
@@ -196,7 +222,7 @@ def decide_line(context: Context, mode: Mode, u: Array, cotangent: Cotangent, fi
     if is_on_stair:
         fit = replace(fit, error=fit.within_stair, has_stairs=False)
     size = norm(cotangent.v, context.problem.value[: cotangent.v.shape[0]])
-    if is_saturated(fit, scale):
+    if hides_slope := is_saturated(fit, scale):
         scale = replace(scale, typical=max(size, scale.unit))
         contributions = dict.fromkeys(contributions, scale.typical)
     elif scale.slope <= size * context.eps**thresholds.ZERO_SLOPE_POWER and not context.scaling.is_narrow:
@@ -208,6 +234,8 @@ def decide_line(context: Context, mode: Mode, u: Array, cotangent: Cotangent, fi
             _note_constant(context, contributions)
         if is_on_stair:
             context.record.note(STAIRS)
+        if hides_slope and not is_constant:
+            context.record.note(SATURATED.format(", ".join(contributions)))
         enter_resolution(context, mode, contributions, max(decision.bar, abs(decision.error)))
     if decision.verdict is not Verdict.FAIL and fit.one_sided:
         context.record.note("only one side of the point is inside the function's domain: one-sided differences")

@@ -3,8 +3,7 @@
 Everything is in real coordinates: `domain` for the inputs that are checked, `codomain` for the outputs that have a
 derivative, `nondifferentiable` for floating-point outputs that have none. A displacement is a vector of the domain.
 
-A frontend subclasses `Problem`. Its docstring says what a subclass must give; the rest has defaults, which a frontend
-replaces where its framework offers more or is faster.
+A frontend subclasses `Problem`, whose docstring says what it must give; the rest has defaults.
 """
 
 from __future__ import annotations
@@ -214,6 +213,10 @@ class DerivativeRules:
         """Whether the function is one call of a builtin operator. Calls the function."""
         return False
 
+    def largest_inside(self) -> float:
+        """The largest finite number inside the function, as far as can be seen. Calls the function."""
+        return 0.0
+
     def is_unsupported(self, error: BaseException) -> bool:
         """Whether an exception says that a rule or the framework does not offer what was asked for."""
         return isinstance(error, UnsupportedError)
@@ -310,9 +313,9 @@ class Problem:
         """The sum of the gradients of each output alone, without any cotangent for the others."""
         return self.gradient(v)
 
-    def vjp_undefined(self, outputs: Sequence[int]) -> Gradient:
-        """The gradient for undefined grad_output of the outputs named and zeros for the others."""
-        return self.gradient(self.zeros(self.codomain.size))
+    def vjp_undefined(self, outputs: Sequence[int], v: Array | None = None) -> Gradient:
+        """The gradient for undefined grad_output of the outputs named and zeros, or those of v, for the others."""
+        return self.gradient(self.zeros(self.codomain.size) if v is None else v)
 
     def vjp_batched(self, V: Sequence[Array]) -> list[Array]:
         """All rows in one vectorised pass (vmap)."""

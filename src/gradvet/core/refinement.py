@@ -8,21 +8,21 @@ are seen sharply; an agreement of the others says nothing about them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.decision import Decision, Entry, Reason
-from gradvet.core.extrapolation import ODD_ORDERS, Estimate
+from gradvet.core.decision import Decision, Entry
+from gradvet.core.extrapolation import ODD_ORDERS
 from gradvet.core.finite_differences import DirectionalDifference, steps_for
 from gradvet.core.line_test import rows_changing_by_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
 from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
-from gradvet.core.vectors import Array, Leaf, dot, finite_part, nonzero_median, norm, peak, unit, window
+from gradvet.core.vectors import Array, Leaf, finite_part, nonzero_median, norm, peak, window
+from gradvet.errors import first_line
 
 JUMP_RATIO = 4.0
 JUMP_STEPS = [2.0**-32 * JUMP_RATIO**level for level in range(15)]
@@ -30,11 +30,6 @@ JUMP_STEPS = [2.0**-32 * JUMP_RATIO**level for level in range(15)]
 
 SMOOTH_ORDER = 2 * len(ODD_ORDERS) - 1
 """Highest order of a term that a slope fit sees: a departure from a line that grows faster is a jump."""
-
-LINES = tuple(tuple(sign * (start + 0.5 * k) for k in range(12)) for sign, start in ((1.0, 4.0), (-1.0, 8.0)))
-"""Equally spaced points on both sides of the point, in steps."""
-
-FOURTH_DIFFERENCE = 1.0, -4.0, 6.0, -4.0, 1.0
 
 
 def refined(context: Context, cotangent: Cotangent | None = None) -> Context | None:
@@ -61,10 +56,11 @@ def refined(context: Context, cotangent: Cotangent | None = None) -> Context | N
 
 
 def with_inner_roundoff(context: Context) -> tuple[Context, bool]:
-    """With the roundoff that values inside the function leave in outputs far smaller than one, and whether it is any.
+    """With the roundoff that larger numbers inside the function leave in outputs, and whether there is any.
 
-    Such an output is smooth over small steps, and over wider ones it jumps by the roundoff of numbers of size one, or
-    of the size of the inputs: 1 + erf(x) has a few values around -6. Needed by `gelu_from_minus_nine_to_minus_five`.
+    Such an output is smooth over small steps, and over wider ones it jumps by the roundoff of numbers of size one, of
+    the size of the inputs, or of the largest number inside: 1 + erf(x) has a few values around -6, and ((x + c) - c)·x
+    the slope x over small steps. Needed by `gelu_from_minus_nine_to_minus_five` and `square_through_1e10`.
     """
     problem, xp, u = context.problem, context.xp, context.first.u
     value = problem.value[: problem.codomain.size]
@@ -83,6 +79,8 @@ def with_inner_roundoff(context: Context) -> tuple[Context, bool]:
                 jumps = departure > JUMP_RATIO**SMOOTH_ORDER * (last + own + context.eps * abs(change))
                 roundoff = xp.maximum(roundoff, xp.where(jumps, departure, xp.zeros_like(departure)))
     size = max(1.0, peak(xp.where(u != 0.0, finite_part(problem.point), xp.zeros_like(u))))
+    if peak(roundoff) > thresholds.ROUNDOFFS * context.eps * size:
+        size = max(size, problem.rules.largest_inside())
     roundoff = xp.where(roundoff <= thresholds.ROUNDOFFS * context.eps * size, roundoff, xp.zeros_like(roundoff))
     return replace(context.rescaled(context.scaling), inner_roundoff=roundoff), bool(peak(roundoff))
 
@@ -102,16 +100,7 @@ def by_derivative(context: Context, cotangent: Cotangent | None = None) -> Conte
     return context.rescaled(replace(context.scaling, lengths=lengths, is_steep=True))
 
 
-def doubt_about(context: Context, entry: Entry) -> Reason | None:
-    """Why a wrong entry does not count, if it does not. Calls the function."""
-    if _may_end_unseen(context, entry):
-        return Reason.NO_SIGNAL
-    u = unit(context.problem.zeros(context.problem.domain.size), entry.column)
-    error = Estimate(entry.derivative - entry.numerical, entry.error, float(entry.sweep.get("chosen", 0.0)))
-    return Reason.PRECISION if entry.row >= 0 and is_rough(context, u, context.row(entry.row), error) else None
-
-
-def _may_end_unseen(context: Context, entry: Entry) -> bool:
+def may_end_unseen(context: Context, entry: Entry) -> bool:
     """Whether a slope at zero is so steep that it may end before any output shows it, and none shows it.
 
     A roundoff of one would change the outputs by more than their size. Needed by the steep and faint function of
@@ -120,46 +109,6 @@ def _may_end_unseen(context: Context, entry: Entry) -> bool:
     problem = context.problem
     is_unseen = not context.is_double and not entry.numerical and not float(problem.point[entry.column])
     return is_unseen and context.eps * abs(entry.derivative) > peak(finite_part(problem.value))
-
-
-def is_rough(context: Context, u: Array, cotangent: Cotangent, error: Estimate) -> bool:
-    """Whether roundoff inside the function explains an error of v·J·u in double precision. Calls the function.
-
-    A sweep takes few values to measure noise, and none where they stay equal, as those of (x² + 1e10) - 1e10 do over
-    small steps. So v·f is evaluated at equally spaced points on both sides: fourth differences there are noise; a kink
-    is on one side. What stairs of the function itself leave is more than roundoff explains. Needed by
-    `test_roundoff_of_large_numbers_inside_is_no_error`.
-    """
-    problem, v, xp = context.problem, cotangent.v, context.xp
-    value = problem.value[: v.shape[0]]
-
-    def residual(distance: float) -> float:
-        found = problem.evaluate_at(distance * u)
-        return dot(v, found.values[: v.shape[0]] - value) - dot(cotangent.vjp, found.displacement)
-
-    if not context.is_double or not (step := _changing_step(context, u, v, error.step)):
-        return False
-    size = norm(v, xp.clip(xp.abs(finite_part(value)), peak(finite_part(problem.point))))
-    for places in LINES:
-        values = [residual(place * step) for place in places]
-        left = [
-            sum(weight * one for weight, one in zip(FOURTH_DIFFERENCE, values[k : k + 5], strict=True))
-            for k in range(len(values) - 4)
-        ]
-        noise = math.hypot(*left) / math.sqrt(len(left)) / math.hypot(*FOURTH_DIFFERENCE)
-        if not abs(error.value) * step <= thresholds.INTERVAL_WIDTH * noise <= thresholds.MATERIAL_MAX * size:
-            return False
-    return True
-
-
-def _changing_step(context: Context, u: Array, v: Array, step: float) -> float:
-    """The given step, or the first wider one that changes an output of v; 0 if none does."""
-    value = context.problem.value[: v.shape[0]]
-    while 0.0 < step * peak(u) <= (peak(finite_part(context.problem.point)) or 1.0):
-        if peak(v * (context.problem.evaluate_at(step * u).values[: v.shape[0]] - value)):
-            return step
-        step *= 2.0
-    return 0.0
 
 
 def one_sided_outputs(context: Context) -> Cotangent | None:
@@ -173,6 +122,19 @@ def one_sided_outputs(context: Context) -> Cotangent | None:
         return None
     random = problem.random(value.shape[0], Distribution.NEAR_UNIT)
     return context.cotangent(xp.where(lost, random, xp.zeros_like(value)))
+
+
+def refusal_beside(context: Context) -> str:
+    """What the function raises next to the point, as the end of a sentence; nothing if it returns. Calls the function.
+
+    Needed by `test_exception_next_to_the_point_is_told`.
+    """
+    first = context.first
+    try:
+        context.problem.evaluate(context.problem.perturbation(first.step * first.u), (1.0, -1.0))
+    except Exception as error:
+        return f": {type(error).__name__} there, {first_line(error)}"
+    return ""
 
 
 def other_lengths(context: Context) -> Iterator[Context]:
@@ -194,7 +156,7 @@ HIDDEN = "roundoff hides the slopes of {} of {} outputs"
 
 def decide_hidden_outputs(
     context: Context,
-    sweep: Callable[[Array, Sequence[Cotangent]], Decision],
+    sweep: Callable[[Sequence[Cotangent]], Decision],
     leave_out: Callable[[Leaf, int, str], None],
 ) -> Iterator[Decision]:
     """Outputs that roundoff hides at the usual step, by a sweep over all steps and a cotangent for each output tensor.
@@ -207,7 +169,7 @@ def decide_hidden_outputs(
     cotangents = [context.cotangent(v) for v in _by_tensor(context, hidden)]
     if not cotangents or context.out_of_budget:
         return
-    yield (decision := sweep(first.u, cotangents))
+    yield (decision := sweep(cotangents))
     if decision.verdict is Verdict.INCONCLUSIVE:
         words = HIDDEN.format(int(xp.count_nonzero(hidden)), context.problem.codomain.size)
         domain, size = context.problem.domain, sum(xp.abs(finite_part(cotangent.vjp)) for cotangent in cotangents)

@@ -22,11 +22,12 @@ from gradvet.core.direction_average import calls_for, decide_by_averages
 from gradvet.core.extrapolation import SlopeFit
 from gradvet.core.finite_differences import DirectionalDifference
 from gradvet.core.gradient_match import saturated_roundoff
-from gradvet.core.kinks import decide_kink, is_right_beside
+from gradvet.core.kinks import decide_kink, is_apart, is_right_beside
 from gradvet.core.line_test import (
     bent_rows,
     decide_line,
     enter_resolution,
+    open_rows,
     screen_agrees,
     split_kinks,
     sweep_line,
@@ -38,8 +39,7 @@ from gradvet.core.modes import Mode
 from gradvet.core.projections import Cotangent
 from gradvet.core.refinement import (
     decide_hidden_outputs,
-    doubt_about,
-    is_rough,
+    may_end_unseen,
     one_sided_outputs,
     other_lengths,
     refined,
@@ -61,17 +61,10 @@ class SlopeTest:
     def __init__(self, context: Context, mode: Mode) -> None:
         self.context, self.mode = context, mode
         mode.require(context)
-        ledger, domain = context.record.ledger, context.problem.domain
-        self.opened = [
-            leaf.name
-            for leaf in domain.leaves
-            if ledger.open(leaf.name, mode.name, context.precision, leaf.coordinates.size, context.asked_resolution)
-        ]
+        self.opened = open_rows(context, mode)
         """Inputs whose rows are new: a first derivative may have rows with the same names."""
-        value = context.problem.value[: context.problem.codomain.size]
-        lost = int(context.xp.count_nonzero(value != value))
-        for leaf in domain.leaves if lost else ():
-            self.leave_out(leaf, min(lost, leaf.coordinates.size), f"NaN in {lost} of {value.shape[0]} outputs")
+        self.lost: Array | None = None
+        """Columns that were not compared."""
 
     def run(self) -> Decision:
         """The decision about the mode; where it is not PASS, also in the coarser format inside the function."""
@@ -107,7 +100,9 @@ class SlopeTest:
             yield decide_low_precision(self)
             yield from self._each_alone()
         yield from self._at_the_edge()
-        yield from decide_hidden_outputs(self.context, self.sweep, self.leave_out)
+        # Smaller steps are needed by `tails_of_erfc`.
+        swept = lambda hidden: self._refining(lambda: self.sweep(self.context.first.u, hidden), hidden[0])  # noqa: E731
+        yield from decide_hidden_outputs(self.context, swept, self.leave_out)
 
     def _in_double_precision(self) -> Iterator[Decision]:
         """Two joint directions, then inputs alone: those that are not resolved yet, or all where that is inconclusive.
@@ -166,7 +161,8 @@ class SlopeTest:
     def along(self, difference: DirectionalDifference, cotangents: Sequence[Cotangent]) -> Decision:
         """One direction: the screen, then a sweep; again without the elements at a kink where there are any.
 
-        Where ties leave a kink undecided, a failure of the other elements counts all the same. Needed by
+        A kink beside the point is inconclusive: smaller steps do not reach it. Where ties leave a kink undecided, a
+        failure of the other elements counts all the same. Needed by `distance_of_far_points` and
         `square_of_ones_lost_beside_clamp_at_one`.
         """
         if not peak(difference.u):
@@ -176,6 +172,8 @@ class SlopeTest:
             decision, kinked = self._along_once(difference, cotangents)
             if kinked is None:
                 break
+            if is_apart(self.context, difference.u, kinked) and refined(self.context, kinked) is not None:
+                return decision.weakened(Reason.KINK)
             columns, at_kink = decide_kink(self.context, self.mode, difference.u, kinked)
             if at_kink.verdict is Verdict.FAIL:
                 return at_kink
@@ -231,7 +229,7 @@ class SlopeTest:
     def confirmed(self, u: Array, cotangent: Cotangent, decision: Decision, fit: SlopeFit) -> Decision:
         """A failure along a direction, as the entry that contributes most decides it, or else as the line does."""
         found = replace(decision, entry=find_wrong_entry(self.context, self.mode, u, cotangent.v))
-        return self._by_entry(u, cotangent, found) or self._by_line(u, cotangent, found, fit)
+        return self._by_entry(u, cotangent, found) or self._by_line(found, fit)
 
     def _by_entry(self, u: Array, cotangent: Cotangent, found: Decision) -> Decision | None:
         """FAIL if the entry is wrong alone, and PASS or INCONCLUSIVE if it is right; None if it is not resolved.
@@ -242,8 +240,9 @@ class SlopeTest:
         if entry is None:
             return None
         if entry.verdict is Verdict.FAIL:
-            found, doubt = replace(found, reason=entry.reason), doubt_about(context, entry)
-            return despite_ties(context, self.mode, found) if doubt is None else found.weakened(doubt)
+            if may_end_unseen(context, entry):
+                return found.weakened(Reason.NO_SIGNAL)
+            return despite_ties(context, self.mode, replace(found, reason=entry.reason))
         if entry.reason is Reason.KINK:
             return Decision(Verdict.PASS, Reason.KINK, entry, found.error, found.bar)
         if error <= thresholds.INTERVAL_WIDTH * (roundoff := saturated_roundoff(context, cotangent.v, u)):
@@ -256,14 +255,12 @@ class SlopeTest:
         is_open = entry.reason in (Reason.PRECISION, Reason.NOT_FINITE)
         return None if is_open or not (context.is_double or is_sharp) else found.weakened()
 
-    def _by_line(self, u: Array, cotangent: Cotangent, found: Decision, fit: SlopeFit) -> Decision:
-        """FAIL outside the slopes of a kink, and where the function is smooth along the line and shows no roundoff."""
-        is_smooth = not abs(fit.kink.value) > fit.kink.error
+    def _by_line(self, found: Decision, fit: SlopeFit) -> Decision:
+        """FAIL outside the slopes of a kink, and where the function is smooth along the line; not in half precision."""
         if self.context.eps > thresholds.HALF_PRECISION_EPS:
             return found.weakened()
-        if found.reason is Reason.OUTSIDE or (is_smooth and not is_rough(self.context, u, cotangent, fit.error)):
-            return found
-        return found.weakened(Reason.PRECISION if is_smooth else Reason.KINK)
+        is_smooth = not abs(fit.kink.value) > fit.kink.error
+        return found if found.reason is Reason.OUTSIDE or is_smooth else found.weakened(Reason.KINK)
 
     def _nonfinite_columns(self) -> Iterator[Decision]:
         """Columns in which the derivative is not finite: wrong where the function has a finite slope."""
@@ -365,10 +362,11 @@ class SlopeTest:
         self.context.record.ledger.left_out(leaf.name, self.mode.name, self.context.precision, count, reason)
 
     def _leave_out_columns(self, columns: Array, reason: str) -> None:
-        domain = self.context.problem.domain
+        self.lost = columns if self.lost is None else self.lost | columns
+        domain, xp = self.context.problem.domain, self.context.xp
         for leaf, part in zip(domain.leaves, domain.slices, strict=True):
-            if count := int(self.context.xp.count_nonzero(columns[part])):
-                self.leave_out(leaf, count, reason)
+            if bool(xp.any(columns[part])):
+                self.leave_out(leaf, int(xp.count_nonzero(self.lost[part])), reason)
 
     def _enter_kinks(self, cotangent: Cotangent, difference: DirectionalDifference, rest: Array, bar: float) -> None:
         """Inputs of which every element is at a kink are compared by that; the kink hides errors of other elements.
@@ -385,10 +383,7 @@ class SlopeTest:
 
 
 def decide_slopes(context: Context, mode: Mode) -> tuple[Decision, Context]:
-    """Compare the derivative of one mode with differences of the function: the decision, and its context.
-
-    The context has the step lengths, excluded columns and precision with which the decision was made.
-    """
+    """The decision about one mode, and the context with the step lengths, excluded columns and precision of it."""
     test = SlopeTest(context, mode)
     try:
         return test.run(), test.context

@@ -283,6 +283,9 @@ class ArgumentTree:
                 self._numbers[id(value)] = len(self.tensors)
                 self.tensors.append(value)
                 self.names.append(name)
+            elif value.is_floating_point() or value.is_complex():
+                first = self.names[self._numbers[id(value)]]
+                self.notes.append(f"{name} is the same tensor as {first}: they are compared as one input, {first}")
             return Slot(self._numbers[id(value)])
         container = opened(value)
         if container is None:

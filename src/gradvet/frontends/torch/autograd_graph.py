@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from gradvet.core.problem import DerivativeRules
 from gradvet.errors import DerivativeError, UnsupportedError, first_line
+from gradvet.frontends.torch import private
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
@@ -173,6 +174,27 @@ class TorchRules(DerivativeRules):
         with CallObserver(notice):
             self._call()
         return len(callers) <= 1 and self.are_builtin
+
+    def largest_inside(self) -> float:
+        found = 0.0
+
+        def watched(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+            nonlocal found
+            result = operator(*args, **kwargs)
+            for tensor in result if isinstance(result, (list, tuple)) else [result]:
+                if isinstance(tensor, Tensor) and tensor.dtype.is_floating_point and tensor.numel():
+                    found = max(found, float(tensor.detach().nan_to_num(0.0, 0.0, 0.0).abs().max()))
+            return result
+
+        mode = private.operator_mode(watched)
+        if mode is not None:
+            self._cost.forwards += 1
+            try:
+                with mode, torch.no_grad():
+                    self._call()
+            except Exception:  # what refuses the mode is not known
+                return 0.0
+        return found
 
     def is_unsupported(self, error: BaseException) -> bool:
         return is_unsupported_error(error)

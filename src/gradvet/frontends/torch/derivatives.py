@@ -150,13 +150,14 @@ def problem_gradients(problem: TorchProblem, outputs: Sequence[Any], cotangents:
         raise
 
 
-def undefined_gradients(problem: TorchProblem, undefined: Sequence[int]) -> Sequence[Any]:
-    """Gradients with undefined grad_output for some outputs and zeros for the others."""
+def undefined_gradients(problem: TorchProblem, undefined: Sequence[int], v: Tensor | None = None) -> Sequence[Any]:
+    """Gradients with undefined grad_output for some outputs and zeros, or those of v, for the others."""
     outputs = [
         private.without_cotangent(y) if i in undefined and can_be_cut(y) else y
         for i, y in enumerate(problem.recorded_outputs())
     ]
-    return problem_gradients(problem, outputs, [torch.zeros_like(y) for y in outputs])
+    cotangents = [torch.zeros_like(y) for y in outputs] if v is None else problem.codomain.unflatten(v)
+    return problem_gradients(problem, outputs, cotangents)
 
 
 def is_zero(gradient: Any) -> bool:

@@ -353,8 +353,8 @@ class TorchProblem(Problem):
         with derivatives.in_mode_of(self):
             return derivatives.vjp_rows(self, output, range(start, stop))
 
-    def vjp_undefined(self, outputs: Sequence[int]) -> Gradient:
-        found = derivatives.undefined_gradients(self, outputs)
+    def vjp_undefined(self, outputs: Sequence[int], v: Tensor | None = None) -> Gradient:
+        found = derivatives.undefined_gradients(self, outputs, v)
         vector = None if all(map(derivatives.is_zero, found)) else self.vector(self.domain, found)
         return Gradient(vector, derivatives.gradient_mismatches(self, found))
 

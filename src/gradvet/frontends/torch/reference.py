@@ -355,7 +355,8 @@ def _captured_eps(problem: TorchProblem) -> float:
     if eps <= problem.eps or problem.rules.are_builtin:
         return 0.0
     step = min(eps / 8.0, MAX_PROBE_STEP)
-    return 0.0 if _follows(problem, (step,), thresholds.ROUNDOFFS * problem.eps) else eps
+    # The smaller one is needed by `distance_of_far_points_halved`, which varies over the other.
+    return 0.0 if _follows(problem, (step, step / 64.0), thresholds.ROUNDOFFS * problem.eps) else eps
 
 
 def _smoothness(

@@ -297,6 +297,9 @@ class FixedState:
         if is_module:
             frozen = kept_tensors(p for p in owner.parameters() if not p.requires_grad)
             self._others = [kept_attributes(owner), frozen]
+        self._all_others, self._is_left = self._others, False
+        self.has_attributes = any(not is_foreign(type(module).__module__) for module in self.modules)
+        """Whether there are modules of the user, whose attributes calls may change."""
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, called from this state."""
@@ -319,9 +322,22 @@ class FixedState:
         """Restore the random state, and replace buffers that were changed."""
         self._start.restore_torch() if self._draws_from_torch_alone else self._start.restore()
         self._renew_buffers()
+        if self._is_left:
+            return
         changed = [restore for restore in self._others if restore()]
         if self._draws_from_torch_alone is not None and self._is_first:
             self._is_first, self._others = False, changed  # what the first call left as it was is not compared again
+
+    @contextmanager
+    def attributes_left(self) -> Iterator[None]:
+        """Calls find the attributes of modules as earlier calls and backward passes left them."""
+        self._is_left = True
+        try:
+            yield
+        finally:
+            self._is_left = False
+            for restore in self._all_others:
+                restore()
 
     def _renew_buffers(self) -> None:
         """Replace buffers that a call may have changed by copies of their first values."""

@@ -134,12 +134,10 @@ class TorchVariants(GradientVariants):
             arguments[leaf.position] = (own.copy_(value) if is_strided(own) else value).requires_grad_()
         outputs = problem.call(arguments)
         values = problem.vector(Space([*problem.codomain.leaves, *problem.nondifferentiable.leaves]), outputs)
-        sources = [arguments[leaf.position] for leaf in problem.domain.leaves]
         problem.cost.vjps += 1
+        own, cotangents = outputs[: len(problem.codomain.leaves)], problem.codomain.unflatten(v)
         with classified_errors(problem):
-            found = torch.autograd.grad(
-                outputs[: len(problem.codomain.leaves)], sources, problem.codomain.unflatten(v), allow_unused=True
-            )
+            found = torch.autograd.grad(own, self._sources(arguments), cotangents, allow_unused=True)
         return FreshPass(values, problem.vector(problem.domain, found))
 
     def fresh_gradient(self, v: Tensor, *, interleaved: bool = False, shifted: bool = False) -> FreshGradient:
@@ -154,7 +152,7 @@ class TorchVariants(GradientVariants):
         before = [(name, tensor, tensor.detach().clone()) for name, tensor in watched]
         outputs = problem.call_uncopied(given)
         reads_arguments = interleaved and self._values_differ_elsewhere()
-        sources = [given[leaf.position] for leaf in problem.domain.leaves]
+        sources = self._sources(given)
         problem.cost.vjps += 1
         with _named("after a forward pass at other inputs" if interleaved else ""):
             gradients = classified_gradients(problem, outputs, sources, cotangents)
@@ -167,16 +165,38 @@ class TorchVariants(GradientVariants):
         for _, tensor, copy in changed:
             tensor.data.copy_(copy)
         names = [name for name, _, _ in changed]
+        if interleaved and not changed and (later := self._after_other_passes(v)) is not None:
+            vector = later if torch.equal(vector, problem.vjp(v)) else vector
         return FreshGradient(vector, names, [name for name in names if name in reused], reads_arguments)
+
+    def _other_arguments(self) -> list[Any]:
+        """Arguments of the same shapes with other numbers."""
+        return [
+            (0.5 * a.detach() + 0.25).to(a.dtype).requires_grad_() if _floating(a) and a.requires_grad else a
+            for a in self.problem.arguments
+        ]
+
+    def _after_other_passes(self, v: Tensor) -> Tensor | None:
+        """The gradient after both passes at other inputs, if that does not change the values; for modules of the user.
+
+        Needed by `module_that_adds_up_gradients`: what passes leave in attributes is restored before all other calls.
+        """
+        problem, start = self.problem, self.problem.binding.start
+        if start is None or not start.has_attributes or problem.rules.are_builtin:
+            return None
+        with start.attributes_left(), suppress(ArithmeticError, RuntimeError, ValueError, IndexError):
+            for arguments in (self._other_arguments(), problem.arguments):
+                outputs, sources = problem.call_differentiable(arguments), self._sources(arguments)
+                found = self._gradient(outputs, problem.codomain.unflatten(v), sources)
+            return found if self._same_values(outputs) else None
+        return None
+
+    def _sources(self, arguments: Sequence[Any]) -> list[Any]:
+        return [arguments[leaf.position] for leaf in self.problem.domain.leaves]
 
     def _values_differ_elsewhere(self) -> bool:
         """Whether a call with other inputs of the same shapes returns other values. Calls the function."""
-        problem = self.problem
-        with torch.no_grad():
-            others = [
-                (0.5 * a.detach() + 0.25).to(a.dtype).requires_grad_() if _floating(a) and a.requires_grad else a
-                for a in problem.arguments
-            ]
+        problem, others = self.problem, self._other_arguments()
         problem.cost.forwards += 1
         try:
             found = without_saving(problem, lambda: tensors_in(problem.function(*others)))
@@ -243,9 +263,8 @@ class TorchVariants(GradientVariants):
             return None
         if not self._same_values(outputs):
             raise OtherValuesError(f"for inputs that are {name} in memory")
-        sources = [arguments[leaf.position] for leaf in problem.domain.leaves]
         with _named(f"for inputs that are {name} in memory"):
-            return self._gradient(outputs, problem.codomain.unflatten(v), sources)
+            return self._gradient(outputs, problem.codomain.unflatten(v), self._sources(arguments))
 
     def _laid_out(self, change: Callable[[Tensor], Tensor] | None) -> list[Any] | None:
         """Copies of the arguments in another memory layout; None if there is none, or inputs are not strided."""
