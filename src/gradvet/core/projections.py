@@ -150,7 +150,7 @@ class Projections:
         number = rows if self.sees_all_rows or number is None else number
         for index in range(len(self._cotangents), number):
             if self.sees_all_rows:
-                self._cotangents.append(Cotangent(self.problem.zeros(rows) + 1.0, self.row(index)))
+                self._cotangents.append(Cotangent(unit(self.problem.zeros(rows), index), self.row(index)))
             else:
                 v = self._draw(rows)
                 # The first one output by output: a derivative may depend on which cotangents are defined.
@@ -182,7 +182,8 @@ class Projections:
         problem, before = self.problem, self.problem.codomain.offsets[output]
         if self.sees_all_rows:
             return [self.row(before)]
-        units = unit_rows(problem.value, problem.codomain.leaves[output].coordinates.size, start, stop)
+        size = problem.codomain.leaves[output].coordinates.size
+        units = unit_rows(problem.zeros((stop - start, size)), start)
         numbers = range(start, stop)
         known = [self._rows.get(before + number) for number in numbers]
         return [

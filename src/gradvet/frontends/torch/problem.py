@@ -171,8 +171,7 @@ class TorchProblem(Problem):
     def _flattened(self, space: Space, values: Sequence[Any]) -> Tensor:
         """The same, perhaps in the memory of the only value."""
         if len(values) == 1 and values[0] is not None:
-            only: Tensor = space.leaves[0].coordinates.flatten(values[0])
-            return only
+            return space.leaves[0].coordinates.flatten(values[0])  # type: ignore[no-any-return]
         parts = [
             self.zeros(leaf.coordinates.size) if value is None else leaf.coordinates.flatten(value)
             for leaf, value in zip(space.leaves, values, strict=True)
@@ -251,7 +250,8 @@ class TorchProblem(Problem):
         found: list[Perturbation] = []
         for leaf, own in enumerate(self.domain.slices):
             first, last = max(start, own.start) - own.start, min(stop, own.stop) - own.start
-            for vector in unit_rows(self.value, own.stop - own.start, first, last).unbind() if first < last else ():
+            size = own.stop - own.start
+            for vector in unit_rows(self.zeros((last - first, size)), first).unbind() if first < last else ():
                 parts: list[Any] = [None] * len(self.layouts)
                 parts[leaf] = self.layouts[leaf].displacement(vector)
                 found.append(Perturbation(parts, None))
