@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gradvet.core.certificate import FEW_ROWS, MAX_HELD_NUMBERS, MAX_HELD_VECTORS
-from gradvet.core.finite_differences import CENTRAL
 from gradvet.core.localise import locate
 from gradvet.core.modes import BLOCK, MIN_BATCH, CentralDifferences, Mode, ReverseJacobian, forward_columns
 from gradvet.core.probe_plans import SWEEP_FIRST, Plan, price, resolving_ratio, spare_evaluations, spare_if_refused
@@ -297,8 +296,9 @@ def _compare_numbers(comparison: Comparison, projections: Projections, mode: Mod
     Operations on tensors of a few numbers take longer than the numbers.
     """
     problem, step = projections.problem, projections.options.step
+    twice = 2.0 * step
     steps = problem.unit_steps(0, problem.domain.size)
-    columns = [problem.weighted(unit_step, (step, -step), CENTRAL.weights) for unit_step in steps]
+    columns = [problem.weighted(unit_step, (step, -step), (1.0, -1.0)) for unit_step in steps]
     differences = [column.tolist() for column in columns]
     allowed = projections.options.tolerance.absolute / math.sqrt(max(problem.domain.parts, problem.codomain.parts))
     xp = namespace(problem.value)
@@ -310,12 +310,12 @@ def _compare_numbers(comparison: Comparison, projections: Projections, mode: Mod
         else:
             derivative = forward_columns(problem, 0, problem.domain.size)
         within = [
-            abs(entry - difference[row] / step) <= allowed
+            abs(entry - difference[row] / twice) <= allowed
             for row, entries in enumerate(derivative.tolist(), output.start)
             for entry, difference in zip(entries, differences, strict=True)
         ]
         if not all(within):
-            comparison.add((output.start, 0), xp.stack(columns, axis=1)[output, :] / step, derivative)
+            comparison.add((output.start, 0), xp.stack(columns, axis=1)[output, :] / twice, derivative)
         if comparison.disagrees and projections.is_strict:
             return
 

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.finite_differences import CENTRAL, Prediction
+from gradvet.core.finite_differences import Prediction
 from gradvet.core.problem import Problem
 from gradvet.core.projections import Cotangent, CotangentRows, OutOfReachError, ProbeDirection, Projections
 from gradvet.core.vectors import Array, all_finite, dot, dots, namespace, unit, unit_rows
@@ -186,10 +186,10 @@ class CentralDifferences:
 
         def columns(first: int, last: int) -> list[Array]:
             steps = problem.unit_steps(first, last)
-            return [problem.weighted(step, scales, CENTRAL.weights) for step in steps]
+            return [problem.weighted(step, scales, (1.0, -1.0)) for step in steps]
 
         found = _stacked(problem, columns, range(start, stop), problem.value.shape[0])
-        found /= self.step
+        found /= 2.0 * self.step
         return found.T
 
     @cached_property

@@ -150,7 +150,7 @@ class Projections:
         number = rows if self.sees_all_rows or number is None else number
         for index in range(len(self._cotangents), number):
             if self.sees_all_rows:
-                self._cotangents.append(Cotangent(unit(self.problem.zeros(rows), index), self.row(index)))
+                self._cotangents.append(Cotangent(self.problem.zeros(rows) + 1.0, self.row(index)))
             else:
                 v = self._draw(rows)
                 # The first one output by output: a derivative may depend on which cotangents are defined.

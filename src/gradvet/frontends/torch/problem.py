@@ -249,8 +249,7 @@ class TorchProblem(Problem):
     def unit_steps(self, start: int, stop: int) -> list[Perturbation]:
         found: list[Perturbation] = []
         for leaf, own in enumerate(self.domain.slices):
-            first, last = max(start, own.start) - own.start, min(stop, own.stop) - own.start
-            size = own.stop - own.start
+            first, last, size = max(start, own.start) - own.start, min(stop, own.stop) - own.start, own.stop - own.start
             for vector in unit_rows(self.zeros((last - first, size)), first).unbind() if first < last else ():
                 parts: list[Any] = [None] * len(self.layouts)
                 parts[leaf] = self.layouts[leaf].displacement(vector)
@@ -265,10 +264,11 @@ class TorchProblem(Problem):
 
     def weighted(self, perturbation: Perturbation, scales: Sequence[float], weights: Sequence[float]) -> Tensor:
         try:
-            total = self._at(perturbation, scales[0]) * weights[0]
+            # In a copy: to multiply torch's zeros without memory, such as the slope of a constant, loads its compiler.
+            first = self._at(perturbation, scales[0]).clone()
+            total = first if weights[0] == 1.0 else first.mul_(weights[0])
             for scale, weight in zip(scales[1:], weights[1:], strict=True):
-                # Not in place: the derivative of a constant may be one of torch's immutable zero tensors.
-                total = torch.add(total, self._at(perturbation, scale), alpha=weight)
+                total.add_(self._at(perturbation, scale), alpha=weight)
             return total
         finally:
             self._restore()
