@@ -210,6 +210,16 @@ def test_products_that_are_cut_off_to_tf32_are_less_accurate_but_not_wrong() -> 
     assert judged(replace(right, found=right.truth * (0.995 - lost)), torch.float32).status is Accuracy.WRONG
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_with_products_cut_off_to_tf32_is_as_accurate_as_plain_torch(dtype: torch.dtype) -> None:
+    right = samples_of((50, 40), dtype, 0)
+    lost = 2.0**-10 * torch.rand_like(right.truth)
+    found = judged(replace(right, found=rounded(right.truth * (1.0 - lost), dtype)), dtype)
+    assert found.status is Accuracy.AS_ACCURATE, found
+    beyond = rounded(right.truth * (0.98 - lost), dtype)
+    assert judged(replace(right, found=beyond), dtype).status is Accuracy.WRONG
+
+
 def test_error_within_the_accuracy_by_design_passes() -> None:
     right = samples_of((50, 40), torch.float32, 0)
     noise = 2.0**-11 * right.truth.abs() * (torch.rand_like(right.truth) - 0.5)

@@ -5,7 +5,7 @@ The interruptions come in a process of their own: one that torch itself does not
 
 from __future__ import annotations
 
-import itertools
+import functools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -67,21 +67,29 @@ def test_interruption_at_the_ends_of_a_watched_block_leaves_no_hooks() -> None:
             assert differences(before, world([x], [net])) == [], tracer.stopped_at
 
 
-@pytest.mark.parametrize("call", range(1, 40, 3))
-def test_interruption_behind_an_error_of_torch_interrupts_the_check(call: int) -> None:
+@pytest.mark.parametrize(
+    "check", [functools.partial(gradvet.check, seed=0), gradvet.gradcheck], ids=["check", "gradcheck"]
+)
+def test_interruption_behind_an_error_of_torch_interrupts_the_check(check: Callable[..., object]) -> None:
     """As torch does if an interruption comes while it closes a level of a transform."""
-    calls = itertools.count(1)
+    calls = stop = 0
 
     def function(x: Tensor) -> Tensor:
-        if next(calls) == call:
+        nonlocal calls
+        calls += 1
+        if calls == stop:
             try:
                 raise KeyboardInterrupt
             finally:
                 raise RuntimeError("the level is not open")
         return x.sin()
 
-    with pytest.raises(KeyboardInterrupt):
-        gradvet.check(function, torch.linspace(-1.0, 1.0, 3, dtype=torch.float64), seed=0)
+    x = torch.linspace(-1.0, 1.0, 3, dtype=torch.float64, requires_grad=True)
+    check(function, x)
+    for number in range(1, calls + 1):
+        calls, stop = 0, number
+        with pytest.raises(KeyboardInterrupt):
+            check(function, x)
 
 
 def changing(x: Tensor) -> Tensor:

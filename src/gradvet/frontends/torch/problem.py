@@ -54,7 +54,8 @@ class TorchProblem(Problem):
         self.random = Sampler(self.home, seed).take
         before = private.hook_count()
         self.cost.forwards += 1
-        self.binding, result = first_result(binding, self.layouts)
+        with raising_interruptions:
+            self.binding, result = first_result(binding, self.layouts)
         self.function = self.binding.call
         modules = binding.start.modules if binding.start is not None else ()
         self.is_hooked = private.has_hooks(self.inputs, before, modules)
@@ -290,9 +291,8 @@ class TorchProblem(Problem):
 
     def _restore(self) -> None:
         if self._is_perturbed:
-            with raising_interruptions:
-                for layout in self.layouts:
-                    layout.restore()
+            for layout in self.layouts:
+                layout.restore()
             self._is_perturbed = False
 
     def evaluate_at(self, displacement: Tensor) -> Evaluation:
