@@ -70,7 +70,7 @@ class PreservedState:
         copies = [_Copy(own) for t in copied if t is not None and (own := numbers_of(t)) is not None]
         self._modules = [_ModuleState(module) for module in modules]
         # The modes come first: in a mode that is still open, copying would go through it.
-        parts = [self._process, *self._modules, *copies, *gradients, self._process.random]
+        parts: list[Any] = [self._process, *self._modules, *copies, *gradients, self._process.random]
         self._steps = [part.restore for part in parts]
         self._is_entered = self._is_restored = False
 
