@@ -34,8 +34,8 @@ from benchmarks.planted import Fault, planted
 from benchmarks.report import geometric_mean, save, wide_console
 from benchmarks.timing import interleaved
 from gradvet.frontends.torch.opdb import dtype_name, operators
-from gradvet.frontends.torch.opdb.samples import Sample, draw, small
 from gradvet.frontends.torch.state import seeded
+from tests.differential.samples import Sample, draw, small
 from tests.gallery import RIGHT, WRONG, Case
 
 DTYPES = (torch.float64, torch.complex128, torch.float32, torch.bfloat16, torch.float16)

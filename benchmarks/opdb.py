@@ -29,8 +29,8 @@ from rich.table import Table
 from benchmarks.counting import counting
 from benchmarks.report import Pair, duration, geometric_mean, wide_console
 from benchmarks.timing import cpu_seconds, quiet_collector
-from gradvet.frontends.torch.opdb import DTYPES, Derivative, operators
-from gradvet.frontends.torch.opdb.samples import Sample, coordinates, draw, small
+from gradvet.frontends.torch.opdb import coordinates, operators
+from tests.differential.samples import DTYPES, Derivative, Sample, draw, small
 from tests.differential.verdicts import Contestant, answer, gradvet_contestant, torch_contestant, verdict_of
 
 SLOW = Pair("torch slow", "gradvet slow")

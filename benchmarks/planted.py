@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradvet.frontends.torch.opdb.samples import Sample
 from gradvet.frontends.torch.state import seeded
+from tests.differential.samples import Sample
 
 
 class Fault(Enum):

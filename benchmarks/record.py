@@ -26,8 +26,8 @@ import gradvet
 from benchmarks.detection import in_half
 from gradvet.core.results import Report
 from gradvet.frontends.torch.opdb import dtype_name, operators
-from gradvet.frontends.torch.opdb.samples import Sample, draw, small
 from gradvet.frontends.torch.state import seeded
+from tests.differential.samples import Sample, draw, small
 from tests.gallery import RIGHT, WRONG, Case
 
 LAYERS = ("verdict", "findings", "numbers", "cost", "text")

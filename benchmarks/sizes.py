@@ -26,7 +26,7 @@ from benchmarks.functions import FUNCTIONS, Problem, spoiled
 from benchmarks.memory import peak_of_a_check
 from benchmarks.report import Pair, duration, geometric_mean, save, wide_console
 from benchmarks.timing import interleaved
-from gradvet.frontends.torch.opdb.samples import coordinates
+from gradvet.frontends.torch.opdb import coordinates
 
 # torch keeps the numerical Jacobian, the analytical one and its repeat, and compares them with as many temporaries.
 JACOBIANS_IN_MEMORY = 6

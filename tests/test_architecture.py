@@ -71,7 +71,7 @@ KNOWN_FRONTEND_IMPORTS = [
     "compat/gradcheck.py imports gradvet.frontends.torch.second_order",
     "compat/helpers.py imports gradvet.frontends.torch.arguments",
     "compat/helpers.py imports gradvet.frontends.torch.binding",
-    "compat/helpers.py imports gradvet.frontends.torch.layouts",
+    "compat/helpers.py imports gradvet.frontends.torch.layouts.sparse",
     "compat/helpers.py imports gradvet.frontends.torch.preservation",
     "compat/helpers.py imports gradvet.frontends.torch.problem",
 ]

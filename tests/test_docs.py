@@ -64,7 +64,7 @@ def test_examples_of_a_page_hold(
 ) -> None:
     torch.manual_seed(0)  # The examples draw inputs.
     # A loaded machine is slower from one command to the next.
-    monkeypatch.setattr("gradvet.suite.store.MIN_SLOWDOWN_SECONDS", 3600.0)
+    monkeypatch.setattr("gradvet.cli.compare.MIN_SLOWDOWN_SECONDS", 3600.0)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}

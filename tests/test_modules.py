@@ -20,7 +20,7 @@ HOMES_OF_PRIVATE_NAMES = (
     "frontends/torch/private.py",
     "frontends/torch/private_state.py",
     "frontends/torch/blame/private.py",
-    "frontends/torch/opdb/",
+    "frontends/torch/opdb.py",
     "pytest_plugin.py",
 )
 DOCUMENTED = frozenset({"_exit", "_fields"})
@@ -48,7 +48,7 @@ HARMLESS_SECONDS = frozenset(
         # When something is printed, looked at, or called slower.
         *("gradvet.compat.gradcheck.PROGRESS_DELAY_SECONDS", "gradvet.reports.progress.BAR_DELAY_SECONDS"),
         *("gradvet.reports.progress.LOG_INTERVAL_SECONDS", "gradvet.suite.processes.POLL_SECONDS"),
-        "gradvet.suite.store.MIN_SLOWDOWN_SECONDS",
+        "gradvet.cli.compare.MIN_SLOWDOWN_SECONDS",
         # Minutes, or added to a limit that a test sets.
         *("gradvet.api.isolation.MAX_CHILD_SECONDS", "gradvet.suite.processes.START_TIMEOUT_SECONDS"),
         *("gradvet.suite.store.LOCK_TIMEOUT_SECONDS", "gradvet.suite.processes.GRACE_SECONDS"),
@@ -287,7 +287,7 @@ def test_private_names_are_used_in_their_homes_alone() -> None:
 def test_private_name_is_found(text: str, name: str) -> None:
     lines = len(text.splitlines())
     assert private_names({"suite/case.py": text}) == [f"suite/case.py:{lines} uses {name}"]
-    assert private_names({"frontends/torch/private.py": text, "frontends/torch/opdb/samples.py": text}) == []
+    assert private_names({"frontends/torch/private.py": text, "frontends/torch/opdb.py": text}) == []
 
 
 @pytest.mark.parametrize(

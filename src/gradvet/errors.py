@@ -24,11 +24,17 @@ class _RaisingInterruptions:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        behind = error.__context__ if isinstance(error, Exception) else None
-        while behind is not None:
-            if isinstance(behind, KeyboardInterrupt):
-                raise behind
-            behind = behind.__context__
+        if isinstance(error, Exception):
+            raise_interruption(error)
+
+
+def raise_interruption(error: Exception) -> None:
+    """Raise the KeyboardInterrupt behind an exception, if there is one."""
+    behind = error.__context__
+    while behind is not None:
+        if isinstance(behind, KeyboardInterrupt):
+            raise behind
+        behind = behind.__context__
 
 
 raising_interruptions = _RaisingInterruptions()

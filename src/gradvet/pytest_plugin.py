@@ -97,7 +97,7 @@ class PluginSession:
         self.test_id = ""
         self.is_strict: bool = config.getoption("gradvet_strict")
         self.test_reports: list[Report] = []
-        self.watched: list[tuple[Report, WatchedReport]] = []
+        self.watched: list[WatchedReport] = []
         self.reports: list[Report] = []
         self.cleanup = ExitStack()
 
@@ -121,16 +121,15 @@ class PluginSession:
         """A failing report, such that the end of the test knows whether it was read."""
         if not report.failures:
             return report
-        watched = WatchedReport.of(report)
-        self.watched.append((report, watched))
-        return watched
+        self.watched.append(WatchedReport.of(report))
+        return self.watched[-1]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self) -> Generator[None, object, object]:
         self.watched.clear()
         try:
             result = yield
-            unread = [report for report, watched in self.watched if not watched.is_read]
+            unread = [report for report in self.watched if not report.is_read]
         finally:
             self.watched.clear()
         for report in unread:
@@ -193,6 +192,9 @@ class PluginSession:
             for path in self.files.values():
                 terminalreporter.line(f"wrote {path}")
 
+    def pytest_unconfigure(self) -> None:
+        self.cleanup.close()
+
     def _failure_repr(
         self, item: pytest.Item, raised: pytest.ExceptionInfo[BaseException], report: Report
     ) -> GradientFailureRepr:
@@ -202,17 +204,14 @@ class PluginSession:
         else:
             entry = [entry for entry in raised.traceback if not _is_in_gradvet(entry)][-1]
             path, line, statement = Path(entry.path), entry.lineno, f">   {str(entry.statement).strip()}"
-            msg = str(raised.value).partition(str(report))[0].strip()
-            statement = "\n".join(filter(None, (statement, msg)))
+            msg, text, _ = str(raised.value).partition(str(report))  # not in the message of a GradcheckError
+            statement = "\n".join(filter(None, (statement, msg.strip() if text else "")))
         headline = ": ".join([report.title, ledger_table.headline(report)])
         folder = self.config.invocation_params.dir
         shown = path.relative_to(folder) if path.is_relative_to(folder) else path
         location = ReprFileLocation(str(shown), line + 1, headline)
         is_verbose = self.config.getoption("verbose") > 0
         return GradientFailureRepr(statement, location, self.with_test_command(report), is_verbose)
-
-
-SESSION_KEY = pytest.StashKey[PluginSession]()
 
 
 @pytest.fixture
@@ -248,18 +247,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    session = config.stash[SESSION_KEY] = PluginSession(config)
+    session = PluginSession(config)
     try:
         html.require_writable(session.files.get("html"), session.files.get("json"))
     except (json_files.ReportFileError, html.MissingLibraryError) as error:
         raise pytest.UsageError(f"gradvet: {error}") from None
     config.pluginmanager.register(session, "gradvet-run")
     session.start()
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if SESSION_KEY in config.stash:
-        config.stash[SESSION_KEY].cleanup.close()
 
 
 def _hide_frames() -> None:

@@ -26,7 +26,6 @@ from tests.cli.conftest import FILE
         (["ops.py::broken", "ops.py::right"], 2),
         (["ops.py::wrong", "ops.py::broken"], 1),
         (["ops.py::jump", "ops.py::broken"], 2),
-        (["none.py"], 2),
         (["torch:sin", "--input", "2x3"], 0),
         (["torch:sin", "--input", "2y3"], 2),
         (["torch:take", "--input", "2x3", "--input", "4:int:6"], 0),
@@ -45,6 +44,7 @@ from tests.cli.conftest import FILE
         (["torch:tanh", "--input", "9x8", "--reference", "torch:no_such"], 2),
         (["torch:tanh", "--input", "9x8", "--dtypes", "bfloat16"], 2),
         (["torch:sin", "--input", "9x8", "--reference", "ops.py::right"], 0),
+        (["torch.nn:Tanh", "--input", "9x8", "--reference", "torch.nn:Tanh"], 0),
         (["torch:sin", "--input", "9x8", "--reference", "ops.py::no_such"], 2),
         (["torch:sin", "--input", "9x8", "--budget", "1e-9"], 3),
         (["torch:sin", "--input", "9x8", "--budget", "0"], 2),
@@ -52,7 +52,6 @@ from tests.cli.conftest import FILE
         (["ops.py::right", "torch:sin", "--input", "2x3"], 0),
         (["torch:sin", "--input", "2", "--kwargs", "[1]"], 2),
         (["torch:sin", "--input", "2", "--modes", "sideways"], 2),
-        (["torch:sin", "--input", "2", "--dtype", "int64"], 2),
         ([], 2),
         (["ops.py", "--no-such-option"], 2),
     ],
@@ -68,12 +67,6 @@ def test_dtype_and_device_are_refused_before_the_run(capsys: pytest.CaptureFixtu
     assert shown.out == ""
     assert shown.err.startswith("gradvet: ")
     assert shown.err.count("\n") == 1
-
-
-def test_pass_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    exit_code("check", "ops.py::right")
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("PASS ops.py::right  resolution ")
 
 
 def test_failure_names_the_entry_the_code_and_the_command_that_repeats_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,16 +85,6 @@ def test_failure_against_a_reference_is_repeated_by_its_command(capsys: pytest.C
     assert f"reproduce: gradvet check torch:tanh {' '.join(options)} --seed 9" in out
 
 
-def test_several_cases_end_with_a_count(capsys: pytest.CaptureFixture[str]) -> None:
-    exit_code("check", "ops.py::right", "ops.py::wrong")
-    assert capsys.readouterr().out.splitlines()[-1] == "2 checks: 1 fail, 1 pass"
-
-
-def test_count_has_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    exit_code("check", "ops.py::right", "ops.py::broken")
-    assert capsys.readouterr().out.splitlines()[-1] == "2 checks: 1 error, 1 pass"
-
-
 def test_case_that_is_named_twice_runs_once(capsys: pytest.CaptureFixture[str]) -> None:
     exit_code("check", "ops.py::right", "ops.py::right")
     assert len(capsys.readouterr().out.splitlines()) == 1
@@ -114,11 +97,6 @@ def test_file_is_executed_once_in_each_process(options: tuple[str, ...]) -> None
     processes = Path("executed").read_text().split()
     assert processes.count(str(os.getpid())) == 1
     assert len(set(processes)) == len(processes)
-
-
-def test_command_that_repeats_a_case_has_its_options(capsys: pytest.CaptureFixture[str]) -> None:
-    exit_code("check", "ops.py::wrong", "--seed", "9", "--order", "2", "--modes", "reverse")
-    assert "reproduce: gradvet check ops.py::wrong --order 2 --modes reverse --seed 9" in capsys.readouterr().out
 
 
 def test_interrupted_run_shows_and_keeps_its_results(capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,15 +154,6 @@ def test_debug_shows_the_exception() -> None:
         main(["check", "ops.py::broken", "--debug"])
 
 
-def test_same_seed_gives_the_same_inputs(capsys: pytest.CaptureFixture[str]) -> None:
-    tables = []
-    for _ in range(2):
-        exit_code("check", "ops.py::wrong", "--seed", "4")
-        tables.append([line for line in capsys.readouterr().out.splitlines() if line.startswith("  output [")])
-    assert tables[0] == tables[1]
-    assert tables[0]
-
-
 def checks_in(path: str) -> set[str]:
     return {finding.check for report in load(path) for finding in report.findings}
 
@@ -222,9 +191,3 @@ def test_verbose_shows_why_checks_did_not_run(capsys: pytest.CaptureFixture[str]
     assert "exercised: values" not in capsys.readouterr().out
     exit_code("check", "ops.py::wrong", "-v")
     assert "exercised: values" in capsys.readouterr().out
-
-
-def test_module_is_instantiated_with_init(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        exit_code("check", "torch.nn:Linear", "--input", "4x5", "--init", '{"in_features": 5, "out_features": 3}') == 0
-    )

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import gradvet
+from gradvet.reports.json_files import save
 from tests.cli.command import exit_code
+from tests.reports.samples import passed
 
 
 def test_results_can_be_rendered_later(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,7 +51,16 @@ def test_module_runs_as_the_command() -> None:
     assert answer.stdout == f"gradvet, version {gradvet.__version__}\n"
 
 
-def test_help_loads_no_framework() -> None:
-    program = "import sys\nfrom gradvet.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
-    program += "assert 'torch' not in sys.modules"
+def test_help_report_and_compare_load_no_framework() -> None:
+    save([passed()], "run.json")
+    program = """
+import sys
+from gradvet.cli import main
+for arguments in (["--help"], ["report", "run.json"], ["compare", "run.json", "run.json"]):
+    try:
+        main(arguments)
+    except SystemExit as ended:
+        assert not ended.code
+assert "torch" not in sys.modules
+"""
     subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

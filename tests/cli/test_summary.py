@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gradvet.cli.ops import Summary, show
-from gradvet.core.results import Finding, Verdict
+from gradvet.core.results import Finding, Report, Verdict
 from gradvet.reports.terminal import console_for
 from tests.reports.samples import doubtful, errored, failed, passed
+
+
+def summary_of(name: str, reports: Sequence[Report], marks: Sequence[str] = ()) -> Summary:
+    summary = Summary(name, marks)
+    for report in reports:
+        summary.add(report)
+    return summary
 
 
 def shown(*summaries: Summary) -> str:
@@ -18,28 +26,28 @@ def shown(*summaries: Summary) -> str:
 
 
 def test_worst_verdict_of_a_mode_is_the_summarys() -> None:
-    assert Summary.of("op", [passed(), failed(), doubtful()]).verdicts["reverse"] is Verdict.FAIL
-    assert Summary.of("op", [passed(), doubtful()]).verdict is Verdict.INCONCLUSIVE
-    assert Summary.of("op", [passed(), passed()]).verdict is Verdict.PASS
-    assert Summary.of("op", []).verdict is Verdict.SKIPPED
+    assert summary_of("op", [passed(), failed(), doubtful()]).verdicts["reverse"] is Verdict.FAIL
+    assert summary_of("op", [passed(), doubtful()]).verdict is Verdict.INCONCLUSIVE
+    assert summary_of("op", [passed(), passed()]).verdict is Verdict.PASS
+    assert summary_of("op", []).verdict is Verdict.SKIPPED
 
 
 def test_mode_that_was_exercised_somewhere_is_not_skipped() -> None:
     skipped = replace(passed(), findings=(Finding("reverse", Verdict.SKIPPED, "not offered"),))
-    assert Summary.of("op", [skipped, passed()]).verdicts["reverse"] is Verdict.PASS
-    assert Summary.of("op", [skipped]).verdicts == {"reverse": Verdict.SKIPPED}
+    assert summary_of("op", [skipped, passed()]).verdicts["reverse"] is Verdict.PASS
+    assert summary_of("op", [skipped]).verdicts == {"reverse": Verdict.SKIPPED}
 
 
 def test_costs_add_up_and_resolution_is_the_worst() -> None:
     sharp = replace(passed(), resolution=1e-9)
-    summary = Summary.of("op", [sharp, passed()])
+    summary = summary_of("op", [sharp, passed()])
     assert (summary.calls, summary.seconds, summary.resolution) == (34, 0.5, 2e-6)
 
 
 def test_line_has_verdicts_worst_entry_errors_and_upstream_marks() -> None:
     text = shown(
-        Summary.of("addmm/float64", [passed(), failed(), errored(), errored()], ["reverse skipped"]),
-        Summary.of("sin/float64", [passed()]),
+        summary_of("addmm/float64", [passed(), failed(), errored(), errored()], ["reverse skipped"]),
+        summary_of("sin/float64", [passed()]),
     )
     lines = text.splitlines()
     assert lines[0].split() == ["operator", "samples", "reverse", "others", "resolution", "calls", "time"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradvet.frontends.torch.opdb.samples import Sample
+from tests.differential.samples import Sample
 from tests.differential.table import Reason, reason_for
 from tests.differential.verdicts import Contestant, Verdict, verdict_of
 

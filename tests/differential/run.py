@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from gradvet.frontends.torch.opdb import DTYPES, Derivative, Variant, dtype_name, operators
-from gradvet.frontends.torch.opdb.samples import Sample, draw, small
+from gradvet.frontends.torch.opdb import Variant, dtype_name, operators
 from tests.differential.comparison import Disagreement, disagreements
+from tests.differential.samples import DTYPES, Derivative, Sample, draw, small
 from tests.differential.table import REASONS
 from tests.differential.verdicts import Contestant, gradvet_contestant, torch_contestant
 

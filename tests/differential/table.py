@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradvet.frontends.torch.opdb import dtype_name
-from gradvet.frontends.torch.opdb.samples import Sample
+from tests.differential.samples import Sample
 from tests.differential.verdicts import Verdict
 
 ANY_DTYPE = "*"

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.autograd.gradcheck import GradcheckError
 
-from gradvet.frontends.torch.opdb import Derivative, Variant, operators
-from gradvet.frontends.torch.opdb.samples import Sample, draw, small
+from gradvet.frontends.torch.opdb import Variant, operators
 from tests.differential import table
 from tests.differential.comparison import disagreements
+from tests.differential.samples import Derivative, Sample, draw, small
 from tests.differential.verdicts import Contestant, Kind, Verdict, answer, refusal, torch_contestant, verdict_of
 
 

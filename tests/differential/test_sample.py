@@ -2,7 +2,7 @@
 
 `python -m tests.differential.run` does the same for the whole database.
 
-Also tests `frontends/torch/opdb/samples.py`.
+Also tests the samples of `frontends/torch/opdb.py`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from gradvet.frontends.torch.opdb import DTYPES, Variant, dtype_name, is_differentiable, operators, variants
-from gradvet.frontends.torch.opdb.samples import draw, small
+from gradvet.frontends.torch.opdb import Variant, dtype_name, is_differentiable, operators, variants
 from tests.differential.comparison import disagreements
+from tests.differential.samples import DTYPES, draw, small
 from tests.differential.verdicts import gradvet_contestant, torch_contestant
 
 SEED = 20

@@ -13,8 +13,8 @@ from enum import Enum
 
 import torch
 
-from gradvet.frontends.torch.opdb.samples import Sample
 from gradvet.frontends.torch.state import seeded
+from tests.differential.samples import Sample
 
 
 class Kind(Enum):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -143,16 +141,3 @@ def test_undecided_piece_says_why() -> None:
     inner = Report("f", (finding,), cost=None, seconds=0.0, seed=0, miss=0.0)  # type: ignore[arg-type]
     piece = Piece("a", FUNCTION, "F", Verdict.INCONCLUSIVE, report=inner)
     assert "undecided: a: autograd.Function F: too noisy" in text(report(pieces=(piece,)))
-
-
-def test_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "report.json"
-    file.write_text("before")
-
-    def refuse(*paths: object) -> None:
-        raise OSError(errno.ENOSPC, "no space left on device")
-
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(OSError, match="no space left"):
-        report().save(file)
-    assert file.read_text() == "before"

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gradvet.cli.ops import Summary, show
+from gradvet.cli.ops import show
 from gradvet.core.ledger import LedgerRow
 from gradvet.core.results import Finding, Mismatch, Report, Verdict
 from gradvet.core.vectors import Location
 from gradvet.errors import GradientError
 from gradvet.reports import html, terminal
 from gradvet.reports.progress import progress
+from tests.cli.test_summary import summary_of
 from tests.reports.samples import doubtful, errored, failed, passed, worst
 
 
@@ -73,7 +74,7 @@ def test_renderers_write_to_their_stream_in_jupyter(
 ) -> None:
     stream = io.StringIO()
     terminal.show([failed()], terminal.console_for(stream))
-    show([Summary.of("op", [failed()])], terminal.console_for(stream))
+    show([summary_of("op", [failed()])], terminal.console_for(stream))
     assert stream.getvalue().count("FAIL bad") == 1
     assert "op" in stream.getvalue()
     terminal.show([passed()])
@@ -123,7 +124,7 @@ def test_labels_in_a_pass_are_printed_as_they_are(label: str) -> None:
 
 @pytest.mark.parametrize("label", LABELS)
 def test_labels_in_a_summary_are_printed_as_they_are(label: str) -> None:
-    summaries = [Summary.of(label, [labelled(label, Verdict.FAIL), errored(label, label)], [label])]
+    summaries = [summary_of(label, [labelled(label, Verdict.FAIL), errored(label, label)], [label])]
     stream = io.StringIO()
     show(summaries, Console(file=stream, width=400))
     assert stream.getvalue().count(label) >= 6

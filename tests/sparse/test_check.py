@@ -54,6 +54,18 @@ def test_gradient_inside_the_pattern_alone_is_right_masked_and_wrong_unmasked(la
     assert "with masked=True (masked semantics) the check passes" in report.failures[0].advice
 
 
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+def test_forward_pass_that_overwrites_stored_numbers_is_inconclusive(layout: str) -> None:
+    def growing(x: Tensor) -> Tensor:
+        stored = x.detach()._values() if layout == "coo" else x.detach().values()
+        stored.mul_(1.01)
+        return torch.sparse.mm(x, torch.ones(3, 2, dtype=torch.float64))
+
+    report = gradvet.check(growing, (LAYOUTS[layout](HOLED).requires_grad_(),), masked=True, seed=1)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "the forward pass overwrites input 0" in str(report)
+
+
 def test_inconclusive_report_says_that_the_other_semantics_pass() -> None:
     sparse = torch.tensor([[0.0, 2.0, 0.0], [1.0, 0.0, 3.0]], dtype=torch.float64).to_sparse()
     report = gradvet.check(torch.sparse.mm, (sparse, torch.ones(3, 2, dtype=torch.float64)), seed=1, checks=["reverse"])

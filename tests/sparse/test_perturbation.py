@@ -1,6 +1,6 @@
 """Sparse inputs are moved in place where they are the caller's own, and are bit for bit the same after the check.
 
-Also tests `frontends/torch/layouts/sparse.py` and `frontends/torch/layouts/sparse_storage.py`.
+Also tests `frontends/torch/layouts/sparse.py`.
 """
 
 from __future__ import annotations

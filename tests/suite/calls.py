@@ -77,7 +77,7 @@ def fork_and_return() -> int:
     return parent
 
 
-def hang_with_child_in_other_session(path: str) -> None:
+def hang_with_child_in_other_session(state: int, path: str) -> None:
     """A child in a session of its own, which holds all open pipes, outlives the worker's process group."""
     child = os.fork()
     if not child:
@@ -88,7 +88,7 @@ def hang_with_child_in_other_session(path: str) -> None:
     hang()
 
 
-def start_child(path: str) -> None:
+def start_child(state: int, path: str) -> None:
     """Write the number of a child process that hangs to a file, and hang."""
     import subprocess
 

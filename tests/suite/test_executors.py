@@ -36,20 +36,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_case_that_raises_does_not_stop_the_others(folder: Path) -> None:
-    target = write_cases(
-        folder, right="return x.sin()", broken="raise RuntimeError('no such kernel')", also_right="return x.cos()"
-    )
-    found = run_all(target, IN_PROCESS)
-    assert {name: one.status for name, one in found.items()} == {
-        "right": Status.REPORTED,
-        "broken": Status.RAISED,
-        "also_right": Status.REPORTED,
-    }
-    assert found["broken"].message == "RuntimeError: no such kernel"
-    assert [report_of(found[name]).seed for name in ("right", "also_right")] == [5, 5]
-
-
 def test_crash_and_memory_use_are_results_of_their_cases(folder: Path) -> None:
     target = write_cases(
         folder,

@@ -184,11 +184,14 @@ def test_children_of_a_call_that_hangs_are_ended_with_it(tmp_path: Path) -> None
         time.sleep(0.01)
 
 
-def child_of_ended_call(call: Callable[[str], None], file: Path) -> int:
-    """The process that a call started before its time was over. A slow machine gets more time."""
+def child_of_ended_call(call: Callable[[int, str], None], file: Path) -> int:
+    """The process that a call started before its time was over. A slow machine gets more time.
+
+    With a preparation, the start of the worker is outside the limit.
+    """
     for seconds in (0.5, 4.0, 60.0):
         with (
-            ProcessExecutor(1, Budget(seconds=seconds)) as processes,
+            ProcessExecutor(1, Budget(seconds=seconds), prepare=calls.process_id) as processes,
             pytest.raises(ProcessDiedError, match="did not end"),
         ):
             processes.submit(call, str(file)).result()

@@ -121,6 +121,7 @@ def test_nested_names_are_followed() -> None:
     [
         ("none.py", InputSpec(), "there is no file none.py"),
         ("ops.py::third", InputSpec(), r"ops\.py has no case 'third'; it has: first, second\[0\], second\[1\]"),
+        ("ops.py::secnd", InputSpec(((3,),)), r"it has: first, second\[0\], second\[1\]; did you mean 'second'\?"),
         ("neighbour.py", InputSpec(), r"neighbour\.py has no cases: decorate functions with @gradvet\.case"),
         (
             "neighbour.py::factor",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gradvet.cli.common import (
-    DEBUG_OPTION,
-    HTML_OPTION,
     INTERRUPTED,
-    JSON_OPTION,
     VERBOSE_OPTION,
     exit_code,
     number_up_to,
@@ -26,9 +24,9 @@ from gradvet.cli.common import (
 )
 from gradvet.core.results import Report
 from gradvet.reports import html, terminal, wording
+from gradvet.suite import CaseResult
 
 if TYPE_CHECKING:
-    from gradvet.suite import CaseResult
     from gradvet.suite.run import Run
 
 FLAGS = ("thorough", "order", "modes", "resolution", "points", "domain", "compile", "budget")
@@ -160,14 +158,9 @@ def modes(text: str) -> tuple[str, ...]:
 @click.option("--compile", is_flag=True, help="Also compare with the function that torch.compile makes.")
 @click.option("--budget", type=seconds, metavar="SECONDS", help="Seconds after which a check compares nothing more.")
 @click.option("-x", "--exitfirst", is_flag=True, help="Stop after the first failure or error.")
-@HTML_OPTION
-@JSON_OPTION
 @run_options
 @VERBOSE_OPTION
-@DEBUG_OPTION
-def check_command(
-    targets: tuple[str, ...], debug: bool, html_file: str | None, json_file: str | None, **options: Any
-) -> None:
+def check_command(targets: tuple[str, ...], html_file: str | None, json_file: str | None, **options: Any) -> None:
     """Check TARGETS: ops.py, package.module, ops.py::name, or package.module:callable with --input.
 
     In a file or module, the functions that @gradvet.case(inputs=...) marks are checked; with --input, any callable.
@@ -184,8 +177,6 @@ def check_command(
     reports: list[Report] = []
 
     def use(result: CaseResult) -> None:
-        if debug and result.error is not None:
-            raise result.error
         reports.append(result.report)
         if result.status != "unfinished":
             terminal.show([result.report], console, verbose=options["verbose"])
@@ -200,7 +191,7 @@ def check_command(
 
 def _run(targets: Sequence[str], options: dict[str, Any]) -> Run:
     from gradvet.suite.run import Run
-    from gradvet.suite.sources import InputSpec, Targets
+    from gradvet.suite.sources import InputSpec, Targets, as_arguments
 
     seed = run_seed(options)
     given = {name: options[name] for name in FLAGS if options[name] not in (None, False)}
@@ -208,12 +199,4 @@ def _run(targets: Sequence[str], options: dict[str, Any]) -> Run:
     shapes, below = (tuple(part) for part in zip(*options["shapes"], strict=True)) if options["shapes"] else ((), ())
     same = {name: options[name] for name in ("dtype", "kwargs", "init", "device", "reference", "dtypes", "domain")}
     inputs = InputSpec(shapes, below=below, seed=seed, **same)
-    return Run(Targets(tuple(targets), inputs, " ".join(map(_flag, given.items()))), seed, check_options)
-
-
-def _flag(option: tuple[str, Any]) -> str:
-    """An option of `gradvet.check` as on the command line."""
-    name, value = option
-    if value is True:
-        return f"--{name}"
-    return f"--{name} {','.join(map(str, value)) if isinstance(value, tuple) else value}"
+    return Run(Targets(tuple(targets), inputs, shlex.join(as_arguments(given))), seed, check_options)

@@ -17,23 +17,20 @@ from gradvet.core.results import Report, Verdict
 from gradvet.errors import InvalidProblemError
 from gradvet.options import Budget
 from gradvet.reports import html, json_files, terminal
-from gradvet.reports.progress import progress
+from gradvet.reports.progress import Advance, progress
 from gradvet.reports.wording import one_line
+from gradvet.suite import CaseResult
+from gradvet.suite.store import Store, is_database
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gradvet.suite import CaseResult
-    from gradvet.suite.run import ExecutorSettings, Run
+    from gradvet.suite.run import Run
 
 PASSED, FAILED, ERROR, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes."""
 
-COMPLETE_ERRORS = (
-    InvalidProblemError,
-    json_files.ReportFileError,
-    html.MissingLibraryError,
-)
+COMPLETE_ERRORS = (InvalidProblemError, json_files.ReportFileError, html.MissingLibraryError)
 """Exceptions whose message says what to do, so that it is printed alone."""
 
 SIZE_EXPONENTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -94,6 +91,9 @@ RUN_OPTIONS = (
     click.option("--cluster", metavar="ADDRESS", help="Run on a Dask cluster, e.g. tcp://10.0.0.1:8786."),
     click.option("--store", type=file_name, metavar="FILE", help="Write each result to this database as it arrives."),
     click.option("--resume", is_flag=True, help="Run the cases that have no result in the store yet."),
+    HTML_OPTION,
+    JSON_OPTION,
+    DEBUG_OPTION,
 )
 
 
@@ -119,15 +119,6 @@ def run_seed(options: dict[str, Any]) -> int:
     return int.from_bytes(os.urandom(4), "little")
 
 
-def executor_settings(options: dict[str, Any], isolated: bool) -> ExecutorSettings:
-    """Cases run in worker processes if they have limits, a store or several jobs, or must be `isolated`."""
-    from gradvet.suite.run import ExecutorSettings
-
-    limits = Budget(options["timeout"], options["memory"])
-    isolated = isolated or options["jobs"] > 1 or limits != Budget() or options["store"] is not None
-    return ExecutorSettings(options["jobs"] if isolated else None, limits, options["retries"], options["cluster"])
-
-
 def run_cases(
     run: Run,
     options: dict[str, Any],
@@ -139,42 +130,48 @@ def run_cases(
 ) -> bool:
     """Run the cases and pass their results to `use`, in order. Returns whether the run was interrupted.
 
-    After an interruption, cases without a result are passed too, as errors. With `publish`, failures are printed as
-    soon as they arrive.
+    Cases run in worker processes if they have limits, a store or several jobs, or must be `isolated`. After an
+    interruption, cases without a result are passed too, as errors. With `publish`, failures are printed as soon as they
+    arrive.
     """
-    from gradvet.suite.run import in_case_order, open_store, run_missing
+    from gradvet.suite.run import ExecutorSettings, in_case_order, open_store, run_missing
 
-    settings = executor_settings(options, isolated)
+    limits = Budget(options["timeout"], options["memory"])
+    isolated = isolated or options["jobs"] > 1 or limits != Budget() or options["store"] is not None
+    jobs = options["jobs"] if isolated else None
+    settings = ExecutorSettings(jobs, limits, options["retries"], options["cluster"])
     used: set[str] = set()
-    with _sigterm_as_interrupt():
-        cases = run.source.open()
-        with closing(open_store(run, cases, options["store"], options["resume"])) as store:
-            missing = store.missing()
-            if len(missing) < len(store):
-                click.echo(f"{len(store) - len(missing)} of {len(store)} cases are in {store.path} already", err=True)
-            progress_console = console if console.is_terminal else terminal.console_for(stderr=True)
-            try:
-                with progress(missing, progress_console) as advance:
+    with (
+        _sigterm_as_interrupt(),
+        closing(open_store(run, cases := run.source.open(), options["store"], options["resume"])) as store,
+    ):
+        missing = store.missing()
+        if len(missing) < len(store):
+            click.echo(f"{len(store) - len(missing)} of {len(store)} cases are in {store.path} already", err=True)
+        progress_console = console if console.is_terminal else terminal.console_for(stderr=True)
 
-                    def new_results() -> Generator[CaseResult]:
-                        for result in run_missing(run, cases, settings, store):
-                            advance(result.name, *((result.report,) if publish else ()))
-                            yield result
+        def new_results(advance: Advance) -> Generator[CaseResult]:
+            for result in run_missing(run, cases, settings, store):
+                advance(result.name, *((result.report,) if publish else ()))
+                yield result
 
-                    with closing(new_results()) as results:
-                        for result in in_case_order(store, results):
-                            used.add(result.name)
-                            use(result)
-                            if options.get("exitfirst") and result.verdict in (Verdict.FAIL, Verdict.ERROR):
-                                left = len(store) - len(used)
-                                click.echo(f"gradvet: stopped; {left} of {len(store)} cases did not run", err=True)
-                                break
-            except KeyboardInterrupt:
-                click.echo("gradvet: interrupted; results so far are kept", err=True)
-                for name in store.names():
-                    if name not in used:
-                        use(store.result(name))
-                return True
+        try:
+            with progress(missing, progress_console) as advance, closing(new_results(advance)) as results:
+                for result in in_case_order(store, results):
+                    if options["debug"] and result.error is not None:
+                        raise result.error
+                    used.add(result.name)
+                    use(result)
+                    if options.get("exitfirst") and result.verdict in (Verdict.FAIL, Verdict.ERROR):
+                        left = len(store) - len(used)
+                        click.echo(f"gradvet: stopped; {left} of {len(store)} cases did not run", err=True)
+                        break
+        except KeyboardInterrupt:
+            click.echo("gradvet: interrupted; results so far are kept", err=True)
+            for name in store.names():
+                if name not in used:
+                    use(store.result(name))
+            return True
     return False
 
 
@@ -193,9 +190,6 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
 def load_results(path: str) -> list[CaseResult]:
     """The results in a store or a JSON file."""
-    from gradvet.suite import CaseResult
-    from gradvet.suite.store import Store, is_database
-
     if is_database(path):
         with closing(Store.open(path)) as store:
             return list(store.results())

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from gradvet.cli.common import (
-    DEBUG_OPTION,
-    HTML_OPTION,
     INTERRUPTED,
-    JSON_OPTION,
     exit_code,
     run_cases,
     run_options,
@@ -27,10 +22,7 @@ from gradvet.cli.common import (
 )
 from gradvet.core.results import WORST_FIRST, Mismatch, Report, Verdict
 from gradvet.reports import html, terminal, wording
-from gradvet.reports.terminal import COLOURS
-
-if TYPE_CHECKING:
-    from gradvet.suite import CaseResult
+from gradvet.suite import CaseResult
 
 
 @click.command("ops", short_help="Check PyTorch's own operators.")
@@ -44,76 +36,43 @@ if TYPE_CHECKING:
     "--order", type=click.IntRange(1, 2), default=1, show_default=True, help="2 also checks second derivatives."
 )
 @click.option("--samples", type=click.IntRange(1), metavar="N", help="At most N random samples of each operator.")
-@HTML_OPTION
-@JSON_OPTION
 @run_options
-@DEBUG_OPTION
-def ops_command(debug: bool, html_file: str | None, json_file: str | None, **options: Any) -> None:
+def ops_command(html_file: str | None, json_file: str | None, **options: Any) -> None:
     """Check PyTorch's own operators, on the samples with which PyTorch tests them.
 
     Prints one line per operator and dtype, and which of PyTorch's gradient tests are skipped or expected to fail.
     """
+    from gradvet.frontends.torch.opdb import group_named
     from gradvet.suite.run import Run
     from gradvet.suite.sources import Operators
 
     html.require_writable(html_file, json_file)
-    order = options["order"]
+    order, device = options["order"], options["device"]
     check_options, flags = ({"order": order}, f"--order {order}") if order != 1 else ({}, "")
-    selection = (options["glob"], options["dtypes"], options["device"], options["samples"], options["cases"])
+    source = Operators(options["glob"], options["dtypes"], device, options["samples"], options["cases"], flags)
     console = terminal.console_for()
-    summaries = _Summaries(options["device"], keep_reports=html_file is not None or json_file is not None)
-    run = Run(Operators(*selection, flags), run_seed(options), check_options)
+    summaries: dict[str, Summary] = {}
+    reports: list[Report] = []
+    first_failures: dict[str, Report] = {}  # other samples of an operator mostly fail in the same way
 
     def use(result: CaseResult) -> None:
-        if debug and result.error is not None:
-            raise result.error
-        summaries.add(result)
+        name = result.name.rpartition("/")[0]
+        if name not in summaries:
+            summaries[name] = Summary(name, group_named(name, device).marks())
+        summaries[name].add(result.report)
+        if result.verdict is Verdict.FAIL:
+            first_failures.setdefault(name, result.report)
+        if html_file is not None or json_file is not None:
+            reports.append(result.report)
 
-    was_interrupted = run_cases(run, options, console, use, isolated=not debug, publish=True)
-    rows = summaries.finish()
-    show(rows, console)
-    terminal.show(summaries.first_failures, console)
-    click.echo(wording.tally(row.verdict for row in rows))
-    write_files(summaries.reports, html_file, json_file)
-    sys.exit(INTERRUPTED if was_interrupted else exit_code(row.verdict for row in rows))
-
-
-class _Summaries:
-    """Collects results into one summary per operator, variant and dtype, whose samples are adjacent."""
-
-    def __init__(self, device: str, keep_reports: bool) -> None:
-        self.device, self.keep_reports = device, keep_reports
-        self.reports: list[Report] = []
-        """All reports, if output files need them."""
-        self.first_failures: list[Report] = []
-        """The first failing report of each group; its other samples mostly fail in the same way."""
-        self._group: list[CaseResult] = []
-        self._rows: list[Summary] = []
-
-    def add(self, result: CaseResult) -> None:
-        if self._group and _group_name(self._group[0]) != _group_name(result):
-            self._summarise_group()
-        self._group.append(result)
-
-    def finish(self) -> list[Summary]:
-        if self._group:
-            self._summarise_group()
-        return self._rows
-
-    def _summarise_group(self) -> None:
-        from gradvet.frontends.torch.opdb.samples import group_named
-
-        name = _group_name(self._group[0])
-        reports = [result.report for result in self._group]
-        upstream_marks = map(str, group_named(name, self.device).marks())
-        self._rows.append(Summary.of(name, reports, upstream_marks))
-        self.first_failures += [report for report in reports if report.verdict is Verdict.FAIL][:1]
-        self.reports += reports if self.keep_reports else []
-        self._group = []
-
-
-def _group_name(result: CaseResult) -> str:
-    return result.name.rpartition("/")[0]
+    run = Run(source, run_seed(options), check_options)
+    was_interrupted = run_cases(run, options, console, use, isolated=not options["debug"], publish=True)
+    show(summaries.values(), console)
+    terminal.show(first_failures.values(), console)
+    verdicts = [summary.verdict for summary in summaries.values()]
+    click.echo(wording.tally(verdicts))
+    write_files(reports, html_file, json_file)
+    sys.exit(INTERRUPTED if was_interrupted else exit_code(verdicts))
 
 
 COLUMN_HEADINGS = {
@@ -131,65 +90,44 @@ OTHERS = "others"
 """Heading of the column for all other checks."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Summary:
-    """The reports of one operator, or of another group of cases."""
+    """The reports about the samples of one operator, variant and dtype."""
 
     name: str
-    reports: int
-    verdicts: Mapping[str, Verdict]
-    """The worst verdict of each mode; SKIPPED if no report exercised the mode."""
-    worst: Mismatch | None
-    resolution: float | None
-    calls: int
-    seconds: float
-    errors: tuple[str, ...] = ()
-    """One message for each report with the verdict ERROR."""
-    upstream_marks: tuple[str, ...] = ()
+    upstream_marks: Sequence[str] = ()
     """Gradient tests of PyTorch that are skipped or expected to fail."""
+    samples: int = 0
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    """The worst verdict of each column; SKIPPED if no report exercised it."""
+    worst: Mismatch | None = None
+    """The wrong entry with the largest relative error."""
+    resolution: float | None = None
+    calls: int = 0
+    seconds: float = 0.0
+    errors: Counter[str] = field(default_factory=Counter)
+    """The messages of reports with the verdict ERROR."""
 
     @property
     def verdict(self) -> Verdict:
-        return next((one for one in WORST_FIRST if one in self.verdicts.values()), Verdict.SKIPPED)
+        return min(self.verdicts.values(), key=WORST_FIRST.index, default=Verdict.SKIPPED)
 
-    @classmethod
-    def of(cls, name: str, reports: Sequence[Report], upstream_marks: Iterable[str] = ()) -> Summary:
-        found: dict[str, set[Verdict]] = defaultdict(set)
-        for report in reports:
-            for finding in report.findings:
-                found[_column(finding.check)].add(finding.verdict)
-            if not report.is_complete:
-                # Findings alone decide no verdict: what the ledger leaves open is inconclusive.
-                for column in {_column(row.mode) for row in report.open_rows} or {OTHERS}:
-                    found[column].add(Verdict.INCONCLUSIVE)
-        resolutions = [report.resolution for report in reports if report.resolution is not None]
-        costs = [report.cost for report in reports]
-        return cls(
-            name,
-            len(reports),
-            {mode: next(one for one in WORST_FIRST if one in verdicts) for mode, verdicts in found.items()},
-            _worst(reports),
-            max(resolutions, default=None),
-            sum(cost.forwards + cost.vjps + cost.jvps for cost in costs),
-            sum(report.seconds for report in reports),
-            tuple(
-                f"{one.check}: {one.headline}"
-                for report in reports
-                for one in report.findings
-                if one.verdict is Verdict.ERROR
-            ),
-            tuple(upstream_marks),
-        )
-
-
-def _column(check: str) -> str:
-    return check if check in COLUMN_HEADINGS else OTHERS
-
-
-def _worst(reports: Iterable[Report]) -> Mismatch | None:
-    """The wrong entry with the largest relative error."""
-    entries = [entry for report in reports for finding in report.failures for entry in finding.mismatches]
-    return max(entries, key=_relative_error, default=None)
+    def add(self, report: Report) -> None:
+        found = [(one.check, one.verdict) for one in report.findings]
+        if not report.is_complete:
+            # Findings alone decide no verdict: what the ledger leaves open is inconclusive.
+            found += [(mode, Verdict.INCONCLUSIVE) for mode in {row.mode for row in report.open_rows} or {OTHERS}]
+        for check, verdict in found:
+            column = check if check in COLUMN_HEADINGS else OTHERS
+            self.verdicts[column] = min(verdict, self.verdicts.get(column, verdict), key=WORST_FIRST.index)
+        entries = [entry for finding in report.failures for entry in finding.mismatches]
+        self.worst = max(filter(None, (self.worst, *entries)), key=_relative_error, default=None)
+        known = [value for value in (self.resolution, report.resolution) if value is not None]
+        self.resolution = max(known, default=None)
+        self.samples += 1
+        self.calls += report.cost.forwards + report.cost.vjps + report.cost.jvps
+        self.seconds += report.seconds
+        self.errors.update(f"{one.check}: {one.headline}" for one in report.findings if one.verdict is Verdict.ERROR)
 
 
 def _relative_error(entry: Mismatch) -> float:
@@ -197,16 +135,12 @@ def _relative_error(entry: Mismatch) -> float:
     return error / (abs(entry.derivative) + abs(entry.numerical)) if error else 0.0
 
 
-def show(summaries: Sequence[Summary], console: Console) -> None:
+def show(summaries: Collection[Summary], console: Console) -> None:
     """Print a table with one row per summary, then the remarks."""
     modes = [mode for mode in (*COLUMN_HEADINGS, OTHERS) if any(mode in summary.verdicts for summary in summaries)]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("operator", overflow="fold")
-    table.add_column("samples", justify="right")
-    for mode in modes:
-        table.add_column(COLUMN_HEADINGS.get(mode, mode), no_wrap=True)
-    for heading in ("resolution", "calls", "time"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = [COLUMN_HEADINGS.get(mode, mode) for mode in modes]
+    numbers = dict.fromkeys(("resolution", "calls", "time"), True)
+    table = terminal.empty_table({"operator": False, "samples": True, **dict.fromkeys(headings, False), **numbers})
     for summary in summaries:
         table.add_row(*_row(summary, modes))
     console.print(table)
@@ -217,22 +151,19 @@ def show(summaries: Sequence[Summary], console: Console) -> None:
 
 def _row(summary: Summary, modes: Sequence[str]) -> list[Text]:
     resolution = "" if summary.resolution is None else f"{summary.resolution:.0e}"
-    verdicts = [_verdict(summary.verdicts.get(mode, Verdict.SKIPPED)) for mode in modes]
+    verdicts = [summary.verdicts.get(mode, Verdict.SKIPPED) for mode in modes]
+    names = {Verdict.SKIPPED: "-", Verdict.INCONCLUSIVE: "unsure", Verdict.FAIL: "FAIL", Verdict.ERROR: "ERROR"}
+    shown = [Text(names.get(verdict, verdict.value), terminal.COLOURS[verdict]) for verdict in verdicts]
     cost = [str(summary.calls), wording.seconds(summary.seconds)]
-    return [Text(summary.name), Text(str(summary.reports)), *verdicts, Text(resolution), *map(Text, cost)]
+    return [Text(summary.name), Text(str(summary.samples)), *shown, Text(resolution), *map(Text, cost)]
 
 
-def _verdict(verdict: Verdict) -> Text:
-    shown = {Verdict.SKIPPED: "-", Verdict.INCONCLUSIVE: "unsure", Verdict.FAIL: "FAIL", Verdict.ERROR: "ERROR"}
-    return Text(shown.get(verdict, verdict.value), COLOURS[verdict])
-
-
-def _remarks(summary: Summary) -> Iterable[str]:
+def _remarks(summary: Summary) -> Iterator[str]:
     if summary.worst is not None:
         entry = summary.worst
         derivative, numerical = wording.number(entry.derivative), wording.numerical(entry)
         yield f"worst entry: {entry} is {derivative}, finite differences give {numerical}"
-    for error, count in Counter(summary.errors).items():
-        yield f"{error} (in {count} sample{'' if count == 1 else 's'})"
+    for error, count in summary.errors.items():
+        yield f"{error} (in {wording.counted(count, 'sample')})"
     if summary.upstream_marks:
         yield f"PyTorch's own tests: {', '.join(summary.upstream_marks)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import optree
@@ -23,7 +24,7 @@ from gradvet.core.projections import Projections
 from gradvet.core.vectors import Space
 from gradvet.frontends.torch.arguments import tensors_in
 from gradvet.frontends.torch.binding import drop_in_binding
-from gradvet.frontends.torch.layouts import is_sparse, materialised, storage_of
+from gradvet.frontends.torch.layouts.sparse import is_sparse, materialised, stored_numbers, with_numbers
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.options import Options
@@ -70,8 +71,8 @@ def _stored(argument: Any, masked: bool) -> tuple[Any, Callable[[Any], Any]]:
     """What the checker is given for an argument, and the way back. Only differentiable sparse tensors change."""
     if not _concerned(argument):
         return argument, lambda value: value
-    storage = storage_of(argument if masked else materialised(argument))
-    return storage.numbers.requires_grad_(), storage.holding
+    tensor = argument.detach() if masked else materialised(argument)
+    return stored_numbers(tensor).requires_grad_(), partial(with_numbers, tensor)
 
 
 def _dense(output: Any, masked: bool) -> Any:

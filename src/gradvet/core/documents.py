@@ -53,7 +53,7 @@ def read_value(kind: Any, value: Any, place: str, readers: Mapping[type, Callabl
         return readers[kind](_of_type(str, value, place))
     if kind is float:
         if value not in NOT_FINITE and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise ValueError(f"{place} is a number, found {_brief(value)}")
+            raise ValueError(f"{place} is a number, found {shortened(repr(value))}")
         return float(value)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(_of_type(str, value, place))
@@ -95,10 +95,10 @@ def _types(kind: type) -> dict[str, Any]:
 
 def _of_type(kind: type[Kind], value: Any, place: str) -> Kind:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"{place} is a value of type {kind.__name__}, found {_brief(value)}")
+        raise ValueError(f"{place} is a value of type {kind.__name__}, found {shortened(repr(value))}")
     return value
 
 
-def _brief(value: Any) -> str:
-    text = repr(value)
+def shortened(text: str) -> str:
+    """The text, cut to 60 characters."""
     return text if len(text) <= 60 else f"{text[:57]}..."

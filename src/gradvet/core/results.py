@@ -126,7 +126,15 @@ class ShownReport(ABC):
 
     def save(self, path: str | Path) -> None:
         """Write the report to a file: a name that ends in .json gets JSON, one in .html or .htm gets a page."""
-        save_report(Path(path), self.to_dict, lambda: RENDERERS[f"{self.renderer_prefix}page"](self))
+        file = Path(path)
+        suffix = file.suffix.lower()
+        if suffix == ".json":
+            text = json.dumps(self.to_dict(), indent=2)
+        elif suffix in (".html", ".htm"):
+            text = RENDERERS[f"{self.renderer_prefix}page"](self)  # `import gradvet` enters the renderer
+        else:
+            raise ValueError(f"a report is saved as .json or .html, found the file name {file.name!r}")
+        replace_file(file, text)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the renderer of `gradvet.reports`, which puts itself into `RENDERERS`."""
@@ -257,16 +265,15 @@ class Report(ShownReport):
 
     def text(self, *, verbose: bool = False) -> str:
         """What is printed; with `verbose` all findings, the checks that ran, and those that did not and why."""
-        render = RENDERERS.get("verbose" if verbose else "text")
-        return render(self) if render else str(self)
-
-    def __str__(self) -> str:
-        """What a terminal shows, as plain text; without a renderer, the verdict and the notable findings."""
-        if render := RENDERERS.get("text"):
+        if render := RENDERERS.get("verbose" if verbose else "text"):
             return render(self)
         notable = [f for f in self.findings if f.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)]
         lines = [f"{finding.check}: {finding.headline}" for finding in notable]
         return "\n  ".join([f"{self.verdict} {self.title}", *lines])
+
+    def __str__(self) -> str:
+        """What a terminal shows, as plain text; without a renderer, the verdict and the notable findings."""
+        return self.text()
 
 
 PART_FACTS = {"exercised", "skipped"}
@@ -286,18 +293,6 @@ renderers here."""
 
 class InconclusiveWarning(UserWarning):
     """A check is inconclusive; `-W error::gradvet.pytest_plugin.InconclusiveWarning` makes that a failure."""
-
-
-def save_report(file: Path, to_dict: Callable[[], Any], page: Callable[[], str]) -> None:
-    """Write a report as JSON or as a page, by the ending of the file's name."""
-    suffix = file.suffix.lower()
-    if suffix == ".json":
-        text = json.dumps(to_dict(), indent=2)
-    elif suffix in (".html", ".htm"):
-        text = page()  # `import gradvet` enters the renderer
-    else:
-        raise ValueError(f"a report is saved as .json or .html, found the file name {file.name!r}")
-    replace_file(file, text)
 
 
 def replace_file(file: Path, text: str) -> None:

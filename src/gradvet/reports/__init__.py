@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
-from typing import Any
+from functools import partial
 
 from gradvet.core.results import RENDERERS
-
-
-def _renderer(module: str, name: str, **settings: bool) -> Callable[[Any], str]:
-    """A function of a module of this package, which is imported when it is first called."""
-
-    def render(report: Any) -> str:
-        text: str = getattr(import_module(f"{__name__}.{module}"), name)(report, **settings)
-        return text
-
-    return render
-
+from gradvet.reports import blame, html, terminal
 
 RENDERERS.update(
     {
-        "html": _renderer("html", "fragment"),
-        "page": _renderer("html", "page_of"),
-        "text": _renderer("terminal", "plain"),
-        "verbose": _renderer("terminal", "plain", verbose=True),
-        "blame html": _renderer("blame", "fragment"),
-        "blame page": _renderer("blame", "page"),
-        "blame text": _renderer("blame", "text"),
+        "html": html.fragment,
+        "page": lambda report: html.page([report], report.title),
+        "text": terminal.plain,
+        "verbose": partial(terminal.plain, verbose=True),
+        "blame html": blame.fragment,
+        "blame page": blame.page,
+        "blame text": blame.text,
     }
 )

@@ -11,14 +11,8 @@ from rich.tree import Tree
 
 from gradvet.core.blame import BlameReport, Culprit, Piece, TreeNode
 from gradvet.core.results import Verdict
-from gradvet.reports import wording
-from gradvet.reports.terminal import (
-    COLOURS,
-    indented,
-    labelled,
-    mismatch_table,
-    plain_text,
-)
+from gradvet.reports import html, wording
+from gradvet.reports.terminal import COLOURS, indented, labelled, mismatch_table, plain_text
 
 MAX_CULPRITS = 3
 """Number of culprits that are shown with their entries; further ones take one line each."""
@@ -43,7 +37,7 @@ def renderable(report: BlameReport) -> RenderableType:
     for warning in report.warnings:
         parts.append(indented(Text.assemble(("warning", COLOURS[Verdict.INCONCLUSIVE]), f": {warning}")))
     if report.tree is not None and report.verdict is not Verdict.PASS:
-        parts.append(indented(_tree(report.tree)))
+        parts.append(indented(_grown(Tree(_node(report.tree), guide_style="dim"), report.tree)))
     parts += [labelled(label, line) for label, line in remarks(report)]
     return Group(*parts)
 
@@ -70,7 +64,7 @@ def _called(piece: Piece) -> str:
 
 def _summary(report: BlameReport) -> str:
     kinds = Counter(piece.kind for piece in report.pieces if piece.is_replayed)
-    checked = ", ".join(f"{count} {kind} call{'s' if count > 1 else ''}" for kind, count in kinds.items())
+    checked = ", ".join(wording.counted(count, f"{kind} call") for kind, count in kinds.items())
     return f"checked alone: {checked or 'nothing'}; {wording.seconds(report.seconds)}"
 
 
@@ -98,13 +92,8 @@ def _culprit(culprit: Culprit) -> Iterator[RenderableType]:
         yield indented(Text(culprit.advice, "italic"), 4)
 
 
-def _tree(node: TreeNode) -> Tree:
-    tree = Tree(_node(node), guide_style="dim")
-    _grow(tree, node)
-    return tree
-
-
-def _grow(tree: Tree, node: TreeNode) -> None:
+def _grown(tree: Tree, node: TreeNode) -> Tree:
+    """The tree with the branches of what is below a node: notable ones one by one, others together."""
     pieces = Counter((f"{p.kind} {p.name}", p.verdict) for p in node.pieces if p.verdict is not Verdict.PASS)
     for (name, verdict), count in pieces.items():
         times = f" ({count} calls)" if count > 1 else ""
@@ -114,7 +103,8 @@ def _grow(tree: Tree, node: TreeNode) -> None:
             names = group[0].path if len(group) == 1 else f"{group[0].path} … {group[-1].path}"
             tree.add(Text.assemble(f"{names} ", (_word(group[0].verdict), COLOURS[group[0].verdict])))
         else:
-            _grow(tree.add(_node(group[0])), group[0])
+            _grown(tree.add(_node(group[0])), group[0])
+    return tree
 
 
 def _is_shown(node: TreeNode) -> bool:
@@ -156,25 +146,14 @@ def _word(verdict: Verdict) -> str:
 
 def fragment(report: BlameReport) -> str:
     """The report for a notebook, with a tree that folds."""
-    from gradvet.reports.html import MissingLibraryError
-
-    try:
-        return _rendered("blame.html.j2", report, is_page=False)
-    except MissingLibraryError:
-        from html import escape
-
-        return f"<pre>{escape(str(report))}</pre>"
+    return html.notebook_view("blame.html.j2", report, **_values(report), is_page=False)
 
 
 def page(report: BlameReport) -> str:
     """The report as an HTML document in one file."""
-    from gradvet.reports.html import origin
+    values = _values(report) | html.origin()
+    return html.rendered("blame_page.html.j2", report=report, **values, is_page=True, summary=_summary(report))
 
-    return _rendered("blame_page.html.j2", report, is_page=True, summary=_summary(report), **origin())
 
-
-def _rendered(name: str, report: BlameReport, **values: object) -> str:
-    from gradvet.reports.html import templates
-
-    template = templates().get_template(name)
-    return str(template.render(report=report, remarks=list(remarks(report)), word=_word, **values))
+def _values(report: BlameReport) -> dict[str, object]:
+    return {"remarks": list(remarks(report)), "word": _word}

@@ -25,7 +25,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from gradvet.core.results import WORST_FIRST, Finding, Report, SourceCode, Verdict
+from gradvet.core.results import WORST_FIRST, Finding, Report, ShownReport, SourceCode, Verdict
 from gradvet.reports import ledger_table, wording
 from gradvet.reports.json_files import writable_path, write_text
 
@@ -82,39 +82,31 @@ def heatmap(block: Mapping[str, Any], named: tuple[str, str] | None = None) -> F
     Of several that are equally large, the one that the table names first is framed.
     """
     numerical, derivative = ([[float(x) for x in row] for row in block[name]] for name in ("numerical", "derivative"))
-    rows = _names(block.get("rows"), "output", len(numerical))
-    columns = _names(block.get("columns"), "input", len(numerical[0]))
-    cells = {
+    rows = block.get("rows") or [f"output [{i}]" for i in range(len(numerical))]
+    columns = block.get("columns") or [f"input [{j}]" for j in range(len(numerical[0]))]
+    values = {
         (i, j): (d, n)
         for i, pair in enumerate(zip(derivative, numerical, strict=True))
         for j, (d, n) in enumerate(zip(*pair, strict=True))
     }
-    sizes = {place: _size(d - n) for place, (d, n) in cells.items()}
+    sizes = {place: _size(d - n) for place, (d, n) in values.items()}
+    names = {(i, j): (rows[i], columns[j]) for i, j in sizes}
     largest = max(sizes.values())
-    names = {place: (rows[place[0]], columns[place[1]]) for place in sizes}
     worst = max(sizes, key=lambda place: (sizes[place] >= (1.0 - ALIKE) * largest, names[place] == named, sizes[place]))
     top = max((size for size in sizes.values() if math.isfinite(size)), default=0.0) or 1.0
-    side, high = min(MAX_CELL, (WIDTH - LEFT) / len(columns)), min(MAX_CELL, WIDTH / len(rows))
-    parts = [_rectangle(LEFT, 0, side * len(columns), high * len(rows), 'class="flat"')]
-    for (i, j), (d, n) in cells.items():
-        level = _level(sizes[i, j], top)
-        if level > 0.0:
-            colour = "undefined" if math.isinf(sizes[i, j]) else "high" if d > n else "low"
-            text = (
-                f"d {rows[i]} / d {columns[j]}: derivative {d:.7g}, finite differences {n:.7g}, difference {d - n:.3g}"
-            )
-            style = f'class="{colour}" fill-opacity="{level:.2f}"'
-            parts.append(_rectangle(LEFT + j * side, i * high, side, high, style, text))
-    parts.append(_rectangle(LEFT + worst[1] * side, worst[0] * high, side, high, 'class="frame"'))
-    parts += [_label(LEFT - 4, (i + 0.5) * high + 4, rows[i], "end") for i in _shown(len(rows))]
-    for j in _shown(len(columns)):
-        parts.append(_label(LEFT + (j + 0.6) * side, high * len(rows) + 12, columns[j], "end", turned=True))
-    bottom = 18 + TURNED_HEIGHT * max(len(_short(columns[j])) for j in _shown(len(columns)))
+    cells = []
+    for place, (d, n) in values.items():
+        colour = "undefined" if math.isinf(sizes[place]) else "high" if d > n else "low"
+        text = f"derivative {d:.7g}, finite differences {n:.7g}, difference {d - n:.3g}"
+        cells.append((*place, _shade(sizes[place], top, DECADES, colour), f"{_entry(names[place])}: {text}"))
+    cells.append((*worst, 'class="frame"', ""))
+    parts, bottom = _grid(cells, rows, columns, LEFT, 0, WIDTH - LEFT)
+    parts += _row_labels(rows, LEFT, 0)
     caption = (
         "derivative − finite differences: red is too large, blue too small, on a logarithmic scale from "
-        f"{top / 10**DECADES:.1g} (no colour) to {top:.2g}; the frame marks the largest, {_entry(rows, columns, worst)}"
+        f"{top / 10**DECADES:.1g} (no colour) to {top:.2g}; the frame marks the largest, {_entry(names[worst])}"
     )
-    return Figure("heatmap", _svg(high * len(rows) + bottom, parts, "difference of the two Jacobians"), caption)
+    return Figure("heatmap", _svg(bottom, parts, "difference of the two Jacobians"), caption)
 
 
 def sweep(facts: Mapping[str, Any]) -> Figure | None:
@@ -174,35 +166,57 @@ def errors(facts: Mapping[str, Any]) -> Figure:
     Half of the cells of plain torch have no colour, so that a kernel's larger errors stand out in every precision.
     """
     known = facts["errors"]
-    sides = {"kernel": known["kernel"], "plain torch": known["plain"]}
-    sizes = {name: [[_size(float(error)) for error in row] for row in side] for name, side in sides.items()}
-    finite = [size for side in sizes.values() for row in side for size in row if math.isfinite(size)]
-    top = max(finite, default=0.0) or 1.0
-    usual = sorted(size for row in sizes["plain torch"] for size in row if 0.0 < size < math.inf)
+    sizes = {
+        name: {(i, j): _size(float(error)) for i, row in enumerate(side) for j, error in enumerate(row)}
+        for name, side in (("kernel", known["kernel"]), ("plain torch", known["plain"]))
+    }
+    top = max((size for side in sizes.values() for size in side.values() if size < math.inf), default=0.0) or 1.0
+    usual = sorted(size for size in sizes["plain torch"].values() if 0.0 < size < math.inf)
     decades = max(1.0, min(DECADES, math.log10(top / usual[len(usual) // 2]))) if usual else DECADES
     rows, columns = known["rows"], known["columns"]
-    wide, high = (WIDTH - ROW_LABELS) / 2 - 6, min(MAX_CELL, WIDTH / max(1, len(rows)))
-    side, bottom = min(MAX_CELL, wide / max(1, len(columns))), 20 + high * len(rows)
-    parts = [_label(ROW_LABELS - 4, 20 + (i + 0.5) * high + 4, rows[i], "end") for i in _shown(len(rows))]
-    for number, (name, matrix) in enumerate(sizes.items()):
-        left = ROW_LABELS + number * (wide + 12)
-        parts.append(_label(left, 14, name, "start"))
-        parts.append(_rectangle(left, 20, side * len(columns), high * len(rows), 'class="flat"'))
-        for j in _shown(len(columns)):
-            parts.append(_label(left + (j + 0.6) * side, bottom + 12, columns[j], "end", turned=True))
-        for i, row in enumerate(matrix):
-            for j, size in enumerate(row):
-                if (level := _level(size, top, decades)) > 0.0:
-                    style = f'class="{"high" if math.isfinite(size) else "undefined"}" fill-opacity="{level:.2f}"'
-                    text = f"{name} [{rows[i]}, {columns[j]}]: largest error {size:.3g}"
-                    parts.append(_rectangle(left + j * side, 20 + i * high, side, high, style, text))
+    width = (WIDTH - ROW_LABELS) / 2 - 6
+    parts, bottom = _row_labels(rows, ROW_LABELS, 20), 0.0
+    for left, (name, side) in zip((ROW_LABELS, ROW_LABELS + width + 12), sizes.items(), strict=True):
+        cells = []
+        for (i, j), size in side.items():
+            text = f"{name} [{rows[i]}, {columns[j]}]: largest error {size:.3g}"
+            cells.append((i, j, _shade(size, top, decades, "high" if size < math.inf else "undefined"), text))
+        drawn, bottom = _grid(cells, rows, columns, left, 20, width)
+        parts += [_label(left, 14, name, "start"), *drawn]
     caption = (
         f"errors of {facts.get('tensor', 'the kernel')} by position, beside those of plain torch: columns are places "
         "along the last axis, rows along all others; on a logarithmic "
         f"scale from {top / 10**decades:.1g} (no colour) to {top:.2g}"
     )
-    bottom += 18 + TURNED_HEIGHT * max((len(_short(columns[j])) for j in _shown(len(columns))), default=0)
     return Figure("errors", _svg(bottom, parts, "errors by position"), caption)
+
+
+Cell = tuple[int, int, str, str]
+"""Row, column, style and title; without a style, the cell is not drawn."""
+
+
+def _grid(
+    cells: Iterable[Cell], rows: Sequence[str], columns: Sequence[str], left: float, top: float, width: float
+) -> tuple[list[str], float]:
+    """A matrix of cells with the labels of its columns, and the height of all above its end."""
+    wide, high = min(MAX_CELL, width / len(columns)), _row_height(rows)
+    bottom = top + high * len(rows)
+    parts = [_rectangle(left, top, wide * len(columns), high * len(rows), 'class="flat"')]
+    for i, j, style, title in cells:
+        if style:
+            parts.append(_rectangle(left + j * wide, top + i * high, wide, high, style, title))
+    for j in _shown(len(columns)):
+        parts.append(_label(left + (j + 0.6) * wide, bottom + 12, columns[j], "end", turned=True))
+    return parts, bottom + 18 + TURNED_HEIGHT * max(len(_short(columns[j])) for j in _shown(len(columns)))
+
+
+def _row_labels(rows: Sequence[str], left: float, top: float) -> list[str]:
+    high = _row_height(rows)
+    return [_label(left - 4, top + (i + 0.5) * high + 4, rows[i], "end") for i in _shown(len(rows))]
+
+
+def _row_height(rows: Sequence[str]) -> float:
+    return min(MAX_CELL, WIDTH / len(rows))
 
 
 def _points(steps: Sequence[float], values: Iterable[Any]) -> list[tuple[float, float]]:
@@ -215,20 +229,15 @@ def _size(difference: float) -> float:
     return abs(difference) if math.isfinite(difference) else math.inf
 
 
-def _level(size: float, top: float, decades: float = DECADES) -> float:
-    """Opacity of a cell, from 0 to 1 on a logarithmic scale that ends at `top`."""
-    if not size or not math.isfinite(size):
-        return 1.0 if size else 0.0
-    level = 1.0 + math.log10(size / top) / decades
-    return 0.15 + 0.85 * level if level > 0.0 else 0.0
+def _shade(size: float, top: float, decades: float, colour: str) -> str:
+    """The style of a cell, whose opacity is from 0 to 1 on a logarithmic scale that ends at `top`; empty for none."""
+    level = 1.0 + math.log10(size / top) / decades if 0.0 < size < math.inf else float(size > 0.0)
+    opacity = 0.15 + 0.85 * level
+    return f'class="{colour}" fill-opacity="{opacity:.2f}"' if level > 0.0 else ""
 
 
-def _names(given: Any, kind: str, count: int) -> list[str]:
-    return [str(name) for name in given] if given else [f"{kind} [{i}]" for i in range(count)]
-
-
-def _entry(rows: Sequence[str], columns: Sequence[str], place: tuple[int, int]) -> str:
-    return f"d {rows[place[0]]} / d {columns[place[1]]}"
+def _entry(names: tuple[str, str]) -> str:
+    return f"d {names[0]} / d {names[1]}"
 
 
 def _shown(count: int) -> range:
@@ -263,28 +272,14 @@ class MissingLibraryError(ImportError):
 
 def page(reports: Sequence[Report], title: str = "gradvet") -> str:
     """An HTML document about many checks, with search, filters and figures."""
-    drawn = {
-        (i, j): list(figures(finding))
-        for i, report in enumerate(reports)
-        for j, finding in enumerate(wording.illustrated_findings(report))
-    }
-    return str(
-        templates()
-        .get_template("page.html.j2")
-        .render(
-            title=title,
-            reports=sorted(enumerate(reports), key=lambda pair: WORST_FIRST.index(pair[1].verdict)),
-            figures=drawn,
-            counts=Counter(report.verdict for report in reports),
-            verdicts=WORST_FIRST[:4],
-            **origin(),
-        )
+    return rendered(
+        "page.html.j2",
+        title=title,
+        reports=sorted(reports, key=lambda report: WORST_FIRST.index(report.verdict)),
+        counts=Counter(report.verdict for report in reports),
+        verdicts=WORST_FIRST[:4],
+        **origin(),
     )
-
-
-def page_of(report: Report) -> str:
-    """An HTML document about one report."""
-    return page([report], report.title)
 
 
 def origin() -> dict[str, str]:
@@ -298,11 +293,19 @@ def origin() -> dict[str, str]:
 
 def fragment(report: Report) -> str:
     """One report for a notebook, without scripts and figures."""
+    return notebook_view("fragment.html.j2", report)
+
+
+def notebook_view(template: str, report: ShownReport, **values: object) -> str:
+    """A report by a template; as plain text if a library is missing."""
     try:
-        template = templates().get_template("fragment.html.j2")
+        return rendered(template, report=report, **values)
     except MissingLibraryError:
         return f"<pre>{escape(str(report))}</pre>"
-    return str(template.render(report=report))
+
+
+def rendered(template: str, **values: object) -> str:
+    return str(templates().get_template(template).render(values))
 
 
 def require_writable(html_file: str | None, json_file: str | None) -> None:
@@ -331,10 +334,8 @@ def templates() -> Any:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals.update(wording=wording, Verdict=Verdict, styles=_code_styles)
-    environment.globals.update(ledger_lines=ledger_table.ledger_lines, headings=ledger_table.HEADINGS)
-    environment.globals.update(why_not_pass=ledger_table.why_not_pass, what_to_do=ledger_table.what_to_do)
-    environment.globals.update(headline=ledger_table.headline)
+    environment.globals.update(wording=wording, ledger_table=ledger_table, Verdict=Verdict)
+    environment.globals.update(figures=figures, styles=_code_styles)
     environment.filters.update(code=_code)
     return environment
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from gradvet.core.results import FLOAT64, GIVEN, NO_MEMORY, Finding, LedgerRow, Report, Verdict, suggested_resolution
-from gradvet.reports.wording import MODE_NAMES, notable_findings
+from gradvet.core.results import FLOAT64, GIVEN, NO_MEMORY, LedgerRow, Report, Verdict, suggested_resolution
+from gradvet.reports.wording import MODE_NAMES, counted, notable_findings
 
 HEADINGS = ("tensor", "precision", "mode", "compared", "resolution", "verdict")
 MAX_ROWS = 8
@@ -18,7 +18,7 @@ MAX_WORST = 5
 
 RIGHT, EMPTY, NOT_COMPARED, WRONG = "right", "no elements", "not compared", "wrong"
 AS_REFERENCE = "as in float64"
-"""The word for a gradient in low precision that is that of the reference, whose own was not compared."""
+"""The word for a gradient in low precision that is that of the wider version, whose own was not compared."""
 LEAF_WORDS = {"pass": RIGHT, "fail": WRONG, "inconclusive": NOT_COMPARED}
 """Words for the verdicts that a failing finding has about single inputs and outputs."""
 
@@ -32,9 +32,8 @@ NOTHING = "not compared: no element of any input was compared with finite differ
 NO_VERDICT = "not a pass: inputs were compared with finite differences, but the report does not say with which result"
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerLine:
-    """One line of the table, in the order of `HEADINGS`."""
+class LedgerLine(NamedTuple):
+    """One line of the table: its cells in the order of `HEADINGS`, and whether something is left open."""
 
     input: str
     precision: str
@@ -48,21 +47,33 @@ class LedgerLine:
     def is_wrong(self) -> bool:
         return self.verdict == WRONG
 
-    @property
-    def cells(self) -> tuple[str, ...]:
-        return self.input, self.precision, self.mode, self.compared, self.resolution, self.verdict
-
 
 def ledger_lines(report: Report) -> list[LedgerLine]:
     """The rows of the ledger: wrong ones first, then open ones. More than `MAX_ROWS` are counted after the worst."""
     rows = sorted(
         report.ledger, key=lambda row: (_is_wrong(report, row), not row.is_complete, *_badness(row)), reverse=True
     )
-    if len(rows) <= MAX_ROWS:
-        return [*(_line(report, row) for row in rows), *_output_lines(report)]
     worst = [row for row in rows if _is_wrong(report, row) or not row.is_complete][:MAX_WORST]
-    others = _summary(report, rows[len(worst) :], "more input" if worst else "input")
-    return [*(_line(report, row) for row in worst), *others, *_output_lines(report)]
+    shown = rows if len(rows) <= MAX_ROWS else worst
+    groups: dict[tuple[str, str, str, bool], list[LedgerRow]] = {}
+    for row in rows[len(shown) :]:
+        verdict = _verdict(report, row, with_number=False)
+        groups.setdefault((row.precision, row.mode, verdict, not row.is_complete), []).append(row)
+    noun = "more input" if worst else "input"
+    return [
+        *(_line([row], row.input, _verdict(report, row)) for row in shown),
+        *(_line(group, counted(len(group), noun), verdict) for (_, _, verdict, _), group in groups.items()),
+        *_output_lines(report),
+    ]
+
+
+def _line(rows: Sequence[LedgerRow], name: str, verdict: str) -> LedgerLine:
+    """The line of rows that have precision, mode and verdict in common."""
+    first, number = rows[0], sum(row.compared for row in rows)
+    # A failure ends the comparison: how many elements it was about is in its finding.
+    compared = "-" if verdict == WRONG and not number else f"{number}/{sum(row.elements for row in rows)}"
+    worst = max((row.resolution for row in rows if row.resolution is not None), default=None)
+    return LedgerLine(name, first.precision, first.mode, compared, _number(worst), verdict, not first.is_complete)
 
 
 def _output_lines(report: Report) -> list[LedgerLine]:
@@ -133,82 +144,46 @@ def _badness(row: LedgerRow) -> tuple[float, float]:
     return 1.0 - row.compared / max(row.elements, 1), excess
 
 
-def _line(report: Report, row: LedgerRow) -> LedgerLine:
-    verdict = _verdict(report, row)
-    # A failure ends the comparison: how many elements it was about is in its finding.
-    compared = "-" if verdict == WRONG and not row.compared else f"{row.compared}/{row.elements}"
-    is_open = not row.is_complete
-    return LedgerLine(row.input, row.precision, row.mode, compared, _number(row.resolution), verdict, is_open)
-
-
-def _summary(report: Report, rows: Iterable[LedgerRow], noun: str) -> list[LedgerLine]:
-    """One line for each precision, mode and verdict, with the number of rows."""
-    groups: dict[tuple[str, str, str, bool], list[LedgerRow]] = {}
-    for row in rows:
-        verdict = _verdict(report, row, with_number=False)
-        groups.setdefault((row.precision, row.mode, verdict, not row.is_complete), []).append(row)
-    lines = []
-    for (precision, mode, verdict, is_open), group in groups.items():
-        compared, elements = sum(row.compared for row in group), sum(row.elements for row in group)
-        worst = max((row.resolution for row in group if row.resolution is not None), default=None)
-        inputs = f"{len(group)} {noun}{'' if len(group) == 1 else 's'}"
-        lines.append(LedgerLine(inputs, precision, mode, f"{compared}/{elements}", _number(worst), verdict, is_open))
-    return lines
-
-
 def _verdict(report: Report, row: LedgerRow, *, with_number: bool = True) -> str:
     if _is_wrong(report, row):
         return WRONG
-    if row.is_complete and row.precision == GIVEN and (row.input, row.mode, FLOAT64) in _open_places(report):
-        return AS_REFERENCE
     if row.is_complete:
+        left_open = {(one.input, one.mode, one.precision) for one in report.open_rows}
+        if row.precision == GIVEN and (row.input, row.mode, FLOAT64) in left_open:
+            return AS_REFERENCE
         return RIGHT if row.elements else EMPTY
-    parts = [*row.reasons, *([_unresolved(row, with_number)] if _is_unresolved(row) else [])]
-    return "; ".join(parts) or NOT_COMPARED
-
-
-def _open_places(report: Report) -> set[tuple[str, str, str]]:
-    return {(row.input, row.mode, row.precision) for row in report.open_rows}
+    return "; ".join((*row.reasons, *_unresolved(row, with_number))) or NOT_COMPARED
 
 
 def _is_unresolved(row: LedgerRow) -> bool:
     return row.resolution is not None and not row.resolution <= row.asked
 
 
-def _unresolved(row: LedgerRow, with_number: bool = True) -> str:
-    if not with_number:
-        return f"resolution above {_number(row.asked)}"
+def _unresolved(row: LedgerRow, with_number: bool) -> list[str]:
     seen, asked = _number(row.resolution), _number(row.asked)
-    if seen == asked:
-        seen = f"{row.resolution:.6g}"
-    return f"resolution {seen}, asked {asked}"
+    if not _is_unresolved(row):
+        return []
+    if not with_number:
+        return [f"resolution above {asked}"]
+    return [f"resolution {f'{row.resolution:.6g}' if seen == asked else seen}, asked {asked}"]
 
 
 def _is_wrong(report: Report, row: LedgerRow) -> bool:
-    """Whether a failing finding of the row's mode names this input, or this output or gradient in this precision."""
-    if any(
-        one.facts.get("tensor") == row.input and one.facts.get("precision") == row.precision for one in report.failures
-    ):
-        return True
-    return any(
-        finding.facts.get("leaves", {}).get(row.input) == Verdict.FAIL.value
-        or any(_is_element(str(mismatch.input), row.input) for mismatch in finding.mismatches)
-        for finding in _failures_of(report, row)
-    )
+    """Whether a failing finding names this output or gradient in this precision, or this input in the row's mode.
 
-
-def _failures_of(report: Report, row: LedgerRow) -> list[Finding]:
-    """The failing findings about the mode of a row; a composition of two modes is part of the row's precision."""
-    return [
-        finding
-        for finding in report.failures
-        if row.precision.endswith((f", {finding.check}", f", order {finding.facts.get('order')}"))
-        or (finding.check == row.mode and ", " not in row.precision)
-    ]
-
-
-def _is_element(place: str, name: str) -> bool:
-    return place == name or place.startswith(f"{name} [")
+    A composition of two modes is part of the row's precision.
+    """
+    for finding in report.failures:
+        facts, names = finding.facts, [str(mismatch.input) for mismatch in finding.mismatches]
+        if facts.get("tensor") == row.input and facts.get("precision") == row.precision:
+            return True
+        is_composition = row.precision.endswith((f", {finding.check}", f", order {facts.get('order')}"))
+        if is_composition or (finding.check == row.mode and ", " not in row.precision):
+            if facts.get("leaves", {}).get(row.input) == Verdict.FAIL.value:
+                return True
+            if any(name == row.input or name.startswith(f"{row.input} [") for name in names):
+                return True
+    return False
 
 
 def _sentences(report: Report) -> list[str]:
@@ -221,9 +196,8 @@ def _sentences(report: Report) -> list[str]:
         else:
             label, count = "not compared sharply enough", ""
         reason = _reason(report, row)
-        modes.setdefault((f"{label}: {row.input}", precision, f"{f': {reason}' if reason else ''}{count}"), []).append(
-            row.mode
-        )
+        key = (f"{label}: {row.input}", precision, f"{f': {reason}' if reason else ''}{count}")
+        modes.setdefault(key, []).append(row.mode)
     sentences = [
         f"{head} in {' and '.join(names)} mode{precision}{tail}" for (head, precision, tail), names in modes.items()
     ]
@@ -237,14 +211,11 @@ def _reason(report: Report, row: LedgerRow) -> str:
     """The reasons in the row; for a row without any, the headline of the finding about its mode."""
     if row.reasons or _is_unresolved(row):
         return _verdict(report, row)
-    return _headline(report, row).removesuffix(f" ({row.mode} mode)")
-
-
-def _headline(report: Report, row: LedgerRow) -> str:
-    has_reference = any(other.precision != GIVEN for other in report.ledger)
-    check = "precision" if has_reference and row.precision == GIVEN else row.mode
+    has_wider_version = any(other.precision != GIVEN for other in report.ledger)
+    check = "precision" if has_wider_version and row.precision == GIVEN else row.mode
     headlines = {one.verdict: one.headline for one in report.findings if one.check == check}
-    return STOPPED if Verdict.FAIL in headlines else headlines.get(Verdict.INCONCLUSIVE, "")
+    words = STOPPED if Verdict.FAIL in headlines else headlines.get(Verdict.INCONCLUSIVE, "")
+    return words.removesuffix(f" ({row.mode} mode)")
 
 
 def _number(value: float | None) -> str:

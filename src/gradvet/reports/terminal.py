@@ -8,8 +8,8 @@ user is never read as markup.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
-from typing import IO, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -109,21 +109,20 @@ def _ledger(report: Report, *, verbose: bool) -> Iterator[RenderableType]:
 
 
 def _ledger_table(lines: Iterable[LedgerLine]) -> Table:
-    table = _empty_table()
-    table.add_column(HEADINGS[0], overflow="fold")
-    for title in HEADINGS[1:3]:
-        table.add_column(title)
-    for title in HEADINGS[3:5]:
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column(HEADINGS[5], overflow="fold")
+    table = empty_table(dict(zip(HEADINGS, (False, False, False, True, True, False), strict=True)))
     for line in lines:
         colour = COLOURS[Verdict.INCONCLUSIVE] if line.is_open else ""
-        table.add_row(*map(Text, line.cells[:5]), Text(line.verdict, colour))
+        table.add_row(*map(Text, line[:5]), Text(line.verdict, colour))
     return table
 
 
-def _empty_table() -> Table:
-    return Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+def empty_table(columns: Mapping[str, bool]) -> Table:
+    """A table with these headings. Numbers are aligned at the right and not broken into lines."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+    for heading, has_numbers in columns.items():
+        justify: Literal["left", "right"] = "right" if has_numbers else "left"
+        table.add_column(heading, justify=justify, no_wrap=has_numbers, overflow="fold")
+    return table
 
 
 def _finding(finding: Finding) -> Iterator[RenderableType]:
@@ -136,19 +135,11 @@ def _finding(finding: Finding) -> Iterator[RenderableType]:
 
 
 def mismatch_table(finding: Finding) -> Table:
-    table = _empty_table()
-    for title in ("output", "input"):
-        table.add_column(title, overflow="fold")
-    for title in ("derivative", "numerical ± error", "ratio"):
-        table.add_column(title, justify="right", no_wrap=True)
+    numbers = dict.fromkeys(("derivative", "numerical ± error", "ratio"), True)
+    table = empty_table({"output": False, "input": False, **numbers})
     for entry in finding.mismatches[:MAX_TABLE_ROWS]:
-        table.add_row(
-            Text(str(entry.output)),
-            Text(str(entry.input)),
-            Text(wording.number(entry.derivative)),
-            Text(wording.numerical(entry)),
-            Text(wording.ratio(entry)),
-        )
+        cells = (entry.output, entry.input, wording.number(entry.derivative), wording.numerical(entry))
+        table.add_row(*(Text(str(cell)) for cell in cells), Text(wording.ratio(entry)))
     return table
 
 

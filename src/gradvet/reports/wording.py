@@ -128,7 +128,12 @@ def tally(verdicts: Iterable[Verdict]) -> str:
     counts = Counter(verdicts)
     total = counts.total()
     parts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in WORST_FIRST if counts[verdict])
-    return f"{total} check{'' if total == 1 else 's'}: {parts}" if total else "no checks"
+    return f"{counted(total, 'check')}: {parts}" if total else "no checks"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 check`, `2 checks`"""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def listed(names: Iterable[str], limit: int) -> str:

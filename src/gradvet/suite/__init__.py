@@ -5,24 +5,21 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial, update_wrapper
 from types import ModuleType
 from typing import Any, TypeVar
 
-from gradvet.api import check
 from gradvet.core.provenance import title_of
 from gradvet.core.results import Report, Verdict
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.state import seeded
 
 CASES_ATTRIBUTE = "__gradvet_cases__"
 """Attribute of a decorated function that holds its cases."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Grid = Mapping[str, Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +37,9 @@ class Case:
 
     def run(self, seed: int, **overrides: Any) -> Report:
         """Check the case. The seed determines the inputs as well as the directions."""
+        from gradvet.api import check  # here, because results are read and worker processes start without a framework
+        from gradvet.frontends.torch.state import seeded
+
         with seeded(seed):
             inputs = self.inputs()
             report = check(self.func, inputs, **{**self.options, **overrides, "seed": seed})
@@ -100,7 +100,9 @@ class CaseResult:
         return next((one.headline for one in self.report.findings if one.verdict is Verdict.ERROR), "")
 
 
-def case(*, inputs: Callable[..., Any], grid: Grid | None = None, **options: Any) -> Callable[[Function], Function]:
+def case(
+    *, inputs: Callable[..., Any], grid: Mapping[str, Iterable[Any]] | None = None, **options: Any
+) -> Callable[[Function], Function]:
     """Mark a function for `gradvet check FILE`. The function itself is unchanged; `options` go to `gradvet.check`.
 
     >>> import torch
@@ -127,12 +129,18 @@ def case(*, inputs: Callable[..., Any], grid: Grid | None = None, **options: Any
     values = {name: tuple(some) for name, some in (grid or {}).items()}
 
     def mark(func: Function) -> Function:
-        _require_used(values, (func, inputs))
+        for parameter in values:
+            if not _accepts(func, parameter) and not _accepts(inputs, parameter):
+                raise InvalidProblemError(
+                    f"the grid has a parameter {parameter!r} that neither the function nor its inputs take: rename one "
+                    "of them"
+                )
         name = title_of(func)
-        cases = [
-            Case(name, _bind(func, parameters), _bind(inputs, parameters), options, label=_label(parameters))
-            for parameters in _combinations(values)
-        ]
+        cases = []
+        for combination in itertools.product(*values.values()):  # the last parameter varies fastest
+            parameters = dict(zip(values, combination, strict=True))
+            label = ",".join(f"{key}={getattr(value, '__name__', value)}" for key, value in parameters.items())
+            cases.append(Case(name, _bind(func, parameters), _bind(inputs, parameters), options, label=label))
         try:
             setattr(func, CASES_ATTRIBUTE, (*getattr(func, CASES_ATTRIBUTE, ()), *cases))
         except AttributeError:
@@ -156,19 +164,6 @@ def cases_in(module: ModuleType) -> list[Case]:
     return cases
 
 
-def _combinations(grid: Grid) -> Iterator[dict[str, Any]]:
-    """All combinations of the parameters; the last parameter varies fastest.
-
-    >>> [tuple(one.values()) for one in _combinations({"n": (2, 3), "dim": (0, 1)})]
-    [(2, 0), (2, 1), (3, 0), (3, 1)]
-    """
-    return (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
-
-
-def _label(parameters: Mapping[str, Any]) -> str:
-    return ",".join(f"{name}={getattr(value, '__name__', value)}" for name, value in parameters.items())
-
-
 def _bind(func: Callable[..., Any], parameters: Mapping[str, Any]) -> Callable[..., Any]:
     """The function with the parameters that its signature accepts filled in."""
     accepted = {name: value for name, value in parameters.items() if _accepts(func, name)}
@@ -181,11 +176,3 @@ def _accepts(func: Callable[..., Any], name: str) -> bool:
     except (TypeError, ValueError):
         return False
     return name in known or any(one.kind is one.VAR_KEYWORD for one in known.values())
-
-
-def _require_used(grid: Grid, functions: tuple[Callable[..., Any], ...]) -> None:
-    for name in grid:
-        if not any(_accepts(func, name) for func in functions):
-            raise InvalidProblemError(
-                f"the grid has a parameter {name!r} that neither the function nor its inputs take: rename one of them"
-            )

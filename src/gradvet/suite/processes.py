@@ -7,6 +7,7 @@ standard library's pool fails all its calls in this situation.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import queue
@@ -15,11 +16,10 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -74,14 +74,9 @@ class ProcessExecutor(ThreadPoolExecutor):
         self._limits = limits or Budget()
         self._preparation = (prepare, arguments) if prepare else None
         self._threads_per_worker = max(1, (os.cpu_count() or 1) // jobs)
-        self._thread_local = threading.local()
         self._workers: set[_Worker] = set()
+        self._idle: list[_Worker] = []
         self._aborted = threading.Event()
-        self._closed = threading.Event()
-        if self._limits != Budget():
-            watched = (self._workers, self._limits, self._closed)
-            threading.Thread(target=_enforce_limits, args=watched, name="gradvet-limits", daemon=True).start()
-            weakref.finalize(self, self._closed.set)
 
     def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
         """The future of `fn(*args)`. The worker imports the function by name; the arguments are pickled."""
@@ -99,36 +94,37 @@ class ProcessExecutor(ThreadPoolExecutor):
         if wait:
             for worker in list(self._workers):
                 worker.close()
-            self._closed.set()
 
     def _call(self, func: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        worker: _Worker | None = getattr(self._thread_local, "worker", None)
-        if worker is None or not worker.is_reusable(self._limits):
-            worker = self._thread_local.worker = self._start_worker(worker)
+        worker = self._take_worker()
         try:
-            return worker.call(func, arguments, self._limits.seconds)
-        except ProcessDiedError:
-            self._workers.discard(worker)
-            self._thread_local.worker = None
-            raise
+            return worker.call(func, arguments, self._limits)
+        finally:
+            self._idle.append(worker)
 
-    def _start_worker(self, previous: _Worker | None) -> _Worker:
-        if previous is not None:
-            previous.close()
-            self._workers.discard(previous)
+    def _take_worker(self) -> _Worker:
+        """An idle worker that can be used again, or a new one that is prepared."""
+        with contextlib.suppress(IndexError):  # of `pop`: none is idle
+            while not (worker := self._idle.pop()).is_reusable(self._limits):
+                self._end(worker)
+            return worker
         worker = _Worker(self._threads_per_worker)
         self._workers.add(worker)
         if self._aborted.is_set():
             worker.kill()
         if self._preparation is not None:
-            limit = None if self._limits.seconds is None else max(START_TIMEOUT_SECONDS, self._limits.seconds)
+            seconds = self._limits.seconds
+            limit = None if seconds is None else max(START_TIMEOUT_SECONDS, seconds)
             try:
-                worker.call(*self._preparation, limit, keep=True)
+                worker.call(*self._preparation, replace(self._limits, seconds=limit), keep=True)
             except Exception:
-                worker.close()
-                self._workers.discard(worker)
+                self._end(worker)
                 raise
         return worker
+
+    def _end(self, worker: _Worker) -> None:
+        worker.close()
+        self._workers.discard(worker)
 
 
 class _Worker:
@@ -160,39 +156,29 @@ class _Worker:
         self._reader.start()
         self._number = 0
         self._has_its_streams = True
-        self._deadline: float | None = None
-        self._limit: float | None = None
-        self._limit_error: ProcessDiedError | None = None
 
-    def call(
-        self, func: Callable[..., Any], arguments: tuple[Any, ...], seconds: float | None, *, keep: bool = False
-    ) -> Any:
+    def call(self, func: Callable[..., Any], arguments: tuple[Any, ...], limits: Budget, *, keep: bool = False) -> Any:
         """The result of the function. Raises RuntimeError with its message if it raises, or ProcessDiedError."""
         self._output.clear()
         self._number += 1
-        self._limit, self._deadline = seconds, None if seconds is None else time.monotonic() + seconds
-        call = pickle.dumps((keep, func, arguments, seconds))
+        deadline = math.inf if limits.seconds is None else time.monotonic() + limits.seconds
         try:
-            self._connection.send((self._number, call))
-            succeeded, value = self._answer()
+            self._connection.send((self._number, limits.seconds, keep, pickle.dumps((func, arguments))))
+            while True:
+                # A dead process may have answered before, and a child of it may hold the pipe.
+                is_dead = self._process.poll() is not None
+                if self._connection.poll(0 if is_dead else POLL_SECONDS):
+                    number, succeeded, value, self._has_its_streams = self._received()
+                    if number == self._number:
+                        break
+                elif is_dead:
+                    raise EOFError
+                self._require_within(limits, deadline)
         except (EOFError, OSError):
             raise self._death_error() from None
-        finally:
-            self._deadline = None
         if succeeded:
             return value
         raise value
-
-    def _answer(self) -> tuple[bool, Any]:
-        """The answer to the last call. Raises EOFError if the process is dead, even if a child of it holds the pipe."""
-        while True:
-            is_dead = self._process.poll() is not None
-            if self._connection.poll(0 if is_dead else POLL_SECONDS):
-                number, succeeded, value, self._has_its_streams = self._received()
-                if number == self._number:
-                    return succeeded, value
-            elif is_dead:
-                raise EOFError
 
     def _received(self) -> tuple[int, bool, Any, bool]:
         try:
@@ -207,24 +193,23 @@ class _Worker:
             raise ProcessDiedError(words) from None
         return number, succeeded, value, has_its_streams
 
+    def _require_within(self, limits: Budget, deadline: float) -> None:
+        """Kill the process if its call exceeds a limit."""
+        if time.monotonic() > deadline:
+            error = ProcessDiedError(f"did not end within {limits.seconds:g} s", Status.TIME_LIMIT)
+        elif limits.bytes is not None and self._resident_bytes() > limits.bytes:
+            words = f"used more than {limits.bytes / 2**20:.0f} MiB of memory"
+            error = ProcessDiedError(words, Status.MEMORY_LIMIT)
+        else:
+            return
+        self.close()
+        raise error
+
     def is_reusable(self, limits: Budget) -> bool:
         """Whether the process runs, has not closed its streams, and uses at most half of the memory limit."""
         if self._process.poll() is not None or not self._has_its_streams:
             return False
         return limits.bytes is None or self._resident_bytes() <= limits.bytes / 2
-
-    def enforce(self, limits: Budget) -> None:
-        """Kill the process if its call exceeds a limit."""
-        deadline = self._deadline
-        if self._limit_error is not None:
-            return
-        if deadline is not None and time.monotonic() > deadline:
-            self._limit_error = ProcessDiedError(f"did not end within {self._limit:g} s", Status.TIME_LIMIT)
-        elif limits.bytes is not None and self._resident_bytes() > limits.bytes:
-            words = f"used more than {limits.bytes / 2**20:.0f} MiB of memory"
-            self._limit_error = ProcessDiedError(words, Status.MEMORY_LIMIT)
-        if self._limit_error is not None:
-            self.kill()
 
     def kill(self) -> None:
         """Kill the process and its children; a pending `call` raises ProcessDiedError."""
@@ -233,6 +218,8 @@ class _Worker:
 
     def close(self) -> None:
         """Kill the process and its children, and close the pipe. No call may be pending."""
+        if self._connection.closed:
+            return
         self.kill()
         self._process.wait()
         self._connection.close()
@@ -241,8 +228,6 @@ class _Worker:
         code = self._process.wait()
         self.close()
         last_line = self._last_line()
-        if self._limit_error is not None:
-            return self._limit_error
         cause = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended its process with code {code}"
         return ProcessDiedError(f"{cause} ({last_line})" if last_line else cause)
 
@@ -265,12 +250,6 @@ def _keep_last(stream: IO[bytes], chunks: deque[bytes]) -> None:
             chunks.append(chunk)
 
 
-def _enforce_limits(workers: set[_Worker], limits: Budget, closed: threading.Event) -> None:
-    while not closed.wait(POLL_SECONDS):
-        for worker in list(workers):
-            worker.enforce(limits)
-
-
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -285,9 +264,8 @@ GRACE_SECONDS = 5.0
 def serve(descriptor: int) -> None:
     """Answer calls with `(number, succeeded, value, whether stdout and stderr are still those of the start)`.
 
-    A call is its number and the pickle of its other parts.
-
-    The result of a call with `keep` stays here and is the first argument of all later calls.
+    A call is its number, its time limit, whether its result stays here as the first argument of all later calls, and
+    the pickle of function and arguments.
     """
     os.set_inheritable(descriptor, False)
     connection = Connection(descriptor)
@@ -296,14 +274,25 @@ def serve(descriptor: int) -> None:
     state: tuple[Any, ...] = ()
     process, streams = os.getpid(), _streams()
     while True:
-        number, keep, func, arguments, seconds = calls.get()
-        with _time_limit(seconds):
-            succeeded, value = _call(func, (*state, *arguments))
+        number, seconds, keep, call = calls.get()
+        if seconds is not None:  # a timer of the system ends a case that holds the GIL when the parent is gone
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, seconds + GRACE_SECONDS)
+        succeeded, value = _call(call, state)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         if os.getpid() != process:
             os._exit(0)  # a copy of this process that the function made with os.fork: it answers no call
         if keep and succeeded:
             state, value = (value,), None
         connection.send((number, succeeded, value, streams == _streams()))
+
+
+def _call(call: bytes, state: tuple[Any, ...]) -> tuple[bool, Any]:
+    try:
+        func, arguments = pickle.loads(call)
+        return True, func(*state, *arguments)
+    except BaseException as error:  # its class may not be picklable
+        return False, RuntimeError(f"{type(error).__name__}: {error}")
 
 
 def _streams() -> list[tuple[int, int] | None]:
@@ -320,44 +309,7 @@ def _streams() -> list[tuple[int, int] | None]:
 
 def _listen(connection: Connection, calls: queue.SimpleQueue[Any]) -> None:
     """Queue the calls. End this process and its children when the parent is gone, even if a case hangs."""
-    while True:
-        try:
-            number, call = connection.recv()
-        except (EOFError, OSError):
-            os.killpg(0, signal.SIGKILL)
-            return
-        try:
-            calls.put((number, *pickle.loads(call)))
-        except BaseException as error:
-            # The function cannot be imported here: answer the call with this error.
-            calls.put((number, False, _raise, (_picklable(error),), None))
-
-
-@contextmanager
-def _time_limit(seconds: float | None) -> Iterator[None]:
-    """End the process by a system timer, which also works while a case holds the GIL."""
-    if seconds is None:
-        yield
-        return
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, seconds + GRACE_SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _call(func: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool, Any]:
-    try:
-        return True, func(*arguments)
-    except BaseException as error:
-        return False, _picklable(error)
-
-
-def _raise(*arguments: Any) -> None:
-    raise arguments[-1]
-
-
-def _picklable(error: BaseException) -> Exception:
-    """The message of an exception whose class may not be picklable."""
-    return RuntimeError(f"{type(error).__name__}: {error}")
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            calls.put(connection.recv())
+    os.killpg(0, signal.SIGKILL)

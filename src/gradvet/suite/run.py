@@ -160,14 +160,18 @@ def results_of(
             running[executor.submit(call, name)] = name
         for future in wait(running, return_when=FIRST_COMPLETED).done:
             name = running.pop(future)
-            error = _exception(future)
+            try:
+                error = future.exception()
+            except CancelledError:
+                raise RuntimeError("the cluster is gone: results so far are kept if --store was given") from None
             if error is None:
                 result = future.result()
                 yield replace(result, attempts=result.attempts + attempts[name] - 1)
             elif attempts[name] <= retries:
                 pending.appendleft(name)
             else:
-                yield CaseResult.of_error(name, _status(error), one_line(error), attempts[name])
+                status = error.status if isinstance(error, ProcessDiedError) else Status.DIED
+                yield CaseResult.of_error(name, status, one_line(error), attempts[name])
 
 
 def run_missing(run: Run, cases: Mapping[str, Case], settings: ExecutorSettings, store: Store) -> Iterator[CaseResult]:
@@ -253,14 +257,3 @@ def _run_case_on_cluster(run: Run, settings: ExecutorSettings, name: str) -> Cas
 def _cluster_processes(run: Run, settings: ExecutorSettings) -> ProcessExecutor:
     """The child processes of a run on this cluster worker. They end when the cache drops them."""
     return ProcessExecutor(os.cpu_count() or 1, settings.limits, _prepare_worker, (run,))
-
-
-def _exception(future: Future[Any]) -> BaseException | None:
-    try:
-        return future.exception()
-    except CancelledError:
-        raise RuntimeError("the cluster is gone: results so far are kept if --store was given") from None
-
-
-def _status(error: BaseException) -> Status:
-    return error.status if isinstance(error, ProcessDiedError) else Status.DIED

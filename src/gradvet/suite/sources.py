@@ -18,20 +18,17 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.inputs import converted, random_inputs, require_known
-from gradvet.frontends.torch.opdb import database
-from gradvet.frontends.torch.opdb.samples import Group, group_named, groups
+from gradvet.frontends.torch.opdb import database, group_named, groups
 from gradvet.frontends.torch.state import seeded
 from gradvet.suite import Case, cases_in
 
 CALLABLE = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
-
 
 STANDARD_LIBRARY = [sysconfig.get_path("stdlib"), os.path.join(sysconfig.get_path("stdlib"), "lib-dynload")]
 """Entries of the search path with the modules of Python."""
@@ -57,11 +54,12 @@ class InputSpec:
     domain: tuple[float, float] | None = None
     """The interval in which the inputs are drawn."""
 
-    @property
-    def is_given(self) -> bool:
-        """Whether any option differs from its default."""
-        given = self.shapes or self.kwargs or self.init or self.reference or self.dtypes
-        return bool(given) or (self.dtype, self.device) != ("float64", "cpu")
+    def options(self) -> dict[str, Any]:
+        """The options of the command line that differ from their defaults, without shapes, seed and domain."""
+        names = ("dtype", "device", "kwargs", "init", "reference", "dtypes")
+        defaults = InputSpec()
+        given = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in given.items() if value and value != getattr(defaults, name)}
 
     def tensors(self) -> tuple[Any, ...]:
         """New random inputs."""
@@ -72,13 +70,23 @@ class InputSpec:
         parts = ["gradvet", "check", target]
         for shape, bound in zip(self.shapes, self.below or [None] * len(self.shapes), strict=True):
             parts += ["--input", ("x".join(map(str, shape)) or "scalar") + (f":int:{bound}" if bound else "")]
-        parts += ["--dtype", self.dtype] if self.dtype != "float64" else []
-        parts += ["--device", self.device] if self.device != "cpu" else []
-        parts += ["--kwargs", json.dumps(self.kwargs)] if self.kwargs else []
-        parts += ["--init", json.dumps(self.init)] if self.init else []
-        parts += ["--reference", self.reference] if self.reference else []
-        parts += ["--dtypes", ",".join(self.dtypes)] if self.dtypes else []
-        return shlex.join(parts)
+        return shlex.join([*parts, *as_arguments(self.options())])
+
+
+def as_arguments(options: Mapping[str, Any]) -> list[str]:
+    """Options as they are written on the command line: flags alone, tuples with commas, objects and lists as JSON.
+
+    >>> as_arguments({"thorough": True, "order": 2, "domain": (0.5, 2.0), "kwargs": {"dim": 1}})
+    ['--thorough', '--order', '2', '--domain', '0.5,2.0', '--kwargs', '{"dim": 1}']
+    """
+    arguments = []
+    for name, value in options.items():
+        arguments.append(f"--{name}")
+        if isinstance(value, (Mapping, list)):
+            arguments.append(json.dumps(value))
+        elif value is not True:
+            arguments.append(",".join(map(str, value)) if isinstance(value, tuple) else str(value))
+    return arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +102,7 @@ class Targets:
         """The cases by name. Executes each file once, even if several targets name it."""
         execute = functools.cache(_execute)
         cases = [case for target in self.names for case in cases_of(target, self.inputs, execute)]
-        if self.inputs.is_given and all(case.inputs != self.inputs.tensors for case in cases):
+        if (self.inputs.shapes or self.inputs.options()) and all(case.inputs != self.inputs.tensors for case in cases):
             raise InvalidProblemError(
                 "cases in files have inputs of their own: --input, --dtype, --device, --kwargs, --init, --reference "
                 "and --dtypes are for a callable (ops.py::name without @gradvet.case, or package.module:callable)"
@@ -110,17 +118,16 @@ def cases_of(target: str, inputs: InputSpec, execute: Callable[[Path], ModuleTyp
     """The cases of a target. `execute` turns the absolute path of a file into a module."""
     path, _, name = target.partition("::")
     execute = execute or _execute
+    if CALLABLE.fullmatch(target):
+        return [_callable_case(target, inputs, execute)]
     if path.endswith(".py"):
         module = _file_module(path, execute)
         is_marked = any(_short(case.name) == name for case in cases_in(module))
         if name and inputs.shapes and not is_marked and hasattr(module, name.partition(".")[0]):
-            return [_callable_case(target, module, name, inputs, execute)]
+            return [_callable_case(target, inputs, execute)]
         return _marked(module, path, name)
     if all(part.isidentifier() for part in path.split(".")):
         return _marked(_import(path), path, name)
-    if CALLABLE.fullmatch(target):
-        module_name, _, name = target.partition(":")
-        return [_callable_case(target, _import(module_name), name, inputs, execute)]
     raise InvalidProblemError(
         f"the target {target!r} was not understood: name a file (ops.py), a module (package.module), a case in one "
         "(ops.py::name) or a callable (package.module:callable)"
@@ -167,21 +174,22 @@ def _marked(module: ModuleType, path: str, name: str) -> list[Case]:
         replace(case, name=f"{path}::{case.name}", replay=f"gradvet check {shlex.quote(f'{path}::{case.name}')}")
         for case in cases_in(module)
     ]
-    if not found and name and hasattr(module, name):
-        raise InvalidProblemError(f"{name} in {path} is not a case: give its inputs, such as --input 3x4")
-    if not found and name:
-        close = difflib.get_close_matches(name, vars(module), 1)
-        raise InvalidProblemError(f"{path} has no {name!r}{f'; did you mean {close[0]!r}?' if close else ''}")
-    if not found:
+    names = [case.name.partition("::")[2] for case in found]
+    chosen = [case for case, full in zip(found, names, strict=True) if name in ("", full, _short(full))]
+    if chosen:
+        return chosen
+    if not name:
         example = f"{path}::name --input 3x4" if path.endswith(".py") else f"{path}:callable --input 3x4"
         words = "decorate functions with @gradvet.case(inputs=...), or name a callable in it and its inputs"
         raise InvalidProblemError(f"{path} has no cases: {words} ({example})")
-    names = [case.name.partition("::")[2] for case in found]
-    chosen = [case for case, full in zip(found, names, strict=True) if name in ("", full, _short(full))]
-    if not chosen:
-        hint = f"; give --input SHAPE to check {name} without a case" if hasattr(module, name) else ""
+    close = difflib.get_close_matches(name, vars(module), 1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    if found:
+        hint = f"; give --input SHAPE to check {name} without a case" if hasattr(module, name) else hint
         raise InvalidProblemError(f"{path} has no case {name!r}; it has: {', '.join(names)}{hint}")
-    return chosen
+    if hasattr(module, name):
+        raise InvalidProblemError(f"{name} in {path} is not a case: give its inputs, such as --input 3x4")
+    raise InvalidProblemError(f"{path} has no {name!r}{hint}")
 
 
 def _short(name: str) -> str:
@@ -196,44 +204,49 @@ def _add_to_path(folder: Path) -> None:
         sys.path.insert(max(standard, default=-1) + 1, str(folder))
 
 
-def _callable_case(
-    target: str, module: ModuleType, name: str, inputs: InputSpec, execute: Callable[[Path], ModuleType]
-) -> Case:
+def _callable_case(target: str, inputs: InputSpec, execute: Callable[[Path], ModuleType]) -> Case:
     if not inputs.shapes:
         raise InvalidProblemError(f"{target} needs inputs: give one --input SHAPE for each, such as --input 4x5")
     require_known(inputs.dtype, inputs.device)
-    func = _instantiate(_attribute(module, name, target), inputs, target)
-    return Case(
-        target,
-        func,
-        inputs=inputs.tensors,
-        options={"kwargs": dict(inputs.kwargs), **_reference_options(inputs, execute)},
-        replay=inputs.command(target),
-    )
-
-
-def _reference_options(inputs: InputSpec, execute: Callable[[Path], ModuleType]) -> dict[str, Any]:
-    """The arguments of `gradvet.check` for the reference of a callable."""
-    options: dict[str, Any] = {"dtypes": inputs.dtypes} if inputs.dtypes else {}
-    if not inputs.reference and inputs.dtypes:
+    found = _named_callable(target, execute)
+    if inputs.init and not _is_instantiable(found):
+        raise InvalidProblemError(
+            f"{target} is not a class to instantiate, so --init has no meaning: leave it out, or use --kwargs"
+        )
+    options: dict[str, Any] = {"kwargs": dict(inputs.kwargs)}
+    if inputs.dtypes:
+        options["dtypes"] = inputs.dtypes
+    if inputs.reference:
+        reference = _named_callable(inputs.reference, execute)
+        options["reference"] = _instantiated(reference, inputs, inputs.reference)
+    elif inputs.dtypes:
         raise InvalidProblemError(
             "--dtypes names the precisions for --reference: give it too, or one --dtype in its place"
         )
-    if not inputs.reference:
-        return {}
-    path, _, name = inputs.reference.partition("::")
+    function = _instantiated(found, inputs, target)
+    return Case(target, function, inputs=inputs.tensors, options=options, replay=inputs.command(target))
+
+
+def _named_callable(target: str, execute: Callable[[Path], ModuleType]) -> Callable[..., Any]:
+    path, _, name = target.partition("::")
     if path.endswith(".py") and name:
-        module = _file_module(path, execute)
-    elif CALLABLE.fullmatch(inputs.reference):
-        path, _, name = inputs.reference.partition(":")
-        module = _import(path)
+        value: Any = _file_module(path, execute)
+    elif CALLABLE.fullmatch(target):
+        path, _, name = target.partition(":")
+        value = _import(path)
     else:
         raise InvalidProblemError(
-            f"the reference {inputs.reference!r} was not understood: name it as ops.py::name or package.module:callable"
+            f"the reference {target!r} was not understood: name it as ops.py::name or package.module:callable"
         )
-    found = _attribute(module, name, inputs.reference)
-    is_class = isinstance(found, type) and not hasattr(found, "apply")
-    return {**options, "reference": _instantiate(found, inputs, inputs.reference) if is_class else found}
+    for part in name.split("."):
+        if not hasattr(value, part):
+            close = difflib.get_close_matches(part, dir(value), 1)
+            raise InvalidProblemError(f"{target} was not found{f'; did you mean {close[0]!r}?' if close else ''}")
+        value = getattr(value, part)
+    if not callable(value):
+        raise InvalidProblemError(f"{target} is {type(value).__name__}, which cannot be called")
+    found: Callable[..., Any] = value
+    return found
 
 
 def _import(name: str) -> ModuleType:
@@ -243,36 +256,23 @@ def _import(name: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         module, _, attribute = name.rpartition(".")
         is_callable = hasattr(sys.modules.get(module), attribute)
-        colon, folder = (
-            f"a callable has a colon before its name ({module}:{attribute})",
-            f"or name its file ({name}.py::...)",
-        )
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == name
-        hint = f"; {colon}" if is_callable else f"; run gradvet in its folder, {folder}" if is_missing else ""
+        hint = f"; run gradvet in its folder, or name its file ({name}.py::...)" if is_missing else ""
+        if is_callable:
+            hint = f"; a callable has a colon before its name ({module}:{attribute})"
         raise InvalidProblemError(
             f"the module {name} cannot be imported: {type(error).__name__}: {error}{hint}"
         ) from error
 
 
-def _attribute(module: ModuleType, name: str, target: str) -> Any:
-    value: Any = module
-    for part in name.split("."):
-        if not hasattr(value, part):
-            close = difflib.get_close_matches(part, dir(value), 1)
-            raise InvalidProblemError(f"{target} was not found{f'; did you mean {close[0]!r}?' if close else ''}")
-        value = getattr(value, part)
-    if not callable(value):
-        raise InvalidProblemError(f"{target} is {type(value).__name__}, which cannot be called")
-    return value
+def _is_instantiable(value: Any) -> bool:
+    """Whether it is a class. An `autograd.Function` is applied, not instantiated."""
+    return isinstance(value, type) and not (hasattr(value, "apply") and hasattr(value, "backward"))
 
 
-def _instantiate(value: Callable[..., Any], inputs: InputSpec, target: str) -> Callable[..., Any]:
-    """An instance if `value` is a class. An `autograd.Function` is applied, not instantiated, and stays a class."""
-    if not isinstance(value, type) or (hasattr(value, "apply") and hasattr(value, "backward")):
-        if inputs.init:
-            raise InvalidProblemError(
-                f"{target} is not a class to instantiate, so --init has no meaning: leave it out, or use --kwargs"
-            )
+def _instantiated(value: Callable[..., Any], inputs: InputSpec, target: str) -> Callable[..., Any]:
+    """An instance if `value` is a class."""
+    if not _is_instantiable(value):
         return value
     positional, named = ((), inputs.init) if isinstance(inputs.init, Mapping) else (inputs.init, {})
     try:
@@ -287,9 +287,12 @@ def _instantiate(value: Callable[..., Any], inputs: InputSpec, target: str) -> C
     return instance
 
 
-@dataclass(frozen=True, slots=True)
-class Operators:
-    """A selection of samples of the operator database, as a source of cases named like `addmm/inplace/float64/3`."""
+@dataclass(frozen=True)
+class Operators(Mapping[str, Case]):
+    """A selection of samples of the operator database, as cases by name, such as `addmm/inplace/float64/3`.
+
+    Looking up a name creates only the samples of its operator.
+    """
 
     glob: str = "*"
     dtypes: tuple[str, ...] = ("float64", "complex128")
@@ -303,51 +306,38 @@ class Operators:
 
     def open(self) -> Mapping[str, Case]:
         database()  # loaded here, so that its time counts for no case
-        return _Samples(self)
+        return self
 
     def describe(self) -> dict[str, Any]:
         return {"operators": asdict(self)}
 
-
-class _Samples(Mapping[str, Case]):
-    """Cases by name. Looking up a name creates only the samples of its operator."""
-
-    def __init__(self, selection: Operators) -> None:
-        self.selection = selection
-
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(_names(self))
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(_names(self))
 
     def __getitem__(self, name: str) -> Case:
-        prefix, _, index = name.rpartition("/")
-        group = group_named(prefix, self.selection.device) if index.isdecimal() else None
-        sample = group.sample(int(index)) if group else None
+        prefix, _, number = name.rpartition("/")
+        group = group_named(prefix, self.device) if number.isdecimal() else None
+        sample = group.samples().get(int(number)) if group else None
         if group is None or sample is None:
             raise InvalidProblemError(f"the operator database has no sample {name!r}: names look like addmm/float64/3")
-        device = f" --device {self.selection.device}" if self.selection.device != "cpu" else ""
-        return Case(
-            name,
-            sample.function,
-            inputs=lambda: sample.inputs,
-            options=group.settings(),
-            replay=f"gradvet ops --case {name}{device} {self.selection.flags}".rstrip(),
+        function, inputs = sample
+        device = f" --device {self.device}" if self.device != "cpu" else ""
+        replay = f"gradvet ops --case {name}{device} {self.flags}".rstrip()
+        return Case(name, function, inputs=lambda: inputs, options=group.settings(), replay=replay)
+
+
+@functools.lru_cache(maxsize=1)
+def _names(selection: Operators) -> tuple[str, ...]:
+    """The names of all samples of a selection, which takes minutes for the whole database."""
+    if selection.cases:
+        return tuple({name: selection[name] for name in selection.cases})  # an unknown name raises here
+    matching = groups(selection.glob, selection.dtypes, selection.device)
+    if not matching:
+        raise InvalidProblemError(
+            f"no operator fits {selection.glob!r} and is differentiable in {', '.join(selection.dtypes)} "
+            f"on {selection.device}"
         )
-
-    @cached_property
-    def _names(self) -> tuple[str, ...]:
-        if self.selection.cases:
-            return tuple(dict.fromkeys(self.selection.cases))
-        limit = self.selection.samples
-        return tuple(f"{group}/{index}" for group in self._groups() for index in group.indices(limit))
-
-    def _groups(self) -> list[Group]:
-        matching = groups(self.selection.glob, self.selection.dtypes, self.selection.device)
-        if not matching:
-            raise InvalidProblemError(
-                f"no operator fits {self.selection.glob!r} and is differentiable in {', '.join(self.selection.dtypes)} "
-                f"on {self.selection.device}"
-            )
-        return matching
+    return tuple(f"{group}/{number}" for group in matching for number in group.numbers(selection.samples))

@@ -3,7 +3,6 @@
 A store holds the identity of the run, its cases in order, and at most one result per case. A store without a file is
 kept in memory. The tables and columns are documented for SQL queries, so their names are part of the file format.
 A file may come from someone else: it is opened read-only for reading, and what it may take to read it is limited.
-`differences` compares two runs.
 """
 
 from __future__ import annotations
@@ -13,16 +12,14 @@ import json
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import IO, Any
 
-from gradvet.core.results import Verdict, escape_controls, read_report
+from gradvet.core.documents import shortened
+from gradvet.core.results import escape_controls, read_report
 from gradvet.errors import InvalidProblemError
-from gradvet.reports.ledger_table import why_not_pass
 from gradvet.reports.wording import one_line
 from gradvet.suite import CaseResult, Status
 
@@ -54,6 +51,8 @@ TABLES = {
 
 QUERY = "SELECT ending, document, words, attempts, seconds FROM outcomes WHERE position = ?"
 NO_RESULT = "there is no result: the run ended before this case, or still runs; go on with --resume"
+CANNOT_OPEN = ("cannot be opened as a store", "name another file")
+CANNOT_WRITE = ("cannot be written", "free some space, then go on with --resume, or name another file")
 
 
 class Store:
@@ -87,7 +86,10 @@ class Store:
             if path is not None and holds_run(path):
                 raise InvalidProblemError(f"{path} holds a run already: go on with --resume, or name another file")
             connection = _writable(path)
-            with _sentence(path), connection:  # one transaction: a killed process leaves no incomplete store
+            with (
+                _refused(path, CANNOT_WRITE),
+                connection,
+            ):  # one transaction: a killed process leaves no incomplete store
                 connection.execute("BEGIN IMMEDIATE")
                 for table in TABLES.values():
                     connection.execute(table)
@@ -117,8 +119,8 @@ class Store:
             stored = self.identity.get(name)
             if json.loads(json.dumps(value)) != stored:
                 raise InvalidProblemError(
-                    f"{self.path} holds another run ({name}: {_brief(stored)} there, {_brief(value)} here): repeat its "
-                    "command, or name another file"
+                    f"{self.path} holds another run ({name}: {shortened(json.dumps(stored))} there, "
+                    f"{shortened(json.dumps(value))} here): repeat its command, or name another file"
                 )
 
     def names(self) -> list[str]:
@@ -136,7 +138,7 @@ class Store:
         document = zlib.compress(json.dumps(report.to_dict()).encode())
         numbers = (report.resolution, result.seconds, report.cost.forwards, result.attempts)
         row = (self._positions[result.name], result.status, report.verdict.value, *numbers, result.message, document)
-        with _sentence(self.path), self._connection:
+        with _refused(self.path, CANNOT_WRITE), self._connection:
             self._connection.execute(f"INSERT OR IGNORE INTO outcomes VALUES ({', '.join('?' * len(row))})", row)
 
     def result(self, name: str) -> CaseResult:
@@ -177,14 +179,10 @@ class Store:
 
 def is_database(path: str | Path) -> bool:
     """Whether a file exists and begins with the signature of SQLite."""
-    file = Path(path)
-    if not os.path.isfile(file):
+    if not os.path.isfile(path):
         return False
-    try:
-        with file.open("rb") as stream:
-            return stream.read(len(SQLITE_SIGNATURE)) == SQLITE_SIGNATURE
-    except OSError as error:
-        raise InvalidProblemError(f"{path} cannot be read ({error.strerror}): give another file") from error
+    with _refused(path, ("cannot be read", "give another file")), open(path, "rb") as stream:
+        return stream.read(len(SQLITE_SIGNATURE)) == SQLITE_SIGNATURE
 
 
 def holds_run(path: str | Path) -> bool:
@@ -194,11 +192,8 @@ def holds_run(path: str | Path) -> bool:
         return False
     if not is_database(path):
         raise InvalidProblemError(f"{path} is not a store but some other file: name another one")
-    try:
-        with closing(_readable(path)) as connection:
-            found = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 may fail to decode its own message
-        raise InvalidProblemError(f"{path} cannot be opened as a store ({error}): name another file") from error
+    with _refused(path, CANNOT_OPEN), closing(_readable(path)) as connection:
+        found = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
     # Views, triggers and computed columns could take any time and memory.
     if found and {_words(sql) for (sql,) in found} != {_words(sql) for sql in TABLES.values()}:
         raise InvalidProblemError(f"{path} is a database of something else: name another file")
@@ -222,37 +217,29 @@ def _readable(path: str | Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def _sentence(path: str | Path | None) -> Iterator[None]:
-    """Say in one sentence that a store cannot be written, for example because the disk is full."""
+def _refused(path: str | Path | None, words: tuple[str, str]) -> Iterator[None]:
+    """Say in one sentence what cannot be done with a file, why, and what to do."""
     try:
         yield
-    except sqlite3.Error as error:
-        raise InvalidProblemError(
-            f"{path} cannot be written ({error}): free some space, then go on with --resume, or name another file"
-        ) from error
+    except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # sqlite3 may fail to decode its own message
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidProblemError(f"{path} {words[0]} ({reason}): {words[1]}") from error
 
 
 def _writable(path: str | Path | None) -> sqlite3.Connection:
-    try:
+    with _refused(path, CANNOT_OPEN):
         database = ":memory:" if path is None else path
         connection = sqlite3.connect(database, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)
         # With a write-ahead log, committed results survive a kill, and readers do not wait for writers.
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA trusted_schema = OFF")
-    except sqlite3.Error as error:
-        raise InvalidProblemError(f"{path} cannot be opened as a store ({error}): name another file") from error
+        for setting in ("journal_mode = WAL", "synchronous = NORMAL", "trusted_schema = OFF"):
+            connection.execute(f"PRAGMA {setting}")
     return connection
 
 
 def _lock(path: str | Path) -> IO[bytes]:
     """The file, locked until it is closed, so that two runs do not write to it; not locked where that is impossible."""
-    try:
+    with _refused(path, CANNOT_OPEN):
         stream = open(path, "ab")  # noqa: SIM115, closed with the store
-    except OSError as error:
-        raise InvalidProblemError(
-            f"{path} cannot be opened as a store ({error.strerror}): name another file"
-        ) from error
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -261,85 +248,3 @@ def _lock(path: str | Path) -> IO[bytes]:
     except OSError:
         pass
     return stream
-
-
-def _brief(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-MIN_SLOWDOWN = 1.5
-"""Ratio of the times from which a case counts as slower; smaller ratios are usual variation."""
-
-MIN_SLOWDOWN_SECONDS = 0.1
-"""Difference of the times from which a case counts as slower."""
-
-MIN_RESOLUTION_LOSS = 10.0
-"""Ratio of the resolutions from which resolution counts as lost."""
-
-
-class Change(Enum):
-    """A kind of change, worst first; the value is the printed name."""
-
-    NEWLY_FAILING = "newly failing"
-    NEWLY_ERROR = "newly an error"
-    NEWLY_INCONCLUSIVE = "newly inconclusive"
-    LOST_RESOLUTION = "lost resolution"
-    SLOWER = "slower"
-    GONE = "gone"
-    NEWLY_PASSING = "newly passing"
-    ADDED = "new"
-
-
-NEW_VERDICTS = {Verdict.FAIL: Change.NEWLY_FAILING, Verdict.ERROR: Change.NEWLY_ERROR}
-"""Changes of a case that has this verdict now and had another one, or none, before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A change of one case."""
-
-    change: Change
-    name: str
-    details: str = ""
-
-
-def differences(old: Iterable[CaseResult], new: Iterable[CaseResult]) -> list[Difference]:
-    """All changes, worst first, and within each kind in the order of the new run."""
-    before, after = {one.name: one for one in old}, {one.name: one for one in new}
-    found = [Difference(Change.GONE, name) for name in before if name not in after]
-    for name, result in after.items():
-        found += _changes(before[name], result) if name in before else [_added(result)]
-    order = list(Change)
-    return sorted(found, key=lambda difference: order.index(difference.change))
-
-
-def _added(result: CaseResult) -> Difference:
-    """The change for a case that the old run did not have. If it fails, it counts as newly failing."""
-    change = NEW_VERDICTS.get(result.verdict, Change.ADDED)
-    return Difference(change, result.name, _headline(result))
-
-
-def _changes(old: CaseResult, new: CaseResult) -> list[Difference]:
-    name = new.name
-    was, is_ = old.verdict, new.verdict
-    if was is is_:
-        return list(_changes_with_same_verdict(old, new))
-    if is_ is Verdict.PASS:
-        return [Difference(Change.NEWLY_PASSING, name, f"was {was.value}")]
-    return [Difference(NEW_VERDICTS.get(is_, Change.NEWLY_INCONCLUSIVE), name, _headline(new))]
-
-
-def _changes_with_same_verdict(old: CaseResult, new: CaseResult) -> Iterator[Difference]:
-    was, is_ = old.report.resolution, new.report.resolution
-    if was is not None and (is_ is None or is_ > MIN_RESOLUTION_LOSS * was):
-        resolutions = f"{was:.1g} to {'nothing' if is_ is None else format(is_, '.1g')}"
-        yield Difference(Change.LOST_RESOLUTION, new.name, resolutions)
-    if new.seconds > MIN_SLOWDOWN * old.seconds and new.seconds - old.seconds > MIN_SLOWDOWN_SECONDS:
-        yield Difference(Change.SLOWER, new.name, f"{old.seconds:.3g} s to {new.seconds:.3g} s")
-
-
-def _headline(result: CaseResult) -> str:
-    """The first finding with the verdict of the report; without one, what its ledger leaves open."""
-    findings = [f"{one.check}: {one.headline}" for one in result.report.findings if one.verdict is result.verdict]
-    return next(iter((*findings, *why_not_pass(result.report))), "")

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from gradvet.core.frontend import Frontend, Point, Request
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import InvalidProblemError, OutputsChangedError
 from gradvet.frontends.torch import private, user_reference
-from gradvet.frontends.torch.arguments import map_tensors, require_output
+from gradvet.frontends.torch.arguments import map_tensors, nested_tensors, require_output
 from gradvet.frontends.torch.autograd_graph import nodes_behind
 from gradvet.frontends.torch.binding import (
     LEAF_WRITTEN,
@@ -39,8 +38,8 @@ from gradvet.frontends.torch.blame.replaying import record_step, torch_stops, wi
 from gradvet.frontends.torch.blame.sketches import Call
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.branches import on_same_branches, on_smooth_piece
-from gradvet.frontends.torch.inputs import nested_tensors, require_state
-from gradvet.frontends.torch.layouts import is_sparse, unspecified
+from gradvet.frontends.torch.inputs import require_state
+from gradvet.frontends.torch.layouts.sparse import is_sparse, unspecified
 from gradvet.frontends.torch.numerical_jacobian import jacobian_of
 from gradvet.frontends.torch.points import PointSource, generated_points, generated_shapes
 from gradvet.frontends.torch.preservation import preserved_state
@@ -105,19 +104,14 @@ def compiled_problem(problem: TorchProblem, request: Request) -> TorchProblem:
     """The problem with the function compiled, at the same point."""
     # Compiled code of an earlier function with the same name must not be reused.
     torch.compiler.reset()
-    function = request.func if isinstance(request.func, nn.Module) else _wrapped(callable_of(request.func))
-    compiled = torch.compile(function, dynamic=False)
-    binding = replace(bind(replace(request, func=compiled)), isolates_passes=problem.isolates_passes)
-    return TorchProblem(binding, 0, problem.masked)
+    function = callable_of(request.func)
 
-
-def _wrapped(function: Any) -> Any:
-    """A plain function: `torch.compile` accepts neither classes nor operators."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def plain(*args: Any, **kwargs: Any) -> Any:  # `torch.compile` accepts neither classes nor operators
         return function(*args, **kwargs)
 
-    return call
+    compiled = torch.compile(function if isinstance(function, nn.Module) else plain, dynamic=False)
+    binding = replace(bind(replace(request, func=compiled)), isolates_passes=problem.isolates_passes)
+    return TorchProblem(binding, 0, problem.masked)
 
 
 MAX_UNSPECIFIED = 10_000
@@ -134,10 +128,17 @@ def semantics(context: Context) -> Iterator[Finding]:
 
 def remarks(problem: TorchProblem) -> Iterator[str]:
     """A sentence for every sparse input and output about the elements that count."""
+    meaning = (
+        "masked semantics: only those count" if problem.masked else "unmasked semantics: the others count as zeros"
+    )
     leaves = problem.domain.leaves + problem.codomain.leaves
     for leaf, tensor in zip(leaves, problem.inputs + problem.differentiable_outputs, strict=True):
         if is_sparse(tensor):
-            yield f"{leaf.name} is {_remark(tensor, problem.masked)}"
+            total, holes = tensor.numel(), unspecified(tensor)
+            counted = f"{total - holes} of {total} elements specified; {meaning}"
+            yield f"{leaf.name} is {_kind(tensor)} with " + (
+                counted if holes else f"all of its {total} elements specified"
+            )
 
 
 def explained(report_for: Callable[[bool], Report], arguments: Sequence[Any], masked: bool) -> Report:
@@ -182,29 +183,19 @@ def with_other_semantics_tried(
 
 def add_sparse_note(error: Exception, arguments: Sequence[Any], masked: bool) -> None:
     """Add a note to an exception if there are sparse inputs: torch lacks many operators for them."""
-    kinds = sorted({_kind(a) for a in arguments if isinstance(a, Tensor) and is_sparse(a)})
-    if kinds and hasattr(error, "add_note"):
-        error.add_note(_note(error, ", ".join(kinds), masked))
-
-
-def _note(error: Exception, kinds: str, masked: bool) -> str:
+    kinds = ", ".join(sorted({_kind(a) for a in arguments if isinstance(a, Tensor) and is_sparse(a)}))
+    if not kinds or not hasattr(error, "add_note"):
+        return
     if isinstance(error, OutputsChangedError) and not masked:
-        return (
+        error.add_note(
             f"The check had inputs of layout {kinds} and unmasked semantics: next to the point, all their elements are "
             "specified. A function whose outputs depend on the pattern needs masked=True."
         )
-    return (
-        f"The check had inputs of layout {kinds}. If torch lacks an operator or a derivative for them, this says "
-        "nothing about the gradient; as_sparse_gradcheck may get around it."
-    )
-
-
-def _remark(tensor: Tensor, masked: bool) -> str:
-    total, holes = tensor.numel(), unspecified(tensor)
-    if not holes:
-        return f"{_kind(tensor)} with all of its {total} elements specified"
-    meaning = "masked semantics: only those count" if masked else "unmasked semantics: the others count as zeros"
-    return f"{_kind(tensor)} with {total - holes} of {total} elements specified; {meaning}"
+    else:
+        error.add_note(
+            f"The check had inputs of layout {kinds}. If torch lacks an operator or a derivative for them, this says "
+            "nothing about the gradient; as_sparse_gradcheck may get around it."
+        )
 
 
 def _kind(tensor: Tensor) -> str:
@@ -259,13 +250,12 @@ class TorchFrontend(Frontend):
     def points(
         self, problem: TorchProblem, request: Request, domain: Any, seed: int, *, thorough: bool
     ) -> Iterator[Point]:
-        return generated_points(PointSource.of(problem.binding, request.func, domain, seed), thorough)
+        return generated_points(PointSource(problem, request.func, domain, seed), thorough)
 
     def shapes(
         self, problem: TorchProblem, request: Request, domain: Any, seed: int, *, thorough: bool, empty: bool
     ) -> Iterator[Point]:
-        source = PointSource.of(problem.binding, request.func, domain, seed, partial(problem.values, problem.arguments))
-        return generated_shapes(source, thorough, empty=empty)
+        return generated_shapes(PointSource(problem, request.func, domain, seed), thorough, empty=empty)
 
     def has_lost_device(self, problem: TorchProblem) -> bool:
         if problem.home.type != "cuda":

@@ -148,25 +148,23 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(item, name + label)
 
 
-def read_outputs(
-    result: Any, title: str, *, numbered: bool, refuses_wrappers: bool
-) -> tuple[list[Any], list[str], list[str]]:
+def read_outputs(result: Any, title: str, *, is_drop_in: bool) -> tuple[list[Any], list[str], list[str]]:
     """The tensors in a function's first result, their names, and sentences about objects whose tensors are left out.
 
-    With `numbered`, the names are numbers, and no object is noted. Raises if a tensor has no values: reading those of
-    freed memory crashes the process.
+    With `is_drop_in`, the names are numbers, no object is noted, and wrappers are accepted. Raises if a tensor has no
+    values: reading those of freed memory crashes the process.
     """
     outputs = tensors_in(result)
     names, notes = [f"{title} {number}" for number in range(len(outputs))], list[str]()
-    if not numbered:
+    if not is_drop_in:
         names, notes = _output_names(result, title)
     for output, name in zip(outputs, names, strict=True):
         if isinstance(output, Tensor) and (output.is_meta or private.is_fake(output)):
             kind = "a meta tensor" if output.is_meta else "a fake tensor"
             raise InvalidProblemError(f"{name} is {kind}, which has a shape but no values: return a tensor with values")
-        if isinstance(output, Tensor) and output.layout is torch.strided and is_freed(output):
+        if isinstance(output, Tensor) and is_freed(output):
             raise InvalidProblemError(f"the memory of {name} was freed: return a tensor with values")
-    if refuses_wrappers:
+    if not is_drop_in:
         refuse_wrappers(outputs, names)
     return outputs, names, notes
 
@@ -208,7 +206,8 @@ def refused_wrapper(tensor: Any, name: str) -> InvalidProblemError:
 
 def is_freed(tensor: Tensor) -> bool:
     """Whether the memory of a strided tensor was freed or made smaller: reading its elements crashes the process."""
-    if not tensor.numel() or tensor.is_nested or hasattr(type(tensor), "__tensor_flatten__"):
+    is_plain = tensor.layout is torch.strided and not tensor.is_nested
+    if not is_plain or not tensor.numel() or hasattr(type(tensor), "__tensor_flatten__"):
         return False
     available = storage_bytes(tensor)
     if tensor.nbytes == available and tensor.is_contiguous() and not tensor.storage_offset():
@@ -344,6 +343,31 @@ def _items(value: Any) -> Sequence[Any]:
         return list(value.values())
     container = opened(value)
     return () if container is None else container.items
+
+
+def require_acyclic(value: Any, name: str) -> None:
+    """Raise if a nested value contains itself."""
+    finished: set[int] = set()
+
+    def enter(inner: Any, above: frozenset[int]) -> None:
+        if id(inner) in above:
+            raise InvalidProblemError(f"{name} contains itself: pass containers without cycles")
+        items = _items(inner)
+        if items and id(inner) not in finished:
+            for item in items:
+                enter(item, above | {id(inner)})
+            finished.add(id(inner))
+
+    try:
+        enter(value, frozenset())
+    except RecursionError:
+        raise InvalidProblemError(f"{name} is nested too deeply: pass containers of fewer levels") from None
+
+
+def nested_tensors(value: Any) -> list[Tensor]:
+    """The distinct tensors in an argument, in order. Raises if it contains itself."""
+    require_acyclic(value, "an argument")
+    return tensors_of(value)
 
 
 def map_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:

@@ -47,10 +47,7 @@ SMOOTH = re.compile(
     """,
     re.VERBOSE,
 )
-"""Operators without kinks."""
-
-ROUNDING = frozenset({"DivBackward2", "DivBackward3"})
-"""Division with a `rounding_mode`."""
+"""Operators without kinks. Needed by `test_branch_that_has_the_value_and_not_the_slope_fails_at_its_point`."""
 
 MISUSE_PHRASES = ("inplace operation", "second time")
 """Phrases in messages of torch's nodes about a graph that the function's code made unusable."""
@@ -68,11 +65,9 @@ UNSUPPORTED_PHRASES = (
     "setup_context",
     "vmap staticmethod",
     "generate_vmap_rule",
-    "batching rule not implemented",
     "does not support forward",
     "not support for forward ad",
     "not supported for forward",
-    "nested forward mode ad is not supported",
     "does not currently support",
     "is not supported",
     "not differentiable",
@@ -115,17 +110,6 @@ def nodes_behind(outputs: Sequence[Any]) -> list[Any]:
     return found
 
 
-@functools.lru_cache(maxsize=1024)
-def is_builtin_name(name: str) -> bool:
-    """Whether a node of this name is torch's own."""
-    return BUILTIN.fullmatch(name) is not None
-
-
-def has_custom_function(outputs: Sequence[Any]) -> bool:
-    """Whether the graph behind the outputs has a node of an `autograd.Function`."""
-    return any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in nodes_behind(outputs))
-
-
 class TorchRules(DerivativeRules):
     """The derivative rules in the graph of a problem. Refers to its function and arguments, not to the problem."""
 
@@ -145,7 +129,7 @@ class TorchRules(DerivativeRules):
 
     @functools.cached_property
     def has_custom(self) -> bool:
-        if not all(map(is_builtin_name, self.node_names)):
+        if not all(map(BUILTIN.fullmatch, self.node_names)):
             return True
         if self.node_names.isdisjoint(WRAPPERS):
             return False
@@ -158,9 +142,7 @@ class TorchRules(DerivativeRules):
 
     @property
     def is_smooth_branch(self) -> bool:
-        names = self.node_names
-        smooth = all(SMOOTH.fullmatch(_operator(name)) for name in names) and not names & ROUNDING
-        return "WhereBackward0" in names and smooth
+        return "WhereBackward0" in self.node_names and all(map(_is_smooth, self.node_names))
 
     @property
     def decomposes(self) -> bool:
@@ -173,10 +155,24 @@ class TorchRules(DerivativeRules):
         return list(dict.fromkeys(found))
 
     def calls_one_operator(self) -> bool:
+        """Whether user code makes one call of torch that takes or gives a tensor that requires grad.
+
+        `detach` and `item` count too; what a function of torch, such as a loss or a module, calls counts as one.
+        """
+        callers: set[object] = set()
+
+        def notice(function: Any, given: Sequence[Any], result: Any) -> None:
+            parts = result if isinstance(result, (tuple, list)) else (result,)
+            takes = any(map(_requires_grad, given)) and any(
+                isinstance(part, (Tensor, float, complex)) for part in parts
+            )
+            if takes or any(map(_requires_grad, parts)):
+                callers.add(_outermost_in_torch(inspect.currentframe()) or object())
+
         self._cost.forwards += 1
-        with CallCounter() as calls:
+        with CallObserver(notice):
             self._call()
-        return calls.count <= 1 and self.are_builtin
+        return len(callers) <= 1 and self.are_builtin
 
     def is_unsupported(self, error: BaseException) -> bool:
         return is_unsupported_error(error)
@@ -185,9 +181,10 @@ class TorchRules(DerivativeRules):
         return next((meaning for part, meaning in MEANINGS.items() if part in str(error)), "")
 
 
-def _operator(name: str) -> str:
-    """The operator of a node: `Exp` of `ExpBackward0`."""
-    return name.removeprefix("torch::autograd::").rstrip("0123456789").removesuffix("Backward")
+def _is_smooth(name: str) -> bool:
+    """Whether the operator of a node, such as `Exp` of `ExpBackward0`, has no kinks."""
+    operator = name.removeprefix("torch::autograd::").rstrip("0123456789").removesuffix("Backward")
+    return SMOOTH.fullmatch(operator) is not None
 
 
 def is_unsupported_error(error: BaseException) -> bool:
@@ -249,30 +246,18 @@ def applies_function(call: Callable[[], object]) -> bool:
     return applied
 
 
-class CallCounter(TorchFunctionMode):
-    """Counts the calls of torch by user code that take or give a tensor that requires grad: `detach` and `item` too.
+class CallObserver(TorchFunctionMode):
+    """Calls `notice(function, positional and keyword arguments, result)` after every call of torch."""
 
-    Calls that a function of torch, such as a loss or a module, makes itself count as one call.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, notice: Callable[[Any, Sequence[Any], Any], None]) -> None:
         super().__init__()
-        self._callers: set[object] = set()
-
-    @property
-    def count(self) -> int:
-        return len(self._callers)
+        self._notice = notice
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        parts = result if isinstance(result, (tuple, list)) else (result,)
-        if any(_requires_grad(part) for part in parts) or (
-            any(map(_requires_grad, args)) and any(isinstance(part, (Tensor, float, complex)) for part in parts)
-        ):
-            frame = inspect.currentframe()
-            self._callers.add(_outermost_in_torch(frame and frame.f_back) or object())
+        self._notice(func, (*args, *(kwargs or {}).values()), result)
         return result
 
 
@@ -283,6 +268,8 @@ def _requires_grad(value: Any) -> bool:
 def _outermost_in_torch(frame: FrameType | None) -> FrameType | None:
     """The frame of torch's function that user code called; None if user code made the call itself."""
     found = None
+    while frame is not None and frame.f_globals.get("__name__") == __name__:
+        frame = frame.f_back
     while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith("torch."):
         found, frame = frame, frame.f_back
     return found

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from enum import Enum
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -21,29 +22,18 @@ from gradvet.frontends.torch.arguments import ArgumentTree, Slot, fill
 from gradvet.frontends.torch.branches import BranchMode
 from gradvet.frontends.torch.double_precision import DoublePrecision, wide_dtype
 from gradvet.frontends.torch.inputs import require_precision, templates_of
-from gradvet.frontends.torch.layouts.dense import same_numbers, separate
+from gradvet.frontends.torch.layouts.dense import overlaps, same_numbers
 from gradvet.frontends.torch.preservation import preserved_state, reachable_objects
 from gradvet.frontends.torch.state import FixedState
 
 LEAF_WRITTEN = "leaf Variable that requires grad"
 """What torch says of a function that writes to such an input."""
 
-WRITES = "the function writes to {}: every call was made with a copy"
-
-
 Change = Callable[[Any], Any]
 """Makes one tensor of another."""
 
 Substitution = Callable[[Sequence[Any]], AbstractContextManager[None]]
 """Gives a module the parameters among the arguments of a call, until the context ends."""
-
-
-class JvpMethod(Enum):
-    """How JVPs are computed."""
-
-    RECORDED = "dual numbers that require grad, for functions that take gradients themselves"
-    DETACHED = "dual numbers that do not require grad"
-    NESTED = "torch.func.jvp, which can be nested"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +50,14 @@ class Binding:
     """Another function of the same arguments, with whose slopes the derivative is compared."""
     output: str = "output"
     """The name of an output."""
-    numbers_outputs: bool = False
-    """Whether a single output is numbered too."""
     derived: bool = False
     """Whether the function is a derivative of the user's function, made by torch."""
-    fixed_random_state: bool = True
-    """Whether every backward pass starts from the random state that the forward pass left."""
-    classifies_errors: bool = True
-    """Whether exceptions of backward passes are raised as `DerivativeError` or `UnsupportedError`."""
-    jvp_method: JvpMethod = JvpMethod.RECORDED
+    nests_jvps: bool = False
+    """Whether JVPs are those of `torch.func.jvp`, which can be nested."""
+    is_drop_in: bool = False
+    """Whether it is treated as torch's gradcheck does. Backward passes do not start from the random state that the
+    forward pass left, and their exceptions are raised as they are; dual numbers do not require grad, which functions
+    that take gradients themselves need; a single output is numbered too, and may be a wrapper around tensors."""
     start: FixedState | None = None
     """The state from which every call of the function starts."""
     substitution: Substitution | None = None
@@ -92,9 +81,10 @@ class Binding:
     @property
     def call(self) -> Callable[..., Any]:
         """The function as it is called for a pass, with copies of what it may write to."""
-        if self.isolates_passes:
-            return on_copies(self.function)
-        return on_copies(self.function, self.written) if self.written else self.function
+        copied = range(len(self.arguments)) if self.isolates_passes else self.written
+        if not copied:
+            return self.function
+        return lambda *values: self.function(*[_copy(x) if i in copied else x for i, x in enumerate(values)])
 
     @property
     def checked(self) -> list[int]:
@@ -111,16 +101,8 @@ class Binding:
         return replace(self, arguments=tuple(arguments))
 
 
-def on_copies(function: Callable[..., Any], chosen: Collection[int] | None = None) -> Callable[..., Any]:
-    """The function, called with copies of its dense tensors, or of those at some positions, to which it may write."""
-
-    def call(*values: Any) -> Any:
-        return function(*[_copy(value) if chosen is None or i in chosen else value for i, value in enumerate(values)])
-
-    return call
-
-
 def _copy(value: Any) -> Any:
+    """A copy of a dense tensor; anything else as it is."""
     return value.clone() if isinstance(value, Tensor) and value.layout is torch.strided else value
 
 
@@ -154,7 +136,8 @@ def first_result(binding: Binding, layouts: Iterable[Any]) -> tuple[Binding, Any
     binding = replace(binding, written=tuple(written))
     if not written:
         return binding, result
-    note = WRITES.format(", ".join(binding.names[i] for i in sorted(written)))
+    names = ", ".join(binding.names[i] for i in sorted(written))
+    note = f"the function writes to {names}: every call was made with a copy"
     return replace(binding, notes=(*binding.notes, note)), binding.call(*binding.arguments)
 
 
@@ -176,22 +159,9 @@ def _is_checked(argument: Any) -> bool:
 
 def drop_in_binding(function: Callable[..., Any], arguments: Sequence[Any]) -> Binding:
     """The binding of `gradcheck`: the user's own tensors, torch's exceptions as they are, no fixed random state."""
-    names, count = [], 0
-    for argument in arguments:
-        is_checked = _is_checked(argument)
-        names.append(f"input {count}" if is_checked else "")
-        count += is_checked
-    return Binding(
-        function,
-        tuple(arguments),
-        tuple(names),
-        "",
-        numbers_outputs=True,
-        fixed_random_state=False,
-        classifies_errors=False,
-        jvp_method=JvpMethod.DETACHED,
-        written=(),
-    )
+    numbers = itertools.count()
+    names = [f"input {next(numbers)}" if _is_checked(argument) else "" for argument in arguments]
+    return Binding(function, tuple(arguments), tuple(names), "", is_drop_in=True, written=())
 
 
 def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePrecision | None = None) -> Binding:
@@ -215,7 +185,8 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
 
     def arranged(target: Any, values: Sequence[Any]) -> Any:
         shown = [expand(value) for value, (_, expand) in zip(values[:count], tensors, strict=True)]
-        args, words = [fill(t, shown) for t in templates], {name: fill(t, shown) for name, t in keywords.items()}
+        args = shown if in_order else [fill(template, shown) for template in templates]
+        words = {name: fill(template, shown) for name, template in keywords.items()}
         if target is not func:
             return target(*args, **words)
         with substituted(values):
@@ -279,7 +250,8 @@ def with_constant_inputs(request: Request) -> Request | None:
 
 
 def _nothing_to_differentiate(request: Request, tree: ArgumentTree) -> InvalidProblemError:
-    tensors = [f"{name}: {_kind(one)}" for name, one in zip(tree.names, tree.tensors, strict=True)]
+    kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in tree.tensors]
+    tensors = [f"{name}: {kind}" for name, kind in zip(tree.names, kinds, strict=True)]
     others = [f"input {number}: {type(value).__name__}" for number, value in enumerate(request.positional)]
     found = ", ".join(tensors or others) or "no input"
     return InvalidProblemError(
@@ -340,11 +312,11 @@ def _prepared(
             tensor = tensor.detach().requires_grad_()
         if is_differentiable(tensor) and _is_expanded(tensor):
             notes.append(f"{name} is expanded: it is moved through the storage behind it")
-            expand: Change = functools.partial(_expanded, size=tensor.size())
+            expand: Change = methodcaller("expand", tensor.size())
             tensor = _behind(tensor)
         else:
             expand = unchanged
-        if is_differentiable(tensor) and _overlaps(tensor):
+        if is_differentiable(tensor) and overlaps(tensor):
             notes.append(f"elements of {name} share memory: a contiguous copy was checked in its place")
             tensor = tensor.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
         prepared.append((change(tensor), expand))
@@ -354,11 +326,6 @@ def _prepared(
 def _is_result(tensor: Tensor, func: Any) -> bool:
     """Whether a tensor is the result of operators, and the function does not refer to it otherwise."""
     return tensor.grad_fn is not None and all(thing is not tensor for thing in reachable_objects(func))
-
-
-def _overlaps(tensor: Tensor) -> bool:
-    """Whether elements may share memory: one cannot be perturbed without the others."""
-    return tensor.layout is torch.strided and not separate(tensor.size(), tensor.stride())
 
 
 def _is_expanded(tensor: Tensor) -> bool:
@@ -375,10 +342,6 @@ def _behind(tensor: Tensor) -> Tensor:
     return tensor.detach().requires_grad_()
 
 
-def _expanded(tensor: Any, size: torch.Size) -> Any:
-    return tensor.expand(size)
-
-
 def unchanged(tensor: Any) -> Any:
     """The tensor itself."""
     return tensor
@@ -391,7 +354,3 @@ def callable_of(func: Any) -> Any:
     if not callable(func):
         raise InvalidProblemError(f"a function, a module or an autograd.Function was expected, found {func!r}")
     return func
-
-
-def _kind(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

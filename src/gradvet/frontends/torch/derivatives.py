@@ -24,7 +24,6 @@ from gradvet.core.vectors import Space, unit_rows
 from gradvet.errors import InvalidProblemError, raising_interruptions
 from gradvet.frontends.torch import private, private_state
 from gradvet.frontends.torch.autograd_graph import classify_backward_error, is_unsupported_error, nodes_behind
-from gradvet.frontends.torch.binding import JvpMethod
 from gradvet.frontends.torch.layouts import can_be_cut
 from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, Dense, dual_of
 from gradvet.frontends.torch.preservation import PreservedGradients, preserved_containers, reachable_objects
@@ -149,7 +148,7 @@ def problem_gradients(problem: TorchProblem, outputs: Sequence[Any], cotangents:
         with mode:
             return gradients(outputs, problem.inputs, cotangents, plain=problem.is_plain)
     except Exception as error:
-        if problem.binding.classifies_errors:
+        if not problem.binding.is_drop_in:
             classify_backward_error(error, problem.rules, users_graph=not problem.binding.derived)
         raise
 
@@ -255,7 +254,7 @@ def output_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) ->
         with raising_interruptions:
             return _output_tangents(problem, tangents)
     except Exception as error:
-        if problem.binding.jvp_method is JvpMethod.RECORDED and is_unsupported_error(error):
+        if not problem.binding.is_drop_in and is_unsupported_error(error):
             # A new exception, because the traceback of this one keeps all its frames alive.
             kind = NotImplementedError if isinstance(error, (NotImplementedError, AssertionError)) else RuntimeError
             problem.forward_refusal = kind(str(error))
@@ -265,10 +264,9 @@ def output_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) ->
 def _output_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) -> Tangents:
     problem.cost.jvps += 1
     prepare_forward_mode()
-    if problem.binding.jvp_method is JvpMethod.NESTED:
+    if problem.binding.nests_jvps:
         return nested_tangents(problem, tangents)
-    strided = all(tensor.layout is torch.strided for tensor in problem.inputs)
-    recorded = problem.binding.jvp_method is JvpMethod.RECORDED and strided
+    recorded = problem.is_strided and not problem.binding.is_drop_in
     with forward_ad.dual_level():
         duals = [
             # One that requires grad, for functions that take gradients themselves.

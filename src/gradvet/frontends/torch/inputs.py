@@ -1,23 +1,17 @@
-"""Inputs: random ones of given shapes, the regions in which they lie (`domain=`), and refusals of unusable ones.
-
-The region of one input is an interval `(low, high)` with None for no bound; a function of candidate values that returns
-which are inside (a mask, or one truth value) or other values of the same shape (a sampler); or a Hypothesis strategy of
-numbers or of tensors.
-"""
+"""Inputs: random ones of given shapes, and refusals of unusable ones."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from gradvet.core.frontend import Request, examples, is_strategy
+from gradvet.core.frontend import Request
 from gradvet.errors import InvalidProblemError, first_line
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import (
@@ -25,90 +19,11 @@ from gradvet.frontends.torch.arguments import (
     is_freed,
     refuse_wrappers,
     refused_wrapper,
+    require_acyclic,
     storage_bytes,
-    tensors_of,
 )
-from gradvet.frontends.torch.layouts.dense import separate
-
-MAX_EXAMPLES = 64
-"""Numbers that are drawn from a strategy of numbers; larger tensors repeat them."""
-
-
-Region = Any
-"""An interval, a function of candidate values, or a Hypothesis strategy."""
-
-
-Regions = Mapping[int, Region]
-"""The region of each argument by its position; arguments without an entry may have any value."""
-
-
-def regions_of(given: Any, names: Sequence[str]) -> Regions:
-    """From one region per input in their order, by name or number, or one region for all inputs."""
-    if given is None:
-        return {}
-    if isinstance(given, Mapping):
-        return {_place(key, names): region for key, region in given.items()}
-    if not isinstance(given, list):
-        return dict.fromkeys(range(len(names)), given)
-    if len(given) > len(names):
-        raise InvalidProblemError(f"domain= has {len(given)} entries for {len(names)} inputs: give one each")
-    return {place: region for place, region in enumerate(given) if region is not None}
-
-
-def edges(region: Region) -> list[float]:
-    """The finite ends of an interval; none of another region."""
-    ends = region if isinstance(region, tuple) else ()
-    return [float(end) for end in ends if end is not None and math.isfinite(end)]
-
-
-def inside(region: Region, candidate: Tensor, own: Tensor) -> Tensor | None:
-    """The candidate with numbers outside of the region replaced by the user's; None if all are outside."""
-    if is_strategy(region):
-        return own if own.shape == candidate.shape else None
-    if isinstance(region, tuple):
-        if candidate.is_complex():
-            raise InvalidProblemError("an interval is for real inputs; give a function for a complex one")
-        low, high = (-math.inf if region[0] is None else region[0], math.inf if region[1] is None else region[1])
-        return _kept(candidate, (candidate >= low) & (candidate <= high), own)
-    answer = region(candidate)
-    if isinstance(answer, Tensor) and answer.dtype is not torch.bool:
-        if answer.shape != candidate.shape:
-            raise InvalidProblemError(
-                f"the sampler of domain= must give values of the shape {tuple(candidate.shape)} that it receives, "
-                f"found {tuple(answer.shape)}"
-            )
-        return answer.detach().to(candidate.dtype)
-    if isinstance(answer, Tensor) and answer.dim():
-        return _kept(candidate, answer, own)
-    return candidate if bool(answer) else None
-
-
-def _kept(candidate: Tensor, allowed: Tensor, own: Tensor) -> Tensor | None:
-    if bool(allowed.all()):
-        return candidate
-    if candidate.shape != own.shape:
-        return None
-    return torch.where(allowed, candidate, own) if bool(allowed.any()) else None
-
-
-def drawn_from(strategy: Any, like: Tensor, seed: int) -> Tensor:
-    """A tensor from a strategy of tensors, or numbers from a strategy of numbers."""
-    first = examples(strategy, min(MAX_EXAMPLES, max(1, like.numel())), seed)
-    whole = [torch.as_tensor(value, device=like.device) for value in first]
-    for tensor in whole:
-        if tensor.dim() and tensor.shape == like.shape:
-            return tensor.detach().to(like.dtype).clone()
-    numbers = torch.stack([tensor.reshape(-1)[0] for tensor in whole if tensor.numel()]).to(like.dtype)
-    index = torch.arange(like.numel(), device=like.device) % len(numbers)
-    return numbers[index].reshape(like.shape)
-
-
-def _place(key: Any, names: Sequence[str]) -> int:
-    if isinstance(key, int) and 0 <= key < len(names):
-        return key
-    if key in names:
-        return names.index(key)
-    raise InvalidProblemError(f"domain= names {key!r}, but the inputs are: {', '.join(names)}")
+from gradvet.frontends.torch.layouts.dense import overlaps
+from gradvet.frontends.torch.layouts.sparse import is_sparse, stored_indices, stored_numbers
 
 
 def random_inputs(
@@ -174,46 +89,9 @@ MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 PLAIN_TYPES = (Tensor, nn.Parameter, nn.Buffer)
 
 
-def require_acyclic(value: Any, name: str) -> None:
-    """Raise if a nested value contains itself."""
-    finished: set[int] = set()
-
-    def enter(inner: Any, above: frozenset[int]) -> None:
-        if id(inner) in above:
-            raise InvalidProblemError(f"{name} contains itself: pass containers without cycles")
-        items = _items(inner)
-        if items and id(inner) not in finished:
-            for item in items:
-                enter(item, above | {id(inner)})
-            finished.add(id(inner))
-
-    try:
-        enter(value, frozenset())
-    except RecursionError:
-        raise InvalidProblemError(f"{name} is nested too deeply: pass containers of fewer levels") from None
-
-
-def _items(value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
-        return list(value.values())
-    if isinstance(value, (list, tuple)):
-        return list(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, field.name) for field in dataclasses.fields(value)]
-    return []
-
-
 def has_values(tensor: Tensor) -> bool:
     """Whether the numbers of a tensor can be read and written: it has memory and is no inference tensor."""
-    if tensor.is_meta or tensor.is_inference() or is_lazy(tensor):
-        return False
-    return tensor.layout is not torch.strided or not is_freed(tensor)
-
-
-def nested_tensors(value: Any) -> list[Tensor]:
-    """The distinct tensors in a nested value."""
-    require_acyclic(value, "an argument")
-    return tensors_of(value)
+    return not (tensor.is_meta or tensor.is_inference() or is_lazy(tensor) or is_freed(tensor))
 
 
 def require_state(model: nn.Module) -> None:
@@ -244,7 +122,7 @@ def require_values(tensor: Tensor, name: str) -> None:
             f"{name} is a {type(tensor).__name__}, whose values torch does not compare: pass a plain tensor, and "
             "convert it in the function"
         )
-    if tensor.layout is not torch.strided:
+    if is_sparse(tensor):
         _require_valid_indices(tensor, name)
     elif is_freed(tensor):
         raise InvalidProblemError(
@@ -271,17 +149,12 @@ def _is_comparable(tensor: Tensor) -> bool:
 
 def _require_valid_indices(tensor: Tensor, name: str) -> None:
     """Raise if the indices of a sparse tensor are outside of it, which torch does not test by itself."""
-    layout, device, values = tensor.layout, tensor.device, tensor.detach()
+    parts: list[Any] = [*stored_indices(tensor), stored_numbers(tensor), tensor.shape]
     try:
-        if layout is torch.sparse_coo:
-            indices, numbers = private.coo_indices(values), private.coo_values(values)
-            torch.sparse_coo_tensor(indices, numbers, tensor.shape, device=device, check_invariants=True)
-        elif layout in (torch.sparse_csr, torch.sparse_bsr):
-            parts = values.crow_indices(), values.col_indices(), values.values()
-            torch.sparse_compressed_tensor(*parts, tensor.shape, layout=layout, device=device, check_invariants=True)
-        elif layout in (torch.sparse_csc, torch.sparse_bsc):
-            parts = values.ccol_indices(), values.row_indices(), values.values()
-            torch.sparse_compressed_tensor(*parts, tensor.shape, layout=layout, device=device, check_invariants=True)
+        if tensor.layout is torch.sparse_coo:
+            torch.sparse_coo_tensor(*parts, check_invariants=True)
+        else:
+            torch.sparse_compressed_tensor(*parts, layout=tensor.layout, check_invariants=True)
     except RuntimeError as error:
         reason = first_line(error, 150)
         raise InvalidProblemError(
@@ -319,7 +192,7 @@ def require_precision(tensor: Tensor, name: str) -> None:
 
 def require_separate(tensor: Tensor) -> None:
     """Raise if elements of a tensor share memory: its Jacobian would not have its shape."""
-    if tensor.layout is torch.strided and not separate(tensor.size(), tensor.stride()):
+    if overlaps(tensor):
         raise InvalidProblemError(
             f"elements of an input of shape {tuple(tensor.shape)} share memory, so that none can change alone: pass "
             "input.contiguous()"

@@ -15,9 +15,9 @@ from gradvet.core.finite_differences import Prediction, middle_step, steps_for, 
 from gradvet.core.frontend import Request
 from gradvet.core.vectors import Space
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.arguments import require_output
+from gradvet.frontends.torch.arguments import nested_tensors, require_output
 from gradvet.frontends.torch.binding import bind
-from gradvet.frontends.torch.inputs import nested_tensors, require_separate
+from gradvet.frontends.torch.inputs import require_separate
 from gradvet.frontends.torch.layouts.dense import Dense
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.problem import TorchProblem

@@ -1,24 +1,24 @@
 """Generated points (copies of the user's tensors with zeros, ones, ties, other scales and signs) and generated shapes.
 
-A point may have several forms, for functions that are not defined at the first one.
+They lie in the regions of `domain=`. A point may have several forms, for functions that are not defined at the first.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from gradvet.core.frontend import Point, is_strategy
+from gradvet.core.frontend import Point, examples, is_strategy
+from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch.autograd_graph import CallObserver
 from gradvet.frontends.torch.binding import Binding
-from gradvet.frontends.torch.inputs import Regions, drawn_from, edges, inside, regions_of
 from gradvet.frontends.torch.preservation import MAX_SEARCHED_OBJECTS, reachable_objects
+from gradvet.frontends.torch.problem import TorchProblem
 
 Change = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -63,14 +63,6 @@ def _counts(x: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(whole == 0, _signs(x), whole)
 
 
-def _origin(x: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.zeros_like(x)
-
-
-def _constant(x: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.full_like(x, x.reshape(-1)[0].item()) if x.numel() else x
-
-
 def _times(factor: float) -> Change:
     return lambda x, generator: factor * x
 
@@ -92,7 +84,7 @@ SMALL: Mapping[str, Sequence[Change]] = {
     "ones and ties": (_ones_and_ties,),
     "eight times larger": (_far, _times(8.0)),
     "a thousand times larger": (_times(1024.0),),
-    "the origin": (_origin,),
+    "the origin": (lambda x, generator: torch.zeros_like(x),),
 }
 """The forms of each point by name, the preferred one first."""
 
@@ -104,47 +96,92 @@ MORE: Mapping[str, Sequence[Change]] = {
     "pairs": (_ties,),
     "all ones": (lambda x, generator: torch.ones_like(x),),
     "all minus ones": (lambda x, generator: -torch.ones_like(x),),
-    "all equal": (_constant,),
+    "all equal": (lambda x, generator: torch.full_like(x, x.reshape(-1)[0].item()) if x.numel() else x,),
 }
 """Points of a thorough search in addition."""
 
 
-@dataclass(frozen=True)
+MAX_EXAMPLES = 64
+"""Numbers that are drawn from a strategy of numbers; larger tensors repeat them."""
+
+Region = Any
+"""An interval `(low, high)` with None for no bound; a function of candidate values that returns which are inside (a
+mask, or one truth value) or other values of the same shape (a sampler); or a Hypothesis strategy of numbers or tensors.
+"""
+
+
+def _regions_of(given: Any, names: Sequence[str]) -> dict[int, Region]:
+    """The regions by position of the argument, from one per input in their order, by name or number, or one for all."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return {_place(key, names): region for key, region in given.items()}
+    if not isinstance(given, list):
+        return dict.fromkeys(range(len(names)), given)
+    if len(given) > len(names):
+        raise InvalidProblemError(f"domain= has {len(given)} entries for {len(names)} inputs: give one each")
+    return {place: region for place, region in enumerate(given) if region is not None}
+
+
+def _inside(region: Region, candidate: Tensor, own: Tensor) -> Tensor | None:
+    """The candidate with numbers outside of the region replaced by the user's; None if all are outside."""
+    if is_strategy(region):
+        return own if own.shape == candidate.shape else None
+    if isinstance(region, tuple):
+        if candidate.is_complex():
+            raise InvalidProblemError("an interval is for real inputs; give a function for a complex one")
+        low, high = (-math.inf if region[0] is None else region[0], math.inf if region[1] is None else region[1])
+        return _kept(candidate, (candidate >= low) & (candidate <= high), own)
+    answer = region(candidate)
+    if isinstance(answer, Tensor) and answer.dtype is not torch.bool:
+        if answer.shape != candidate.shape:
+            raise InvalidProblemError(
+                f"the sampler of domain= must give values of the shape {tuple(candidate.shape)} that it receives, "
+                f"found {tuple(answer.shape)}"
+            )
+        return answer.detach().to(candidate.dtype)
+    if isinstance(answer, Tensor) and answer.dim():
+        return _kept(candidate, answer, own)
+    return candidate if bool(answer) else None
+
+
+def _kept(candidate: Tensor, allowed: Tensor, own: Tensor) -> Tensor | None:
+    if bool(allowed.all()):
+        return candidate
+    if candidate.shape != own.shape:
+        return None
+    return torch.where(allowed, candidate, own) if bool(allowed.any()) else None
+
+
+def _drawn_from(strategy: Any, like: Tensor, seed: int) -> Tensor:
+    """A tensor from a strategy of tensors, or numbers from a strategy of numbers."""
+    first = examples(strategy, min(MAX_EXAMPLES, max(1, like.numel())), seed)
+    whole = [torch.as_tensor(value, device=like.device) for value in first]
+    for tensor in whole:
+        if tensor.dim() and tensor.shape == like.shape:
+            return tensor.detach().to(like.dtype).clone()
+    numbers = torch.stack([tensor.reshape(-1)[0] for tensor in whole if tensor.numel()]).to(like.dtype)
+    index = torch.arange(like.numel(), device=like.device) % len(numbers)
+    return numbers[index].reshape(like.shape)
+
+
+def _place(key: Any, names: Sequence[str]) -> int:
+    if isinstance(key, int) and 0 <= key < len(names):
+        return key
+    if key in names:
+        return names.index(key)
+    raise InvalidProblemError(f"domain= names {key!r}, but the inputs are: {', '.join(names)}")
+
+
 class PointSource:
-    """Makes points from the user's point: the same ones for the same seed."""
+    """Makes points from the point of a problem: the same ones for the same seed."""
 
-    binding: Binding
-    regions: Regions
-    seed: int
-    function: Any = None
-    """The user's function, searched for integers."""
-    call: Callable[[], object] | None = None
-    """Calls the function at the user's point."""
-
-    @classmethod
-    def of(
-        cls, binding: Binding, function: Any, domain: Any, seed: int, call: Callable[[], object] | None = None
-    ) -> PointSource:
-        """With the regions as the user gave them in `domain=`."""
-        return cls(binding, regions_of(domain, binding.names), seed, function, call)
-
-    @cached_property
-    def generator(self) -> torch.Generator:
-        return torch.Generator("cpu").manual_seed(self.seed)
-
-    @property
-    def reaches_integers(self) -> bool:
-        """Whether the arguments or the function refer to tensors or arrays of integers."""
-        objects = reachable_objects(*self.binding.arguments, self.function, limit=MAX_SEARCHED_OBJECTS)
-        return any(map(_is_of_integers, objects))
-
-    def call_makes_integers(self) -> bool:
-        """Call the function, and say whether it made tensors of integers."""
-        factories = _IntegerFactories()
-        if self.call is not None:
-            with factories:
-                self.call()
-        return factories.called
+    def __init__(self, problem: TorchProblem, function: Any, domain: Any, seed: int) -> None:
+        self.problem, self.binding, self.function = problem, problem.binding, function
+        self.regions = _regions_of(domain, self.binding.names)
+        self.strategies = [place for place, region in self.regions.items() if is_strategy(region)]
+        """The positions of arguments that have a strategy."""
+        self.generator = torch.Generator("cpu").manual_seed(seed)
 
     @property
     def places(self) -> list[int]:
@@ -163,49 +200,21 @@ class PointSource:
         for place in places:
             own = arguments[place].detach()
             candidate = change(own, self.generator)
-            value = inside(self.regions[place], candidate, own) if place in self.regions else candidate
+            value = _inside(self.regions[place], candidate, own) if place in self.regions else candidate
             if value is None:
                 return None
             fresh = fresh or not torch.equal(value, own)
             arguments[place] = value.clone().requires_grad_()
         return self.binding.at(arguments) if fresh else None
 
-    @property
-    def strategies(self) -> list[int]:
-        """The positions of arguments that have a strategy."""
-        return [place for place, region in self.regions.items() if is_strategy(region)]
-
     def example(self) -> Binding:
         """The binding with an example in place of every argument that has a strategy."""
         arguments = list(self.binding.arguments)
         for place in self.strategies:
             seed = int(torch.randint(2**31, (), generator=self.generator, device="cpu"))
-            drawn = drawn_from(self.regions[place], arguments[place].detach(), seed)
+            drawn = _drawn_from(self.regions[place], arguments[place].detach(), seed)
             arguments[place] = drawn.requires_grad_(arguments[place].requires_grad)
         return self.binding.at(arguments)
-
-
-def _is_of_integers(thing: Any) -> bool:
-    return str(getattr(thing, "dtype", "")).removeprefix("torch.").startswith(("int", "uint"))
-
-
-class _IntegerFactories(TorchFunctionMode):
-    """Notices tensors of integers that are made from no other tensor, such as `torch.tensor([1, 2])`.
-
-    `arange` is left out: its length usually follows that of the inputs. Needed by
-    `test_lengths_that_integers_inside_the_function_may_refer_to_are_left_alone`.
-    """
-
-    called = False
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        makes = isinstance(result, Tensor) and func is not torch.arange and _is_of_integers(result)
-        if makes and not any(isinstance(value, Tensor) for value in (*args, *(kwargs or {}).values())):
-            self.called = True
-        return result
 
 
 def generated_points(source: PointSource, thorough: bool) -> Iterator[Point]:
@@ -218,25 +227,21 @@ def generated_points(source: PointSource, thorough: bool) -> Iterator[Point]:
         yield Point(name, _forms(source, forms, [places, *each[:2]]))
         for place in places if each and thorough else []:
             yield Point(f"{name} in {source.binding.names[place]}", _forms(source, forms, [[place]]))
-    for number in range(_examples(source, thorough)):
+    for number in range((8 if thorough else 2) if source.strategies else 0):
         yield Point(f"example {number + 1}", iter([source.example()]))
 
 
 def _forms(source: PointSource, forms: Sequence[Change], where: Sequence[Sequence[int]]) -> Iterator[Binding]:
-    for places in where:
-        for change in forms:
-            binding = source.changed(change, places)
-            if binding is not None:
-                yield binding
-
-
-def _examples(source: PointSource, thorough: bool) -> int:
-    return (8 if thorough else 2) if source.strategies else 0
+    for places, change in itertools.product(where, forms):
+        if (binding := source.changed(change, places)) is not None:
+            yield binding
 
 
 def _edges(source: PointSource) -> dict[str, Sequence[Change]]:
     """The ends of the intervals that the user gave."""
-    ends = sorted({end for place in source.places for end in edges(source.regions.get(place))})
+    intervals = [source.regions.get(place) for place in source.places]
+    given = {end for interval in intervals if isinstance(interval, tuple) for end in interval if end is not None}
+    ends = sorted(float(end) for end in given if math.isfinite(end))
 
     def at(end: float) -> Change:
         return lambda x, generator: torch.where(_half(x, generator), torch.full_like(x, end), x)
@@ -255,12 +260,15 @@ def generated_shapes(source: PointSource, thorough: bool, *, empty: bool = True)
     """Other lengths along dimensions that are independent of others, or along all if `thorough`; 0 if `empty`."""
     binding = source.binding
     for number, length in enumerate(_lengths(binding) if thorough else _free_lengths(source)):
+        together = _dimensions(binding, length)
+        aligned = [(place, dimension) for place, dimension in together if dimension == together[0][1]]
+        choices = [together, aligned] if thorough and aligned != together else [together]
+        places = sorted({place for place, _ in together})
         for other in _others(length, empty=thorough or (empty and not number)):
             name = f"length {other} instead of {length}"
-            yield Point(name, _shapes(source, length, other, thorough))
-            places = sorted({place for place, _ in _all_of(binding, length)})
+            yield Point(name, _resized(source, choices, other))
             for place in places if thorough and len(places) > 1 else []:
-                alone = [dimension for dimension in _all_of(binding, length) if dimension[0] == place]
+                alone = [dimension for dimension in together if dimension[0] == place]
                 yield Point(f"{name} in {binding.names[place]}", _resized(source, [alone], other))
 
 
@@ -272,15 +280,43 @@ def _free_lengths(source: PointSource) -> list[int]:
     """
     tensors = [tensor for tensor in source.binding.arguments if _is_free(tensor) and tensor.dim()]
     first = next((tensor for tensor in tensors if tensor.requires_grad and all(tensor.shape)), None)
-    if first is None or source.reaches_integers or source.call_makes_integers():
+    if first is None or _refers_to_integers(source) or _makes_integers(source.problem):
         return []
     if len(tensors) == 1:
         return list(dict.fromkeys((first.shape[0], first.shape[-1])))
     length = first.shape[0]
-    shared = len({place for place, _ in _all_of(source.binding, length)}) > 1
+    shared = len({place for place, _ in _dimensions(source.binding, length)}) > 1
     others = {size for tensor in tensors for size in tensor.shape} - {0, 1, length}
     derived = any(size % length == 0 or length % size == 0 for size in others)
     return [] if shared and derived else [length]
+
+
+def _refers_to_integers(source: PointSource) -> bool:
+    """Whether the arguments or the function refer to tensors or arrays of integers."""
+    objects = reachable_objects(*source.binding.arguments, source.function, limit=MAX_SEARCHED_OBJECTS)
+    return any(map(_is_of_integers, objects))
+
+
+def _makes_integers(problem: TorchProblem) -> bool:
+    """Whether the function makes tensors of integers from no other tensor, such as `torch.tensor([1, 2])`.
+
+    `arange` is left out: its length usually follows that of the inputs. Calls the function. Needed by
+    `test_lengths_that_integers_inside_the_function_may_refer_to_are_left_alone`.
+    """
+    made = False
+
+    def notice(function: Any, given: Sequence[Any], result: Any) -> None:
+        nonlocal made
+        if isinstance(result, Tensor) and function is not torch.arange and _is_of_integers(result):
+            made = made or not any(isinstance(value, Tensor) for value in given)
+
+    with CallObserver(notice):
+        problem.values(problem.arguments)
+    return made
+
+
+def _is_of_integers(thing: Any) -> bool:
+    return str(getattr(thing, "dtype", "")).removeprefix("torch.").startswith(("int", "uint"))
 
 
 def _others(length: int, *, empty: bool) -> list[int]:
@@ -291,12 +327,12 @@ def _others(length: int, *, empty: bool) -> list[int]:
 
 def _lengths(binding: Binding) -> list[int]:
     """Lengths of dimensions of inputs that may be changed, in the order of the first tensor that is checked."""
-    checked = [binding.arguments[i] for i in binding.checked]
-    own = [tensor for tensor in checked if _is_free(tensor)]
+    own = [binding.arguments[i] for i in binding.checked if _is_free(binding.arguments[i])]
     return list(dict.fromkeys(int(length) for tensor in own for length in tensor.shape if length))
 
 
-def _all_of(binding: Binding, length: int) -> Dimensions:
+def _dimensions(binding: Binding, length: int) -> Dimensions:
+    """All dimensions of this length."""
     return [
         (place, dimension)
         for place, tensor in enumerate(binding.arguments)
@@ -306,38 +342,28 @@ def _all_of(binding: Binding, length: int) -> Dimensions:
     ]
 
 
-def _shapes(source: PointSource, length: int, other: int, thorough: bool) -> Iterator[Binding]:
-    together = _all_of(source.binding, length)
-    aligned = [(place, dimension) for place, dimension in together if dimension == together[0][1]]
-    yield from _resized(source, [together, *([aligned] if thorough and aligned != together else [])], other)
-
-
 def _resized(source: PointSource, choices: Sequence[Dimensions], other: int) -> Iterator[Binding]:
     for dimensions in choices:
         arguments: list[Any] = list(source.binding.arguments)
-        if any(_elements(arguments[place], dimensions, place, other) > MAX_ELEMENTS for place, _ in dimensions):
-            continue
         for place, dimension in dimensions:
             arguments[place] = _with_length(arguments[place], dimension, other)
-        given = {place: source.regions[place] for place, _ in dimensions if place in source.regions}
-        if all(inside(region, arguments[place], arguments[place]) is not None for place, region in given.items()):
-            yield source.binding.at(arguments)
-
-
-def _elements(tensor: Tensor, dimensions: Dimensions, place: int, other: int) -> float:
-    """The number of elements of a tensor with another length along some dimensions, or 0 if it does not grow."""
-    changed = {dimension for argument, dimension in dimensions if argument == place}
-    lengths = [other if dimension in changed else length for dimension, length in enumerate(tensor.shape)]
-    return 0 if math.prod(lengths) <= tensor.numel() else math.prod(lengths)
+            if arguments[place] is None:
+                break
+        else:
+            given = {place: source.regions[place] for place, _ in dimensions if place in source.regions}
+            if all(_inside(region, arguments[place], arguments[place]) is not None for place, region in given.items()):
+                yield source.binding.at(arguments)
 
 
 def _is_free(value: Any) -> bool:
     return isinstance(value, Tensor) and value.layout is torch.strided and not isinstance(value, nn.Parameter)
 
 
-def _with_length(tensor: Tensor, dimension: int, other: int) -> Tensor:
-    """The first entries along a dimension, repeated with a factor of 0.75 if there are too few."""
+def _with_length(tensor: Tensor, dimension: int, other: int) -> Tensor | None:
+    """The first entries along a dimension, repeated with a factor of 0.75 if there are too few; None if too large."""
     length = tensor.shape[dimension]
+    if other > length and tensor.numel() // max(length, 1) * other > MAX_ELEMENTS:
+        return None
     index = torch.arange(other, device=tensor.device) % max(length, 1)
     found = tensor.detach().index_select(dimension, index)
     if other > length and (found.is_floating_point() or found.is_complex()):

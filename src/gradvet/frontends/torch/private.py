@@ -171,8 +171,6 @@ def is_view_of_grad(tensor: Tensor) -> bool:
 
 # Modules and hooks.
 
-_NEXT_HOOK = "next_id"
-
 TENSOR_TABLES = ("_parameters", "_buffers")
 """Attributes in which a module keeps its parameters and buffers."""
 
@@ -242,7 +240,7 @@ def _put(module: nn.Module, name: str, tensor: Any) -> None:
 
 def hook_count() -> float:
     """The number of hooks registered so far in this process; NaN, which equals nothing, where that is unknown."""
-    return math.nan if PUBLIC_ONLY else getattr(RemovableHandle, _NEXT_HOOK, math.nan)
+    return math.nan if PUBLIC_ONLY else RemovableHandle.next_id
 
 
 def has_hooks(values: Sequence[Any], since: float, modules: Sequence[nn.Module] = ()) -> bool:

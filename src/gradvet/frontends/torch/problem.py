@@ -15,21 +15,19 @@ from torch.overrides import has_torch_function
 
 from gradvet.core.problem import AttributeMismatch, Cost, Evaluation, Gradient, Perturbation, Problem
 from gradvet.core.vectors import Leaf, Space, unit_rows
-from gradvet.errors import InvalidProblemError, raising_interruptions
+from gradvet.errors import InvalidProblemError, raise_interruption, raising_interruptions
 from gradvet.frontends.torch import derivatives, private
 from gradvet.frontends.torch.arguments import read_outputs, signature_of, tensors_in, tensors_like
 from gradvet.frontends.torch.autograd_graph import TorchRules
 from gradvet.frontends.torch.binding import Binding, first_result
 from gradvet.frontends.torch.layouts import coordinates_of, layouts_of
-from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, Strided, is_working_tensor
+from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE
+from gradvet.frontends.torch.layouts.sparse import Sparse
 from gradvet.frontends.torch.reference import internal_eps
 from gradvet.frontends.torch.state import Sampler, TorchRandomState
 from gradvet.frontends.torch.variants import TorchVariants
 
-NO_LEAVES = Space([])
 VECTOR_EPS = torch.finfo(WORKING_DTYPE).eps
-SCRIPTED = "TorchScript loses tangents from its second call on"
-"""Needed by `test_scripted_model_passes_without_forward_mode`."""
 
 
 class TorchProblem(Problem):
@@ -63,11 +61,13 @@ class TorchProblem(Problem):
         self._read_outputs(result)
         self.is_plain = not has_torch_function(self.differentiable_outputs + self.inputs)
         """Whether inputs and outputs are tensors without `__torch_function__`."""
-        self.state_after_forward = TorchRandomState() if binding.fixed_random_state else None
+        self.state_after_forward = TorchRandomState() if not binding.is_drop_in else None
         """The random state from which every backward pass starts; None leaves it as it is."""
-        is_scripted = any(isinstance(module, torch.jit.ScriptModule) for module in modules)
-        self.forward_refusal: Exception | None = NotImplementedError(SCRIPTED) if is_scripted else None
+        self.forward_refusal: Exception | None = None
         """What torch raises because it has no forward mode for an operator."""
+        if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
+            # Needed by `test_scripted_model_passes_without_forward_mode`.
+            self.forward_refusal = NotImplementedError("TorchScript loses tangents from its second call on")
         # The class is asked first: for a plain tensor, Parameter answers slowly.
         self.has_parameters = any(type(x) is not Tensor and isinstance(x, torch.nn.Parameter) for x in self.inputs)
         self.needs_saved_tensors = not self.has_parameters
@@ -83,19 +83,26 @@ class TorchProblem(Problem):
     def _read_outputs(self, result: Any) -> None:
         """Find the outputs in the result of the first call, and those of them that have a derivative."""
         binding = self.binding
-        self.outputs, self._names, self.output_notes = read_outputs(
-            result, binding.output, numbered=binding.numbers_outputs, refuses_wrappers=binding.classifies_errors
-        )
+        self.outputs, names, self.output_notes = read_outputs(result, binding.output, is_drop_in=binding.is_drop_in)
         self._signature = signature_of(self.outputs)
+
+        def space(indices: Sequence[int]) -> Space:
+            coordinates = [coordinates_of(self.outputs[i], self.masked, self.home) for i in indices]
+            return Space([Leaf(names[i], own, i) for i, own in zip(indices, coordinates, strict=True)])
+
         numeric = [i for i, y in enumerate(self.outputs) if y.is_floating_point() or y.is_complex()]
         differentiable = [i for i in numeric if self.outputs[i].requires_grad]
-        self.codomain = self._space(differentiable)
-        self.nondifferentiable, self._all_outputs = NO_LEAVES, self.codomain
+        self.codomain = self._all_outputs = space(differentiable)
         if len(differentiable) < len(numeric):
-            self.nondifferentiable = self._space([i for i in numeric if i not in differentiable])
+            self.nondifferentiable = space([i for i in numeric if i not in differentiable])
             self._all_outputs = Space(self.codomain.leaves + self.nondifferentiable.leaves)
         self.differentiable_outputs = tuple([self.outputs[i] for i in differentiable])
         self._has_graph = True
+
+    @cached_property
+    def is_strided(self) -> bool:
+        """Whether all inputs are strided tensors."""
+        return all(isinstance(x, Tensor) and x.layout is torch.strided for x in self.inputs)
 
     @cached_property
     def rules(self) -> TorchRules:
@@ -121,7 +128,7 @@ class TorchProblem(Problem):
     @cached_property
     def point(self) -> Tensor:
         # As found: a call may write to its inputs.
-        found = [p.base if isinstance(p, Strided) else x for p, x in zip(self.layouts, self.inputs, strict=True)]
+        found = [x if isinstance(p, Sparse) else p.base for p, x in zip(self.layouts, self.inputs, strict=True)]
         return self.vector(self.domain, found)
 
     def release(self) -> None:
@@ -133,8 +140,7 @@ class TorchProblem(Problem):
             self.differentiable_outputs = tuple([self.outputs[leaf.position] for leaf in self.codomain.leaves])
             self._has_graph = False
             for layout in self.layouts:
-                if isinstance(layout, Strided):
-                    layout.release()
+                layout.release()
 
     @cached_property
     def eps(self) -> float:
@@ -155,14 +161,10 @@ class TorchProblem(Problem):
         return torch.zeros(size, dtype=WORKING_DTYPE, device=self.home)
 
     def representable(self, vector: Tensor, space: Space | None = None) -> Tensor:
-        if space is None:
-            return vector if self._outputs_hold_any else self.representable(vector, self.codomain)
+        if space is None and self.eps == VECTOR_EPS:
+            return vector
+        space = space or self.codomain
         return self.vector(space, space.unflatten(vector))
-
-    @cached_property
-    def _outputs_hold_any(self) -> bool:
-        """Whether the outputs can hold every number of the working dtype."""
-        return all(map(is_working_tensor, self.differentiable_outputs))
 
     def vector(self, space: Space, values: Sequence[Any]) -> Tensor:
         """Values as one vector of a space, in its own memory; a missing value counts as zero."""
@@ -203,9 +205,8 @@ class TorchProblem(Problem):
         return self.differentiable_outputs
 
     def overwritten_inputs(self) -> list[str]:
-        """The inputs to which calls or backward passes wrote; they are restored."""
         named = zip(self.layouts, self.domain.leaves, strict=True)
-        return [leaf.name for layout, leaf in named if isinstance(layout, Strided) and layout.undo_writes()]
+        return [leaf.name for layout, leaf in named if layout.undo_writes()]
 
     def select_differentiable(self, result: Any) -> list[Any]:
         """The tensors of a result at the places of the differentiable outputs."""
@@ -222,17 +223,17 @@ class TorchProblem(Problem):
 
     def _outputs_at(self, arguments: Sequence[Any]) -> list[Any]:
         call = partial(self._call, self.binding.surrogate or self.function, arguments)
-        return _selected(self._all_outputs, derivatives.without_saving(self, call))
+        outputs = call() if self.needs_saved_tensors else derivatives.without_saving(self, call)
+        return _selected(self._all_outputs, outputs)
 
     def _call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
         """All outputs. Raises if these have changed in number, shape or dtype."""
         self.cost.forwards += 1
-        with raising_interruptions:
+        try:
             return tensors_like(function(*arguments), self._signature)
-
-    def _space(self, indices: Sequence[int]) -> Space:
-        coordinates = [coordinates_of(self.outputs[i], self.masked, self.home) for i in indices]
-        return Space([Leaf(self._names[i], own, i) for i, own in zip(indices, coordinates, strict=True)])
+        except Exception as error:
+            raise_interruption(error)
+            raise
 
     # Evaluation next to the point.
 
@@ -240,7 +241,7 @@ class TorchProblem(Problem):
         return max([layout.step_rounding(step) for layout in self.layouts])
 
     def perturbation(self, displacement: Tensor) -> Perturbation:
-        if len(self.layouts) == 1:
+        if len(self.layouts) == 1:  # without `split` and `cat`, which a check of few numbers notices
             part, vector = self.layouts[0].rounded(displacement)
             return Perturbation([part], vector)
         pieces = displacement.split([leaf.coordinates.size for leaf in self.domain.leaves])
@@ -253,7 +254,7 @@ class TorchProblem(Problem):
             first, last, size = max(start, own.start) - own.start, min(stop, own.stop) - own.start, own.stop - own.start
             for vector in unit_rows(self.zeros((last - first, size)), first).unbind() if first < last else ():
                 parts: list[Any] = [None] * len(self.layouts)
-                parts[leaf] = self.layouts[leaf].displacement(vector)
+                parts[leaf] = self.layouts[leaf].coordinates.shaped(vector)
                 found.append(Perturbation(parts, None))
         return found
 
@@ -321,22 +322,21 @@ class TorchProblem(Problem):
         found = self._gradients(v)
         return Gradient(self.vector(self.domain, found), derivatives.gradient_mismatches(self, found))
 
-    def _gradients(self, v: Tensor) -> Sequence[Any]:
-        return derivatives.problem_gradients(self, self.recorded_outputs(), self.codomain.unflatten(v))
+    def _gradients(self, v: Tensor, output: int | None = None) -> Sequence[Any]:
+        """For the cotangents of all outputs, or of one alone."""
+        outputs = self.recorded_outputs()
+        if output is None:
+            return derivatives.problem_gradients(self, outputs, self.codomain.unflatten(v))
+        cotangent = self.codomain.leaves[output].coordinates.unflatten(v)
+        return derivatives.problem_gradients(self, (outputs[output],), (cotangent,))
 
     def vjp_of_output(self, output: int, v: Tensor) -> Tensor:
-        return self.vector(self.domain, self._gradients_of_output(output, v))
-
-    def _gradients_of_output(self, output: int, v: Tensor) -> Sequence[Any]:
-        cotangent = self.codomain.leaves[output].coordinates.unflatten(v)
-        return derivatives.problem_gradients(self, (self.recorded_outputs()[output],), (cotangent,))
+        return self.vector(self.domain, self._gradients(v, output))
 
     def gradient_by_output(self, v: Tensor) -> Gradient:
-        if len(self.codomain.leaves) == 1:
-            return self.gradient(v)
         total, mismatches = self.zeros(self.domain.size), dict[AttributeMismatch, None]()
         for output in range(len(self.codomain.leaves)):
-            found = self._gradients_of_output(output, v[self.codomain.slices[output]])
+            found = self._gradients(v[self.codomain.slices[output]], output)
             total += self.vector(self.domain, found)
             mismatches |= dict.fromkeys(derivatives.gradient_mismatches(self, found))
         return Gradient(total, list(mismatches))
@@ -382,8 +382,7 @@ class TorchProblem(Problem):
     def jvp_at(self, displacement: Tensor, u: Tensor) -> Tensor | None:
         perturbation = self.perturbation(displacement)
         try:
-            in_place = self._perturbed(perturbation) is self.arguments
-            return self.jvp(u) if in_place else None
+            return self.jvp(u) if self._perturbed(perturbation) is self.arguments else None
         finally:
             self._restore()
 

@@ -20,8 +20,7 @@ from gradvet.core.provenance import title_of
 from gradvet.core.vectors import Space
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import tensors_in
-from gradvet.frontends.torch.autograd_graph import has_custom_function
-from gradvet.frontends.torch.binding import Binding, JvpMethod
+from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.derivatives import prepare_forward_mode
 from gradvet.frontends.torch.problem import TorchProblem
 
@@ -36,7 +35,7 @@ ONCE_DIFFERENTIABLE = "torch::autograd::Error"
 def second_order_problem(problem: TorchProblem, composition: str, seed: int) -> TorchProblem:
     """The problem whose derivative is the second derivative named `outer-over-inner`."""
     nested = composition == "forward-over-forward"
-    if nested and has_custom_function(problem.recorded_outputs()):
+    if nested and problem.rules.custom():
         raise NotImplementedError("torch does not nest forward mode through an autograd.Function")
     if composition.endswith("-over-reverse"):
         derived = problem.rebound(_gradient_binding(problem), seed)
@@ -139,7 +138,7 @@ def _tangent_binding(problem: TorchProblem, *, nested: bool) -> Binding:
     names = [f"the tangent of {leaf.name}" for leaf in problem.domain.leaves]
     tangents = _random_like(problem, problem.domain, problem.inputs)
     binding = _derived(problem.binding, nested_jvp if nested else jvp, tangents, names, "tangent")
-    return replace(binding, jvp_method=JvpMethod.NESTED) if nested else binding
+    return replace(binding, nests_jvps=nested)
 
 
 def _random_like(problem: TorchProblem, space: Space, tensors: Sequence[Any]) -> list[Tensor]:

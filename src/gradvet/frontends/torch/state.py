@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gradvet.core.probe_plans import SPREAD
 from gradvet.core.problem import Distribution
-from gradvet.errors import raising_interruptions
+from gradvet.errors import raise_interruption
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch import private_state as generators
 from gradvet.frontends.torch.blame.source_lines import is_foreign
@@ -303,8 +303,11 @@ class FixedState:
 
         def from_fixed_state(*values: Any) -> Any:
             self.restore()
-            with raising_interruptions:
+            try:
                 result = function(*values)
+            except Exception as error:
+                raise_interruption(error)
+                raise
             # Seen in the first call: torch's generators alone are restored a hundred times faster.
             if self._draws_from_torch_alone is None:
                 self._draws_from_torch_alone = self._start.is_host_current()

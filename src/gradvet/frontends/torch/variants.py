@@ -16,7 +16,6 @@ from gradvet.core.vectors import Space, peak
 from gradvet.errors import DerivativeError, OtherValuesError, UnsupportedError
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import tensors_in
-from gradvet.frontends.torch.binding import unchanged
 from gradvet.frontends.torch.derivatives import (
     accumulate,
     call_recomputing,
@@ -51,17 +50,9 @@ def _transposed_and_sliced(t: Tensor) -> Tensor:
     return _sliced(t.mT).mT if t.dim() > 1 else _sliced(t)
 
 
-def _misaligned(t: Tensor) -> Tensor:
-    """The same numbers one element later in memory."""
-    return _shifted(t, 1)
-
-
-def _offset(t: Tensor) -> Tensor:
-    # Not `_misaligned` on a device: a misaligned read in a kernel ends the process.
-    return _shifted(t, 1 if t.device.type == "cpu" else ALIGNMENT)
-
-
-def _shifted(t: Tensor, ahead: int) -> Tensor:
+def _offset(t: Tensor, ahead: int = 0) -> Tensor:
+    """The same numbers later in memory; aligned on a device, where a misaligned read in a kernel ends the process."""
+    ahead = ahead or (1 if t.device.type == "cpu" else ALIGNMENT)
     return t.new_ones(ahead + t.numel())[ahead:].view(t.shape).copy_(t)
 
 
@@ -110,7 +101,7 @@ class TorchVariants(GradientVariants):
         rules = self.problem.rules
         if rules.may_crash:
             return AT_ONCE
-        return LAYOUTS if rules.are_builtin else {**LAYOUTS, OFFSET: _misaligned}
+        return LAYOUTS if rules.are_builtin else {**LAYOUTS, OFFSET: partial(_offset, ahead=1)}
 
     def cotangent_layouts(self, v: Tensor) -> Mapping[str, Callable[[], Tensor]]:
         plain = self.problem.codomain.unflatten(v)
@@ -122,15 +113,16 @@ class TorchVariants(GradientVariants):
         return found
 
     def _for_cotangents(self, name: str, cotangents: Sequence[Tensor]) -> Tensor:
+        """Through the graph that was recorded at the point; of a fresh call where passes are isolated."""
         with _named(f"for a grad_output that is {name} in memory"):
-            return self._vjp(cotangents)
+            return self._gradient(self.problem.recorded_outputs(), cotangents)
 
     def expanded_cotangent(self, v: Tensor) -> Tensor | None:
         plain = self.problem.codomain.unflatten(v)
         if any(t.layout is not torch.strided for t in plain):
             return None
-        with _named("for a grad_output that is expanded in memory"):
-            return self._vjp([t.reshape(-1)[0].expand(t.shape) if t.numel() else t for t in plain])
+        expanded = [t.reshape(-1)[0].expand(t.shape) if t.numel() else t for t in plain]
+        return self._for_cotangents("expanded", expanded)
 
     def fresh_pass(self, v: Tensor, displacement: Tensor | None = None) -> FreshPass:
         problem = self.problem
@@ -152,10 +144,7 @@ class TorchVariants(GradientVariants):
 
     def fresh_gradient(self, v: Tensor, *, interleaved: bool = False, shifted: bool = False) -> FreshGradient:
         problem = self.problem
-        given: Sequence[Any] | None = problem.arguments
-        if shifted:
-            is_possible = all(map(is_strided, problem.inputs))
-            given = self._laid_out(self._layouts.get(OFFSET, unchanged)) if is_possible else None
+        given = self._laid_out(self._layouts.get(OFFSET)) if shifted else problem.arguments
         if given is None:
             raise UnsupportedError("no copy of the inputs begins elsewhere in memory")
         cotangents = problem.codomain.unflatten(v)
@@ -230,8 +219,6 @@ class TorchVariants(GradientVariants):
         return found
 
     def input_layouts(self, v: Tensor) -> Mapping[str, Callable[[], Tensor | None]]:
-        if not all(map(is_strided, self.problem.inputs)):
-            return {}
         laid_out = {name: self._laid_out(change) for name, change in self._layouts.items()}
         return {
             name: partial(self._for_inputs, name, arguments, v)
@@ -260,9 +247,11 @@ class TorchVariants(GradientVariants):
         with _named(f"for inputs that are {name} in memory"):
             return self._gradient(outputs, problem.codomain.unflatten(v), sources)
 
-    def _laid_out(self, change: Callable[[Tensor], Tensor]) -> list[Any] | None:
-        """Copies of the arguments, all strided, in another memory layout; None if the layout is the same."""
+    def _laid_out(self, change: Callable[[Tensor], Tensor] | None) -> list[Any] | None:
+        """Copies of the arguments in another memory layout; None if there is none, or inputs are not strided."""
         problem = self.problem
+        if change is None or not problem.is_strided:
+            return None
         arguments, differs = list(problem.arguments), False
         for leaf in problem.domain.leaves:
             own = arguments[leaf.position]
@@ -320,7 +309,7 @@ class TorchVariants(GradientVariants):
 
     def accumulated(self, v: Tensor) -> Iterator[Tensor]:
         problem = self.problem
-        if all(is_strided(t) and t.is_leaf for t in problem.inputs):
+        if problem.is_strided and all(tensor.is_leaf for tensor in problem.inputs):
             yield self._accumulated(problem.recorded_outputs(), v)
             yield self._accumulated(problem.call_differentiable(problem.arguments), v)
 
@@ -351,10 +340,6 @@ class TorchVariants(GradientVariants):
         # Sums in another order leave roundoff of the largest value.
         atol = thresholds.ROUNDOFFS * problem.eps * peak(expected)
         return torch.allclose(values, expected, rtol=problem.eps**0.5, atol=atol, equal_nan=True)
-
-    def _vjp(self, cotangents: Sequence[Tensor]) -> Tensor:
-        """Through the graph that was recorded at the point; of a fresh call where passes are isolated."""
-        return self._gradient(self.problem.recorded_outputs(), cotangents)
 
     def _gradient(self, outputs: Sequence[Any], cotangents: Sequence[Tensor], sources: Sequence[Any] = ()) -> Tensor:
         problem = self.problem

@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, CodeLine
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.arguments import ArgumentTree, tensors_of, unfilled
+from gradvet.frontends.torch.arguments import ArgumentTree, nested_tensors, tensors_of, unfilled
 from gradvet.frontends.torch.blame import private
 from gradvet.frontends.torch.blame.sketches import Call, Sketch, copied
 from gradvet.frontends.torch.blame.source_lines import (
@@ -30,7 +30,7 @@ from gradvet.frontends.torch.blame.source_lines import (
     running_module,
     running_node,
 )
-from gradvet.frontends.torch.inputs import nested_tensors, require_values
+from gradvet.frontends.torch.inputs import require_values
 from gradvet.frontends.torch.preservation import PreservedGradients, reachable_objects
 from gradvet.frontends.torch.private import buffers_of, version
 from gradvet.frontends.torch.private_state import (

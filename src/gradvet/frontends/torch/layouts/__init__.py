@@ -13,34 +13,25 @@ from torch import Tensor
 
 from gradvet.core.vectors import Coordinates
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.layouts.dense import Dense, Mkldnn, Strided
-from gradvet.frontends.torch.layouts.sparse import Copies, Pattern, Sparse, SparseCoordinates
-from gradvet.frontends.torch.layouts.sparse_storage import IN_BLOCKS, is_sparse, materialised, storage_of, unspecified
-
-__all__ = [
-    "Layout",
-    "can_be_cut",
-    "coordinates_of",
-    "is_sparse",
-    "layouts_of",
-    "materialised",
-    "numbers_of",
-    "storage_of",
-    "unspecified",
-]
+from gradvet.frontends.torch.layouts.dense import Mkldnn, Strided, dense_coordinates
+from gradvet.frontends.torch.layouts.sparse import (
+    IN_BLOCKS,
+    Copies,
+    Sparse,
+    SparseCoordinates,
+    is_sparse,
+    materialised,
+    stored_numbers,
+)
 
 
-Layout = Strided | Mkldnn | Sparse
-"""One argument of the function, as coordinates that can be perturbed; `Strided` says what each method does."""
-
-
-def layouts_of(tensors: Sequence[Any], masked: bool, home: torch.device) -> list[Layout]:
+def layouts_of(tensors: Sequence[Any], masked: bool, home: torch.device) -> list[Strided]:
     """The layouts of arguments; `masked` says whether only the specified elements of sparse ones count."""
     copies: Copies = {}
     return [_layout(tensor, masked, home, copies) for tensor in tensors]
 
 
-def _layout(tensor: Any, masked: bool, home: torch.device, copies: Copies) -> Layout:
+def _layout(tensor: Any, masked: bool, home: torch.device, copies: Copies) -> Strided:
     if tensor.layout is torch.strided:
         return Strided(tensor, home)
     if tensor.is_mkldnn:
@@ -56,16 +47,15 @@ def coordinates_of(output: Any, masked: bool, home: torch.device) -> Coordinates
     For a sparse output that is a tensor of its layout, with its pattern if `masked`, with every element otherwise.
     """
     if output.layout is not torch.strided and is_sparse(output):
-        return SparseCoordinates(Pattern(output if masked else materialised(output)), home)
-    device = output.device if isinstance(output, Tensor) else home
-    return Dense(output.size(), output.dtype, device, home)
+        return SparseCoordinates(output if masked else materialised(output), home)
+    return dense_coordinates(output, home)
 
 
 def numbers_of(tensor: Any) -> Any:
     """The strided tensor of numbers: the tensor itself, the stored numbers of a sparse one, or None."""
     if tensor.layout is torch.strided:
         return tensor
-    return storage_of(tensor).numbers if is_sparse(tensor) else None
+    return stored_numbers(tensor) if is_sparse(tensor) else None
 
 
 def can_be_cut(output: Any) -> bool:

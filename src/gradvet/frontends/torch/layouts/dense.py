@@ -7,7 +7,6 @@ perturbed in place, so that captured references see it; mkldnn tensors, which ar
 from __future__ import annotations
 
 import math
-from operator import attrgetter
 from typing import Any, TypeGuard
 
 import torch
@@ -63,7 +62,7 @@ class Dense:
         return vector.view(self.shape).to(self.device, self.dtype, copy=True)
 
     def shaped(self, vector: Tensor) -> Tensor:
-        """The same, perhaps in the memory of the vector: for reading only."""
+        """The stored numbers of a value, perhaps in the memory of the vector: for reading only."""
         if self._flat:
             return vector
         return vector.view(self.shape) if self.is_plain else self.unflatten(vector)
@@ -81,6 +80,11 @@ class Dense:
             indices.append(position)
         place = str(indices[::-1]) if self.shape else ""
         return place + (".real", ".imag")[part] if self.parts == 2 else place
+
+
+def dense_coordinates(value: Any, home: torch.device) -> Dense:
+    """The coordinates of a tensor or a tensor-like object."""
+    return Dense(value.size(), value.dtype, value.device if isinstance(value, Tensor) else home, home)
 
 
 def _tensor(value: Any) -> Tensor:
@@ -107,76 +111,82 @@ def without_operators(value: Any) -> Any:
 
 
 class Strided:
-    """Perturbs the caller's tensor through `.data`, which counts no version.
+    """Perturbs the numbers of the caller's tensor in place.
 
     `independent` says whether perturbing one coordinate leaves the others unchanged.
     """
 
     __slots__ = ("_base", "_rounding", "coordinates", "independent", "tensor")
 
-    def __init__(self, tensor: Any, home: torch.device) -> None:
-        self.tensor = tensor
-        self._base: Any = without_operators(tensor.data.clone())
+    compared: tuple[str, ...] = ("layout", "dtype", "device", "shape")
+    """Attributes that a gradient shares with the argument."""
+
+    def __init__(self, tensor: Any, home: torch.device, coordinates: Any = None) -> None:
+        self.tensor, self.coordinates = tensor, coordinates
+        if coordinates is None:
+            self.coordinates = dense_coordinates(tensor, home)
+        numbers = self.numbers
+        self._base: Any = without_operators(numbers.clone())
         self._rounding: float | None = None
-        size = tensor.size()
-        if isinstance(tensor, Tensor):
-            self.coordinates = Dense(size, tensor.dtype, tensor.device, home)
-            self.independent = tensor.is_contiguous() or separate(size, tensor.stride())
-        else:
-            self.coordinates = Dense(size, tensor.dtype, home, home)
-            self.independent = separate(size, tensor.stride())
+        is_contiguous = isinstance(numbers, Tensor) and numbers.is_contiguous()
+        self.independent = is_contiguous or separate(numbers.size(), numbers.stride())
+
+    @property
+    def numbers(self) -> Any:
+        """The stored numbers. Writing to them changes the tensor and counts no version."""
+        return self.tensor.data
 
     @property
     def base(self) -> Any:
-        """A copy of the tensor as it is without a perturbation."""
+        """A copy of the numbers as they are without a perturbation."""
         if self._base is None:
-            self._base = without_operators(self.tensor.data.clone())
+            self._base = without_operators(self.numbers.clone())
         return self._base
 
     def release(self) -> None:
-        """Drop the copy of the tensor, which is not perturbed, until it is needed again."""
+        """Drop the copy of the numbers, which are not perturbed, until it is needed again."""
         self._base = None
 
-    def displacement(self, vector: Tensor) -> Tensor:
-        """A displacement of the stored numbers."""
-        return self.coordinates.shaped(vector)
-
     def rounded(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """The same as rounding leaves it, and the vector of coordinates of that."""
+        """A displacement of the stored numbers as rounding leaves it, and the vector of coordinates of that."""
+        rounded = self._rounded(vector)
+        return rounded, self.coordinates.flatten(rounded)
+
+    def _rounded(self, vector: Tensor) -> Tensor:
         rounded: Tensor = (self.base + self.coordinates.shaped(vector)).sub_(self.base)
         # Infinite elements cannot be perturbed: inf - inf is NaN.
-        if not self.step_rounding(1.0) < torch.inf:
-            rounded = torch.nan_to_num(rounded, 0.0, 0.0, 0.0)
-        if self.coordinates.is_plain and isinstance(rounded, Tensor):
-            return rounded, rounded.flatten()
-        return rounded, self.coordinates.flatten(rounded)
+        return rounded if self.step_rounding(1.0) < torch.inf else torch.nan_to_num(rounded, 0.0, 0.0, 0.0)
 
     def place(self, displacement: Tensor, scale: float) -> Any:
         """Perturb by scale · displacement; returns the argument for the function."""
         # Added, not assigned: if a tensor is passed twice, both displacements count.
-        self.tensor.data.add_(displacement, alpha=scale)
+        self.numbers.add_(displacement, alpha=scale)
         return self.tensor
 
-    def points(self, displacements: Tensor) -> Tensor:
+    def points(self, displacements: Tensor) -> Tensor | None:
         """Copies of the argument, each displaced by one row, stacked for `vmap`; None where a layout cannot."""
         stacked: Tensor = self.base + self.coordinates.unflatten_rows(displacements)
         return stacked
 
     def restore(self) -> None:
         """Restore the argument, bit for bit."""
-        self.tensor.data.copy_(self.base)
+        self.numbers.copy_(self.base)
 
     def undo_writes(self) -> bool:
         """Restore the tensor, which is not perturbed; whether something had written to it."""
-        if same_numbers(self.tensor.data, self.base):
+        if same_numbers(self.numbers, self.base):
             return False
-        self.tensor.data.copy_(self.base)
+        self.restore()
         return True
 
     def step_rounding(self, step: float) -> float:
-        """The largest relative change of a step of this size by rounding."""
+        """The largest relative change of a step of this size by rounding: half a unit of the largest number."""
         if self._rounding is None:
-            self._rounding = step_rounding(self.base, 1.0)
+            self._rounding = 0.0
+            if self.base.nelement():
+                least, most = torch.aminmax(torch.view_as_real(self.base) if self.base.is_complex() else self.base)
+                # Both are NaN if there is one.
+                self._rounding = torch.finfo(self.base.dtype).eps / 2.0 * max(most.item(), -least.item())
         return self._rounding / step
 
     def dual(self, tangent: Tensor | None) -> Tensor:
@@ -187,55 +197,35 @@ class Strided:
         """(attribute, found, expected) wherever a gradient is not like the argument."""
         if not isinstance(gradient, Tensor) or not isinstance(self.tensor, Tensor):
             return []
-        found, expected = _attributes(gradient), _attributes(self.tensor)
-        if found == expected:
-            return []
-        names = ("layout", "dtype", "device", "shape")
-        return [(name, str(a), str(b)) for name, a, b in zip(names, found, expected, strict=True) if a != b]
+        pairs = [(name, getattr(gradient, name), getattr(self.tensor, name)) for name in self.compared]
+        return [(name, str(found), str(expected)) for name, found, expected in pairs if found != expected]
 
 
-_attributes = attrgetter("layout", "dtype", "device", "shape")
+class Mkldnn(Strided):
+    """Each displaced point is a new tensor; the caller's tensor, an opaque block, is never written to."""
 
+    __slots__ = ()
 
-class Mkldnn:
-    """Each displaced point is a new tensor; the caller's tensor is never written to."""
+    compared = ("dtype", "device", "shape")
 
-    __slots__ = ("base", "coordinates", "independent", "tensor")
-
-    def __init__(self, tensor: Tensor, home: torch.device) -> None:
-        self.tensor = tensor
-        self.base = tensor.detach().to_dense()
-        self.coordinates = Dense(tensor.size(), tensor.dtype, tensor.device, home)
-        self.independent = True
-
-    def displacement(self, vector: Tensor) -> Tensor:
-        return self.coordinates.unflatten(vector)
-
-    def rounded(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        rounded = (self.base + self.displacement(vector)) - self.base
-        return rounded, self.coordinates.flatten(rounded)
+    @property
+    def numbers(self) -> Tensor:
+        """A dense copy."""
+        dense: Tensor = self.tensor.detach().to_dense()
+        return dense
 
     def place(self, displacement: Tensor, scale: float) -> Tensor:
-        return (self.base + scale * displacement).to_mkldnn().requires_grad_()
+        displaced: Tensor = (self.base + scale * displacement).to_mkldnn()
+        return displaced.requires_grad_()
 
-    def points(self, displacements: Tensor) -> Tensor | None:
+    def points(self, displacements: Tensor) -> None:
         return None
 
     def restore(self) -> None:
         """The caller's tensor was not changed."""
 
-    def step_rounding(self, step: float) -> float:
-        return step_rounding(self.base, step)
-
     def dual(self, tangent: Tensor | None) -> Tensor:
         raise InvalidProblemError("MKLDNN inputs are not support for forward AD gradcheck.")
-
-    def mismatches(self, gradient: Any) -> list[tuple[str, str, str]]:
-        return [
-            (attribute, str(getattr(gradient, attribute)), str(getattr(self.tensor, attribute)))
-            for attribute in ("dtype", "device", "shape")
-            if getattr(gradient, attribute) != getattr(self.tensor, attribute)
-        ]
 
 
 def dual_of(primal: Tensor, tangent: Tensor | None) -> Tensor:
@@ -249,13 +239,9 @@ def same_numbers(one: Tensor, other: Tensor) -> bool:
     return not one.numel() or torch.equal(one, other) or torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
-def step_rounding(base: Any, step: float) -> float:
-    """Half a unit in the last place of the largest number, relative to the step."""
-    if not base.nelement():
-        return 0.0
-    least, most = torch.aminmax(torch.view_as_real(base) if base.is_complex() else base)
-    # Both are NaN if there is one.
-    return torch.finfo(base.dtype).eps / 2.0 * max(most.item(), -least.item()) / step
+def overlaps(tensor: Tensor) -> bool:
+    """Whether elements of a strided tensor may share memory: one cannot be perturbed without the others."""
+    return tensor.layout is torch.strided and not separate(tensor.size(), tensor.stride())
 
 
 def separate(size: tuple[int, ...], strides: tuple[int, ...]) -> bool:

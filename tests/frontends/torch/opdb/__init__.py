@@ -1,1 +1,0 @@
-"""PyTorch's operator database as gradvet sees it."""
