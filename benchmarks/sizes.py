@@ -1,6 +1,6 @@
 """How the cost of a check grows with the number of inputs: `python -m benchmarks.sizes`.
 
-Nine functions, gradvet and torch in turn: slow mode at about 10 to 10,000 inputs, fast mode up to 1,000,000, every
+Nine functions, gradvet and torch in turn: slow mode at 1 to about 10,000 inputs, fast mode up to 1,000,000, every
 entry (`exhaustive=True`) and a wrong function at 1,000. Ratios above 1 mean that gradvet is faster; beside them stand
 the calls of the function and the backward passes that each needed. At last, the memory that a whole check of 10,000
 inputs and outputs takes above the function's own. A measurement is left out where torch would need more memory than
@@ -46,7 +46,7 @@ class Mode:
 
 FAST = {"fast_mode": True}
 MODES = {
-    "slow": Mode((10, 100, 1_000, 10_000)),
+    "slow": Mode((1, 10, 100, 1_000, 10_000)),
     "fast": Mode((10, 100, 1_000, 10_000, 100_000, 1_000_000), FAST, FAST, jacobians=False),
     "exhaustive": Mode((1_000,), gradvet={"exhaustive": True}),
     "wrong": Mode((1_000,), problem=spoiled),

@@ -294,3 +294,16 @@ def test_median_of_many_rows_is_that_of_some(monkeypatch: pytest.MonkeyPatch) ->
     assert gradvet.gradcheck(torch.exp, numbers(40_000, dtype=torch.float32), fast_mode=True, **SINGLE)
     assert sizes
     assert max(sizes) <= 2 * fast_mode.MEDIAN_ROWS
+
+
+@pytest.mark.parametrize("noise", [1e-12, 3e-12, 1e-11])
+def test_noisy_function_of_one_number_is_accepted(noise: float) -> None:
+    """Its only direction certifies with a second cotangent, not with a second direction."""
+    weights = torch.linspace(0.5, 2.0, 6, dtype=torch.float64)
+
+    def function(x: Tensor) -> Tensor:
+        return (weights * x).sin() + noise * (1e9 * weights * x.detach()).sin()
+
+    for seed in range(20):
+        with listening(lambda report: None, seed=seed):
+            assert gradvet.gradcheck(function, numbers(1), fast_mode=True)

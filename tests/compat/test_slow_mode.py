@@ -201,3 +201,27 @@ def test_wrong_column_is_found_beside_such_roundoff() -> None:
         gradvet.gradcheck(partly_detached, (numbers(7), numbers(100)))
     assert error.value.report is not None
     assert "[41]" in str(error.value.report.failures[0].mismatches[0].input)
+
+
+@pytest.mark.parametrize("options", [{}, {"check_forward_ad": True, "check_backward_ad": False}], ids=["back", "forth"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+@pytest.mark.parametrize("wrong", [None, 0, 2, 3])
+def test_small_jacobian_is_compared_output_by_output(
+    wrong: int | None, dtype: torch.dtype, options: dict[str, bool]
+) -> None:
+    """Among the outputs are one without elements and one without derivative."""
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        right = [x.sum(), x[:0], x * x, x[1:].prod()]
+        outputs = [y + 0.1 * (y - y.detach()) if number == wrong else y for number, y in enumerate(right)]
+        return *outputs, x.detach()
+
+    x = torch.tensor([0.3, -1.2, 0.7], dtype=dtype, requires_grad=True)
+    assert torch_gradcheck(function, x, raise_exception=False, **options) is (wrong is None)
+    if wrong is None:
+        assert gradvet.gradcheck(function, x, **options)
+        return
+    with pytest.raises(gradvet.GradcheckError) as error:
+        gradvet.gradcheck(function, x, **options)
+    assert error.value.report is not None
+    assert error.value.report.failures[0].facts["output"] == wrong

@@ -71,6 +71,11 @@ gradvet.check(lambda x: x / torch.arange(1.0, 4.0) - torch.ones(3), x.float(), o
 gradvet.gradcheck(lambda x: x * torch.ones(3), x.clone().requires_grad_(), check_forward_ad=True)
 print("torch._dynamo" in sys.modules)
 """,
+    "derivative that is zero": """
+for fast in (False, True):
+    gradvet.gradgradcheck(torch.sgn, x.clone().requires_grad_(), fast_mode=fast)
+print("torch._dynamo" in sys.modules)
+""",
     "function that loads the compiler": """
 from gradvet.frontends.torch.private_state import kernels_are_direct
 def scaled(x):
@@ -124,6 +129,11 @@ def test_check_works_in_a_working_folder_that_is_gone(printed: Mapping[str, str]
 @LOADS_AT_ONCE
 def test_constants_in_forward_mode_do_not_load_the_compiler(printed: Mapping[str, str]) -> None:
     assert printed["constants in forward mode"] == "False"
+
+
+def test_derivative_that_is_zero_does_not_load_the_compiler(printed: Mapping[str, str]) -> None:
+    """torch's zeros without memory load it where they are multiplied or subtracted."""
+    assert printed["derivative that is zero"] == "False"
 
 
 @LOADS_AT_ONCE

@@ -19,7 +19,7 @@ from torch.autograd.function import _SingleLevelFunction
 from torch.backends import cuda, cudnn
 
 from gradvet.core import events
-from gradvet.frontends.torch.private_state import kernels_are_direct, open_contexts, patched_methods
+from gradvet.frontends.torch.private_state import PATCHED_METHODS, kernels_are_direct, open_contexts
 
 
 def world(tensors: Iterable[Tensor] = (), modules: Iterable[nn.Module] = ()) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def world(tensors: Iterable[Tensor] = (), modules: Iterable[nn.Module] = ()) -> 
         "apply of Functions": [
             vars(one).get("apply", "none") for one in (torch.autograd.Function, _SingleLevelFunction)
         ],
-        "methods of torch": patched_methods(),
+        "methods of torch": [read() for read in PATCHED_METHODS],
         "kernels of forward mode": kernels_are_direct(),
         "hooks of all modules": [list(hooks) for name, hooks in vars(nn.modules.module).items() if _is_hooks(name)],
         "listeners": [list(one) for one in (events._listeners, events._filters, events._stages, events._seeds)],

@@ -315,11 +315,12 @@ def drop_in_determinism(context: Context) -> Iterator[Finding]:
     if not problem.domain.size or not problem.codomain.size:
         return
     (probe,) = projections.probe_cotangents(1)
-    repeats = 1 + (repetitions(problem) if projections.is_strict else 0)
-    is_reproduced = _is_proportional(context) or all(
-        equal(projections.vjp_by_output(probe.v), probe.vjp) for _ in range(repeats)
-    )
-    yield REPRODUCIBLE if is_reproduced else _measured(context, probe)
+    if not _is_proportional(context):
+        repeats = 1 + (repetitions(problem) if projections.is_strict else 0)
+        if not all(equal(projections.vjp_by_output(probe.v), probe.vjp) for _ in range(repeats)):
+            yield _measured(context, probe)
+            return
+    yield REPRODUCIBLE
 
 
 def irreproducible(context: Context, entry: ComparedEntry | None) -> Finding | None:

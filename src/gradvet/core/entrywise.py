@@ -256,12 +256,14 @@ def sweep(projections: Projections, mode: Mode) -> Comparison:
     """
     problem = projections.problem
     domain, codomain = problem.domain, problem.codomain
-    is_small = max(domain.size, codomain.size) < MIN_BATCH
-    spare = 0.0 if is_small else min(spare_if_refused(problem, mode), spare_evaluations(problem, mode))
+    comparison = Comparison(problem, projections.options, mode)
+    if max(domain.size, codomain.size + problem.nondifferentiable.size) < MIN_BATCH:
+        _compare_numbers(comparison, projections, mode)
+        return comparison
+    spare = min(spare_if_refused(problem, mode), spare_evaluations(problem, mode))
     numerical = CentralDifferences(projections, spare)
     reverse = ReverseJacobian(projections, spare - numerical.trial_price - BLOCK_COTANGENTS)
-    comparison = Comparison(problem, projections.options, mode)
-    is_projected = mode.by_rows and not is_small and _pays_cotangents(projections, mode)
+    is_projected = mode.by_rows and _pays_cotangents(projections, mode)
     waiting: dict[int, Array] = {}
     for start, stop in _blocks(domain, codomain.size):
         block = numerical.columns(start, stop)
@@ -288,6 +290,36 @@ def sweep(projections: Projections, mode: Mode) -> Comparison:
     return comparison
 
 
+def _compare_numbers(comparison: Comparison, projections: Projections, mode: Mode) -> None:
+    """The entries of a small Jacobian as plain numbers; as matrices where one is outside the absolute tolerance.
+
+    Operations on tensors of a few numbers take longer than the numbers.
+    """
+    problem, step = projections.problem, projections.options.step
+    twice = 2.0 * step
+    steps = problem.unit_steps(0, problem.domain.size)
+    columns = [problem.weighted(unit_step, (step, -step), (1.0, -1.0)) for unit_step in steps]
+    differences = [column.tolist() for column in columns]
+    allowed = projections.options.tolerance.absolute / math.sqrt(max(problem.domain.parts, problem.codomain.parts))
+    xp = namespace(problem.value)
+    for output in problem.codomain.slices if mode.by_rows else (slice(0, problem.codomain.size),):
+        if output.start == output.stop:
+            continue
+        if mode.by_rows:
+            derivative = xp.stack([projections.row(row) for row in range(output.start, output.stop)])
+        else:
+            derivative = forward_columns(problem, 0, problem.domain.size)
+        within = [
+            abs(entry - difference[row] / twice) <= allowed
+            for row, entries in enumerate(derivative.tolist(), output.start)
+            for entry, difference in zip(entries, differences, strict=True)
+        ]
+        if not all(within):
+            comparison.add((output.start, 0), xp.stack(columns, axis=1)[output, :] / twice, derivative)
+        if comparison.disagrees and projections.is_strict:
+            return
+
+
 def _pays_cotangents(projections: Projections, mode: Mode) -> bool:
     """Whether random cotangents may be tried before the rows are computed: a derivative that is refused costs more."""
     first_probe = 0 if projections.known_vjps else len(projections.problem.codomain.leaves)
@@ -302,11 +334,15 @@ def _compare_rows(
     In slow mode an output with a wrong entry is the last one, as for torch.
     """
     columns = [column for start, block in blocks.items() for column in range(start, start + block.shape[1])]
-    for output, rows in enumerate(comparison.problem.codomain.slices if columns else ()):
+    outputs = comparison.problem.codomain.slices if columns else ()
+    for output, rows in enumerate(outputs):
         derivative, done = reverse.rows_of(output, columns), 0
         for start, block in blocks.items():
-            corner, part = (rows.start, start), derivative[:, done : done + block.shape[1]]
-            comparison.add(corner, numerical.corrected(block[rows], part, corner), part)
+            # Selecting all rows and columns takes as long as comparing a few numbers.
+            own = block if len(outputs) == 1 else block[rows]
+            part = derivative if len(blocks) == 1 else derivative[:, done : done + block.shape[1]]
+            corner = rows.start, start
+            comparison.add(corner, numerical.corrected(own, part, corner), part)
             done += block.shape[1]
         if comparison.disagrees and numerical.projections.is_strict:
             return

@@ -160,7 +160,9 @@ class ProjectionTest:
         return self._is_small(self._residual(self.projections.two_sided(0, width)), 3, width)
 
     def _second_direction(self, width: float, ratio: float) -> bool:
-        directions = [self.projections.two_sided(number, width) for number in range(2)]
+        # Of a single input there is no other direction: a second cotangent is tried along the same.
+        numbers = range(1 if self.projections.sees_all_columns else 2)
+        directions = [self.projections.two_sided(number, width) for number in numbers]
         cotangents = 2 if self.mode.by_rows and not self.projections.sees_all_rows else 1
         found = [self._residual(direction, number) for direction in directions for number in range(cotangents)]
         if not is_fine_enough(self.projections, width, ratio):

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.finite_differences import CENTRAL, Prediction
+from gradvet.core.finite_differences import Prediction
 from gradvet.core.problem import Problem
 from gradvet.core.projections import Cotangent, CotangentRows, OutOfReachError, ProbeDirection, Projections
 from gradvet.core.vectors import Array, all_finite, dot, dots, namespace, unit, unit_rows
@@ -186,10 +186,10 @@ class CentralDifferences:
 
         def columns(first: int, last: int) -> list[Array]:
             steps = problem.unit_steps(first, last)
-            return [problem.weighted(step, scales, CENTRAL.weights) for step in steps]
+            return [problem.weighted(step, scales, (1.0, -1.0)) for step in steps]
 
         found = _stacked(problem, columns, range(start, stop), problem.value.shape[0])
-        found /= self.step
+        found /= 2.0 * self.step
         return found.T
 
     @cached_property
@@ -234,7 +234,8 @@ class CentralDifferences:
         return None if any(block is None for block in found) else _concat(found)
 
     def _block(self, start: int, stop: int) -> Array | None:
-        number, ahead = stop - start, self.step * unit_rows(self.problem.value, self.problem.domain.size, start, stop)
+        number, problem = stop - start, self.problem
+        ahead = self.step * unit_rows(problem.zeros((number, problem.domain.size)), start)
         assert self.trusted is not None
         values = self.trusted(_concat([ahead, -ahead]))
         return None if values is None else (values[:number, :] - values[number:, :]) / 2.0
@@ -284,11 +285,8 @@ class ReverseJacobian:
         self._kept: dict[int, Array] = {}
         self._faster: dict[int, bool] = {}
         """By output, whether batched passes take less time."""
-
-    @property
-    def fits(self) -> bool:
+        self.fits = self.codomain.size * self.width <= BLOCK
         """Whether one backward pass per row is enough."""
-        return self.codomain.size * self.width <= BLOCK
 
     def columns(self, start: int, stop: int) -> Array:
         outputs = range(len(self.codomain.leaves))

@@ -368,7 +368,7 @@ class Problem:
 
     def unit_steps(self, start: int, stop: int) -> list[Perturbation]:
         """Displacements of one coordinate alone by one, for evaluations at small multiples, which alone are rounded."""
-        units = unit_rows(self.value, self.domain.size, start, stop)
+        units = unit_rows(self.zeros((stop - start, self.domain.size)), start)
         return [Perturbation([units[row, :]], units[row, :]) for row in range(stop - start)]
 
     def evaluate(self, perturbation: Perturbation, scales: Sequence[float]) -> list[Array]:

@@ -182,7 +182,8 @@ class Projections:
         problem, before = self.problem, self.problem.codomain.offsets[output]
         if self.sees_all_rows:
             return [self.row(before)]
-        units = unit_rows(problem.value, problem.codomain.leaves[output].coordinates.size, start, stop)
+        size = problem.codomain.leaves[output].coordinates.size
+        units = unit_rows(problem.zeros((stop - start, size)), start)
         numbers = range(start, stop)
         known = [self._rows.get(before + number) for number in numbers]
         return [

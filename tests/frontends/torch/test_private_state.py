@@ -104,11 +104,11 @@ def test_interrupted_replacement_of_kernels_is_seen(monkeypatch: pytest.MonkeyPa
 
 
 def test_replacement_that_ends_late_restores_its_own_methods_alone() -> None:
-    before = private_state.patched_methods()
+    before = [read() for read in private_state.PATCHED_METHODS]
     outer, inner = inference_mode_as(lambda *_: None), packing_if(lambda _: True)
     outer.__enter__()
     inner.__enter__()
     # After an interruption, Python may end the inner block last.
     outer.__exit__(None, None, None)
     inner.__exit__(None, None, None)
-    assert private_state.patched_methods() == before
+    assert [read() for read in private_state.PATCHED_METHODS] == before

@@ -141,8 +141,11 @@ def problem_gradients(problem: TorchProblem, outputs: Sequence[Any], cotangents:
     problem.cost.vjps += 1
     if problem.state_after_forward is not None:
         problem.state_after_forward.restore_torch()
+    mode = in_mode_of(problem)
     try:
-        with in_mode_of(problem):
+        if mode is NO_MODE:  # without its two calls, which a check of one number notices
+            return gradients(outputs, problem.inputs, cotangents, plain=problem.is_plain)
+        with mode:
             return gradients(outputs, problem.inputs, cotangents, plain=problem.is_plain)
     except Exception as error:
         if not problem.binding.is_drop_in:
@@ -340,7 +343,7 @@ def vjp_rows(problem: TorchProblem, output: int, rows: range) -> Tensor | None:
         return None
     coordinates = problem.codomain.leaves[output].coordinates
     assert isinstance(coordinates, Dense)
-    units = unit_rows(problem.value, coordinates.size, rows.start, rows.stop)
+    units = unit_rows(problem.zeros((len(rows), coordinates.size)), rows.start)
     cotangents = coordinates.unflatten_rows(units)
     try:
         with in_vmap(problem):

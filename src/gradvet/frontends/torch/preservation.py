@@ -7,7 +7,7 @@ import functools
 import operator
 import warnings
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType, NoneType, TracebackType
 from typing import Any
@@ -63,12 +63,15 @@ class PreservedState:
         tensors = given | {id(thing): thing for thing in reached if isinstance(thing, Tensor)}
         for module in modules:
             tensors |= {id(p): p for p in private.parameters_of(module).values() if p is not None}
-        self._gradients = [(t, t.grad, t.requires_grad) for t in tensors.values() if t.is_leaf or t.retains_grad]
-        """Of the tensors to whose `.grad` a backward pass writes."""
+        # Of the tensors to whose `.grad` a backward pass writes.
+        gradients = [_Gradient(t) for t in tensors.values() if t.is_leaf or t.retains_grad]
         # A function that calls backward itself adds to the gradients of its arguments.
-        copied = [*given.values(), *[gradient for t, gradient, _ in self._gradients if id(t) in given]]
-        self._copies = [_Copy(own) for t in copied if t is not None and (own := numbers_of(t)) is not None]
+        copied = [*given.values(), *[own.gradient for own in gradients if id(own.tensor) in given]]
+        copies = [_Copy(own) for t in copied if t is not None and (own := numbers_of(t)) is not None]
         self._modules = [_ModuleState(module) for module in modules]
+        # The modes come first: in a mode that is still open, copying would go through it.
+        parts: list[Any] = [self._process, *self._modules, *copies, *gradients, self._process.random]
+        self._steps = [part.restore for part in parts]
         self._is_entered = self._is_restored = False
 
     def __enter__(self) -> None:
@@ -86,8 +89,11 @@ class PreservedState:
         if self._is_restored:
             return
         failures: list[Exception] = []
-        is_interrupted = kind is not None and not issubclass(kind, Exception)
-        for restore in self._steps(traceback if is_interrupted else None):
+        steps = self._steps
+        if kind is not None and not issubclass(kind, Exception):
+            ends = functools.partial(_end_generators, traceback), self._process.close_contexts
+            steps = [*ends, *steps]
+        for restore in steps:
             try:
                 restore()
             except Exception as error:  # the others are restored all the same
@@ -95,17 +101,6 @@ class PreservedState:
         self._is_restored = True
         if failures and kind is None:
             raise failures[0]
-
-    def _steps(self, interruption: TracebackType | None) -> Iterator[Callable[[], object]]:
-        """What restores the state. The modes come first: in a mode that is still open, copying would go through it."""
-        if interruption is not None:
-            yield functools.partial(_end_generators, interruption)
-        yield functools.partial(self._process.restore, interrupted=interruption is not None)
-        yield from [module.restore for module in self._modules]
-        yield from [copy.restore for copy in self._copies]
-        for gradient in self._gradients:
-            yield functools.partial(_put_gradient, *gradient)
-        yield self._process.random.restore
 
 
 def _end_generators(traceback: TracebackType | None) -> None:
@@ -125,11 +120,19 @@ def _end_generators(traceback: TracebackType | None) -> None:
             generator.close()
 
 
-def _put_gradient(tensor: Tensor, gradient: Tensor | None, requires_grad: bool) -> None:
-    if tensor.requires_grad != requires_grad:
-        tensor.requires_grad_(requires_grad)
-    if tensor.grad is not gradient:
-        tensor.grad = gradient
+class _Gradient:
+    """The `.grad` and `requires_grad` of a tensor."""
+
+    __slots__ = ("gradient", "requires_grad", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.gradient, self.requires_grad = tensor, tensor.grad, tensor.requires_grad
+
+    def restore(self) -> None:
+        if self.tensor.requires_grad != self.requires_grad:
+            self.tensor.requires_grad_(self.requires_grad)
+        if self.tensor.grad is not self.gradient:
+            self.tensor.grad = self.gradient
 
 
 def preserved_state(function: Any, arguments: Sequence[Any], *, standard_settings: bool = False) -> PreservedState:

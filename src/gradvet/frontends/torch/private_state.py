@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import product
-from operator import methodcaller
+from operator import getitem, methodcaller
 from typing import Any
 
 import torch
@@ -135,21 +135,16 @@ def inherited_apply(cls: type) -> Any:
     return super(_FUNCTION_BASE, cls).apply
 
 
-_PATCHED = (
-    *product((torch.inference_mode, torch.autograd.graph.saved_tensors_hooks), ("__enter__", "__exit__")),
-    (torch.nn.Parameter, "__new__"),
-    *([(_TRANSFORMED, "__call__")] if "__call__" in vars(_TRANSFORMED) else []),
-)
-"""Methods of torch that the search for a line replaces for a time, because modes do not see their calls."""
-
-
-def patched_methods() -> tuple[Any, ...]:
-    return tuple(vars(cls)[name] for cls, name in _PATCHED)
-
-
-def set_patched_methods(methods: tuple[Any, ...]) -> None:
-    for (cls, name), method in zip(_PATCHED, methods, strict=True):
-        setattr(cls, name, method)
+PATCHED_METHODS: dict[Callable[[], Any], Callable[[Any], object]] = {
+    partial(getitem, vars(cls), name): partial(setattr, cls, name)
+    for cls, name in (
+        *product((torch.inference_mode, torch.autograd.graph.saved_tensors_hooks), ("__enter__", "__exit__")),
+        (torch.nn.Parameter, "__new__"),
+        *([(_TRANSFORMED, "__call__")] if "__call__" in vars(_TRANSFORMED) else []),
+    )
+}
+"""Methods of torch that the search for a line replaces for a time, because modes do not see their calls: how each is
+read and written."""
 
 
 def _deferred_kernels() -> list[tuple[Any, Any]]:

@@ -174,8 +174,7 @@ class TorchProblem(Problem):
     def _flattened(self, space: Space, values: Sequence[Any]) -> Tensor:
         """The same, perhaps in the memory of the only value."""
         if len(values) == 1 and values[0] is not None:
-            only: Tensor = space.leaves[0].coordinates.flatten(values[0])
-            return only
+            return space.leaves[0].coordinates.flatten(values[0])  # type: ignore[no-any-return]
         parts = [
             self.zeros(leaf.coordinates.size) if value is None else leaf.coordinates.flatten(value)
             for leaf, value in zip(space.leaves, values, strict=True)
@@ -252,8 +251,8 @@ class TorchProblem(Problem):
     def unit_steps(self, start: int, stop: int) -> list[Perturbation]:
         found: list[Perturbation] = []
         for leaf, own in enumerate(self.domain.slices):
-            first, last = max(start, own.start) - own.start, min(stop, own.stop) - own.start
-            for vector in unit_rows(self.value, own.stop - own.start, first, last).unbind() if first < last else ():
+            first, last, size = max(start, own.start) - own.start, min(stop, own.stop) - own.start, own.stop - own.start
+            for vector in unit_rows(self.zeros((last - first, size)), first).unbind() if first < last else ():
                 parts: list[Any] = [None] * len(self.layouts)
                 parts[leaf] = self.layouts[leaf].coordinates.shaped(vector)
                 found.append(Perturbation(parts, None))
@@ -267,10 +266,11 @@ class TorchProblem(Problem):
 
     def weighted(self, perturbation: Perturbation, scales: Sequence[float], weights: Sequence[float]) -> Tensor:
         try:
-            total = self._at(perturbation, scales[0]) * weights[0]
+            # In a copy: to multiply torch's zeros without memory, such as the slope of a constant, loads its compiler.
+            first = self._at(perturbation, scales[0]).clone()
+            total = first if weights[0] == 1.0 else first.mul_(weights[0])
             for scale, weight in zip(scales[1:], weights[1:], strict=True):
-                # Not in place: the derivative of a constant may be one of torch's immutable zero tensors.
-                total = torch.add(total, self._at(perturbation, scale), alpha=weight)
+                total.add_(self._at(perturbation, scale), alpha=weight)
             return total
         finally:
             self._restore()

@@ -73,7 +73,7 @@ SETTINGS: Settings = {
     _tf32: _set_tf32,
     **{read: partial(setattr, cudnn, name) for name, read in private_state.CUDNN_FLAGS.items()},
     private_state.function_apply: private_state.set_function_apply,
-    private_state.patched_methods: private_state.set_patched_methods,
+    **private_state.PATCHED_METHODS,
     private_state.kernels_are_direct: private_state.set_kernels_direct,
     sys.getprofile: sys.setprofile,
     sys.getrecursionlimit: sys.setrecursionlimit,
@@ -172,16 +172,22 @@ class ProcessState:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        self.restore(interrupted=kind is not None and not issubclass(kind, Exception))
+        if kind is not None and not issubclass(kind, Exception):
+            self.close_contexts()
+        self.restore()
         self.random.restore()
 
-    def restore(self, *, interrupted: bool) -> None:
+    def close_contexts(self) -> None:
+        """Close contexts that an interruption left open; torch's own record of what is open may be wrong then."""
+        private_state.close_contexts(self._contexts)
+
+    def restore(self) -> None:
         """Restore all but the random states."""
         if self._read() != self._values:
             for (read, write), value in zip(self._settings.items(), self._values, strict=True):
                 if read() != value:
                     write(value)
-        if interrupted or private_state.open_contexts() != self._contexts:
+        if private_state.open_contexts() != self._contexts:
             private_state.close_contexts(self._contexts)
         if warnings.filters is not self._filters or self._filters != self._shown_filters:
             with warnings.catch_warnings():  # on exit, it makes Python forget what the filters decided

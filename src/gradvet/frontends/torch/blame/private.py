@@ -88,7 +88,7 @@ def inference_mode_as(switch: Callable[[bool, bool], object]) -> Iterator[None]:
 
 @contextmanager
 def _replaced(cls: type, **methods: Any) -> Iterator[None]:
-    """Replace methods of a class inside a block, some of those that `patched_methods` lists.
+    """Replace methods of a class inside a block, some of those in `PATCHED_METHODS`.
 
     Only these are restored: after an interruption Python may end this block when others have been restored already.
     """
