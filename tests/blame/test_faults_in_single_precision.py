@@ -83,6 +83,13 @@ class WeightsWritten(Layer):
         return self.b(self.a(x))
 
 
+class DataAssigned(Layer):
+    def forward(self, x: Tensor) -> Any:
+        y = self.a(x)
+        y.data = y.sin()  # fault
+        return self.b(y)
+
+
 class Equilibrium(nn.Module):
     """The fixed point of a layer; its gradient is that of few iterations."""
 
@@ -111,6 +118,7 @@ FAULTS: list[tuple[type[nn.Module], str]] = [
     (StopInCheckpoint, "detach"),
     (StateDict, "detach"),
     (WeightsWritten, "no_grad"),
+    (DataAssigned, "data"),
     (Equilibrium, "register_hook"),
 ]
 

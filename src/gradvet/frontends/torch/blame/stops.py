@@ -218,7 +218,7 @@ class StopMode(TorchFunctionMode):
         was_inner = was_attached and not args[0].is_leaf  # a view that is written to no longer says so
         result = func(*args, **kwargs)
         is_written = (is_in_place(name) and self._region) or is_setter(func)
-        is_overwritten = was_attached and not was_inner and any(map(self._is_attached, tensors_of(args[1:])))
+        is_overwritten = (is_setter(func) or not was_inner) and any(map(self._is_attached, tensors_of(args[1:])))
         if (is_written and (is_overwritten or not was_attached)) or (is_alias and not was_attached):
             # What is written into a leaf or outside the graph, such as the weights of a teacher, is held in it.
             kept = self._stopped(name, args[0], place, can_hold=True)
