@@ -90,6 +90,20 @@ class DataAssigned(Layer):
         return self.b(y)
 
 
+class HookOfItsOwn(Layer):
+    """A method of the layer is a hook of a layer inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.b.register_forward_pre_hook(self.before)
+
+    def before(self, module: nn.Module, args: Any) -> Any:
+        return (args[0] * args[0].detach(),)  # fault
+
+    def forward(self, x: Tensor) -> Any:
+        return self.b(self.a(x))
+
+
 class Equilibrium(nn.Module):
     """The fixed point of a layer; its gradient is that of few iterations."""
 
@@ -119,6 +133,7 @@ FAULTS: list[tuple[type[nn.Module], str]] = [
     (StateDict, "detach"),
     (WeightsWritten, "no_grad"),
     (DataAssigned, "data"),
+    (HookOfItsOwn, "detach"),
     (Equilibrium, "register_hook"),
 ]
 

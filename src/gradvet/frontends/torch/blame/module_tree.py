@@ -162,6 +162,7 @@ class ModuleTree:
     def _candidates(self, call: Call, undecided: list[str]) -> list[Candidate]:
         """Stops and hooks in the code of a module and of undecided ones below it; if there are none, all below it.
 
+        Code of a module outside of it runs in its hooks.
         Stops that are accepted as constants are none. Calls the function.
         """
         mode = StopMode()
@@ -172,7 +173,8 @@ class ModuleTree:
             mode.found.clear()
         found = [*mode.found.values(), *persistent_hooks(call.target)]
         found = [candidate for candidate in found if not (self.examiner.accepts_stops and candidate.can_hold)]
-        first = [candidate for candidate in found if candidate.owner is call.target]
+        below = set(map(id, call.target.modules())) - {id(call.target)}
+        first = [candidate for candidate in found if id(candidate.owner) not in below]
         if undecided:
             first += [c for c in found if self.paths.get(id(c.owner), "").startswith(tuple(undecided))]
         return first or found
