@@ -235,8 +235,8 @@ def culprit_first(report: Report, request: Request, stops: str, budget: Budget) 
     report = replace(report, seconds=report.seconds + time.perf_counter() - started)
     culprit, source = found.culprit, report.source
     if culprit is None:
-        note = "no Function, operator or module inside was found to fail alone (gradvet.blame searches longer)"
-        return replace(report, notes=(*report.notes, note))
+        longer = "no Function, operator or module inside was found to fail alone (gradvet.blame searches longer)"
+        return replace(report, notes=(*report.notes, *([longer] if found.pieces else found.notes)))
     finding = culprit.finding
     facts = {"path": culprit.path, "what": culprit.what, "place": str(culprit.place or "")}
     entries = finding.mismatches if finding else ()
@@ -253,7 +253,7 @@ def with_notes_on_stops(report: Report, func: Any, mode: StopMode) -> Report:
         notes += [f"held constant: {line}" for line in mode.lines]
         notes += [
             f"derivative taken as given, of values that are constant by themselves: {line}"
-            for line in mode.given.values()
+            for line in mode.stairs.given.values()
         ]
         arguments += ", stops='constant'"
     if mode.surrogates:

@@ -26,7 +26,7 @@ MAX_PART_SIZE = 1 << 24
 a resolution of 0.01."""
 
 MIN_PARTS = 6
-"""Number of parts aimed at: the vectors of a comparison, 19 of the size of a part, have the size of less than four
+"""Number of parts aimed at: the vectors of a comparison, 16 of the size of a part, have the size of less than four
 vectors of all inputs. Needed by `test_memory_of_a_model_in_parts_is_four_vectors_beyond_its_reference`."""
 
 MAX_PARTS = 16

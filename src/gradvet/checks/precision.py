@@ -259,6 +259,7 @@ def _statistics(
             return None
         for piece in statistics:
             piece.add(context, sample)
+        del sample  # or its vectors would exist beside those of the next one
     found = [piece.comparison(context, space) for piece in statistics]
     if mode == "forward":
         worst = max((one.resolution for one in found), default=math.inf)

@@ -34,7 +34,7 @@ from gradvet.options import Options
 MAX_CACHED_JVPS = 4
 """Number of JVPs that are kept: those of the directions that several checks share."""
 
-LARGE = 1 << 20
+LARGE = 1 << 18
 """Number of elements of the inputs from which vectors are not kept from one check to the next."""
 
 CONSTANT = 0.75

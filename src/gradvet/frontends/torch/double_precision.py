@@ -6,6 +6,7 @@ Contains the mode and the record of random draws. Whether the result is a float6
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -237,6 +238,24 @@ class DoublePrecision:
         self.coarsest = 0.0
         """The largest eps of results that an operator returned in lower precision although its inputs were double."""
         self.was_refused = False
+        self._takes_narrow = False
+        self._noted: list[tuple[str, torch.Size, Any]] | None = None
+        """Where tensors of lower precision that operators take are noted: the operator, their shapes and sums."""
+
+    def rounds_outside(self, evaluate: Callable[[float], object]) -> bool:
+        """Whether values are rounded to lower precision outside of torch, as by NumPy, and come back.
+
+        Then they differ after a relative step, which `evaluate` takes. Needed by
+        `test_stop_that_rounds_outside_of_torch_is_named`.
+        """
+        taken: list[Any] = []
+        for step in (0.0, 2.0**-9) if self._takes_narrow else ():
+            self._noted = []
+            evaluate(step)
+            taken.append(self._noted)
+        self._noted = None
+        same = itertools.takewhile(lambda pair: pair[0][:2] == pair[1][:2], zip(*taken, strict=False))
+        return any(here != there for here, there in same)
 
     @property
     def is_available(self) -> bool:
@@ -277,10 +296,14 @@ class DoublePrecision:
         if traits.name == "aten::view.dtype":
             return self._reinterpreted(operator, args)
         given = [widened(value) for value in args]
+        narrow = [one for one, other in zip(args, given, strict=True) if one is not other and is_strided(one)]
+        self._takes_narrow |= bool(narrow)
+        if self._noted is not None:
+            self._noted += [(traits.name, one.shape, one.nan_to_num().sum().item()) for one in narrow]
         words = {name: widened(value) for name, value in kwargs.items()}
         if traits.is_view and traits.name != "aten::lift_fresh.":
-            copies = [one for one, other in zip(given, args, strict=True) if one is not other]
-            self._stand_ins.update(map(private.storage_reference, filter(is_strided, copies)))
+            copies = [one for one, other in zip(given, args, strict=True) if one is not other and is_strided(one)]
+            self._stand_ins.update(map(private.storage_reference, copies))
         if traits.flag is not None and traits.flag < len(given):
             given[traits.flag] = False
         if traits.body is not None:

@@ -226,7 +226,8 @@ def _is_wide_inside(problem: TorchProblem, reference: TorchProblem, spacing: flo
     double = reference.binding.operator_mode
     if isinstance(double, DoublePrecision):
         _pull(problem, reference)
-        return not double.was_refused and double.coarsest <= spacing
+        is_wide = not double.was_refused and double.coarsest <= spacing
+        return is_wide and not double.rounds_outside(lambda h: reference.evaluate_at(h * _probe_direction(reference)))
 
     def both_passes() -> None:
         reference.call(reference.arguments)

@@ -266,12 +266,17 @@ def kept_tensors(tensors: Iterable[Tensor]) -> Restore:
     known = [(t, t.detach().clone()) for t in tensors if not (t.is_meta or t.is_inference())]
 
     def restore() -> bool:
-        changed = [(tensor, kept) for tensor, kept in known if not torch.equal(tensor.detach(), kept)]
+        changed = [(tensor, kept) for tensor, kept in known if not _has_values(tensor.detach(), kept)]
         for tensor, kept in changed:
             tensor.data.copy_(kept)
         return bool(changed)
 
     return restore
+
+
+def _has_values(tensor: Tensor, kept: Tensor) -> bool:
+    """Whether a tensor has these values; torch compares no sparse ones, which count as changed."""
+    return tensor.layout is torch.strided and torch.equal(tensor, kept)
 
 
 class FixedState:

@@ -6,9 +6,11 @@ Each runs the recorded call of a module forward and backward; none leaves gradie
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -28,7 +30,9 @@ from gradvet.frontends.torch.blame.source_lines import (
     accumulation_hooks,
     calling_line,
     function_name,
+    is_hidden,
     is_in_place,
+    line_of,
     persistent_hooks,
     running_layer,
     running_module,
@@ -89,14 +93,39 @@ class _Writes(TorchFunctionMode):
     count. Needed by `test_right_model_has_no_culprit`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, watched: Sequence[int] = ()) -> None:
         super().__init__()
         self.found: list[tuple[Any, Origin]] = []
         self.saved: list[_Saved] = []
+        self._watched = watched
+        """Numbers of saved tensors that are compared after every line of the user's code."""
+        self._values: dict[int, object] = {}
+        self._last = Origin(None, None, "")
 
     def save(self, tensor: Tensor) -> int:
         self.saved.append(_Saved(tensor, checksum(tensor), Origin.now(), len(self.found)))
         return len(self.saved) - 1
+
+    def to_saved(self, number: int) -> Origin | None:
+        """The first write to a saved tensor after it was saved."""
+        if number >= len(self.saved):
+            return None
+        saved = self.saved[number]
+        memory = storage_reference(saved.tensor)
+        return next((origin for other, origin in self.found[saved.start :] if other == memory), None)
+
+    def trace(self, frame: FrameType, event: str, arg: object) -> Any:
+        """A trace function of Python: notes the line that has changed a watched tensor."""
+        for number in self._watched if event in ("line", "return") else ():
+            if number < len(self.saved):
+                values = checksum(self.saved[number].tensor)
+                if self._values.setdefault(number, values) != values:
+                    self.found.append((storage_reference(self.saved[number].tensor), self._last))
+                self._values[number] = values
+        if event == "call" and is_hidden(frame):
+            return None
+        self._last = Origin(line_of(frame), running_module(frame), "")
+        return self.trace
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         count = len(self.saved)
@@ -125,12 +154,12 @@ def overwritten_saved_tensors(call: Call) -> list[tuple[Origin, str]]:
     of the saved tensors, and two runs as they are agree.
     """
     writes = _Writes()
-    changed: list[_Saved] = []
+    changed: list[int] = []
 
     def unpack(number: int) -> Tensor:
         saved = writes.saved[number]
         if saved.values != checksum(saved.tensor):
-            changed.append(saved)
+            changed.append(number)
         return saved.tensor
 
     with preserved_state(call.target, call.tensors):
@@ -145,21 +174,34 @@ def overwritten_saved_tensors(call: Call) -> list[tuple[Origin, str]]:
     except RuntimeError as error:
         if IN_PLACE not in str(error):
             raise
-        return _lines(changed, writes, "so that the backward pass raises")
+        return _lines(call, changed, writes, "so that the backward pass raises")
     with preserved_state(call.target, call.tensors):
         with saved_tensors_hooks(torch.clone, lambda tensor: tensor):
             outputs = run(call)
         if not _agree(as_they_are, again) or _agree(as_they_are, _gradients(call, outputs)):
             return []
-    return _lines(changed, writes, "past autograd's version counter")
+    return _lines(call, changed, writes, "past autograd's version counter")
 
 
-def _lines(changed: Sequence[_Saved], writes: _Writes, consequence: str) -> list[tuple[Origin, str]]:
+def _watched(call: Call, numbers: Sequence[int]) -> _Writes:
+    """The writes of a call, also those that no function of torch makes, as by NumPy, to these saved tensors."""
+    writes, before = _Writes(numbers), sys.gettrace()
+    with preserved_state(call.target, call.tensors), saved_tensors_hooks(writes.save, lambda n: writes.saved[n].tensor):
+        sys.settrace(writes.trace)
+        try:
+            run(call, lambda forward: _within(writes, forward))
+        finally:
+            sys.settrace(before)
+    return writes
+
+
+def _lines(call: Call, changed: Sequence[int], writes: _Writes, consequence: str) -> list[tuple[Origin, str]]:
     """The code that wrote to saved tensors; the code that saved one where no write to it was seen."""
     found: dict[str, tuple[Origin, str]] = {}
-    for saved in changed:
-        memory = storage_reference(saved.tensor)
-        write = next((origin for other, origin in writes.found[saved.start :] if other == memory), None)
+    unseen = [number for number in changed if writes.to_saved(number) is None]
+    watched = _watched(call, unseen) if unseen else writes
+    for number in changed:
+        saved, write = writes.saved[number], writes.to_saved(number) or watched.to_saved(number)
         origin = write or saved.origin
         at = f"the tensor that {saved.origin} saves for its backward pass" if str(saved.origin) else "a saved tensor"
         where = f"{f'by {origin.layer} ' * bool(origin.layer)}here" if write else "later"

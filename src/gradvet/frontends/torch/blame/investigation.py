@@ -9,10 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, BlameReport, CodeLine, Culprit, Piece, Stop
+from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, ROOT, BlameReport, CodeLine, Culprit, Piece, Stop
 from gradvet.core.frontend import Request
 from gradvet.core.provenance import environment, title_of
 from gradvet.core.results import Report, Verdict
@@ -26,9 +25,9 @@ from gradvet.frontends.torch.blame.backward_pass import (
     writes_to_grad,
 )
 from gradvet.frontends.torch.blame.module_tree import CODE, ModuleTree, shown_tree
-from gradvet.frontends.torch.blame.pieces import HAZARD, SURROGATE, Examine, Examiner, culprit_of, is_hazard
+from gradvet.frontends.torch.blame.pieces import HAZARD, RIGHT_HERE, SURROGATE, Examine, Examiner, culprit_of, is_hazard
 from gradvet.frontends.torch.blame.private import leaf_of
-from gradvet.frontends.torch.blame.recording import Recorder
+from gradvet.frontends.torch.blame.recording import Recorder, scripted_paths
 from gradvet.frontends.torch.blame.replaying import run
 from gradvet.frontends.torch.blame.sketches import Call
 from gradvet.frontends.torch.blame.source_lines import compiled_as_python, line_writing
@@ -38,6 +37,7 @@ from gradvet.frontends.torch.state import attributes_of
 from gradvet.options import Options
 
 PRECISION = "precision"
+SCRIPTED = "{} is scripted: nothing in it can be checked alone (pass the model before torch.jit.script or trace)"
 FINE_RESOLUTION = 1e-4
 """Relative error of a Function that is looked for if a module around it is wrong in low precision."""
 
@@ -96,6 +96,7 @@ def _check_functions(recorder: Recorder, examiner: Examiner, answer: _Answer) ->
     order += [call for call in calls if firsts[id(call.target)] is not call]
     pieces = {id(call): examiner.piece(call) for call in order}
     failed: dict[int, list[Call]] = {}
+    tree = ModuleTree(recorder, examiner)
     for call in calls:
         piece = pieces[id(call)]
         if piece.verdict is not Verdict.FAIL or piece.report is None:
@@ -103,6 +104,9 @@ def _check_functions(recorder: Recorder, examiner: Examiner, answer: _Answer) ->
         if is_hazard(piece.report, called_once=recorder.count(call) == 1):
             answer.warnings.append(culprit_of(call, piece))
             pieces[id(call)] = replace(piece, verdict=Verdict.INCONCLUSIVE, reason=HAZARD)
+        elif tree.explains_away(call, piece.report):
+            answer.warnings.append(replace(culprit_of(call, piece), cause=RIGHT_HERE))
+            pieces[id(call)] = replace(piece, verdict=Verdict.PASS, reason=RIGHT_HERE)
         else:
             failed.setdefault(id(call.target), []).append(call)
     answer.pieces += [pieces[id(call)] for call in calls]
@@ -244,7 +248,8 @@ def _notes(recorder: Recorder, model: nn.Module | None, root: Call | None) -> li
         notes.append(f"no custom Function or operator was called with a tensor that requires grad{more}")
     for reason, number in recorder.dropped.items():
         notes.append(f"the arguments of {number} call{'s' * (number != 1)} were not kept: {reason}")
-    if model is not None and root is None and not recorder.dropped:
-        why = "runs scripted code" if isinstance(model, torch.jit.ScriptModule) else "was not called with grad mode on"
-        notes.append(f"the model {why}, so it was not checked as a whole")
+    scripted = scripted_paths(model) if model is not None else []
+    notes += [SCRIPTED.format(path or ROOT) for path in scripted]
+    if model is not None and root is None and not recorder.dropped and not scripted:
+        notes.append("the model was not called with grad mode on, so it was not checked as a whole")
     return notes

@@ -11,7 +11,7 @@ from gradvet.core.blame import MODULE, Culprit, Piece, Stop, TreeNode
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.frontends.torch.blame.backward_pass import unsound_operations
 from gradvet.frontends.torch.blame.pieces import Examiner, cause_of, input_of, main_finding, piece_of
-from gradvet.frontends.torch.blame.recording import Recorder
+from gradvet.frontends.torch.blame.recording import Recorder, is_below, scripted_paths
 from gradvet.frontends.torch.blame.replaying import Around, plainly, run, torch_stops
 from gradvet.frontends.torch.blame.sketches import Call
 from gradvet.frontends.torch.blame.source_lines import Candidate, Key, compiled_as_python, persistent_hooks, without
@@ -44,6 +44,7 @@ class ModuleTree:
         self.accepted: dict[tuple[str, str], Stop] = {}
         modules = recorder.model.named_modules() if recorder.model is not None else ()
         self.paths = {id(module): path for path, module in modules}
+        self.scripted = scripted_paths(recorder.model) if recorder.model is not None else []
 
     def visit(self, path: str) -> bool:
         """Check a module and, unless it passes, those below; whether there is a fault in it or below."""
@@ -57,6 +58,17 @@ class ModuleTree:
             self.culprits.append(self._culprit(self.calls[path], piece))
         return piece.verdict is Verdict.FAIL or any(hits)
 
+    def explains_away(self, call: Call, report: Report) -> bool:
+        """Whether a Function is wrong alone and right as the model calls it. Checks the modules around it.
+
+        Its argument may be a symmetric matrix: what it does to others does not matter. Needed by
+        `test_function_of_symmetric_matrices_is_a_warning`.
+        """
+        around = [self.calls.get(path) for path in dict.fromkeys((call.within, "")) if path is not None]
+        if call.within is None or any(finding.check != "reverse" for finding in report.failures):
+            return False
+        return all(one is not None and self._piece(one).verdict is Verdict.PASS for one in around)
+
     def _piece(self, call: Call) -> Piece:
         if call.path == "" and self.known is not None and any(f.check == "reverse" for f in self.known.failures):
             return piece_of(call, Verdict.FAIL, "", self.known)
@@ -68,8 +80,10 @@ class ModuleTree:
         for key, candidate in mode.found.items():
             if candidate.can_hold:
                 self.accepted[key] = Stop(candidate.place, candidate.what)
-        inside = [one for one in self.surrogates if f"{one.path}.".startswith(f"{call.path}.") or not call.path]
-        given = {name.rpartition(".")[2] for _, name in mode.given}  # whose values varied as their derivative says
+        inside = [one for one in self.surrogates if is_below(one.path, call.path)]
+        given = {
+            name.rpartition(".")[2] for _, name in mode.stairs.given
+        }  # whose values varied as their derivative says
         inside = [one for one in inside if one.name.rpartition(".")[2] not in given]
         if piece.verdict is Verdict.FAIL and inside:
             reason = f"not decided: the derivative of {inside[0].name} inside is a surrogate"
@@ -122,20 +136,33 @@ class ModuleTree:
             return []
 
     def _undecided(self, path: str) -> list[str]:
-        """The modules called by a module that have no verdict or an undecided one."""
+        """The modules called by a module that have no verdict or an undecided one, and scripted ones inside."""
         pieces = [self.pieces[child] for child in self.edges.get(path, ()) if child in self.pieces]
-        return [piece.path for piece in pieces if piece.verdict in (Verdict.SKIPPED, Verdict.INCONCLUSIVE)]
+        undecided = [piece.path for piece in pieces if piece.verdict in (Verdict.SKIPPED, Verdict.INCONCLUSIVE)]
+        return undecided + [other for other in self.scripted if is_below(other, path)]
 
     def _explained(self, call: Call, candidates: list[Candidate]) -> list[Candidate]:
-        """The candidate without which the derivative is right; all of them if they explain it only together."""
+        """The candidate without which the derivative is right, or those that explain it only together.
+
+        Of these the ones that change a gradient come first: a hook may replace the gradient that another line stops, as
+        in an equilibrium model.
+        """
         for candidate in candidates[:MAX_CANDIDATES]:
             if self._is_right_without(call, [candidate]):
                 return [candidate]
-        return candidates if len(candidates) > 1 and self._is_right_without(call, candidates) else []
+        if len(candidates) < 2 or not self._is_right_without(call, candidates):
+            return []
+        needed = list(candidates)
+        for candidate in candidates[:MAX_CANDIDATES] if len(candidates) > 2 else ():
+            others = [one for one in needed if one is not candidate]
+            if self._is_right_without(call, others):
+                needed = others
+        return sorted(needed, key=lambda candidate: candidate.can_hold)
 
     def _candidates(self, call: Call, undecided: list[str]) -> list[Candidate]:
         """Stops and hooks in the code of a module and of undecided ones below it; if there are none, all below it.
 
+        Code of a module outside of it runs in its hooks.
         Stops that are accepted as constants are none. Calls the function.
         """
         mode = StopMode()
@@ -146,7 +173,8 @@ class ModuleTree:
             mode.found.clear()
         found = [*mode.found.values(), *persistent_hooks(call.target)]
         found = [candidate for candidate in found if not (self.examiner.accepts_stops and candidate.can_hold)]
-        first = [candidate for candidate in found if candidate.owner is call.target]
+        below = set(map(id, call.target.modules())) - {id(call.target)}
+        first = [candidate for candidate in found if id(candidate.owner) not in below]
         if undecided:
             first += [c for c in found if self.paths.get(id(c.owner), "").startswith(tuple(undecided))]
         return first or found

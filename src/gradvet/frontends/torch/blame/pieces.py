@@ -50,6 +50,7 @@ IS_SURROGATE = (
     "straight-through estimator (if it is meant so, pass surrogate={{{}: function}} with the function that has it)"
 )
 FORWARD = "forward"
+RIGHT_HERE = "wrong alone, and right with the arguments that the model gives it"
 HAZARD = "right as it was called here, and wrong under other conditions"
 RAISES = "the backward pass raises"
 

@@ -336,6 +336,22 @@ def without_accumulation_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
             hooks.update(kept)
 
 
+class HookedNode:
+    """Stands for a node of the graph; hooks are registered through a function.
+
+    The function gets (how it is done for a node and a hook, the name of the method, node and hook, no keywords).
+    """
+
+    def __init__(self, node: Any, register: Callable[[Any, str, tuple[Any, Any], dict[str, Any]], Any]) -> None:
+        self._node, self._register = node, register
+
+    def __getattr__(self, name: str) -> Any:
+        own = getattr(self._node, name)
+        if name not in ("register_hook", "register_prehook"):
+            return own
+        return lambda hook: self._register(lambda _, given: own(given), name, (self._node, hook), {})
+
+
 def leaf_of(node: Any) -> Tensor | None:
     """The leaf tensor into which a node of the graph accumulates."""
     leaf: Tensor | None = getattr(node, "variable", None)

@@ -69,6 +69,8 @@ class Recorder:
         """Paths of the modules that are running."""
         self._owners: list[str] = []
         """Those of them that are recorded."""
+        self._roots = 0
+        """Number of calls of the model."""
         self._open: list[tuple[nn.Module, Call | None]] = []
         self._kept: dict[Any, list[Call]] = {}
         self._signatures: dict[Any, set[Any]] = {}
@@ -236,6 +238,7 @@ class Recorder:
         if call is None:
             return None
         call.place, call.called, call.number = place, called, self.seen[kind, path, name]
+        call.within = self._owners[-1] if self._owners and self._roots == 1 else None
         call.checks = ("forward",) if cls in self._forward else ()
         if len(kept) >= MAX_KEPT_CALLS:
             self._forget(kept[-1])
@@ -303,6 +306,7 @@ class Recorder:
 
         def before(module: nn.Module, args: Any, kwargs: Any) -> None:
             self._stack.append(path)
+            self._roots += path == ""
             if has_code:
                 above = next((other for other in reversed(self._owners) if other != path), None)
                 if above is not None:
@@ -343,11 +347,22 @@ def is_model(value: Any) -> bool:
     return isinstance(value, nn.Module)
 
 
+def scripted_paths(model: nn.Module) -> list[str]:
+    """The paths of the outermost modules that run scripted code, whose lines nothing in Python sees."""
+    paths = [path for path, module in model.named_modules() if isinstance(module, torch.jit.ScriptModule)]
+    return [path for path in paths if not any(path != other and is_below(path, other) for other in paths)]
+
+
+def is_below(path: str, other: str) -> bool:
+    """Whether a path is that of a module inside another one, or its own."""
+    return not other or f"{path}.".startswith(f"{other}.")
+
+
 def _hookable(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The modules by path, without those inside compiled or scripted ones."""
     opaque: list[str] = []
     for path, module in model.named_modules():
-        if any(path.startswith(f"{prefix}.") if prefix else path for prefix in opaque):
+        if any(is_below(path, other) for other in opaque):
             continue
         if private.is_opaque(module):
             opaque.append(path)

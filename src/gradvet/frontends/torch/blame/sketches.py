@@ -117,6 +117,8 @@ class Call:
     written: tuple[int, ...] = ()
     """Positions of tensors without grad that the call has written to, such as a workspace."""
     number: int = 1
+    within: str | None = None
+    """The path of the recorded module whose forward pass made the call, in the first call of the model."""
     checks: tuple[str, ...] = ()
     """Checks beside those of its kind, for the rules by which transforms run it."""
     outputs: list[Sketch] = field(default_factory=list)

@@ -26,7 +26,7 @@ from gradvet.core.blame import CodeLine
 from gradvet.core.provenance import shown_path
 from gradvet.frontends.torch.blame import private
 
-FOREIGN = ("torch.", "gradvet.", "optree.")
+FOREIGN = ("torch.", "gradvet.", "optree.", "numpy.")
 """Beginnings of the names of modules whose code is not the user's."""
 
 MACHINERY = ("gradvet.", "contextlib.", "torch.overrides.", "torch._tensor.", "torch.autograd.", "torch.utils.")
@@ -94,13 +94,18 @@ def calling_line(frame: FrameType | None = None) -> CodeLine | None:
     A decorator such as `@torch.no_grad()` runs in behalf of the function that it decorates.
     """
     frame = frame or inspect.currentframe()
-    while frame is not None and _is_hidden(frame):
+    while frame is not None and is_hidden(frame):
         # From torch 2.15 on, the wrapper is named after the decorator.
         decorated = frame.f_locals.get("func") if "ctx_factory" in frame.f_code.co_freevars else None
         if decorated is not None and (line := definition(decorated)) is not None:
             return line
         frame = frame.f_back
-    return None if frame is None else _line(frame.f_code.co_filename, frame.f_lineno)
+    return None if frame is None else line_of(frame)
+
+
+def line_of(frame: FrameType) -> CodeLine:
+    """The line that a frame runs."""
+    return _line(frame.f_code.co_filename, frame.f_lineno)
 
 
 def running_code() -> str:
@@ -121,7 +126,7 @@ def entered_context() -> bool | None:
     return None
 
 
-def _is_hidden(frame: FrameType) -> bool:
+def is_hidden(frame: FrameType) -> bool:
     """Whether a frame runs no code of the user: that of torch, gradvet or Python, or none with a source."""
     file = frame.f_code.co_filename
     if file.startswith(STANDARD_LIBRARY) and not any(folder in file for folder in INSTALLED):
@@ -170,7 +175,7 @@ def running_module(frame: FrameType | None = None) -> nn.Module | None:
     by `test_fault_is_named_with_its_path_and_line` of the neural ODE.
     """
     frame = frame or inspect.currentframe()
-    while frame is not None and _is_hidden(frame):
+    while frame is not None and is_hidden(frame):
         frame = frame.f_back
     while frame is not None:
         code = frame.f_code
@@ -187,7 +192,7 @@ def running_node() -> Any:
     Needed by `test_function_called_by_a_backward_pass_has_the_path_of_its_module`.
     """
     frame = inspect.currentframe()
-    while frame is not None and _is_hidden(frame):
+    while frame is not None and is_hidden(frame):
         frame = frame.f_back
     first = frame.f_locals.get(frame.f_code.co_varnames[0]) if frame is not None and frame.f_code.co_argcount else None
     return first if isinstance(first, torch.autograd.graph.Node) else None
@@ -196,7 +201,7 @@ def running_node() -> Any:
 def running_layer() -> nn.Module | None:
     """The innermost module that runs, if it is one of torch's own."""
     frame = inspect.currentframe()
-    while frame is not None and _is_hidden(frame):
+    while frame is not None and is_hidden(frame):
         code = frame.f_code
         owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         if isinstance(owner, nn.Module) and is_foreign(type(owner).__module__) and _is_method(code, type(owner)):
@@ -237,8 +242,8 @@ def _line(file: str, number: int) -> CodeLine:
 
 
 def is_deliberate(kind: str, code: str) -> bool:
-    """Whether a stop in a Python module, given by its name, is part of a method of torch."""
-    return f"{code}.".startswith(DELIBERATE.get(kind, ("?",)))
+    """Whether a stop in a Python module, given by its name, is part of a method of torch; `state_dict` is none."""
+    return f"{code}.".startswith(DELIBERATE.get(kind, ("?",))) and code != nn.modules.module.__name__
 
 
 def is_valueless(name: str) -> bool:

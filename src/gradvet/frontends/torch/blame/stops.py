@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import CheckpointFunction
 
 from gradvet.core.blame import CodeLine
 from gradvet.frontends.torch.arguments import map_tensors, tensors_of
@@ -34,6 +35,7 @@ from gradvet.frontends.torch.blame.source_lines import (
     entered_context,
     function_name,
     is_deliberate,
+    is_foreign,
     is_in_place,
     is_setter,
     is_valueless,
@@ -41,11 +43,14 @@ from gradvet.frontends.torch.blame.source_lines import (
     running_module,
     stop_sentence,
 )
-from gradvet.frontends.torch.blame.straight_through import Linearised
+from gradvet.frontends.torch.blame.straight_through import Stairs
 from gradvet.frontends.torch.private import version
 
 HOOKING = ("register_hook", "register_post_accumulate_grad_hook")
 GRAD_MODE = ("_set_grad_enabled", "set_grad_enabled")
+NO_INPUT = (
+    "none of the inputs of this reentrant checkpoint requires grad, so no gradient flows to the parameters inside"
+)
 Place = tuple[str, str, int]
 """A stop, and its number among those of the same line in one call."""
 
@@ -66,8 +71,7 @@ class StopMode(TorchFunctionMode):
     found: dict[Key, Candidate] = field(default_factory=dict)
     deliberate: dict[Key, str] = field(default_factory=dict)
     """The lines that call the code of torch whose deliberate stops were held."""
-    given: dict[Key, str] = field(default_factory=dict)
-    """The lines that call functions of stairs whose derivatives were taken as given."""
+    stairs: Stairs = field(default_factory=Stairs)
     differentiates: bool = False
     """Whether the code takes derivatives that are part of the graph, as a gradient penalty does."""
     _values: dict[Place, Any] = field(default_factory=dict)
@@ -92,6 +96,7 @@ class StopMode(TorchFunctionMode):
         """The result of a call in this mode."""
         for kept in (self._counts, self._regions, self._aliases, self._outside):
             kept.clear()
+        self.stairs.restart()
         try:
             with ExitStack() as stack:
                 stack.enter_context(private.applied_functions(self._applied))
@@ -124,15 +129,31 @@ class StopMode(TorchFunctionMode):
         return [f"{c.place} {c.place.code}".strip() for c in self.found.values() if c.can_hold]
 
     def _applied(self, cls: type, args: Any, kwargs: Any, apply: Callable[..., Any]) -> Any:
+        if cls is CheckpointFunction and self._is_seen_through(args):
+            return args[0](*args[2:])
         surrogate = self.surrogates.get(cls)
         self._depth += 1
         try:
             result = self._marked(MARKED + cls.__name__, args, apply(*args, **kwargs))
-            if surrogate is None and self.held is None:
-                return self._linearised(cls.__qualname__, lambda *given: apply(*given, **kwargs), args, result)
-            return result if surrogate is None else self._varied(cls, surrogate, args, kwargs, result)
+            if surrogate is not None:
+                return self.stairs.varied(cls.__qualname__, lambda: surrogate(*args, **kwargs), result)
+            if self.held is not None:
+                return result
+            return self.stairs.linearised(cls.__qualname__, lambda *given: apply(*given, **kwargs), args, result)
         finally:
             self._depth -= 1
+
+    def _is_seen_through(self, args: Any) -> bool:
+        """Whether the gradient flows through a reentrant checkpoint, so that its function can run in its place.
+
+        If none of its inputs requires grad, it does not, and the parameters inside get no gradient.
+        """
+        line = calling_line()
+        if torch.is_grad_enabled() and line is not None and not any(map(self._is_attached, tensors_of(args))):
+            candidate = Candidate(line, "checkpoint", NO_INPUT, running_module(), can_hold=False)
+            self.found.setdefault(candidate.key, candidate)
+            return candidate.key in self.released
+        return torch.is_grad_enabled()
 
     def _marked(self, name: str, args: Any, result: Any) -> Any:
         """The result of a Function, stopped where it has no derivative."""
@@ -146,32 +167,6 @@ class StopMode(TorchFunctionMode):
             return self._stopped(name, tensor, place) if is_stopped else self._kept(place, tensor)
 
         return map_tensors(settled, result) if self._is_first or self._holds else result
-
-    def _varied(self, cls: type, surrogate: Callable[..., Any], args: Any, kwargs: Any, result: Tensor) -> Tensor:
-        """The value of the first call plus the change of the surrogate since then, with the derivative of the class."""
-        with torch.no_grad():
-            now = surrogate(*args, **kwargs)
-        key = ("", cls.__qualname__, self._counts["", cls.__qualname__])
-        self._counts[key[:2]] += 1
-        if self._is_first:
-            self._values[key] = (result.detach() - now).clone()
-        if key not in self._values:
-            return result
-        return torch.add(result, (self._values[key].to(now.dtype) + now - result).detach())
-
-    def _linearised(self, name: str, function: Callable[..., Any], args: Any, result: Any) -> Any:
-        """The result; of a function of stairs, with values that vary as its derivative says."""
-        if not isinstance(result, Tensor):
-            return result
-        place = ("", name, self._counts["", name])
-        self._counts[place[:2]] += 1
-        if self._is_first and result.requires_grad:
-            self._values[place] = Linearised.of(function, args)
-            if self._values[place] is not None and (line := calling_line()) is not None:
-                self.given[str(line), name] = f"{line} {line.code}".strip()
-        linear = self._values.get(place)
-        value = None if linear is None or self._is_first else linear.value(args)
-        return result if value is None else torch.add(result, value - result.detach())
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._samples and not self._region and running_code().startswith(DISTRIBUTIONS):
@@ -196,9 +191,11 @@ class StopMode(TorchFunctionMode):
             return func(*args, **kwargs)
         if name in HOOKING:
             return self._hooked(func, name, args, kwargs)
+        if name == "grad_fn" and (node := func(*args, **kwargs)) is not None and not is_foreign(running_code()):
+            return private.HookedNode(node, self._hooked)
         if name.startswith("fake_quantize") and (self.holds_torch or self.held is None):
-            result = self._linearised(name, lambda *given: func(*given, **kwargs), args, func(*args, **kwargs))
-            self.deliberate.update(self.given)
+            result = self.stairs.linearised(name, lambda *given: func(*given, **kwargs), args, func(*args, **kwargs))
+            self.deliberate.update(self.stairs.given)
             return result
         if name == "gumbel_softmax":
             return self._sampled(func, args, kwargs)
@@ -220,8 +217,10 @@ class StopMode(TorchFunctionMode):
         was_attached = bool(args) and isinstance(args[0], Tensor) and private.requires_grad(args[0])
         was_inner = was_attached and not args[0].is_leaf  # a view that is written to no longer says so
         result = func(*args, **kwargs)
-        if not was_attached and ((is_in_place(name) and self._region) or is_setter(func) or is_alias):
-            # What is written into a tensor outside the graph, such as the weights of a teacher, is held in it.
+        is_written = (is_in_place(name) and self._region) or is_setter(func)
+        is_overwritten = (is_setter(func) or not was_inner) and any(map(self._is_attached, tensors_of(args[1:])))
+        if (is_written and (is_overwritten or not was_attached)) or (is_alias and not was_attached):
+            # What is written into a leaf or outside the graph, such as the weights of a teacher, is held in it.
             kept = self._stopped(name, args[0], place, can_hold=True)
             return result if kept is args[0] else args[0].copy_(kept)
         if self._goes_on(name, args, result, was_inner):
@@ -368,10 +367,10 @@ class StopMode(TorchFunctionMode):
     def _hooked(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         line = calling_line()
         if line is not None and self._is_first:
-            what = "a hook on a tensor changes the gradient here"
+            what = "a hook changes the gradient here"
             self.found.setdefault((str(line), name), Candidate(line, name, what, running_module(), can_hold=False))
         if line is not None and (str(line), name) in self.released:
-            return func(args[0], lambda gradient: None)
+            return func(args[0], lambda *gradients: None)
         return func(*args, **kwargs)
 
     def _packs(self, hook: Any) -> bool:

@@ -5,8 +5,9 @@ They are found, and replaced by f(x₀) + J·(x - x₀), so that the rest of the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from gradvet.core import thresholds
 from gradvet.frontends.torch.arguments import map_tensors, tensors_in
+from gradvet.frontends.torch.blame.source_lines import calling_line
 from gradvet.frontends.torch.state import TorchRandomState, preserved_rng
 
 
@@ -74,3 +76,52 @@ class Linearised:
                 return None
         value: Tensor = y.detach() + change
         return value
+
+
+@dataclass
+class Stairs:
+    """Functions of stairs in the calls of a model, with values that vary with the values of the first call as start."""
+
+    given: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The lines that call functions whose derivatives were taken as given, by line and name."""
+    _first: dict[tuple[str, int], Any] = field(default_factory=dict)
+    _counts: Counter[str] = field(default_factory=Counter)
+    _calls: int = 0
+
+    def restart(self) -> None:
+        """Begin another call of the model."""
+        self._calls += 1
+        self._counts.clear()
+
+    @property
+    def _is_first(self) -> bool:
+        return self._calls == 1
+
+    def varied(self, name: str, surrogate: Callable[[], Tensor], result: Tensor) -> Tensor:
+        """The value of the first call plus the change of the surrogate since then, with the result's derivative."""
+        with torch.no_grad():
+            now = surrogate()
+        place = self._place(name)
+        if self._is_first:
+            self._first[place] = (result.detach() - now).clone()
+        if place not in self._first:
+            return result
+        return torch.add(result, (self._first[place].to(now.dtype) + now - result).detach())
+
+    def linearised(self, name: str, function: Callable[..., Any], args: Sequence[Any], result: Any) -> Any:
+        """The result; of a function of stairs, with values that vary as its derivative says."""
+        if not isinstance(result, Tensor):
+            return result
+        place = self._place(name)
+        if self._is_first and result.requires_grad:
+            self._first[place] = Linearised.of(function, args)
+            if self._first[place] is not None and (line := calling_line()) is not None:
+                self.given[str(line), name] = f"{line} {line.code}".strip()
+        linear = self._first.get(place)
+        value = None if linear is None or self._is_first else linear.value(args)
+        return result if value is None else torch.add(result, value - result.detach())
+
+    def _place(self, name: str) -> tuple[str, int]:
+        """A function, and how often it was called before in this call of the model."""
+        self._counts[name] += 1
+        return name, self._counts[name] - 1

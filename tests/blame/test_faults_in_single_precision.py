@@ -1,0 +1,220 @@
+"""Faults and awkward code in small models in float32: lines that write, stop or change gradients out of torch's sight.
+
+Tests `frontends/torch/blame/backward_pass.py`, `frontends/torch/blame/stops.py`,
+`frontends/torch/blame/module_tree.py` and `frontends/torch/double_precision.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
+
+import gradvet
+from gradvet import Verdict
+from gradvet.frontends.torch.private import PUBLIC_ONLY
+
+needs_private_names = pytest.mark.skipif(PUBLIC_ONLY, reason="private names of torch are switched off")
+
+
+class Layer(nn.Module):
+    """Two linear maps; subclasses have the line with a fault between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2)
+
+
+class NumpyWrite(Layer):
+    def forward(self, x: Tensor) -> Any:
+        y = torch.sigmoid(self.a(x))
+        memory = y.detach().numpy()
+        z = self.b(y + 1)
+        np.multiply(memory, 0.5, out=memory)  # fault
+        return z
+
+
+class NumpyRounding(Layer):
+    def forward(self, x: Tensor) -> Any:
+        y = self.a(x)
+        size = y.norm(dim=-1).detach().numpy().astype(np.float32)  # fault
+        return self.b(y / torch.from_numpy(size)[:, None])
+
+
+class NodeHook(Layer):
+    def forward(self, x: Tensor) -> Any:
+        y = self.a(x)
+        if y.grad_fn is not None:
+            y.grad_fn.register_prehook(lambda gradients: tuple(g / 2 for g in gradients))  # fault
+        return self.b(y)
+
+
+class CheckpointOfData(Layer):
+    def forward(self, x: Tensor) -> Any:
+        return self.b(checkpoint(lambda x: self.a(x).sin(), x, use_reentrant=True))  # fault
+
+
+class StopInCheckpoint(Layer):
+    def inner(self, y: Tensor) -> Tensor:
+        return y.sin() * y.detach()  # fault
+
+    def forward(self, x: Tensor) -> Any:
+        return self.b(checkpoint(self.inner, self.a(x), use_reentrant=True))
+
+
+class StateDict(Layer):
+    def forward(self, x: Tensor) -> Any:
+        return functional_call(self.b, self.b.state_dict(), self.a(x))  # fault
+
+
+class WeightsWritten(Layer):
+    """A hypernetwork that writes into the weights of the network that it makes."""
+
+    def forward(self, x: Tensor) -> Any:
+        with torch.no_grad():  # fault
+            self.b.weight.copy_(self.a.weight[:2, :1] * self.a.bias)
+        return self.b(self.a(x))
+
+
+class DataAssigned(Layer):
+    def forward(self, x: Tensor) -> Any:
+        y = self.a(x)
+        y.data = y.sin()  # fault
+        return self.b(y)
+
+
+class HookOfItsOwn(Layer):
+    """A method of the layer is a hook of a layer inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.b.register_forward_pre_hook(self.before)
+
+    def before(self, module: nn.Module, args: Any) -> Any:
+        return (args[0] * args[0].detach(),)  # fault
+
+    def forward(self, x: Tensor) -> Any:
+        return self.b(self.a(x))
+
+
+class Equilibrium(nn.Module):
+    """The fixed point of a layer; its gradient is that of few iterations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(0.15 * torch.randn(3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            z = torch.zeros_like(x)
+            for _ in range(12):
+                z = torch.tanh(z @ self.w + x)
+        z = torch.tanh(z @ self.w + x)
+        if z.requires_grad:
+            start = z.detach().requires_grad_()
+            again = torch.tanh(start @ self.w + x)
+            z.register_hook(lambda g: g + torch.autograd.grad(again, start, g, retain_graph=True)[0])  # fault
+        return z
+
+
+FAULTS: list[tuple[type[nn.Module], str]] = [
+    (NumpyWrite, "write to a saved tensor"),
+    (NumpyRounding, "detach"),
+    (NodeHook, "register_prehook"),
+    (CheckpointOfData, "checkpoint"),
+    (StopInCheckpoint, "detach"),
+    (StateDict, "detach"),
+    (WeightsWritten, "no_grad"),
+    (DataAssigned, "data"),
+    (HookOfItsOwn, "detach"),
+    (Equilibrium, "register_hook"),
+]
+
+
+def line_of_fault(module: type[nn.Module]) -> int:
+    lines, first = inspect.getsourcelines(module)
+    return next(first + n for n, line in enumerate(lines) if line.rstrip().endswith("# fault"))
+
+
+@needs_private_names
+@pytest.mark.parametrize(("module", "what"), FAULTS, ids=lambda value: getattr(value, "__name__", ""))
+def test_line_of_a_fault_is_named(module: type[nn.Module], what: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(module(), nn.Tanh())
+    report = gradvet.blame(model, torch.randn(5, 3), seed=1)
+    culprit = report.culprit
+    assert culprit is not None, f"{report}"
+    assert culprit.place is not None, f"{report}"
+    found = culprit.path, culprit.what, Path(culprit.place.file).name, culprit.place.line
+    assert found == ("0", what, Path(__file__).name, line_of_fault(module)), f"{report}"
+
+
+@needs_private_names
+def test_stop_that_rounds_outside_of_torch_is_named() -> None:
+    torch.manual_seed(0)
+    report = gradvet.check(NumpyRounding(), torch.randn(5, 3), seed=1, points=None)
+    assert report.verdict is Verdict.FAIL, f"{report}"
+    assert report.findings[0].check == "blame"
+
+
+class SquareRoot(torch.autograd.Function):
+    """The square root of a symmetric matrix, which reads its lower triangle."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor) -> Tensor:
+        values, q = torch.linalg.eigh(a)
+        ctx.save_for_backward(values.sqrt(), q)
+        return (q * values.sqrt()) @ q.mT
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        roots, q = ctx.saved_tensors
+        inner: Tensor = q.mT @ g @ q / (roots[:, None] + roots)
+        return q @ inner @ q.mT
+
+
+class Covariance(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x)
+        root: Tensor = SquareRoot.apply(y.mT @ y + torch.eye(3))
+        return root
+
+
+def test_function_of_symmetric_matrices_is_a_warning() -> None:
+    torch.manual_seed(0)
+    report = gradvet.blame(Covariance(), torch.randn(5, 3), seed=1)
+    assert report.verdict is Verdict.PASS, f"{report}"
+    assert [warning.what for warning in report.warnings] == ["autograd.Function SquareRoot"]
+
+
+class Graph(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(3, 2)
+        self.register_buffer("edges", torch.eye(5).to_sparse())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sparse.mm(self.edges, self.a(x))
+
+
+def test_model_with_a_sparse_buffer_passes() -> None:
+    report = gradvet.blame(Graph(), torch.randn(5, 3), seed=1)
+    assert report.verdict is Verdict.PASS, f"{report}"
+
+
+def test_scripted_model_is_said_to_be_scripted() -> None:
+    scripted = torch.jit.script(nn.Linear(3, 2))  # type: ignore[no-untyped-call]
+    for model, path in ((scripted, "the model"), (nn.Sequential(nn.Tanh(), scripted), "1")):
+        notes = gradvet.blame(model, torch.randn(4, 3), seed=1).notes
+        assert any(note.startswith(f"{path} is scripted: ") for note in notes), notes
