@@ -162,3 +162,14 @@ def test_backward_passes_that_differ_by_roundoff_are_said_to_differ() -> None:
     report = gradvet.check(with_vjp(lambda x: 2.0 * x, unsteady), torch.ones(20), seed=1)
     assert report.passed
     assert any("equal backward passes differ by" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_backward_that_draws_random_numbers_fails_in_every_draw(seed: int) -> None:
+    def halved_now_and_then(v: Tensor, x: Tensor) -> Tensor:
+        return v * torch.cos(x) * (0.5 if float(torch.rand(())) < 0.25 else 1.0)
+
+    torch.manual_seed(seed)
+    x = torch.linspace(0.1, 1.0, 5, dtype=torch.float64)
+    report = gradvet.check(with_vjp(torch.sin, halved_now_and_then), x, seed=seed, points=None)
+    assert "determinism" in {finding.check for finding in report.failures}

@@ -210,7 +210,8 @@ class TorchVariants(GradientVariants):
 
     def repeated(self, v: Tensor) -> Tensor:
         outputs = self.problem.recorded_outputs()
-        torch.rand((), device=self.problem.home)
+        # Another number each time: where passes are isolated, each starts from the same random state.
+        torch.rand(1 + self.problem.cost.vjps, device=self.problem.home)
         return self._gradient(outputs, self.problem.codomain.unflatten(v))
 
     def of_one_input(self, leaf: int, v: Tensor) -> Tensor | None:
