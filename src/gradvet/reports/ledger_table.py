@@ -18,7 +18,7 @@ MAX_WORST = 5
 
 RIGHT, EMPTY, NOT_COMPARED, WRONG = "right", "no elements", "not compared", "wrong"
 AS_REFERENCE = "as in float64"
-"""The word for a gradient in low precision that is that of the reference, whose own was not compared."""
+"""The word for a gradient in low precision that is that of the wider version, whose own was not compared."""
 LEAF_WORDS = {"pass": RIGHT, "fail": WRONG, "inconclusive": NOT_COMPARED}
 """Words for the verdicts that a failing finding has about single inputs and outputs."""
 
@@ -241,8 +241,8 @@ def _reason(report: Report, row: LedgerRow) -> str:
 
 
 def _headline(report: Report, row: LedgerRow) -> str:
-    has_reference = any(other.precision != GIVEN for other in report.ledger)
-    check = "precision" if has_reference and row.precision == GIVEN else row.mode
+    has_wider_version = any(other.precision != GIVEN for other in report.ledger)
+    check = "precision" if has_wider_version and row.precision == GIVEN else row.mode
     headlines = {one.verdict: one.headline for one in report.findings if one.check == check}
     return STOPPED if Verdict.FAIL in headlines else headlines.get(Verdict.INCONCLUSIVE, "")
 
