@@ -196,7 +196,7 @@ def opaque(program: Program, dtype: torch.dtype) -> Callable[..., Any]:
                 with torch.enable_grad():
                     found = program(*leaves)
                 found = found if isinstance(found, tuple) else (found,)
-                used = [(y, v.to(inside)) for y, v in zip(found, cotangents, strict=True) if y.requires_grad]
+                used = [(y.to(inside), v.to(inside)) for y, v in zip(found, cotangents, strict=True) if y.requires_grad]
                 outputs, gradients = zip(*used, strict=True)
                 grads = torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
                 pairs = zip(grads, leaves, strict=True)
