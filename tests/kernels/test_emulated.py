@@ -263,3 +263,22 @@ def squared_logsumexp() -> tuple[Kernel, Kernel]:
         return (v * 2.0 / len(x) * torch.logsumexp(x, -1, keepdim=True) * torch.softmax(x, -1),)
 
     return forward, backward
+
+
+def test_product_with_the_smallest_numbers_does_not_fail() -> None:
+    """Outputs and gradients of 1e-7 are rounded to multiples of 6e-8."""
+
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        {torch.float16: 0}[x.dtype]
+        ctx.save_for_backward(x, y)
+        return (x.float() * torch.minimum(y.float(), torch.tensor(0.7))).half()
+
+    def backward(ctx: Any, v: Tensor) -> Gradients:
+        x, y = (saved.float() for saved in ctx.saved_tensors)
+        dy = (v.float() * x).sum(0) * (y < 0.7)
+        return (v.float() * torch.minimum(y, torch.tensor(0.7))).half(), dy.half()
+
+    for seed in range(6):
+        x, y = (5e-7 * normal(5, 3, seed=seed)).half(), normal(3, seed=100 + seed).half()
+        report = gradvet.check(emulated.opaque_function(forward, backward), (x, y), seed=seed, checks=("reverse",))
+        assert not report.failures, report
