@@ -195,8 +195,9 @@ def opaque(program: Program, dtype: torch.dtype) -> Callable[..., Any]:
                 leaves = [x.detach().to(inside).requires_grad_() for x in ctx.saved_tensors]
                 with torch.enable_grad():
                     found = program(*leaves)
-                found = found if isinstance(found, tuple) else (found,)
-                used = [(y, v.to(inside)) for y, v in zip(found, cotangents, strict=True) if y.requires_grad]
+                    found = found if isinstance(found, tuple) else (found,)
+                    wide = [y.to(inside) for y in found]  # real outputs of complex programs too
+                used = [(y, v.to(inside)) for y, v in zip(wide, cotangents, strict=True) if y.requires_grad]
                 outputs, gradients = zip(*used, strict=True)
                 grads = torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
                 pairs = zip(grads, leaves, strict=True)

@@ -234,3 +234,51 @@ def test_float32_sums_without_a_fixed_order_are_no_race_in_float64() -> None:
     inputs = normal(200, 6).double(), normal(6).double().requires_grad_()
     report = gradvet.check(kernel, inputs, seed=0, checks=("determinism",))
     assert [finding.verdict for finding in report.findings if finding.check == "determinism"] == [Verdict.PASS]
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_factor_in_float32_is_seen_whatever_the_directions_are(seed: int) -> None:
+    """With these seeds the slope along the first direction is a hundredth of what it usually is."""
+
+    def spoil(gradients: Gradients) -> Gradients:
+        assert gradients[0] is not None
+        return (1.03 * gradients[0],)
+
+    x = normal(16, 24, seed=seed)
+    right, wrong = (emulated.opaque_function(*squared_logsumexp(), change) for change in (unspoiled, spoil))
+    assert gradvet.check(right, x, seed=seed, checks=("reverse",)).verdict is Verdict.PASS
+    assert gradvet.check(wrong, x, seed=seed, checks=("reverse",)).verdict is Verdict.FAIL
+
+
+def squared_logsumexp() -> tuple[Kernel, Kernel]:
+    """The mean of the squared log-sum-exp of rows, in float32 alone."""
+
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        {torch.float32: 0}[x.dtype]
+        ctx.save_for_backward(x)
+        return torch.logsumexp(x, -1).square().mean()
+
+    def backward(ctx: Any, v: Tensor) -> Gradients:
+        (x,) = ctx.saved_tensors
+        return (v * 2.0 / len(x) * torch.logsumexp(x, -1, keepdim=True) * torch.softmax(x, -1),)
+
+    return forward, backward
+
+
+def test_product_with_the_smallest_numbers_does_not_fail() -> None:
+    """Outputs and gradients of 1e-7 are rounded to multiples of 6e-8."""
+
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        {torch.float16: 0}[x.dtype]
+        ctx.save_for_backward(x, y)
+        return (x.float() * torch.minimum(y.float(), torch.tensor(0.7))).half()
+
+    def backward(ctx: Any, v: Tensor) -> Gradients:
+        x, y = (saved.float() for saved in ctx.saved_tensors)
+        dy = (v.float() * x).sum(0) * (y < 0.7)
+        return (v.float() * torch.minimum(y, torch.tensor(0.7))).half(), dy.half()
+
+    for seed in range(6):
+        x, y = (5e-7 * normal(5, 3, seed=seed)).half(), normal(3, seed=100 + seed).half()
+        report = gradvet.check(emulated.opaque_function(forward, backward), (x, y), seed=seed, checks=("reverse",))
+        assert not report.failures, report

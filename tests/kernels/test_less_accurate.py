@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import gradvet
-from gradvet.checks.reference import FORMULA_ADVICE, STEADY, TF32_NOTE
+from gradvet.checks.reference import FORMULA_ADVICE, STEADY, STEADY_FACTOR, TF32_NOTE
 from gradvet.core.results import Report, Verdict
 from gradvet.frontends.torch import reference as reference_module
 from tests.kernels import emulated
@@ -194,3 +194,67 @@ def test_wrong_entry_of_an_inaccurate_sum_fails(rows: int) -> None:
 
     report = sum_report(spoil, torch.bfloat16, 0, rows)
     assert [finding.facts.get("tensor") for finding in report.failures] == ["grad of input 1"]
+
+
+def softmax_report(spoil: Spoil, seed: int = 0) -> Report:
+    """In plain bfloat16 the errors of exp(x) for large x are ten times those of a kernel that computes in float32."""
+
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        p = torch.softmax(x.float(), -1)
+        ctx.save_for_backward(p)
+        return p.to(x.dtype)
+
+    def backward(ctx: Any, g: Tensor) -> Gradients:
+        (p,) = ctx.saved_tensors
+        return ((p * (g.float() - (p * g.float()).sum(-1, keepdim=True))).to(g.dtype),)
+
+    x = 20.0 * torch.randn(7, 9, generator=torch.Generator().manual_seed(seed)).bfloat16()
+    return gradvet.check(
+        emulated.opaque_function(forward, backward, spoil),
+        x,
+        seed=seed,
+        reference=lambda x: x.softmax(-1),
+        checks=("reference",),
+    )
+
+
+def test_error_that_plain_torch_hides_is_seen_by_its_constant_factor() -> None:
+    def spoil(gradients: Gradients) -> Gradients:
+        assert gradients[0] is not None
+        FAULTS["factor 1.03"](gradients[0])
+        return gradients
+
+    assert softmax_report(unspoiled).verdict is Verdict.PASS
+    (finding,) = softmax_report(spoil).failures
+    assert STEADY_FACTOR in finding.headline
+
+
+def test_loss_that_sums_in_bfloat16_is_not_wrong() -> None:
+    """All grad_outputs of a loss give the same rounding errors: only other points show that they are of either sign."""
+
+    def forward(ctx: Any, x: Tensor, w: Tensor, target: Tensor) -> Tensor:
+        loss, dx, dw = x.new_zeros(()), torch.zeros_like(x), torch.zeros_like(w)
+        for rows in (slice(i, i + 4) for i in range(0, len(x), 4)):
+            logits = x[rows] @ w.mT
+            p = torch.softmax(logits, -1)
+            loss += torch.nn.functional.cross_entropy(logits, target[rows], reduction="sum") / len(x)
+            slope = (p - torch.nn.functional.one_hot(target[rows], len(w))) / len(x)
+            dx[rows] = slope @ w
+            dw += slope.mT @ x[rows]
+        ctx.gradients = dx, dw
+        return loss
+
+    def backward(ctx: Any, g: Tensor) -> Gradients:
+        return (*(gradient * g for gradient in ctx.gradients), None)
+
+    for seed in range(4):
+        generator = torch.Generator().manual_seed(seed)
+        x, w = (torch.randn(rows, 8, generator=generator).bfloat16() for rows in (10, 13))
+        target = torch.randint(13, (10,), generator=generator)
+        kernel = emulated.opaque_function(forward, backward)
+        report = gradvet.check(kernel, (x, w, target), seed=seed, reference=linear_loss, checks=("reference",))
+        assert not report.failures, report
+
+
+def linear_loss(x: Tensor, w: Tensor, target: Tensor) -> Tensor:
+    return torch.nn.functional.cross_entropy(x @ w.mT, target)

@@ -46,16 +46,16 @@ SMOOTH = (
 )
 
 Pair = tuple[Context, Context | None]
-"""A problem as given and in the float64 reference."""
+"""A problem as given and in the wider version."""
 
 
 def compared_in_parts(
-    frontend: Frontend, given: Context, reference: Context | None, compare: Callable[[Pair], list[Finding]]
+    frontend: Frontend, given: Context, wide: Context | None, compare: Callable[[Pair], list[Finding]]
 ) -> list[Finding]:
     """The findings of a comparison, for a large problem part by part until one of them fails."""
     groups = parts_of(given.problem.domain)
     if len(groups) < 2:
-        return compare((given, reference))
+        return compare((given, wide))
     sizes = given.problem.domain.size, len(groups), len(groups) * PART_CALLS
     given.record.note(
         "the {:,} elements of the inputs were compared in {} parts, the others held constant, with at most {:,} "
@@ -63,7 +63,7 @@ def compared_in_parts(
     )
     found: list[Finding] = []
     cost = given.problem.cost
-    for whole in (given, reference):
+    for whole in (given, wide):
         if whole is not None:
             whole.release()
             whole.problem.release_graph()
@@ -72,7 +72,7 @@ def compared_in_parts(
         announce_stage(f"from {name}, part {number} of {len(groups)}, {cost.forwards:,} of {sizes[2]:,} forward passes")
         last = cost.forwards + PART_CALLS
         # No variable holds the contexts: a part would keep its graphs until those of the next one exist.
-        found += compare((_restricted(frontend, given, leaves), reference and _restricted(frontend, reference, leaves)))
+        found += compare((_restricted(frontend, given, leaves), wide and _restricted(frontend, wide, leaves)))
         if cost.forwards >= last:
             given.record.note(SPENT.format(PART_CALLS, name))
         if any(finding.verdict is Verdict.FAIL for finding in found):

@@ -2,9 +2,9 @@
 
 1. Bind: find the tensors among the arguments and parameters (`frontends`).
 2. Preflight: one VJP; if a custom rule raises, that is the only finding.
-3. Reference: the same function in float64, else in float32, if the given precision is lower and it runs there.
-4. Exact checks in the given precision, then derivatives against differences in the reference.
-5. Low precision against the reference, second order, generated points, tools.
+3. Wider version: the same function in float64, else in float32, if the given precision is lower and it runs there.
+4. Exact checks in the given precision, then derivatives against differences in the wider version.
+5. Low precision against the wider version, second order, generated points, tools.
 6. Report: findings, ledger, notes and cost.
 """
 
@@ -58,7 +58,7 @@ ONE_SHOT = (
 )
 COMPILES = "its first call was compiled for long, so it was not called in float64; points='thorough' does so"
 CHECKED_IN = "finite differences were taken in {0}; the gradient in the given precision was compared with that in {0}"
-NO_REFERENCE = (
+NO_WIDER_VERSION = (
     "the function could not be run in higher precision, or returns other values there: it was checked in the given one"
 )
 REFERENCE_IN_FLOAT32 = (
@@ -126,9 +126,9 @@ class _Pipeline:
                 *self._tools(context),
             ]
         elif not findings:
-            context, reference = self._with_reference(context)
-            widest = reference or context  # the context of the highest precision
-            findings = parts.compared_in_parts(self.frontend, context, reference, self._compared)
+            context, wide = self._with_wider_version(context)
+            widest = wide or context  # the context of the highest precision
+            findings = parts.compared_in_parts(self.frontend, context, wide, self._compared)
             context.problem.release_graph()
             widest.problem.release_graph()
             findings += self._second_order(widest)
@@ -194,7 +194,7 @@ class _Pipeline:
             context.record.note(ONE_SHOT)
         return isolated
 
-    def _with_reference(self, context: Context) -> tuple[Context, Context | None]:
+    def _with_wider_version(self, context: Context) -> tuple[Context, Context | None]:
         """The context, and the same in float64, else in float32, where the given precision is lower."""
         parts.release_if_large(context)
         if context.is_double or not context.problem.codomain.leaves:
@@ -203,14 +203,14 @@ class _Pipeline:
         is_left_out = not given.rules.are_builtin and context.record.variations.compiles(
             lambda: given.evaluate_at(given.zeros(given.domain.size))
         )
-        pair = None if is_left_out else self.frontend.reference(given, self.request, self.options.seed)
+        pair = None if is_left_out else self.frontend.wider_version(given, self.request, self.options.seed)
         if pair is None:
-            context.record.note(COMPILES if is_left_out else NO_REFERENCE)
+            context.record.note(COMPILES if is_left_out else NO_WIDER_VERSION)
             return context, None
         problem, wide = pair
         if problem is not context.problem:
             context = replace(context, problem=problem)
-        _ = context.reads_captured  # which holds for the reference too
+        _ = context.reads_captured  # which holds for the wider version too
         return context, context.for_problem(wide, precision=FLOAT64 if wide.eps <= thresholds.DOUBLE_EPS else FLOAT32)
 
     def _run(self, context: Context, checks: Iterable[Check], *, may_refuse: bool = False) -> list[Finding]:
@@ -231,35 +231,35 @@ class _Pipeline:
         return found
 
     def _compared(self, pair: tuple[Context, Context | None]) -> list[Finding]:
-        """The exact checks, derivatives against differences, and those in low precision against the reference."""
-        context, reference = pair
-        widest = reference or context
+        """The exact checks, derivatives against differences, and those in low precision against the wider version."""
+        context, wide = pair
+        widest = wide or context
         parts.release_if_large(widest)
         slopes = partial(self._run, checks=SLOPES)
         exact = self._run(context, EXACT, may_refuse=True)
-        if reference is not None:
+        if wide is not None:
             context.problem.release_graph()
         found = [*exact, *_something_compared(widest, parts.compared_on_smooth_piece(self.frontend, widest, slopes))]
         if not self.options.explains and any(finding.verdict is Verdict.FAIL for finding in found):
             return found
-        return [*found, *self._precision(context, reference)]
+        return [*found, *self._precision(context, wide)]
 
-    def _precision(self, context: Context, reference: Context | None) -> list[Finding]:
-        """The gradient in the given precision against that of the float64 reference, if there is one."""
-        if reference is None or PRECISION not in self.settings.selection or not context.problem.codomain.size:
+    def _precision(self, context: Context, wide: Context | None) -> list[Finding]:
+        """The gradient in the given precision against that of the wider version, if there is one."""
+        if wide is None or PRECISION not in self.settings.selection or not context.problem.codomain.size:
             return []
 
         def same_branches() -> BranchPair | None:
-            found = self.frontend.on_same_branches(context.problem, reference.problem, self.options.seed)
+            found = self.frontend.on_same_branches(context.problem, wide.problem, self.options.seed)
             if found is None:
                 return None
-            return context.for_problem(found[0]), reference.for_problem(found[1]), found[2]
+            return context.for_problem(found[0]), wide.for_problem(found[1]), found[2]
 
         rounded = partial(self.frontend.rounded, context.problem)
         modes = [check.name for check in SLOPES if check.name in self.settings.selection] or MODES
-        findings = run_checks(context, {PRECISION: precision_against(reference, same_branches, rounded, modes)})
+        findings = run_checks(context, {PRECISION: precision_against(wide, same_branches, rounded, modes)})
         if not context.out_of_budget:
-            context.record.note(CHECKED_IN.format(reference.precision))
+            context.record.note(CHECKED_IN.format(wide.precision))
         return findings
 
     def _against_reference(self, context: Context) -> Iterator[Finding]:
@@ -273,7 +273,7 @@ class _Pipeline:
             yield Finding(REFERENCE, Verdict.INCONCLUSIVE, "there is no entry to compare")
             return
         plain, request = self.frontend.plain_problem(context.problem, self.request, self.options.seed)
-        pair = (plain, plain) if context.is_double else self.frontend.reference(plain, request, self.options.seed)
+        pair = (plain, plain) if context.is_double else self.frontend.wider_version(plain, request, self.options.seed)
         if pair is None:
             words = "the reference cannot be run in float64, or returns other values there, so there is no truth"
             advice = "Give a reference of plain torch operations, without random numbers."

@@ -59,7 +59,7 @@ SLOPES = (
     Check("reverse", jacobian.reverse, Needs.NOTHING),
     Check("forward", jacobian.forward, Needs.SUBSTITUTION),
 )
-"""Derivatives against differences, in the float64 reference where there is one."""
+"""Derivatives against differences, in the wider version where there is one."""
 
 SECOND_ORDER = ("reverse-over-reverse", "forward-over-reverse", "reverse-over-forward", "forward-over-forward")
 HIGHER_ORDER = "higher-order"

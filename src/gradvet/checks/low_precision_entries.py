@@ -1,4 +1,4 @@
-"""Derivatives in low precision and in their reference: pairs of them, and their entries against their own roundoff."""
+"""Pairs of derivatives, in low precision and in the wider version, and their entries against their own roundoff."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MAX_DRAWS, ENOUGH_ENTRIES = 8, 256
 
 @dataclass(frozen=True, eq=False)
 class VjpPair:
-    """Jᵀv in the given precision and in the reference."""
+    """Jᵀv in the given precision and in the wider version, at the point or next to it."""
 
     context: Context
-    reference: Context
+    wide_context: Context
     v: Array
 
     @property
@@ -30,17 +30,17 @@ class VjpPair:
         return self.context.problem.domain
 
     def both(self) -> tuple[Array, Array]:
-        found = self.context.problem.vjp(self.v), self.reference.problem.vjp(self.v)
+        found = self.context.problem.vjp(self.v), self.wide_context.problem.vjp(self.v)
         # Gradients next to the point have graphs of their own.
-        self.reference.problem.release_graph()
+        self.wide_context.problem.release_graph()
         return found
 
     def given_at(self, place: Array) -> Array | None:
         return self.context.problem.vjp_at(place, self.v)
 
     def wide_at(self, place: Array, changes: Array | float = 0.0) -> Array | None:
-        """That of the reference next to the point, for a cotangent with these relative changes."""
-        return self.reference.problem.vjp_at(place, self.v * (1.0 + changes))
+        """In the wider version, for a cotangent with these relative changes."""
+        return self.wide_context.problem.vjp_at(place, self.v * (1.0 + changes))
 
     def natural_noise(self) -> Array:
         return natural_noise(self.context, self.v)
@@ -51,10 +51,10 @@ class VjpPair:
 
 @dataclass(frozen=True, eq=False)
 class JvpPair:
-    """Ju in the given precision and in the reference."""
+    """Ju in the given precision and in the wider version, at the point or next to it."""
 
     context: Context
-    reference: Context
+    wide_context: Context
     u: Array
 
     @property
@@ -62,14 +62,14 @@ class JvpPair:
         return self.context.problem.codomain
 
     def both(self) -> tuple[Array, Array]:
-        return self.context.problem.jvp(self.u), self.reference.problem.jvp(self.u)
+        return self.context.problem.jvp(self.u), self.wide_context.problem.jvp(self.u)
 
     def given_at(self, place: Array) -> Array | None:
         return self.context.problem.jvp_at(place, self.u) if peak(place) else self.context.problem.jvp(self.u)
 
     def wide_at(self, place: Array, changes: Array | float = 0.0) -> Array | None:
-        """That of the reference next to the point, for a direction with these relative changes."""
-        wide, u = self.reference.problem, self.u * (1.0 + changes)
+        """In the wider version, for a direction with these relative changes."""
+        wide, u = self.wide_context.problem, self.u * (1.0 + changes)
         return wide.jvp_at(place, u) if peak(place) else wide.jvp(u)
 
     def natural_noise(self) -> Array:
@@ -89,15 +89,15 @@ class JvpPair:
 DerivativePair = VjpPair | JvpPair
 
 
-def derivative_pairs(context: Context, reference: Context, mode: str) -> Iterator[DerivativePair]:
+def derivative_pairs(context: Context, wide: Context, mode: str) -> Iterator[DerivativePair]:
     """As many pairs as give enough entries: cotangents of random signs, and of ones, whose sums do not cancel."""
     problem, rows = context.problem, context.problem.codomain.size
     for number in range(_draws(problem.domain if mode == "reverse" else problem.codomain)):
         if mode == "forward":
-            yield JvpPair(context, reference, problem.representable(context.joint_direction(), problem.domain))
+            yield JvpPair(context, wide, problem.representable(context.joint_direction(), problem.domain))
         else:
             v = problem.zeros(rows) + 1.0 if number == 1 else problem.random(rows, Distribution.NEAR_UNIT)
-            yield VjpPair(context, reference, problem.representable(v))
+            yield VjpPair(context, wide, problem.representable(v))
 
 
 def _draws(space: Space) -> int:
@@ -106,31 +106,26 @@ def _draws(space: Space) -> int:
 
 
 JITTERS = 2
-"""Number of random changes of the inputs by one roundoff, each with both signs, to see how the reference responds."""
-
-
-PairNearby = Callable[[], tuple[Array, Array] | None]
-"""The derivative in low precision and in the reference a few roundoffs away from the point; None where there is none.
-"""
+"""Number of random changes of the inputs by one roundoff, each with both signs, to which the wider version responds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DerivativeSample:
-    """One derivative in low precision, the reference's, and the roundoff of each entry."""
+    """One derivative in low precision, that of the wider version, and the roundoff of each entry."""
 
     found: Array
     expected: Array
     noise: Array
     natural: Array
     """Noise of a derivative that is zero, and of one that does not agree within its own noise."""
-    inner: Callable[[], Array]
-    """Further noise of a derivative that does not agree within its own noise."""
-    responses: Sequence[Sequence[float]]
-    """For each change of the inputs by one roundoff, by leaf: the change of the reference times the reference."""
     squares: Sequence[float]
-    """By leaf: the square of the reference."""
-    elsewhere: PairNearby
-    """Both derivatives at another point."""
+    """By leaf: the square of the expected derivative."""
+    responses: Sequence[Sequence[float]] = ()
+    """For each change of the inputs by one roundoff, by leaf: the change of the expected derivative times itself."""
+    inner: Callable[[], Array | None] = lambda: None
+    """Further noise of a derivative that does not agree within its own noise."""
+    elsewhere: Callable[[], tuple[Array, Array] | None] = lambda: None
+    """Both derivatives a few roundoffs away from the point; None where they are not known."""
 
 
 def distance(eps: float) -> float:
@@ -214,8 +209,8 @@ class PieceStatistics:
         weight, square = 1.0 / (float(outer @ outer) or 1.0), float(expected @ expected)
         self.clearest = max(self.clearest, square / (float(noise @ noise) or 1.0))
         self.is_zero = self.is_zero and not weight * square > _doubt(eps) ** 2
-        own = [weight * response[self.leaf] for response in sample.responses]
-        self.responses = [before + more for before, more in zip(self.responses, own, strict=True)]
+        for number, response in enumerate(sample.responses):
+            self.responses[number] += weight * response[self.leaf]
         self.leaf_total += weight * sample.squares[self.leaf]
         sums = weight * finite_part(error) * expected, weight * expected**2, weight * noise**2
         self.sums = sums if self.sums is None else tuple(a + b for a, b in zip(self.sums, sums, strict=True))
@@ -256,12 +251,12 @@ def _beyond_noise(context: Context, sample: DerivativeSample, part: slice, error
         noise = xp.maximum(noise, sample.natural[part])
         ratio = _ratio(context, error, expected, noise)
     outer = noise
-    if float(xp.max(ratio)) > doubt:
-        noise = xp.maximum(noise, sample.inner()[part])
+    if float(xp.max(ratio)) > doubt and (inner := sample.inner()) is not None:
+        noise = xp.maximum(noise, inner[part])
         ratio = _ratio(context, error, expected, noise)
     if float(xp.max(ratio)) > doubt and (other := sample.elsewhere()) is not None:
         # Roundoff inside the function puts elements on the other side of a kink, others at each point. An entry is
-        # wrong if it is at both points, and by more than the reference itself jumps between them.
+        # wrong if it is at both points, and by more than the wider version jumps between them.
         found_there, expected_there = (vector[part] for vector in other)
         noise = xp.maximum(noise, _jumps(expected_there - expected, distance(eps) * noise))
         here, there = finite_part(error), finite_part(found_there - expected_there)
@@ -285,7 +280,7 @@ def _ratio(context: Context, error: Array, expected: Array, noise: Array) -> Arr
 
 
 def _jumps(change: Array, smooth: Array) -> Array:
-    """By how much each entry of the reference jumps between two points, at least what more than half of them do.
+    """By how much each entry of the wider version jumps between two points, at least what more than half of them do.
 
     `smooth` is what an entry of a smooth function may change over the distance.
     """

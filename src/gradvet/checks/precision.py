@@ -1,4 +1,4 @@
-"""The check that a derivative in low precision is that of the reference in float64 or float32, up to roundoff.
+"""The check that a derivative in low precision is that of the wider version, in float64 or float32, up to roundoff.
 
 Rounding errors are incoherent: they differ from entry to entry. Errors of a formula or of a kernel are not. So each
 entry is compared with its own roundoff, and all entries of an input are compared by their common scale, which resolves
@@ -29,7 +29,7 @@ from gradvet.core.ledger import GIVEN
 from gradvet.core.problem import Distribution
 from gradvet.core.results import Finding, Mismatch, Verdict
 from gradvet.core.runner import CheckFunction
-from gradvet.core.vectors import Array, Location, all_finite, finite_part, namespace, pieces
+from gradvet.core.vectors import Array, Location, Space, all_finite, finite_part, namespace, pieces
 from gradvet.errors import first_line
 
 OVERFLOWS = "the values themselves overflow in this precision"
@@ -45,23 +45,23 @@ ADVICE = "The formula is right in {}: look for sums, products or intermediate re
 
 
 BranchPair = tuple[Context, Context, BranchCounts]
-"""A problem in low precision and its reference, whose passes take the branches of the problem's last pass."""
+"""A problem in low precision and its wider version, whose passes take the branches of the problem's last pass."""
 
 
 SameBranches = Callable[[], BranchPair | None]
 """Makes the pair; None where branches cannot be seen."""
 
 Rounded = Callable[[Callable[[], Array]], Array | None]
-"""The result of a call of the reference in which every operator rounds to the given format; None where unknown."""
+"""The result of a call of the wider version in which every operator rounds to the given format; None where unknown."""
 
 
 def precision_against(
-    reference: Context,
+    wide: Context,
     same_branches: SameBranches = lambda: None,
     rounded: Rounded = lambda call: None,
     modes: Collection[str] = ("reverse", "forward"),
 ) -> CheckFunction:
-    """The check of a problem in low precision against its reference in float64 or float32.
+    """The check of a problem in low precision against its wider version.
 
     Where they differ, they are compared once more on the same branches: roundoff may put elements on the other side of
     a kink, so that both gradients are right.
@@ -73,16 +73,16 @@ def precision_against(
             yield Finding("precision", Verdict.INCONCLUSIVE, "there is no gradient to compare")
             return
         xp = namespace(problem.value)
-        low, high = problem.value[:rows], reference.problem.value[:rows]
+        low, high = problem.value[:rows], wide.problem.value[:rows]
         if bool(xp.any(~xp.isfinite(low) & xp.isfinite(high))):
             yield Finding("precision", Verdict.INCONCLUSIVE, OVERFLOWS)
             return
         for compare in (compare for mode, compare in _COMPARISONS.items() if mode in modes):
-            finding = compare(context, reference, rounded)
+            finding = compare(context, wide, rounded)
             if finding is not None and not _is_settled(context, finding) and (pair := same_branches()) is not None:
                 finding = _on_same_branches(pair, finding, compare(pair[0], pair[1], rounded))
             if finding is not None and not _is_settled(context, finding):
-                finding = _with_rounded_operators(context, reference, finding, rounded)
+                finding = _with_rounded_operators(context, wide, finding, rounded)
             if finding is not None:
                 yield finding
 
@@ -98,17 +98,17 @@ def _is_settled(context: Context, finding: Finding) -> bool:
 
 def _on_same_branches(pair: BranchPair, before: Finding, after: Finding | None) -> Finding:
     """The second finding, with the number of elements that were on another side; the first one where there is none."""
-    given, reference, branches = pair
+    given, wide, branches = pair
     count, changed = branches()
     if after is None or not changed:
         return before
     facts = {"changed_branches": changed, "branches": count}
-    given.record.note(CHANGED_BRANCHES.format(reference.precision, changed, count))
+    given.record.note(CHANGED_BRANCHES.format(wide.precision, changed, count))
     return replace(after, facts={**after.facts, **facts})
 
 
-def _with_rounded_operators(context: Context, reference: Context, before: Finding, rounded: Rounded) -> Finding:
-    """The derivatives against those of the reference in which every operator rounds to the given format.
+def _with_rounded_operators(context: Context, wide: Context, before: Finding, rounded: Rounded) -> Finding:
+    """The derivatives against those of the wider version in which every operator rounds to the given format.
 
     Roundoff that later operators enlarge hides errors in the comparison with float64. Here both derivatives have the
     same one. A finding that custom rules are wrong stays.
@@ -118,54 +118,28 @@ def _with_rounded_operators(context: Context, reference: Context, before: Findin
     is_explicable = before.verdict is Verdict.PASS or is_framework(context)
     if not is_explicable or before.verdict is Verdict.SKIPPED or "ratio" not in before.facts:
         return before
-    pairs = derivative_pairs(context, reference, mode)
+    pairs = derivative_pairs(context, wide, mode)
     if (shown := _statistics(context, mode, (_rounded_sample(pair, rounded) for pair in pairs))) is None:
         return before
     found, resolutions = shown
     if max(one.severity for one in found) > 1.0 or max(resolutions.values()) > context.asked_resolution:
         return before
     _enter(context, mode, resolutions)
-    context.record.note(ROUNDED_OPERATORS.format(reference.precision))
+    context.record.note(ROUNDED_OPERATORS.format(wide.precision))
     return Finding("precision", Verdict.PASS, RIGHT, facts=before.facts)
 
 
-def _rounded_sample(pair: DerivativePair, rounded: Rounded) -> DerivativeSample | None:
-    """The given derivative and that of the reference with operators that round; None where that is not known."""
-    here = pair.context.problem.zeros(pair.context.problem.domain.size)
-    found, expected = pair.given_at(here), _rounded_derivative(pair, rounded)
-    if found is None or expected is None or not all_finite(expected):
-        return None
-    noise = pair.context.problem.eps * namespace(found).abs(expected)
-    parts = [expected[part] for part in pair.space.slices]
-    squares, responses = [float(part @ part) for part in parts], [[0.0] * len(parts)] * JITTERS
-    return DerivativeSample(
-        found, expected, noise, pair.natural_noise(), lambda: noise, responses, squares, lambda: None
-    )
-
-
-def _rounded_derivative(pair: DerivativePair, rounded: Rounded) -> Array | None:
-    """The derivative of the reference in which every operator rounds to the given format; None where unknown."""
-    here = pair.context.problem.zeros(pair.context.problem.domain.size)
-
-    def derivative() -> Array:
-        found = pair.wide_at(here)
-        assert found is not None  # it exists at the point
-        return found
-
-    return rounded(derivative)
-
-
-def _reverse(context: Context, reference: Context, rounded: Rounded) -> Finding | None:
+def _reverse(context: Context, wide: Context, rounded: Rounded) -> Finding | None:
     if not context.has_reverse:
         return None
-    return _compared(context, reference, "reverse", rounded)
+    return _compared(context, wide, "reverse", rounded)
 
 
-def _forward(context: Context, reference: Context, rounded: Rounded) -> Finding | None:
+def _forward(context: Context, wide: Context, rounded: Rounded) -> Finding | None:
     """JVPs in the given precision; nothing where there is no forward mode, which the check `forward` reports."""
     problem = context.problem
     try:
-        return _compared(context, reference, "forward", rounded)
+        return _compared(context, wide, "forward", rounded)
     except Exception as error:
         if problem.rules.is_unsupported(error):
             return None
@@ -182,47 +156,90 @@ _COMPARISONS = {"reverse": _reverse, "forward": _forward}
 def _sample(pair: DerivativePair, rounded: Rounded) -> DerivativeSample:
     """Found and expected derivative with the roundoff of each entry.
 
-    The roundoff is the response of the reference to one roundoff, or the rounding of the entry. Of the
-    responses to a change and to its opposite the smaller one counts: one of them may move an element off a kink.
+    The roundoff is the response of the wider version to one roundoff, or the rounding of the entry.
     """
-    context, space = pair.context, pair.space
     found, expected = pair.both()
-    problem, xp = context.problem, namespace(expected)
-    size = problem.codomain.size if space is problem.domain else problem.domain.size
-    finite = finite_part(expected)
+    noise, responses = _response_noise(pair, expected)
+    return DerivativeSample(
+        found,
+        expected,
+        smoothed_noise(noise, pair.space),
+        smoothed_noise(pair.natural_noise(), pair.space),
+        _squares(pair.space, expected),
+        responses,
+        functools.cache(lambda: _inner_noise(pair, rounded, expected)),
+        functools.cache(lambda: _nearby(pair)),
+    )
+
+
+def _rounded_sample(pair: DerivativePair, rounded: Rounded) -> DerivativeSample | None:
+    """The same with operators that round in the expected derivative, whose roundoff is then that of its last operator.
+
+    None where it is not known.
+    """
+    found, expected = pair.given_at(_here(pair)), _rounded_derivative(pair, rounded)
+    if found is None or expected is None or not all_finite(expected):
+        return None
+    noise = pair.context.problem.eps * namespace(found).abs(expected)
+    return DerivativeSample(found, expected, noise, pair.natural_noise(), _squares(pair.space, expected))
+
+
+def _here(pair: DerivativePair) -> Array:
+    """The point itself, as a displacement."""
+    return pair.context.problem.zeros(pair.context.problem.domain.size)
+
+
+def _squares(space: Space, derivative: Array) -> list[float]:
+    parts = [finite_part(derivative[part]) for part in space.slices]
+    return [float(part @ part) for part in parts]
+
+
+def _response_noise(pair: DerivativePair, expected: Array) -> tuple[Array, list[list[float]]]:
+    """The response of each entry to changes by one roundoff; for each change, by leaf, its product with the entries.
+
+    Of the responses to a change and to its opposite the smaller one counts: one of them may move an element off a kink.
+    """
+    problem, xp, finite = pair.context.problem, namespace(expected), finite_part(expected)
+    size = problem.codomain.size if pair.space is problem.domain else problem.domain.size
     responses, noise = [], xp.zeros_like(expected)
     for _ in range(JITTERS):
-        displacement = value_roundoff(context)
+        displacement = value_roundoff(pair.context)
         signs = 0.5 * problem.eps * xp.sign(problem.random(size, Distribution.NEAR_UNIT))
         above = finite_part(_response(pair, displacement, signs, expected))
         displacement *= -1.0
         below = finite_part(_response(pair, displacement, -signs, expected))
         del displacement
-        products = [0.0] * len(space.slices)
-        for number, piece in ((number, piece) for number, part in enumerate(space.slices) for piece in pieces(part)):
+        products = [0.0] * len(pair.space.slices)
+        for leaf, piece in ((leaf, piece) for leaf, part in enumerate(pair.space.slices) for piece in pieces(part)):
             smaller = xp.where(xp.abs(above[piece]) <= xp.abs(below[piece]), above[piece], below[piece])
-            products[number] += float(smaller @ finite[piece])
+            products[leaf] += float(smaller @ finite[piece])
             noise[piece] += smaller * smaller / JITTERS
         responses.append(products)
         del above, below
     for piece in pieces(slice(0, noise.shape[0])):
         noise[piece] = xp.maximum(xp.sqrt(noise[piece]), problem.eps * xp.abs(finite[piece]))
-    squares = [float(finite[part] @ finite[part]) for part in space.slices]
-    noise, floor = smoothed_noise(noise, space), smoothed_noise(pair.natural_noise(), space)
-    inner = functools.cache(lambda: _inner_noise(pair, rounded, expected))
-    return DerivativeSample(
-        found, expected, noise, floor, inner, responses, squares, functools.cache(lambda: _nearby(pair))
-    )
+    return noise, responses
 
 
 def _response(pair: DerivativePair, displacement: Array, changes: Array, expected: Array) -> Array:
-    """Change of the reference's derivative; that of the vector alone where it is not known next to the point."""
+    """Change of the expected derivative; that by the vector alone where it is not known next to the point."""
     response = pair.wide_at(displacement, changes)
     if response is None:
         response = pair.wide_at(0.0 * displacement, changes)
     assert response is not None  # it exists at the point
     response -= expected
     return response
+
+
+def _rounded_derivative(pair: DerivativePair, rounded: Rounded) -> Array | None:
+    """The derivative of the wider version in which every operator rounds to the given format; None where unknown."""
+
+    def derivative() -> Array:
+        found = pair.wide_at(_here(pair))
+        assert found is not None  # it exists at the point
+        return found
+
+    return rounded(derivative)
 
 
 def _inner_noise(pair: DerivativePair, rounded: Rounded, expected: Array) -> Array:
@@ -271,12 +288,12 @@ def _statistics(
     return found, resolutions
 
 
-def _compared(context: Context, reference: Context, mode: str, rounded: Rounded) -> Finding:
+def _compared(context: Context, wide: Context, mode: str, rounded: Rounded) -> Finding:
     """The worst leaf; the resolution of each input is entered in the ledger for the given precision.
 
     Samples are taken one after the other: each holds several vectors of the size of all inputs.
     """
-    pairs = derivative_pairs(context, reference, mode)
+    pairs = derivative_pairs(context, wide, mode)
     shown = _statistics(context, mode, (_sample(pair, rounded) for pair in pairs))
     assert shown is not None  # every pair gives a sample
     found, resolutions = shown
@@ -289,7 +306,7 @@ def _compared(context: Context, reference: Context, mode: str, rounded: Rounded)
     _enter(context, mode, resolutions)
     if overflows:
         return Finding("precision", Verdict.INCONCLUSIVE, words)
-    return _finding(context, reference.precision, mode, worst)
+    return _finding(context, wide.precision, mode, worst)
 
 
 def _enter(context: Context, mode: str, resolutions: Mapping[str, float]) -> None:

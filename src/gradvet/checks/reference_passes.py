@@ -15,7 +15,7 @@ from gradvet.core.gradient_match import value_signs
 from gradvet.core.problem import Distribution, FreshPass, Problem
 from gradvet.core.reference_comparison import Samples
 from gradvet.core.reference_errors import Format
-from gradvet.core.vectors import Array, Leaf, Space, namespace
+from gradvet.core.vectors import Array, Leaf, Space, namespace, peak
 
 GRAD_OUTPUTS = (
     "a random grad_output",
@@ -219,3 +219,34 @@ def _near(context: Context, reference: Reference, plain: Aligned, v: Array) -> I
             step = NEXT_NUMBER * sign * xp.concat(steps) if steps else xp.zeros_like(vector)
             changes.append(vector * (1.0 + step))
         yield plain.rounded(changes[0]), kernel.representable(changes[1], kernel.domain) - kernel.point
+
+
+PassTriple = tuple[FreshPass, FreshPass, FreshPass]
+"""A pass of the kernel, of the reference in float64, and of the reference in the kernel's precision."""
+
+
+def passes_nearby(
+    context: Context, reference: Reference, count: int, *, are_positive: bool = False
+) -> list[PassTriple]:
+    """Passes for random grad_outputs, each at a point of its own, one roundoff away.
+
+    Every element moves by itself, zeros too: ties and kinks at zero are left.
+    """
+    kernel, xp = context.problem, namespace(context.problem.point)
+    truth, plain = (Aligned(kernel, reference, one) for one in (reference.truth, reference.plain))
+    parts = [kernel.point[kernel.domain.slices[number]] for number in range(len(kernel.domain.leaves))]
+    scale = xp.concat([xp.clip(abs(part), kernel.eps * peak(part)) for part in parts])
+    found = []
+    for _ in range(count):
+        v = kernel.random(kernel.codomain.size, Distribution.NEAR_UNIT)
+        moved = kernel.point + kernel.eps * scale * xp.sign(kernel.random(scale.shape[0], Distribution.NEAR_UNIT))
+        at = plain.rounded(abs(v) if are_positive else v), kernel.representable(moved, kernel.domain) - kernel.point
+        found.append((kernel.variants.fresh_pass(*at), truth.fresh_pass(*at), plain.fresh_pass(*at)))
+    return found
+
+
+def arrays_of(tensor: ComparedTensor, passes: Sequence[PassTriple]) -> tuple[Array, Array, Array]:
+    """One tensor in all of these passes: of the kernel, of the truth, of plain torch."""
+    own, truth, plain = ([tensor.of(one) for one in some] for some in zip(*passes, strict=True))
+    xp = namespace(own[0])
+    return xp.concat(own), xp.concat(truth), xp.concat(plain)

@@ -30,6 +30,7 @@ from gradvet.core.line_test import rows_changing_by_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
 from gradvet.core.projections import CotangentRows
+from gradvet.core.reference_errors import spacing_at_zero
 from gradvet.core.refinement import by_derivative, hides_gradient, refined
 from gradvet.core.residual_sampling import OutputProbes, ResidualSampling, input_direction, matched_count, roundoff_of
 from gradvet.core.residuals import Columns, Residuals, Slopes, columns_of
@@ -71,6 +72,10 @@ def decide_by_averages(context: Context, mode: Mode) -> Iterator[Decision]:
             yield Decision(Verdict.INCONCLUSIVE, Reason.BUDGET)
             return
         part, calls = context.problem.domain.slices[number], calls_for(context)
+        if peak(context.lengths[part]) <= thresholds.ROUNDOFFS * spacing_at_zero(context.problem.eps):
+            # It moves by few of the smallest numbers: see `test_product_with_the_smallest_numbers_does_not_fail`.
+            yield Decision(Verdict.INCONCLUSIVE, Reason.PRECISION)
+            continue
         test, decision = _decided(context, mode, part)
         if decision.verdict is Verdict.INCONCLUSIVE and test.sampling.finds_boundaries:
             # A large error is blurred by the way to a boundary: needed by `loss_without_its_target_in_bfloat16`.
@@ -245,8 +250,11 @@ class _InputTest:
     ) -> Decision:
         """The failure, unless the roundoff of the gradient explains its error, or the function has no derivative.
 
-        The former is needed by `test_gradient_summed_in_half_precision_does_not_fail`. `factor`: residuals that have a
-        common factor; if it explains them, the slopes are linear in the direction. Twelve VJPs.
+        The former is needed by `test_gradient_summed_in_half_precision_does_not_fail`, and next to the smallest numbers
+        of float16, where all roundings are alike, by `test_product_with_the_smallest_numbers_does_not_fail`.
+
+        `factor`: residuals that have a common factor; if it explains them, the slopes are linear in the direction.
+        Twelve VJPs.
         """
         problem, part, length = self.context.problem, self.part, self.context.lengths[self.part]
         for number in JITTER_PAIRS * [0, -1]:
@@ -256,6 +264,7 @@ class _InputTest:
             # Of three values that differ by roundoff alone; what changes in proportion drops out.
             change, square = (near[0] + near[1] - 2.0 * own) / math.sqrt(6.0), dot(own, own)
             noise = abs(dot(change, own)) if factor else math.sqrt(dot(change, change) * square)
+            noise += spacing_at_zero(problem.eps) * math.sqrt(dot(length, length) * square)
             if thresholds.COHERENT * noise > abs(failure.error) * square:
                 return failure.weakened()
         if factor and thresholds.COHERENT * rms(factor.rest) <= rms(factor.residuals):

@@ -143,7 +143,7 @@ class Frontend:
         """The problem with these inputs alone; the others are constants. Calls the function."""
         raise UnsupportedError("inputs that are checked in parts")
 
-    def reference(self, problem: OwnProblem, request: Request, seed: int) -> tuple[Problem, Problem] | None:
+    def wider_version(self, problem: OwnProblem, request: Request, seed: int) -> tuple[Problem, Problem] | None:
         """The problem, with the eps that its values show, and the same in float64, else in float32 if that is wider.
 
         None if the function has no such version.
@@ -196,9 +196,9 @@ class Frontend:
         return None
 
     def on_same_branches(
-        self, problem: OwnProblem, reference: OwnProblem, seed: int
+        self, problem: OwnProblem, wide: OwnProblem, seed: int
     ) -> tuple[Problem, Problem, BranchCounts] | None:
-        """Both problems such that a pass of the reference takes the branches of the last pass of the problem.
+        """Both problems such that a pass of the wider version takes the branches of the last pass of the problem.
 
         Calls both functions. None if branches cannot be seen.
         """

@@ -105,7 +105,7 @@ class VariationBudget:
 
 
 GIVEN, FLOAT64, FLOAT32 = "given", "float64", "float32"
-"""Names of the precisions: that of the user's inputs, and those of references."""
+"""Names of the precisions: that of the user's inputs, and those of wider versions."""
 
 NO_MEMORY = "no memory"
 """Why inputs were not compared that do not fit into `Budget.bytes`."""

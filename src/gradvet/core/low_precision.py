@@ -57,12 +57,17 @@ class DirectionTest(Protocol):
 
 
 def decide_low_precision(test: DirectionTest) -> Decision:
-    """The first conclusive decision among a few directions; a failure must show along another direction too."""
+    """The first conclusive decision among a few directions; a failure must show along another direction too.
+
+    Agreement must show along the gradient as well.
+    """
     decision = test.along(test.context.first, test.context.cotangents)
     for _ in range(MAX_DIRECTIONS - 1):
         if decision.verdict is not Verdict.INCONCLUSIVE or test.context.out_of_budget:
             break
         decision = _along_another(test)
+    if decision.verdict is Verdict.PASS and (steepest := _along_gradient(test)).verdict is Verdict.FAIL:
+        decision = steepest
     if decision.verdict is Verdict.FAIL and not fails_along_others(test):
         decision = decision.weakened()
     inconclusive = decision.verdict is Verdict.INCONCLUSIVE and decision.reason is Reason.PRECISION
@@ -105,6 +110,18 @@ def fails_along_others(test: DirectionTest, part: slice | None = None) -> bool:
     Needed by `test_products_rounded_to_tf32_are_compared_in_that_precision`: rounding inside may look like an error.
     """
     return _first_conclusive(_along_another(test, part) for _ in range(MAX_DIRECTIONS)) is Verdict.FAIL
+
+
+def _along_gradient(test: DirectionTest) -> Decision:
+    """The decision along a direction with the signs of the gradient, in which the slopes of all elements add up.
+
+    In another one they may cancel by chance, and with them an error that is the same part of all: needed by
+    `test_factor_in_float32_is_seen_whatever_the_directions_are`.
+    """
+    context = test.context
+    u, xp, v = abs(context.joint_direction()), context.xp, context.cotangents[0].vjp
+    u = xp.where(xp.isfinite(v) & (v < 0.0), -u, u)
+    return test.along(context.difference(context.restricted(u)), context.cotangents)
 
 
 def _first_conclusive(decisions: Iterator[Decision]) -> Verdict | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gradvet.core import thresholds
-from gradvet.core.vectors import Array, namespace, peak, quantile, rms
+from gradvet.core.vectors import Array, namespace, nonzero_rms, peak, quantile, rms
 
 TF32_EPS = 2.0**-10
 """Spacing of TF32, in which kernels for float32 may multiply."""
@@ -112,13 +112,16 @@ def errors_persist(here: Array, there: Array, truth: Array, form: Format) -> boo
 def an_entry_persists(here: Array, errors: Array, truths: Array) -> bool:
     """Whether one of the largest errors is there for other grad_outputs too: on average, or in proportion to the truth.
 
-    The grad_outputs are along the first axis. Errors that are not finite persist, and single ones far above the others.
+    The grad_outputs are along the first axis. Errors that are not finite persist, and single ones far above the others
+    that are a large part of their entry.
     """
     xp = namespace(here)
     if not bool(xp.all(xp.isfinite(here)) & xp.all(xp.isfinite(errors))):
         return True
-    sizes = xp.abs(xp.reshape(here, (-1,)))
-    if peak(sizes) > 2.0 * thresholds.INTERVAL_WIDTH * quantile(sizes[sizes > 0.0], 0.5):
+    size = xp.sqrt(xp.mean(truths * truths, axis=0))
+    parts = xp.abs(here) / (size + nonzero_rms(xp.reshape(size, (-1,))) + 1e-300)
+    usual = quantile(parts[parts > 0.0], 0.5)
+    if peak(parts) > max(2.0 * thresholds.INTERVAL_WIDTH * usual, thresholds.LOW_PRECISION_PART):
         return True
     large, persists = xp.abs(here) >= 0.5 * peak(here), xp.zeros_like(here, dtype=xp.bool)
     for weights in (truths, xp.ones_like(truths)):
@@ -127,6 +130,65 @@ def an_entry_persists(here: Array, errors: Array, truths: Array) -> bool:
         error_of_part = xp.std(errors - part * weights, axis=0, correction=1) / xp.sqrt(square)
         persists = persists | (xp.abs(part) > thresholds.PRECISION_SCALE_WIDTH * error_of_part)
     return bool(xp.any(large & persists))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SteadyError:
+    """Entries whose errors are the same part of the truth for all grad_outputs and at all points nearby."""
+
+    marked: Array
+    """True at these entries."""
+    factor: float
+    """The kernel's result over the truth there."""
+
+    def overlaps(self, other: SteadyError) -> bool:
+        return bool(namespace(self.marked).any(self.marked & other.marked))
+
+
+def steady_error(errors: Array, plain: Array, truths: Array, form: Format) -> SteadyError | None:
+    """Single entries whose errors are steady, else slices of an axis, else all entries together.
+
+    Samples at different points and for different grad_outputs are along the first axis. A formula or a lost part gives
+    the same factor in all of them; rounding does not, be it that of the kernel or the larger one of plain torch, which
+    has a factor too where both lose the same. Errors below the roundoff of a typical entry, or below a quarter of a
+    slice or of an entry, are not looked for.
+    """
+    xp, axes = namespace(truths), tuple(range(1, truths.ndim))
+    known = xp.isfinite(errors) & xp.isfinite(plain) & xp.isfinite(truths)
+    errors, plain, truths = (xp.where(known, array, xp.zeros_like(array)) for array in (errors, plain, truths))
+    size = xp.reshape(xp.sqrt(xp.mean(truths * truths, axis=0)), (-1,))
+    limit = max(form.constants * nonzero_rms(size), thresholds.ROUNDOFFS * form.smallest)
+    partitions = [(), *(tuple(other for other in axes if other != axis) for axis in axes), axes]
+    for summed in dict.fromkeys(partitions):
+        part, width = _shared_part(errors, truths, summed)
+        usual, usual_width = _shared_part(plain, truths, summed)
+        usual = abs(usual) + usual_width / thresholds.PRECISION_SCALE_WIDTH
+        least = form.constants if summed == axes else thresholds.LOW_PRECISION_PART
+        error = xp.sqrt(xp.mean(xp.mean(errors * errors, axis=0), axis=tuple(a - 1 for a in summed), keepdims=True))
+        is_steady = (abs(part) > least) & (abs(part) > width) & (abs(part) > thresholds.COHERENT * usual)
+        marked = is_steady & (error > limit)
+        if bool(xp.any(marked)):
+            worst = xp.max(xp.where(marked, error, xp.zeros_like(error)))
+            factor = 1.0 + float(xp.reshape(part[marked & (error == worst)], (-1,))[0])
+            return SteadyError(marked & xp.ones_like(known[0, ...]), factor)
+    return None
+
+
+def _shared_part(errors: Array, truths: Array, summed: tuple[int, ...]) -> tuple[Array, Array]:
+    """The part of the truth that the errors of each group of entries are, and half the width of its interval.
+
+    A group has the entries along these axes. The samples are independent of each other.
+    """
+    xp = namespace(truths)
+    products, squares = (xp.sum(some * truths, axis=summed, keepdims=True) for some in (errors, truths))
+    total, count = xp.clip(xp.sum(squares, axis=0), 1e-300), truths.shape[0]
+    part = xp.sum(products, axis=0) / total
+    rest = products - part * squares
+    width = xp.sqrt(xp.sum(rest * rest, axis=0) * count / (count - 1)) / total
+    # A few samples may be at a tie that is decided in another way.
+    is_there = squares > thresholds.NEARBY_PART**2 * xp.max(squares, axis=0)
+    width = xp.where(2 * xp.sum(xp.astype(is_there, xp.int64), axis=0) > count, width, xp.full_like(width, math.inf))
+    return part, thresholds.PRECISION_SCALE_WIDTH * width
 
 
 MAP_CELLS = 24

@@ -130,7 +130,7 @@ error that wide steps show is denied by slopes at small steps below this part of
 
 MATERIAL_MAX = 0.05
 """Largest relative error that low precision explains: of a slope (upper limit of `ROUNDOFFS` · eps), of values against
-the float64 reference, of two equal backward passes, and of the first change of a staircase. Below double precision,
+the wider version, of two equal backward passes, and of the first change of a staircase. Below double precision,
 outputs with a slope below this part of the largest get a smaller weight. [gallery]"""
 
 # Tolerance policy
@@ -146,7 +146,7 @@ ALLCLOSE = (1e-8, 1e-5)
 """Absolute and relative tolerance of torch.allclose, by which torch's gradcheck compares derivatives in a batch, with
 undefined tangents, and with zero under masked semantics. [theory]"""
 
-# Low precision against the float64 reference
+# Low precision against the wider version
 
 PRECISION_DOUBT = 16.0
 """Error of a value or of an entry from which a comparison is doubtful: this many of its own roundoffs, or one in this
@@ -171,8 +171,8 @@ or directions explain residuals, the errors of plain torch and the rounding of e
 """
 
 HALF_FACTOR = 2.0
-"""In half precision without a reference: common or dense error from which a derivative is wrong, in units of the common
-error that rounding explains. [half]"""
+"""In half precision alone: common or dense error from which a derivative is wrong, in units of the common error that
+rounding explains. [half]"""
 
 PRECISION_SCALE_EPS = 8.0
 """Relative error common to all entries of an input that rounding explains, in spacings of the format; at most

@@ -207,7 +207,7 @@ class TorchFrontend(Frontend):
 
     bind = staticmethod(bind)
     with_constant_inputs = staticmethod(with_constant_inputs)
-    reference = staticmethod(reference_problem)
+    wider_version = staticmethod(reference_problem)
     on_smooth_piece = staticmethod(on_smooth_piece)
     on_same_branches = staticmethod(on_same_branches)
     plain_problem = staticmethod(user_reference.plain_problem)

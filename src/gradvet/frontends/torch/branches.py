@@ -373,15 +373,15 @@ def on_smooth_piece(problem: TorchProblem) -> tuple[TorchProblem, BranchCounts] 
 
 
 def on_same_branches(
-    problem: TorchProblem, reference: TorchProblem, seed: int
+    problem: TorchProblem, wide: TorchProblem, seed: int
 ) -> tuple[TorchProblem, TorchProblem, BranchCounts] | None:
-    """A problem and its reference such that a pass of the reference takes the branches of the last pass of the problem.
+    """A problem and its wider version such that a pass of the latter takes the branches of the last pass of the former.
 
     Calls both functions. None if operators cannot be intercepted.
     """
     branches = Branches(problem.eps)
     found = []
-    for own, takes in ((problem, False), (reference, True)):
+    for own, takes in ((problem, False), (wide, True)):
         double = own.binding.operator_mode
         mode = BranchMode(branches, double if isinstance(double, DoublePrecision) else None, takes=takes)
         if not mode.is_available:
