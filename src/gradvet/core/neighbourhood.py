@@ -23,6 +23,9 @@ SIDE_IN_LARGE = 8
 
 LARGE_SPACE = 256
 
+COUNTED_PART = 1.0 / 16.0
+"""Errors from this part of the largest one on are counted as wrong entries."""
+
 MAX_LISTED = 4
 """Wrong entries that are listed beside the worst."""
 
@@ -57,7 +60,7 @@ def study(context: Context, mode: Mode, entry: Entry) -> Study:
     numerical, xp = _closest(derivative, slopes, bends), namespace(slopes)
     top = peak(numerical)
     ratio = thresholds.EXACT_RATIO if context.is_double else thresholds.EQUAL_RATIO
-    limit = max(ratio * top, thresholds.NEAR_RATIO * abs(entry.derivative - entry.numerical))
+    limit = max(ratio * top, COUNTED_PART * abs(entry.derivative - entry.numerical))
     wrong = ~(xp.abs(derivative - numerical) <= limit + context.options.accuracy * xp.abs(derivative))
     is_zero = xp.maximum(xp.abs(derivative), xp.abs(numerical)) <= thresholds.EXACT_RATIO * top
     count = max(1, int(xp.count_nonzero(wrong)))

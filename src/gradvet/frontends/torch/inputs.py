@@ -152,9 +152,9 @@ def _require_valid_indices(tensor: Tensor, name: str) -> None:
     parts: list[Any] = [*stored_indices(tensor), stored_numbers(tensor), tensor.shape]
     try:
         if tensor.layout is torch.sparse_coo:
-            torch.sparse_coo_tensor(*parts, check_invariants=True)
+            torch.sparse_coo_tensor(*parts, device=tensor.device, check_invariants=True)
         else:
-            torch.sparse_compressed_tensor(*parts, layout=tensor.layout, check_invariants=True)
+            torch.sparse_compressed_tensor(*parts, layout=tensor.layout, device=tensor.device, check_invariants=True)
     except RuntimeError as error:
         reason = first_line(error, 150)
         raise InvalidProblemError(
