@@ -171,14 +171,16 @@ def _unresolved(row: LedgerRow, with_number: bool) -> list[str]:
 def _is_wrong(report: Report, row: LedgerRow) -> bool:
     """Whether a failing finding names this output or gradient in this precision, or this input in the row's mode.
 
-    A composition of two modes is part of the row's precision.
+    A composition of two modes is part of the row's precision. A gradient in low precision is that of the check
+    `precision`.
     """
     for finding in report.failures:
         facts, names = finding.facts, [str(mismatch.input) for mismatch in finding.mismatches]
         if facts.get("tensor") == row.input and facts.get("precision") == row.precision:
             return True
         is_composition = row.precision.endswith((f", {finding.check}", f", order {facts.get('order')}"))
-        if is_composition or (finding.check == row.mode and ", " not in row.precision):
+        is_precision = (finding.check, row.precision, row.mode) == ("precision", GIVEN, facts.get("mode"))
+        if is_composition or is_precision or (finding.check == row.mode and ", " not in row.precision):
             if facts.get("leaves", {}).get(row.input) == Verdict.FAIL.value:
                 return True
             if any(name == row.input or name.startswith(f"{row.input} [") for name in names):
