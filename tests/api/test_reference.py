@@ -394,6 +394,34 @@ def test_accuracy_by_design_is_allowed() -> None:
     assert gradvet.check(kernel, x, reference=eager, seed=0, accuracy=5e-3).verdict is Verdict.PASS
 
 
+def scaled_tanh(factor: float) -> Any:
+    return with_vjp(torch.tanh, lambda v, x: v * (1.0 - torch.tanh(x.float()) ** 2).to(x.dtype) * factor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_accuracy_limits_the_resolution(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(30, 20).to(dtype)
+    report = gradvet.check(scaled_tanh(1.04), x, reference=torch.tanh, seed=0, accuracy=0.05)
+    assert report.verdict is Verdict.INCONCLUSIVE, report
+    assert report.resolution == 0.05
+    assert "accuracy= hides smaller errors; resolution 0.05" in str(report)
+    assert "Pass resolution=0.06 to accept what was compared, or pass a smaller accuracy=." in str(report)
+    accepted = gradvet.check(scaled_tanh(1.04), x, reference=torch.tanh, seed=0, accuracy=0.05, resolution=0.06)
+    assert (accepted.verdict, accepted.resolution) == (Verdict.PASS, 0.05)
+
+
+@pytest.mark.parametrize("accuracy", [0.01, 0.03])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_error_beyond_the_accuracy_is_described_as_a_whole(dtype: torch.dtype, accuracy: float) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(30, 20).to(dtype)
+    report = gradvet.check(scaled_tanh(1.04), x, reference=torch.tanh, seed=0, accuracy=accuracy)
+    (finding,) = report.failures
+    assert finding.headline.startswith("grad of input 0 is 1.04 times the reference")
+    assert finding.facts["factor"] == pytest.approx(1.04, abs=1e-3)
+
+
 def test_reference_that_is_exact_for_ones_is_not_taken_for_accurate() -> None:
     # As torch 2.6: the sum is rounded to bfloat16, and that of a softmax is 1.
     def backward(dy: Tensor, x: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from gradvet.checks.reference_passes import (
 from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.gradient_match import value_signs
+from gradvet.core.ledger import ACCEPTED
 from gradvet.core.problem import Distribution
 from gradvet.core.reference_comparison import (
     Accuracy,
@@ -242,7 +243,7 @@ def _without_steady_errors(context: Context, reference: Reference, decided: Deci
         for number in numbers:
             tensor = decided[number][0]
             own, truths, plain = arrays_of(tensor, passes)
-            error = steady_error(own - truths, plain - truths, truths, tensor.form)
+            error = steady_error(own - truths, plain - truths, truths, tensor.form, context.options.accuracy)
             if error is not None and (not is_again or error.overlaps(steady[number])):
                 steady[number] = error
             else:
@@ -314,6 +315,8 @@ def _enter(context: Context, reference: Reference, tensor: ComparedTensor, found
     ledger.open(*row, tensor.leaf.coordinates.size, asked)
     if found is not None:
         ledger.compared(*row, found.resolution)
+        if asked < found.resolution <= context.options.accuracy:
+            ledger.left_out(*row, 0, ACCEPTED)
         if found.left_out:
             ledger.left_out(*row, found.left_out, "not finite in plain torch either")
 

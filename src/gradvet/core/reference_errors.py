@@ -145,25 +145,25 @@ class SteadyError:
         return bool(namespace(self.marked).any(self.marked & other.marked))
 
 
-def steady_error(errors: Array, plain: Array, truths: Array, form: Format) -> SteadyError | None:
+def steady_error(errors: Array, plain: Array, truths: Array, form: Format, accuracy: float = 0.0) -> SteadyError | None:
     """Single entries whose errors are steady, else slices of an axis, else all entries together.
 
     Samples at different points and for different grad_outputs are along the first axis. A formula or a lost part gives
     the same factor in all of them; rounding does not, be it that of the kernel or the larger one of plain torch, which
     has a factor too where both lose the same. Errors below the roundoff of a typical entry, or below a quarter of a
-    slice or of an entry, are not looked for.
+    slice or of an entry, are not looked for; nor those up to `accuracy`, relative to the truth.
     """
     xp, axes = namespace(truths), tuple(range(1, truths.ndim))
     known = xp.isfinite(errors) & xp.isfinite(plain) & xp.isfinite(truths)
     errors, plain, truths = (xp.where(known, array, xp.zeros_like(array)) for array in (errors, plain, truths))
     size = xp.reshape(xp.sqrt(xp.mean(truths * truths, axis=0)), (-1,))
-    limit = max(form.constants * nonzero_rms(size), thresholds.ROUNDOFFS * form.smallest)
+    limit = max(max(form.constants, accuracy) * nonzero_rms(size), thresholds.ROUNDOFFS * form.smallest)
     partitions = [(), *(tuple(other for other in axes if other != axis) for axis in axes), axes]
     for summed in dict.fromkeys(partitions):
         part, width = _shared_part(errors, truths, summed)
         usual, usual_width = _shared_part(plain, truths, summed)
         usual = abs(usual) + usual_width / thresholds.PRECISION_SCALE_WIDTH
-        least = form.constants if summed == axes else thresholds.LOW_PRECISION_PART
+        least = max(accuracy, form.constants if summed == axes else thresholds.LOW_PRECISION_PART)
         error = xp.sqrt(xp.mean(xp.mean(errors * errors, axis=0), axis=tuple(a - 1 for a in summed), keepdims=True))
         is_steady = (abs(part) > least) & (abs(part) > width) & (abs(part) > thresholds.COHERENT * usual)
         marked = is_steady & (error > limit)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gradvet.core.results import FLOAT64, GIVEN, NO_MEMORY, LedgerRow, Report, Verdict, suggested_resolution
+from gradvet.core.results import ACCEPTED, FLOAT64, GIVEN, NO_MEMORY, LedgerRow, Report, Verdict, suggested_resolution
 from gradvet.reports.wording import MODE_NAMES, counted, notable_findings
 
 HEADINGS = ("tensor", "precision", "mode", "compared", "resolution", "verdict")
@@ -125,7 +125,9 @@ def what_to_do(report: Report) -> str:
     worst = max((row.resolution or 0.0) for row in rows)
     enough = suggested_resolution(worst)
     if enough is not None and all(row.compared == row.elements for row in rows):
-        return f"Pass resolution={enough:g} to accept what was compared, or check with float64 inputs of moderate size."
+        is_accepted = all(ACCEPTED in row.reasons for row in rows)
+        other = "pass a smaller accuracy=" if is_accepted else "check with float64 inputs of moderate size"
+        return f"Pass resolution={enough:g} to accept what was compared, or {other}."
     return OTHER_POINT
 
 
