@@ -6,6 +6,7 @@ Also tests `checks/reference.py` and `frontends/torch/user_reference.py`.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -392,6 +393,33 @@ def test_accuracy_by_design_is_allowed() -> None:
 
     assert gradvet.check(kernel, x, reference=eager, seed=0).verdict is Verdict.INCONCLUSIVE
     assert gradvet.check(kernel, x, reference=eager, seed=0, accuracy=5e-3).verdict is Verdict.PASS
+
+
+def test_numbers_of_a_less_accurate_kernel_fit_and_the_accuracy_named_accepts_it() -> None:
+    torch.manual_seed(1)
+    x = torch.randn(40, 24).bfloat16()
+    off = torch.zeros(40, 24)
+    off[3, 5] = 0.04 * torch.randn(1).sign().item()
+
+    def vjp(v: Tensor, x: Tensor) -> Tensor:
+        # Of either sign for other inputs, as rounding errors are.
+        sign = torch.where((v.float().sum() * 1e4).long() % 2 == 0, 1.0, -1.0)
+        return (v.float() * (1.0 + sign * off)).to(x.dtype)
+
+    kernel = with_vjp(torch.clone, vjp)
+    report = gradvet.check(kernel, x, reference=torch.clone, seed=0, checks=COMPARISON)
+    (finding,) = about(report, Verdict.INCONCLUSIVE)
+    numbers = r"is ([\d.]+) times less .*\] is (\S+) instead of (\S+), and plain torch is off by (\S+) at most"
+    found = re.search(numbers, finding.headline)
+    assert found, finding.headline
+    times, value, truth, loss = map(float, found.groups())
+    assert times == pytest.approx(abs(value - truth) / loss, rel=0.1)
+    assert re.search(r"grad of input 0 .* less accurate than plain torch$", str(report), re.MULTILINE)
+    named = re.search(r"accuracy=(\S+)(?: with resolution=(\S+))? accepts", finding.advice)
+    assert named, finding.advice
+    options = {name: float(text) for name, text in zip(("accuracy", "resolution"), named.groups(), strict=True) if text}
+    again = gradvet.check(kernel, x, reference=torch.clone, seed=0, checks=COMPARISON, **options)
+    assert again.verdict is Verdict.PASS, again
 
 
 def scaled_tanh(factor: float) -> Any:

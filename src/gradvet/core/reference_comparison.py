@@ -122,7 +122,7 @@ def decide_tensor(samples: Samples, form: Format, accuracy: float = 0.0) -> Tens
         described = _factor(scale, form.common_error, form, xp.abs(whole - scale * truth), xp.abs(truth))
         factor = replace(described, severity=factor.severity)
         loss = _typical_losses(whole, truth, samples.usual, form)[0]
-        lossy = replace(lossy, words=less_accurate(loss))
+        lossy = replace(lossy, words=f"{less_accurate(loss)} in a typical entry")
     is_shared = factor.extent is Extent.COMMON
     # Another formula is not less accurate: its larger errors are not allowed.
     is_formula = lossy.severity >= thresholds.CLEAR or (factor.severity >= thresholds.CLEAR and not is_shared)
@@ -390,7 +390,7 @@ def _loss(loss: float, count: int, form: Format) -> _Evidence:
     """Less accurate everywhere; wrong from where no format inside explains it."""
     severity = loss / _limit(form.most, count)
     severity = max(severity, thresholds.CLEAR) if loss > _limit(form.wrong_loss, count) else min(severity, 1.0)
-    return _Evidence(severity, less_accurate(loss), Extent.ALL)
+    return _Evidence(severity, f"{less_accurate(loss)} in a typical entry", Extent.ALL)
 
 
 def less_accurate(times: float) -> str:

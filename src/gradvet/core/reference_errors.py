@@ -228,6 +228,19 @@ def factor_there(found: Array, truth: Array, wrong: Array) -> str:
     return f": there it is {factor:.4g} times the reference"
 
 
+def largest_part(found: Array, truth: Array) -> float:
+    """The largest error of an entry, relative to it, or to a typical one if that is larger.
+
+    The grad_outputs are along the first axis. Infinite where an entry is not finite.
+    """
+    xp, parts = namespace(truth), [0.0]
+    for draw in range(truth.shape[0]):
+        known, own = (xp.reshape(array[draw, ...], (-1,)) for array in (truth, found))
+        error = xp.where(own == known, xp.zeros_like(known), xp.abs(own - known))
+        parts.append(float(xp.max(error / (xp.maximum(xp.abs(known), nonzero_rms(known) + 0.0 * known) + 1e-300))))
+    return max(parts) if all(map(math.isfinite, parts)) else math.inf
+
+
 def error_map(found: Array, truth: Array, plain: Array) -> ErrorMap:
     """Largest errors by position, of the kernel and of plain torch, in at most `MAP_CELLS` rows and columns.
 

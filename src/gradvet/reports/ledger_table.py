@@ -50,15 +50,17 @@ class LedgerLine(NamedTuple):
 
 def ledger_lines(report: Report) -> list[LedgerLine]:
     """The rows of the ledger: wrong ones first, then open ones. More than `MAX_ROWS` are counted after the worst."""
-    rows = sorted(
-        report.ledger, key=lambda row: (_is_wrong(report, row), not row.is_complete, *_badness(row)), reverse=True
-    )
-    worst = [row for row in rows if _is_wrong(report, row) or not row.is_complete][:MAX_WORST]
+
+    def is_open(row: LedgerRow) -> bool:
+        return not row.is_complete or bool(_doubt(report, row))
+
+    rows = sorted(report.ledger, key=lambda row: (_is_wrong(report, row), is_open(row), *_badness(row)), reverse=True)
+    worst = [row for row in rows if _is_wrong(report, row) or is_open(row)][:MAX_WORST]
     shown = rows if len(rows) <= MAX_ROWS else worst
     groups: dict[tuple[str, str, str, bool], list[LedgerRow]] = {}
     for row in rows[len(shown) :]:
         verdict = _verdict(report, row, with_number=False)
-        groups.setdefault((row.precision, row.mode, verdict, not row.is_complete), []).append(row)
+        groups.setdefault((row.precision, row.mode, verdict, is_open(row)), []).append(row)
     noun = "more input" if worst else "input"
     return [
         *(_line([row], row.input, _verdict(report, row)) for row in shown),
@@ -150,6 +152,8 @@ def _verdict(report: Report, row: LedgerRow, *, with_number: bool = True) -> str
     if _is_wrong(report, row):
         return WRONG
     if row.is_complete:
+        if doubt := _doubt(report, row):
+            return doubt
         left_open = {(one.input, one.mode, one.precision) for one in report.open_rows}
         if row.precision == GIVEN and (row.input, row.mode, FLOAT64) in left_open:
             return AS_REFERENCE
@@ -190,6 +194,16 @@ def _is_wrong(report: Report, row: LedgerRow) -> bool:
     return False
 
 
+def _doubt(report: Report, row: LedgerRow) -> str:
+    """How accurate this output or gradient of a kernel is, if an inconclusive finding is about it; empty otherwise."""
+    for finding in report.findings:
+        facts = finding.facts
+        is_about = (facts.get("tensor"), facts.get("precision")) == (row.input, row.precision)
+        if is_about and finding.verdict is Verdict.INCONCLUSIVE:
+            return str(facts.get("status", ""))
+    return ""
+
+
 def _sentences(report: Report) -> list[str]:
     """Sentences about the open rows that no failing finding explains; the modes of an input share one."""
     modes: dict[tuple[str, str, str], list[str]] = {}
@@ -228,5 +242,5 @@ def _number(value: float | None) -> str:
 
 def shown_in_terminal(report: Report) -> Sequence[LedgerLine]:
     """All rows, unless the report passes, or is inconclusive for another reason."""
-    is_shown = bool(report.failures) or bool(unexplained_rows(report))
+    is_shown = report.failures or unexplained_rows(report) or any(_doubt(report, row) for row in report.ledger)
     return ledger_lines(report) if is_shown and report.verdict is not Verdict.PASS else []
