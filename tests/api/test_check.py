@@ -652,3 +652,10 @@ def test_exception_next_to_the_point_is_told() -> None:
     report = gradvet.check(only_here, torch.ones(3, dtype=DOUBLE), seed=0)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert "ValueError there, these numbers are not in the table" in finding(report, "reverse").headline
+
+
+def test_function_without_any_derivative_passes_with_a_note() -> None:
+    report = gradvet.check(lambda x: torch.ones(3), torch.ones(2, dtype=torch.float64))
+    assert report.verdict is Verdict.PASS
+    assert any("there was no gradient to compare" in note for note in report.notes)
+    assert "there was no gradient to compare" in str(report)
