@@ -192,6 +192,7 @@ class Ledger:
             # An error of the size of the entry itself would not have been seen: that is no comparison.
             known = account.resolution < 1.0
             missing = max(account.left_out.values(), default=0) if known else account.elements
+            known = known and (missing < account.elements or not account.elements)
             yield LedgerRow(
                 input,
                 mode,

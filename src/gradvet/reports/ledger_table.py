@@ -23,7 +23,7 @@ LEAF_WORDS = {"pass": RIGHT, "fail": WRONG, "inconclusive": NOT_COMPARED}
 """Words for the verdicts that a failing finding has about single inputs and outputs."""
 
 ACCEPT = 'To accept an inconclusive result, pass inconclusive="warn" or inconclusive="ignore".'
-OTHER_POINT = "Check at a point where the function and its derivative are finite and smooth, with float64 inputs."
+OTHER_POINT = "Check at a point where the function and its derivative are finite and smooth."
 MORE_TIME = "Allow more time with budget=, or check fewer inputs at a time."
 MORE_MEMORY = "Allow more bytes with budget=, or check fewer inputs at a time."
 SOME_ELEMENTS = "Give inputs with at least one element, and a function whose outputs depend on them."
@@ -128,7 +128,7 @@ def what_to_do(report: Report) -> str:
     enough = suggested_resolution(worst)
     if enough is not None and all(row.compared == row.elements for row in rows):
         is_accepted = all(ACCEPTED in row.reasons for row in rows)
-        other = "pass a smaller accuracy=" if is_accepted else "check with float64 inputs of moderate size"
+        other = "pass a smaller accuracy=" if is_accepted else "check with inputs of moderate size"
         return f"Pass resolution={enough:g} to accept what was compared, or {other}."
     return OTHER_POINT
 
