@@ -422,6 +422,28 @@ def test_numbers_of_a_less_accurate_kernel_fit_and_the_accuracy_named_accepts_it
     assert again.verdict is Verdict.PASS, again
 
 
+def only_in(*dtypes: torch.dtype) -> Any:
+    def forward(x: Tensor) -> Tensor:
+        if x.dtype not in dtypes:
+            raise RuntimeError(f"no kernel for {x.dtype}")
+        return torch.tanh(x)
+
+    return with_vjp(forward, lambda v, x: v * (1.0 - torch.tanh(x.float()) ** 2).to(x.dtype))
+
+
+def test_dtype_that_the_kernel_refuses_is_named_and_the_others_are_compared() -> None:
+    x, options = torch.randn(30, 20), {"reference": torch.tanh, "seed": 0, "checks": COMPARISON}
+    report = gradvet.check(only_in(torch.bfloat16), x, dtypes=(torch.float32, torch.bfloat16), **options)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    (refusal,) = about(report, Verdict.INCONCLUSIVE)
+    assert refusal.headline == "float32: the kernel raises RuntimeError: no kernel for torch.float32"
+    (right,) = about(report, Verdict.PASS)
+    assert right.headline.startswith("bfloat16: ")
+    assert "dtypes=(torch.float32, torch.bfloat16), seed=0" in report.replay
+    with pytest.raises(InvalidProblemError, match="in float16, the kernel raises RuntimeError: no kernel for"):
+        gradvet.check(only_in(torch.bfloat16), x, dtypes="float16", **options)
+
+
 def scaled_tanh(factor: float) -> Any:
     return with_vjp(torch.tanh, lambda v, x: v * (1.0 - torch.tanh(x.float()) ** 2).to(x.dtype) * factor)
 
@@ -552,7 +574,7 @@ def test_report_survives_json_and_names_the_call() -> None:
     assert [one.facts["tensor"] for one in again.failures] == ["grad of input 0"] * 3
     assert again.failures[0].facts["errors"] == report.failures[0].facts["errors"]
     assert "reference=softmax" in report.replay
-    assert "dtypes=(torch.float32, torch.bfloat16, torch.float16,)" in report.replay
+    assert "dtypes=(torch.float32, torch.bfloat16, torch.float16)" in report.replay
 
 
 def test_assert_gradients_raises_for_a_wrong_kernel() -> None:

@@ -110,12 +110,13 @@ def _with_cause(context: Context, row: LedgerRow) -> LedgerRow:
     return replace(row, reasons=tuple(dict.fromkeys((cause, *row.reasons))))
 
 
-def joined(reports: Mapping[str, Report]) -> Report:
-    """One report of those about the same function in several dtypes, by name of the dtype."""
+def joined(reports: Mapping[str, Report], asked: Iterable[str]) -> Report:
+    """One report of those about the same function in several dtypes, by name of the dtype; `asked` has all names."""
     first = next(iter(reports.values()))
     every = list(reports.values())
     known = [report.resolution for report in every if report.resolution is not None]
-    names = "".join(f"torch.{name}, " for name in reports)
+    dtypes = [f"torch.{name}" for name in asked]
+    names = f"({', '.join(dtypes)})" if len(dtypes) > 1 else dtypes[0]
     return replace(
         first,
         findings=tuple(_named(name, finding) for name, report in reports.items() for finding in report.findings),
@@ -124,7 +125,7 @@ def joined(reports: Mapping[str, Report]) -> Report:
         miss=max(report.miss for report in every),
         resolution=max(known, default=None),
         notes=tuple(dict.fromkeys(note for report in every for note in report.notes)),
-        replay=first.replay.replace(", seed=", f", dtypes=({names.strip()}), seed="),
+        replay=first.replay.replace(", seed=", f", dtypes={names}, seed="),
         ledger=tuple(row for report in every for row in report.ledger),
     )
 
