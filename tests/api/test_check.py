@@ -467,7 +467,9 @@ def test_accuracy_that_hides_errors_is_named_in_the_advice(resolution: float) ->
     report = gradvet.check(wrong_in(lambda gradient: 1.1 * gradient), inputs(25), accuracy=0.3, resolution=resolution)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert "accuracy=0.3 hides smaller errors: pass a smaller accuracy=" in str(report)
+    assert "reverse: accuracy=0.3 hides errors that resolution= asks for" in str(report)
     assert "kinks" not in str(report)
+    assert "noisy" not in str(report)
 
 
 def test_staircase_is_advised_to_name_a_surrogate() -> None:
