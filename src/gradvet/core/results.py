@@ -91,6 +91,7 @@ class SourceCode:
     code: str
     file: str
     line: int
+    """Line at which `code` begins: that of the first decorator, if there is one."""
 
     @property
     def definition_line(self) -> int:
