@@ -9,8 +9,12 @@ if TYPE_CHECKING:
 
 
 def first_line(error: BaseException, limit: int = 200) -> str:
-    """The first line of an exception's message, cut to a number of characters; empty if it has none."""
-    return (str(error).strip().splitlines() or [""])[0][:limit]
+    """The first line of an exception's message; of one longer than `limit`, its first sentences."""
+    line = (str(error).strip().splitlines() or [""])[0]
+    if len(line) <= limit:
+        return line
+    sentences = line[:limit].rpartition(". ")[0]
+    return f"{sentences}." if sentences else f"{line[: limit - 1]}…"
 
 
 def raise_interruption(error: Exception) -> None:

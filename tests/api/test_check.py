@@ -8,6 +8,7 @@ Also tests `api/__init__.py`, `api/pipeline.py`, `api/validation.py`, `core/fron
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -466,7 +467,9 @@ def test_accuracy_that_hides_errors_is_named_in_the_advice(resolution: float) ->
     report = gradvet.check(wrong_in(lambda gradient: 1.1 * gradient), inputs(25), accuracy=0.3, resolution=resolution)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert "accuracy=0.3 hides smaller errors: pass a smaller accuracy=" in str(report)
+    assert "reverse: accuracy=0.3 hides errors that resolution= asks for" in str(report)
     assert "kinks" not in str(report)
+    assert "noisy" not in str(report)
 
 
 def test_staircase_is_advised_to_name_a_surrogate() -> None:
@@ -652,3 +655,34 @@ def test_exception_next_to_the_point_is_told() -> None:
     report = gradvet.check(only_here, torch.ones(3, dtype=DOUBLE), seed=0)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert "ValueError there, these numbers are not in the table" in finding(report, "reverse").headline
+
+
+def test_function_without_any_derivative_passes_with_a_note() -> None:
+    report = gradvet.check(lambda x: torch.ones(3), torch.ones(2, dtype=torch.float64))
+    assert report.verdict is Verdict.PASS
+    assert any("there was no gradient to compare" in note for note in report.notes)
+    assert "there was no gradient to compare" in str(report)
+
+
+@pytest.mark.parametrize(("name", "value"), [("NaN", math.nan), ("infinity", math.inf)])
+def test_nan_in_the_input_is_the_first_reason(name: str, value: float) -> None:
+    report = gradvet.check(torch.sin, torch.tensor([1.0, value], dtype=torch.float64))
+    first, second = str(report).splitlines()[:2]
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "resolution" not in first
+    assert "miss probability" not in first
+    assert f"in reverse and forward mode: {name} in the input; " in second
+    assert "float64 inputs" not in str(report)
+
+
+def test_nan_that_the_function_makes_is_not_blamed_on_the_input() -> None:
+    report = gradvet.check(torch.log, torch.tensor([1.0, -1.0], dtype=torch.float64))
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "in the input" not in str(report)
+
+
+def test_infinity_in_the_input_that_is_masked_is_no_reason() -> None:
+    x = torch.tensor([1.0, math.inf], dtype=torch.float64)
+    report = gradvet.check(lambda x: torch.where(x.isinf(), 0.0, x), x)
+    assert report.verdict is Verdict.PASS
+    assert all(not row.reasons for row in report.ledger)

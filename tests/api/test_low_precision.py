@@ -102,5 +102,6 @@ def test_undecided_kernel_is_advised_to_take_a_reference_which_decides_it(dtype:
     (open_one,) = [finding for finding in report.findings if finding.verdict is Verdict.INCONCLUSIVE]
     assert "check(..., reference=...)" in open_one.advice
     assert "float64" not in open_one.advice
+    assert "moderate size" not in open_one.advice
     with_reference = gradvet.check(with_vjp(largest, backward), x, reference=lambda x: x.amax(0), seed=0)
     assert with_reference.verdict is Verdict.PASS, with_reference

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -259,3 +260,13 @@ def test_part_of_a_model_that_fits_into_memory_is_compared_in_float32_too() -> N
     compared = [row for row in report.ledger if row.compared]
     assert "2.weight" not in {row.input for row in compared}
     assert {row.precision for row in compared} == {"given", "float64"}
+
+
+def test_backward_hook_of_a_module_gives_no_warning_where_its_inputs_are_frozen() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh()).double()
+    model.register_full_backward_hook(lambda *given: None)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        report = gradvet.check(model, torch.randn(2, 4, dtype=torch.float64), points=None)
+    assert "partial_requires_grad" in report.exercised
+    assert not [str(one.message) for one in caught if "backward hook" in str(one.message)]

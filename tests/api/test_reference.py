@@ -6,6 +6,7 @@ Also tests `checks/reference.py` and `frontends/torch/user_reference.py`.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -394,6 +395,83 @@ def test_accuracy_by_design_is_allowed() -> None:
     assert gradvet.check(kernel, x, reference=eager, seed=0, accuracy=5e-3).verdict is Verdict.PASS
 
 
+def test_numbers_of_a_less_accurate_kernel_fit_and_the_accuracy_named_accepts_it() -> None:
+    torch.manual_seed(1)
+    x = torch.randn(40, 24).bfloat16()
+    off = torch.zeros(40, 24)
+    off[3, 5] = 0.04 * torch.randn(1).sign().item()
+
+    def vjp(v: Tensor, x: Tensor) -> Tensor:
+        # Of either sign for other inputs, as rounding errors are.
+        sign = torch.where((v.float().sum() * 1e4).long() % 2 == 0, 1.0, -1.0)
+        return (v.float() * (1.0 + sign * off)).to(x.dtype)
+
+    kernel = with_vjp(torch.clone, vjp)
+    report = gradvet.check(kernel, x, reference=torch.clone, seed=0, checks=COMPARISON)
+    (finding,) = about(report, Verdict.INCONCLUSIVE)
+    numbers = r"is ([\d.]+) times less .*\] is (\S+) instead of (\S+), and plain torch is off by (\S+) at most"
+    found = re.search(numbers, finding.headline)
+    assert found, finding.headline
+    times, value, truth, loss = map(float, found.groups())
+    assert times == pytest.approx(abs(value - truth) / loss, rel=0.1)
+    assert re.search(r"grad of input 0 .* less accurate than plain torch$", str(report), re.MULTILINE)
+    named = re.search(r"accuracy=(\S+)(?: with resolution=(\S+))? accepts", finding.advice)
+    assert named, finding.advice
+    options = {name: float(text) for name, text in zip(("accuracy", "resolution"), named.groups(), strict=True) if text}
+    again = gradvet.check(kernel, x, reference=torch.clone, seed=0, checks=COMPARISON, **options)
+    assert again.verdict is Verdict.PASS, again
+
+
+def only_in(*dtypes: torch.dtype) -> Any:
+    def forward(x: Tensor) -> Tensor:
+        if x.dtype not in dtypes:
+            raise RuntimeError(f"no kernel for {x.dtype}")
+        return torch.tanh(x)
+
+    return with_vjp(forward, lambda v, x: v * (1.0 - torch.tanh(x.float()) ** 2).to(x.dtype))
+
+
+def test_dtype_that_the_kernel_refuses_is_named_and_the_others_are_compared() -> None:
+    x, options = torch.randn(30, 20), {"reference": torch.tanh, "seed": 0, "checks": COMPARISON}
+    report = gradvet.check(only_in(torch.bfloat16), x, dtypes=(torch.float32, torch.bfloat16), **options)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    (refusal,) = about(report, Verdict.INCONCLUSIVE)
+    assert refusal.headline == "float32: the kernel raises RuntimeError: no kernel for torch.float32"
+    (right,) = about(report, Verdict.PASS)
+    assert right.headline.startswith("bfloat16: ")
+    assert "dtypes=(torch.float32, torch.bfloat16), seed=0" in report.replay
+    with pytest.raises(InvalidProblemError, match="in float16, the kernel raises RuntimeError: no kernel for"):
+        gradvet.check(only_in(torch.bfloat16), x, dtypes="float16", **options)
+
+
+def scaled_tanh(factor: float) -> Any:
+    return with_vjp(torch.tanh, lambda v, x: v * (1.0 - torch.tanh(x.float()) ** 2).to(x.dtype) * factor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_accuracy_limits_the_resolution(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(30, 20).to(dtype)
+    report = gradvet.check(scaled_tanh(1.04), x, reference=torch.tanh, seed=0, accuracy=0.05)
+    assert report.verdict is Verdict.INCONCLUSIVE, report
+    assert report.resolution == 0.05
+    assert "accuracy= hides smaller errors; resolution 0.05" in str(report)
+    assert "Pass resolution=0.06 to accept what was compared, or pass a smaller accuracy=." in str(report)
+    accepted = gradvet.check(scaled_tanh(1.04), x, reference=torch.tanh, seed=0, accuracy=0.05, resolution=0.06)
+    assert (accepted.verdict, accepted.resolution) == (Verdict.PASS, 0.05)
+
+
+@pytest.mark.parametrize("accuracy", [0.01, 0.03])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_error_beyond_the_accuracy_is_described_as_a_whole(dtype: torch.dtype, accuracy: float) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(30, 20).to(dtype)
+    report = gradvet.check(scaled_tanh(1.04), x, reference=torch.tanh, seed=0, accuracy=accuracy)
+    (finding,) = report.failures
+    assert finding.headline.startswith("grad of input 0 is 1.04 times the reference")
+    assert finding.facts["factor"] == pytest.approx(1.04, abs=1e-3)
+
+
 def test_reference_that_is_exact_for_ones_is_not_taken_for_accurate() -> None:
     # As torch 2.6: the sum is rounded to bfloat16, and that of a softmax is 1.
     def backward(dy: Tensor, x: Tensor) -> Tensor:
@@ -496,7 +574,7 @@ def test_report_survives_json_and_names_the_call() -> None:
     assert [one.facts["tensor"] for one in again.failures] == ["grad of input 0"] * 3
     assert again.failures[0].facts["errors"] == report.failures[0].facts["errors"]
     assert "reference=softmax" in report.replay
-    assert "dtypes=(torch.float32, torch.bfloat16, torch.float16,)" in report.replay
+    assert "dtypes=(torch.float32, torch.bfloat16, torch.float16)" in report.replay
 
 
 def test_assert_gradients_raises_for_a_wrong_kernel() -> None:

@@ -17,6 +17,7 @@ from gradvet.core.context import Context
 from gradvet.core.gradient_match import explained_factor
 from gradvet.core.ledger import FLOAT64
 from gradvet.core.results import Finding, Verdict
+from gradvet.reports.ledger_table import ledger_lines
 from tests.core.contexts import Elementwise, context_of
 from tests.functions import with_derivative, with_rules, with_vjp
 
@@ -229,3 +230,42 @@ def test_roundoff_that_operators_enlarge_hides_no_error(seed: int) -> None:
     assert report.verdict is Verdict.PASS, report
     wrong = gradvet.check(lambda x, y: divergence(x, too_steep_in_bfloat16(y)), (x, y), seed=seed, points=None)
     assert wrong.verdict is not Verdict.PASS, wrong
+
+
+def verdicts_in_the_ledger(function: Elementwise, *inputs: Tensor) -> dict[tuple[str, str, str], str]:
+    report = gradvet.check(function, inputs, seed=1, points=None)
+    assert [finding.check for finding in report.failures] == ["precision"]
+    return {(line.input, line.precision, line.mode): line.verdict for line in ledger_lines(report)}
+
+
+def test_ledger_says_wrong_for_the_gradient_that_is_wrong_in_low_precision() -> None:
+    def vjp(v: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return v * y * (1.0 if v.dtype is torch.float64 else 0.5), v * x
+
+    product = with_vjp(torch.mul, vjp)
+    verdicts = verdicts_in_the_ledger(product, torch.randn(6), torch.randn(6))
+    assert verdicts == {
+        ("input 0", "given", "reverse"): "wrong",
+        ("input 1", "given", "reverse"): "right",
+        ("input 0", "float64", "reverse"): "right",
+        ("input 1", "float64", "reverse"): "right",
+    }
+
+
+def test_ledger_says_right_for_no_input_of_a_tangent_that_is_wrong_in_low_precision() -> None:
+    def jvp(u: Tensor, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return u * y * (1.0 if x.dtype is torch.float64 else 0.5) + w * x
+
+    product = with_rules(torch.mul, lambda v, x, y: (v * y, v * x), jvp)
+    report = gradvet.check(product, (torch.randn(6), torch.randn(6)), seed=1, checks=["forward", "precision"])
+    lines = [line for line in ledger_lines(report) if line.precision == "given" and line.mode == "forward"]
+    assert len(lines) == 2
+    assert all(line.verdict != "right" for line in lines)
+
+
+@LOW_PRECISIONS
+def test_factor_of_one_half_suggests_a_branch_or_a_hook_and_a_lost_row_does_not(dtype: torch.dtype) -> None:
+    for function, is_suggested in ((scaled(0.5), True), (changed_below_double(without_last), False)):
+        for finding in compared(function, dtype, (8, 16)):
+            assert finding.verdict is Verdict.FAIL
+            assert ("a branch on the dtype" in finding.advice) is is_suggested

@@ -12,7 +12,7 @@ import gradvet
 from gradvet.core.context import Context
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.core.runner import CheckFunction, make_report, run_checks, run_until_failure
-from gradvet.errors import DerivativeError, GradientError, InvalidProblemError
+from gradvet.errors import DerivativeError, GradientError, InvalidProblemError, first_line
 from tests.core.contexts import context_of, point
 from tests.functions import with_vjp
 
@@ -137,3 +137,11 @@ def test_what_an_autograd_function_lacks_is_said_in_few_words(check: str) -> Non
     reasons = {one.headline for one in report.findings if one.check == check and one.verdict is Verdict.SKIPPED}
     assert "the autograd.Function has no jvp, which forward mode needs" in reasons
     assert not any("For more details" in reason for reason in reasons)
+
+
+def test_long_message_ends_with_a_sentence() -> None:
+    words = "The shapes of these two tensors do not match."
+    assert first_line(ValueError(f"{words} This happened due to an operator.\nmore"), 60) == words
+    assert first_line(ValueError(f"{words} More."), 60) == f"{words} More."
+    assert first_line(ValueError("x" * 70), 60) == "x" * 59 + "…"
+    assert first_line(ValueError(), 60) == ""

@@ -17,15 +17,17 @@ from gradvet.checks import REFERENCE
 from gradvet.core.events import filtered, fresh_seed, publish
 from gradvet.core.frontend import Request
 from gradvet.core.provenance import title_of
-from gradvet.core.results import InconclusiveWarning, Report, Verdict
+from gradvet.core.results import Finding, InconclusiveWarning, Report, Verdict
 from gradvet.core.runner import joined
-from gradvet.errors import GradientError, InvalidProblemError
+from gradvet.errors import GradientError, InvalidProblemError, first_line, raise_interruption
 from gradvet.frontends.torch import FRONTEND, StopMode, is_model, within
 from gradvet.frontends.torch.numerical_jacobian import NumericalJacobian
 from gradvet.options import Budget, Options
 from gradvet.reports.ledger_table import ACCEPT, headline
 
 __all__ = ["NumericalJacobian", "assert_gradients", "check", "numerical_jacobian"]
+
+REFUSED = "Leave this dtype out of dtypes= if the kernel is not meant for it."
 
 
 @validation.explaining_arguments
@@ -291,7 +293,7 @@ def run_in_dtypes(
 ) -> Report:
     """One report about all dtypes; None: about the inputs as they are.
 
-    The reference is compared with differences once, in the first of the dtypes.
+    The reference is compared with differences once, in the first of the dtypes that the kernel accepts.
     """
     if dtypes is None:
         return run_as_given(request, settings, options)
@@ -299,12 +301,26 @@ def run_in_dtypes(
     if not requests:
         raise InvalidProblemError("dtypes is empty: name at least one, such as torch.bfloat16")
     reports: dict[str, Report] = {}
+    refusals: dict[str, Exception] = {}
     for name, cast in requests.items():
         wanted = replace(settings, precision=name)
         if reports:
             wanted = replace(wanted, selection=settings.selection - {"reverse"})
-        reports[name] = run_pipeline(FRONTEND, cast, wanted, options)
-    return joined(reports)
+        try:
+            reports[name] = run_pipeline(FRONTEND, cast, wanted, options)
+        except (InvalidProblemError, TypeError):  # of the call, in any dtype
+            raise
+        except Exception as error:
+            raise_interruption(error)
+            refusals[name] = error
+    words = {name: f"the kernel raises {type(error).__name__}: {first_line(error)}" for name, error in refusals.items()}
+    if not reports:
+        raise InvalidProblemError("; ".join(f"in {name}, {why}" for name, why in words.items())) from refusals[name]
+    every = joined(reports, requests)
+    refused = [
+        Finding(REFERENCE, Verdict.INCONCLUSIVE, f"{name}: {why}", advice=REFUSED) for name, why in words.items()
+    ]
+    return replace(every, findings=(*every.findings, *refused))
 
 
 def run_as_given(request: Request, settings: PipelineSettings, options: Options) -> Report:

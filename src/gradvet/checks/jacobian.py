@@ -58,6 +58,7 @@ STAIRS_ADVICE = (
     "Check at another point. For the gradient of a straight-through estimator, name the function that it is about: "
     "surrogate="
 )
+REFERENCE_ADVICE = "Try check(..., reference=...) with the same function in plain torch."
 REASONS = {
     Reason.JUMP: "the function jumps at the point, so it has no derivative there",
     Reason.STAIRS: "the function is a staircase, whose stairs may be rounding inside it",
@@ -95,9 +96,11 @@ def compared(context: Context, mode: Mode, subject: str = "", blamed: str = "") 
         yield failure(context, mode, decision, subject, blamed)
     elif decision.verdict is Verdict.INCONCLUSIVE:
         raised = refusal_beside(context) if decision.reason is Reason.DOMAIN else ""
-        headline = f"{REASONS.get(decision.reason, decision.reason.value)}{raised} ({mode.name} mode)"
+        words = REASONS.get(decision.reason, decision.reason.value)
+        if decision.reason is Reason.PRECISION and context.accuracy_hides_errors:
+            words = f"accuracy={context.options.accuracy:g} hides errors that resolution= asks for"
         facts, advice = _facts(decision), _advice(context, mode, decision)
-        yield Finding(mode.name, Verdict.INCONCLUSIVE, headline, (), facts, advice)
+        yield Finding(mode.name, Verdict.INCONCLUSIVE, f"{words}{raised} ({mode.name} mode)", (), facts, advice)
     else:
         miss = miss_probability(MISS_RATIO, Plan(2, 2 if problem.codomain.size > 1 else None), spread=1.0)
         facts = {"reason": decision.reason.value, "miss": miss, "resolution": _resolutions(context, mode)}
@@ -220,15 +223,12 @@ def _advice(context: Context, mode: Mode, decision: Decision) -> str:
         return ""
     # A first derivative that is compared below float64 is that of a function that does not run in it.
     is_kernel = mode is REVERSE and not context.is_double and context.precision in (GIVEN, FLOAT32)
-    other = "check(..., reference=...) with the same function in plain torch, " if is_kernel else ""
-    advice = f"Try {other}inputs of moderate size, or a point away from kinks."
+    advice = REFERENCE_ADVICE if is_kernel else "Try inputs of moderate size, or a point away from kinks."
     if peak(context.repeat_noise) > context.eps * peak(context.problem.value):
         advice = "Make the function return the same values for the same inputs: it gives others in each call."
-    accuracy, most = context.options.accuracy, max(leaf.coordinates.size for leaf in context.problem.domain.leaves)
-    if accuracy * math.sqrt(most) >= context.options.resolution:
-        advice = (
-            f"accuracy={accuracy:g} hides smaller errors: pass a smaller accuracy=, or check fewer elements at once."
-        )
+    if context.accuracy_hides_errors:
+        hides = f"accuracy={context.options.accuracy:g} hides smaller errors"
+        advice = f"{hides}: pass a smaller accuracy=, or check fewer elements at once."
     seen = max(_resolutions(context, mode).values(), default=math.inf)
     enough = suggested_resolution(seen)
     if enough is None or seen <= context.options.resolution:

@@ -158,6 +158,13 @@ class LeafComparison:
         return max(self.severity_of_entries, by_scale)
 
     @property
+    def is_scaled(self) -> bool:
+        """Whether the worst entry has the error that all entries share, which rounding does not explain."""
+        is_large = abs(self.scale) > max(self.scale_bar, self.eps**thresholds.HALF_THE_DIGITS)
+        rest = self.found - (1.0 + self.scale) * self.expected
+        return is_large and abs(rest) <= thresholds.OPERATION_EPS * self.eps * abs(self.expected)
+
+    @property
     def severity_of_entries(self) -> float:
         """The same for single entries."""
         by_entry = self.ratio / _doubt(self.eps)

@@ -88,6 +88,7 @@ def detached(context: Context) -> Iterator[Finding]:
         yield Finding("detached", Verdict.PASS, "outputs without derivative do not vary")
 
 
+NO_GRADIENT = "no output has a derivative, and none varies with the inputs: there was no gradient to compare"
 CONSTANCY_DIRECTIONS = 2
 """Random directions along which a function without any derivative is evaluated."""
 
@@ -107,6 +108,7 @@ def constancy(context: Context) -> Iterator[Finding]:
             advice="Look for a detach, a no_grad block, or a conversion that leaves the graph.",
         )
     else:
+        context.record.note(NO_GRADIENT)
         yield Finding("constancy", Verdict.PASS, "no output has a derivative, and none varies")
 
 

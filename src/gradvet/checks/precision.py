@@ -42,6 +42,10 @@ ROUNDED_OPERATORS = (
     "roundoff hides errors in the comparison with {}: the derivative was also compared with one whose operators round"
 )
 ADVICE = "The formula is right in {}: look for sums, products or intermediate results kept in low precision."
+SCALE_ADVICE = (
+    "The formula is right in {}, and rounding gives no common factor: look for a branch on the dtype, for a hook, and "
+    "in half precision for a long sum that stops growing."
+)
 
 
 BranchPair = tuple[Context, Context, BranchCounts]
@@ -303,10 +307,26 @@ def _compared(context: Context, wide: Context, mode: str, rounded: Rounded) -> F
     words = f"the framework's own {mode} mode overflows in this precision"
     if overflows and mode == "forward":
         return Finding("precision", Verdict.SKIPPED, words)  # as where there is no forward mode
-    _enter(context, mode, resolutions)
     if overflows:
+        _enter(context, mode, resolutions)
         return Finding("precision", Verdict.INCONCLUSIVE, words)
-    return _finding(context, wide.precision, mode, worst)
+    finding = _finding(context, wide.precision, mode, worst)
+    leaves = _leaf_verdicts(found, mode, resolutions) if finding.verdict is Verdict.FAIL else {}
+    undecided = [name for name, verdict in leaves.items() if verdict is Verdict.INCONCLUSIVE]
+    _enter(context, mode, {**resolutions, **dict.fromkeys(undecided, math.inf)})
+    values = {name: verdict.value for name, verdict in leaves.items()}
+    return replace(finding, facts={**finding.facts, "leaves": values}) if leaves else finding
+
+
+def _leaf_verdicts(found: Iterable[LeafComparison], mode: str, inputs: Collection[str]) -> dict[str, Verdict]:
+    """The verdict about each input. A wrong tangent is about all inputs together."""
+    if mode == "forward":
+        return dict.fromkeys(inputs, Verdict.FAIL if len(inputs) == 1 else Verdict.INCONCLUSIVE)
+    severities = dict.fromkeys(inputs, 0.0)
+    for one in found:
+        severities[one.place.name] = max(severities[one.place.name], one.severity)
+    worse = {name: Verdict.FAIL if severity >= 2.0 else Verdict.INCONCLUSIVE for name, severity in severities.items()}
+    return {name: verdict if severities[name] > 1.0 else Verdict.PASS for name, verdict in worse.items()}
 
 
 def _enter(context: Context, mode: str, resolutions: Mapping[str, float]) -> None:
@@ -334,4 +354,5 @@ def _finding(context: Context, wide: str, mode: str, worst: LeafComparison | Non
         return Finding("precision", Verdict.INCONCLUSIVE, words, facts=facts)
     combination = Location(0, "a combination of outputs", "")
     mismatch = Mismatch(combination, worst.place, worst.found, worst.expected, worst.limit, worst.limit)
-    return Finding("precision", Verdict.FAIL, words, (mismatch,), facts, ADVICE.format(wide))
+    advice = SCALE_ADVICE if worst.is_scaled else ADVICE
+    return Finding("precision", Verdict.FAIL, words, (mismatch,), facts, advice.format(wide))

@@ -24,6 +24,7 @@ from gradvet.checks.reference_passes import (
 from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.gradient_match import value_signs
+from gradvet.core.ledger import ACCEPTED, suggested_resolution
 from gradvet.core.problem import Distribution
 from gradvet.core.reference_comparison import (
     Accuracy,
@@ -40,6 +41,7 @@ from gradvet.core.reference_errors import (
     an_entry_persists,
     error_map,
     errors_persist,
+    largest_part,
     region,
     steady_error,
 )
@@ -60,10 +62,9 @@ ADVICE = "The reference is the truth here: look at the kernel's formula, loads, 
 SCALE_ADVICE = "The factor is common to all entries: look for a wrong constant, or a sum taken once too often."
 ZERO_ADVICE = "The gradient is zero: look for a returned None, a detach, or memory that the kernel does not write."
 FORMULA_ADVICE = "Rounding does not explain it: compare the kernel's formula, constants and counts with the reference."
-LOSS_ADVICE = "Look for sums, products or intermediate results in low precision; accuracy= accepts a relative error."
+LOSS_ADVICE = "Look for sums, products or intermediate results in low precision"
 TF32_ADVICE = (
-    "Products in TF32, the default of tl.dot for float32, have errors of this size: input_precision='ieee' avoids "
-    "them, accuracy=0.01 accepts them."
+    "Products in TF32, the default of tl.dot for float32, have errors of this size: input_precision='ieee' avoids them"
 )
 TF32_NOTE = (
     "the kernel rounds products to TF32, the default of tl.dot for float32; it was compared with plain torch that does "
@@ -134,7 +135,7 @@ def _findings(context: Context, reference: Reference, tensors: Sequence[Compared
     for tensor, found, known in decided:
         _enter(context, reference, tensor, found)
         if found.status is not Accuracy.AS_ACCURATE:
-            yield _bad(reference, tensor, found, known)
+            yield _bad(context, reference, tensor, found, known)
     if all(found.status is Accuracy.AS_ACCURATE for _, found, _ in decided):
         yield _good(reference, decided)
 
@@ -242,7 +243,7 @@ def _without_steady_errors(context: Context, reference: Reference, decided: Deci
         for number in numbers:
             tensor = decided[number][0]
             own, truths, plain = arrays_of(tensor, passes)
-            error = steady_error(own - truths, plain - truths, truths, tensor.form)
+            error = steady_error(own - truths, plain - truths, truths, tensor.form, context.options.accuracy)
             if error is not None and (not is_again or error.overlaps(steady[number])):
                 steady[number] = error
             else:
@@ -305,17 +306,24 @@ def _parts(space: Space, vector: Array) -> Iterator[Array]:
 
 
 def _enter(context: Context, reference: Reference, tensor: ComparedTensor, found: TensorDecision | None = None) -> None:
-    """Expect a comparison, or enter its result. More than a few errors of plain torch cannot be asked for."""
+    """Expect a comparison, or enter its result."""
     ledger, row = context.record.ledger, (tensor.name, NAME, reference.precision)
-    asked = context.asked_resolution
+    asked = _asked(context, found)
     if found is not None:
-        asked = min(1.0, max(asked, thresholds.OPERATION_EPS * found.plain))
         ledger.withdraw(*row)
     ledger.open(*row, tensor.leaf.coordinates.size, asked)
     if found is not None:
         ledger.compared(*row, found.resolution)
+        if asked < found.resolution <= context.options.accuracy:
+            ledger.left_out(*row, 0, ACCEPTED)
         if found.left_out:
             ledger.left_out(*row, found.left_out, "not finite in plain torch either")
+
+
+def _asked(context: Context, found: TensorDecision | None) -> float:
+    """The resolution asked for. More than a few errors of plain torch cannot be."""
+    asked = context.asked_resolution
+    return asked if found is None else min(1.0, max(asked, thresholds.OPERATION_EPS * found.plain))
 
 
 def _good(reference: Reference, decided: Decided) -> Finding:
@@ -325,20 +333,37 @@ def _good(reference: Reference, decided: Decided) -> Finding:
     return Finding(NAME, Verdict.PASS, f"{words}; {details}", facts=_facts(reference, tensor, found, known))
 
 
-def _bad(reference: Reference, tensor: ComparedTensor, found: TensorDecision, samples: Samples) -> Finding:
+def _bad(
+    context: Context, reference: Reference, tensor: ComparedTensor, found: TensorDecision, samples: Samples
+) -> Finding:
+    is_doubtful = found.status is Accuracy.LESS_ACCURATE
     place = f"{tensor.name} {tensor.leaf.coordinates.label(found.index)}".rstrip()
     bar = f" ± {found.allowed:.2g}" if found.allowed > 1e-12 * abs(found.found - found.expected) else ""
+    if is_doubtful:
+        most = f", and plain torch is off by {found.allowed / tensor.form.most:.2g} at most"
+        bar = most if found.extent is Extent.SOME else ""
     entry = f"worst: {place} is {found.found:.6g} instead of {found.expected:.6g}{bar}"
     words = f"{tensor.name} is {found.evidence}; {entry}, for {GRAD_OUTPUTS[found.draw]}"
     if tensor.is_output:
         words = words.rpartition(", for")[0]
     facts = _facts(reference, tensor, found, samples)
-    if found.status is Accuracy.LESS_ACCURATE:
+    if is_doubtful:
         advice = TF32_ADVICE if tensor.form.may_use_tf32 and found.loss > 1.0 / TF32_EPS else LOSS_ADVICE
-        return Finding(NAME, Verdict.INCONCLUSIVE, words, facts=facts, advice=advice)
+        return Finding(
+            NAME, Verdict.INCONCLUSIVE, words, facts=facts, advice=f"{advice}{_acceptance(context, found, samples)}."
+        )
     common = ZERO_ADVICE if found.scale == -1.0 else SCALE_ADVICE
     advice = {Extent.SOME: ADVICE, Extent.ALL: FORMULA_ADVICE, Extent.COMMON: common}[found.extent]
     return Finding(NAME, Verdict.FAIL, words, facts=facts, advice=advice)
+
+
+def _acceptance(context: Context, found: TensorDecision, samples: Samples) -> str:
+    """The value of accuracy= that accepts the errors, and that of resolution= if it has to be larger too."""
+    accuracy = suggested_resolution(largest_part(samples.found, samples.truth))
+    if accuracy is None:
+        return ""
+    resolution = f" with resolution={accuracy:g}" if accuracy > _asked(context, found) else ""
+    return f"; accuracy={accuracy:g}{resolution} accepts errors of this size"
 
 
 def _facts(reference: Reference, tensor: ComparedTensor, found: TensorDecision, samples: Samples) -> dict[str, object]:

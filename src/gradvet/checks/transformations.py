@@ -11,6 +11,7 @@ from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
 from gradvet.core.vectors import Array, Space, first_true, namespace, peak, window
+from gradvet.errors import first_line
 
 ADVICE = "Look at the vmap rule of the operations in the derivative."
 
@@ -27,8 +28,7 @@ def batched(context: Context) -> Iterator[Finding]:
         try:
             yield part(context)
         except Exception as error:
-            words = str(error).strip().splitlines() or [""]
-            reason = context.problem.rules.meaning(error) or f"{title} cannot be batched here: {words[0][:160]}"
+            reason = context.problem.rules.meaning(error) or f"{title} cannot be batched here: {first_line(error, 160)}"
             yield Finding("batched", Verdict.SKIPPED, reason)
 
 

@@ -114,6 +114,12 @@ class Context:
     def eps(self) -> float:
         return self.scaling.eps
 
+    @property
+    def accuracy_hides_errors(self) -> bool:
+        """Whether accuracy= hides errors of the size that resolution= asks for, in the input with the most elements."""
+        most = max(leaf.coordinates.size for leaf in self.problem.domain.leaves)
+        return self.options.accuracy * math.sqrt(most) >= self.options.resolution
+
     @cached_property
     def asked_resolution(self) -> float:
         """The resolution asked for: `Options.resolution`, or a few spacings of the format if that is larger."""

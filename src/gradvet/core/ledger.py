@@ -110,6 +110,9 @@ GIVEN, FLOAT64, FLOAT32 = "given", "float64", "float32"
 NO_MEMORY = "no memory"
 """Why inputs were not compared that do not fit into `Budget.bytes`."""
 
+ACCEPTED = "accuracy= hides smaller errors"
+"""Why the resolution of a row is not better, if that is the error that the user accepts."""
+
 MAX_SUGGESTED = 0.5
 """Largest resolution that is suggested to the user: beyond, a check says little."""
 
@@ -134,7 +137,7 @@ class LedgerRow:
     asked: float
     """The resolution that is asked for: `resolution`, or a few spacings of the format if that is larger."""
     reasons: tuple[str, ...] = ()
-    """Why elements were not compared."""
+    """Why elements were not compared, or not more sharply."""
 
     @property
     def is_complete(self) -> bool:
@@ -189,6 +192,7 @@ class Ledger:
             # An error of the size of the entry itself would not have been seen: that is no comparison.
             known = account.resolution < 1.0
             missing = max(account.left_out.values(), default=0) if known else account.elements
+            known = known and (missing < account.elements or not account.elements)
             yield LedgerRow(
                 input,
                 mode,

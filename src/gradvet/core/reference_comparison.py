@@ -60,7 +60,8 @@ class TensorDecision:
 
     status: Accuracy
     resolution: float
-    """Relative error of all entries that would have been seen; infinite if a lost entry would not have been."""
+    """Relative error of all entries that would have been seen; infinite if a lost entry would not have been. At least
+    the error that is accepted."""
     plain: float
     """Error bar of a typical entry, relative to it."""
     evidence: str = ""
@@ -101,7 +102,9 @@ def decide_tensor(samples: Samples, form: Format, accuracy: float = 0.0) -> Tens
     xp = namespace(samples.truth)
     if not math.prod(form.shape):
         return TensorDecision(Accuracy.AS_ACCURATE, resolution=form.eps, plain=form.eps)
-    truth, error, plain, comparable, broken = _errors(samples, form, accuracy)
+    truth, whole, plain, comparable, broken = _errors(samples, form)
+    size = xp.maximum(xp.abs(truth), _typical_size(truth))
+    error = xp.sign(whole) * xp.clip(xp.abs(whole) - accuracy * size, 0.0)
     own = _own_errors(truth, plain, samples.response, form)
     level = _pooled(own)
     loss, least_loss, count = _typical_losses(error, truth, samples.usual, form)
@@ -112,10 +115,18 @@ def decide_tensor(samples: Samples, form: Format, accuracy: float = 0.0) -> Tens
     ratio = xp.where(broken, xp.full_like(error, math.inf), xp.abs(error) / bar)
     scale, spread, least = _common_factor(error, truth, level)
     factor = _factor(scale, max(spread, form.common_error), form, xp.abs(error - scale * truth), xp.abs(truth))
-    lossy, is_shared = _loss(loss, count, form), factor.extent is Extent.COMMON
+    lossy = _loss(loss, count, form)
+    if accuracy:
+        # What is accepted decides, but the errors as they are say what is wrong.
+        scale = _common_factor(whole, truth, level)[0]
+        described = _factor(scale, form.common_error, form, xp.abs(whole - scale * truth), xp.abs(truth))
+        factor = replace(described, severity=factor.severity)
+        loss = _typical_losses(whole, truth, samples.usual, form)[0]
+        lossy = replace(lossy, words=f"{less_accurate(loss)} in a typical entry")
+    is_shared = factor.extent is Extent.COMMON
     # Another formula is not less accurate: its larger errors are not allowed.
     is_formula = lossy.severity >= thresholds.CLEAR or (factor.severity >= thresholds.CLEAR and not is_shared)
-    entries = _entries(samples, ratio * allowed_loss if is_formula else ratio, broken, form)
+    entries = _entries(samples, ratio * allowed_loss if is_formula else ratio, broken, level)
     found = [
         *((factor, entries) if is_shared else (entries, factor)),
         # Where plain torch happens to be exact, its neighbours count half.
@@ -128,9 +139,10 @@ def decide_tensor(samples: Samples, form: Format, accuracy: float = 0.0) -> Tens
     # Errors that are wrong do not say how sharp the comparison was.
     scale_bar = max(least if status is Accuracy.WRONG else spread, form.common_error)
     draw, index = divmod(position, math.prod(form.shape))
+    resolution = _resolution(truth, level if status is Accuracy.WRONG else allowed_loss * level, scale_bar, form)
     return TensorDecision(
         status,
-        resolution=_resolution(truth, level if status is Accuracy.WRONG else allowed_loss * level, scale_bar, form),
+        resolution=max(resolution, accuracy),
         plain=rms(own) / max(rms(truth), 1e-300),
         evidence=worst.words,
         extent=worst.extent,
@@ -171,11 +183,9 @@ def outside_kinks(samples: Samples, low: Array, high: Array, form: Format) -> tu
     return replace(samples, found=xp.where(is_between, samples.truth, samples.found)), count
 
 
-def _errors(samples: Samples, form: Format, accuracy: float) -> tuple[Array, Array, Array, Array, Array]:
+def _errors(samples: Samples, form: Format) -> tuple[Array, Array, Array, Array, Array]:
     """Truth, error and error of plain torch with zeros where they cannot be compared; where they can; where the result
     is not finite although it should be.
-
-    What `accuracy` allows, relative to an entry or to a typical one, is no error.
     """
     xp = namespace(samples.truth)
     finite = xp.isfinite(samples.truth)
@@ -187,9 +197,6 @@ def _errors(samples: Samples, form: Format, accuracy: float) -> tuple[Array, Arr
     usable = fits & ~broken
     truth = xp.where(fits, samples.truth, zero)
     error = xp.where(usable, samples.found - truth, zero)
-    if accuracy:
-        size = xp.maximum(xp.abs(truth), _typical_size(truth))
-        error = xp.sign(error) * xp.clip(xp.abs(error) - accuracy * size, 0.0)
     return truth, error, xp.where(fits, samples.plain, zero), comparable, broken
 
 
@@ -318,7 +325,7 @@ def _resolution(truth: Array, level: Array, scale_bar: float, form: Format) -> f
     return scale_bar if form.most * error < size else math.inf
 
 
-def _entries(samples: Samples, ratio: Array, broken: Array, form: Format) -> _Evidence:
+def _entries(samples: Samples, ratio: Array, broken: Array, level: Array) -> _Evidence:
     """The worst entry, and how many are wrong, for the grad_output for which the most are."""
     xp = namespace(ratio)
     axes = tuple(range(1, ratio.ndim))
@@ -332,8 +339,10 @@ def _entries(samples: Samples, ratio: Array, broken: Array, form: Format) -> _Ev
         words = f"not finite {where}"
     else:
         words = f"wrong {where}{factor_there(samples.found[draw, ...], samples.truth[draw, ...], wrong[draw, ...])}"
-    doubt = f"{less_accurate(form.most * worst)} {where}"
-    return _Evidence(worst, words, Extent.SOME if count < size else Extent.ALL, draw * size + index, doubt)
+    position = draw * size + index
+    found, truth, loss = (float(xp.reshape(some, (-1,))[position]) for some in (samples.found, samples.truth, level))
+    doubt = f"{less_accurate(abs(found - truth) / loss)} {where}"
+    return _Evidence(worst, words, Extent.SOME if count < size else Extent.ALL, position, doubt)
 
 
 def _slices(error: Array, level: Array, form: Format) -> Iterator[_Evidence]:
@@ -381,7 +390,7 @@ def _loss(loss: float, count: int, form: Format) -> _Evidence:
     """Less accurate everywhere; wrong from where no format inside explains it."""
     severity = loss / _limit(form.most, count)
     severity = max(severity, thresholds.CLEAR) if loss > _limit(form.wrong_loss, count) else min(severity, 1.0)
-    return _Evidence(severity, less_accurate(loss), Extent.ALL)
+    return _Evidence(severity, f"{less_accurate(loss)} in a typical entry", Extent.ALL)
 
 
 def less_accurate(times: float) -> str:

@@ -145,25 +145,25 @@ class SteadyError:
         return bool(namespace(self.marked).any(self.marked & other.marked))
 
 
-def steady_error(errors: Array, plain: Array, truths: Array, form: Format) -> SteadyError | None:
+def steady_error(errors: Array, plain: Array, truths: Array, form: Format, accuracy: float = 0.0) -> SteadyError | None:
     """Single entries whose errors are steady, else slices of an axis, else all entries together.
 
     Samples at different points and for different grad_outputs are along the first axis. A formula or a lost part gives
     the same factor in all of them; rounding does not, be it that of the kernel or the larger one of plain torch, which
     has a factor too where both lose the same. Errors below the roundoff of a typical entry, or below a quarter of a
-    slice or of an entry, are not looked for.
+    slice or of an entry, are not looked for; nor those up to `accuracy`, relative to the truth.
     """
     xp, axes = namespace(truths), tuple(range(1, truths.ndim))
     known = xp.isfinite(errors) & xp.isfinite(plain) & xp.isfinite(truths)
     errors, plain, truths = (xp.where(known, array, xp.zeros_like(array)) for array in (errors, plain, truths))
     size = xp.reshape(xp.sqrt(xp.mean(truths * truths, axis=0)), (-1,))
-    limit = max(form.constants * nonzero_rms(size), thresholds.ROUNDOFFS * form.smallest)
+    limit = max(max(form.constants, accuracy) * nonzero_rms(size), thresholds.ROUNDOFFS * form.smallest)
     partitions = [(), *(tuple(other for other in axes if other != axis) for axis in axes), axes]
     for summed in dict.fromkeys(partitions):
         part, width = _shared_part(errors, truths, summed)
         usual, usual_width = _shared_part(plain, truths, summed)
         usual = abs(usual) + usual_width / thresholds.PRECISION_SCALE_WIDTH
-        least = form.constants if summed == axes else thresholds.LOW_PRECISION_PART
+        least = max(accuracy, form.constants if summed == axes else thresholds.LOW_PRECISION_PART)
         error = xp.sqrt(xp.mean(xp.mean(errors * errors, axis=0), axis=tuple(a - 1 for a in summed), keepdims=True))
         is_steady = (abs(part) > least) & (abs(part) > width) & (abs(part) > thresholds.COHERENT * usual)
         marked = is_steady & (error > limit)
@@ -226,6 +226,19 @@ def factor_there(found: Array, truth: Array, wrong: Array) -> str:
     if float(xp.sum(rest * rest)) > (thresholds.PLATEAU_RTOL * (factor - 1.0)) ** 2 * square:
         return ""
     return f": there it is {factor:.4g} times the reference"
+
+
+def largest_part(found: Array, truth: Array) -> float:
+    """The largest error of an entry, relative to it, or to a typical one if that is larger.
+
+    The grad_outputs are along the first axis. Infinite where an entry is not finite.
+    """
+    xp, parts = namespace(truth), [0.0]
+    for draw in range(truth.shape[0]):
+        known, own = (xp.reshape(array[draw, ...], (-1,)) for array in (truth, found))
+        error = xp.where(own == known, xp.zeros_like(known), xp.abs(own - known))
+        parts.append(float(xp.max(error / (xp.maximum(xp.abs(known), nonzero_rms(known) + 0.0 * known) + 1e-300))))
+    return max(parts) if all(map(math.isfinite, parts)) else math.inf
 
 
 def error_map(found: Array, truth: Array, plain: Array) -> ErrorMap:

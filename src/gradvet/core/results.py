@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from gradvet.core.documents import escape_controls as escape_controls
 from gradvet.core.documents import escaped, key_of, read_dataclass
+from gradvet.core.ledger import ACCEPTED as ACCEPTED
 from gradvet.core.ledger import FLOAT64 as FLOAT64
 from gradvet.core.ledger import GIVEN as GIVEN
 from gradvet.core.ledger import NO_MEMORY as NO_MEMORY
@@ -90,6 +91,7 @@ class SourceCode:
     code: str
     file: str
     line: int
+    """Line at which `code` begins: that of the first decorator, if there is one."""
 
     @property
     def definition_line(self) -> int:

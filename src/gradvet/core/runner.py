@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 
 from gradvet.core.context import Context
 from gradvet.core.problem import Cost
-from gradvet.core.results import Finding, Report, Verdict
+from gradvet.core.results import Finding, LedgerRow, Report, Verdict
+from gradvet.core.vectors import all_finite, namespace
 from gradvet.errors import DerivativeError, InvalidProblemError, first_line, raise_interruption
 
 CheckFunction = Callable[[Context], Iterable[Finding]]
@@ -76,7 +77,7 @@ def make_report(
     With `expects_ledger`, the report passes only if its ledger is complete.
     """
     gathered = tuple(findings)
-    ledger = tuple(context.record.ledger.rows())
+    ledger = tuple(_with_cause(context, row) for row in context.record.ledger.rows())
     known = [row.resolution for row in ledger if row.resolution is not None and row.elements]
     misses = [finding.facts["miss"] for finding in gathered if "miss" in finding.facts]
     return Report(
@@ -94,12 +95,28 @@ def make_report(
     )
 
 
-def joined(reports: Mapping[str, Report]) -> Report:
-    """One report of those about the same function in several dtypes, by name of the dtype."""
+def _with_cause(context: Context, row: LedgerRow) -> LedgerRow:
+    """The row of an input that is not finite has that as its first reason: NaN in outputs and derivatives follows.
+
+    Needed by `test_nan_in_the_input_is_the_first_reason`.
+    """
+    space = context.problem.domain
+    if row.compared == row.elements or row.input not in (names := [leaf.name for leaf in space.leaves]):
+        return row
+    values = context.problem.point[space.slices[names.index(row.input)]]
+    if all_finite(values):
+        return row
+    cause = f"{'NaN' if bool(namespace(values).any(values != values)) else 'infinity'} in the input"
+    return replace(row, reasons=tuple(dict.fromkeys((cause, *row.reasons))))
+
+
+def joined(reports: Mapping[str, Report], asked: Iterable[str]) -> Report:
+    """One report of those about the same function in several dtypes, by name of the dtype; `asked` has all names."""
     first = next(iter(reports.values()))
     every = list(reports.values())
     known = [report.resolution for report in every if report.resolution is not None]
-    names = "".join(f"torch.{name}, " for name in reports)
+    dtypes = [f"torch.{name}" for name in asked]
+    names = f"({', '.join(dtypes)})" if len(dtypes) > 1 else dtypes[0]
     return replace(
         first,
         findings=tuple(_named(name, finding) for name, report in reports.items() for finding in report.findings),
@@ -108,7 +125,7 @@ def joined(reports: Mapping[str, Report]) -> Report:
         miss=max(report.miss for report in every),
         resolution=max(known, default=None),
         notes=tuple(dict.fromkeys(note for report in every for note in report.notes)),
-        replay=first.replay.replace(", seed=", f", dtypes=({names.strip()}), seed="),
+        replay=first.replay.replace(", seed=", f", dtypes={names}, seed="),
         ledger=tuple(row for report in every for row in report.ledger),
     )
 

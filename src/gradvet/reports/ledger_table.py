@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gradvet.core.results import FLOAT64, GIVEN, NO_MEMORY, LedgerRow, Report, Verdict, suggested_resolution
+from gradvet.core.results import ACCEPTED, FLOAT64, GIVEN, NO_MEMORY, LedgerRow, Report, Verdict, suggested_resolution
 from gradvet.reports.wording import MODE_NAMES, counted, notable_findings
 
 HEADINGS = ("tensor", "precision", "mode", "compared", "resolution", "verdict")
@@ -23,7 +23,7 @@ LEAF_WORDS = {"pass": RIGHT, "fail": WRONG, "inconclusive": NOT_COMPARED}
 """Words for the verdicts that a failing finding has about single inputs and outputs."""
 
 ACCEPT = 'To accept an inconclusive result, pass inconclusive="warn" or inconclusive="ignore".'
-OTHER_POINT = "Check at a point where the function and its derivative are finite and smooth, with float64 inputs."
+OTHER_POINT = "Check at a point where the function and its derivative are finite and smooth."
 MORE_TIME = "Allow more time with budget=, or check fewer inputs at a time."
 MORE_MEMORY = "Allow more bytes with budget=, or check fewer inputs at a time."
 SOME_ELEMENTS = "Give inputs with at least one element, and a function whose outputs depend on them."
@@ -50,15 +50,17 @@ class LedgerLine(NamedTuple):
 
 def ledger_lines(report: Report) -> list[LedgerLine]:
     """The rows of the ledger: wrong ones first, then open ones. More than `MAX_ROWS` are counted after the worst."""
-    rows = sorted(
-        report.ledger, key=lambda row: (_is_wrong(report, row), not row.is_complete, *_badness(row)), reverse=True
-    )
-    worst = [row for row in rows if _is_wrong(report, row) or not row.is_complete][:MAX_WORST]
+
+    def is_open(row: LedgerRow) -> bool:
+        return not row.is_complete or bool(_doubt(report, row))
+
+    rows = sorted(report.ledger, key=lambda row: (_is_wrong(report, row), is_open(row), *_badness(row)), reverse=True)
+    worst = [row for row in rows if _is_wrong(report, row) or is_open(row)][:MAX_WORST]
     shown = rows if len(rows) <= MAX_ROWS else worst
     groups: dict[tuple[str, str, str, bool], list[LedgerRow]] = {}
     for row in rows[len(shown) :]:
         verdict = _verdict(report, row, with_number=False)
-        groups.setdefault((row.precision, row.mode, verdict, not row.is_complete), []).append(row)
+        groups.setdefault((row.precision, row.mode, verdict, is_open(row)), []).append(row)
     noun = "more input" if worst else "input"
     return [
         *(_line([row], row.input, _verdict(report, row)) for row in shown),
@@ -125,7 +127,9 @@ def what_to_do(report: Report) -> str:
     worst = max((row.resolution or 0.0) for row in rows)
     enough = suggested_resolution(worst)
     if enough is not None and all(row.compared == row.elements for row in rows):
-        return f"Pass resolution={enough:g} to accept what was compared, or check with float64 inputs of moderate size."
+        is_accepted = all(ACCEPTED in row.reasons for row in rows)
+        other = "pass a smaller accuracy=" if is_accepted else "check with inputs of moderate size"
+        return f"Pass resolution={enough:g} to accept what was compared, or {other}."
     return OTHER_POINT
 
 
@@ -148,6 +152,8 @@ def _verdict(report: Report, row: LedgerRow, *, with_number: bool = True) -> str
     if _is_wrong(report, row):
         return WRONG
     if row.is_complete:
+        if doubt := _doubt(report, row):
+            return doubt
         left_open = {(one.input, one.mode, one.precision) for one in report.open_rows}
         if row.precision == GIVEN and (row.input, row.mode, FLOAT64) in left_open:
             return AS_REFERENCE
@@ -171,19 +177,31 @@ def _unresolved(row: LedgerRow, with_number: bool) -> list[str]:
 def _is_wrong(report: Report, row: LedgerRow) -> bool:
     """Whether a failing finding names this output or gradient in this precision, or this input in the row's mode.
 
-    A composition of two modes is part of the row's precision.
+    A composition of two modes is part of the row's precision. A gradient in low precision is that of the check
+    `precision`.
     """
     for finding in report.failures:
         facts, names = finding.facts, [str(mismatch.input) for mismatch in finding.mismatches]
         if facts.get("tensor") == row.input and facts.get("precision") == row.precision:
             return True
         is_composition = row.precision.endswith((f", {finding.check}", f", order {facts.get('order')}"))
-        if is_composition or (finding.check == row.mode and ", " not in row.precision):
+        is_precision = (finding.check, row.precision, row.mode) == ("precision", GIVEN, facts.get("mode"))
+        if is_composition or is_precision or (finding.check == row.mode and ", " not in row.precision):
             if facts.get("leaves", {}).get(row.input) == Verdict.FAIL.value:
                 return True
             if any(name == row.input or name.startswith(f"{row.input} [") for name in names):
                 return True
     return False
+
+
+def _doubt(report: Report, row: LedgerRow) -> str:
+    """How accurate this output or gradient of a kernel is, if an inconclusive finding is about it; empty otherwise."""
+    for finding in report.findings:
+        facts = finding.facts
+        is_about = (facts.get("tensor"), facts.get("precision")) == (row.input, row.precision)
+        if is_about and finding.verdict is Verdict.INCONCLUSIVE:
+            return str(facts.get("status", ""))
+    return ""
 
 
 def _sentences(report: Report) -> list[str]:
@@ -224,5 +242,5 @@ def _number(value: float | None) -> str:
 
 def shown_in_terminal(report: Report) -> Sequence[LedgerLine]:
     """All rows, unless the report passes, or is inconclusive for another reason."""
-    is_shown = bool(report.failures) or bool(unexplained_rows(report))
+    is_shown = report.failures or unexplained_rows(report) or any(_doubt(report, row) for row in report.ledger)
     return ledger_lines(report) if is_shown and report.verdict is not Verdict.PASS else []

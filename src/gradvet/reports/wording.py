@@ -49,11 +49,15 @@ def seconds(value: float) -> str:
 def resolution(report: Report) -> str:
     """The smallest error that the check resolves, and the probability that it misses one.
 
-    What was seen beside a wrong derivative says nothing about the function as a whole.
+    What was seen beside a wrong derivative, or beside elements that were not compared, says nothing about the function
+    as a whole.
     """
-    if report.resolution is None or report.failures:
+    is_partial = any(row.compared < row.elements for row in report.ledger)
+    if report.resolution is None or report.failures or is_partial:
         return ""
-    return f"resolution {report.resolution:.1g}, miss probability {report.miss:.1g}"
+    # Without a passing comparison there is no probability.
+    is_known = report.verdict is Verdict.PASS or report.miss > 0.0
+    return f"resolution {report.resolution:.1g}{f', miss probability {report.miss:.1g}' if is_known else ''}"
 
 
 def not_exercised_names(report: Report) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -230,7 +231,9 @@ class TorchVariants(GradientVariants):
         problem.cost.vjps += 1
         recorded, cotangents = zip(*pairs, strict=True)
         try:
-            gradient = classified_gradients(problem, recorded, [source], cotangents)[0]
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Full backward hook is firing")  # no input requires grad
+                gradient = classified_gradients(problem, recorded, [source], cotangents)[0]
         except DerivativeError as error:
             if problem.binding.substitution is None:
                 raise
