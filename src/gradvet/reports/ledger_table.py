@@ -23,7 +23,10 @@ LEAF_WORDS = {"pass": RIGHT, "fail": WRONG, "inconclusive": NOT_COMPARED}
 """Words for the verdicts that a failing finding has about single inputs and outputs."""
 
 ACCEPT = 'To accept an inconclusive result, pass inconclusive="warn" or inconclusive="ignore".'
-OTHER_POINT = "Check at a point where the function and its derivative are finite and smooth, with float64 inputs."
+OTHER_POINT = (
+    "Check at a point where the function and its derivative are finite and smooth, with float64 inputs; on the command "
+    "line, --domain LOW,HIGH draws the inputs there."
+)
 MORE_TIME = "Allow more time with budget=, or check fewer inputs at a time."
 MORE_MEMORY = "Allow more bytes with budget=, or check fewer inputs at a time."
 SOME_ELEMENTS = "Give inputs with at least one element, and a function whose outputs depend on them."
