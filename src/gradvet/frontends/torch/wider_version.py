@@ -225,18 +225,18 @@ def _is_wide_inside(problem: TorchProblem, wide: TorchProblem, spacing: float) -
     """Whether no tensor of a call and of a backward pass has a larger spacing, as far as can be seen."""
     double = wide.binding.operator_mode
     if isinstance(double, DoublePrecision):
-        _pull(problem, wide)
+        _require_vjp(problem, wide)
         is_wide = not double.was_refused and double.coarsest <= spacing
         return is_wide and not double.rounds_outside(lambda h: wide.evaluate_at(h * _probe_direction(wide)))
 
     def both_passes() -> None:
         wide.call(wide.arguments)
-        _pull(problem, wide)
+        _require_vjp(problem, wide)
 
     return _coarsest_inside(both_passes) <= spacing
 
 
-def _pull(problem: TorchProblem, wide: TorchProblem) -> None:
+def _require_vjp(problem: TorchProblem, wide: TorchProblem) -> None:
     """One VJP of the wider version. Raises if it raises where that of the given problem does not."""
     try:
         wide.vjp(wide.zeros(wide.codomain.size) + 1.0)
