@@ -189,10 +189,11 @@ def test_outputs_that_are_not_finite_suggest_a_domain(capsys: pytest.CaptureFixt
     assert "on the command line, --domain LOW,HIGH draws the inputs" in " ".join(capsys.readouterr().out.split())
 
 
-def test_missing_file_is_reported_before_torch_is_loaded(folder: Path) -> None:
-    script = "import sys; from gradvet.cli import main; main(['check', 'no_such.py::name', '--input', '3'])"
-    script = f"import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); {script}"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("targets", [["no_such.py::name"], ["ops.py::right", "--reference", "no_such.py::name"]])
+def test_missing_file_is_reported_before_torch_is_loaded(targets: list[str]) -> None:
+    script = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); "
+    script += "from gradvet.cli import main; main(['check', *sys.argv[1:], '--input', '3'])"
+    done = subprocess.run([sys.executable, "-c", script, *targets], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "False\n")
     assert done.stderr.startswith("gradvet: there is no file no_such.py")
 

@@ -173,7 +173,7 @@ def check_command(targets: tuple[str, ...], html_file: str | None, json_file: st
     gradvet check ops.py::kernel --input 8x64 --reference ops.py::eager --dtypes float32,bfloat16
     """
     html.require_writable(html_file, json_file)
-    for path in (target.partition("::")[0] for target in targets):
+    for path in (target.partition("::")[0] for target in (*targets, options["reference"])):
         if path.endswith(".py"):
             require_file(path)  # before torch is loaded, which takes seconds
     console = terminal.console_for()
