@@ -4,7 +4,7 @@ Measured in a process of its own, as the growth of its largest resident size: no
 whoever allocates. The function has 10,000 inputs and outputs and a Jacobian that is dense below its diagonal.
 
 `python -m benchmarks.memory model 1500 6` counts the tensors of `check` of a model in float32 with six layers of 1,500
-units, and prints how many float64 vectors of the size of its inputs they take beyond its float64 reference.
+units, and prints how many float64 vectors of the size of its inputs they take beyond its float64 version.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def measured(kind: str, options: list[str]) -> int:
 
 
 def vectors_of_a_model(width: int, depth: int) -> str:
-    """Vectors beyond the reference, MiB and passes of a check of a model of dense layers, in training mode."""
+    """Vectors beyond the wider version, MiB and passes of a check of a model of dense layers, in training mode."""
     import torch
     from torch import nn
 
@@ -66,7 +66,7 @@ def vectors_of_a_model(width: int, depth: int) -> str:
     size = sum(parameter.numel() for parameter in model.parameters()) + inputs.numel()
     reports = [gradvet.check(nn.Linear(3, 2), torch.ones(2, 3), seed=0)]  # loads all code
     peak = allocated(lambda: reports.append(gradvet.check(model, inputs, seed=1))).peak
-    # The count has the parameters themselves, in float32, and the reference.
+    # The count has the parameters themselves, in float32, and the wider version.
     beyond = peak - 4 * size - 8 * size
     words = f"{beyond / (8 * size):.2f} vectors, {beyond / 2**20:.0f} MiB, {reports[1].cost.forwards} forward passes"
     return f"{size:,} elements, {reports[1].verdict}: {words}"

@@ -264,8 +264,14 @@ def _hide_frames() -> None:
 
 
 def _is_hidden(raised: pytest.ExceptionInfo[BaseException] | None) -> bool:
-    """Hide the frames of gradvet, unless the exception comes from inside gradvet and is not meant for users."""
-    return raised is None or isinstance(raised.value, USER_ERRORS) or not _is_in_gradvet(raised.traceback[-1])
+    """Hide the frames of gradvet, unless the exception comes from inside gradvet and is not meant for users.
+
+    What gradvet raises by a statement of its own is, also where the drop-in functions have torch's types of exceptions.
+    """
+    if raised is None or isinstance(raised.value, USER_ERRORS):
+        return True
+    last = raised.traceback[-1]
+    return not _is_in_gradvet(last) or str(last.statement).lstrip().startswith("raise ")
 
 
 def _is_in_gradvet(entry: TracebackEntry) -> bool:

@@ -2,7 +2,7 @@
 
 Also tests `api/__init__.py`, `api/pipeline.py`, `api/validation.py`, `core/frontend.py`, `errors.py`, `options.py`,
 `frontends/torch/__init__.py`, `frontends/torch/binding.py`, `frontends/torch/numerical_jacobian.py` and
-`frontends/torch/reference.py`.
+`frontends/torch/wider_version.py`.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def report_on(case: Case, order: int) -> Report:
 
 
 PASSING = frozenset(case.name for case in (*right_autocast.CASES, *right_training.CASES) if not case.accuracy)
-"""Right functions of mixed precision and of training, which the float64 reference decides."""
+"""Right functions of mixed precision and of training, which the wider version decides."""
 
 
 @pytest.mark.parametrize("case", RIGHT, ids=str)

@@ -97,7 +97,7 @@ def teeth(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16])
-def test_reference_is_found_although_few_digits_of_the_values_are_left(dtype: torch.dtype) -> None:
+def test_wider_version_is_found_although_few_digits_of_the_values_are_left(dtype: torch.dtype) -> None:
     report = gradvet.check(square_root_minus_one, (small(dtype),), seed=1, points=None)
     assert report.verdict is Verdict.PASS
     assert "float64" in {row.precision for row in report.ledger}

@@ -87,7 +87,7 @@ def test_part_is_released_before_the_next_one(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(("part", "count", "limit"), [(1 << 9, 7, 4.1), (1 << 21, 1, 18.0)])
-def test_memory_of_a_model_in_parts_is_four_vectors_beyond_its_reference(
+def test_memory_of_a_model_in_parts_is_four_vectors_beyond_its_wider_version(
     monkeypatch: pytest.MonkeyPatch, part: int, count: int, limit: float
 ) -> None:
     monkeypatch.setattr(vectors, "MAX_PIECE", 1 << 9)
@@ -100,5 +100,5 @@ def test_memory_of_a_model_in_parts_is_four_vectors_beyond_its_reference(
     found = allocated(lambda: reports.append(gradvet.check(model, given, seed=1))).peak
     assert reports[1].verdict is Verdict.PASS, reports[1]
     assert any(f"in {count} parts" in note for note in reports[1].notes) == (count > 1), reports[1].notes
-    # With the parameters themselves, which are half a vector in float32, the reference, and activations.
+    # With the parameters themselves, which are half a vector in float32, the wider version, and activations.
     assert found <= (0.5 + 1.0 + limit) * 8 * sum(parameter.numel() for parameter in model.parameters())

@@ -1,4 +1,4 @@
-"""Derivatives in low precision beside those of their reference."""
+"""Derivatives in low precision beside those of the wider version."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def is_close(found: Tensor | None, expected: Tensor | None, rtol: float) -> bool
 
 
 def test_both_modes_give_the_derivative_at_the_point_and_next_to_it() -> None:
-    given, reference = contexts(torch.sin, 12)
+    given, wide = contexts(torch.sin, 12)
     here = given.problem.zeros(12)
     for mode, kind in (("reverse", VjpPair), ("forward", JvpPair)):
-        for pair in derivative_pairs(given, reference, mode):
+        for pair in derivative_pairs(given, wide, mode):
             assert isinstance(pair, kind)
             assert pair.space.size == 12
             found, expected = pair.both()
@@ -44,8 +44,8 @@ def test_few_entries_get_more_pairs_and_one_cotangent_is_ones() -> None:
 
 
 def test_noise_is_one_roundoff_of_outputs_of_size_one() -> None:
-    given, reference = contexts(lambda x: 0.0 * x + 1.0, 5)
+    given, wide = contexts(lambda x: 0.0 * x + 1.0, 5)
     for mode in ("reverse", "forward"):
-        pair = next(derivative_pairs(given, reference, mode))
+        pair = next(derivative_pairs(given, wide, mode))
         assert float(pair.natural_noise().max()) >= given.problem.eps / 4.0
         assert not bool(pair.inner_noise().any())

@@ -1,4 +1,4 @@
-"""Derivatives in low precision against those of the float64 reference, as findings."""
+"""Derivatives in low precision against those of the wider version, as findings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Shape = tuple[int, ...]
 
 
 def pair(function: Elementwise, dtype: torch.dtype, shape: Shape = (3,), seed: int = 0) -> tuple[Context, Context]:
-    """The function in low precision, and its reference at the same numbers."""
+    """The function in low precision, and its wider version at the same numbers."""
     given = torch.linspace(0.3, 1.1, math.prod(shape)).reshape(shape).to(dtype)
     low, high = (context_of(function, x.requires_grad_(), seed=seed) for x in (given, given.double()))
     return low, replace(high, precision=FLOAT64)
@@ -151,7 +151,7 @@ def test_gradient_that_is_infinite_in_both_precisions_is_not_wrong_and_not_compa
     assert [(row.compared, row.is_complete) for row in low.record.ledger.rows()] == [(0, False)] * 2
 
 
-def test_infinite_gradient_where_the_reference_is_small_fails() -> None:
+def test_infinite_gradient_where_the_wider_version_is_small_fails() -> None:
     for finding in compared(last_scaled(math.inf), torch.float32):
         assert finding.verdict is Verdict.FAIL
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gradvet.cli import main
 from gradvet.reports.json_files import load
 from tests.cli.command import exit_code
 from tests.cli.conftest import FILE
@@ -149,9 +148,66 @@ def test_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.
     assert line.startswith(message)
 
 
-def test_debug_shows_the_exception() -> None:
-    with pytest.raises(RuntimeError, match="no such kernel"):
-        main(["check", "ops.py::broken", "--debug"])
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("check", "ops.py::broken", "--debug") == exit_code("check", "ops.py::broken") == 2
+    shown = capsys.readouterr().err
+    assert "in broken" in shown
+    assert "RuntimeError: no such kernel" in shown
+
+
+def test_error_names_the_line_of_the_users_code_that_raised(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    line = FILE.splitlines().index('    raise RuntimeError("no such kernel")') + 1
+    exit_code("check", "ops.py::broken")
+    assert f"raised: RuntimeError: no such kernel (ops.py:{line})" in capsys.readouterr().out
+    # Inside of torch, the innermost line of the user's file is named.
+    (folder / "shapes.py").write_text("def product(x):\n    y = x + 1\n    return x @ y\n")
+    exit_code("check", "shapes.py::product", "--input", "2x3")
+    assert "(shapes.py:3)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["torch:mul", "--input", "3"], "repeat --input for each argument, and give keyword arguments with --kwargs"),
+        (["torch:mul", "--input", "3:int:4", "--input", "3:int:4"], "give at least one --input without :int:"),
+        (["torch.nn:Bilinear", "--init", "[3, 2, 2]", "--input", "5x3"], "repeat --input for each argument"),
+    ],
+)
+def test_errors_about_inputs_have_the_words_of_the_command_line(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("check", *arguments) == 2
+    shown = capsys.readouterr().out
+    assert words in shown
+    assert "kwargs={" not in shown
+    assert ".double()" not in shown
+
+
+def test_outputs_that_are_not_finite_suggest_a_domain(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "far.py").write_text("def far(x):\n    return (x - 1000).log()\n")
+    assert exit_code("check", "far.py::far", "--input", "3") == 3
+    assert "on the command line, --domain LOW,HIGH draws the inputs" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("targets", [["no_such.py::name"], ["ops.py::right", "--reference", "no_such.py::name"]])
+def test_missing_file_is_reported_before_torch_is_loaded(targets: list[str]) -> None:
+    script = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); "
+    script += "from gradvet.cli import main; main(['check', *sys.argv[1:], '--input', '3'])"
+    done = subprocess.run([sys.executable, "-c", script, *targets], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "False\n")
+    assert done.stderr.startswith("gradvet: there is no file no_such.py")
+
+
+def test_suggestions_are_names_that_differ_little(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("check", "torch:nosuch", "--input", "3")
+    assert "did you mean" not in capsys.readouterr().err
+    exit_code("check", "torch:sofmax", "--input", "3")
+    assert "did you mean 'softmax'?" in capsys.readouterr().err
+
+
+def test_store_is_announced_as_other_files_are(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("check", "ops.py::right", "--store", "run.db")
+    assert "wrote run.db" in capsys.readouterr().err
 
 
 def checks_in(path: str) -> set[str]:

@@ -116,7 +116,7 @@ def of_a_captured_module() -> Case:
 
 
 def of_low_precision() -> Case:
-    """float32: the float64 reference runs in a mode that intercepts every operator."""
+    """float32: the wider version runs in a mode that intercepts every operator."""
     module, x = nn.Linear(3, 2), _numbers(4, 3).float().requires_grad_()
     return Case(lambda: gradvet.check(module, x, seed=0, points=None), (x,), (module,))
 

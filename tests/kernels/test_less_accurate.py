@@ -14,7 +14,7 @@ from torch import Tensor
 import gradvet
 from gradvet.checks.reference import FORMULA_ADVICE, STEADY, STEADY_FACTOR, TF32_NOTE
 from gradvet.core.results import Report, Verdict
-from gradvet.frontends.torch import reference as reference_module
+from gradvet.frontends.torch import wider_version
 from tests.kernels import emulated
 from tests.kernels.emulated import Gradients, Spoil, unspoiled
 from tests.kernels.faults import FAULTS, RIGHT
@@ -32,7 +32,7 @@ def attention_report(spoil: Spoil = unspoiled, seed: int = 0, **options: Any) ->
 
 @pytest.fixture
 def multiplies_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference_module, "TF32_DEVICES", ("cpu",))
+    monkeypatch.setattr(wider_version, "TF32_DEVICES", ("cpu",))
 
 
 @pytest.mark.usefixtures("multiplies_in_tf32")

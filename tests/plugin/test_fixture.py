@@ -5,6 +5,8 @@ Also tests `pytest_plugin.py`.
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 
 from gradvet.core.results import Verdict
@@ -82,17 +84,32 @@ BROKEN = """
 """
 
 
+CONSTANT = "\n    import gradvet\n\n    def test_constant():\n        assert gradvet.gradcheck(torch.sin, POINT)\n"
+
+
 @pytest.mark.parametrize(
     ("suite", "line"),
-    [(REFUSED, "E * there is nothing to differentiate*"), (BROKEN, "E * no such kernel*")],
-    ids=["a request that cannot be checked", "a function that raises"],
+    [
+        (REFUSED, "E * there is nothing to differentiate*"),
+        (BROKEN, "E * no such kernel*"),
+        (CONSTANT, "E * at least one input tensor to require gradient*"),
+    ],
+    ids=["a request that cannot be checked", "a function that raises", "an error of the drop-in function"],
 )
 def test_traceback_leaves_out_gradvets_frames(pytester: pytest.Pytester, suite: str, line: str) -> None:
     pytester.makepyfile(test_op=WRONG + suite)
     result = pytester.runpytest_inprocess()
-    result.stdout.fnmatch_lines([">*gradient_checker(*", line])
-    result.stdout.no_fnmatch_line("*gradvet/api/*")
-    result.stdout.no_fnmatch_line("*gradvet/frontends/*")
+    result.stdout.fnmatch_lines([">*grad*(*", line])
+    for part in ("api", "compat", "frontends"):
+        result.stdout.no_fnmatch_line(f"*gradvet/{part}/*")
+
+
+def test_traceback_of_a_mistake_inside_gradvet_has_its_frames(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_module("gradvet.compat.gradcheck"), "_check_inputs", None)
+    pytester.makepyfile(test_op=WRONG + CONSTANT)
+    pytester.runpytest_inprocess().stdout.fnmatch_lines(["E * not callable", "*gradvet/compat/gradcheck.py*"])
 
 
 def test_full_trace_has_gradvets_frames(pytester: pytest.Pytester) -> None:

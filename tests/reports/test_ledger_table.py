@@ -134,10 +134,10 @@ def test_many_rows_are_counted_by_verdict_after_the_worst_ones() -> None:
     assert sentences[-1] == "8 more inputs in the ledger were not compared as asked"
 
 
-def test_gradient_is_not_called_right_where_its_reference_was_not_compared() -> None:
+def test_gradient_is_not_called_right_where_its_wider_version_was_not_compared() -> None:
     """A failure ends the comparison in float64; the gradient in low precision is compared with that in float64."""
-    reference = replace(MISSING, input=FULL.input, elements=FULL.elements, precision="float64")
-    lines = ledger_lines(with_rows(reference, FULL, report=failed()))
+    wide = replace(MISSING, input=FULL.input, elements=FULL.elements, precision="float64")
+    lines = ledger_lines(with_rows(wide, FULL, report=failed()))
     assert [(line.precision, line.verdict) for line in lines] == [
         ("float64", "not compared"),
         ("given", "as in float64"),

@@ -27,7 +27,7 @@ a resolution of 0.01."""
 
 MIN_PARTS = 6
 """Number of parts aimed at: the vectors of a comparison, 16 of the size of a part, have the size of less than four
-vectors of all inputs. Needed by `test_memory_of_a_model_in_parts_is_four_vectors_beyond_its_reference`."""
+vectors of all inputs. Needed by `test_memory_of_a_model_in_parts_is_four_vectors_beyond_its_wider_version`."""
 
 MAX_PARTS = 16
 """Largest number of parts. Those of a very large model have more elements, so that evaluations stay bounded."""

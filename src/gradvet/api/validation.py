@@ -24,6 +24,8 @@ MAX_ORDER = 5
 TOLERANCES = ("atol", "rtol", "eps", "tol", "tolerance", "nondet_tol")
 """Arguments of torch's checker that `check` does not have."""
 
+ONE_INPUT_EACH = "pass one input for each argument, several as a tuple, and keyword arguments as kwargs={...}"
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -62,8 +64,7 @@ def explained(error: TypeError, request: Request) -> TypeError:
     if name not in (getattr(request.func, "__name__", ""), getattr(forward, "__name__", "")):
         return error
     is_list = "the list is one argument; " if isinstance(request.inputs, list) else ""
-    words = f"{is_list}pass one input for each argument, several as a tuple, and keyword arguments as kwargs={{...}}"
-    return InvalidArgumentError(f"{first_line(error)}: {words}")
+    return InvalidArgumentError(f"{first_line(error)}: {is_list}{ONE_INPUT_EACH}")
 
 
 def surrogates_of(surrogate: Any, *, or_function: bool = False) -> dict[Any, Callable[..., Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 
 import click
@@ -73,7 +74,7 @@ for _command in (check_command, ops_command, compare_command):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command. An exception is printed as one line, unless --debug is given."""
+    """Run the command. An exception is printed as one line, with --debug as a traceback."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         sys.exit(cli.main(arguments, prog_name="gradvet", standalone_mode=False) or PASSED)
@@ -84,6 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(INTERRUPTED)
     except Exception as error:
         if "--debug" in arguments:
-            raise
-        click.echo(f"gradvet: {error_message(error)}", err=True)
+            traceback.print_exception(error)
+        else:
+            click.echo(f"gradvet: {error_message(error)}", err=True)
         sys.exit(ERROR)

@@ -24,7 +24,7 @@ from gradvet.cli.common import (
 )
 from gradvet.core.results import Report
 from gradvet.reports import html, terminal, wording
-from gradvet.suite import CaseResult
+from gradvet.suite import CaseResult, require_file
 
 if TYPE_CHECKING:
     from gradvet.suite.run import Run
@@ -173,6 +173,9 @@ def check_command(targets: tuple[str, ...], html_file: str | None, json_file: st
     gradvet check ops.py::kernel --input 8x64 --reference ops.py::eager --dtypes float32,bfloat16
     """
     html.require_writable(html_file, json_file)
+    for path in (target.partition("::")[0] for target in (*targets, options["reference"])):
+        if path.endswith(".py"):
+            require_file(path)  # before torch is loaded, which takes seconds
     console = terminal.console_for()
     reports: list[Report] = []
 

@@ -172,6 +172,9 @@ def run_cases(
                 if name not in used:
                     use(store.result(name))
             return True
+        finally:
+            if options["store"] is not None and missing:
+                click.echo(f"wrote {options['store']}", err=True)
     return False
 
 

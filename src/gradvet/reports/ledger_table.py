@@ -17,13 +17,16 @@ MAX_WORST = 5
 """Number of open rows that are listed one by one if the ledger is summarised, and of sentences about them."""
 
 RIGHT, EMPTY, NOT_COMPARED, WRONG = "right", "no elements", "not compared", "wrong"
-AS_REFERENCE = "as in float64"
+AS_WIDER_VERSION = "as in float64"
 """The word for a gradient in low precision that is that of the wider version, whose own was not compared."""
 LEAF_WORDS = {"pass": RIGHT, "fail": WRONG, "inconclusive": NOT_COMPARED}
 """Words for the verdicts that a failing finding has about single inputs and outputs."""
 
 ACCEPT = 'To accept an inconclusive result, pass inconclusive="warn" or inconclusive="ignore".'
-OTHER_POINT = "Check at a point where the function and its derivative are finite and smooth."
+OTHER_POINT = (
+    "Check at a point where the function and its derivative are finite and smooth; on the command line, --domain LOW,HIGH "
+    "draws the inputs there."
+)
 MORE_TIME = "Allow more time with budget=, or check fewer inputs at a time."
 MORE_MEMORY = "Allow more bytes with budget=, or check fewer inputs at a time."
 SOME_ELEMENTS = "Give inputs with at least one element, and a function whose outputs depend on them."
@@ -156,7 +159,7 @@ def _verdict(report: Report, row: LedgerRow, *, with_number: bool = True) -> str
             return doubt
         left_open = {(one.input, one.mode, one.precision) for one in report.open_rows}
         if row.precision == GIVEN and (row.input, row.mode, FLOAT64) in left_open:
-            return AS_REFERENCE
+            return AS_WIDER_VERSION
         return RIGHT if row.elements else EMPTY
     return "; ".join((*row.reasons, *_unresolved(row, with_number))) or NOT_COMPARED
 

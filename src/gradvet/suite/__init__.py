@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial, update_wrapper
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -34,6 +35,8 @@ class Case:
     """The command that runs this case alone, without its seed."""
     label: str = ""
     """Grid parameters, as in `n=2,dim=0`; part of the name."""
+    words: Mapping[str, str] = field(default_factory=dict)
+    """What an error about the inputs says in place of the words of the Python API."""
 
     def run(self, seed: int, **overrides: Any) -> Report:
         """Check the case. The seed determines the inputs as well as the directions."""
@@ -42,12 +45,24 @@ class Case:
 
         with seeded(seed):
             inputs = self.inputs()
-            report = check(self.func, inputs, **{**self.options, **overrides, "seed": seed})
+            try:
+                report = check(self.func, inputs, **{**self.options, **overrides, "seed": seed})
+            except InvalidProblemError as error:
+                message = str(error)
+                for python, own in self.words.items():
+                    message = message.replace(python, own)
+                raise type(error)(message) from error
         return replace(
             report,
             title=self.name,
             replay=f"{self.replay} --seed {seed}" if self.replay else report.replay,
         )
+
+
+def require_file(path: str) -> None:
+    """Raise if a target of the command line names a file that does not exist."""
+    if not Path(path).is_file():
+        raise InvalidProblemError(f"there is no file {path}: check the path, from the folder {Path.cwd().name}")
 
 
 class Status(str, Enum):

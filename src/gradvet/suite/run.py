@@ -24,6 +24,7 @@ from gradvet.api import check
 from gradvet.core.provenance import environment
 from gradvet.core.results import Verdict
 from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch.blame.source_lines import raising_line
 from gradvet.frontends.torch.inputs import random_inputs
 from gradvet.frontends.torch.process_state import CASE_SETTINGS, ProcessState
 from gradvet.options import Budget
@@ -114,12 +115,14 @@ def in_case_order(store: Store, new_results: Iterator[CaseResult]) -> Iterator[C
 
 
 def _message(error: BaseException) -> str:
+    """What a case raised, and the line of the user's code at which it did."""
     text = one_line(error)
     if isinstance(error, SystemExit):
         return f"the case called sys.exit ({error.code})"
     if isinstance(error, InvalidProblemError):
         return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    line = raising_line(error)
+    return (f"{type(error).__name__}: {text}" if text else type(error).__name__) + (f" ({line})" if line else "")
 
 
 CALLS_PER_WORKER = 3

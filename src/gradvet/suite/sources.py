@@ -16,19 +16,30 @@ import re
 import shlex
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gradvet.api.validation import ONE_INPUT_EACH
 from gradvet.errors import InvalidProblemError
+from gradvet.frontends.torch.binding import ONE_TENSOR
 from gradvet.frontends.torch.inputs import converted, random_inputs, require_known
 from gradvet.frontends.torch.opdb import database, group_named, groups
 from gradvet.frontends.torch.state import seeded
-from gradvet.suite import Case, cases_in
+from gradvet.suite import Case, cases_in, require_file
 
 CALLABLE = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
+
+WORDS = {
+    ONE_INPUT_EACH: "repeat --input for each argument, and give keyword arguments with --kwargs",
+    ONE_TENSOR: "On the command line, give at least one --input without :int:",
+}
+"""Words of the command line in place of those of the Python API."""
+
+MIN_SIMILARITY = 0.7
+"""Share of letters that a name has in common with one that is suggested; `nosuch` and `cosh` have 0.6."""
 
 STANDARD_LIBRARY = [sysconfig.get_path("stdlib"), os.path.join(sysconfig.get_path("stdlib"), "lib-dynload")]
 """Entries of the search path with the modules of Python."""
@@ -135,11 +146,9 @@ def cases_of(target: str, inputs: InputSpec, execute: Callable[[Path], ModuleTyp
 
 
 def _file_module(path: str, execute: Callable[[Path], ModuleType]) -> ModuleType:
-    file = Path(path)
-    if not file.is_file():
-        raise InvalidProblemError(f"there is no file {path}: check the path, from the folder {Path.cwd().name}")
+    require_file(path)
     try:
-        return execute(file.resolve())
+        return execute(Path(path).resolve())
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also SystemExit and pytest's Skipped
@@ -182,14 +191,18 @@ def _marked(module: ModuleType, path: str, name: str) -> list[Case]:
         example = f"{path}::name --input 3x4" if path.endswith(".py") else f"{path}:callable --input 3x4"
         words = "decorate functions with @gradvet.case(inputs=...), or name a callable in it and its inputs"
         raise InvalidProblemError(f"{path} has no cases: {words} ({example})")
-    close = difflib.get_close_matches(name, vars(module), 1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = _suggestion(name, vars(module))
     if found:
         hint = f"; give --input SHAPE to check {name} without a case" if hasattr(module, name) else hint
         raise InvalidProblemError(f"{path} has no case {name!r}; it has: {', '.join(names)}{hint}")
     if hasattr(module, name):
         raise InvalidProblemError(f"{name} in {path} is not a case: give its inputs, such as --input 3x4")
     raise InvalidProblemError(f"{path} has no {name!r}{hint}")
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1, cutoff=MIN_SIMILARITY)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _short(name: str) -> str:
@@ -224,7 +237,7 @@ def _callable_case(target: str, inputs: InputSpec, execute: Callable[[Path], Mod
             "--dtypes names the precisions for --reference: give it too, or one --dtype in its place"
         )
     function = _instantiated(found, inputs, target)
-    return Case(target, function, inputs=inputs.tensors, options=options, replay=inputs.command(target))
+    return Case(target, function, inputs.tensors, options, replay=inputs.command(target), words=WORDS)
 
 
 def _named_callable(target: str, execute: Callable[[Path], ModuleType]) -> Callable[..., Any]:
@@ -240,8 +253,7 @@ def _named_callable(target: str, execute: Callable[[Path], ModuleType]) -> Calla
         )
     for part in name.split("."):
         if not hasattr(value, part):
-            close = difflib.get_close_matches(part, dir(value), 1)
-            raise InvalidProblemError(f"{target} was not found{f'; did you mean {close[0]!r}?' if close else ''}")
+            raise InvalidProblemError(f"{target} was not found{_suggestion(part, dir(value))}")
         value = getattr(value, part)
     if not callable(value):
         raise InvalidProblemError(f"{target} is {type(value).__name__}, which cannot be called")

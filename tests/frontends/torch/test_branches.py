@@ -1,4 +1,4 @@
-"""A reference on the branches that low precision takes: roundoff decides the side of some elements here."""
+"""A wider version on the branches that low precision takes: roundoff decides the side of some elements here."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def pair(
 
 @pytest.mark.parametrize("features", KINKS.values(), ids=KINKS.keys())
 @pytest.mark.parametrize("mode", ["reverse", "forward"])
-def test_reference_has_the_derivative_of_the_piece_that_low_precision_takes(features: Features, mode: str) -> None:
+def test_wider_version_has_the_derivative_of_the_piece_that_low_precision_takes(features: Features, mode: str) -> None:
     low, high, branches = pair(features)
     if mode == "reverse":
         v = low.random(low.codomain.size, Distribution.NEAR_UNIT)
@@ -110,7 +110,7 @@ def test_reference_has_the_derivative_of_the_piece_that_low_precision_takes(feat
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_reference_in_float32_takes_the_branches_of_bfloat16() -> None:
+def test_wider_version_in_float32_takes_the_branches_of_bfloat16() -> None:
     low, high, branches = pair(lambda h: functional.relu((h + 8.0) - 8.0), torch.bfloat16, torch.float32)
     v = low.random(low.codomain.size, Distribution.NEAR_UNIT).sign()
     found, expected = low.vjp(v), high.vjp(v)
@@ -120,7 +120,7 @@ def test_reference_in_float32_takes_the_branches_of_bfloat16() -> None:
 
 
 def test_element_far_from_the_kink_is_not_moved() -> None:
-    """Low precision takes another side there because its forward pass is wrong, and the reference shows it."""
+    """Low precision takes another side there because its forward pass is wrong, and the wider version shows it."""
 
     def shifted(h: Tensor) -> Tensor:
         return functional.relu(h + 0.5 if h.dtype is torch.float32 else h)

@@ -44,8 +44,8 @@ from gradvet.frontends.torch.numerical_jacobian import jacobian_of
 from gradvet.frontends.torch.points import PointSource, generated_points, generated_shapes
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.problem import TorchProblem
-from gradvet.frontends.torch.reference import may_round_products, reference_problem, rounded_as
 from gradvet.frontends.torch.second_order import second_order_problem
+from gradvet.frontends.torch.wider_version import may_round_products, rounded_as, wider_problem
 
 __all__ = [
     "FRONTEND",
@@ -207,7 +207,7 @@ class TorchFrontend(Frontend):
 
     bind = staticmethod(bind)
     with_constant_inputs = staticmethod(with_constant_inputs)
-    wider_version = staticmethod(reference_problem)
+    wider_version = staticmethod(wider_problem)
     on_smooth_piece = staticmethod(on_smooth_piece)
     on_same_branches = staticmethod(on_same_branches)
     plain_problem = staticmethod(user_reference.plain_problem)

@@ -249,6 +249,9 @@ def with_constant_inputs(request: Request) -> Request | None:
     return held
 
 
+ONE_TENSOR = "Pass at least one such tensor, for instance x.double() or torch.as_tensor(array)"
+
+
 def _nothing_to_differentiate(request: Request, tree: ArgumentTree) -> InvalidProblemError:
     kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in tree.tensors]
     tensors = [f"{name}: {kind}" for name, kind in zip(tree.names, kinds, strict=True)]
@@ -256,7 +259,7 @@ def _nothing_to_differentiate(request: Request, tree: ArgumentTree) -> InvalidPr
     found = ", ".join(tensors or others) or "no input"
     return InvalidProblemError(
         f"there is nothing to differentiate: a floating-point or complex tensor was expected among the inputs, "
-        f"found {found}. Pass at least one such tensor, for instance x.double() or torch.as_tensor(array)."
+        f"found {found}. {ONE_TENSOR}."
     )
 
 

@@ -1,6 +1,6 @@
 """Runs a function in double precision whatever it casts, captures or draws: operators are intercepted one by one.
 
-Contains the mode and the record of random draws. Whether the result is a float64 reference is decided in `reference`.
+Contains the mode and the record of random draws. Whether the result is a wider version is decided in `wider_version`.
 """
 
 from __future__ import annotations

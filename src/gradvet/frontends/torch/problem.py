@@ -23,9 +23,9 @@ from gradvet.frontends.torch.binding import Binding, first_result
 from gradvet.frontends.torch.layouts import coordinates_of, layouts_of
 from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE
 from gradvet.frontends.torch.layouts.sparse import Sparse
-from gradvet.frontends.torch.reference import internal_eps
 from gradvet.frontends.torch.state import Sampler, TorchRandomState
 from gradvet.frontends.torch.variants import TorchVariants
+from gradvet.frontends.torch.wider_version import internal_eps
 
 VECTOR_EPS = torch.finfo(WORKING_DTYPE).eps
 

@@ -23,7 +23,7 @@ from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import ArgumentTree, fill, map_tensors
 from gradvet.frontends.torch.binding import bind, is_differentiable
 from gradvet.frontends.torch.problem import TorchProblem
-from gradvet.frontends.torch.reference import may_round_products
+from gradvet.frontends.torch.wider_version import may_round_products
 
 
 def plain_problem(problem: TorchProblem, request: Request, seed: int) -> tuple[TorchProblem, Request]:

@@ -11,6 +11,7 @@ import linecache
 import re
 import sys
 import sysconfig
+import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -101,6 +102,17 @@ def calling_line(frame: FrameType | None = None) -> CodeLine | None:
             return line
         frame = frame.f_back
     return None if frame is None else line_of(frame)
+
+
+def raising_line(error: BaseException) -> CodeLine | None:
+    """The innermost line of the user's code in the traceback of an exception; None if there is none.
+
+    A line of an installed package counts where there is no other.
+    """
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [(frame.f_code.co_filename, number) for frame, number in frames if not is_hidden(frame)]
+    own = [line for line in lines if not any(folder in line[0] for folder in INSTALLED)] or lines
+    return _line(*own[-1]) if own else None
 
 
 def line_of(frame: FrameType) -> CodeLine:

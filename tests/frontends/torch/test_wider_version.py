@@ -1,6 +1,6 @@
-"""The float64 reference of functions that cast, capture low precision or draw random numbers.
+"""The wider version of functions that cast, capture low precision or draw random numbers.
 
-Covers `frontends/torch/double_precision.py`.
+Covers `frontends/torch/wider_version.py` and `double_precision.py`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import gradvet
 from gradvet.core.direction_average import AVERAGED
 from gradvet.core.frontend import Request
 from gradvet.core.results import Verdict
-from gradvet.frontends.torch import reference as reference_module
+from gradvet.frontends.torch import wider_version as wider_version_module
 from gradvet.frontends.torch.binding import bind
 from gradvet.frontends.torch.problem import TorchProblem
-from gradvet.frontends.torch.reference import reference_problem
+from gradvet.frontends.torch.wider_version import wider_problem
 from tests.frontends.torch import needs_private_names
 from tests.functions import with_vjp
 from tests.gallery.inputs import normal
 from tests.gallery.kernels import kernel, squash, squash_vjp
 
-pytestmark = needs_private_names  # without operator modes there is no such reference
+pytestmark = needs_private_names  # without operator modes there is no such version
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 Function = Callable[..., Any]
@@ -38,11 +38,11 @@ def verdict(function: Function, *inputs: Any, **options: Any) -> Verdict:
     return gradvet.check(function, inputs, seed=20, **options).verdict
 
 
-def reference(function: Function, *inputs: Any) -> tuple[TorchProblem, TorchProblem | None]:
-    """The problem and its reference."""
+def wider_version(function: Function, *inputs: Any) -> tuple[TorchProblem, TorchProblem | None]:
+    """The problem and its wider version."""
     request = Request(function, inputs, None)
     problem = TorchProblem(bind(request), seed=0)
-    return reference_problem(problem, request, 0) or (problem, None)
+    return wider_problem(problem, request, 0) or (problem, None)
 
 
 def single(*shape: int, dtype: torch.dtype = F32, seed: int = 1) -> Tensor:
@@ -75,7 +75,7 @@ def under_autocast_detached(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("function", [through_bfloat16, under_autocast])
 def test_captured_bfloat16_is_double_precision_inside(function: Function) -> None:
-    problem, found = reference(function, single(3, 6))
+    problem, found = wider_version(function, single(3, 6))
     assert found is not None
     exact = torch.autograd.functional.jacobian(
         lambda x: torch.tanh(x @ WEIGHT.double()) if function is through_bfloat16 else F.gelu(x @ WEIGHT.double()),
@@ -92,7 +92,7 @@ def test_captured_bfloat16_is_double_precision_inside(function: Function) -> Non
 def test_given_problem_keeps_its_own_eps() -> None:
     request = Request(through_bfloat16, (single(3, 6),), None)
     given = TorchProblem(bind(request), seed=0)
-    found = reference_problem(given, request, 0)
+    found = wider_problem(given, request, 0)
     assert found is not None
     assert (given.eps, found[0].eps, found[1].eps) == (2.0**-23, 2.0**-7, 2.0**-52)
     assert found[0].cost is given.cost
@@ -105,7 +105,7 @@ def test_wrong_functions_of_captured_bfloat16_fail(function: Function) -> None:
 
 def test_exact_constants_of_bfloat16_do_not_make_the_problem_coarse() -> None:
     constant = torch.tensor([0.5, 2.0, 3.0], dtype=BF16)
-    problem, found = reference(lambda x: torch.sin(x) * constant, single(3))
+    problem, found = wider_version(lambda x: torch.sin(x) * constant, single(3))
     assert found is not None
     assert problem.eps == 2.0**-23
 
@@ -115,7 +115,7 @@ def test_coarse_numbers_that_no_output_uses_do_not_make_the_problem_coarse() -> 
         x.detach().to(BF16).norm()
         return torch.sin(x)
 
-    problem, found = reference(logged, single(30))
+    problem, found = wider_version(logged, single(30))
     assert found is not None
     assert problem.eps == 2.0**-23
 
@@ -124,7 +124,7 @@ def test_coarse_factors_without_a_gradient_make_the_problem_coarse() -> None:
     def scaled(x: Tensor) -> Tensor:
         return x * WEIGHT.sum().float()
 
-    problem, found = reference(scaled, single(30))
+    problem, found = wider_version(scaled, single(30))
     assert found is not None
     assert problem.eps == 2.0**-7
     assert verdict(scaled, single(30)) is Verdict.PASS
@@ -169,7 +169,7 @@ def write_out(x: Tensor, scratch: Tensor) -> None:
 
 
 @pytest.mark.parametrize("write", [write_whole, write_part, write_out])
-def test_writes_into_low_precision_refuse_the_reference(write: Function) -> None:
+def test_writes_into_low_precision_refuse_the_wider_version(write: Function) -> None:
     x = single(4)
     scratch = x.detach().expand(2, 4).clone()
     before = scratch.clone()
@@ -178,7 +178,7 @@ def test_writes_into_low_precision_refuse_the_reference(write: Function) -> None
         write(y, scratch)
         return torch.sin(y) * 2
 
-    problem, found = reference(function, x)
+    problem, found = wider_version(function, x)
     assert found is None
     assert scratch.dtype == F32
     assert torch.equal(scratch, before)
@@ -192,7 +192,7 @@ def test_writes_into_own_memory_are_allowed() -> None:
         total += 1.0
         return torch.sin(x.to(BF16)).float() * total
 
-    assert reference(function, single(3))[1] is not None
+    assert wider_version(function, single(3))[1] is not None
 
 
 # Random numbers.
@@ -236,9 +236,9 @@ def gumbel(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "function", [gated, noisy, picked, dropped_natively, dropped_twice, dropped_in_checkpoint, attended, gumbel]
 )
-def test_the_reference_draws_the_same_numbers(function: Function, dtype: torch.dtype) -> None:
+def test_the_wider_version_draws_the_same_numbers(function: Function, dtype: torch.dtype) -> None:
     x = single(4, 5, dtype=dtype)
-    problem, found = reference(function, x)
+    problem, found = wider_version(function, x)
     assert found is not None
     assert torch.allclose(problem.value, found.value, rtol=16 * problem.eps, atol=16 * problem.eps)
     assert dtype is not BF16 or verdict(function, x) is Verdict.PASS
@@ -249,7 +249,7 @@ def test_normal_numbers_follow_their_mean() -> None:
     assert verdict(lambda mean: torch.normal(mean, 1.0) * mean, single(5)) is Verdict.FAIL
 
 
-def test_other_masks_in_the_backward_pass_are_no_reference_for_themselves() -> None:
+def test_other_masks_in_the_backward_pass_are_no_wider_version_for_themselves() -> None:
     masked = with_vjp(
         lambda x: x * torch.bernoulli(torch.full_like(x, 0.7)),
         lambda v, x: v * torch.bernoulli(torch.full_like(v, 0.7)),
@@ -257,7 +257,7 @@ def test_other_masks_in_the_backward_pass_are_no_reference_for_themselves() -> N
     assert verdict(masked, single(20)) is Verdict.FAIL
 
 
-# What is no reference.
+# What is no wider version.
 
 
 def in_numpy(dtype: Any) -> Function:
@@ -272,28 +272,31 @@ def in_numpy(dtype: Any) -> Function:
 
 @pytest.mark.parametrize("dtype", [numpy.float32, numpy.float16])
 @pytest.mark.parametrize("outer", [lambda y: y, torch.sum, lambda y: (y, y.sum() * 3)])
-def test_coarse_kernels_have_no_reference(dtype: Any, outer: Function) -> None:
+def test_coarse_kernels_have_no_wider_version(dtype: Any, outer: Function) -> None:
     sine = in_numpy(dtype)
-    assert reference(lambda x: outer(sine(x)), single(50))[1] is None
+    assert wider_version(lambda x: outer(sine(x)), single(50))[1] is None
 
 
-def test_kernels_that_refuse_float64_have_no_reference() -> None:
-    assert reference(kernel(squash, squash_vjp, only=BF16), *normal((20,), dtype=BF16))[1] is None
+def test_kernels_that_refuse_float64_have_no_wider_version() -> None:
+    assert wider_version(kernel(squash, squash_vjp, only=BF16), *normal((20,), dtype=BF16))[1] is None
 
 
-def test_backward_passes_that_refuse_float64_have_no_reference() -> None:
+def test_backward_passes_that_refuse_float64_have_no_wider_version() -> None:
     def backward(v: Tensor, x: Tensor) -> Tensor:
         if v.dtype == torch.float64:
             raise TypeError("no float64")
         return v * torch.cos(x)
 
     x = single(20)
-    assert reference(with_vjp(torch.sin, backward), x)[1] is None
+    assert wider_version(with_vjp(torch.sin, backward), x)[1] is None
     assert verdict(with_vjp(torch.sin, backward), x) is not Verdict.FAIL
 
 
 def test_bits_of_numbers_are_not_read() -> None:
-    assert reference(lambda x: torch.sin(x) + 0 * (x.detach().view(torch.int32) & 1).to(x.dtype), single(6))[1] is None
+    def function(x: Tensor) -> Tensor:
+        return torch.sin(x) + 0 * (x.detach().view(torch.int32) & 1).to(x.dtype)
+
+    assert wider_version(function, single(6))[1] is None
 
 
 @pytest.mark.parametrize(
@@ -307,8 +310,8 @@ def test_bits_of_numbers_are_not_read() -> None:
         (lambda x: (1e3 + x) ** 2, [0.3, 1.7]),
     ],
 )
-def test_jumps_kinks_and_edges_at_the_point_leave_a_reference(function: Function, point: list[float]) -> None:
-    assert reference(function, torch.tensor(point, requires_grad=True))[1] is not None
+def test_jumps_kinks_and_edges_at_the_point_leave_a_wider_version(function: Function, point: list[float]) -> None:
+    assert wider_version(function, torch.tensor(point, requires_grad=True))[1] is not None
 
 
 def test_kernels_that_compute_in_float32_are_double_precision_in_the_mode() -> None:
@@ -319,7 +322,7 @@ def test_kernels_that_compute_in_float32_are_double_precision_in_the_mode() -> N
         return (v.float() * torch.cos(x.float())).to(x.dtype)
 
     x = single(50, dtype=BF16)
-    _, found = reference(with_vjp(sine, backward), x)
+    _, found = wider_version(with_vjp(sine, backward), x)
     assert found is not None
     assert torch.equal(found.vjp(found.zeros(50) + 1.0), torch.cos(x.detach().double()))
     assert verdict(with_vjp(sine, lambda v, x: 0.95 * backward(v, x)), x) is Verdict.FAIL
@@ -334,7 +337,7 @@ def test_custom_operators_in_python_run_in_the_mode() -> None:
         lambda ctx, v: (v.float() * torch.cos(ctx.saved_tensors[0].float())).to(v.dtype),
         setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
     )
-    assert reference(float_sine, single(20, dtype=BF16))[1] is not None
+    assert wider_version(float_sine, single(20, dtype=BF16))[1] is not None
 
 
 # Modules.
@@ -362,8 +365,8 @@ def test_buffers_of_modules_start_from_the_same_values() -> None:
 
 def test_frozen_modules_and_modules_with_buffers_alone_are_widened() -> None:
     frozen = nn.Linear(3, 2).requires_grad_(False)
-    assert reference(frozen, single(4, 3))[1] is not None
-    assert reference(Counting(), single(3))[1] is not None
+    assert wider_version(frozen, single(4, 3))[1] is not None
+    assert wider_version(Counting(), single(3))[1] is not None
     assert frozen.weight.dtype == F32
 
 
@@ -394,7 +397,7 @@ def test_products_rounded_to_tf32_are_compared_in_that_precision(monkeypatch: py
     strict = [gradvet.check(difference_of_products(by), inputs, seed=0, points=None) for by in (1.0, 1.03, 1.1)]
     assert [report.passed for report in strict] == [True, False, False]
     assert AVERAGED in strict[0].notes
-    monkeypatch.setattr(reference_module, "TF32_DEVICES", ("cpu",))
+    monkeypatch.setattr(wider_version_module, "TF32_DEVICES", ("cpu",))
     report = gradvet.check(difference_of_products(), inputs, seed=0, points=None)
     assert report.passed, report
     assert AVERAGED not in report.notes

@@ -1,4 +1,4 @@
-"""The reference of a problem in low precision (float64, else float32), and the coarsest format inside a function."""
+"""The wider version of a problem (in float64, else in float32), and the coarsest format inside a function."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TF32_DEVICES = ("cuda",)
 products do so by default."""
 
 
-def reference_problem(problem: TorchProblem, request: Request, seed: int) -> tuple[TorchProblem, TorchProblem] | None:
+def wider_problem(problem: TorchProblem, request: Request, seed: int) -> tuple[TorchProblem, TorchProblem] | None:
     """The problem, and the same in the widest precision in which it runs; None if that is the given one.
 
     Calls both functions and their derivatives. The function is called with widened inputs: as it is if all numbers
@@ -64,13 +64,13 @@ def reference_problem(problem: TorchProblem, request: Request, seed: int) -> tup
     if not formats.has_draws and problem.eps > torch.finfo(torch.float32).eps:
         attempts.append((torch.float32, None))
     for dtype, double in attempts:
-        reference = _attempt(problem, request, seed, dtype, double)
-        if reference is not None and _is_reference(problem, reference, expected, dtype):
-            if eps > problem.eps and _loses_digits(problem, reference):
-                return problem.with_eps(eps), reference
-            if may_round_products(problem) and _rounds_products(problem, reference):
-                return problem.with_eps(TF32_EPS), reference
-            return problem, reference
+        wide = _attempt(problem, request, seed, dtype, double)
+        if wide is not None and _is_wider_version(problem, wide, expected, dtype):
+            if eps > problem.eps and _loses_digits(problem, wide):
+                return problem.with_eps(eps), wide
+            if may_round_products(problem) and _rounds_products(problem, wide):
+                return problem.with_eps(TF32_EPS), wide
+            return problem, wide
     return None
 
 
@@ -99,16 +99,16 @@ def _attempt(
         return None
 
 
-def _is_reference(problem: TorchProblem, reference: TorchProblem, eps: float, dtype: torch.dtype) -> bool:
+def _is_wider_version(problem: TorchProblem, wide: TorchProblem, eps: float, dtype: torch.dtype) -> bool:
     """Whether a problem with widened inputs is the given function, and in the precision of `dtype`."""
-    sizes, expected = ([leaf.coordinates.size for leaf in p.codomain.leaves] for p in (reference, problem))
+    sizes, expected = ([leaf.coordinates.size for leaf in p.codomain.leaves] for p in (wide, problem))
     spacing = torch.finfo(dtype).eps
-    if sizes != expected or any(largest_eps(y) > spacing for y in reference.differentiable_outputs):
+    if sizes != expected or any(largest_eps(y) > spacing for y in wide.differentiable_outputs):
         return False
     try:
-        if not _agree(problem.value, reference.value, eps) and not _differ_by_rounding(problem, reference):
+        if not _agree(problem.value, wide.value, eps) and not _differ_by_rounding(problem, wide):
             return False
-        return _is_wide_inside(problem, reference, spacing) and _resolves(reference, dtype)
+        return _is_wide_inside(problem, wide, spacing) and _resolves(wide, dtype)
     except Exception:  # it raises in this precision where it does not in the given one
         return False
 
@@ -122,18 +122,18 @@ def _agree(low: Tensor, high: Tensor, eps: float) -> bool:
     return float((low - high)[known].abs().max()) <= allowed * size
 
 
-def _differ_by_rounding(problem: TorchProblem, reference: TorchProblem) -> bool:
-    """Whether the values of the reference differ as much if every operator rounds to the format of the problem.
+def _differ_by_rounding(problem: TorchProblem, wide: TorchProblem) -> bool:
+    """Whether the values of the wider version differ as much if every operator rounds to the format of the problem.
 
     Where large terms cancel, half precision leaves few digits of the values, also inside one operator: needed by
-    `test_reference_is_found_although_few_digits_of_the_values_are_left` and `test_confident_losses_do_not_fail`. Calls
-    the reference.
+    `test_wider_version_is_found_although_few_digits_of_the_values_are_left` and `test_confident_losses_do_not_fail`.
+    Calls the wider version.
     """
-    values = rounded_as(problem, lambda: reference.values(reference.arguments))
+    values = rounded_as(problem, lambda: wide.values(wide.arguments))
     if values is None:
         return False
-    known = torch.isfinite(problem.value) & torch.isfinite(reference.value) & torch.isfinite(values)
-    error, expected = ((found - reference.value)[known].abs() for found in (problem.value, values))
+    known = torch.isfinite(problem.value) & torch.isfinite(wide.value) & torch.isfinite(values)
+    error, expected = ((found - wide.value)[known].abs() for found in (problem.value, values))
     inside = max(problem.eps, thresholds.ROUNDOFFS * torch.finfo(torch.float32).eps)
     return bool(known.any()) and float(error.max()) <= thresholds.COHERENT * float(expected.max()) + inside
 
@@ -185,11 +185,11 @@ def _coarsest_inside(call: Callable[[], object]) -> float:
     return found
 
 
-def _loses_digits(problem: TorchProblem, reference: TorchProblem) -> bool:
+def _loses_digits(problem: TorchProblem, wide: TorchProblem) -> bool:
     """Whether coarser numbers inside the given function affect its values or gradients."""
     if any(private.node_eps(node) > problem.eps for node in nodes_behind(problem.differentiable_outputs)):
         return True
-    error, size = (problem.value - reference.value).abs(), reference.value.abs()
+    error, size = (problem.value - wide.value).abs(), wide.value.abs()
     known = torch.isfinite(error)
     return bool((error > thresholds.PRECISION_DOUBT * problem.eps * size)[known].any())
 
@@ -200,46 +200,46 @@ def may_round_products(problem: TorchProblem) -> bool:
     return problem.eps == torch.finfo(torch.float32).eps and any(x.device.type in TF32_DEVICES for x in tensors)
 
 
-def _rounds_products(problem: TorchProblem, reference: TorchProblem) -> bool:
+def _rounds_products(problem: TorchProblem, wide: TorchProblem) -> bool:
     """Whether the values, or the gradient of an input, as a whole differ by far more than roundoff of float32.
 
     Needed by `test_products_rounded_to_tf32_are_compared_in_that_precision`. One VJP of each.
     """
     ones = problem.zeros(problem.codomain.size) + 1.0
     try:
-        found, expected = problem.vjp(ones), reference.vjp(ones)
+        found, expected = problem.vjp(ones), wide.vjp(ones)
     except UnsupportedError:  # there is no reverse mode, as of cuDNN's recurrent networks in evaluation mode
         return False
     parts = [problem.domain.slices[number] for number in range(len(problem.domain.leaves))]
-    for low, high in [(problem.value, reference.value), *((found[part], expected[part]) for part in parts)]:
+    for low, high in [(problem.value, wide.value), *((found[part], expected[part]) for part in parts)]:
         known = torch.isfinite(low) & torch.isfinite(high)
         size = float(high[known].norm())
         # A gradient that is zero in exact arithmetic consists of roundoff.
-        is_zero = high is not reference.value and size <= problem.eps * float(expected.nan_to_num().norm())
+        is_zero = high is not wide.value and size <= problem.eps * float(expected.nan_to_num().norm())
         if not is_zero and float((low - high)[known].norm()) > thresholds.ROUNDOFFS * problem.eps * size:
             return True
     return False
 
 
-def _is_wide_inside(problem: TorchProblem, reference: TorchProblem, spacing: float) -> bool:
+def _is_wide_inside(problem: TorchProblem, wide: TorchProblem, spacing: float) -> bool:
     """Whether no tensor of a call and of a backward pass has a larger spacing, as far as can be seen."""
-    double = reference.binding.operator_mode
+    double = wide.binding.operator_mode
     if isinstance(double, DoublePrecision):
-        _pull(problem, reference)
+        _require_vjp(problem, wide)
         is_wide = not double.was_refused and double.coarsest <= spacing
-        return is_wide and not double.rounds_outside(lambda h: reference.evaluate_at(h * _probe_direction(reference)))
+        return is_wide and not double.rounds_outside(lambda h: wide.evaluate_at(h * _probe_direction(wide)))
 
     def both_passes() -> None:
-        reference.call(reference.arguments)
-        _pull(problem, reference)
+        wide.call(wide.arguments)
+        _require_vjp(problem, wide)
 
     return _coarsest_inside(both_passes) <= spacing
 
 
-def _pull(problem: TorchProblem, reference: TorchProblem) -> None:
-    """One VJP of the reference. Raises if it raises where that of the given problem does not."""
+def _require_vjp(problem: TorchProblem, wide: TorchProblem) -> None:
+    """One VJP of the wider version. Raises if it raises where that of the given problem does not."""
     try:
-        reference.vjp(reference.zeros(reference.codomain.size) + 1.0)
+        wide.vjp(wide.zeros(wide.codomain.size) + 1.0)
     except Exception:
         try:
             problem.vjp(problem.zeros(problem.codomain.size) + 1.0)
@@ -248,32 +248,32 @@ def _pull(problem: TorchProblem, reference: TorchProblem) -> None:
         raise
 
 
-def _resolves(reference: TorchProblem, dtype: torch.dtype) -> bool:
+def _resolves(problem: TorchProblem, dtype: torch.dtype) -> bool:
     """Whether the outputs follow tiny changes of the inputs as those of a function in this format do.
 
     Kernels may compute in lower precision where no operator shows it.
     """
     steps = PROBE_STEPS[dtype]
-    if not _follows(reference, steps, thresholds.ROUNDOFFS * torch.finfo(dtype).eps):
+    if not _follows(problem, steps, thresholds.ROUNDOFFS * torch.finfo(dtype).eps):
         return False
-    domain = reference.domain
-    if reference.rules.are_builtin or not 1 < len(domain.leaves) <= MAX_PROBED_INPUTS:
+    domain = problem.domain
+    if problem.rules.are_builtin or not 1 < len(domain.leaves) <= MAX_PROBED_INPUTS:
         return True
-    return all(_follows_input(reference, steps[0], domain.slices[number]) for number in range(len(domain.leaves)))
+    return all(_follows_input(problem, steps[0], domain.slices[number]) for number in range(len(domain.leaves)))
 
 
-def _follows_input(reference: TorchProblem, step: float, part: slice) -> bool:
+def _follows_input(problem: TorchProblem, step: float, part: slice) -> bool:
     """Whether the outputs change with one input alone, unless they do not depend on it.
 
     Needed by `test_kernel_that_rounds_one_of_its_inputs_is_checked_in_its_own_precision`: the other inputs hide what a
     kernel does not see of this one. Calls the function once, and twice more if nothing changes.
     """
-    direction = torch.zeros_like(reference.point)
-    direction[part] = _probe_direction(reference)[part]
-    near = reference.evaluate_at(step * direction).values
-    if bool((near != reference.value).any()):
+    direction = torch.zeros_like(problem.point)
+    direction[part] = _probe_direction(problem)[part]
+    near = problem.evaluate_at(step * direction).values
+    if bool((near != problem.value).any()):
         return True
-    return not _is_rounded(reference, [slice(0, reference.codomain.size)], direction, near, step)
+    return not _is_rounded(problem, [slice(0, problem.codomain.size)], direction, near, step)
 
 
 def _follows(problem: TorchProblem, steps: Sequence[float], noise: float) -> bool:
@@ -287,9 +287,7 @@ def _follows(problem: TorchProblem, steps: Sequence[float], noise: float) -> boo
     return False
 
 
-def _is_rounded(
-    reference: TorchProblem, constant: Sequence[slice], direction: Tensor, near: Tensor, tiny: float
-) -> bool:
+def _is_rounded(problem: TorchProblem, constant: Sequence[slice], direction: Tensor, near: Tensor, tiny: float) -> bool:
     """Whether outputs that do not follow tiny changes are rounded to a coarse format, rather than staircases.
 
     Such outputs change at the next coarser step wherever they change at all, or have a derivative there. Zero is no
@@ -297,18 +295,18 @@ def _is_rounded(
     operators show every format, and a derivative of zero is that of stairs: needed by
     `test_stairs_finer_than_the_spacing_do_not_fail`.
     """
-    changes = [(reference.evaluate_at(step * direction).values - near).abs() for step in LARGE_STEPS]
+    changes = [(problem.evaluate_at(step * direction).values - near).abs() for step in LARGE_STEPS]
     # What double precision itself cannot show at a tiny step says nothing. Needed by the program 20025 of
     # `benchmarks.random_functions` in bfloat16; see `test_doubled_gradient_of_a_faint_scalar_fails_in_bfloat16`.
-    seen = changes[1] * (tiny / LARGE_STEPS[1]) > thresholds.ROUNDOFFS * reference.eps * near.abs()
+    seen = changes[1] * (tiny / LARGE_STEPS[1]) > thresholds.ROUNDOFFS * problem.eps * near.abs()
     middle, far = ((change > 0.0) & (near != 0.0) & seen for change in changes)
     for part in constant:
         some, all_that_change = int(middle[part].count_nonzero()), int(far[part].count_nonzero())
         # Not ones: the gradient of the sum of a normalised output is zero.
-        v = reference.zeros(reference.codomain.size)
+        v = problem.zeros(problem.codomain.size)
         v[part] = torch.arange(v[part].shape[0], dtype=v.dtype, device=v.device).cos()
-        has_derivative = bool(reference.vjp(v).any())
-        if reference.rules.are_builtin:
+        has_derivative = bool(problem.vjp(v).any())
+        if problem.rules.are_builtin:
             is_rounded = bool(all_that_change) and has_derivative
         else:  # a straight-through estimator has a derivative on wide stairs
             is_rounded = bool(some) and (2 * some > all_that_change or has_derivative)
@@ -361,7 +359,7 @@ def _captured_eps(problem: TorchProblem) -> float:
 
 
 def _smoothness(
-    reference: TorchProblem, noise: float, near: Tensor, middle: Tensor, far: Tensor
+    problem: TorchProblem, noise: float, near: Tensor, middle: Tensor, far: Tensor
 ) -> tuple[bool, list[slice]]:
     """Whether each output follows equal steps equally, and the outputs that do not change at all.
 
@@ -371,8 +369,8 @@ def _smoothness(
     known = torch.isfinite(first) & torch.isfinite(second)
     uneven = (second.abs() - noise * middle.abs()).clamp(min=0.0)
     smooth, constant = True, []
-    for number in range(len(reference.codomain.leaves)):
-        part = reference.codomain.slices[number]
+    for number in range(len(problem.codomain.leaves)):
+        part = problem.codomain.slices[number]
         change = float(first[part][known[part]].abs().sum())
         if not change:
             constant.append(part)
