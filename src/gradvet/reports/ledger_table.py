@@ -24,8 +24,8 @@ LEAF_WORDS = {"pass": RIGHT, "fail": WRONG, "inconclusive": NOT_COMPARED}
 
 ACCEPT = 'To accept an inconclusive result, pass inconclusive="warn" or inconclusive="ignore".'
 OTHER_POINT = (
-    "Check at a point where the function and its derivative are finite and smooth; on the command line, --domain LOW,HIGH "
-    "draws the inputs there."
+    "Check at a point where the function and its derivative are finite and smooth; on the command line, --domain "
+    "LOW,HIGH draws the inputs there."
 )
 MORE_TIME = "Allow more time with budget=, or check fewer inputs at a time."
 MORE_MEMORY = "Allow more bytes with budget=, or check fewer inputs at a time."
