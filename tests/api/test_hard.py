@@ -120,6 +120,13 @@ def test_gradient_of_an_input_without_influence_passes(dtype: torch.dtype, term:
     assert faint_verdicts(term, torch.zeros_like, dtype) == {Verdict.PASS}
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_saturated_norm_passes(seed: int) -> None:
+    x = 2.0 + torch.rand(3, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    x *= 18.0 / x.sum()
+    assert gradvet.check(lambda x: x.abs().sum().tanh().exp(), x, seed=seed, points=None).verdict is Verdict.PASS
+
+
 class Normalised(torch.nn.Module):
     """The bias before the batch norm has no effect: its gradient is zero, and only roundoff can be seen of it."""
 

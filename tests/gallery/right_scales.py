@@ -125,7 +125,6 @@ CASES = (
         "input_of_a_faint_output",
         "Its slopes are far below those of the other output.",
         lambda: (beside_faint_output, normal((3,), (3,))),
-        drop_in=False,
     ),
     right(
         "tiny_input_of_a_norm",
