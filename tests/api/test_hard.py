@@ -73,6 +73,60 @@ def test_lost_gradient_behind_a_large_offset_does_not_pass(offset: float) -> Non
     assert report.verdict is not Verdict.PASS
 
 
+FAINT = [(torch.float64, size) for size in (1e-11, 1e-12, 1e-13, 1e-14, 1e-16)]
+FAINT += [(torch.float32, size) for size in (1e-5, 3e-6, 1e-6, 1e-7)]
+
+
+def faint_verdicts(
+    faint: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor], dtype: torch.dtype
+) -> set[Verdict]:
+    """Verdicts about x + faint(y), which can be computed in one dtype alone, with this derivative of the faint term."""
+
+    def add(x: Tensor, y: Tensor) -> Tensor:
+        if x.dtype != dtype:
+            raise TypeError(f"{dtype} only")
+        return x + faint(y)
+
+    function = with_vjp(add, lambda g, x, y: (g, g * slope(y)))
+    verdicts = set()
+    for seed in range(3):
+        inputs = torch.randn(2, 6, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+        verdicts.add(gradvet.check(function, (inputs[0], inputs[1]), seed=seed, points=None).verdict)
+    return verdicts
+
+
+@pytest.mark.parametrize(("dtype", "size"), FAINT)
+def test_lost_gradient_of_a_faint_input_does_not_pass(dtype: torch.dtype, size: float) -> None:
+    for term in (lambda y: size * y.sin(), lambda y: size * y.square(), lambda y: size * y):
+        assert Verdict.PASS not in faint_verdicts(term, torch.zeros_like, dtype)
+
+
+@pytest.mark.parametrize(("dtype", "size"), FAINT)
+def test_right_gradient_of_a_faint_input_does_not_fail(dtype: torch.dtype, size: float) -> None:
+    assert Verdict.FAIL not in faint_verdicts(lambda y: size * y.sin(), lambda y: size * y.cos(), dtype)
+
+
+@pytest.mark.parametrize("size", [1e-14, 1e-15, 1e-16])
+def test_negated_gradient_of_a_faint_input_does_not_pass(size: float) -> None:
+    verdicts = faint_verdicts(lambda y: size * y.sin(), lambda y: -size * y.cos(), torch.float64)
+    assert Verdict.PASS not in verdicts
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    "term", [torch.zeros_like, lambda y: (1e3 * y.abs() + 1e3).tanh(), lambda y: (y - 40.0).exp().log1p()]
+)
+def test_gradient_of_an_input_without_influence_passes(dtype: torch.dtype, term: Callable[[Tensor], Tensor]) -> None:
+    assert faint_verdicts(term, torch.zeros_like, dtype) == {Verdict.PASS}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_saturated_norm_passes(seed: int) -> None:
+    x = 2.0 + torch.rand(3, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    x *= 18.0 / x.sum()
+    assert gradvet.check(lambda x: x.abs().sum().tanh().exp(), x, seed=seed, points=None).verdict is Verdict.PASS
+
+
 class Normalised(torch.nn.Module):
     """The bias before the batch norm has no effect: its gradient is zero, and only roundoff can be seen of it."""
 

@@ -79,6 +79,10 @@ def faint_magnitudes(x: Tensor, y: Tensor) -> Tensor:
     return torch.tanh(y).sum() + 1e-9 * x.abs().sum()
 
 
+def beside_steep(x: Tensor, y: Tensor) -> Tensor:
+    return x + 1e13 * y
+
+
 each = Family(
     "F31",
     drop_in=False,
@@ -92,6 +96,12 @@ CASES = (
     ).at(negated(shifted, slot=1), shifted, beside_shift, 1e-14),
     each("tiny_input_of_a_norm_doubled", "Over steps of its own size it changes nothing that can be seen.").of(
         lambda: (scaled(right_scales.length, 2.0, slot=1), right_scales.beside_tiny()), right_scales.length
+    ),
+    each("input_of_a_faint_output_lost", "No roundoff hides it: its output is another one.").at(
+        zeroed(right_scales.beside_faint_output, slot=1), right_scales.beside_faint_output, normal, (3,), (3,)
+    ),
+    each("input_beside_slopes_of_1e13_lost", "A step of size one changes the outputs by hundreds of spacings.").at(
+        zeroed(beside_steep, slot=0), beside_steep, normal, (3,), (3,)
     ),
     each("input_80_of_100_lost", "It contributes a millionth of what the others do, and is never trained.").at(
         zeroed(ONE_OF_HUNDRED, slot=80), ONE_OF_HUNDRED, normal, *[(2,)] * 100

@@ -115,7 +115,17 @@ def far_points() -> tuple[Tensor, ...]:
     return tuple((x.detach() + 5e6).requires_grad_() for x in normal((4, 3), (4, 3)))
 
 
+def beside_faint_output(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The second output is small, and as precise as the first."""
+    return x * x, 1e-12 * torch.sin(y)
+
+
 CASES = (
+    right(
+        "input_of_a_faint_output",
+        "Its slopes are far below those of the other output.",
+        lambda: (beside_faint_output, normal((3,), (3,))),
+    ),
     right(
         "tiny_input_of_a_norm",
         "Over steps of its own size it changes the values by less than their roundoff.",

@@ -51,7 +51,8 @@ CLASSES: dict[str, tuple[str, str]] = {
         "log_at_1e_5 sqrt_at_5e_7 entropy_near_a_corner divergence_of_softmax thermal_radiation",
     ),
     "faint inputs and entries": (
-        "input_80_of_100_lost shift_of_1e_14_negated faint_entries_lost_over_eight_decades",
+        "input_80_of_100_lost shift_of_1e_14_negated faint_entries_lost_over_eight_decades "
+        "input_of_a_faint_output_lost input_beside_slopes_of_1e13_lost",
         "one_faint_input_of_100 shift_of_1e_14 entries_over_eight_decades",
     ),
     "faults in some backward passes": (

@@ -243,3 +243,56 @@ def constant_step_for(eps: float) -> float:
     if eps > thresholds.HALF_PRECISION_EPS:
         return math.inf
     return in_double if eps <= thresholds.DOUBLE_EPS else in_single
+
+
+FIRST_CHANGE_STEPS = range(-20, 42, 2)
+"""Powers of two by which a direction is scaled until an output changes."""
+
+WIDE_RATIO = 2.0**4
+WIDE_STEPS = [2.0**32 * WIDE_RATIO**level for level in range(3)]
+"""Steps over which what is added to an input loses more than half of its digits."""
+
+
+def first_change(problem: Problem, u: Array, v: Array) -> Array:
+    """Size of the change of each output of v at the first step that changes any of them. Calls the function."""
+    xp, value = namespace(v), problem.value[: v.shape[0]]
+    change = xp.zeros_like(value)
+    for power in FIRST_CHANGE_STEPS:
+        change = xp.abs(finite_part(problem.evaluate_at(2.0**power * u).values[: v.shape[0]] - value))
+        change = xp.where(v != 0.0, change, xp.zeros_like(change))
+        if peak(change):
+            break
+    return change
+
+
+def is_faint(problem: Problem, u: Array, v: Array, eps: float) -> bool:
+    """Whether v·f may have a slope along u that the roundoff of f hides. Calls the function.
+
+    Then f changes by little more than roundoff over steps however wide, and with zeros in place of these inputs, or
+    from there on by a power of the step. Others are constant, saturated values change abruptly, and terms that cancel
+    leave roundoff, which grows at random. Zeros are needed by `test_saturated_norm_passes`: no step leads out of it.
+    """
+    xp, value, (wide, wider, widest) = namespace(v), problem.value[: v.shape[0]], WIDE_STEPS
+
+    def change(displacement: Array) -> Array:
+        return problem.evaluate_at(displacement).values[: v.shape[0]] - value
+
+    try:
+        near, far = change(wide * u), change(wider * u)
+        sizes = norm(v, near), norm(v, far)
+        if not math.isfinite(sum(sizes)) or not any(sizes):
+            return False
+        size = norm(v, xp.where((near != 0.0) | (far != 0.0), value, xp.zeros_like(value)))
+        little: float = eps**thresholds.HALF_THE_DIGITS * size
+        if max(sizes) <= little:
+            zeros = xp.where(u != 0.0, -finite_part(problem.point), xp.zeros_like(u))
+            return norm(v, change(zeros)) <= little
+        power = round(math.log(sizes[1] / sizes[0], WIDE_RATIO)) if all(sizes) else 0
+        growth, first = WIDE_RATIO**power, (small := steps_for(eps)[0]) ** power * sizes[0] / wide**power
+        if power < 1 or norm(v, far - growth * near) > thresholds.PLATEAU_RTOL * sizes[1]:
+            return False
+        grows = norm(v, change(widest * u) - growth * far) <= thresholds.PLATEAU_RTOL * growth * sizes[1]
+        known = norm(v, change(small * u)) + thresholds.ROUNDOFFS * eps * size
+        return grows and first <= (1.0 + thresholds.PLATEAU_RTOL) * known
+    except Exception:
+        return False  # out of the function's domain

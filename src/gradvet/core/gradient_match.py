@@ -279,11 +279,13 @@ def derivative_jitter(context: Context, v: Array, u: Array, error: float) -> flo
     return spread
 
 
-def cancelled_slope(context: Context, v: Array) -> float:
+def cancelled_slope(context: Context, v: Array, claimed: float) -> float:
     """Roundoff of v·J·u in rows of small slope that is left of rows of large slope, where terms cancel.
 
-    Needed by `convolution_under_autocast`.
+    A derivative of exactly zero has none. Needed by `convolution_under_autocast`.
     """
+    if context.has_reverse and not claimed:
+        return 0.0
     share: float = 2.0 * context.eps ** (thresholds.ZERO_SLOPE_POWER if context.is_double else 1.0)
     slope = context.slope_of(context.first)
     # A row of no slope at all has no such roundoff.

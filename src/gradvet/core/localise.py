@@ -294,7 +294,7 @@ def _swept(context: Context, mode: Mode, place: tuple[int, int], size: float) ->
     step_sweep = context.sweep_steps(u, [prediction], few=True)[0]
     fit = fit_slope(step_sweep)
     value = prediction.predicted(u, 1.0)
-    noise = cancelled_slope(context, cotangent.v) if context.is_double else 0.0
+    noise = cancelled_slope(context, cotangent.v, value) if context.is_double else 0.0
     granted = context.options.accuracy * abs(value)
     saturated = saturated_roundoff(context, cotangent.v, u) if size == float(context.lengths[column]) else 0.0
     scale = ErrorScale(abs(value), abs(value) or math.inf, context.eps, noise + granted, 1.0, saturated)
