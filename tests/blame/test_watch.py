@@ -264,6 +264,21 @@ def test_wrong_half_is_said_in_the_headline() -> None:
     assert str(culprit) == f"blocks.1.attn.rope: autograd.Function RopeOfWrongSign, {expected}"
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_function_in_a_module_without_anything_that_requires_grad_is_named(frozen: bool) -> None:
+    class Rootless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3).double()).requires_grad_(False) if frozen else 1.0
+
+        def forward(self, x: Tensor) -> Any:
+            return Wrong.apply(self.scale * x.tanh())
+
+    culprit = gradvet.blame(Rootless(), point(), seed=1).culprit
+    assert culprit is not None
+    assert culprit.what == "autograd.Function Wrong"
+
+
 def test_blame_leaves_gradients_and_random_state_as_they_were() -> None:
     net, x = model(Wrong), point()
     net.a.weight.grad = torch.ones_like(net.a.weight)
