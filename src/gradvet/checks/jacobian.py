@@ -62,7 +62,7 @@ REASONS = {
     Reason.JUMP: "the function jumps at the point, so it has no derivative there",
     Reason.STAIRS: "the function is a staircase, whose stairs may be rounding inside it",
     Reason.STEEP: "the function has a vertical tangent at the point",
-    Reason.NOT_FINITE: "neither the derivative nor the function's slope is finite at the point",
+    Reason.NOT_FINITE: "the derivative is not finite at the point, and no slope there fits into its format",
     Reason.DOMAIN: "the function is not defined on either side of the point",
     Reason.PRECISION: "the differences are too noisy to decide",
     Reason.KINK: "the function has kinks at the point that cannot be separated",
