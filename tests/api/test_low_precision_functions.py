@@ -181,6 +181,17 @@ def test_gradient_that_is_not_finite_fails_at_tiny_numbers_where_the_slope_is_mo
     assert finding.mismatches[0].numerical == pytest.approx(3.0, rel=0.01)
 
 
+def test_rows_without_a_gradient_are_named_although_roundoff_hides_entries() -> None:
+    def without_last_rows(gradient: Tensor, weight: Tensor, dy: Tensor) -> Tensor:
+        return torch.cat([gradient[:-8], torch.zeros_like(gradient[-8:])])
+
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(shape, generator=generator).to(BF16) for shape in ((20, 24), (40, 24)))
+    wrong = kernel(lambda weight: F.gelu(x @ weight.mT), BF16, without_last_rows)
+    report = gradvet.check(wrong, weight, seed=1, points=None)
+    assert report.failures[0].advice.startswith("The gradient of input 0 is zero in [32:, :]"), report
+
+
 def test_constant_loss_of_a_kernel_passes() -> None:
     assert verdict(kernel(lambda x: confident_losses(x).mean(), F32), confident(F32, 40.0)) is Verdict.PASS
 

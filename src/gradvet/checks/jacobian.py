@@ -31,6 +31,7 @@ from gradvet.core.neighbourhood import (
     study,
     swapped_inputs,
     sweep_at_entry,
+    zero_slices,
 )
 from gradvet.core.probe_plans import Plan, certificate_evaluations, miss_probability
 from gradvet.core.problem import Distribution, Problem
@@ -134,6 +135,8 @@ def _failure_of_averages(context: Context, mode: Mode, decision: Decision, headl
     entry, advice = decision.entry, "" if context.is_double else BY_AVERAGES
     if entry is None:
         return Finding(mode.name, Verdict.FAIL, headline, facts=_facts(decision), advice=advice)
+    if mode.by_rows and (where := zero_slices(context, entry.input.leaf)):
+        advice = f"The gradient of {entry.input.name} is zero in {where}: does the function vary there? {advice}"
     facts = {**_facts(decision), "leaves": {entry.input.name: Verdict.FAIL.value}}
     if not entry.derivative and not entry.input.label:
         return Finding(mode.name, Verdict.FAIL, f"{headline}: it is zero for {entry.input}", (), facts, ZERO)
