@@ -160,6 +160,38 @@ def test_largest_numbers_of_a_kernel_do_not_fail_in_float16() -> None:
     assert verdict(kernel(lambda x: x.topk(5, -1).values, F16), leaf(x, F16)) is not Verdict.FAIL
 
 
+def unit_length(x: Tensor) -> Tensor:
+    x = x.float()
+    return (x / x.norm()).half()
+
+
+TINY = torch.tensor([6e-7, 4e-7, -1.2e-7, 3e-7], dtype=F16)
+"""A few spacings of float16 next to zero."""
+
+
+def test_gradient_beyond_the_largest_number_of_float16_is_not_compared() -> None:
+    report = gradvet.check(kernel(unit_length, F16), TINY, seed=1, points=None)
+    assert report.verdict is Verdict.INCONCLUSIVE, report
+    assert any("is too large for this precision" in note for note in report.notes)
+
+
+def test_gradient_that_is_not_finite_fails_at_tiny_numbers_where_the_slope_is_moderate() -> None:
+    wrong = kernel(lambda x: 3.0 * x, F16, lambda gradient, x, dy: gradient * (x * x) / (x * x))
+    (finding,) = [one for one in gradvet.check(wrong, TINY, seed=1, points=None).failures if one.check == "reverse"]
+    assert finding.mismatches[0].numerical == pytest.approx(3.0, rel=0.01)
+
+
+def test_rows_without_a_gradient_are_named_although_roundoff_hides_entries() -> None:
+    def without_last_rows(gradient: Tensor, weight: Tensor, dy: Tensor) -> Tensor:
+        return torch.cat([gradient[:-8], torch.zeros_like(gradient[-8:])])
+
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(shape, generator=generator).to(BF16) for shape in ((20, 24), (40, 24)))
+    wrong = kernel(lambda weight: F.gelu(x @ weight.mT), BF16, without_last_rows)
+    report = gradvet.check(wrong, weight, seed=1, points=None)
+    assert report.failures[0].advice.startswith("The gradient of input 0 is zero in [32:, :]"), report
+
+
 def test_constant_loss_of_a_kernel_passes() -> None:
     assert verdict(kernel(lambda x: confident_losses(x).mean(), F32), confident(F32, 40.0)) is Verdict.PASS
 

@@ -264,6 +264,61 @@ def test_wrong_half_is_said_in_the_headline() -> None:
     assert str(culprit) == f"blocks.1.attn.rope: autograd.Function RopeOfWrongSign, {expected}"
 
 
+class LostRows(torch.autograd.Function):
+    """A product of matrices whose backward loses the last rows of a gradient."""
+
+    lost = 0
+
+    @staticmethod
+    def forward(ctx: Any, p: Tensor, v: Tensor) -> Tensor:
+        ctx.save_for_backward(p, v)
+        return p @ v
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+        p, v = ctx.saved_tensors
+        of_v = p.mT @ g
+        of_v[..., v.shape[-2] - LostRows.lost :, :] = 0
+        return g @ v.mT, of_v
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        (1, "[:, 8, :] of the gradient is zero"),
+        (3, "[:, 6:, :] of the gradient is zero"),
+        (6, "[:, 3:, :] of the gradient is zero"),
+    ],
+)
+def test_wrong_rows_are_named_as_far_as_they_reach(lost: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Product(nn.Module):
+        def forward(self, p: Tensor, v: Tensor) -> Any:
+            return LostRows.apply(p, v)
+
+    monkeypatch.setattr(LostRows, "lost", lost)
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 7, 9), (2, 9, 5))
+    p, v = (torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for shape in shapes)
+    culprit = gradvet.blame(Product(), (p, v), seed=1).culprit
+    assert culprit is not None
+    assert culprit.cause == words
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_function_in_a_module_without_anything_that_requires_grad_is_named(frozen: bool) -> None:
+    class Rootless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3).double()).requires_grad_(False) if frozen else 1.0
+
+        def forward(self, x: Tensor) -> Any:
+            return Wrong.apply(self.scale * x.tanh())
+
+    culprit = gradvet.blame(Rootless(), point(), seed=1).culprit
+    assert culprit is not None
+    assert culprit.what == "autograd.Function Wrong"
+
+
 def test_blame_leaves_gradients_and_random_state_as_they_were() -> None:
     net, x = model(Wrong), point()
     net.a.weight.grad = torch.ones_like(net.a.weight)

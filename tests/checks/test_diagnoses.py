@@ -134,7 +134,14 @@ MISTAKES = {
         "its off-diagonal terms are missing",
     ),
     "normalisation without its mean": Mistake(
-        with_vjp(normalised, normalised_without_mean), ((4, 6),), "no common factor"
+        with_vjp(normalised, normalised_without_mean),
+        ((4, 6),),
+        "The error is the same for all elements along dimension 1 of the input: look for a mean or a sum over it",
+    ),
+    "normalisation over a batch without its mean": Mistake(
+        with_vjp(lambda x: normalised(x.T).T, lambda dy, x: normalised_without_mean(dy.T, x.T).T),
+        ((7, 3),),
+        "The error is the same for all elements along dimension 0 of the input",
     ),
     "reshape in place of a permutation": Mistake(
         with_vjp(lambda x: x.permute(2, 0, 1).contiguous(), lambda dy, x: dy.reshape(x.shape)),
@@ -210,6 +217,39 @@ def test_advice_is_true_and_tensors_are_told_apart(name: str) -> None:
     assert mistake.words in report.failures[0].advice
     lines = {line.input: line.verdict for line in ledger_lines(report)}
     assert {name: lines[name] for name in mistake.tensors} == dict(mistake.tensors)
+
+
+def without_last_rows(count: int, shape: tuple[int, ...]) -> gradvet.Report:
+    """A product of matrices, the lower triangle of one of them, whose backward loses the last rows of a gradient."""
+
+    def backward(dy: Tensor, p: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        dv = p.mT @ dy
+        dv[..., v.shape[-2] - count :, :] = 0
+        return dy @ v.mT, dv
+
+    generator = torch.Generator().manual_seed(0)
+    p, v = (torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(2))
+    return gradvet.check(with_vjp(torch.matmul, backward), (p.tril(), v), seed=1, modes="reverse")
+
+
+@pytest.mark.parametrize(("count", "rows"), [(1, "7"), (2, "6:"), (3, "5:"), (4, "4:")])
+@pytest.mark.parametrize("shape", [(8, 8), (2, 2, 8, 8)], ids=str)
+def test_rows_without_a_gradient_are_named(count: int, rows: str, shape: tuple[int, ...]) -> None:
+    where = ", ".join((*":" * (len(shape) - 2), rows, ":"))
+    advice = without_last_rows(count, shape).failures[0].advice
+    assert advice.startswith(f"The gradient is zero in [{where}] although the function varies there")
+
+
+def test_gradient_without_any_row_is_zero_everywhere() -> None:
+    assert "zero everywhere" in without_last_rows(8, (2, 2, 8, 8)).failures[0].advice
+
+
+def test_zeros_in_all_of_a_window_are_not_said_to_be_everywhere() -> None:
+    mask = torch.ones(20, 20, dtype=torch.float64)
+    mask[[5, 12]] = 0.0
+    x = torch.randn(20, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    advice = gradvet.check(with_vjp(torch.sin, lambda dy, x: dy * mask * x.cos()), x, seed=1).failures[0].advice
+    assert "zero in all entries that were compared" in advice
 
 
 class SavedExponential(torch.autograd.Function):

@@ -166,7 +166,7 @@ def test_figure_of_the_steps_is_held_against_the_disagreement_of_the_worst_entry
     A = numbers((3, 4), 0)
     with listening(lambda report: None):
         (finding,) = drop_in_reverse(context_at(linear(A, factor * A), numbers((4,), 1)))
-    (worst,) = finding.mismatches
+    worst = finding.mismatches[0]
     assert finding.facts["sweep"]["gap"] == abs(worst.derivative - worst.numerical)
 
 

@@ -13,6 +13,7 @@ import gradvet
 from gradvet import gradcheck
 from gradvet.checks.linearity import drop_in_undefined_tangents, drop_in_zero_cotangent, undefined_cotangents
 from gradvet.core.context import Context
+from gradvet.core.provenance import shown_path
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
 from gradvet.frontends.torch.binding import drop_in_binding
@@ -62,7 +63,7 @@ def test_single_output_is_asked_once() -> None:
 def test_derivative_that_raises_without_a_cotangent_fails_with_what_it_raised() -> None:
     findings = reverse_findings(lambda x: Pair.apply(x, "raises"))
     assert [finding.verdict for finding in findings] == [Verdict.FAIL, Verdict.PASS, Verdict.FAIL]
-    assert findings[2].facts == {"raised": "second is missing"}
+    assert findings[2].facts["raised"] == "second is missing"
     assert findings[2].headline == "backward raises when the grad_output of output 1 is None: second is missing"
 
 
@@ -213,3 +214,15 @@ def test_attention_with_sharp_scores_passes() -> None:
     report = gradvet.check(lambda q, k, v: torch.softmax(10.0 * q @ k.mT, -1) @ v, (q, k, v), seed=7, points=None)
     assert report.verdict is Verdict.PASS, report
     assert any("torch's own rules" in note and "grad_outputs" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    "hook", [lambda g: g * 1.0, lambda g: torch.nn.functional.normalize(g, p=1.0) * g], ids=["operator", "inside torch"]
+)
+def test_hook_that_raises_for_none_is_named_by_its_line(hook: Callable[[Tensor], Tensor]) -> None:
+    layer = torch.nn.Linear(3, 2).double()
+    layer.weight.register_hook(hook)
+    report = gradvet.check(layer, numbers((4, 3), 0), seed=1, blame=False)
+    line = hook.__code__.co_firstlineno
+    place = f"the hook at {shown_path(__file__)}:{line} raises when the grad_output of output is None"
+    assert any(note.startswith(place) for note in report.notes), report.notes

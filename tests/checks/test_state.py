@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
+import gradvet
 from gradvet.checks.state import accumulation
 from gradvet.core.results import Finding, Verdict
 from gradvet.frontends.torch.variants import TorchVariants
@@ -43,3 +47,34 @@ def test_graph_that_later_calls_spoiled_is_not_held_against_it(monkeypatch: pyte
 def test_roundoff_of_what_was_there_before_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(monkeypatch, 1.0, 2e-14, slope=1e-12).verdict is Verdict.PASS
     assert found(monkeypatch, 1.0, 2e-13, slope=1e-12).verdict is Verdict.FAIL
+
+
+def halve(parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.mul_(0.5)
+
+
+def halve_and_return(parameter: Tensor) -> Tensor | None:
+    halve(parameter)
+    return parameter.grad
+
+
+def take_away(parameter: Tensor) -> None:
+    parameter.grad = None
+
+
+@pytest.mark.parametrize(
+    ("hook", "verdict", "words"),
+    [
+        (halve, Verdict.FAIL, ""),
+        (halve_and_return, Verdict.PASS, "RuntimeError: Tensor post accumulate grad hooks should return None"),
+        (take_away, Verdict.PASS, "a hook sets it to None"),
+    ],
+)
+def test_hooks_on_accumulated_gradients_fail_or_are_noted(hook: Any, verdict: Verdict, words: str) -> None:
+    layer = torch.nn.Linear(3, 2).double()
+    layer.weight.register_post_accumulate_grad_hook(hook)
+    report = gradvet.check(layer, torch.ones(4, 3, dtype=torch.float64), seed=1, blame=False)
+    assert report.verdict is verdict, report
+    if words:
+        assert any(note.startswith(f"`.grad` was not compared after `backward()`: {words}") for note in report.notes)

@@ -187,6 +187,22 @@ def test_worst_entry_is_a_wrong_one_also_without_absolute_tolerance() -> None:
         gradvet.gradcheck(with_vjp(lambda x: 2 * x, vjp), leaf(1.0, 2.0, 3.0), atol=0.0)
 
 
+@pytest.mark.parametrize("size", [12, 150])
+def test_largest_errors_are_shown_and_not_those_of_the_smallest_tolerances(size: int) -> None:
+    """The error of an entry next to zero exceeds its tolerance by a larger factor than any other."""
+    wrong = with_vjp(lambda x: x.square(), lambda dy, x: dy * (3.0 * x + 0.01))
+    x = torch.linspace(0.0, 5.0, size, dtype=torch.float64).requires_grad_()
+    with pytest.raises(gradvet.GradcheckError) as caught:
+        gradvet.gradcheck(wrong, x)
+    assert caught.value.report is not None
+    (finding,) = caught.value.report.failures
+    errors = [abs(entry.derivative - entry.numerical) for entry in finding.mismatches]
+    assert f"worst: d output 0 [{size - 1}] / d input 0 [{size - 1}]" in str(caught.value)
+    assert errors == sorted(errors, reverse=True)
+    assert len(errors) == 5
+    assert errors[0] == pytest.approx(finding.facts["largest"])
+
+
 @pytest.mark.parametrize("option", [{"eps": 0.0}, {"eps": -1e-6}, {"atol": -1.0}, {"rtol": float("nan")}])
 def test_impossible_settings_are_refused_before_the_function_is_called(option: dict[str, float]) -> None:
     def untouched(x: Tensor) -> Tensor:

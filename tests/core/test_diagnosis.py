@@ -154,7 +154,7 @@ def test_missing_or_extra_identity(amount: float) -> None:
 
 def test_same_amount_everywhere() -> None:
     sentence = "Every entry is off by the same amount, 0.25"
-    assert of(WIDE, WIDE + 0.25) == f"{sentence}: look for a constant term that is missing or too many."
+    assert of(WIDE, WIDE + 0.25) == f"{sentence}: look for a constant, mean or sum too few or too many."
     almost = WIDE + 0.25
     almost[0, 0] = WIDE[0, 0]
     assert sentence not in of(WIDE, almost)
@@ -307,3 +307,32 @@ def test_rows_without_entries_are_not_called_right() -> None:
     assert "Only the first" not in of(blocks, derivative)
     blocks[3:] = derivative[3:] = numbers((3, 4), 4)
     assert "Only the first 3 output elements are affected" in of(blocks, derivative)
+
+
+ELEMENTS = {"output": (6,), "input": (2, 4)}
+
+
+def test_error_that_is_the_same_along_a_dimension_of_the_input() -> None:
+    J, term = numbers((6, 8), 2), numbers((6, 2), 3).repeat_interleave(4, 1)
+    found = diagnose(J, J + term, TOLERANCE, lengths=ELEMENTS)
+    assert found.startswith("The error is the same for all elements along dimension 1 of the input: look for a mean or")
+    term[2, 5] *= 1.1
+    assert "The error is the same" not in diagnose(J, J + term, TOLERANCE, lengths=ELEMENTS)
+
+
+def test_error_that_is_the_same_along_a_dimension_of_the_output() -> None:
+    J, term = numbers((6, 8), 2), numbers((8,), 3).expand(6, 8)
+    found = diagnose(J, J + term, TOLERANCE, lengths=ELEMENTS)
+    assert "along dimension 0 of the output: look for a mean or a sum of grad_output" in found
+
+
+def test_error_along_a_dimension_is_found_in_a_window_that_begins_inside_of_it() -> None:
+    J, term = numbers((6, 7), 2), numbers((6, 2), 3).repeat_interleave(4, 1)[:, 1:]
+    words = "along dimension 1 of the input"
+    assert words in diagnose(J, J + term, TOLERANCE, lengths=ELEMENTS, corner=(0, 1))
+    assert words not in diagnose(J, J + term, TOLERANCE, lengths=ELEMENTS)
+
+
+def test_slopes_that_are_the_same_along_a_dimension_have_no_term_missing() -> None:
+    J, term = (numbers((6, 2), seed).repeat_interleave(4, 1) for seed in (2, 3))
+    assert "The error is the same" not in diagnose(J, J + term, TOLERANCE, lengths=ELEMENTS)

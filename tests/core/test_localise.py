@@ -249,6 +249,9 @@ def test_slope_of_a_column_is_its_largest_and_none_where_it_is_not_finite() -> N
     assert steepest is not None
     assert steepest.value == pytest.approx(-5.0)
     assert slope_of_column(context, 1) is None
+    elsewhere = slope_of_column(context_of(outputs, point(1e-3, 0.0)), 0)
+    assert elsewhere is not None
+    assert elsewhere.value == pytest.approx(-5.0)
 
 
 def weights(size: int, seed: int) -> Tensor:

@@ -101,7 +101,8 @@ def blame(
     Args:
         model: A `torch.nn.Module`.
         inputs: A tuple of positional arguments, or one argument of any kind. Their gradients count if they require
-            grad, as in a training step; those of the parameters always do.
+            grad, as in a training step; those of the parameters always do. Where none of both requires grad, those of
+            all inputs count, as in `check`.
         kwargs: Keyword arguments of the model.
         loss: A function of the model's result. Functions and operators that it calls are checked too.
         order: 1 for first derivatives, 2 for the second derivatives of Functions and operators as well.
@@ -133,7 +134,8 @@ def blame(
     state = _preserved_state(model, (model, loss, inputs, kwargs))
     with state, state, shown_stages(type(model).__name__):  # twice: the first restoration may be interrupted
         try:
-            record_step(recorder, request, loss)
+            trains = any(parameter.requires_grad for parameter in model.parameters())
+            record_step(recorder, request, loss, all_inputs=not trains)
         except TypeError as error:
             raise validation.explained(error, request) from None
         return _answer(recorder, settings)

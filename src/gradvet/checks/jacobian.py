@@ -31,6 +31,7 @@ from gradvet.core.neighbourhood import (
     study,
     swapped_inputs,
     sweep_at_entry,
+    zero_slices,
 )
 from gradvet.core.probe_plans import Plan, certificate_evaluations, miss_probability
 from gradvet.core.problem import Distribution, Problem
@@ -63,7 +64,7 @@ REASONS = {
     Reason.JUMP: "the function jumps at the point, so it has no derivative there",
     Reason.STAIRS: "the function is a staircase, whose stairs may be rounding inside it",
     Reason.STEEP: "the function has a vertical tangent at the point",
-    Reason.NOT_FINITE: "neither the derivative nor the function's slope is finite at the point",
+    Reason.NOT_FINITE: "the derivative is not finite at the point, and no slope there fits into its format",
     Reason.DOMAIN: "the function is not defined on either side of the point",
     Reason.PRECISION: "the differences are too noisy to decide",
     Reason.KINK: "the function has kinks at the point that cannot be separated",
@@ -137,6 +138,8 @@ def _failure_of_averages(context: Context, mode: Mode, decision: Decision, headl
     entry, advice = decision.entry, "" if context.is_double else BY_AVERAGES
     if entry is None:
         return Finding(mode.name, Verdict.FAIL, headline, facts=_facts(decision), advice=advice)
+    if mode.by_rows and (where := zero_slices(context, entry.input.leaf)):
+        advice = f"The gradient of {entry.input.name} is zero in {where}: does the function vary there? {advice}"
     facts = {**_facts(decision), "leaves": {entry.input.name: Verdict.FAIL.value}}
     if not entry.derivative and not entry.input.label:
         return Finding(mode.name, Verdict.FAIL, f"{headline}: it is zero for {entry.input}", (), facts, ZERO)
@@ -325,7 +328,7 @@ def _disagreement(context: Context, mode: Mode, comparison: Comparison) -> Findi
     if not context.options.explains:
         return Finding(mode.name, Verdict.FAIL, headline)
     context.projections.release()
-    worst = _worst_mismatch(context, pair.worst)
+    listed = [_compared_mismatch(context, entry) for entry in pair.largest_errors]
     facts: dict[str, object] = {
         "output": pair.output,
         "input": pair.input,
@@ -335,34 +338,30 @@ def _disagreement(context: Context, mode: Mode, comparison: Comparison) -> Findi
         "largest": pair.largest,
         "complete": comparison.complete,
     }
-    advice = ""
+    advice, first = "", pair.largest_errors[0]
     if pair.matrices is not None and comparison.complete:
         advice = _diagnosis(context, pair, *pair.matrices)
-        facts |= _shown(context.problem, pair.worst, *pair.matrices)
+        facts |= _shown(context.problem, first, *pair.matrices)
     if has_listeners():
-        facts |= _figures(context, mode, pair.worst, "block" in facts)
-    if math.isfinite(pair.worst.difference) and not 3.0 * worst.error <= pair.worst.difference:
+        facts |= _figures(context, mode, first, "block" in facts)
+    if not any(math.isinf(_size(one)) or 3.0 * one.error <= _size(one) for one in listed):
         advice = IMPRECISE
-    return Finding(mode.name, Verdict.FAIL, headline, (worst,), facts, advice)
+    return Finding(mode.name, Verdict.FAIL, headline, tuple(listed), facts, advice)
 
 
-def _worst_mismatch(context: Context, worst: ComparedEntry) -> Mismatch:
-    """The worst entry with the error bar of its difference. Two evaluations."""
-    problem, place = context.problem, (worst.row, worst.column)
-    return Mismatch(
-        output=problem.codomain.locate(worst.row),
-        input=problem.domain.locate(worst.column),
-        derivative=worst.derivative,
-        numerical=worst.numerical,
-        error=entry_error(problem, place, context.options.step, worst.numerical),
-        allowed=worst.allowed,
-    )
+def _compared_mismatch(context: Context, entry: ComparedEntry) -> Mismatch:
+    """A wrong entry with the error bar of its difference. Two evaluations."""
+    problem = context.problem
+    places = problem.codomain.locate(entry.row), problem.domain.locate(entry.column)
+    error = entry_error(problem, (entry.row, entry.column), context.options.step, entry.numerical)
+    return Mismatch(*places, entry.derivative, entry.numerical, error, entry.allowed)
 
 
 def _diagnosis(context: Context, pair: Pair, numerical: Array, derivative: Array) -> str:
     output, source = context.problem.codomain.leaves[pair.output], context.problem.domain.leaves[pair.input]
     parts = output.coordinates.parts, source.coordinates.parts
-    return diagnose(numerical, derivative, context.options.tolerance.absolute, parts=parts)
+    lengths = {side: getattr(leaf.coordinates, "shape", ()) for side, leaf in (("output", output), ("input", source))}
+    return diagnose(numerical, derivative, context.options.tolerance.absolute, parts=parts, lengths=lengths)
 
 
 def _shown(problem: Problem, worst: ComparedEntry, numerical: Array, derivative: Array) -> dict[str, object]:

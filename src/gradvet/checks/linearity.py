@@ -12,6 +12,7 @@ from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.gradient_match import GradientMismatch, derivative_jitter, gradient_mismatch
 from gradvet.core.problem import Distribution
+from gradvet.core.provenance import raising_line
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.vectors import Array, all_finite, dot, equal, finite_part, first_true, is_zero, namespace, window
 
@@ -95,8 +96,10 @@ def _disproportion(context: Context) -> tuple[str, str] | None:
 
 
 def _by_framework(context: Context, finding: Finding) -> Finding:
-    """A failure of builtin rules, which is SKIPPED with a note: there is nothing of the user's in it."""
+    """A failure without custom rules, which is SKIPPED with a note: of a hook that raises, or of builtin rules."""
     words = f"torch's own rules for these operators: {finding.headline}"
+    if line := finding.facts.get("line"):
+        words = f"the hook at {line} {finding.headline.removeprefix('backward ')}"
     context.record.note(words)
     return replace(finding, verdict=Verdict.SKIPPED, headline=words)
 
@@ -165,7 +168,7 @@ def _without(context: Context, missing: Sequence[int], usual: Array | None) -> F
             "undefined grad_output",
             Verdict.FAIL,
             f"backward raises when the grad_output of {names} is None: {error}",
-            facts={"raised": str(error)},
+            facts={"raised": str(error), "line": raising_line(error)},
             advice="A grad_output that is None (or an undefined tensor) counts as zero.",
         )
     if gradient is not None and usual is not None and not all_finite(usual):

@@ -32,12 +32,13 @@ def diagnose(
     parts: tuple[int, int] = (1, 1),
     alike: float | None = None,
     lengths: Mapping[str, Sequence[int]] | None = None,
+    corner: tuple[int, int] = (0, 0),
 ) -> str:
     """One sentence about a block of outputs × inputs whose two versions disagree.
 
     `parts` are the numbers of coordinates of one number of the output and of the input: 2 where it is complex. `alike`
     is the relative difference up to which ratios and entries count as equal. `lengths` has the lengths of the
-    dimensions of the output and of the input, by these names.
+    dimensions of the output and of the input, by these names; `corner` is the place of the first entry in them.
     """
     xp = namespace(numerical)
     if not bool(xp.all(xp.isfinite(derivative))):
@@ -46,9 +47,8 @@ def diagnose(
         return "Both the derivative and the function's differences are not finite at this point."
     if not bool(xp.all(xp.isfinite(numerical))):
         return "The function itself is not finite close to this point: choose inputs inside its domain."
-    case = _Case(
-        numerical, derivative, tolerance, parts, thresholds.EQUAL_RATIO if alike is None else alike, lengths or {}
-    )
+    alike = thresholds.EQUAL_RATIO if alike is None else alike
+    case = _Case(numerical, derivative, tolerance, parts, alike, lengths or {}, corner)
     if not bool(xp.any(case.wrong)):
         return ""
     return next((sentence for pattern in PATTERNS if (sentence := pattern(case))), "")
@@ -64,6 +64,7 @@ class _Case:
     parts: tuple[int, int]
     alike: float
     lengths: Mapping[str, Sequence[int]]
+    corner: tuple[int, int]
 
     @property
     def xp(self) -> Array:
@@ -210,7 +211,40 @@ def _offset(case: _Case) -> str:
     amount = float(case.xp.mean(difference))
     if math.prod(case.shape) < 3 or float(case.xp.max(case.xp.abs(difference - amount))) > case.alike * abs(amount):
         return ""
-    return f"Every entry is off by the same amount, {amount:.6g}: look for a constant term that is missing or too many."
+    return f"Every entry is off by the same amount, {amount:.6g}: look for a constant, mean or sum too few or too many."
+
+
+def _shared(case: _Case) -> str:
+    """Errors that are the same along a dimension: the term that is missing does not depend on the place in it."""
+    both = case.derivative - case.numerical, case.numerical
+    limit = case.alike * float(case.xp.max(case.xp.abs(both[0])))
+    for side, number, of in (("input", 1, ""), ("output", 0, " of grad_output")):
+        error, slope = (one.T if number else one for one in both)
+        lengths = case.lengths.get(side, ()) if max(case.parts) == 1 else ()
+        for axis in reversed(range(len(lengths))):
+            groups = _along(axis, lengths, range(case.corner[number], case.corner[number] + len(error)))
+            seen = [group for group in groups if float(case.xp.max(case.xp.abs(error[group, :]))) > limit]
+            if (
+                min(map(len, seen)) > 2
+                and all(_spread(case, error[group, :]) <= limit for group in groups)
+                and any(_spread(case, slope[group, :]) > case.tolerance for group in seen)
+            ):
+                cause = f"a mean or a sum{of} over it that the derivative lacks or has too many"
+                return f"The error is the same for all elements along dimension {axis} of the {side}: look for {cause}."
+    return ""
+
+
+def _along(axis: int, lengths: Sequence[int], places: range) -> list[list[int]]:
+    """Which of the elements in these places differ along one dimension alone, by their numbers in the range."""
+    stride, groups = math.prod(lengths[axis + 1 :]), dict[int, list[int]]()
+    for number, place in enumerate(places):
+        groups.setdefault(place - place // stride % lengths[axis] * stride, []).append(number)
+    return list(groups.values())
+
+
+def _spread(case: _Case, rows: Array) -> float:
+    """The largest difference between rows."""
+    return float(case.xp.max(case.xp.abs(rows - rows[:1, :])))
 
 
 def _transposed(case: _Case) -> str:
@@ -356,6 +390,7 @@ PATTERNS: tuple[Callable[[_Case], str], ...] = (
     _conjugated,
     _factor,
     _offset,
+    _shared,
     _transposed,
     _permuted,
     _nearly_factor,

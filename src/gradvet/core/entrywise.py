@@ -7,6 +7,7 @@ real coordinate of an output and to one (real or complex) number of an input; wh
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,6 +27,9 @@ CACHED_ENTRIES = 2**16
 
 MAX_KEPT_ENTRIES = 10_000
 """A wrong pair of leaves with at most this many entries keeps its two matrices, for the diagnosis and the message."""
+
+MAX_SHOWN_ENTRIES = 5
+"""Wrong entries of a pair of leaves that are shown."""
 
 
 @dataclass(slots=True)
@@ -56,6 +60,9 @@ class Pair:
     """Wrong entries by part of the coordinate side: "real" and "imag", or "" if it is real."""
     largest: float = 0.0
     worst: ComparedEntry | None = None
+    """The wrong entry that exceeds its tolerance by the largest factor."""
+    largest_errors: list[ComparedEntry] = field(default_factory=list)
+    """Wrong entries with the largest errors, if they are shown."""
     matrices: tuple[Array, Array] | None = None
     """All entries by differences and of the derivative, if they are few and were compared together."""
 
@@ -137,32 +144,31 @@ class Comparison:
             rows = wrong[(number - first) % row_parts :: row_parts, :]
             pair.wrong[part] = pair.wrong.get(part, 0) + int(xp.count_nonzero(rows))
         pair.largest = max(pair.largest, _or_infinite(float(xp.max(difference))))
-        worst = self._worst(corner, (n, a), xp.where(wrong, difference, xp.zeros_like(difference)), allowed)
+        # A NaN counts as infinite.
+        errors = xp.where(xp.isnan(difference), xp.full_like(difference, float("inf")), difference)
+        errors = xp.reshape(xp.where(wrong, errors, xp.full_like(errors, -1.0)), (-1,))
+        excess = xp.where(errors < 0.0, errors, errors / xp.reshape(allowed, (-1,)))
+        excess = xp.where(xp.isnan(excess), xp.full_like(excess, float("inf")), excess)
+        entry = functools.partial(self._entry, corner, (n, a), (difference, allowed))
+        worst = entry(int(xp.argmax(excess)))
         if pair.worst is None or worst.excess > pair.worst.excess:
             pair.worst = worst
+        if self._explains:
+            order = xp.argsort(errors, descending=True)[: min(MAX_SHOWN_ENTRIES, int(xp.count_nonzero(wrong)))]
+            listed = [*pair.largest_errors, *(entry(int(place)) for place in order)]
+            pair.largest_errors = sorted(listed, key=lambda one: -_or_infinite(one.difference))[:MAX_SHOWN_ENTRIES]
 
-    def _worst(
-        self, corner: tuple[int, int], both: tuple[Array, Array], difference: Array, allowed: Array
+    def _entry(
+        self, corner: tuple[int, int], both: tuple[Array, Array], errors: tuple[Array, Array], place: int
     ) -> ComparedEntry:
-        n, a = both
-        xp = namespace(n)
-        excess = difference / allowed
-        # 0/0 is an entry that is right; any other NaN counts as infinite.
-        excess = xp.where(difference == 0.0, xp.zeros_like(excess), excess)
-        excess = xp.where(xp.isnan(excess), xp.full_like(excess, float("inf")), excess)
-        i, j = divmod(int(xp.argmax(xp.reshape(excess, (-1,)))), excess.shape[1])
+        (n, a), (difference, allowed) = both, errors
+        i, j = divmod(place, difference.shape[1])
         # Of a complex number, name the coordinate that differs more.
-        parts = n.shape[1] // excess.shape[1]
+        parts = n.shape[1] // difference.shape[1]
         k = max(range(parts * j, parts * (j + 1)), key=lambda k: _or_infinite(abs(float(a[i, k] - n[i, k]))))
-        row, column = (i, k) if self.by_rows else (k, i)
-        return ComparedEntry(
-            corner[0] + row,
-            corner[1] + column,
-            float(a[i, k]),
-            float(n[i, k]),
-            float(difference[i, j]),
-            float(allowed[i, j]),
-        )
+        row, column = corner[0] + (i if self.by_rows else k), corner[1] + (k if self.by_rows else i)
+        values = (float(a[i, k]), float(n[i, k]), float(difference[i, j]), float(allowed[i, j]))
+        return ComparedEntry(row, column, *values)
 
 
 def _sections(space: Space, start: int, length: int) -> Iterator[tuple[int, slice]]:

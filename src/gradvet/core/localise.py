@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
@@ -319,15 +319,21 @@ def slope_of_column(context: Context, column: int) -> Estimate | None:
     Some of the outputs that change are fitted one by one: a sum would hide which of them has an infinite slope.
     """
     problem = context.problem
-    u = context.column(column)
-    change = DirectionalDifference.along(problem, u, middle_step(context.eps))
+    u, step = context.column(column), middle_step(context.eps)
+    change = DirectionalDifference.along(problem, u, step)
+    if not float(change.displacement[column]):
+        # Next to the smallest number of a format rounding takes the step away: move by the whole length.
+        u = u / step
+        change = DirectionalDifference.along(problem, u, step)
     changed = namespace(u).nonzero((change.even != 0.0) | (change.odd != 0.0))[0]
     units = [unit(problem.zeros(problem.codomain.size), int(row)) for row in changed[:ROWS_OF_COLUMN]]
     predictions = [Prediction(v, lambda displacement, t: 0.0) for v in units]
     fits = [fit_slope(step_sweep) for step_sweep in context.sweep_steps(u, predictions)]
     if any(fit.is_steep or fit.jumps or not math.isfinite(fit.error.error) for fit in fits):
         return None
-    return max((fit.error for fit in fits), key=lambda error: abs(error.value), default=Estimate(0.0, 0.0))
+    largest = max((fit.error for fit in fits), key=lambda error: abs(error.value), default=Estimate(0.0, 0.0))
+    size = float(u[column]) or 1.0
+    return replace(largest, value=largest.value / size, error=largest.error / size)
 
 
 MAX_NONFINITE = 4
@@ -344,7 +350,7 @@ def nonfinite_derivative(context: Context, mode: Mode, columns: Array) -> Decisi
         missing = True
         where = context.problem.domain.locate(column)
         slope = slope_of_column(context, column)
-        if slope is not None and abs(slope.value) > overflow_size(context.problem.eps):
+        if slope is not None and abs(slope.value) + slope.error > overflow_size(context.problem.eps):
             context.record.note(f"the derivative at {where} is too large for this precision: {slope.value:.3g}")
         elif slope is not None:
             entry = Entry(None, where, math.nan, slope.value, slope.error, column=column)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import Entry
-from gradvet.core.diagnosis import diagnose
+from gradvet.core.diagnosis import ZERO, diagnose
 from gradvet.core.finite_differences import CENTRAL, DirectionalDifference, middle_step
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
@@ -25,6 +26,11 @@ LARGE_SPACE = 256
 
 COUNTED_PART = 1.0 / 16.0
 """Errors from this part of the largest one on are counted as wrong entries."""
+
+ZERO_IN_PART = (
+    "The derivative is zero in all entries that were compared although the function varies there: look for a term, a "
+    "row or a branch that the derivative leaves out, or a detach."
+)
 
 MAX_LISTED = 4
 """Wrong entries that are listed beside the worst."""
@@ -69,19 +75,27 @@ def study(context: Context, mode: Mode, entry: Entry) -> Study:
         for i, j in _places(wrong, xp.abs(derivative - numerical))
         if (rows.start + i, columns.start + j) != (entry.row, entry.column)
     ]
+    diagnosis = _lost_slices(context, mode, entry) or diagnose(
+        numerical,
+        derivative,
+        limit,
+        parts=(of_output, of_input),
+        alike=_ratio_tolerance(entry),
+        lengths={
+            "output": _lengths(problem.codomain, rows.start),
+            "input": _lengths(problem.domain, columns.start),
+        },
+        corner=(
+            rows.start - _section(problem.codomain, rows.start).start,
+            columns.start - _section(problem.domain, columns.start).start,
+        ),
+    )
     return Study(
         count,
         max(count, int(xp.count_nonzero(~is_zero))),
         wrong.shape[0] * wrong.shape[1],
         tuple(other for other in others if not abs(other.derivative - other.numerical) <= other.error),
-        diagnose(
-            numerical,
-            derivative,
-            limit,
-            parts=(of_output, of_input),
-            alike=_ratio_tolerance(entry),
-            lengths={"output": _lengths(problem.codomain, rows), "input": _lengths(problem.domain, columns)},
-        ),
+        ZERO_IN_PART if diagnosis == ZERO and not _is_zero_everywhere(context, mode, rows, columns) else diagnosis,
         block(numerical, derivative, names(problem.codomain, rows), names(problem.domain, columns)),
     )
 
@@ -93,9 +107,65 @@ def _closest(derivative: Array, slopes: Array, bends: Array) -> Array:
     return xp.where(xp.abs(bends) > thresholds.EQUAL_RATIO * xp.abs(slopes), nearest, slopes)
 
 
-def _lengths(space: Space, window: range) -> tuple[int, ...]:
-    """Lengths of the dimensions of the leaf of a window, where its coordinates have any."""
-    return tuple(getattr(space.leaves[space.leaf_of(window.start)].coordinates, "shape", ()))
+def _lost_slices(context: Context, mode: Mode, entry: Entry) -> str:
+    """A sentence if the gradient is zero in all of the slices around the entry, where the function varies."""
+    leaf = context.problem.domain.leaf_of(entry.column)
+    where = zero_slices(context, leaf, entry.column) if mode.by_rows and not entry.derivative else ""
+    return where and (
+        f"The gradient is zero in {where} although the function varies there: look for a row, a tail or a branch that "
+        "the derivative leaves out."
+    )
+
+
+def zero_slices(context: Context, leaf: int, column: int | None = None) -> str:
+    """The neighbouring slices along a dimension in which the whole gradient of an input is zero, if there are any.
+
+    If `column` is given, it lies in one of them. A window around an entry does not show how far its zeros reach.
+    """
+    domain = context.problem.domain
+    section, lengths = domain.slices[leaf], _lengths(domain, domain.offsets[leaf])
+    parts = domain.leaves[leaf].coordinates.parts
+    if math.prod(lengths) * parts != section.stop - section.start:
+        return ""
+    gradient = context.random_vjp[1][section]
+    xp = namespace(gradient)
+    filled = xp.reshape(gradient != 0.0, (*lengths, parts))
+    for axis, length in enumerate(lengths):
+        kept = xp.any(filled, axis=tuple(other for other in range(len(lengths) + 1) if other != axis))
+        zeros = [number for number in range(length) if not bool(kept[number])]
+        if column is not None:
+            index = (column - section.start) // parts // math.prod(lengths[axis + 1 :]) % length
+            zeros = zeros if index in zeros else []
+        if zeros and zeros[-1] - zeros[0] + 1 == len(zeros) < length:
+            return named_slices(range(zeros[0], zeros[-1] + 1), axis, lengths)
+    return ""
+
+
+def named_slices(places: range, axis: int, lengths: Sequence[int]) -> str:
+    """`[:, 6:]`, for neighbouring slices along one dimension."""
+    shown = f"{places.start or ''}:{places.stop if places.stop < lengths[axis] else ''}"
+    shown = str(places.start) if len(places) == 1 else shown
+    return f"[{', '.join(shown if other == axis else ':' for other in range(len(lengths)))}]"
+
+
+def _is_zero_everywhere(context: Context, mode: Mode, rows: range, columns: range) -> bool:
+    """Whether the derivative is zero by all of an input, of which a window has zeros alone."""
+    domain, codomain = context.problem.domain, context.problem.codomain
+    section = _section(domain, columns.start)
+    if mode.by_rows:
+        return not peak(context.random_vjp[1][section])
+    outputs = _section(codomain, rows.start)
+    return (len(rows), len(columns)) == (outputs.stop - outputs.start, section.stop - section.start)
+
+
+def _section(space: Space, index: int) -> slice:
+    """Where the leaf of a coordinate lies."""
+    return space.slices[space.leaf_of(index)]
+
+
+def _lengths(space: Space, index: int) -> tuple[int, ...]:
+    """Lengths of the dimensions of the leaf of a coordinate, where it has any."""
+    return tuple(getattr(space.leaves[space.leaf_of(index)].coordinates, "shape", ()))
 
 
 def _ratio_tolerance(entry: Entry) -> float:

@@ -9,6 +9,7 @@ import linecache
 import os
 import platform
 import re
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
@@ -129,3 +130,12 @@ def shown_path(file: str) -> str:
 def _path_from(folder: str, file: str) -> str:
     path = Path(file).resolve()
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else file
+
+
+def raising_line(error: BaseException) -> str:
+    """`file:line` of the user's code in which an exception, or its cause, was raised; empty if there is none."""
+    found = ""
+    for frame, line in traceback.walk_tb((error.__cause__ or error).__traceback__):
+        if not f"{frame.f_globals.get('__name__')}.".startswith(("gradvet.", "torch.")):
+            found = f"{shown_path(frame.f_code.co_filename)}:{line}"
+    return found

@@ -344,7 +344,10 @@ class TorchVariants(GradientVariants):
                 tensor.grad = torch.full_like(tensor, 2.0)
             problem.cost.vjps += 1
             accumulate(problem, outputs, problem.codomain.unflatten(v))
-            return problem.vector(problem.domain, [tensor.grad - 2.0 for tensor in problem.inputs])
+            found = [tensor.grad for tensor in problem.inputs]
+            if any(gradient is None for gradient in found):
+                raise UnsupportedError("a hook sets it to None")
+            return problem.vector(problem.domain, [gradient - 2.0 for gradient in found if gradient is not None])
         finally:
             for tensor, gradient in zip(problem.inputs, before, strict=True):
                 tensor.grad = gradient

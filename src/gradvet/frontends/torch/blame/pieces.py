@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from gradvet.core.blame import MODULE, Culprit, Piece
 from gradvet.core.events import announce_stage
 from gradvet.core.frontend import Request
+from gradvet.core.neighbourhood import named_slices
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import InvalidProblemError, first_line
 from gradvet.frontends.torch.arguments import tensors_of
@@ -164,7 +166,7 @@ def culprit_of(call: Call, piece: Piece, others: tuple[str, ...] = (), *, has_kn
     """The culprit for a Function or an operator that fails. Calls the function."""
     finding = main_finding(_report_of(piece))
     name = input_of(finding)
-    cause = (wrong_half(call, name) if finding.check == "reverse" and name else "") or cause_of(finding)
+    cause = (wrong_range(call, name) if finding.check == "reverse" and name else "") or cause_of(finding)
     if not has_known_surrogate and _is_surrogate(call, _report_of(piece)):
         cause = IS_SURROGATE.format(piece.name)
     place = (definition(call.target.jvp) if finding.check == FORWARD else piece.place) or piece.called
@@ -195,8 +197,12 @@ SAME = 1e-3
 """Relative difference up to which two slopes count as equal here."""
 
 
-def wrong_half(call: Call, name: str) -> str:
-    """A clause such as `the sign of the second half is wrong`; nothing if no half is right. Calls the Function.
+MAX_SLICES = 8
+"""Slices of a wrong range that are compared one by one."""
+
+
+def wrong_range(call: Call, name: str) -> str:
+    """A clause such as `the sign of the second half is wrong`; nothing if no part is right. Calls the Function.
 
     `name` is the input as a report names it, `input 0`.
     """
@@ -227,25 +233,54 @@ def _clause(call: Call, position: int) -> str:
     gradient = torch.autograd.grad(values, point, cotangents)[0]
     step = RELATIVE_STEP * max(1.0, float(x.abs().max()))
 
-    def ratio(axis: int, half: int) -> float:
-        """Gradient over difference along a random direction in one half; not a number where two of them disagree."""
-        size, found = x.shape[axis] // 2, []
+    def ratio(axis: int, start: int, stop: int) -> float:
+        """Gradient over difference along a random direction in a range; not a number where two of them disagree."""
+        found = []
         for _ in range(2):
-            u = random(x)
-            u.narrow(axis, (1 - half) * size, size).zero_()
+            u = torch.zeros_like(x)
+            u.narrow(axis, start, stop - start).copy_(random(x).narrow(axis, start, stop - start))
             pairs = zip(outputs(x + step * u), outputs(x - step * u), cotangents, strict=True)
             difference = sum(float(((ahead - behind) * v).sum()) for ahead, behind, v in pairs) / (2.0 * step)
-            found.append(float((gradient * u).sum()) / difference if difference else math.nan)
+            slope = float((gradient * u).sum())
+            found.append(slope / difference if difference else math.nan if slope else 1.0)
         return found[0] if math.isclose(*found, rel_tol=SAME, abs_tol=SAME) else math.nan
 
-    for axis in (axis for axis in reversed(range(x.dim())) if x.shape[axis] >= 2 and x.shape[axis] % 2 == 0):
-        ratios = [ratio(axis, half) for half in range(2)]
-        wrong = [half for half in range(2) if not math.isclose(ratios[half], 1.0, rel_tol=SAME)]
-        if len(wrong) == 1:
-            where = f"the {('first', 'second')[wrong[0]]} half"
-            where += "" if axis == x.dim() - 1 else f" along dimension {axis}"
-            return _described(where, ratios[wrong[0]])
+    def is_right(axis: int, start: int, stop: int) -> bool:
+        return start == stop or math.isclose(ratio(axis, start, stop), 1.0, rel_tol=SAME)
+
+    def is_right_before_the_end(axis: int, size: int) -> bool:
+        return is_right(axis, x.shape[axis] - size, x.shape[axis])
+
+    for axis in reversed(range(x.dim())):
+        length = x.shape[axis]
+        if not (is_right(axis, 0, 1) or is_right(axis, length - 1, length)):
+            continue
+        start = _largest(length, functools.partial(is_right, axis, 0))
+        after = _largest(length - start, functools.partial(is_right_before_the_end, axis))
+        wrong = range(start, length - after)
+        # Between wrong slices may be right ones, and then there is no range to name.
+        if 0 < len(wrong) < length and not any(
+            is_right(axis, place, place + 1) for place in wrong[:: -(-len(wrong) // MAX_SLICES)]
+        ):
+            return _described(_named(wrong, axis, x.shape), ratio(axis, start, wrong.stop))
     return ""
+
+
+def _named(wrong: range, axis: int, lengths: Sequence[int]) -> str:
+    """The slices of a range along one dimension."""
+    for half, start in (("first half", 0), ("second half", lengths[axis] // 2)):
+        if lengths[axis] == 2 * len(wrong) and wrong.start == start:
+            return f"the {half}" + ("" if axis == len(lengths) - 1 else f" along dimension {axis}")
+    return named_slices(wrong, axis, lengths)
+
+
+def _largest(most: int, is_right: Callable[[int], bool]) -> int:
+    """The largest size, at most `most`, up to which all sizes are right: by bisection."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if is_right(middle) else (low, middle - 1)
+    return low
 
 
 def _described(where: str, ratio: float) -> str:
