@@ -74,11 +74,11 @@ def test_verdict_without_message_does_not_run_the_other_semantics() -> None:
 
 def test_entry_outside_the_pattern_is_named_as_such() -> None:
     error = failure(sine(masked=False), holed("sparse_csr").requires_grad_(), masked=True)
-    (mismatch,) = error.report.failures[0].mismatches
-    assert str(mismatch.input) == "input 0 outside its pattern"
-    assert mismatch.numerical == 0.0
+    mismatches = error.report.failures[0].mismatches
+    assert {str(mismatch.input) for mismatch in mismatches} == {"input 0 outside its pattern"}
+    assert {mismatch.numerical for mismatch in mismatches} == {0.0}
     # The derivative of a sine at the unspecified zeros is one.
-    assert mismatch.derivative == pytest.approx(1.0)
+    assert [mismatch.derivative for mismatch in mismatches] == pytest.approx([1.0] * len(mismatches))
 
 
 def test_report_speaks_of_the_sparse_inputs_alone() -> None:
