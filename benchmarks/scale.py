@@ -1,8 +1,8 @@
 """What a million cases on a thousand workers need: `python -m benchmarks.scale STORE...` writes `docs/scale.md`.
 
-The stores of earlier runs give the cost per case and the size of an outcome. The rest is measured here: the start of a
+The stores of earlier runs give the cost per case and the size of a result. The rest is measured here: the start of a
 process, a Dask scheduler in a process of its own under calls of the size that `gradvet ops` makes, and the store. The
-fleet is a simulation with these timings.
+cluster is simulated with these times.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ import psutil
 import torch
 from distributed import Client
 
-from benchmarks import errands
-from benchmarks.fleet import Costs, Fleet, Result, simulate
+from benchmarks import scale_tasks
+from benchmarks.cluster_simulation import Cluster, Costs, Result, simulate
 from gradvet.core.results import Verdict
 from gradvet.suite import CaseResult
 from gradvet.suite.processes import ProcessExecutor
 from gradvet.suite.store import Store
 
 AT_A_TIME = 50
-"""Calls that are handed over before the first answer is waited for."""
+"""Calls that are submitted before the first result is waited for."""
 
 PAGE = Path(__file__).parent.parent / "docs" / "scale.md"
 CASES, WORKERS = 1_000_000, 1_000
@@ -47,7 +47,7 @@ TEMPLATE = (Path(__file__).parent / "scale.md.template").read_text(encoding="utf
 
 @dataclass(frozen=True)
 class Scheduling:
-    """Seconds of CPU for one call with `BATCH` cases, and bytes that it carries home."""
+    """Seconds of CPU for one call with `BATCH` cases, and bytes of its result."""
 
     scheduler: float
     client: float
@@ -55,8 +55,8 @@ class Scheduling:
 
 
 @dataclass(frozen=True)
-class Keeping:
-    """Seconds of CPU and bytes of one outcome in a store."""
+class Storing:
+    """Seconds of CPU and bytes of one result in a store."""
 
     seconds: float
     bytes: float
@@ -68,13 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--calls", type=int, default=600, help="calls of the scheduler that are measured")
     wanted = parser.parse_args(arguments)
     runs = {store: list(Store.open(store).results()) for store in wanted.stores}
-    outcomes = [one for some in runs.values() for one in some if one.verdict is not Verdict.ERROR]
+    results = [one for some in runs.values() for one in some if one.verdict is not Verdict.ERROR]
     start = started()
-    scheduling = scheduled(outcomes[:BATCH], wanted.calls)
-    keeping = kept(outcomes[:2000])
-    home = keeping.seconds + scheduling.client / BATCH  # one process receives and keeps
-    costs = Costs([one.seconds for one in outcomes], start, scheduling.scheduler, home)
-    PAGE.write_text(page(runs, costs, scheduling, keeping), encoding="utf-8")
+    scheduling = scheduled(results[:BATCH], wanted.calls)
+    storing = stored(results[:2000])
+    receiving = storing.seconds + scheduling.client / BATCH  # one process receives and stores
+    costs = Costs([one.seconds for one in results], start, scheduling.scheduler, receiving)
+    PAGE.write_text(page(runs, costs, scheduling, storing), encoding="utf-8")
     print(f"wrote {PAGE}")
 
 
@@ -83,22 +83,24 @@ def started() -> float:
 
     def once() -> float:
         with ProcessExecutor(1) as processes:
-            return processes.submit(errands.ready).result()
+            return processes.submit(scale_tasks.ready).result()
 
     return statistics.median(once() for _ in range(3))
 
 
-def scheduled(outcomes: list[CaseResult], calls: int) -> Scheduling:
-    """What a scheduler spends on calls whose answers are as large as real ones."""
+def scheduled(results: list[CaseResult], calls: int) -> Scheduling:
+    """What a scheduler spends on calls whose results are as large as real ones."""
     with cluster() as (client, scheduler):
         executor = client.get_executor(pure=False)
-        list(executor.map(errands.answer, [outcomes] * 20))
+        list(executor.map(scale_tasks.returned, [results] * 20))
         before, mine = _cpu(scheduler), time.process_time()
         for start in range(0, calls, AT_A_TIME):
-            for future in [executor.submit(errands.answer, outcomes) for _ in range(min(AT_A_TIME, calls - start))]:
+            for future in [
+                executor.submit(scale_tasks.returned, results) for _ in range(min(AT_A_TIME, calls - start))
+            ]:
                 future.result()
         spent = _cpu(scheduler) - before, time.process_time() - mine
-        return Scheduling(spent[0] / calls, spent[1] / calls, len(pickle.dumps(outcomes)))
+        return Scheduling(spent[0] / calls, spent[1] / calls, len(pickle.dumps(results)))
 
 
 def _cpu(process: psutil.Process) -> float:
@@ -133,24 +135,24 @@ def _dask(folder: str, kind: str, *options: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=folder, stdout=quiet, stderr=quiet, env={**os.environ, "PYTHONPATH": path})
 
 
-def kept(outcomes: list[CaseResult]) -> Keeping:
-    """What it costs to keep outcomes, each in a transaction of its own, as a run does."""
+def stored(results: list[CaseResult]) -> Storing:
+    """What it costs to store results, each in a transaction of its own, as a run does."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.db"
-        store = Store.create(path, {}, [one.name for one in outcomes])
+        store = Store.create(path, {}, [one.name for one in results])
         started = time.process_time()
-        for outcome in outcomes:
-            store.add(outcome)
-        seconds = (time.process_time() - started) / len(outcomes)
+        for result in results:
+            store.add(result)
+        seconds = (time.process_time() - started) / len(results)
         store.close()
-        return Keeping(seconds, path.stat().st_size / len(outcomes))
+        return Storing(seconds, path.stat().st_size / len(results))
 
 
-def page(runs: dict[str, list[CaseResult]], costs: Costs, scheduling: Scheduling, keeping: Keeping) -> str:
+def page(runs: dict[str, list[CaseResult]], costs: Costs, scheduling: Scheduling, storing: Storing) -> str:
     """The page of the documentation."""
     mean = statistics.fmean(costs.cases)
-    sizes = [simulate(costs, Fleet(CASES, WORKERS, batch)) for batch in BATCHES]
-    failures = [simulate(costs, Fleet(CASES, WORKERS, BATCH, rate)) for rate in DEATHS_PER_HOUR]
+    sizes = [simulate(costs, Cluster(CASES, WORKERS, batch)) for batch in BATCHES]
+    failures = [simulate(costs, Cluster(CASES, WORKERS, BATCH, rate)) for rate in DEATHS_PER_HOUR]
     fine = sizes[BATCHES.index(BATCH)]
     return TEMPLATE.format(
         machine=f"{processor()}, one core, Python {platform.python_version()}, torch {torch.__version__}",
@@ -159,9 +161,9 @@ def page(runs: dict[str, list[CaseResult]], costs: Costs, scheduling: Scheduling
         schedule=f"{1e3 * scheduling.scheduler:.1f}",
         client=f"{1e3 * scheduling.client:.1f}",
         carried=f"{scheduling.bytes / 1024:.0f}",
-        store=f"{1e3 * keeping.seconds:.2f}",
-        size=f"{keeping.bytes / 1024:.1f}",
-        total=f"{keeping.bytes * CASES / 2**30:.1f}",
+        store=f"{1e3 * storing.seconds:.2f}",
+        size=f"{storing.bytes / 1024:.1f}",
+        total=f"{storing.bytes * CASES / 2**30:.1f}",
         mean=f"{1e3 * mean:.0f}",
         throughput=f"{1 / mean:.1f}",
         cores=f"{mean * CASES / 3600:.0f}",
@@ -174,8 +176,8 @@ def page(runs: dict[str, list[CaseResult]], costs: Costs, scheduling: Scheduling
     )
 
 
-def run_row(name: str, outcomes: Sequence[CaseResult]) -> str:
-    seconds = sorted(one.seconds for one in outcomes)
+def run_row(name: str, results: Sequence[CaseResult]) -> str:
+    seconds = sorted(one.seconds for one in results)
     mean = statistics.fmean(seconds)
     shown = [f"{1e3 * value:.0f} ms" for value in (statistics.median(seconds), mean, seconds[int(0.99 * len(seconds))])]
     return f"| {Path(name).stem} | {len(seconds)} | {' | '.join(shown)} | {1 / mean:.1f} |"

@@ -1,8 +1,8 @@
-"""A fleet of workers, simulated: how long many cases take, who waits for whom, and what failures cost.
+"""Simulation of a run on a cluster: how long many cases take, what limits the run, and what failures cost.
 
-Time is what was measured elsewhere; nothing here is. One scheduler hands out batches one after the other, one writer
-keeps the outcomes one after the other, and workers die at random. Work that dies with its worker is begun again as
-`gradvet.suite` and Dask do it: a batch four times, then each of its cases alone, each of those four times per attempt.
+All times are given; nothing is measured here. One scheduler hands out batches one after the other, one process stores
+the results one after the other, and workers die at random. A batch whose worker died is repeated as `gradvet.suite`
+and Dask do it: the batch four times, then each of its cases alone, each of those four times per attempt.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 DEATHS = 4
-"""Workers that a call may take down before Dask calls it bad."""
+"""Workers that may die with a call before Dask gives it up."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Costs:
     schedule: float
     """The scheduler's, for one call."""
     store: float
-    """The writer's, for one outcome: to receive and to keep it."""
+    """The storing process's, for one result: to receive and to store it."""
 
 
 @dataclass(frozen=True)
-class Fleet:
+class Cluster:
     cases: int
     workers: int
     batch: int
@@ -62,16 +62,16 @@ class _Call:
     attempts: int = 1
 
 
-def simulate(costs: Costs, fleet: Fleet, seed: int = 0) -> Result:
-    """Run a fleet until every case has an outcome."""
+def simulate(costs: Costs, cluster: Cluster, seed: int = 0) -> Result:
+    """Simulate until every case has a result."""
     chance = random.Random(seed)
-    rate = fleet.deaths_per_hour / 3600.0
-    drawn = chance.choices(costs.cases, k=fleet.cases)
-    waiting = [_Call(tuple(drawn[start : start + fleet.batch])) for start in range(0, fleet.cases, fleet.batch)]
+    rate = cluster.deaths_per_hour / 3600.0
+    drawn = chance.choices(costs.cases, k=cluster.cases)
+    waiting = [_Call(tuple(drawn[start : start + cluster.batch])) for start in range(0, cluster.cases, cluster.batch)]
     waiting.reverse()
     result = Result()
     scheduler = writer = 0.0  # when each is free again
-    free = [costs.start] * fleet.workers  # when each worker is
+    free = [costs.start] * cluster.workers  # when each worker is
     while waiting:
         call = waiting.pop()
         ready = heapq.heappop(free)
@@ -83,7 +83,7 @@ def simulate(costs: Costs, fleet: Fleet, seed: int = 0) -> Result:
             result.deaths += 1
             result.wasted += life + costs.start
             heapq.heappush(free, scheduler + life + costs.start)
-            waiting += _after_death(call, fleet, result)
+            waiting += _after_death(call, cluster, result)
             continue
         result.worked += work
         done = scheduler + work
@@ -94,12 +94,12 @@ def simulate(costs: Costs, fleet: Fleet, seed: int = 0) -> Result:
     return result
 
 
-def _after_death(call: _Call, fleet: Fleet, result: Result) -> list[_Call]:
+def _after_death(call: _Call, cluster: Cluster, result: Result) -> list[_Call]:
     if call.deaths + 1 < DEATHS:
         return [_Call(call.cases, call.deaths + 1, call.attempts)]
     if len(call.cases) > 1:
         return [_Call((case,)) for case in call.cases]
-    if call.attempts <= fleet.retries:
+    if call.attempts <= cluster.retries:
         return [_Call(call.cases, 0, call.attempts + 1)]
     result.given_up += 1
     return []

@@ -1,4 +1,4 @@
-"""What other processes do for `scale`; they import it by name."""
+"""Functions that `benchmarks.scale` runs in other processes, which import them by name."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def ready() -> float:
     return time.process_time()
 
 
-def answer(outcomes: list[CaseResult]) -> list[CaseResult]:
-    return outcomes
+def returned(results: list[CaseResult]) -> list[CaseResult]:
+    return results
