@@ -23,6 +23,7 @@ from gradvet.checks import NAMES
 from gradvet.cli import main
 from gradvet.core.ledger import LedgerRow
 from gradvet.core.results import Finding, Mismatch, Report
+from tests.suite.case_files import InProcessExecutor
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -65,6 +66,7 @@ def test_examples_of_a_page_hold(
     torch.manual_seed(0)  # The examples draw inputs.
     # A loaded machine is slower from one command to the next.
     monkeypatch.setattr("gradvet.cli.compare.MIN_SLOWDOWN_SECONDS", 3600.0)
+    monkeypatch.setattr("gradvet.suite.run.ProcessExecutor", InProcessExecutor)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}

@@ -41,7 +41,8 @@ RARE = frozenset({"mixed_halved_in_one_pass_of_100", "linear_lost_in_one_pass_of
 def report_on(case: Case, order: int) -> Report:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return gradvet.check(*case.build(), order=order, seed=20, accuracy=case.accuracy or 0.0)
+        # Which piece of a module is to blame changes no verdict: tests/blame has those searches.
+        return gradvet.check(*case.build(), order=order, seed=20, accuracy=case.accuracy or 0.0, blame=False)
 
 
 PASSING = frozenset(case.name for case in (*right_autocast.CASES, *right_training.CASES) if not case.accuracy)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 import pytest
 
 from gradvet.cli.common import memory_size
+from gradvet.suite import run
 from tests.cli.command import exit_code
-from tests.suite.case_files import write_cases
+from tests.suite.case_files import InProcessExecutor, write_cases
 
 
 @pytest.fixture(autouse=True)
@@ -38,9 +40,13 @@ def test_case_beyond_its_time_limit_is_one_line_and_code_2(capsys: pytest.Captur
     assert command.startswith("  reproduce: gradvet check ops.py::hangs --seed ")
 
 
-def test_store_is_resumed_shown_and_not_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
+def test_store_is_announced_resumed_shown_and_not_overwritten(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "ProcessExecutor", InProcessExecutor)
     command = ("check", "ops.py::right", "--store", "run.db")
     assert exit_code(*command) == 0
+    assert "wrote run.db" in capsys.readouterr().err
     assert exit_code(*command) == 2
     assert "run.db holds a run already: go on with --resume" in capsys.readouterr().err
     assert exit_code(*command, "--resume") == 0
@@ -71,8 +77,14 @@ def test_file_without_a_name_is_refused(option: str, capsys: pytest.CaptureFixtu
 
 
 def test_case_that_dies_is_one_line_beside_the_others_and_in_all_files(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also counts how often each process executes the file, because every worker imports torch."""
+    file = Path("ops.py")
+    file.write_text("import os\nopen('executed', 'a').write(f'{os.getpid()}\\n')\n" + file.read_text())
     command = ("check", "ops.py::right", "ops.py::dies", "--retries", "0", "--store", "run.db")
     assert exit_code(*command, "--json", "run.json", "--html", "run.html") == 2
+    processes = Path("executed").read_text().split()
+    assert processes.count(str(os.getpid())) == 1
+    assert len(set(processes)) == len(processes) > 1
     out = capsys.readouterr().out
     assert "died: ended its process with code 3" in out
     assert "PASS ops.py::right" in out

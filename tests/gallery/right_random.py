@@ -10,10 +10,9 @@ from tests.functions import with_vjp
 from tests.gallery import conditions
 from tests.gallery.case import Function, right
 from tests.gallery.inputs import at, normal, uniform
+from tests.gallery.solvers import conjugate_gradients, solution
 
 MASK = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 1.0], dtype=torch.float64)
-MATRIX = torch.randn(30, 30, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-STIFFNESS = MATRIX @ MATRIX.mT / 30 + torch.eye(30, dtype=torch.float64)
 
 
 def seeded_dropout(x: Tensor) -> Tensor:
@@ -76,22 +75,6 @@ def row_softmax(x: Tensor) -> Tensor:
 
 def energy(x: Tensor) -> Tensor:
     return (torch.sin(x) ** 2).sum(-1)
-
-
-def conjugate_gradients(b: Tensor) -> Tensor:
-    """Stopped at 1e-12. The matrix is symmetric, so the same iteration solves the adjoint system."""
-    x = torch.zeros_like(b)
-    residual = direction = b
-    while residual.norm() > 1e-12 * b.norm():
-        image = STIFFNESS @ direction
-        step = (residual @ residual) / (direction @ image)
-        x, previous, residual = x + step * direction, residual, residual - step * image
-        direction = residual + (residual @ residual) / (previous @ previous) * direction
-    return x
-
-
-def solution(b: Tensor) -> Tensor:
-    return torch.linalg.solve(STIFFNESS, b)
 
 
 CASES = (
@@ -168,7 +151,13 @@ CASES = (
     right(
         "solver_with_implicit_gradient",
         "The gradient solves another system and does not unroll this one.",
-        at(with_vjp(conjugate_gradients, lambda v, b: conjugate_gradients(v)), uniform, 0.5, 1.5, (30,)),
+        at(
+            with_vjp(lambda b: conjugate_gradients(b, 1e-12), lambda v, b: conjugate_gradients(v, 1e-12)),
+            uniform,
+            0.5,
+            1.5,
+            (30,),
+        ),
         twin=solution,
     ),
 )

@@ -13,10 +13,9 @@ from tests.functions import with_vjp
 from tests.gallery import conditions
 from tests.gallery.case import Case, Function, Inputs, right
 from tests.gallery.inputs import at, leaf, normal, uniform
+from tests.gallery.solvers import conjugate_gradients, solution
 
 F32 = torch.float32
-MATRIX = torch.randn(30, 30, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-STIFFNESS = MATRIX @ MATRIX.mT / 30 + torch.eye(30, dtype=torch.float64)
 TOLERANCE = 1e-6
 
 
@@ -163,22 +162,6 @@ def largest_gaps_by_index(x: Tensor) -> Tensor:
 # Solvers that stop early on purpose.
 
 
-def conjugate_gradients(b: Tensor) -> Tensor:
-    """Stopped at the tolerance; the matrix is symmetric."""
-    x = torch.zeros_like(b)
-    residual = direction = b
-    while residual.norm() > TOLERANCE * b.norm():
-        image = STIFFNESS @ direction
-        step = (residual @ residual) / (direction @ image)
-        x, previous, residual = x + step * direction, residual, residual - step * image
-        direction = residual + (residual @ residual) / (previous @ previous) * direction
-    return x
-
-
-def solution(b: Tensor) -> Tensor:
-    return torch.linalg.solve(STIFFNESS, b)
-
-
 def fixed_point(x: Tensor) -> Tensor:
     """y = tanh(y / 2 + x), to full precision."""
     y = torch.zeros_like(x)
@@ -273,7 +256,7 @@ CASES = (
     approximate(
         "solver_stopped_at_1e_6",
         "The adjoint system is solved to six digits, as its author wants.",
-        with_vjp(solution, lambda v, b: conjugate_gradients(v)),
+        with_vjp(solution, lambda v, b: conjugate_gradients(v, TOLERANCE)),
         solution,
         lambda: uniform(0.5, 1.5, (30,)),
     ),

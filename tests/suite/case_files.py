@@ -1,12 +1,14 @@
-"""Files of cases, and runs of them."""
+"""Files of cases, and runs of them, also without the worker processes that they ask for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
 from gradvet.core.results import Report
+from gradvet.options import Budget
 from gradvet.suite import CaseResult
 from gradvet.suite.run import ExecutorSettings, Run, open_store, run_missing
 from gradvet.suite.sources import Targets
@@ -45,3 +47,18 @@ def run_all(target: str, settings: ExecutorSettings) -> dict[str, CaseResult]:
 
 def report_of(result: CaseResult) -> Report:
     return result.report
+
+
+class InProcessExecutor(Executor):
+    """Takes the arguments of `ProcessExecutor` and starts no process: a worker would import torch again.
+
+    For tests of what a run prints and stores. A case that ends its process ends the tests.
+    """
+
+    def __init__(self, jobs: int, limits: Budget, prepare: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._state = prepare(*arguments)
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(fn(self._state, *args, **kwargs))
+        return future
