@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.core.reference_comparison import Accuracy, Samples, TensorDecision, decide_tensor
+from gradvet.core.reference_comparison import Samples, TensorDecision, decide_tensor
 from gradvet.core.reference_errors import MAP_CELLS, Format, error_map, factor_there, region
+from gradvet.core.results import Verdict
 from tests.reference_kernels import FAULTS, changed, lost_row, lost_tail, times
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -59,7 +60,7 @@ def judged(samples: Samples, dtype: torch.dtype) -> TensorDecision:
 def test_rounding_is_as_accurate_as_plain_torch(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     for seed in SEEDS:
         found = judged(samples_of(shape, dtype, seed), dtype)
-        assert found.status is Accuracy.AS_ACCURATE, (seed, found)
+        assert found.verdict is Verdict.PASS, (seed, found)
         assert found.evidence == ""
         assert found.left_out == 0
 
@@ -72,7 +73,7 @@ def test_fault_is_wrong_in_every_size_and_format(shape: tuple[int, ...], dtype: 
         for name, fault in FAULTS.items():
             if name not in ("factor 1.01", "factor 1.03"):
                 found = judged(replace(right, found=torch.stack([fault(one) for one in right.found])), dtype)
-                assert found.status is Accuracy.WRONG, (name, seed, found)
+                assert found.verdict is Verdict.FAIL, (name, seed, found)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -86,13 +87,13 @@ def test_common_factor_beyond_the_stated_resolution_is_wrong(shape: tuple[int, .
             assert beyond or math.prod(shape) < 256 or dtype is torch.bfloat16
             if beyond:
                 found = judged(replace(right, found=times(factor)(right.found).to(dtype).double()), dtype)
-                assert found.status is Accuracy.WRONG, (factor, seed, resolution, found)
+                assert found.verdict is Verdict.FAIL, (factor, seed, resolution, found)
 
 
 def test_factor_of_one_percent_is_named_in_bfloat16() -> None:
     right = samples_of((125, 80), torch.bfloat16, 0)
     found = judged(replace(right, found=(1.01 * right.truth).bfloat16().double()), torch.bfloat16)
-    assert found.status is Accuracy.WRONG
+    assert found.verdict is Verdict.FAIL
     assert found.evidence == "1.01 times the reference"
     assert found.scale == pytest.approx(0.01, abs=1e-3)
 
@@ -127,8 +128,8 @@ def test_gradient_of_equal_entries_may_have_the_rounding_error_of_one(dtype: tor
     truth = torch.stack([torch.full((7, 40), number / 3.0, dtype=torch.float64) for number in (1.0, 0.9, 1.3, 0.7)])
     plain = rounded(truth, dtype) - truth
     right = with_plain(truth.to(dtype).double() * (1.0 + 0.4 * eps), truth, plain.abs()[None])
-    assert judged(right, dtype).status is Accuracy.AS_ACCURATE
-    assert judged(replace(right, found=right.found * (1.0 + 4.0 * eps)), dtype).status is Accuracy.WRONG
+    assert judged(right, dtype).verdict is Verdict.PASS
+    assert judged(replace(right, found=right.found * (1.0 + 4.0 * eps)), dtype).verdict is Verdict.FAIL
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -136,25 +137,25 @@ def test_entry_next_to_a_kink_does_not_hide_a_wrong_one_in_its_row(dtype: torch.
     right = samples_of((7, 40), dtype, 0)
     right.response[:, 2, 5] = 2.0 * right.truth.abs().max()
     right.found[:, 2, 5] *= -1.0
-    assert judged(right, dtype).status is Accuracy.AS_ACCURATE
+    assert judged(right, dtype).verdict is Verdict.PASS
     right.found[:, 2, 30] *= 2.0
     found = judged(right, dtype)
-    assert (found.status, found.index) == (Accuracy.WRONG, 2 * 40 + 30)
+    assert (found.verdict, found.index) == (Verdict.FAIL, 2 * 40 + 30)
 
 
 @pytest.mark.parametrize(
-    ("first", "status"),
-    [(29.5, Accuracy.AS_ACCURATE), (29.53, Accuracy.LESS_ACCURATE), (29.7, Accuracy.WRONG)],
+    ("first", "verdict"),
+    [(29.5, Verdict.PASS), (29.53, Verdict.INCONCLUSIVE), (29.7, Verdict.FAIL)],
     ids=["5 spacings", "7 spacings", "18 spacings"],
 )
-def test_error_of_few_bars_is_accepted_or_doubtful_in_a_tensor_of_few_entries(first: float, status: Accuracy) -> None:
+def test_error_of_few_bars_is_accepted_or_doubtful_in_a_tensor_of_few_entries(first: float, verdict: Verdict) -> None:
     """Such as a bias whose gradient is a sum of partial sums in float16."""
     truth = torch.tensor([[29.4258, 31.2, 28.7, 30.1, 33.3, 27.9]], dtype=torch.float64)
     plain = torch.full_like(truth, 0.0157)
     found = truth.clone()
     found[0, 0] = first
     sample = Samples(found, truth, plain, plain, torch.zeros_like(truth))
-    assert judged(sample, torch.float16).status is status
+    assert judged(sample, torch.float16).verdict is verdict
 
 
 def test_row_with_small_errors_of_one_sign_is_wrong() -> None:
@@ -162,7 +163,7 @@ def test_row_with_small_errors_of_one_sign_is_wrong() -> None:
     wrong = right.found.clone()
     wrong[:, 11] = (1.05 * right.truth[:, 11]).bfloat16().double()
     found = judged(replace(right, found=wrong), torch.bfloat16)
-    assert found.status is Accuracy.WRONG
+    assert found.verdict is Verdict.FAIL
     assert "in [11, " in found.evidence
 
 
@@ -172,7 +173,7 @@ def test_coarser_rounding_everywhere_is_less_accurate_and_says_by_how_much(dtype
     step = 300.0 if dtype is torch.float32 else 4.0
     noise = step * torch.finfo(dtype).eps * right.truth.abs() * (torch.rand_like(right.truth) - 0.5)
     found = judged(replace(right, found=right.truth + noise), dtype)
-    assert found.status is Accuracy.LESS_ACCURATE, found
+    assert found.verdict is Verdict.INCONCLUSIVE, found
     assert "times less accurate than plain torch" in found.evidence
     assert found.loss > 2.0
 
@@ -183,14 +184,14 @@ def test_wrong_part_of_more_than_half_of_a_tensor_is_wrong(dtype: torch.dtype) -
     wrong = right.found.clone()
     wrong[:, :30] = 1.06 * right.truth[:, :30]
     found = judged(replace(right, found=wrong), dtype)
-    assert found.status is Accuracy.WRONG, found
+    assert found.verdict is Verdict.FAIL, found
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_another_function_is_wrong_in_its_entries_rather_than_less_accurate(dtype: torch.dtype) -> None:
     right = samples_of((50, 40), dtype, 0)
     found = judged(replace(right, found=right.truth * (1.0 + 0.5 * torch.randn_like(right.truth))), dtype)
-    assert found.status is Accuracy.WRONG
+    assert found.verdict is Verdict.FAIL
     assert found.evidence.startswith("wrong in "), found.evidence
 
 
@@ -198,7 +199,7 @@ def test_products_in_tf32_are_less_accurate_but_not_wrong() -> None:
     right = samples_of((50, 40), torch.float32, 0)
     noise = 2.0**-11 * right.truth.abs() * torch.randn_like(right.truth)
     found = judged(replace(right, found=right.truth + noise), torch.float32)
-    assert found.status is Accuracy.LESS_ACCURATE, found
+    assert found.verdict is Verdict.INCONCLUSIVE, found
 
 
 def test_products_that_are_cut_off_to_tf32_are_less_accurate_but_not_wrong() -> None:
@@ -206,8 +207,8 @@ def test_products_that_are_cut_off_to_tf32_are_less_accurate_but_not_wrong() -> 
     right = samples_of((50, 40), torch.float32, 0)
     lost = 2.0**-10 * (torch.rand_like(right.truth) + torch.rand_like(right.truth) + torch.rand_like(right.truth))
     found = judged(replace(right, found=right.truth * (1.0 - lost)), torch.float32)
-    assert found.status is Accuracy.LESS_ACCURATE, found
-    assert judged(replace(right, found=right.truth * (0.995 - lost)), torch.float32).status is Accuracy.WRONG
+    assert found.verdict is Verdict.INCONCLUSIVE, found
+    assert judged(replace(right, found=right.truth * (0.995 - lost)), torch.float32).verdict is Verdict.FAIL
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -215,17 +216,17 @@ def test_half_precision_with_products_cut_off_to_tf32_is_as_accurate_as_plain_to
     right = samples_of((50, 40), dtype, 0)
     lost = 2.0**-10 * torch.rand_like(right.truth)
     found = judged(replace(right, found=rounded(right.truth * (1.0 - lost), dtype)), dtype)
-    assert found.status is Accuracy.AS_ACCURATE, found
+    assert found.verdict is Verdict.PASS, found
     beyond = rounded(right.truth * (0.98 - lost), dtype)
-    assert judged(replace(right, found=beyond), dtype).status is Accuracy.WRONG
+    assert judged(replace(right, found=beyond), dtype).verdict is Verdict.FAIL
 
 
 def test_error_within_the_accuracy_by_design_passes() -> None:
     right = samples_of((50, 40), torch.float32, 0)
     noise = 2.0**-11 * right.truth.abs() * (torch.rand_like(right.truth) - 0.5)
     form = form_of((50, 40), torch.float32)
-    assert decide_tensor(replace(right, found=right.truth + noise), form, accuracy=1e-3).status is Accuracy.AS_ACCURATE
-    assert decide_tensor(replace(right, found=right.truth * 1.01), form, accuracy=1e-3).status is Accuracy.WRONG
+    assert decide_tensor(replace(right, found=right.truth + noise), form, accuracy=1e-3).verdict is Verdict.PASS
+    assert decide_tensor(replace(right, found=right.truth * 1.01), form, accuracy=1e-3).verdict is Verdict.FAIL
 
 
 def test_entry_that_is_not_finite_is_wrong_unless_plain_torch_overflows_too() -> None:
@@ -233,12 +234,12 @@ def test_entry_that_is_not_finite_is_wrong_unless_plain_torch_overflows_too() ->
     broken = right.found.clone()
     broken[0, 2, 3] = math.inf
     found = judged(replace(right, found=broken), torch.float16)
-    assert found.status is Accuracy.WRONG
+    assert found.verdict is Verdict.FAIL
     assert found.evidence == "not finite in 1 of 120 entries"
     plain = right.plain.clone()
     plain[0, 2, 3] = math.inf
     excused = judged(replace(right, found=broken, plain=plain), torch.float16)
-    assert excused.status is Accuracy.AS_ACCURATE
+    assert excused.verdict is Verdict.PASS
     assert excused.left_out == 1
 
 
@@ -247,7 +248,7 @@ def test_equal_infinities_agree() -> None:
     truth, found = right.truth.clone(), right.found.clone()
     truth[0, 1], found[0, 1] = -math.inf, -math.inf
     same = judged(replace(right, truth=truth, found=found), torch.float32)
-    assert same.status is Accuracy.AS_ACCURATE
+    assert same.verdict is Verdict.PASS
     assert same.left_out == 0
 
 
@@ -257,9 +258,9 @@ def test_gradient_that_is_zero_up_to_rounding_is_compared_with_the_noise_of_plai
     plain = 1e-3 * torch.rand(1, 30, dtype=torch.float64)
     quiet = with_plain(1e-3 * torch.randn(1, 30, dtype=torch.float64), truth, plain[None])
     found = judged(quiet, torch.bfloat16)
-    assert found.status is Accuracy.AS_ACCURATE
+    assert found.verdict is Verdict.PASS
     assert found.resolution == torch.finfo(torch.bfloat16).eps
-    assert judged(replace(quiet, found=quiet.found + 1.0), torch.bfloat16).status is Accuracy.WRONG
+    assert judged(replace(quiet, found=quiet.found + 1.0), torch.bfloat16).verdict is Verdict.FAIL
 
 
 def test_noise_that_hides_a_lost_entry_is_no_comparison() -> None:
@@ -270,7 +271,7 @@ def test_noise_that_hides_a_lost_entry_is_no_comparison() -> None:
 
 def test_tensor_without_elements_has_nothing_wrong() -> None:
     empty = torch.zeros(1, 0, 4, dtype=torch.float64)
-    assert judged(with_plain(empty, empty, empty[None]), torch.float32).status is Accuracy.AS_ACCURATE
+    assert judged(with_plain(empty, empty, empty[None]), torch.float32).verdict is Verdict.PASS
 
 
 def test_error_map_keeps_the_place_of_a_large_error_in_few_cells() -> None:

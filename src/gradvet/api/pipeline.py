@@ -284,8 +284,8 @@ class _Pipeline:
             context.record.note(REFERENCE_IN_FLOAT32)
         frontend, precision = self.frontend, self.settings.precision
         tf32 = frontend.tf32_products(context.problem)
-        check = {REFERENCE: compared_with(Reference(plain, truth, frontend.formats, precision, tf32))}
-        yield from run_checks(context, check)
+        reference = Reference(context.problem, plain, truth, frontend.formats, precision, tf32)
+        yield from run_checks(context, {REFERENCE: compared_with(reference)})
         reverse = [check for check in SLOPES if check.name == "reverse"]
         # The accuracy that the user grants the kernel does not hold for the reference.
         exact = context.for_problem(truth, precision=FLOAT64, options=replace(self.options, accuracy=0.0))

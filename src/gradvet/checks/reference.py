@@ -12,13 +12,10 @@ from dataclasses import replace
 
 from gradvet.checks.reference_passes import (
     GRAD_OUTPUTS,
-    Aligned,
     ComparedTensor,
     Reference,
-    arrays_of,
-    gradients_of,
-    outputs_of,
-    passes_nearby,
+    arrays_nearby,
+    displacement_to,
     samples_of,
 )
 from gradvet.core import thresholds
@@ -27,7 +24,7 @@ from gradvet.core.gradient_match import value_signs
 from gradvet.core.ledger import ACCEPTED, suggested_resolution
 from gradvet.core.problem import Distribution
 from gradvet.core.reference_comparison import (
-    Accuracy,
+    ACCURACY,
     Extent,
     Samples,
     TensorDecision,
@@ -37,7 +34,6 @@ from gradvet.core.reference_comparison import (
 )
 from gradvet.core.reference_errors import (
     TF32_EPS,
-    SteadyError,
     an_entry_persists,
     error_map,
     errors_persist,
@@ -47,16 +43,13 @@ from gradvet.core.reference_errors import (
 )
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
-from gradvet.core.vectors import Array, Space, namespace, peak
+from gradvet.core.vectors import Array, namespace, peak
 
 NAME = "reference"
 """Name of the check, and of its mode in the ledger."""
 
 KINK_PATTERNS = 8
 """Number of random displacements, each with its opposite, that decide kinks in different ways."""
-
-DRAWN = 9
-"""Number of grad_outputs for which wrong entries are looked at again."""
 
 ADVICE = "The reference is the truth here: look at the kernel's formula, loads, stores and masks at these entries."
 SCALE_ADVICE = "The factor is common to all entries: look for a wrong constant, or a sum taken once too often."
@@ -85,14 +78,13 @@ def compared_with(given: Reference) -> CheckFunction:
     """
 
     def check(context: Context) -> Iterator[Finding]:
-        problem = context.problem
         coarser = context.in_internal_format() if context.is_double else None
         reference = given if coarser is None else given.in_format(coarser.eps)
-        outputs = outputs_of(problem, reference)
-        if differences := list(_differences(outputs, outputs_of(reference.plain, reference))):
-            yield Finding(NAME, Verdict.FAIL, differences[0], advice="Make kernel and reference return the same.")
+        outputs = reference.outputs_of(reference.kernel)
+        if difference := next(_differences(outputs, reference.outputs_of(reference.plain)), ""):
+            yield Finding(NAME, Verdict.FAIL, difference, advice="Make kernel and reference return the same.")
             return
-        tensors = [*outputs, *gradients_of(problem, reference)]
+        tensors = [*outputs, *reference.gradients()]
         for tensor in tensors:
             _enter(context, reference, tensor)
         yield from _findings(context, reference, tensors)
@@ -121,27 +113,24 @@ Decided = Sequence[Decision]
 
 
 def _findings(context: Context, reference: Reference, tensors: Sequence[ComparedTensor]) -> Iterator[Finding]:
+    """All tensors at the point, then again what looks less accurate or, in half precision, right."""
     decided = _decided(context, reference, tensors)
-    has_wrong_values = any(found.status is Accuracy.WRONG and tensor.is_output for tensor, found, _ in decided)
-    if has_wrong_values and any(p.variants.draws_random_numbers() for p in (context.problem, reference.plain)):
+    has_wrong_values = any(found.verdict is Verdict.FAIL and tensor.is_output for tensor, found, _ in decided)
+    if has_wrong_values and any(p.variants.draws_random_numbers() for p in (reference.kernel, reference.plain)):
         for tensor in tensors:
             context.record.ledger.withdraw(tensor.name, NAME, reference.precision)
         yield Finding(NAME, Verdict.INCONCLUSIVE, DRAWS, advice=DRAWS_ADVICE)
         return
     for second_look in (_in_tf32, _without_chance, _with_steady_errors):
-        if _has(decided, Accuracy.LESS_ACCURATE):
+        if any(found.verdict is Verdict.INCONCLUSIVE for _, found, _ in decided):
             decided = second_look(context, reference, decided)
     decided = _without_steady_errors(context, reference, decided)
     for tensor, found, known in decided:
         _enter(context, reference, tensor, found)
-        if found.status is not Accuracy.AS_ACCURATE:
+        if found.verdict is not Verdict.PASS:
             yield _bad(context, reference, tensor, found, known)
-    if all(found.status is Accuracy.AS_ACCURATE for _, found, _ in decided):
+    if all(found.verdict is Verdict.PASS for _, found, _ in decided):
         yield _good(reference, decided)
-
-
-def _has(decided: Decided, status: Accuracy) -> bool:
-    return any(found.status is status for _, found, _ in decided)
 
 
 def _decided(context: Context, reference: Reference, tensors: Sequence[ComparedTensor]) -> Decided:
@@ -151,7 +140,7 @@ def _decided(context: Context, reference: Reference, tensors: Sequence[ComparedT
         (tensor, decide_tensor(known, tensor.form, context.options.accuracy), known)
         for tensor, known in zip(tensors, samples, strict=True)
     ]
-    if any(found.status is not Accuracy.AS_ACCURATE and not tensor.is_output for tensor, found, _ in decided):
+    if any(found.verdict is not Verdict.PASS and not tensor.is_output for tensor, found, _ in decided):
         decided = _without_kinks(context, reference, decided, cotangents)
     return [_unless_rounded(context, reference, one) for one in decided]
 
@@ -165,14 +154,14 @@ def _unless_rounded(context: Context, reference: Reference, one: Decision) -> De
     """
     tensor, found, known = one
     times = tensor.form.most * abs(found.found - found.expected) / found.allowed if found.allowed else math.inf
-    is_wrong = found.status is Accuracy.WRONG and found.extent is not Extent.COMMON and not tensor.is_output
+    is_wrong = found.verdict is Verdict.FAIL and found.extent != "common" and not tensor.is_output
     if not is_wrong or not times <= tensor.form.wrong_loss or context.out_of_budget:
         return one
-    own, truths, _ = arrays_of(tensor, passes_nearby(context, reference, DRAWN, are_positive=True))
+    own, truths, _ = arrays_nearby(reference, [tensor], are_positive=True)[0]
     if an_entry_persists((known.found - known.truth)[found.draw, ...], own - truths, truths):
         return one
-    words = f"{less_accurate(times)} in some entries" if found.extent is Extent.SOME else less_accurate(times)
-    return tensor, replace(found, status=Accuracy.LESS_ACCURATE, evidence=words), known
+    words = f"{less_accurate(times)} in some entries" if found.extent == "some" else less_accurate(times)
+    return tensor, replace(found, verdict=Verdict.INCONCLUSIVE, evidence=words), known
 
 
 def _in_tf32(context: Context, reference: Reference, decided: Decided) -> Decided:
@@ -182,9 +171,9 @@ def _in_tf32(context: Context, reference: Reference, decided: Decided) -> Decide
         return decided
     tensors = [replace(tensor, form=tensor.form.in_tf32()) for tensor, _, _ in decided]
     again = _decided(context, coarse, tensors)
-    if all(found.status is not Accuracy.LESS_ACCURATE for _, found, _ in again):
+    if all(found.verdict is not Verdict.INCONCLUSIVE for _, found, _ in again):
         context.record.note(TF32_NOTE)
-    return [new if old[1].status is Accuracy.LESS_ACCURATE else old for old, new in zip(decided, again, strict=True)]
+    return [new if old[1].verdict is Verdict.INCONCLUSIVE else old for old, new in zip(decided, again, strict=True)]
 
 
 def _without_chance(context: Context, reference: Reference, decided: Decided) -> Decided:
@@ -198,7 +187,7 @@ def _without_chance(context: Context, reference: Reference, decided: Decided) ->
         return decided
     again = _decided(context, source, [tensor for tensor, _, _ in decided])
     return [
-        new if old[1].status is Accuracy.LESS_ACCURATE and new[1].status is Accuracy.AS_ACCURATE else old
+        new if old[1].verdict is Verdict.INCONCLUSIVE and new[1].verdict is Verdict.PASS else old
         for old, new in zip(decided, again, strict=True)
     ]
 
@@ -208,18 +197,20 @@ def _with_steady_errors(context: Context, reference: Reference, decided: Decided
 
     Needed by `test_formula_that_is_slightly_wrong_everywhere_is_not_taken_for_rounding`.
     """
-    kernel, truth = context.problem, Aligned(context.problem, reference, reference.truth)
-    again = []
-    v = truth.rounded(kernel.random(kernel.codomain.size, Distribution.NEAR_UNIT))
+    kernel, again = reference.kernel, []
+    v = reference.rounded(kernel.random(kernel.codomain.size, Distribution.NEAR_UNIT))
+    # So far away that sums in a coarse format are rounded in other ways.
+    signs = namespace(v).sign(kernel.random(v.shape[0], Distribution.NEAR_UNIT))
+    other = reference.rounded(v * (1.0 + thresholds.NEARBY_PART * signs))
     inside = max(tensor.form.internal_eps for tensor, _, _ in decided)
     moved = kernel.point * (1.0 + thresholds.OPERATION_EPS * inside * value_signs(context))
-    other = _nearby(truth, v), kernel.representable(moved, kernel.domain) - kernel.point
-    pairs = [(kernel.variants.fresh_pass(*at), truth.fresh_pass(*at)) for at in ((v, None), other)]
+    places = (v, None), (other, displacement_to(kernel, moved))
+    pairs = [(kernel.variants.fresh_pass(*at), reference.true_pass(*at)) for at in places]
     for tensor, found, known in decided:
         here, there = (tensor.of(one) - tensor.of(other) for one, other in pairs)
-        if found.status is Accuracy.LESS_ACCURATE and errors_persist(here, there, tensor.of(pairs[0][1]), tensor.form):
+        if found.verdict is Verdict.INCONCLUSIVE and errors_persist(here, there, tensor.of(pairs[0][1]), tensor.form):
             words = f"wrong: {found.evidence}, {STEADY}"
-            found = replace(found, status=Accuracy.WRONG, evidence=words, extent=Extent.ALL)
+            found = replace(found, verdict=Verdict.FAIL, evidence=words, extent="all")
         again.append((tensor, found, known))
     return again
 
@@ -230,64 +221,58 @@ def _without_steady_errors(context: Context, reference: Reference, decided: Deci
     Where plain torch loses many digits, its errors hide those of a kernel that computes in float32. Needed by
     `test_error_that_plain_torch_hides_is_seen_by_its_constant_factor`. Nine passes; as many more to confirm.
     """
-    steady: dict[int, SteadyError] = {}
+    steady: dict[int, tuple[Array, float]] = {}
     numbers = [
         number
         for number, (tensor, found, _) in enumerate(decided)
-        if not tensor.is_output and tensor.form.is_half_precision and found.status is not Accuracy.WRONG
+        if not tensor.is_output and tensor.form.is_half_precision and found.verdict is not Verdict.FAIL
     ]
     for is_again in (False, True):
         if not numbers or context.out_of_budget:
             return decided
-        passes = passes_nearby(context, reference, DRAWN)
-        for number in numbers:
-            tensor = decided[number][0]
-            own, truths, plain = arrays_of(tensor, passes)
+        tensors = [decided[number][0] for number in numbers]
+        for number, tensor, arrays in zip(numbers, tensors, arrays_nearby(reference, tensors), strict=True):
+            own, truths, plain = arrays
             error = steady_error(own - truths, plain - truths, truths, tensor.form, context.options.accuracy)
-            if error is not None and (not is_again or error.overlaps(steady[number])):
+            marked_before = steady.pop(number)[0] if is_again else None
+            if error is not None and (marked_before is None or namespace(own).any(error[0] & marked_before)):
                 steady[number] = error
-            else:
-                steady.pop(number, None)
         numbers = list(steady)
-    return [_steadily_wrong(one, steady[k]) if k in steady else one for k, one in enumerate(decided)]
+    return [_steadily_wrong(one, *steady[k]) if k in steady else one for k, one in enumerate(decided)]
 
 
-def _steadily_wrong(one: Decision, error: SteadyError) -> Decision:
+def _steadily_wrong(one: Decision, marked: Array, factor: float) -> Decision:
     tensor, found, known = one
-    xp, size = namespace(error.marked), math.prod(tensor.form.shape)
-    count = int(xp.count_nonzero(error.marked))
-    words = f"{error.factor:.4g} times the reference"
+    xp, size = namespace(marked), math.prod(tensor.form.shape)
+    count = int(xp.count_nonzero(marked))
+    words = f"{factor:.4g} times the reference"
     if count < size:
-        words = f"wrong in {count} of {size} entries{region(error.marked)}: there it is {words}"
-    words = f"{words}, {STEADY_FACTOR}"
-    wrong = xp.where(error.marked, abs(known.found - known.truth), -xp.ones_like(known.truth))
+        words = f"wrong in {count} of {size} entries{region(marked)}: there it is {words}"
+    wrong = xp.where(marked, abs(known.found - known.truth), -xp.ones_like(known.truth))
     draw, index = divmod(int(xp.argmax(xp.reshape(wrong, (-1,)))), size)
-    entry = {name: float(xp.reshape(getattr(known, name)[draw, ...], (-1,))[index]) for name in ("found", "truth")}
-    extent = Extent.COMMON if count == size else Extent.SOME
-    found = replace(found, status=Accuracy.WRONG, evidence=words, extent=extent, scale=error.factor - 1.0, draw=draw)
-    return tensor, replace(found, index=index, found=entry["found"], expected=entry["truth"]), known
-
-
-def _nearby(reference: Aligned, v: Array) -> Array:
-    """Another grad_output, so far away that sums in a coarse format are rounded in other ways."""
-    signs = namespace(v).sign(reference.kernel.random(v.shape[0], Distribution.NEAR_UNIT))
-    return reference.rounded(v * (1.0 + thresholds.NEARBY_PART * signs))
+    own, expected = (float(xp.reshape(some[draw, ...], (-1,))[index]) for some in (known.found, known.truth))
+    wrong_entry = replace(found, draw=draw, index=index, found=own, expected=expected, scale=factor - 1.0)
+    extent: Extent = "common" if count == size else "some"
+    return (
+        tensor,
+        replace(wrong_entry, verdict=Verdict.FAIL, evidence=f"{words}, {STEADY_FACTOR}", extent=extent),
+        known,
+    )
 
 
 def _without_kinks(context: Context, reference: Reference, decided: Decided, cotangents: Sequence[Array]) -> Decided:
     """The decisions, with those that a kink explains made again: there the derivative may be that of either side."""
-    kernel = context.problem
-    truth = Aligned(kernel, reference, reference.truth)
-    xp = namespace(kernel.point)
-    size = xp.concat([xp.zeros_like(part) + (peak(part) or 1.0) for part in _parts(kernel.domain, kernel.point)])
+    kernel, xp = reference.kernel, namespace(reference.kernel.point)
+    parts = [kernel.point[part] for part in kernel.domain.slices]
+    size = xp.concat([xp.zeros_like(part) + (peak(part) or 1.0) for part in parts])
     patterns = [abs(kernel.random(size.shape[0], Distribution.NEAR_UNIT))]
     patterns += [kernel.random(size.shape[0], Distribution.NEAR_UNIT) for _ in range(KINK_PATTERNS - 1)]
     step = min(tensor.form.kink_step for tensor, _, _ in decided)
     steps = [sign * step * size * pattern for pattern in patterns for sign in (1.0, -1.0)]
-    passes = [[truth.fresh_pass(v, step) for step in steps] for v in cotangents]
+    passes = [[reference.true_pass(v, step) for step in steps] for v in cotangents]
     again, places = [], 0
     for tensor, found, known in decided:
-        if found.status is not Accuracy.AS_ACCURATE and not tensor.is_output:
+        if found.verdict is not Verdict.PASS and not tensor.is_output:
             sides = [xp.stack([tensor.of(one)[0, ...] for one in near]) for near in passes]
             low, high = (xp.stack([bound(side, axis=0) for side in sides]) for bound in (xp.min, xp.max))
             known, count = outside_kinks(known, low, high, tensor.form)
@@ -299,10 +284,6 @@ def _without_kinks(context: Context, reference: Reference, decided: Decided, cot
             f"the function has a kink at {places} entries, where kernel and reference may differ: both are valid"
         )
     return again
-
-
-def _parts(space: Space, vector: Array) -> Iterator[Array]:
-    yield from (vector[space.slices[number]] for number in range(len(space.leaves)))
 
 
 def _enter(context: Context, reference: Reference, tensor: ComparedTensor, found: TensorDecision | None = None) -> None:
@@ -328,7 +309,7 @@ def _asked(context: Context, found: TensorDecision | None) -> float:
 
 def _good(reference: Reference, decided: Decided) -> Finding:
     tensor, found, known = max(decided, key=lambda one: one[1].loss)
-    words = f"values and gradients are {Accuracy.AS_ACCURATE.value}"
+    words = f"values and gradients are {ACCURACY[Verdict.PASS]}"
     details = f"the largest error is {found.loss:.2g} times that of plain torch ({tensor.name})"
     return Finding(NAME, Verdict.PASS, f"{words}; {details}", facts=_facts(reference, tensor, found, known))
 
@@ -336,12 +317,12 @@ def _good(reference: Reference, decided: Decided) -> Finding:
 def _bad(
     context: Context, reference: Reference, tensor: ComparedTensor, found: TensorDecision, samples: Samples
 ) -> Finding:
-    is_doubtful = found.status is Accuracy.LESS_ACCURATE
+    is_doubtful = found.verdict is Verdict.INCONCLUSIVE
     place = f"{tensor.name} {tensor.leaf.coordinates.label(found.index)}".rstrip()
     bar = f" ± {found.allowed:.2g}" if found.allowed > 1e-12 * abs(found.found - found.expected) else ""
     if is_doubtful:
         most = f", and plain torch is off by {found.allowed / tensor.form.most:.2g} at most"
-        bar = most if found.extent is Extent.SOME else ""
+        bar = most if found.extent == "some" else ""
     entry = f"worst: {place} is {found.found:.6g} instead of {found.expected:.6g}{bar}"
     words = f"{tensor.name} is {found.evidence}; {entry}, for {GRAD_OUTPUTS[found.draw]}"
     if tensor.is_output:
@@ -353,7 +334,7 @@ def _bad(
             NAME, Verdict.INCONCLUSIVE, words, facts=facts, advice=f"{advice}{_acceptance(context, found, samples)}."
         )
     common = ZERO_ADVICE if found.scale == -1.0 else SCALE_ADVICE
-    advice = {Extent.SOME: ADVICE, Extent.ALL: FORMULA_ADVICE, Extent.COMMON: common}[found.extent]
+    advice = {"some": ADVICE, "all": FORMULA_ADVICE, "common": common}[found.extent]
     return Finding(NAME, Verdict.FAIL, words, facts=facts, advice=advice)
 
 
@@ -370,7 +351,7 @@ def _facts(reference: Reference, tensor: ComparedTensor, found: TensorDecision, 
     return {
         "tensor": tensor.name,
         "precision": reference.precision,
-        "status": found.status.value,
+        "status": ACCURACY[found.verdict],
         "entry": tensor.leaf.coordinates.label(found.index),
         "found": found.found,
         "expected": found.expected,

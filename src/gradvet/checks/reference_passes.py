@@ -28,17 +28,18 @@ GRAD_OUTPUTS = (
 NEIGHBOURS = 3
 """Number of points one roundoff away at which the reference is run in both precisions."""
 
-NEXT_NUMBER = 0.75
-"""Relative change, in spacings, that moves every number to the next one of its format."""
-
-RESPONSE = 0.5
-"""Rounding error of a number, at most, in spacings: part of the change to the next one that counts."""
+DRAWN = 9
+"""Number of grad_outputs for which wrong entries are looked at again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """The reference of a kernel in the kernel's precision, and in float64."""
+    """A kernel, and its reference in the kernel's precision and in float64.
 
+    Passes of the reference have their vectors in the order of the kernel's inputs and outputs.
+    """
+
+    kernel: Problem
     plain: Problem
     truth: Problem
     formats: Callable[[Problem, Space], list[Format]]
@@ -51,17 +52,73 @@ class Reference:
 
     def in_format(self, eps: float) -> Reference:
         """The same with numbers of at least this spacing, relative to them."""
-        formats = self.formats
-        return replace(self, formats=lambda *given: [replace(form, eps=max(form.eps, eps)) for form in formats(*given)])
+        return self._with_formats(lambda form: replace(form, eps=max(form.eps, eps)))
 
     def in_tf32(self) -> Reference | None:
         """The same with the products of `plain` and all formats in TF32."""
         if self.tf32_products is None:
             return None
+        return replace(self._with_formats(Format.in_tf32), around=self.tf32_products)
+
+    def _with_formats(self, changed: Callable[[Format], Format]) -> Reference:
         formats = self.formats
-        return replace(
-            self, around=self.tf32_products, formats=lambda *given: [form.in_tf32() for form in formats(*given)]
+        return replace(self, formats=lambda *given: list(map(changed, formats(*given))))
+
+    def outputs_of(self, problem: Problem) -> list[ComparedTensor]:
+        """The floating-point outputs of kernel or reference in the order in which they are returned."""
+        found, start = [], 0
+        for space in (problem.codomain, problem.nondifferentiable):
+            for leaf, form in zip(space.leaves, self.formats(problem, space), strict=True):
+                part = slice(start, start + leaf.coordinates.size)
+                start = part.stop
+                found.append(ComparedTensor(leaf.name, leaf, part, form, True))
+        return sorted(found, key=lambda tensor: tensor.leaf.position)
+
+    def gradients(self) -> Iterator[ComparedTensor]:
+        domain = self.kernel.domain
+        for part, leaf, form in zip(domain.slices, domain.leaves, self.formats(self.kernel, domain), strict=True):
+            yield ComparedTensor(f"grad of {leaf.name}", leaf, part, form, False)
+
+    def rounded(self, v: Array) -> Array:
+        """A cotangent of the kernel, rounded to the formats of kernel and reference."""
+        v, outputs = self.kernel.representable(v), self._outputs(self.plain)
+        there = _moved(v, outputs, self.plain.zeros(self.plain.codomain.size))
+        return self.kernel.representable(_moved(self.plain.representable(there), outputs, v, reverse=True))
+
+    def passes(self, v: Array, displacement: Array | None = None) -> tuple[FreshPass, FreshPass, FreshPass]:
+        """A pass of the kernel, of the reference in float64, and of the reference in the kernel's precision."""
+        return (
+            self.kernel.variants.fresh_pass(v, displacement),
+            self.true_pass(v, displacement),
+            self.plain_pass(v, displacement),
         )
+
+    def true_pass(self, v: Array, displacement: Array | None = None) -> FreshPass:
+        return self._pass(self.truth, v, displacement)
+
+    def plain_pass(self, v: Array, displacement: Array | None = None) -> FreshPass:
+        with self.around:
+            return self._pass(self.plain, v, displacement)
+
+    def _pass(self, other: Problem, v: Array, displacement: Array | None) -> FreshPass:
+        """Outputs that only kernel or reference can differentiate have no cotangent."""
+        kernel, outputs = self.kernel, self._outputs(other)
+        slices = {leaf.name: part for leaf, part in zip(other.domain.leaves, other.domain.slices, strict=True)}
+        inputs = [
+            (part, slices[leaf.name]) for leaf, part in zip(kernel.domain.leaves, kernel.domain.slices, strict=True)
+        ]
+        if displacement is not None:
+            displacement = _moved(displacement, inputs, other.zeros(other.domain.size))
+        found = other.variants.fresh_pass(_moved(v, outputs, other.zeros(other.codomain.size)), displacement)
+        values = kernel.zeros(kernel.codomain.size + kernel.nondifferentiable.size)
+        return FreshPass(
+            _moved(found.values, outputs, values, reverse=True),
+            _moved(found.gradient, inputs, kernel.zeros(kernel.domain.size), reverse=True),
+        )
+
+    def _outputs(self, other: Problem) -> list[tuple[slice, slice]]:
+        pairs = zip(self.outputs_of(self.kernel), self.outputs_of(other), strict=True)
+        return [(one.part, two.part) for one, two in pairs]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,60 +136,6 @@ class ComparedTensor:
         return namespace(vector).reshape(vector[self.part], (1, *self.form.shape))
 
 
-def outputs_of(problem: Problem, reference: Reference) -> list[ComparedTensor]:
-    """The floating-point outputs in the order in which they are returned."""
-    found, start = [], 0
-    for space in (problem.codomain, problem.nondifferentiable):
-        for leaf, form in zip(space.leaves, reference.formats(problem, space), strict=True):
-            part = slice(start, start + leaf.coordinates.size)
-            start = part.stop
-            found.append(ComparedTensor(leaf.name, leaf, part, form, True))
-    return sorted(found, key=lambda tensor: tensor.leaf.position)
-
-
-def gradients_of(problem: Problem, reference: Reference) -> Iterator[ComparedTensor]:
-    forms = reference.formats(problem, problem.domain)
-    for number, (leaf, form) in enumerate(zip(problem.domain.leaves, forms, strict=True)):
-        yield ComparedTensor(f"grad of {leaf.name}", leaf, problem.domain.slices[number], form, False)
-
-
-class Aligned:
-    """The reference in one precision, with vectors in the order of the kernel's inputs and outputs."""
-
-    def __init__(self, kernel: Problem, reference: Reference, other: Problem) -> None:
-        self.kernel, self.other = kernel, other
-        self._around = reference.around if other is reference.plain else nullcontext()
-        pairs = zip(outputs_of(kernel, reference), outputs_of(other, reference), strict=True)
-        self._outputs = [(one.part, two.part) for one, two in pairs]
-        slices = {leaf.name: other.domain.slices[number] for number, leaf in enumerate(other.domain.leaves)}
-        self._inputs = [
-            (kernel.domain.slices[number], slices[leaf.name]) for number, leaf in enumerate(kernel.domain.leaves)
-        ]
-
-    def rounded(self, v: Array) -> Array:
-        """A cotangent of the kernel, rounded to the formats of both."""
-        v = self.kernel.representable(v)
-        back = _moved(self.other.representable(self._cotangent(v)), self._outputs, v, reverse=True)
-        return self.kernel.representable(back)
-
-    def fresh_pass(self, v: Array, displacement: Array | None = None) -> FreshPass:
-        if displacement is not None:
-            zeros = self.other.zeros(self.other.domain.size)
-            displacement = _moved(displacement, self._inputs, zeros)
-        with self._around:
-            found = self.other.variants.fresh_pass(self._cotangent(v), displacement)
-        kernel = self.kernel
-        values = kernel.zeros(kernel.codomain.size + kernel.nondifferentiable.size)
-        return FreshPass(
-            _moved(found.values, self._outputs, values, reverse=True),
-            _moved(found.gradient, self._inputs, kernel.zeros(kernel.domain.size), reverse=True),
-        )
-
-    def _cotangent(self, v: Array) -> Array:
-        """Outputs that only one of the two can differentiate have none."""
-        return _moved(v, self._outputs, self.other.zeros(self.other.codomain.size))
-
-
 def _moved(vector: Array, pairs: Sequence[tuple[slice, slice]], into: Array, *, reverse: bool = False) -> Array:
     """A copy of `into` with the parts of a vector at their places; parts outside of either are left out."""
     xp = namespace(into)
@@ -148,25 +151,21 @@ def samples_of(
     context: Context, reference: Reference, tensors: Sequence[ComparedTensor]
 ) -> tuple[list[Array], list[Samples]]:
     """The grad_outputs, and for each of them fresh passes of the kernel and of the reference in both precisions."""
-    kernel = context.problem
-    plain, truth = (Aligned(kernel, reference, one) for one in (reference.plain, reference.truth))
     gathered: list[list[Samples]] = [[] for _ in tensors]
     cotangents: list[Array] = []
-    for v in _grad_outputs(kernel, reference):
+    for v in map(reference.rounded, _grad_outputs(reference)):
         if gathered[0] and context.out_of_budget:
             break
-        v = plain.rounded(v)
         cotangents.append(v)
-        own, expected, usual = kernel.variants.fresh_pass(v), truth.fresh_pass(v), plain.fresh_pass(v)
-        points = [(truth.fresh_pass(*near), plain.fresh_pass(*near)) for near in _near(context, reference, plain, v)]
+        own, *here = reference.passes(v)
+        near = [(reference.true_pass(*at), reference.plain_pass(*at)) for at in _near(context, reference, v)]
         for known, tensor in zip(gathered, tensors, strict=True):
-            pairs = [(tensor.of(one), tensor.of(other)) for one, other in ((expected, usual), *points)]
-            known.append(_sample(tensor.of(own), pairs))
+            known.append(_sample(tensor.of(own), [tuple(map(tensor.of, pair)) for pair in (here, *near)]))
     chosen = [known[:1] if tensor.is_output else known for tensor, known in zip(tensors, gathered, strict=True)]
     return cotangents, [_stacked(known) for known in chosen]
 
 
-def _sample(found: Array, pairs: Sequence[tuple[Array, Array]]) -> Samples:
+def _sample(found: Array, pairs: Sequence[tuple[Array, ...]]) -> Samples:
     """One sample from the truth and plain torch at the point and next to it."""
     xp, truth = namespace(found), pairs[0][0]
     worst, squares, responses = (xp.zeros_like(truth) for _ in range(3))
@@ -174,7 +173,8 @@ def _sample(found: Array, pairs: Sequence[tuple[Array, Array]]) -> Samples:
         error = xp.abs(rounded - here)
         error = xp.where(xp.isnan(error), xp.full_like(error, float("inf")), error)
         worst, squares, responses = xp.maximum(worst, error), squares + error**2, responses + (here - truth) ** 2
-    response = RESPONSE * xp.sqrt(responses / max(1, len(pairs) - 1))
+    # A number is rounded by half of the way to the next one.
+    response = 0.5 * xp.sqrt(responses / max(1, len(pairs) - 1))
     return Samples(found, truth, worst, xp.sqrt(squares / len(pairs)), response)
 
 
@@ -184,28 +184,24 @@ def _stacked(known: Sequence[Samples]) -> Samples:
     return Samples(*(xp.concat([getattr(sample, name) for sample in known]) for name in names))
 
 
-def _grad_outputs(kernel: Problem, reference: Reference) -> Iterator[Array]:
-    size = kernel.codomain.size
-    xp = namespace(kernel.zeros(0))
+def _grad_outputs(reference: Reference) -> Iterator[Array]:
+    kernel, size = reference.kernel, reference.kernel.codomain.size
     yield kernel.random(size, Distribution.NEAR_UNIT)
-    yield xp.abs(kernel.random(size, Distribution.NEAR_UNIT))
+    yield abs(kernel.random(size, Distribution.NEAR_UNIT))
     yield kernel.zeros(size) + 1.0
-    if not size:
-        return
-    # The last row and another one: rows follow from the last axis.
-    v = kernel.zeros(size)
-    drawn = kernel.random(size, Distribution.NEAR_UNIT)
-    for number, form in enumerate(reference.formats(kernel, kernel.codomain)):
-        part = kernel.codomain.slices[number]
+    # The last row of each output and another one: rows follow from the last axis.
+    v, drawn = kernel.zeros(size), kernel.random(size, Distribution.NEAR_UNIT)
+    for part, form in zip(kernel.codomain.slices, reference.formats(kernel, kernel.codomain), strict=True):
         length = form.shape[-1] if form.shape else 1
         rows = (part.stop - part.start) // max(1, length)
         for row in {rows - 1, rows // 2} if rows else ():
             row_part = slice(part.start + row * length, part.start + (row + 1) * length)
             v[row_part] = drawn[row_part]
-    yield v
+    if size:
+        yield v
 
 
-def _near(context: Context, reference: Reference, plain: Aligned, v: Array) -> Iterator[tuple[Array, Array]]:
+def _near(context: Context, reference: Reference, v: Array) -> Iterator[tuple[Array, Array]]:
     """Pairs of a grad_output and a displacement in which every number is the next one of its format."""
     kernel, xp = context.problem, namespace(v)
     for _ in range(NEIGHBOURS):
@@ -213,40 +209,36 @@ def _near(context: Context, reference: Reference, plain: Aligned, v: Array) -> I
         # Ties stay ties: their kinks are treated by themselves.
         signs = xp.sign(kernel.random(v.shape[0], Distribution.NEAR_UNIT)), value_signs(context)
         for space, vector, sign in ((kernel.codomain, v, signs[0]), (kernel.domain, kernel.point, signs[1])):
-            forms = reference.formats(kernel, space)
-            sizes = [leaf.coordinates.size for leaf in space.leaves]
-            steps = [xp.full_like(vector[:size], form.eps) for form, size in zip(forms, sizes, strict=True)]
-            step = NEXT_NUMBER * sign * xp.concat(steps) if steps else xp.zeros_like(vector)
-            changes.append(vector * (1.0 + step))
-        yield plain.rounded(changes[0]), kernel.representable(changes[1], kernel.domain) - kernel.point
+            step = xp.zeros_like(vector)
+            for part, form in zip(space.slices, reference.formats(kernel, space), strict=True):
+                step[part] = 0.75 * form.eps  # of any number, more than half a spacing and less than two
+            changes.append(vector * (1.0 + sign * step))
+        yield reference.rounded(changes[0]), displacement_to(kernel, changes[1])
 
 
-PassTriple = tuple[FreshPass, FreshPass, FreshPass]
-"""A pass of the kernel, of the reference in float64, and of the reference in the kernel's precision."""
+def displacement_to(kernel: Problem, point: Array) -> Array:
+    """From the point of a kernel to another one, as its formats represent it."""
+    return kernel.representable(point, kernel.domain) - kernel.point
 
 
-def passes_nearby(
-    context: Context, reference: Reference, count: int, *, are_positive: bool = False
-) -> list[PassTriple]:
-    """Passes for random grad_outputs, each at a point of its own, one roundoff away.
+def arrays_nearby(
+    reference: Reference, tensors: Sequence[ComparedTensor], *, are_positive: bool = False
+) -> list[tuple[Array, Array, Array]]:
+    """Of each tensor kernel, truth and plain torch for random grad_outputs, each at a point one roundoff away.
 
     Every element moves by itself, zeros too: ties and kinks at zero are left.
     """
-    kernel, xp = context.problem, namespace(context.problem.point)
-    truth, plain = (Aligned(kernel, reference, one) for one in (reference.truth, reference.plain))
-    parts = [kernel.point[kernel.domain.slices[number]] for number in range(len(kernel.domain.leaves))]
+    kernel, xp = reference.kernel, namespace(reference.kernel.point)
+    parts = [kernel.point[part] for part in kernel.domain.slices]
     scale = xp.concat([xp.clip(abs(part), kernel.eps * peak(part)) for part in parts])
-    found = []
-    for _ in range(count):
+    passes = []
+    for _ in range(DRAWN):
         v = kernel.random(kernel.codomain.size, Distribution.NEAR_UNIT)
         moved = kernel.point + kernel.eps * scale * xp.sign(kernel.random(scale.shape[0], Distribution.NEAR_UNIT))
-        at = plain.rounded(abs(v) if are_positive else v), kernel.representable(moved, kernel.domain) - kernel.point
-        found.append((kernel.variants.fresh_pass(*at), truth.fresh_pass(*at), plain.fresh_pass(*at)))
-    return found
-
-
-def arrays_of(tensor: ComparedTensor, passes: Sequence[PassTriple]) -> tuple[Array, Array, Array]:
-    """One tensor in all of these passes: of the kernel, of the truth, of plain torch."""
-    own, truth, plain = ([tensor.of(one) for one in some] for some in zip(*passes, strict=True))
-    xp = namespace(own[0])
-    return xp.concat(own), xp.concat(truth), xp.concat(plain)
+        passes.append(
+            reference.passes(reference.rounded(abs(v) if are_positive else v), displacement_to(kernel, moved))
+        )
+    own, truths, plain = (
+        [xp.concat([tensor.of(one) for one in some]) for tensor in tensors] for some in zip(*passes, strict=True)
+    )
+    return list(zip(own, truths, plain, strict=True))

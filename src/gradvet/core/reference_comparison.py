@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
+from typing import Literal
 
 from gradvet.core import thresholds
 from gradvet.core.reference_errors import TF32_EPS, Format, factor_there, region
+from gradvet.core.results import Verdict
 from gradvet.core.vectors import Array, namespace, quantile, rms
 
 MIN_GROUP, MIN_CLUSTERS = 8, 4
@@ -38,27 +39,22 @@ class Samples:
     """Change of the truth for one roundoff of the inputs."""
 
 
-class Accuracy(Enum):
-    """Accuracy of a kernel beside that of plain torch, from the best to the worst."""
+ACCURACY = {
+    Verdict.PASS: "as accurate as plain torch",
+    Verdict.INCONCLUSIVE: "less accurate than plain torch",
+    Verdict.FAIL: "wrong",
+}
+"""What a verdict says about the accuracy of a kernel."""
 
-    AS_ACCURATE = "as accurate as plain torch"
-    LESS_ACCURATE = "less accurate than plain torch"
-    WRONG = "wrong"
-
-
-class Extent(Enum):
-    """Which entries have the errors."""
-
-    SOME = "some"
-    ALL = "all, by different factors"
-    COMMON = "all, by a common factor"
+Extent = Literal["some", "all", "common"]
+"""Which entries have the errors: some, all by different factors, or all by a common factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorDecision:
     """What the samples of one tensor show."""
 
-    status: Accuracy
+    verdict: Verdict
     resolution: float
     """Relative error of all entries that would have been seen; infinite if a lost entry would not have been. At least
     the error that is accepted."""
@@ -66,7 +62,7 @@ class TensorDecision:
     """Error bar of a typical entry, relative to it."""
     evidence: str = ""
     """In which respect it is doubtful or wrong, in words; empty if it is not."""
-    extent: Extent = Extent.SOME
+    extent: Extent = "some"
     loss: float = 0.0
     """Typical error, in typical errors of plain torch."""
     scale: float = 0.0
@@ -101,7 +97,7 @@ def decide_tensor(samples: Samples, form: Format, accuracy: float = 0.0) -> Tens
     """The decision on all samples of one tensor. `accuracy` is a relative error that it may have by design."""
     xp = namespace(samples.truth)
     if not math.prod(form.shape):
-        return TensorDecision(Accuracy.AS_ACCURATE, resolution=form.eps, plain=form.eps)
+        return TensorDecision(Verdict.PASS, resolution=form.eps, plain=form.eps)
     truth, whole, plain, comparable, broken = _errors(samples, form)
     size = xp.maximum(xp.abs(truth), _typical_size(truth))
     error = xp.sign(whole) * xp.clip(xp.abs(whole) - accuracy * size, 0.0)
@@ -123,7 +119,7 @@ def decide_tensor(samples: Samples, form: Format, accuracy: float = 0.0) -> Tens
         factor = replace(described, severity=factor.severity)
         loss = _typical_losses(whole, truth, samples.usual, form)[0]
         lossy = replace(lossy, words=f"{less_accurate(loss)} in a typical entry")
-    is_shared = factor.extent is Extent.COMMON
+    is_shared = factor.extent == "common"
     # Another formula is not less accurate: its larger errors are not allowed.
     is_formula = lossy.severity >= thresholds.CLEAR or (factor.severity >= thresholds.CLEAR and not is_shared)
     entries = _entries(samples, ratio * allowed_loss if is_formula else ratio, broken, level)
@@ -133,15 +129,15 @@ def decide_tensor(samples: Samples, form: Format, accuracy: float = 0.0) -> Tens
         *_slices(error, allowed_loss * xp.maximum(own, 0.5 * level), form),
         lossy,
     ]
-    status, worst = _worst(found)
+    verdict, worst = _worst(found)
     position = int(xp.argmax(xp.reshape(ratio, (-1,)))) if worst.position < 0 else worst.position
     left_out = xp.sum(xp.astype(~comparable, xp.int64), axis=tuple(range(1, truth.ndim)))
     # Errors that are wrong do not say how sharp the comparison was.
-    scale_bar = max(least if status is Accuracy.WRONG else spread, form.common_error)
+    scale_bar = max(least if verdict is Verdict.FAIL else spread, form.common_error)
     draw, index = divmod(position, math.prod(form.shape))
-    resolution = _resolution(truth, level if status is Accuracy.WRONG else allowed_loss * level, scale_bar, form)
+    resolution = _resolution(truth, level if verdict is Verdict.FAIL else allowed_loss * level, scale_bar, form)
     return TensorDecision(
-        status,
+        verdict,
         resolution=max(resolution, accuracy),
         plain=rms(own) / max(rms(truth), 1e-300),
         evidence=worst.words,
@@ -157,15 +153,15 @@ def decide_tensor(samples: Samples, form: Format, accuracy: float = 0.0) -> Tens
     )
 
 
-def _worst(found: Sequence[_Evidence]) -> tuple[Accuracy, _Evidence]:
+def _worst(found: Sequence[_Evidence]) -> tuple[Verdict, _Evidence]:
     """What is certain is best described by a factor, then by entries; what is doubtful by how much is lost."""
     for one in found:
         if one.severity >= thresholds.CLEAR:
-            return Accuracy.WRONG, one
+            return Verdict.FAIL, one
     for one in reversed(found):
         if one.severity >= 1.0:
-            return Accuracy.LESS_ACCURATE, replace(one, words=one.doubt or one.words)
-    return Accuracy.AS_ACCURATE, replace(found[0], words="")
+            return Verdict.INCONCLUSIVE, replace(one, words=one.doubt or one.words)
+    return Verdict.PASS, replace(found[0], words="")
 
 
 def outside_kinks(samples: Samples, low: Array, high: Array, form: Format) -> tuple[Samples, int]:
@@ -342,7 +338,7 @@ def _entries(samples: Samples, ratio: Array, broken: Array, level: Array) -> _Ev
     position = draw * size + index
     found, truth, loss = (float(xp.reshape(some, (-1,))[position]) for some in (samples.found, samples.truth, level))
     doubt = f"{less_accurate(abs(found - truth) / loss)} {where}"
-    return _Evidence(worst, words, Extent.SOME if count < size else Extent.ALL, position, doubt)
+    return _Evidence(worst, words, "some" if count < size else "all", position, doubt)
 
 
 def _slices(error: Array, level: Array, form: Format) -> Iterator[_Evidence]:
@@ -363,7 +359,7 @@ def _slices(error: Array, level: Array, form: Format) -> Iterator[_Evidence]:
         index = position % length
         box = ", ".join(str(index) if other == axis else ":" for other in range(1, error.ndim))
         words = f"wrong in [{box}]: the errors there are {limit * worst:.1f} times the usual ones"
-        yield _Evidence(worst, words, Extent.SOME, doubt=f"{less_accurate(limit * worst)} in [{box}]")
+        yield _Evidence(worst, words, "some", doubt=f"{less_accurate(limit * worst)} in [{box}]")
 
 
 def _factor(scale: float, bar: float, form: Format, rest: Array, size: Array) -> _Evidence:
@@ -382,16 +378,16 @@ def _factor(scale: float, bar: float, form: Format, rest: Array, size: Array) ->
     is_shared = 2.0 * others <= abs(scale) * typical and others <= max(0.1 * abs(scale), form.eps) * typical
     words = f"{1.0 + scale:.{digits}g} times the reference"
     if is_shared:
-        return _Evidence(severity, words, Extent.COMMON)
-    return _Evidence(severity, f"wrong by different factors, on average {words}", Extent.ALL)
+        return _Evidence(severity, words, "common")
+    return _Evidence(severity, f"wrong by different factors, on average {words}", "all")
 
 
 def _loss(loss: float, count: int, form: Format) -> _Evidence:
     """Less accurate everywhere; wrong from where no format inside explains it."""
     severity = loss / _limit(form.most, count)
     severity = max(severity, thresholds.CLEAR) if loss > _limit(form.wrong_loss, count) else min(severity, 1.0)
-    return _Evidence(severity, f"{less_accurate(loss)} in a typical entry", Extent.ALL)
+    return _Evidence(severity, f"{less_accurate(loss)} in a typical entry", "all")
 
 
 def less_accurate(times: float) -> str:
-    return f"{times:.3g} times {Accuracy.LESS_ACCURATE.value}"
+    return f"{times:.3g} times {ACCURACY[Verdict.INCONCLUSIVE]}"

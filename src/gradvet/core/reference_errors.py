@@ -132,21 +132,12 @@ def an_entry_persists(here: Array, errors: Array, truths: Array) -> bool:
     return bool(xp.any(large & persists))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SteadyError:
-    """Entries whose errors are the same part of the truth for all grad_outputs and at all points nearby."""
+def steady_error(
+    errors: Array, plain: Array, truths: Array, form: Format, accuracy: float = 0.0
+) -> tuple[Array, float] | None:
+    """Where errors are the same part of the truth in all samples, and the kernel's result over the truth there.
 
-    marked: Array
-    """True at these entries."""
-    factor: float
-    """The kernel's result over the truth there."""
-
-    def overlaps(self, other: SteadyError) -> bool:
-        return bool(namespace(self.marked).any(self.marked & other.marked))
-
-
-def steady_error(errors: Array, plain: Array, truths: Array, form: Format, accuracy: float = 0.0) -> SteadyError | None:
-    """Single entries whose errors are steady, else slices of an axis, else all entries together.
+    Single entries are marked, else slices of an axis, else all entries together.
 
     Samples at different points and for different grad_outputs are along the first axis. A formula or a lost part gives
     the same factor in all of them; rounding does not, be it that of the kernel or the larger one of plain torch, which
@@ -170,7 +161,7 @@ def steady_error(errors: Array, plain: Array, truths: Array, form: Format, accur
         if bool(xp.any(marked)):
             worst = xp.max(xp.where(marked, error, xp.zeros_like(error)))
             factor = 1.0 + float(xp.reshape(part[marked & (error == worst)], (-1,))[0])
-            return SteadyError(marked & xp.ones_like(known[0, ...]), factor)
+            return marked & xp.ones_like(known[0, ...]), factor
     return None
 
 
