@@ -1,131 +1,202 @@
-"""Pairs of derivatives, in low precision and in the wider version, and their entries against their own roundoff."""
+"""Derivatives in low precision and in the wider version, and their entries against their own roundoff."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.gradient_match import explained_factor, inner_noise, natural_noise
-from gradvet.core.problem import Distribution
+from gradvet.core.gradient_match import (
+    explained_factor,
+    inner_noise,
+    natural_noise,
+    smoothed_noise,
+    value_roundoff,
+)
+from gradvet.core.problem import Distribution, Problem
 from gradvet.core.reference_errors import overflow_size
-from gradvet.core.vectors import Array, Location, Space, finite_part, namespace, nonzero_median, nonzero_rms, peak, rms
+from gradvet.core.vectors import (
+    Array,
+    Location,
+    Space,
+    finite_part,
+    namespace,
+    nonzero_median,
+    nonzero_rms,
+    peak,
+    pieces,
+    rms,
+)
 
 MAX_DRAWS, ENOUGH_ENTRIES = 8, 256
 """Number of random cotangents: as many as give this many entries in the smallest input, between 2 and the maximum."""
 
 
-@dataclass(frozen=True, eq=False)
-class VjpPair:
-    """Jᵀv in the given precision and in the wider version, at the point or next to it."""
-
-    context: Context
-    wide_context: Context
-    v: Array
-
-    @property
-    def space(self) -> Space:
-        return self.context.problem.domain
-
-    def both(self) -> tuple[Array, Array]:
-        found = self.context.problem.vjp(self.v), self.wide_context.problem.vjp(self.v)
-        # Gradients next to the point have graphs of their own.
-        self.wide_context.problem.release_graph()
-        return found
-
-    def given_at(self, place: Array) -> Array | None:
-        return self.context.problem.vjp_at(place, self.v)
-
-    def wide_at(self, place: Array, changes: Array | float = 0.0) -> Array | None:
-        """In the wider version, for a cotangent with these relative changes."""
-        return self.wide_context.problem.vjp_at(place, self.v * (1.0 + changes))
-
-    def natural_noise(self) -> Array:
-        return natural_noise(self.context, self.v)
-
-    def inner_noise(self) -> Array:
-        return inner_noise(self.context, self.v)
-
-
-@dataclass(frozen=True, eq=False)
-class JvpPair:
-    """Ju in the given precision and in the wider version, at the point or next to it."""
-
-    context: Context
-    wide_context: Context
-    u: Array
-
-    @property
-    def space(self) -> Space:
-        return self.context.problem.codomain
-
-    def both(self) -> tuple[Array, Array]:
-        return self.context.problem.jvp(self.u), self.wide_context.problem.jvp(self.u)
-
-    def given_at(self, place: Array) -> Array | None:
-        return self.context.problem.jvp_at(place, self.u) if peak(place) else self.context.problem.jvp(self.u)
-
-    def wide_at(self, place: Array, changes: Array | float = 0.0) -> Array | None:
-        """In the wider version, for a direction with these relative changes."""
-        wide, u = self.wide_context.problem, self.u * (1.0 + changes)
-        return wide.jvp_at(place, u) if peak(place) else wide.jvp(u)
-
-    def natural_noise(self) -> Array:
-        """Noise of each entry if an output, or a typical one, changes by one roundoff."""
-        problem, xp = self.context.problem, self.context.xp
-        value = xp.abs(finite_part(problem.value[: problem.codomain.size]))
-        typical = peak(value) / max(1, value.shape[0]) ** 0.5
-        # Saturated outputs, as in `natural_noise`: needed by `gelu_at_minus_nine` in float32.
-        return problem.eps * xp.clip(value, 1.0 if typical <= thresholds.DOUBLE_EPS else typical)
-
-    def inner_noise(self) -> Array:
-        problem, value = self.context.problem, finite_part(self.context.problem.value[: self.space.size])
-        is_small = peak(value) <= problem.eps**thresholds.HALF_THE_DIGITS
-        return value * 0.0 + (problem.eps if is_small else 0.0)
-
-
-DerivativePair = VjpPair | JvpPair
-
-
-def derivative_pairs(context: Context, wide: Context, mode: str) -> Iterator[DerivativePair]:
-    """As many pairs as give enough entries: cotangents of random signs, and of ones, whose sums do not cancel."""
-    problem, rows = context.problem, context.problem.codomain.size
-    for number in range(_draws(problem.domain if mode == "reverse" else problem.codomain)):
-        if mode == "forward":
-            yield JvpPair(context, wide, problem.representable(context.joint_direction(), problem.domain))
-        else:
-            v = problem.zeros(rows) + 1.0 if number == 1 else problem.random(rows, Distribution.NEAR_UNIT)
-            yield VjpPair(context, wide, problem.representable(v))
-
-
-def _draws(space: Space) -> int:
-    smallest = min((leaf.coordinates.size for leaf in space.leaves if leaf.coordinates.size), default=1)
-    return max(2, min(MAX_DRAWS, math.ceil(ENOUGH_ENTRIES / smallest)))
-
-
 JITTERS = 2
 """Number of random changes of the inputs by one roundoff, each with both signs, to which the wider version responds."""
 
+Rounded = Callable[[Callable[[], Array | None]], Array | None]
+"""The result of a call of the wider version in which every operator rounds to the given format; None where unknown."""
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(eq=False)
 class DerivativeSample:
-    """One derivative in low precision, that of the wider version, and the roundoff of each entry."""
+    """Jᵀv or Ju in low precision and in the wider version, with the roundoff of each entry; computed when needed."""
 
-    found: Array
-    expected: Array
-    noise: Array
-    natural: Array
-    """Noise of a derivative that is zero, and of one that does not agree within its own noise."""
-    squares: Sequence[float]
-    """By leaf: the square of the expected derivative."""
-    responses: Sequence[Sequence[float]] = ()
-    """For each change of the inputs by one roundoff, by leaf: the change of the expected derivative times itself."""
-    inner: Callable[[], Array | None] = lambda: None
-    """Further noise of a derivative that does not agree within its own noise."""
-    elsewhere: Callable[[], tuple[Array, Array] | None] = lambda: None
-    """Both derivatives a few roundoffs away from the point; None where they are not known."""
+    context: Context
+    wide_context: Context
+    mode: str
+    vector: Array
+    """v in reverse mode, u in forward mode."""
+    rounded: Rounded
+    rounds_operators: bool = False
+    """Whether the expected derivative is the one whose operators round, and its roundoff that of its last operator."""
+
+    @property
+    def space(self) -> Space:
+        return self.context.problem.domain if self.mode == "reverse" else self.context.problem.codomain
+
+    @cached_property
+    def found(self) -> Array:
+        problem = self.context.problem
+        return problem.vjp(self.vector) if self.mode == "reverse" else problem.jvp(self.vector)
+
+    @cached_property
+    def expected(self) -> Array:
+        """NaN where operators that round are asked for, and the result is not known."""
+        problem = self.wide_context.problem
+        if self.rounds_operators:
+            found = self._with_rounded_operators()
+            return problem.zeros(self.space.size) + math.nan if found is None else found
+        if self.mode == "forward":
+            return problem.jvp(self.vector)
+        expected = problem.vjp(self.vector)
+        problem.release_graph()  # gradients next to the point have graphs of their own
+        return expected
+
+    @cached_property
+    def squares(self) -> list[float]:
+        """By leaf: the square of the expected derivative."""
+        parts = [finite_part(self.expected[part]) for part in self.space.slices]
+        return [float(part @ part) for part in parts]
+
+    @cached_property
+    def roundoff(self) -> tuple[Array, list[list[float]]]:
+        """The response of each entry to one roundoff of the inputs, or the rounding of the entry, whichever is larger.
+
+        And for each change by one roundoff, by leaf, the response times the expected derivative. Of the responses to a
+        change and to its opposite the smaller one counts: one of them may move an element off a kink.
+        """
+        problem, expected = self.context.problem, self.expected
+        xp, finite = namespace(expected), finite_part(expected)
+        if self.rounds_operators:
+            return problem.eps * xp.abs(expected), []
+        responses, noise = [], xp.zeros_like(expected)
+        for _ in range(JITTERS):
+            displacement = value_roundoff(self.context)
+            signs = 0.5 * problem.eps * xp.sign(problem.random(self.vector.shape[0], Distribution.NEAR_UNIT))
+            above = finite_part(self._response(displacement, signs))
+            displacement *= -1.0
+            below = finite_part(self._response(displacement, -signs))
+            del displacement
+            products = [0.0] * len(self.space.slices)
+            for leaf, piece in ((leaf, piece) for leaf, part in enumerate(self.space.slices) for piece in pieces(part)):
+                smaller = xp.where(xp.abs(above[piece]) <= xp.abs(below[piece]), above[piece], below[piece])
+                products[leaf] += float(smaller @ finite[piece])
+                noise[piece] += smaller * smaller / JITTERS
+            responses.append(products)
+            del above, below
+        for piece in pieces(slice(0, noise.shape[0])):
+            noise[piece] = xp.maximum(xp.sqrt(noise[piece]), problem.eps * xp.abs(finite[piece]))
+        return smoothed_noise(noise, self.space), responses
+
+    def _response(self, displacement: Array, changes: Array) -> Array:
+        """Change of the expected derivative; that by the vector alone where it is not known next to the point."""
+        response = self._wide_at(displacement, changes)
+        if response is None:
+            response = self._wide_at(0.0 * displacement, changes)
+        assert response is not None  # it exists at the point
+        response -= self.expected
+        return response
+
+    def _wide_at(self, place: Array, changes: Array | float = 0.0) -> Array | None:
+        """In the wider version, for a vector with these relative changes."""
+        return self._at(self.wide_context.problem, place, self.vector * (1.0 + changes))
+
+    def _at(self, problem: Problem, place: Array, vector: Array) -> Array | None:
+        if self.mode == "reverse":
+            return problem.vjp_at(place, vector)
+        return problem.jvp_at(place, vector) if peak(place) else problem.jvp(vector)
+
+    def _with_rounded_operators(self) -> Array | None:
+        """The derivative of the wider version in which every operator rounds; None where unknown."""
+        here = self.context.problem.zeros(self.context.problem.domain.size)
+        return self.rounded(lambda: self._wide_at(here))
+
+    @cached_property
+    def natural(self) -> Array:
+        """Noise of a derivative that is zero, and of one that does not agree within its own noise.
+
+        Of Ju: an output, or a typical one, changes by one roundoff.
+        """
+        problem, xp = self.context.problem, self.context.xp
+        if self.mode == "reverse":
+            noise = natural_noise(self.context, self.vector)
+        else:
+            value = xp.abs(finite_part(problem.value[: problem.codomain.size]))
+            typical = peak(value) / max(1, value.shape[0]) ** 0.5
+            # Saturated outputs, as in `natural_noise`: needed by `gelu_at_minus_nine` in float32.
+            noise = problem.eps * xp.clip(value, 1.0 if typical <= thresholds.DOUBLE_EPS else typical)
+        return noise if self.rounds_operators else smoothed_noise(noise, self.space)
+
+    @cached_property
+    def inner(self) -> Array | None:
+        """Noise by roundoff inside the function: where values of size one cancel, and where every operator rounds.
+
+        The latter is needed by `test_gradient_that_consists_of_the_roundoff_of_each_operator_does_not_fail`.
+        """
+        if self.rounds_operators:
+            return None
+        problem = self.context.problem
+        if self.mode == "reverse":
+            floor = inner_noise(self.context, self.vector)
+        else:
+            value = finite_part(problem.value[: self.space.size])
+            is_small = peak(value) <= problem.eps**thresholds.HALF_THE_DIGITS
+            floor = value * 0.0 + (problem.eps if is_small else 0.0)
+        again = self._with_rounded_operators()
+        if again is None:
+            return floor
+        return namespace(floor).maximum(floor, smoothed_noise(finite_part(abs(again - self.expected)), self.space))
+
+    @cached_property
+    def elsewhere(self) -> tuple[Array, Array] | None:
+        """Both derivatives some roundoffs of the inputs away, as their format represents it; None where not known."""
+        if self.rounds_operators:
+            return None
+        problem = self.context.problem
+        place = problem.perturbation(distance(problem.eps) * value_roundoff(self.context)).vector
+        found, expected = self._at(problem, place, self.vector), self._wide_at(place)
+        return None if found is None or expected is None else (found, expected)
+
+
+def derivative_samples(
+    context: Context, wide: Context, mode: str, rounded: Rounded, *, rounds_operators: bool = False
+) -> Iterator[DerivativeSample]:
+    """As many samples as give enough entries: cotangents of random signs, and of ones, whose sums do not cancel."""
+    problem, rows = context.problem, context.problem.codomain.size
+    leaves = (problem.domain if mode == "reverse" else problem.codomain).leaves
+    smallest = min((leaf.coordinates.size for leaf in leaves if leaf.coordinates.size), default=1)
+    for number in range(max(2, min(MAX_DRAWS, math.ceil(ENOUGH_ENTRIES / smallest)))):
+        if mode == "forward":
+            vector = problem.representable(context.joint_direction(), problem.domain)
+        else:
+            v = problem.zeros(rows) + 1.0 if number == 1 else problem.random(rows, Distribution.NEAR_UNIT)
+            vector = problem.representable(v)
+        yield DerivativeSample(context, wide, mode, vector, rounded, rounds_operators)
 
 
 def distance(eps: float) -> float:
@@ -153,9 +224,11 @@ class LeafComparison:
     @property
     def severity(self) -> float:
         """1 from where the comparison is doubtful, 2 from where it is wrong."""
-        by_scale = abs(self.scale) / self.scale_bar
-        by_scale = by_scale if abs(self.scale) > self.eps**thresholds.HALF_THE_DIGITS else min(by_scale, 1.5)
-        return max(self.severity_of_entries, by_scale)
+        by_scale, by_entry = abs(self.scale) / self.scale_bar, self.ratio / _doubt(self.eps)
+        if not abs(self.scale) > self.eps**thresholds.HALF_THE_DIGITS:
+            by_scale = min(by_scale, 1.5)
+        is_wrong = self.ratio > _limit(self.eps) and not abs(self.found - self.expected) <= self.limit
+        return max(by_scale, max(2.0, by_entry) if is_wrong else min(by_entry, 1.5))
 
     @property
     def is_scaled(self) -> bool:
@@ -163,14 +236,6 @@ class LeafComparison:
         is_large = abs(self.scale) > max(self.scale_bar, self.eps**thresholds.HALF_THE_DIGITS)
         rest = self.found - (1.0 + self.scale) * self.expected
         return is_large and abs(rest) <= thresholds.OPERATION_EPS * self.eps * abs(self.expected)
-
-    @property
-    def severity_of_entries(self) -> float:
-        """The same for single entries."""
-        by_entry = self.ratio / _doubt(self.eps)
-        if self.ratio > _limit(self.eps) and not abs(self.found - self.expected) <= self.limit:
-            return max(2.0, by_entry)
-        return min(by_entry, 1.5)
 
 
 def _common_scale(products: Array, squares: Array, noises: Array) -> tuple[float, float, float]:
@@ -216,7 +281,7 @@ class PieceStatistics:
         weight, square = 1.0 / (float(outer @ outer) or 1.0), float(expected @ expected)
         self.clearest = max(self.clearest, square / (float(noise @ noise) or 1.0))
         self.is_zero = self.is_zero and not weight * square > _doubt(eps) ** 2
-        for number, response in enumerate(sample.responses):
+        for number, response in enumerate(sample.roundoff[1]):
             self.responses[number] += weight * response[self.leaf]
         self.leaf_total += weight * sample.squares[self.leaf]
         sums = weight * finite_part(error) * expected, weight * expected**2, weight * noise**2
@@ -250,7 +315,7 @@ def _beyond_noise(context: Context, sample: DerivativeSample, part: slice, error
     As long as an entry is doubtful, more causes of roundoff are considered. A derivative that agrees without them is
     compared more sharply: see `minimum_with_a_tiny_number_in_float32`.
     """
-    expected, noise, eps = sample.expected[part], sample.noise[part], context.problem.eps
+    expected, noise, eps = sample.expected[part], sample.roundoff[0][part], context.problem.eps
     xp, doubt = namespace(error), _doubt(eps)
     ratio = _ratio(context, error, expected, noise)
     if float(xp.max(ratio)) > doubt:
@@ -258,10 +323,10 @@ def _beyond_noise(context: Context, sample: DerivativeSample, part: slice, error
         noise = xp.maximum(noise, sample.natural[part])
         ratio = _ratio(context, error, expected, noise)
     outer = noise
-    if float(xp.max(ratio)) > doubt and (inner := sample.inner()) is not None:
+    if float(xp.max(ratio)) > doubt and (inner := sample.inner) is not None:
         noise = xp.maximum(noise, inner[part])
         ratio = _ratio(context, error, expected, noise)
-    if float(xp.max(ratio)) > doubt and (other := sample.elsewhere()) is not None:
+    if float(xp.max(ratio)) > doubt and (other := sample.elsewhere) is not None:
         # Roundoff inside the function puts elements on the other side of a kink, others at each point. An entry is
         # wrong if it is at both points, and by more than the wider version jumps between them.
         found_there, expected_there = (vector[part] for vector in other)

@@ -7,29 +7,24 @@ far smaller errors: a factor of 0.97 in bfloat16 shows in the scale of a hundred
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from gradvet.checks.low_precision_entries import (
-    JITTERS,
-    DerivativePair,
     DerivativeSample,
     LeafComparison,
     PieceStatistics,
-    derivative_pairs,
-    distance,
+    Rounded,
+    derivative_samples,
     is_framework,
 )
 from gradvet.core.context import Context
 from gradvet.core.frontend import BranchCounts
-from gradvet.core.gradient_match import smoothed_noise, value_roundoff
 from gradvet.core.ledger import GIVEN
-from gradvet.core.problem import Distribution
 from gradvet.core.results import Finding, Mismatch, Verdict
 from gradvet.core.runner import CheckFunction
-from gradvet.core.vectors import Array, Location, Space, all_finite, finite_part, namespace, pieces
+from gradvet.core.vectors import Location, all_finite, namespace, pieces
 from gradvet.errors import first_line
 
 OVERFLOWS = "the values themselves overflow in this precision"
@@ -54,9 +49,6 @@ BranchPair = tuple[Context, Context, BranchCounts]
 
 SameBranches = Callable[[], BranchPair | None]
 """Makes the pair; None where branches cannot be seen."""
-
-Rounded = Callable[[Callable[[], Array]], Array | None]
-"""The result of a call of the wider version in which every operator rounds to the given format; None where unknown."""
 
 
 def precision_against(
@@ -122,8 +114,8 @@ def _with_rounded_operators(context: Context, wide: Context, before: Finding, ro
     is_explicable = before.verdict is Verdict.PASS or is_framework(context)
     if not is_explicable or before.verdict is Verdict.SKIPPED or "ratio" not in before.facts:
         return before
-    pairs = derivative_pairs(context, wide, mode)
-    if (shown := _statistics(context, mode, (_rounded_sample(pair, rounded) for pair in pairs))) is None:
+    samples = derivative_samples(context, wide, mode, rounded, rounds_operators=True)
+    if (shown := _statistics(context, mode, samples)) is None:
         return before
     found, resolutions = shown
     if max(one.severity for one in found) > 1.0 or max(resolutions.values()) > context.asked_resolution:
@@ -157,126 +149,19 @@ def _forward(context: Context, wide: Context, rounded: Rounded) -> Finding | Non
 _COMPARISONS = {"reverse": _reverse, "forward": _forward}
 
 
-def _sample(pair: DerivativePair, rounded: Rounded) -> DerivativeSample:
-    """Found and expected derivative with the roundoff of each entry.
-
-    The roundoff is the response of the wider version to one roundoff, or the rounding of the entry.
-    """
-    found, expected = pair.both()
-    noise, responses = _response_noise(pair, expected)
-    return DerivativeSample(
-        found,
-        expected,
-        smoothed_noise(noise, pair.space),
-        smoothed_noise(pair.natural_noise(), pair.space),
-        _squares(pair.space, expected),
-        responses,
-        functools.cache(lambda: _inner_noise(pair, rounded, expected)),
-        functools.cache(lambda: _nearby(pair)),
-    )
-
-
-def _rounded_sample(pair: DerivativePair, rounded: Rounded) -> DerivativeSample | None:
-    """The same with operators that round in the expected derivative, whose roundoff is then that of its last operator.
-
-    None where it is not known.
-    """
-    found, expected = pair.given_at(_here(pair)), _rounded_derivative(pair, rounded)
-    if found is None or expected is None or not all_finite(expected):
-        return None
-    noise = pair.context.problem.eps * namespace(found).abs(expected)
-    return DerivativeSample(found, expected, noise, pair.natural_noise(), _squares(pair.space, expected))
-
-
-def _here(pair: DerivativePair) -> Array:
-    """The point itself, as a displacement."""
-    return pair.context.problem.zeros(pair.context.problem.domain.size)
-
-
-def _squares(space: Space, derivative: Array) -> list[float]:
-    parts = [finite_part(derivative[part]) for part in space.slices]
-    return [float(part @ part) for part in parts]
-
-
-def _response_noise(pair: DerivativePair, expected: Array) -> tuple[Array, list[list[float]]]:
-    """The response of each entry to changes by one roundoff; for each change, by leaf, its product with the entries.
-
-    Of the responses to a change and to its opposite the smaller one counts: one of them may move an element off a kink.
-    """
-    problem, xp, finite = pair.context.problem, namespace(expected), finite_part(expected)
-    size = problem.codomain.size if pair.space is problem.domain else problem.domain.size
-    responses, noise = [], xp.zeros_like(expected)
-    for _ in range(JITTERS):
-        displacement = value_roundoff(pair.context)
-        signs = 0.5 * problem.eps * xp.sign(problem.random(size, Distribution.NEAR_UNIT))
-        above = finite_part(_response(pair, displacement, signs, expected))
-        displacement *= -1.0
-        below = finite_part(_response(pair, displacement, -signs, expected))
-        del displacement
-        products = [0.0] * len(pair.space.slices)
-        for leaf, piece in ((leaf, piece) for leaf, part in enumerate(pair.space.slices) for piece in pieces(part)):
-            smaller = xp.where(xp.abs(above[piece]) <= xp.abs(below[piece]), above[piece], below[piece])
-            products[leaf] += float(smaller @ finite[piece])
-            noise[piece] += smaller * smaller / JITTERS
-        responses.append(products)
-        del above, below
-    for piece in pieces(slice(0, noise.shape[0])):
-        noise[piece] = xp.maximum(xp.sqrt(noise[piece]), problem.eps * xp.abs(finite[piece]))
-    return noise, responses
-
-
-def _response(pair: DerivativePair, displacement: Array, changes: Array, expected: Array) -> Array:
-    """Change of the expected derivative; that by the vector alone where it is not known next to the point."""
-    response = pair.wide_at(displacement, changes)
-    if response is None:
-        response = pair.wide_at(0.0 * displacement, changes)
-    assert response is not None  # it exists at the point
-    response -= expected
-    return response
-
-
-def _rounded_derivative(pair: DerivativePair, rounded: Rounded) -> Array | None:
-    """The derivative of the wider version in which every operator rounds to the given format; None where unknown."""
-
-    def derivative() -> Array:
-        found = pair.wide_at(_here(pair))
-        assert found is not None  # it exists at the point
-        return found
-
-    return rounded(derivative)
-
-
-def _inner_noise(pair: DerivativePair, rounded: Rounded, expected: Array) -> Array:
-    """The noise of each entry by roundoff inside the function, by a derivative whose operators all round.
-
-    Needed by `test_gradient_that_consists_of_the_roundoff_of_each_operator_does_not_fail`.
-    """
-    floor, again = pair.inner_noise(), _rounded_derivative(pair, rounded)
-    if again is None:
-        return floor
-    return namespace(floor).maximum(floor, smoothed_noise(finite_part(abs(again - expected)), pair.space))
-
-
-def _nearby(pair: DerivativePair) -> tuple[Array, Array] | None:
-    """Both derivatives some roundoffs of the inputs away, as their format represents it; None where not known."""
-    problem = pair.context.problem
-    place = problem.perturbation(distance(problem.eps) * value_roundoff(pair.context)).vector
-    found, expected = pair.given_at(place), pair.wide_at(place)
-    return None if found is None or expected is None else (found, expected)
-
-
 def _statistics(
-    context: Context, mode: str, samples: Iterable[DerivativeSample | None]
+    context: Context, mode: str, samples: Iterable[DerivativeSample]
 ) -> tuple[list[LeafComparison], dict[str, float]] | None:
     """What the samples of one mode show about each leaf, in pieces, and the resolution of each input by its name.
 
-    That of its worst piece, or in forward mode that of the worst output. None as soon as a sample is None.
+    That of its worst piece, or in forward mode that of the worst output. None if operators that round are asked for,
+    and their derivative is not known.
     """
     space, leaves = context.problem.domain, context.problem.domain.leaves
     space = space if mode == "reverse" else context.problem.codomain
     statistics = [PieceStatistics(leaf, piece) for leaf, part in enumerate(space.slices) for piece in pieces(part)]
     for sample in samples:
-        if sample is None:
+        if sample.rounds_operators and not all_finite(sample.expected):
             return None
         for piece in statistics:
             piece.add(context, sample)
@@ -297,9 +182,8 @@ def _compared(context: Context, wide: Context, mode: str, rounded: Rounded) -> F
 
     Samples are taken one after the other: each holds several vectors of the size of all inputs.
     """
-    pairs = derivative_pairs(context, wide, mode)
-    shown = _statistics(context, mode, (_sample(pair, rounded) for pair in pairs))
-    assert shown is not None  # every pair gives a sample
+    shown = _statistics(context, mode, derivative_samples(context, wide, mode, rounded))
+    assert shown is not None  # the wider version has a derivative
     found, resolutions = shown
     worst = max(found, key=lambda comparison: comparison.severity, default=None)
     # Squares inside its rules: needed by `test_rules_of_the_framework_that_overflow_do_not_fail`.
