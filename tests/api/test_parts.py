@@ -16,6 +16,7 @@ from gradvet.api import parts
 from gradvet.core import context, vectors
 from gradvet.core.context import Context
 from gradvet.core.events import ShowingStages
+from gradvet.frontends.torch import layouts, problem
 from tests.allocation import allocated
 from tests.api.test_models import detached
 
@@ -86,12 +87,13 @@ def test_part_is_released_before_the_next_one(monkeypatch: pytest.MonkeyPatch) -
     assert len(alive) > 4
 
 
-@pytest.mark.parametrize(("part", "count", "limit"), [(1 << 9, 7, 4.1), (1 << 21, 1, 18.0)])
+@pytest.mark.parametrize(("part", "count", "limit"), [(1 << 9, 7, 4.0), (1 << 21, 1, 13.5)])
 def test_memory_of_a_model_in_parts_is_four_vectors_beyond_its_wider_version(
     monkeypatch: pytest.MonkeyPatch, part: int, count: int, limit: float
 ) -> None:
     monkeypatch.setattr(vectors, "MAX_PIECE", 1 << 9)
-    monkeypatch.setattr(context, "LARGE", 1 << 8)
+    for module in (context, layouts, problem):
+        monkeypatch.setattr(module, "LARGE", 1 << 8)
     monkeypatch.setattr(parts, "MIN_PART_SIZE", part)
     torch.manual_seed(0)
     inner = [layer for _ in range(6) for layer in (nn.Linear(100, 100, bias=False), nn.Tanh(), nn.Dropout(0.1))]

@@ -18,15 +18,15 @@ from gradvet.core.results import WORST_FIRST, Finding, Verdict
 from gradvet.core.vectors import Space
 from gradvet.errors import InvalidProblemError
 
-MIN_PART_SIZE = 1 << 21
-"""Smallest limit on the elements that are compared together: their vectors take 256 MiB."""
+MIN_PART_SIZE = 1 << 20
+"""Smallest limit on the elements that are compared together: their vectors take about 100 MiB."""
 
 MAX_PART_SIZE = 1 << 24
 """Largest such limit for up to `MAX_PARTS` parts: one element among this many still shows at the step of the screen and
 a resolution of 0.01."""
 
 MIN_PARTS = 6
-"""Number of parts aimed at: the vectors of a comparison, 16 of the size of a part, have the size of less than four
+"""Number of parts aimed at: the vectors of a comparison, 13 of the size of a part, have the size of less than four
 vectors of all inputs. Needed by `test_memory_of_a_model_in_parts_is_four_vectors_beyond_its_wider_version`."""
 
 MAX_PARTS = 16

@@ -25,6 +25,8 @@ def batched(context: Context) -> Iterator[Finding]:
         "tangents": _tangents,
     }
     for title, part in parts.items():
+        if context.is_large and part is _values:
+            context.release()  # the gradients, which take as much memory as the directions below
         try:
             yield part(context)
         except Exception as error:

@@ -28,14 +28,11 @@ from gradvet.core.finite_differences import (
 from gradvet.core.ledger import GIVEN, Record
 from gradvet.core.problem import Distribution, FreshGradient, Gradient, Problem
 from gradvet.core.projections import Cotangent, Projections
-from gradvet.core.vectors import Array, all_finite, equal, finite_part, namespace, nonzero_median, peak, unit
+from gradvet.core.vectors import LARGE, Array, all_finite, equal, finite_part, namespace, nonzero_median, peak, unit
 from gradvet.options import Options
 
 MAX_CACHED_JVPS = 4
 """Number of JVPs that are kept: those of the directions that several checks share."""
-
-LARGE = 1 << 18
-"""Number of elements of the inputs from which vectors are not kept from one check to the next."""
 
 CONSTANT = 0.75
 """Value of the constant cotangent; exact in every floating-point format."""

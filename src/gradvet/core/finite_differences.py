@@ -31,10 +31,10 @@ class Scaling:
 
 def step_lengths(problem: Problem) -> Array:
     """max(|x|, ¼ rms of its tensor) for each coordinate; 0 for what is infinite or not a number."""
-    xp = namespace(problem.point)
-    parts = []
+    point = problem.point
+    xp, lengths = namespace(point), problem.zeros(problem.domain.size)
     for leaf, part in zip(problem.domain.leaves, problem.domain.slices, strict=True):
-        x = problem.point[part]
+        x = point[part]
         if leaf.coordinates.parts == 1:
             size = xp.abs(x)
         else:
@@ -47,8 +47,8 @@ def step_lengths(problem: Problem) -> Array:
         rms = top * math.sqrt(float(relative @ relative) / relative.shape[0]) if top else 1.0 / thresholds.MIN_LENGTH
         length = xp.clip(found, thresholds.MIN_LENGTH * rms)
         length = length if found is size else xp.where(xp.isfinite(size), length, xp.zeros_like(length))
-        parts.append(xp.repeat(length, leaf.coordinates.parts) if leaf.coordinates.parts > 1 else length)
-    return xp.concat(parts)
+        lengths[part] = xp.repeat(length, leaf.coordinates.parts) if leaf.coordinates.parts > 1 else length
+    return lengths
 
 
 @dataclass(frozen=True, slots=True)

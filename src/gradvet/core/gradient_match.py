@@ -126,13 +126,14 @@ def natural_noise(context: Context, v: Array) -> Array:
     """
     problem, xp = context.problem, namespace(v)
     typical, unit = nonzero_rms(finite_part(v * problem.value[: v.shape[0]])), nonzero_rms(v)
-    lengths = xp.where(context.lengths > 0.0, context.lengths, xp.ones_like(context.lengths))
-    noise = problem.eps / lengths
+    noise = xp.zeros_like(context.lengths)
     for number, leaf in enumerate(problem.domain.leaves):
         # Where many elements of an input make up few outputs, each contributes less.
         share = typical / max(1.0, leaf.coordinates.size / problem.codomain.size)
         # Saturated outputs: the values inside that cancel are of size one.
-        noise[problem.domain.slices[number]] *= unit if share <= thresholds.DOUBLE_EPS * unit else share
+        part = problem.domain.slices[number]
+        lengths = xp.where(context.lengths[part] > 0.0, context.lengths[part], 1.0)
+        noise[part] = problem.eps / lengths * (unit if share <= thresholds.DOUBLE_EPS * unit else share)
     return noise
 
 
@@ -166,11 +167,14 @@ def _response(context: Context, v: Array) -> Array:
     Two VJPs next to the point. In double precision the largest change of each input counts for all its entries.
     """
     problem, xp = context.problem, namespace(v)
-    tiny, sign = 2.0 * input_roundoff(context), xp.sign(problem.random(v.shape[0], Distribution.NEAR_UNIT))
+    tiny, sign = input_roundoff(context, 2.0), xp.sign(problem.random(v.shape[0], Distribution.NEAR_UNIT))
     if not context.is_double:
         sign *= 2.0 * problem.eps
-        above, below = (problem.vjp_at(s * tiny, v * (1.0 + s * sign)) for s in (1.0, -1.0))
-        return smoothed_noise(finite_part(xp.abs(above - below)), problem.domain)
+        above = problem.vjp_at(tiny, v * (1.0 + sign))
+        tiny *= -1.0
+        above -= problem.vjp_at(tiny, v * (1.0 - sign))
+        del tiny
+        return smoothed_noise(finite_part(xp.abs(above)), problem.domain)
     above, below = (_vjp_by_multiple(context, s * tiny, v) for s in (1.0, -1.0))
     change, domain = finite_part(xp.abs(above - below)), problem.domain
     parts = [change[domain.slices[number]] for number in range(len(domain.leaves))]
@@ -234,11 +238,13 @@ def value_signs(context: Context) -> Array:
     return signs
 
 
-def input_roundoff(context: Context) -> Array:
-    """A displacement of every input by about one roundoff of its own, with random signs."""
+def input_roundoff(context: Context, roundoffs: float = 1.0) -> Array:
+    """A displacement of every input by about so many roundoffs of its own, with random signs."""
     problem, xp = context.problem, namespace(context.lengths)
     sizes = xp.maximum(xp.abs(problem.point), context.lengths)
-    return problem.eps * sizes * xp.sign(problem.random(problem.domain.size, Distribution.NEAR_UNIT))
+    sizes *= roundoffs * problem.eps
+    sizes *= xp.sign(problem.random(problem.domain.size, Distribution.NEAR_UNIT))
+    return sizes
 
 
 def gradient_is_stable(context: Context, part: slice, error: float = 0.0) -> bool:
@@ -249,7 +255,7 @@ def gradient_is_stable(context: Context, part: slice, error: float = 0.0) -> boo
     """
     v, w = context.random_vjp
     own = finite_part(w[part])
-    change = finite_part(context.problem.vjp_at(2.0 * input_roundoff(context), v)[part]) - own
+    change = finite_part(context.problem.vjp_at(input_roundoff(context, 2.0), v)[part]) - own
     part_of_own = max(thresholds.LOW_PRECISION_PART, abs(error) / thresholds.COHERENT)
     return math.sqrt(dot(change, change)) <= part_of_own * math.sqrt(dot(own, own))
 
@@ -268,7 +274,7 @@ def derivative_jitter(context: Context, v: Array, u: Array, error: float) -> flo
     for number in range(MAX_JITTER_PAIRS):
         if number >= JITTER_PAIRS and spread * thresholds.RESPONSE_FACTOR < abs(error):
             break
-        tiny = 2.0 * input_roundoff(context)
+        tiny = input_roundoff(context, 2.0)
         if context.is_generated:
             # Zeros that gradvet put there are exact.
             tiny = xp.where(problem.point == 0.0, xp.zeros_like(tiny), tiny)

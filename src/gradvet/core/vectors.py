@@ -21,6 +21,9 @@ import array_api_compat
 Array = Any
 """An array of the Python array API standard; the standard has no static type of its own."""
 
+LARGE = 1 << 18
+"""Number of elements of the inputs from which vectors are not kept from one check to the next."""
+
 
 class Coordinates(Protocol):
     """The real coordinates of one leaf. `parts` is how many of them make up one number: 1 if real, 2 if complex."""

@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.overrides import has_torch_function
 
 from gradvet.core.problem import AttributeMismatch, Cost, Evaluation, Gradient, Perturbation, Problem
-from gradvet.core.vectors import Leaf, Space, unit_rows
+from gradvet.core.vectors import LARGE, Leaf, Space, unit_rows
 from gradvet.errors import InvalidProblemError, raise_interruption, raising_interruptions
 from gradvet.frontends.torch import derivatives, private
 from gradvet.frontends.torch.arguments import read_outputs, signature_of, tensors_in, tensors_like
 from gradvet.frontends.torch.autograd_graph import TorchRules
 from gradvet.frontends.torch.binding import Binding, first_result
-from gradvet.frontends.torch.layouts import coordinates_of, layouts_of
+from gradvet.frontends.torch.layouts import coordinates_of, flattened, layouts_of
 from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE
 from gradvet.frontends.torch.layouts.sparse import Sparse
 from gradvet.frontends.torch.state import Sampler, TorchRandomState
@@ -125,22 +125,28 @@ class TorchProblem(Problem):
 
     # Vectors.
 
-    @cached_property
+    @property
     def point(self) -> Tensor:
+        if (known := self.__dict__.get("_point")) is not None:
+            return known  # type: ignore[no-any-return]
         # As found: a call may write to its inputs.
         found = [x if isinstance(p, Sparse) else p.base for p, x in zip(self.layouts, self.inputs, strict=True)]
-        return self.vector(self.domain, found)
+        point = self.vector(self.domain, found)
+        self.__dict__["_point"] = point if self.domain.size <= LARGE else None
+        return point
 
     def release(self) -> None:
-        self.__dict__.pop("point", None)
+        self.__dict__.pop("_point", None)
+        if self.has_parameters and self.rules:
+            for layout in self.layouts:
+                layout.release()
 
     def release_graph(self) -> None:
         if self.has_parameters and self.rules:
             self.outputs = [output.detach() for output in self.outputs]
             self.differentiable_outputs = tuple([self.outputs[leaf.position] for leaf in self.codomain.leaves])
             self._has_graph = False
-            for layout in self.layouts:
-                layout.release()
+            self.release()
 
     @cached_property
     def eps(self) -> float:
@@ -168,18 +174,8 @@ class TorchProblem(Problem):
 
     def vector(self, space: Space, values: Sequence[Any]) -> Tensor:
         """Values as one vector of a space, in its own memory; a missing value counts as zero."""
-        vector = self._flattened(space, values)
+        vector = flattened(space, values, self.zeros)
         return vector.clone() if len(values) == 1 and values[0] is not None else vector
-
-    def _flattened(self, space: Space, values: Sequence[Any]) -> Tensor:
-        """The same, perhaps in the memory of the only value."""
-        if len(values) == 1 and values[0] is not None:
-            return space.leaves[0].coordinates.flatten(values[0])  # type: ignore[no-any-return]
-        parts = [
-            self.zeros(leaf.coordinates.size) if value is None else leaf.coordinates.flatten(value)
-            for leaf, value in zip(space.leaves, values, strict=True)
-        ]
-        return torch.cat(parts) if parts else self.zeros(0)
 
     # Calls of the function.
 
@@ -240,13 +236,16 @@ class TorchProblem(Problem):
     def step_rounding(self, step: float) -> float:
         return max([layout.step_rounding(step) for layout in self.layouts])
 
-    def perturbation(self, displacement: Tensor) -> Perturbation:
+    def perturbation(self, displacement: Tensor, *, has_vector: bool = True) -> Perturbation:
         if len(self.layouts) == 1:  # without `split` and `cat`, which a check of few numbers notices
             part, vector = self.layouts[0].rounded(displacement)
             return Perturbation([part], vector)
         pieces = displacement.split([leaf.coordinates.size for leaf in self.domain.leaves])
-        rounded = [layout.rounded(piece) for layout, piece in zip(self.layouts, pieces, strict=True)]
-        return Perturbation([part for part, _ in rounded], torch.cat([vector for _, vector in rounded]))
+        rounded = (layout.rounded(piece) for layout, piece in zip(self.layouts, pieces, strict=True))
+        if not has_vector:
+            return Perturbation([part for part, _ in rounded], None)
+        parts, vectors = zip(*rounded, strict=True)
+        return Perturbation(parts, torch.cat(vectors))
 
     def unit_steps(self, start: int, stop: int) -> list[Perturbation]:
         found: list[Perturbation] = []
@@ -280,7 +279,7 @@ class TorchProblem(Problem):
         if not scale:
             self._restore()
             return self.value
-        return self._flattened(self._all_outputs, self._outputs_at(self._perturbed(perturbation, scale)))
+        return flattened(self._all_outputs, self._outputs_at(self._perturbed(perturbation, scale)), self.zeros)
 
     def _perturbed(self, perturbation: Perturbation, scale: float = 1.0) -> Sequence[Any]:
         """The perturbed arguments; the caller restores them."""
@@ -297,12 +296,15 @@ class TorchProblem(Problem):
             self._is_perturbed = False
 
     def evaluate_at(self, displacement: Tensor) -> Evaluation:
-        perturbation = self.perturbation(displacement)
+        is_rounded = self.eps > VECTOR_EPS
+        perturbation = self.perturbation(displacement, has_vector=not is_rounded)
         try:
             arguments = self._perturbed(perturbation)
             realised = perturbation.vector
-            if self.eps > VECTOR_EPS:
-                realised = self.vector(self.domain, [arguments[i] for i in self._positions]) - self.point
+            del perturbation  # as large as the inputs, and placed
+            if is_rounded:
+                realised = self.vector(self.domain, [arguments[i] for i in self._positions])
+                realised -= self.point
             return Evaluation(self.values(arguments), realised)
         except (InvalidProblemError, torch.OutOfMemoryError):
             raise
@@ -359,9 +361,8 @@ class TorchProblem(Problem):
         return Gradient(vector, derivatives.gradient_mismatches(self, found))
 
     def vjp_at(self, displacement: Tensor, v: Tensor) -> Tensor:
-        perturbation = self.perturbation(displacement)
         try:
-            arguments = self._perturbed(perturbation)
+            arguments = self._perturbed(self.perturbation(displacement, has_vector=False))
             outputs = self.call_differentiable(arguments)
             sources = [arguments[i] for i in self._positions]
             self.cost.vjps += 1
