@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import chain
 from typing import Any
 
@@ -25,7 +25,7 @@ from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.slope_test import decide_slopes
-from gradvet.core.vectors import all_finite, is_zero
+from gradvet.core.vectors import Array, all_finite, is_zero
 from gradvet.errors import DerivativeError, InvalidProblemError, UnsupportedError, first_line
 
 POINT_CALLS = 600
@@ -57,15 +57,13 @@ def compare_at_point(context: Context, mode: Mode) -> Finding:
     return Finding(mode.name, Verdict.INCONCLUSIVE, convention) if convention else failure(context, mode, decision)
 
 
-def has_finite_gradient(problem: Problem) -> bool:
-    """Whether values and gradient are finite at a generated point, with a random cotangent. One VJP.
+def has_finite_gradient(problem: Problem, v: Array) -> bool:
+    """Whether values and Jᵀv are finite at a generated point. One VJP.
 
     Enough for builtin rules: the numbers that they give at kinks and ties are conventions.
     """
-    if not problem.codomain.size or not problem.domain.size or not all_finite(problem.value):
-        return False
-    v = problem.representable(problem.random(problem.codomain.size, Distribution.NEAR_UNIT))
-    return all_finite(problem.vjp(v))
+    is_empty = not problem.codomain.size or not problem.domain.size
+    return not is_empty and all_finite(problem.value) and all_finite(problem.vjp(v))
 
 
 def raising(problem: Problem, mode: Mode, error: Exception) -> Finding:
@@ -200,6 +198,8 @@ class _Search:
         self.settings, self.modes, self.problem = settings, modes, context.problem
         self.is_thorough = settings.extent == THOROUGH
         self._asked = (context.problem, request, settings.domain, context.options.seed)
+        self._cotangent = cache(partial(self.problem.random, distribution=Distribution.NEAR_UNIT))
+        """A random cotangent of a size, the same for all points."""
         rules = self.problem.rules
         self.is_builtin = rules.are_builtin
         is_convention = self.is_builtin and not rules.is_smooth_branch
@@ -326,7 +326,7 @@ class _Search:
     def _in_mode(self, problem: Problem, there: Context | None, mode: Mode) -> Finding:
         """The finding about one point; without a context the full test follows only where a gradient is not finite."""
         try:
-            if there is None and has_finite_gradient(problem):
+            if there is None and has_finite_gradient(problem, self._cotangent(problem.codomain.size)):
                 return Finding(mode.name, Verdict.PASS, "finite")
             return compare_at_point(there or self._context_of(problem), mode)
         except InvalidProblemError:
