@@ -30,20 +30,6 @@ def raise_interruption(error: Exception) -> None:
         behind = behind.__context__
 
 
-class _RaisingInterruptions:
-    """A context that raises the KeyboardInterrupt behind an exception in place of the exception."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, Exception):
-            raise_interruption(error)
-
-
-raising_interruptions = _RaisingInterruptions()
-
-
 class InvalidProblemError(ValueError):
     """The request cannot be checked as it is; the message says what to change."""
 

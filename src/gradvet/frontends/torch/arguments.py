@@ -225,27 +225,28 @@ def storage_bytes(tensor: Tensor) -> int:
         return 0
 
 
-def signature_of(outputs: Sequence[Any]) -> list[tuple[torch.Size, torch.dtype]]:
-    """Shape and dtype of each output."""
-    return [(output.size(), output.dtype) for output in outputs]
-
-
-def tensors_like(result: Any, signature: Sequence[tuple[torch.Size, torch.dtype]]) -> list[Any]:
-    """The tensors in a function's result. Raises if they differ from the signature in number, shape or dtype."""
+def tensors_like(result: Any, others: Sequence[Any]) -> list[Any]:
+    """The tensors in a function's result. Raises if they differ from others in number, shape or dtype."""
     outputs = tensors_in(result)
-    if signature_of(outputs) != signature:
-        raise _outputs_changed(outputs, signature)
+    if _signature(outputs) != _signature(others):
+        raise _outputs_changed(_signature(outputs), _signature(others))
     return outputs
 
 
-def _outputs_changed(
-    outputs: Sequence[Any], signature: Sequence[tuple[torch.Size, torch.dtype]]
-) -> OutputsChangedError:
+Signature = list[tuple[torch.Size, torch.dtype]]
+"""Shape and dtype of each output."""
+
+
+def _signature(outputs: Sequence[Any]) -> Signature:
+    return [(output.size(), output.dtype) for output in outputs]
+
+
+def _outputs_changed(outputs: Signature, expected_outputs: Signature) -> OutputsChangedError:
     """Names the first attribute in which outputs next to the point differ from those at the point."""
     attribute, index = "number", 0
-    before: object = len(signature)
+    before: object = len(expected_outputs)
     after: object = len(outputs)
-    for i, (found, expected) in enumerate(zip(signature_of(outputs), signature, strict=False)):
+    for i, (found, expected) in enumerate(zip(outputs, expected_outputs, strict=False)):
         if found != expected:
             which = 0 if found[0] != expected[0] else 1
             attribute, index, before, after = ("shape", "dtype")[which], i, expected[which], found[which]

@@ -106,20 +106,21 @@ def _copy(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) and value.layout is torch.strided else value
 
 
-def first_result(binding: Binding, layouts: Iterable[Any]) -> tuple[Binding, Any]:
-    """The result at the arguments, and the binding with the arguments to which the function may write.
+def first_result(binding: Binding, layouts: Iterable[Any]) -> tuple[Binding, Callable[..., Any], Any]:
+    """The binding with the arguments to which the function may write, its `call`, and the result at the arguments.
 
-    These are tensors that are not checked, such as running statistics, and checked ones that it marks as dirty, which
-    torch refuses for leaves. An unmarked write to a checked one is a mistake. Calls the function. Needed by
-    `test_kernel_that_marks_its_inputs_dirty_is_checked_on_copies` and
+    The function may write to tensors that are not checked, such as running statistics, and to checked ones that it
+    marks as dirty, which torch refuses for leaves. An unmarked write to a checked one is a mistake. Calls the function.
+    Needed by `test_kernel_that_marks_its_inputs_dirty_is_checked_on_copies` and
     `test_statistics_that_forward_updates_are_the_same_in_every_call`.
     """
+    call = binding.call
     if binding.written is not None:
-        return binding, binding.call(*binding.arguments)
+        return binding, call, call(*binding.arguments)
     checked, result, is_refused = binding.checked, None, False
     others = {i: _copy(value) for i, value in enumerate(binding.arguments) if i not in checked}
     try:
-        result = binding.call(*binding.arguments)
+        result = call(*binding.arguments)
     except RuntimeError as error:
         if not (is_refused := LEAF_WRITTEN in str(error)):
             raise
@@ -135,10 +136,11 @@ def first_result(binding: Binding, layouts: Iterable[Any]) -> tuple[Binding, Any
         written += [i for i in checked if isinstance(copies[i], Tensor) and private.version(copies[i])]
     binding = replace(binding, written=tuple(written))
     if not written:
-        return binding, result
+        return binding, call, result
     names = ", ".join(binding.names[i] for i in sorted(written))
     note = f"the function writes to {names}: every call was made with a copy"
-    return replace(binding, notes=(*binding.notes, note)), binding.call(*binding.arguments)
+    binding = replace(binding, notes=(*binding.notes, note))
+    return binding, binding.call, binding.call(*binding.arguments)
 
 
 def _is_changed(value: Any, copy: Any) -> bool:

@@ -21,7 +21,7 @@ from torch.overrides import has_torch_function
 
 from gradvet.core.problem import AttributeMismatch
 from gradvet.core.vectors import Space, unit_rows
-from gradvet.errors import InvalidProblemError, raising_interruptions
+from gradvet.errors import InvalidProblemError, raise_interruption
 from gradvet.frontends.torch import private, private_state
 from gradvet.frontends.torch.autograd_graph import classify_backward_error, is_unsupported_error, nodes_behind
 from gradvet.frontends.torch.layouts import can_be_cut
@@ -84,6 +84,7 @@ def leaves_behind(outputs: Sequence[Any]) -> Iterator[Any]:
 
 
 NO_MODE = contextlib.nullcontext()
+"""In place of a context where there is nothing to set or to restore."""
 
 
 def in_mode_of(problem: TorchProblem) -> contextlib.AbstractContextManager[object]:
@@ -139,8 +140,8 @@ def accumulate(problem: TorchProblem, outputs: Sequence[Any], cotangents: Sequen
 def problem_gradients(problem: TorchProblem, outputs: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
     """Gradients of a problem's inputs, as its binding asks for them."""
     problem.cost.vjps += 1
-    if problem.state_after_forward is not None:
-        problem.state_after_forward.restore_torch()
+    for generator, state in problem.states_after_forward:
+        generator.set_state(state)
     mode = in_mode_of(problem)
     try:
         if mode is NO_MODE:  # without its two calls, which a check of one number notices
@@ -178,9 +179,13 @@ def in_vmap(problem: TorchProblem) -> Iterator[None]:
     `test_backward_that_keeps_statistics_passes`. torch's warning about operators without batching rule is silenced.
     """
     passes = [getattr(rule, name, None) for rule in problem.rules.custom() for name in ("forward", "backward")]
-    with raising_interruptions, warnings.catch_warnings(), preserved_containers(*passes):
-        warnings.filterwarnings("ignore", message="There is a performance drop")
-        yield
+    try:
+        with warnings.catch_warnings(), preserved_containers(*passes) if passes else NO_MODE:
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            yield
+    except Exception as error:
+        raise_interruption(error)
+        raise
 
 
 def call_recomputing(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
@@ -252,9 +257,9 @@ def output_tangents(problem: TorchProblem, tangents: Sequence[Tensor | None]) ->
     if problem.forward_refusal is not None:
         raise problem.forward_refusal
     try:
-        with raising_interruptions:
-            return _output_tangents(problem, tangents)
+        return _output_tangents(problem, tangents)
     except Exception as error:
+        raise_interruption(error)
         if not problem.binding.is_drop_in and is_unsupported_error(error):
             # A new exception, because the traceback of this one keeps all its frames alive.
             kind = NotImplementedError if isinstance(error, (NotImplementedError, AssertionError)) else RuntimeError
@@ -328,10 +333,11 @@ def evaluate_together(problem: TorchProblem, displacements: Tensor) -> Tensor | 
         return tuple(problem.call(problem.arguments_with(values)))
 
     try:
-        with raising_interruptions, warnings.catch_warnings(), torch.no_grad():
+        with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             found = torch.func.vmap(outputs)(*points)
-    except Exception:  # the points can still be evaluated one by one
+    except Exception as error:  # the points can still be evaluated one by one
+        raise_interruption(error)
         return None
     return _rows(found, len(displacements), problem.home)
 

@@ -7,7 +7,7 @@ import functools
 import operator
 import warnings
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType, NoneType, TracebackType
 from typing import Any
@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from gradvet.frontends.torch import private
-from gradvet.frontends.torch.inputs import has_values
 from gradvet.frontends.torch.layouts import numbers_of
-from gradvet.frontends.torch.layouts.dense import separate
 from gradvet.frontends.torch.process_state import ProcessState, use_standard_settings
+from gradvet.frontends.torch.state import kept_tensors
 
 MAX_OBJECTS = 24
 """Callables, containers and objects that are entered in search of modules, the nearest first."""
@@ -64,21 +63,25 @@ class PreservedState:
         for module in modules:
             tensors |= {id(p): p for p in private.parameters_of(module).values() if p is not None}
         # Of the tensors to whose `.grad` a backward pass writes.
-        gradients = [_Gradient(t) for t in tensors.values() if t.is_leaf or t.retains_grad]
+        with_gradient = {key: tensor for key, tensor in tensors.items() if tensor.is_leaf or tensor.retains_grad}
         # A function that calls backward itself adds to the gradients of its arguments.
-        copied = [*given.values(), *[own.gradient for own in gradients if id(own.tensor) in given]]
-        copies = [_Copy(own) for t in copied if t is not None and (own := numbers_of(t)) is not None]
-        self._modules = [_ModuleState(module) for module in modules]
+        copied = [*given.values(), *[tensor.grad for key, tensor in with_gradient.items() if key in given]]
+        self._modules = modules
         # The modes come first: in a mode that is still open, copying would go through it.
-        parts: list[Any] = [self._process, *self._modules, *copies, *gradients, self._process.random]
-        self._steps = [part.restore for part in parts]
+        self._steps: list[Callable[[], object]] = [
+            self._process.restore,
+            *map(_kept_module, modules),
+            *[kept_tensors([own]) for t in copied if t is not None and (own := numbers_of(t)) is not None],
+            *map(_kept_gradient, with_gradient.values()),
+            self._process.random.restore,
+        ]
         self._is_entered = self._is_restored = False
 
     def __enter__(self) -> None:
         self._is_restored = False
         if self._is_entered:  # an interruption here leaves the first context, which restores the state
             for module in self._modules:
-                module.keep_memory()
+                _keep_memory(module)
             if self._standard_settings:
                 use_standard_settings()
         self._is_entered = True
@@ -120,19 +123,17 @@ def _end_generators(traceback: TracebackType | None) -> None:
             generator.close()
 
 
-class _Gradient:
-    """The `.grad` and `requires_grad` of a tensor."""
+def _kept_gradient(tensor: Tensor) -> Callable[[], None]:
+    """Keeps the `.grad` and `requires_grad` of a tensor; returns their restoration."""
+    gradient, requires_grad = tensor.grad, tensor.requires_grad
 
-    __slots__ = ("gradient", "requires_grad", "tensor")
+    def restore() -> None:
+        if tensor.requires_grad != requires_grad:
+            tensor.requires_grad_(requires_grad)
+        if tensor.grad is not gradient:
+            tensor.grad = gradient
 
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor, self.gradient, self.requires_grad = tensor, tensor.grad, tensor.requires_grad
-
-    def restore(self) -> None:
-        if self.tensor.requires_grad != self.requires_grad:
-            self.tensor.requires_grad_(self.requires_grad)
-        if self.tensor.grad is not self.gradient:
-            self.tensor.grad = self.gradient
+    return restore
 
 
 def preserved_state(function: Any, arguments: Sequence[Any], *, standard_settings: bool = False) -> PreservedState:
@@ -144,96 +145,51 @@ def preserved_state(function: Any, arguments: Sequence[Any], *, standard_setting
     return PreservedState(function, arguments, standard_settings=standard_settings)
 
 
-class _Copy:
-    """A strided tensor and a copy of its values, written back only after a write.
-
-    Equal versions do not prove that nothing was written: `batch_norm` updates its running statistics uncounted.
-    """
-
-    __slots__ = ("copy", "memory", "tensor", "version")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-        self.memory = _memory(tensor) if has_values(tensor) else tensor
-        self.version = private.version(tensor)
-        self.copy = self.memory.clone() if self.memory is not tensor else None
-
-    @classmethod
-    def of(cls, tensor: Tensor | None) -> _Copy | None:
-        return None if tensor is None else cls(tensor)
-
-    def restore(self) -> None:
-        if self.copy is not None and not self._is_unchanged(self.copy):
-            self.memory.copy_(self.copy)
-
-    def _is_unchanged(self, copy: Tensor) -> bool:
-        if self.tensor.layout is torch.strided:
-            try:
-                return torch.equal(self.memory, copy)
-            except (RuntimeError, TypeError):  # torch compares no numbers of this dtype, or of this subclass
-                pass
-        return private.version(self.tensor) == self.version
-
-
-def _memory(tensor: Tensor) -> Tensor:
-    """The tensor without grad and version count; if elements of it share memory, each number once."""
-    data = tensor.data
-    if data.layout is not torch.strided or data.is_contiguous() or separate(data.size(), data.stride()):
-        return data
-    reach = sum(step * (length - 1) for step, length in zip(data.stride(), data.size(), strict=True))
-    return torch.as_strided(data, (reach + 1,), (1,))
-
-
 def _as_they_are() -> None:
     """Leaves parameters where they are in memory."""
 
 
-class _ModuleState:
-    """Attributes, hooks, parameters and buffers of one module, without those of its children."""
+def _keep_memory(module: nn.Module) -> None:
+    """No recurrent module moves parameters to other memory when it is called with others than last time.
 
-    __slots__ = ("_attributes", "_buffers", "_containers", "_empty", "_frozen", "_module", "_parameters")
+    It would move them while they are perturbed, and backward passes recorded before would see those values.
+    """
+    if isinstance(module, nn.RNNBase):
+        vars(module)["flatten_parameters"] = _as_they_are
+        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module, self._attributes = module, dict(vars(module))
-        self._parameters = dict(private.parameters_of(module))
-        # A call may write to parameters that do not require grad, such as those of a teacher.
-        self._frozen = [_Copy(p) for p in self._parameters.values() if p is not None and not p.requires_grad]
-        self._buffers = {name: _Copy.of(buffer) for name, buffer in private.buffers_of(module).items()}
-        own = {name: value for name, value in self._attributes.items() if type(value) in CONTAINERS}
-        self._empty = [container for container in own.values() if not container]  # most of them, such as those of hooks
-        filled = [own[name] for name in own if own[name] and name not in private.TENSOR_TABLES]
-        self._containers = [(container, _items(container)) for container in _containers(filled)]
 
-    def keep_memory(self) -> None:
-        """No recurrent module moves parameters to other memory when it is called with others than last time.
+def _kept_module(module: nn.Module) -> Callable[[], None]:
+    """Keeps attributes, hooks, parameters and buffers of one module, without those of its children."""
+    attributes, parameters = dict(vars(module)), dict(private.parameters_of(module))
+    buffers = dict(private.buffers_of(module))
+    # A call may write to parameters that do not require grad, such as those of a teacher.
+    frozen = [parameter for parameter in parameters.values() if parameter is not None and not parameter.requires_grad]
+    restore_values = kept_tensors([*frozen, *(buffer for buffer in buffers.values() if buffer is not None)])
+    own = {name: value for name, value in attributes.items() if type(value) in CONTAINERS}
+    empty = [container for container in own.values() if not container]  # most of them, such as those of hooks
+    filled = [own[name] for name in own if own[name] and name not in private.TENSOR_TABLES]
+    containers = [(container, _items(container)) for container in _containers(filled)]
 
-        It would move them while they are perturbed, and backward passes recorded before would see those values.
-        """
-        if isinstance(self._module, nn.RNNBase):
-            vars(self._module)["flatten_parameters"] = _as_they_are
-            warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
-
-    def restore(self) -> None:
-        module, present = self._module, vars(self._module)
-        if not _are_same(present.values(), self._attributes.values()):
-            for name in [name for name in present if name not in self._attributes]:
+    def restore() -> None:
+        present = vars(module)
+        if not _are_same(present.values(), attributes.values()):
+            for name in [name for name in present if name not in attributes]:
                 del present[name]
-            present.update(self._attributes)
-        for container in self._empty:
+            present.update(attributes)
+        for container in empty:
             if container:
                 container.clear()
-        for container, items in self._containers:
+        for container, items in containers:
             _put_back(container, items)
-        if self._parameters:
-            private.put_parameters(module, self._parameters)
-        for parameter in self._frozen:
-            parameter.restore()
-        for name, buffer in self._buffers.items():
-            own = None if buffer is None else buffer.tensor
-            if buffer is not None:
-                buffer.restore()
-            if private.buffers_of(module).get(name) is not own:
-                setattr(module, name, own)
+        if parameters:
+            private.put_parameters(module, parameters)
+        restore_values()
+        for name, buffer in buffers.items():
+            if private.buffers_of(module).get(name) is not buffer:
+                setattr(module, name, buffer)
+
+    return restore
 
 
 def _containers(values: Iterable[Any]) -> list[Any]:

@@ -357,13 +357,13 @@ def numpy_state() -> Any:
         gauss = _read_gauss(source.mtrand._rand)
         if gauss:
             return _read_numpy(current()), gauss
-    return _Comparable(source.get_state(legacy=False))
+    return _plain(source.get_state(legacy=False))
 
 
 def set_numpy_state(state: Any) -> None:
     """Restore a state, unless a generator of another kind has taken the place of the one it belongs to."""
     numpy: Any = sys.modules["numpy"]
-    official = state.value if isinstance(state, _Comparable) else _decode_numpy(*state)
+    official = state if isinstance(state, dict) else _decode_numpy(*state)
     if numpy.random.get_state(legacy=False)["bit_generator"] == official["bit_generator"]:
         numpy.random.set_state(official)
 
@@ -375,21 +375,8 @@ def _decode_numpy(memory: bytes, gauss: bytes) -> dict[str, Any]:
     return {"bit_generator": "MT19937", "state": twister, "has_gauss": has_gauss, "gauss": number}
 
 
-class _Comparable:
-    """A public state of NumPy, compared by its text because it holds arrays."""
-
-    def __init__(self, state: Any) -> None:
-        self.value = dict(state)
-        self._text = _text(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Comparable) and other._text == self._text
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _text(value: Any) -> str:
-    """A state as text with all its numbers; `repr` of an array leaves out the middle."""
+def _plain(value: Any) -> Any:
+    """A public state of NumPy with lists in place of its arrays, which `==` does not compare as a whole."""
     if isinstance(value, dict):
-        return str({key: _text(item) for key, item in value.items()})
-    return str(value.tolist()) if hasattr(value, "tolist") else repr(value)
+        return {key: _plain(item) for key, item in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else value

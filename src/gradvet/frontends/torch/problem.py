@@ -15,15 +15,15 @@ from torch.overrides import has_torch_function
 
 from gradvet.core.problem import AttributeMismatch, Cost, Evaluation, Gradient, Perturbation, Problem
 from gradvet.core.vectors import LARGE, Leaf, Space, unit_rows
-from gradvet.errors import InvalidProblemError, raise_interruption, raising_interruptions
+from gradvet.errors import InvalidProblemError, raise_interruption
 from gradvet.frontends.torch import derivatives, private
-from gradvet.frontends.torch.arguments import read_outputs, signature_of, tensors_in, tensors_like
+from gradvet.frontends.torch.arguments import read_outputs, tensors_in, tensors_like
 from gradvet.frontends.torch.autograd_graph import TorchRules
 from gradvet.frontends.torch.binding import Binding, first_result
 from gradvet.frontends.torch.layouts import coordinates_of, flattened, layouts_of
 from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE
 from gradvet.frontends.torch.layouts.sparse import Sparse
-from gradvet.frontends.torch.state import Sampler, TorchRandomState
+from gradvet.frontends.torch.state import Sampler, torch_states
 from gradvet.frontends.torch.variants import TorchVariants
 from gradvet.frontends.torch.wider_version import internal_eps
 
@@ -52,17 +52,19 @@ class TorchProblem(Problem):
         self.random = Sampler(self.home, seed).take
         before = private.hook_count()
         self.cost.forwards += 1
-        with raising_interruptions:
-            self.binding, result = first_result(binding, self.layouts)
-        self.function = self.binding.call
+        try:
+            self.binding, self.function, result = first_result(binding, self.layouts)
+        except Exception as error:
+            raise_interruption(error)
+            raise
         modules = binding.start.modules if binding.start is not None else ()
         self.is_hooked = private.has_hooks(self.inputs, before, modules)
         """Whether the inputs have hooks, or the function registered one."""
         self._read_outputs(result)
         self.is_plain = not has_torch_function(self.differentiable_outputs + self.inputs)
         """Whether inputs and outputs are tensors without `__torch_function__`."""
-        self.state_after_forward = TorchRandomState() if not binding.is_drop_in else None
-        """The random state from which every backward pass starts; None leaves it as it is."""
+        self.states_after_forward = [] if binding.is_drop_in else torch_states()
+        """The states of torch's generators from which every backward pass starts."""
         self.forward_refusal: Exception | None = None
         """What torch raises because it has no forward mode for an operator."""
         if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
@@ -84,7 +86,6 @@ class TorchProblem(Problem):
         """Find the outputs in the result of the first call, and those of them that have a derivative."""
         binding = self.binding
         self.outputs, names, self.output_notes = read_outputs(result, binding.output, is_drop_in=binding.is_drop_in)
-        self._signature = signature_of(self.outputs)
 
         def space(indices: Sequence[int]) -> Space:
             coordinates = [coordinates_of(self.outputs[i], self.masked, self.home) for i in indices]
@@ -226,7 +227,7 @@ class TorchProblem(Problem):
         """All outputs. Raises if these have changed in number, shape or dtype."""
         self.cost.forwards += 1
         try:
-            return tensors_like(function(*arguments), self._signature)
+            return tensors_like(function(*arguments), self.outputs)
         except Exception as error:
             raise_interruption(error)
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
@@ -21,39 +21,35 @@ from gradvet.errors import raise_interruption
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch import private_state as generators
 from gradvet.frontends.torch.blame.source_lines import is_foreign
-from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE
+from gradvet.frontends.torch.inputs import has_values
+from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, separate
 
 
-class TorchRandomState:
-    """The state of torch's generators at one moment."""
+def torch_states() -> list[tuple[torch.Generator, Tensor]]:
+    """Torch's generators, each with its state."""
+    on_devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+    return [(generator, generator.get_state()) for generator in (torch.default_generator, *on_devices)]
 
-    __slots__ = ("_cuda", "_torch")
+
+class RandomState:
+    """The state of all generators that a function may draw from: those of torch, Python and NumPy."""
+
+    __slots__ = ("_numpy", "_python", "_torch")
 
     def __init__(self) -> None:
-        self._torch = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        self._torch = torch_states()
+        self._python = generators.python_state()
+        self._numpy = generators.numpy_state()
 
     def is_torch_current(self) -> bool:
         """Whether no number has been drawn from torch's generators since."""
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        before, now = (self._torch, *self._cuda), (torch.get_rng_state(), *cuda)
-        return len(before) == len(now) and all(map(torch.equal, before, now))
+        now = torch_states()
+        same = (torch.equal(before, after) for (_, before), (_, after) in zip(self._torch, now, strict=False))
+        return len(self._torch) == len(now) and all(same)
 
     def restore_torch(self) -> None:
-        torch.default_generator.set_state(self._torch)
-        if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda)
-
-
-class RandomState(TorchRandomState):
-    """The state of all generators that a function may draw from, those of Python and NumPy included."""
-
-    __slots__ = ("_numpy", "_python")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._python = generators.python_state()
-        self._numpy = generators.numpy_state()
+        for generator, state in self._torch:
+            generator.set_state(state)
 
     def restore(self) -> None:
         """Write back the states; those of Python and NumPy where they have changed."""
@@ -176,7 +172,7 @@ def kept_attributes(model: nn.Module) -> Restore:
     hooks = [table for module in model.modules() for table in private.hooks_of(module)]
     known_hooks, counts = list(map(set, hooks)), list(map(len, hooks))
     known = [
-        (module, {name: _copied(value) for name, value in attributes_of(module)})
+        (module, {name: _kept(value) for name, value in attributes_of(module)})
         for module in (*model.modules(), *_replicated(model))
         if not is_foreign(type(module).__module__)
     ]
@@ -193,9 +189,9 @@ def kept_attributes(model: nn.Module) -> Restore:
             for name in now.keys() - kept.keys():
                 del module.__dict__[name]
                 has_changed = True
-            for name, value in kept.items():
-                if name not in now or not _is_same(value, now[name]):
-                    module.__dict__[name] = _put_back(value)
+            for name, (is_same, restored) in kept.items():
+                if name not in now or not is_same(now[name]):
+                    module.__dict__[name] = restored()
                     has_changed = True
         return has_changed
 
@@ -215,68 +211,74 @@ def attributes_of(module: nn.Module) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in vars(module).items() if name not in private.MODULE_ATTRIBUTES]
 
 
-class _Kept:
-    """A tensor with its values at one moment."""
+def _kept(value: Any) -> tuple[Callable[[Any], bool], Callable[[], Any]]:
+    """Keeps a value of an attribute. Returns whether another value is the same, and the value as it was.
 
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor, self.version, self.values = tensor, private.version(tensor), tensor.detach().clone()
+    Containers are the same if they hold the same objects, tensors outside any graph if they were not written to. Such
+    a tensor that was written to comes back as a new one with its old values.
+    """
+    kind = type(value)
+    if kind is list:
+        items = [_kept(item) for item in value]
 
+        def is_same_list(now: Any) -> bool:
+            has_length = type(now) is list and len(now) == len(items)
+            return has_length and all(is_same(item) for (is_same, _), item in zip(items, now, strict=True))
 
-def _copied(value: Any) -> Any:
-    """A container with copies of the containers inside, a tensor outside any graph with its values, anything else."""
-    if type(value) is list:
-        return [_copied(item) for item in value]
-    if type(value) is dict:
-        return {key: _copied(item) for key, item in value.items()}
-    if type(value) is Tensor and not value.requires_grad and not value.is_inference() and not value.is_meta:
-        return _Kept(value)
-    return set(value) if type(value) is set else value
+        return is_same_list, lambda: [restored() for _, restored in items]
+    if kind is dict:
+        entries = {key: _kept(item) for key, item in value.items()}
 
+        def is_same_dict(now: Any) -> bool:
+            has_keys = type(now) is dict and now.keys() == entries.keys()
+            return has_keys and all(is_same(now[key]) for key, (is_same, _) in entries.items())
 
-def _put_back(value: Any) -> Any:
-    """The container, tensor or value that was copied. A tensor that was written to is a new one with its old values."""
-    if type(value) is list:
-        return [_put_back(item) for item in value]
-    if type(value) is dict:
-        return {key: _put_back(item) for key, item in value.items()}
-    if type(value) is _Kept:
-        return value.tensor if private.version(value.tensor) == value.version else value.values.clone()
-    return set(value) if type(value) is set else value
-
-
-def _is_same(kept: Any, now: Any) -> bool:
-    """Whether a copy is that of a value: containers hold the same objects, and tensors were not written to."""
-    if type(kept) is _Kept:
-        return now is kept.tensor and private.version(now) == kept.version
-    if kept is now:
-        return type(kept) is not set
-    if type(kept) is not type(now):
-        return False
-    if type(kept) is list:
-        return len(kept) == len(now) and all(map(_is_same, kept, now))
-    if type(kept) is dict:
-        return kept.keys() == now.keys() and all(_is_same(value, now[key]) for key, value in kept.items())
-    if type(kept) is set:
-        return bool(kept == now)
-    return isinstance(kept, (int, float, str, bool)) and bool(kept == now)
+        return is_same_dict, lambda: {key: restored() for key, (_, restored) in entries.items()}
+    if kind is set:
+        copy = set(value)
+        return lambda now: type(now) is set and now == copy, lambda: set(copy)
+    if kind is Tensor and not value.requires_grad and not value.is_inference() and not value.is_meta:
+        version, values = private.version(value), value.detach().clone()
+        return (
+            lambda now: now is value and private.version(value) == version,
+            lambda: value if private.version(value) == version else values.clone(),
+        )
+    is_plain = isinstance(value, (int, float, str))
+    return lambda now: now is value or (is_plain and type(now) is kind and now == value), lambda: value
 
 
 def kept_tensors(tensors: Iterable[Tensor]) -> Restore:
-    """Keeps the values of parameters and buffers; restores those of tensors that have others."""
-    known = [(t, t.detach().clone()) for t in tensors if not (t.is_meta or t.is_inference())]
+    """Keeps the values of tensors; writes back those of tensors that have others.
+
+    Equal versions do not prove that nothing was written: `batch_norm` updates its running statistics uncounted.
+    """
+    memories = [(tensor, _memory(tensor), private.version(tensor)) for tensor in tensors if has_values(tensor)]
+    known = [(tensor, memory, version, memory.clone()) for tensor, memory, version in memories]
+
+    def is_unchanged(tensor: Tensor, memory: Tensor, version: float, copy: Tensor) -> bool:
+        if tensor.layout is torch.strided:
+            with suppress(RuntimeError, TypeError):  # torch compares no numbers of this dtype, or of this subclass
+                return torch.equal(memory, copy)
+        return private.version(tensor) == version
 
     def restore() -> bool:
-        changed = [(tensor, kept) for tensor, kept in known if not _has_values(tensor.detach(), kept)]
-        for tensor, kept in changed:
-            tensor.data.copy_(kept)
+        changed = [
+            (memory, copy) for tensor, memory, version, copy in known if not is_unchanged(tensor, memory, version, copy)
+        ]
+        for memory, copy in changed:
+            memory.copy_(copy)
         return bool(changed)
 
     return restore
 
 
-def _has_values(tensor: Tensor, kept: Tensor) -> bool:
-    """Whether a tensor has these values; torch compares no sparse ones, which count as changed."""
-    return tensor.layout is torch.strided and torch.equal(tensor, kept)
+def _memory(tensor: Tensor) -> Tensor:
+    """The tensor without grad and version count; if elements of it share memory, each number once."""
+    data = tensor.data
+    if data.layout is not torch.strided or data.is_contiguous() or separate(data.size(), data.stride()):
+        return data
+    reach = sum(step * (length - 1) for step, length in zip(data.stride(), data.size(), strict=True))
+    return torch.as_strided(data, (reach + 1,), (1,))
 
 
 class FixedState:

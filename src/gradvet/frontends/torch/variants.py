@@ -27,7 +27,7 @@ from gradvet.frontends.torch.derivatives import (
 )
 from gradvet.frontends.torch.double_precision import is_strided
 from gradvet.frontends.torch.layouts.dense import same_numbers
-from gradvet.frontends.torch.state import TorchRandomState, preserved_rng
+from gradvet.frontends.torch.state import RandomState, preserved_rng
 
 REENTRANT_NODE = "CheckpointFunctionBackward"
 """The node of a reentrant checkpoint."""
@@ -255,7 +255,7 @@ class TorchVariants(GradientVariants):
         problem.cost.forwards += 1
         with preserved_rng():
             problem.binding.restart()
-            before = TorchRandomState()
+            before = RandomState()
             problem.function(*problem.arguments)
             return not before.is_torch_current()
 

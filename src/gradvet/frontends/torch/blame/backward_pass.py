@@ -42,7 +42,7 @@ from gradvet.frontends.torch.blame.source_lines import (
 from gradvet.frontends.torch.blame.stops import HOOKING, StopMode
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.private import PUBLIC_ONLY, storage_reference, version
-from gradvet.frontends.torch.state import TorchRandomState
+from gradvet.frontends.torch.state import RandomState
 
 IN_PLACE = "modified by an inplace operation"
 """Part of torch's message about a saved tensor whose version is another one."""
@@ -292,7 +292,7 @@ class _Origins(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         checkpoint = unpreserved_checkpoint()
-        before = TorchRandomState() if checkpoint is not None else None
+        before = RandomState() if checkpoint is not None else None
         result = func(*args, **(kwargs or {}))
         if before is not None and not before.is_torch_current() and (line := calling_line(checkpoint)) is not None:
             candidate = Candidate(line, "checkpoint", OTHER_DRAWS, running_module(checkpoint))

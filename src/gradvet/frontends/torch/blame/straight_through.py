@@ -16,7 +16,7 @@ from torch import Tensor
 from gradvet.core import thresholds
 from gradvet.frontends.torch.arguments import map_tensors, tensors_in
 from gradvet.frontends.torch.blame.source_lines import calling_line
-from gradvet.frontends.torch.state import TorchRandomState, preserved_rng
+from gradvet.frontends.torch.state import RandomState, preserved_rng
 
 
 def is_constant_in(function: Callable[..., Any], args: Sequence[Any], positions: Sequence[int]) -> bool:
@@ -26,7 +26,7 @@ def is_constant_in(function: Callable[..., Any], args: Sequence[Any], positions:
     all elements change by the same, needed by `test_wrong_softmax_is_no_surrogate`.
     """
     results = []
-    start = TorchRandomState()
+    start = RandomState()
     for sign in (0.0, 1.0, -1.0):
         generator = torch.Generator("cpu").manual_seed(0)
         given = list(map_tensors(lambda tensor: tensor.detach().clone(), tuple(args)))
