@@ -266,7 +266,7 @@ def _hide_frames() -> None:
 def _is_hidden(raised: pytest.ExceptionInfo[BaseException] | None) -> bool:
     """Hide the frames of gradvet, unless the exception comes from inside gradvet and is not meant for users.
 
-    What gradvet raises by a statement of its own is, also where the drop-in functions have torch's types of exceptions.
+    An exception that gradvet raises by a statement of its own is, also if the drop-in functions raise torch's type.
     """
     if raised is None or isinstance(raised.value, USER_ERRORS):
         return True

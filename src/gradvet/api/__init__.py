@@ -268,7 +268,7 @@ def dtypes_of(given: Any) -> tuple[Any, ...] | None:
 
 
 def require_comparable(request: Request, settings: PipelineSettings, dtypes: Any) -> None:
-    """Raise if what was asked for cannot be done with a reference, or needs one."""
+    """Raise if the settings cannot be used with a reference, or need one."""
     if request.reference is None:
         if dtypes is not None:
             raise InvalidProblemError(

@@ -105,7 +105,7 @@ def _ending(status: int, words: str) -> str:
 
 def main() -> None:
     """The child: reads a task from stdin, says on stdout what it tries, and returns its findings."""
-    # What the function prints goes to stderr, so that it does not mix with messages.
+    # Output of the function goes to stderr, so that it does not mix with messages.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 

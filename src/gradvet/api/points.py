@@ -205,13 +205,13 @@ class _Search:
         is_convention = self.is_builtin and not rules.is_smooth_branch
         is_approximate = context.options.accuracy > 0.0 and settings.domain is None
         self.finite_only = settings.own is None and not self.is_thorough and (is_convention or is_approximate)
-        """Whether finite gradients are all that is asked for: the rest is convention of builtin rules, or the accuracy
+        """Whether gradients are tested for finiteness alone: the rest is convention of builtin rules, or the accuracy
         of a solver, which the user knows at the given point. Needed by
         `test_accuracy_is_that_at_the_given_point_and_inside_the_domain`."""
 
     @cached_property
     def _conditions(self) -> dict[str, Any]:
-        """What all generated points have in common, as changes of the context."""
+        """The changes of the context that all generated points have in common."""
         return {
             "is_generated": True,
             "is_known_deterministic": is_zero(self.context.repeat_noise),

@@ -49,7 +49,7 @@ def explaining_arguments(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _instead(given: str, known: list[str]) -> str:
-    """What to use in place of an argument that does not exist."""
+    """Advice on an argument that does not exist."""
     if given in TOLERANCES:
         return ": it compares with the error bar that it measures; gradvet.gradcheck has torch's tolerances"
     if close := difflib.get_close_matches(given, known, 1):

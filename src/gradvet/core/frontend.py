@@ -115,7 +115,7 @@ BranchCounts = Callable[[], tuple[int, int]]
 class Frontend:
     """One framework. Problems that it receives are those that it made."""
 
-    # What every frontend gives.
+    # The minimum of a frontend.
 
     def bind(self, request: Request) -> Binding:
         """Find the tensors in the arguments of a request, and the parameters of a module."""

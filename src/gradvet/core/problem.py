@@ -106,8 +106,8 @@ class GradientVariants:
         raise UnsupportedError("this frontend has no grad mode")
 
     def accumulated(self, v: Array) -> Iterator[Array]:
-        """What `.grad` gains when it held something before, through the graph of the point and through that of a fresh
-        call; nothing where inputs cannot hold a gradient."""
+        """The change of a `.grad` that was not None, through the graph of the point and through that of a fresh call;
+        nothing where inputs cannot hold a gradient."""
         return iter(())
 
     def checkpointed(self, v: Array) -> Array:
@@ -137,7 +137,7 @@ class AttributeMismatch:
     found: str
     expected: str
     kind: str = ""
-    """What kind of array the derivative is, for attributes that only some kinds have."""
+    """The kind of array that the derivative is, for attributes that only some kinds have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,7 +222,7 @@ class DerivativeRules:
         return isinstance(error, UnsupportedError)
 
     def meaning(self, error: BaseException) -> str:
-        """What the framework's message about a custom rule means; empty if it is none that is known."""
+        """The meaning of the framework's message about a custom rule; empty if the message is not known."""
         return ""
 
 

@@ -139,7 +139,7 @@ class ShownReport(ABC):
         replace_file(file, text)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the renderer of `gradvet.reports`, which puts itself into `RENDERERS`."""
+        """The view in a notebook, by the renderer that `gradvet.reports` enters in `RENDERERS`."""
         render = RENDERERS.get(f"{self.renderer_prefix}html")
         return render(self) if render else f"<pre>{escape(str(self))}</pre>"
 
@@ -227,7 +227,7 @@ class Report(ShownReport):
 
     @property
     def coverage(self) -> tuple[str, ...]:
-        """What was exercised, at which points and shapes, and what was not and why, as lines of text."""
+        """Checks, points and shapes that were exercised, and those that were not and why, as lines of text."""
         ran = [f"exercised: {', '.join(self.exercised)}"] if self.exercised else []
         not_run = [f"not exercised: {name}: {why}" for why, names in self.not_exercised.items() for name in names]
         return (*ran, *(f"{name}: {words}" for name, words in self.exercised_parts.items()), *not_run)
@@ -266,7 +266,7 @@ class Report(ShownReport):
             raise GradientError(str(self), self)
 
     def text(self, *, verbose: bool = False) -> str:
-        """What is printed; with `verbose` all findings, the checks that ran, and those that did not and why."""
+        """The printed text; with `verbose` all findings, the checks that ran, and those that did not and why."""
         if render := RENDERERS.get("verbose" if verbose else "text"):
             return render(self)
         notable = [f for f in self.findings if f.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)]
@@ -274,7 +274,7 @@ class Report(ShownReport):
         return "\n  ".join([f"{self.verdict} {self.title}", *lines])
 
     def __str__(self) -> str:
-        """What a terminal shows, as plain text; without a renderer, the verdict and the notable findings."""
+        """The view in a terminal as plain text; without a renderer, the verdict and the notable findings."""
         return self.text()
 
 

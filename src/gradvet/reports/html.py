@@ -348,7 +348,7 @@ def _code(source: SourceCode) -> Any:
     from pygments.lexers import PythonLexer
 
     formatter = HtmlFormatter(cssclass="code", linenos="inline", linenostart=source.line)
-    # What scrolls sideways must be reachable by the keyboard.
+    # An element that scrolls sideways must be reachable by the keyboard.
     code = highlight(source.code, PythonLexer(), formatter)
     return Markup(code.replace('<div class="code">', '<div class="code" tabindex="0">', 1))
 

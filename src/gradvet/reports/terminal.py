@@ -67,7 +67,7 @@ def plain(report: Report, width: int = UNLIMITED_WIDTH, *, verbose: bool = False
 
 
 def plain_text(shown: RenderableType, width: int = UNLIMITED_WIDTH) -> str:
-    """What rich would show, as plain text in lines of at most `width` columns."""
+    """The output of rich as plain text in lines of at most `width` columns."""
     stream = io.StringIO()
     console_without_markup(file=stream, width=width, color_system=None).print(shown)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())

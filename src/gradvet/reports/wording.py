@@ -49,8 +49,8 @@ def seconds(value: float) -> str:
 def resolution(report: Report) -> str:
     """The smallest error that the check resolves, and the probability that it misses one.
 
-    What was seen beside a wrong derivative, or beside elements that were not compared, says nothing about the function
-    as a whole.
+    Empty beside a wrong derivative, or beside elements that were not compared: it would not hold for the whole
+    function.
     """
     is_partial = any(row.compared < row.elements for row in report.ledger)
     if report.resolution is None or report.failures or is_partial:

@@ -36,7 +36,7 @@ class Case:
     label: str = ""
     """Grid parameters, as in `n=2,dim=0`; part of the name."""
     words: Mapping[str, str] = field(default_factory=dict)
-    """What an error about the inputs says in place of the words of the Python API."""
+    """Words of the Python API in errors about the inputs, and their replacements."""
 
     def run(self, seed: int, **overrides: Any) -> Report:
         """Check the case. The seed determines the inputs as well as the directions."""
@@ -111,7 +111,7 @@ class CaseResult:
 
     @property
     def message(self) -> str:
-        """What went wrong, if there is no verdict about the gradients."""
+        """The error, if there is no verdict about the gradients."""
         return next((one.headline for one in self.report.findings if one.verdict is Verdict.ERROR), "")
 
 

@@ -296,7 +296,7 @@ def _call(call: bytes, state: tuple[Any, ...]) -> tuple[bool, Any]:
 
 
 def _streams() -> list[tuple[int, int] | None]:
-    """What stdout and stderr of the process are; None for one that is closed."""
+    """Device and inode of stdout and stderr of the process; None for one that is closed."""
     found: list[tuple[int, int] | None] = []
     for descriptor in (1, 2):
         try:

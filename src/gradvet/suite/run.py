@@ -115,7 +115,7 @@ def in_case_order(store: Store, new_results: Iterator[CaseResult]) -> Iterator[C
 
 
 def _message(error: BaseException) -> str:
-    """What a case raised, and the line of the user's code at which it did."""
+    """The exception of a case, and the line of the user's code that raised it."""
     text = one_line(error)
     if isinstance(error, SystemExit):
         return f"the case called sys.exit ({error.code})"
@@ -139,7 +139,7 @@ class ExecutorSettings:
     jobs: int | None = None
     """Number of worker processes; None runs cases in this process, without limits."""
     limits: Budget = field(default_factory=Budget)
-    """What one call may use: seconds, and resident memory of its process."""
+    """Limits of one call: seconds, and resident memory of its process."""
     retries: int = 1
     """Further attempts after the process of a case died or exceeded a limit."""
     cluster: str | None = None

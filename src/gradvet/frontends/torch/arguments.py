@@ -318,7 +318,7 @@ def _copied(value: Any) -> Any:
 
 
 def unfilled(template: Any) -> list[Any]:
-    """What a template holds beside its slots for tensors."""
+    """The values in a template beside its slots for tensors."""
     if isinstance(template, Container):
         return [thing for inner in template.items for thing in unfilled(inner)]
     return [] if isinstance(template, Slot) else [template]

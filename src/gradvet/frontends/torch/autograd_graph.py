@@ -210,7 +210,7 @@ def _is_smooth(name: str) -> bool:
 
 
 def is_unsupported_error(error: BaseException) -> bool:
-    """Whether an exception says that torch does not offer what was asked for.
+    """Whether an exception is about an operation that torch does not support.
 
     So does a failed assertion in the code of its transforms: needed by
     `test_function_mapped_by_torch_without_forward_mode_passes`.

@@ -27,7 +27,7 @@ from gradvet.frontends.torch.preservation import preserved_state, reachable_obje
 from gradvet.frontends.torch.state import FixedState
 
 LEAF_WRITTEN = "leaf Variable that requires grad"
-"""What torch says of a function that writes to such an input."""
+"""Phrase of the exception that torch raises if a function writes to such an input."""
 
 Change = Callable[[Any], Any]
 """Makes one tensor of another."""

@@ -59,7 +59,7 @@ def gradients(
 def accumulated_gradients(
     outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]
 ) -> Sequence[Any]:
-    """The same through `backward()`, which reentrant checkpoints demand. Every `.grad` is left as it was."""
+    """The same through `backward()`, which reentrant checkpoints need. Every `.grad` is left as it was."""
     found: dict[int, Any] = {}
     inner = [source for source in sources if not source.is_leaf]
     hooks = [source.register_hook(functools.partial(found.__setitem__, id(source))) for source in inner]
@@ -138,7 +138,7 @@ def accumulate(problem: TorchProblem, outputs: Sequence[Any], cotangents: Sequen
 
 
 def problem_gradients(problem: TorchProblem, outputs: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
-    """Gradients of a problem's inputs, as its binding asks for them."""
+    """Gradients of a problem's inputs in the mode of its binding. Counts one VJP."""
     problem.cost.vjps += 1
     for generator, state in problem.states_after_forward:
         generator.set_state(state)
@@ -173,9 +173,9 @@ def is_zero(gradient: Any) -> bool:
 
 @contextlib.contextmanager
 def in_vmap(problem: TorchProblem) -> Iterator[None]:
-    """For passes inside `vmap`, whose tensors cannot be used after it, and of which the user does not know.
+    """The context of passes inside `vmap`. They are gradvet's own, and their tensors cannot be used after it.
 
-    What custom rules keep of them, such as sums of grad_outputs, is forgotten: needed by
+    Tensors that custom rules keep, such as sums of grad_outputs, are removed from their containers: needed by
     `test_backward_that_keeps_statistics_passes`. torch's warning about operators without batching rule is silenced.
     """
     passes = [getattr(rule, name, None) for rule in problem.rules.custom() for name in ("forward", "backward")]
@@ -189,7 +189,7 @@ def in_vmap(problem: TorchProblem) -> Iterator[None]:
 
 
 def call_recomputing(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """The result of a call whose graph keeps no tensors: the first one that backward asks for calls it again.
+    """The result of a call whose graph keeps no tensors: the first one that backward needs calls it again.
 
     The function is expected to start from the same random state each time.
     """

@@ -64,7 +64,7 @@ def converted(value: Any, dtype: str, device: str = "cpu") -> Any:
 
 
 def require_known(dtype: str, device: str) -> None:
-    """Raise `InvalidProblemError` unless both are names of what torch knows."""
+    """Raise `InvalidProblemError` unless torch has a dtype and a device of these names."""
     differentiable_dtype(dtype)
     try:
         torch.device(device)

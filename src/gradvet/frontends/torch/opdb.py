@@ -111,7 +111,7 @@ def marks(operator: Any, dtype: torch.dtype, variant: Variant, device: str = "cp
 
 
 def _meanings(decorators: list[Callable[..., Any]]) -> Iterator[str]:
-    """What decorators do to a test, found by decorating one."""
+    """The effects of decorators on a test, found by decorating one."""
     for decorate in decorators:
 
         def test(self: object) -> None: ...

@@ -322,7 +322,7 @@ def custom_operator_type() -> type | tuple[()]:
 
 
 def registered_container(value: Any, make: Callable[..., Any]) -> Any:
-    """What `make` returns for labels, items and rebuilding of a type registered with torch's pytree; None for others.
+    """The result of `make` for labels, items and rebuilding of a type registered with torch's pytree; None for others.
 
     There is no public way: without private names such types are not opened.
     """

@@ -50,7 +50,7 @@ _EXIT_LEVEL = _found(torch, "_C._exit_dual_level")
 
 _DEFAULT_DEVICE = _found(torch, "_GLOBAL_DEVICE_CONTEXT")
 _FUNCTION_BASE: Any = _found(torch.autograd.function, "_SingleLevelFunction")
-# From torch 2.15 on, `apply` does not ask that class.
+# From torch 2.15 on, `apply` does not use that class.
 if _FUNCTION_BASE is None or inspect.isbuiltin(torch.autograd.Function.apply):
     _FUNCTION_BASE = torch.autograd.Function
 
@@ -99,7 +99,7 @@ def default_device() -> torch.device | None:
 
 
 def function_apply() -> tuple[Any, ...]:
-    """What is in place of `apply` in the base class of all Functions; empty if nothing is.
+    """The replacement of `apply` in the base class of all Functions; empty if there is none.
 
     The class below `Function` is used, so that an `apply` that was kept in a variable is replaced too. Without private
     names, and from torch 2.15 on, it is `Function` itself, which has an `apply` of its own.
@@ -121,7 +121,7 @@ _TRANSFORMED: Any = type(_found(torch, "_functorch.autograd_function.custom_func
 
 
 def transformed_call() -> Any:
-    """What runs Functions under transforms; None if that is not known."""
+    """The method that runs Functions under transforms; None if it is not known."""
     return vars(_TRANSFORMED).get("__call__")
 
 

@@ -66,11 +66,11 @@ class TorchProblem(Problem):
         self.states_after_forward = [] if binding.is_drop_in else torch_states()
         """The states of torch's generators from which every backward pass starts."""
         self.forward_refusal: Exception | None = None
-        """What torch raises because it has no forward mode for an operator."""
+        """The exception of torch about an operator without forward mode, if there was one."""
         if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
             # Needed by `test_scripted_model_passes_without_forward_mode`.
             self.forward_refusal = NotImplementedError("TorchScript loses tangents from its second call on")
-        # The class is asked first: for a plain tensor, Parameter answers slowly.
+        # The class is compared first: `isinstance` of a plain tensor and Parameter is slow.
         self.has_parameters = any(type(x) is not Tensor and isinstance(x, torch.nn.Parameter) for x in self.inputs)
         self.needs_saved_tensors = not self.has_parameters
         """Whether calls for values or tangents alone save tensors for a backward pass too."""

@@ -157,7 +157,7 @@ class TorchVariants(GradientVariants):
         problem.cost.vjps += 1
         with _named("after a forward pass at other inputs" if interleaved else ""):
             gradients = classified_gradients(problem, outputs, sources, cotangents)
-        # What the passes wrote to is restored.
+        # Tensors to which the passes wrote are restored.
         changed = [(name, tensor, copy) for name, tensor, copy in before if not same_numbers(tensor.detach(), copy)]
         reused = {
             leaf.name for leaf, x, g in zip(problem.domain.leaves, sources, gradients, strict=True) if _share(x, g)
@@ -237,7 +237,7 @@ class TorchVariants(GradientVariants):
         except DerivativeError as error:
             if problem.binding.substitution is None:
                 raise
-            raise RuntimeError(str(error)) from error  # in a model, no rule is asked for parameters that are frozen
+            raise RuntimeError(str(error)) from error  # in a model, rules do not compute gradients of frozen parameters
         coordinates = problem.domain.leaves[leaf].coordinates
         found: Tensor = problem.zeros(coordinates.size) if gradient is None else coordinates.flatten(gradient)
         return found
