@@ -39,7 +39,7 @@ class TorchProblem(Problem):
     has_undefined_cotangents = True
 
     def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
-        self.masked, self.cost = masked, Cost()
+        self.masked, self.cost = masked, Cost(forwards=1)
         self.isolates_passes = binding.isolates_passes
         self.arguments = binding.arguments
         self._positions = binding.checked
@@ -51,7 +51,6 @@ class TorchProblem(Problem):
         self.domain = Space([Leaf(binding.names[i], layout.coordinates, i) for i, layout in placed])
         self.random = Sampler(self.home, seed).take
         before = private.hook_count()
-        self.cost.forwards += 1
         try:
             self.binding, self.function, result = first_result(binding, self.layouts)
         except Exception as error:
