@@ -5,13 +5,13 @@ A layout belongs to one argument of the function. No other module depends on how
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradvet.core.vectors import LARGE, Coordinates, Space
+from gradvet.core.vectors import Coordinates
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.layouts.dense import Mkldnn, Strided, dense_coordinates
 from gradvet.frontends.torch.layouts.sparse import (
@@ -61,18 +61,3 @@ def numbers_of(tensor: Any) -> Any:
 def can_be_cut(output: Any) -> bool:
     """Whether an output can have an undefined cotangent: torch must be able to make zeros for it."""
     return isinstance(output, Tensor) and output.layout not in IN_BLOCKS
-
-
-def flattened(space: Space, values: Sequence[Any], zeros: Callable[[int], Tensor]) -> Tensor:
-    """Values as one vector of a space, perhaps in the memory of the only value; a missing one counts as zero."""
-    if len(values) == 1 and values[0] is not None:
-        return space.leaves[0].coordinates.flatten(values[0])  # type: ignore[no-any-return]
-    pairs = zip(space.leaves, values, strict=True)
-    if space.size > LARGE:  # leaf by leaf: a list of all of them would be one more vector
-        vector = zeros(space.size)
-        for (leaf, value), part in zip(pairs, space.slices, strict=True):
-            if value is not None:
-                vector[part] = leaf.coordinates.flatten(value)
-        return vector
-    parts = [zeros(leaf.coordinates.size) if x is None else leaf.coordinates.flatten(x) for leaf, x in pairs]
-    return torch.cat(parts) if parts else zeros(0)

@@ -7,12 +7,14 @@ perturbed in place, so that captured references see it; mkldnn tensors, which ar
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
+from gradvet.core.vectors import LARGE, Space
 from gradvet.errors import InvalidProblemError
 
 WORKING_DTYPE = torch.float64
@@ -80,6 +82,21 @@ class Dense:
             indices.append(position)
         place = str(indices[::-1]) if self.shape else ""
         return place + (".real", ".imag")[part] if self.parts == 2 else place
+
+
+def flattened(space: Space, values: Sequence[Any], zeros: Callable[[int], Tensor]) -> Tensor:
+    """Values as one vector of a space, perhaps in the memory of the only value; a missing one counts as zero."""
+    if len(values) == 1 and values[0] is not None:
+        return space.leaves[0].coordinates.flatten(values[0])  # type: ignore[no-any-return]
+    pairs = zip(space.leaves, values, strict=True)
+    if space.size > LARGE:  # leaf by leaf: a list of all of them would be one more vector
+        vector = zeros(space.size)
+        for (leaf, value), part in zip(pairs, space.slices, strict=True):
+            if value is not None:
+                vector[part] = leaf.coordinates.flatten(value)
+        return vector
+    parts = [zeros(leaf.coordinates.size) if x is None else leaf.coordinates.flatten(x) for leaf, x in pairs]
+    return torch.cat(parts) if parts else zeros(0)
 
 
 def dense_coordinates(value: Any, home: torch.device) -> Dense:
