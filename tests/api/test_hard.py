@@ -10,7 +10,7 @@ from torch import Tensor
 
 import gradvet
 from gradvet import Verdict
-from tests.functions import with_vjp
+from tests.functions import with_gradients_changed, with_vjp
 
 HARD: dict[str, tuple[Callable[[Tensor], Tensor], list[float], torch.dtype]] = {
     "waves": (lambda x: torch.sin(1e7 * x), [0.3, -1.1, 1.7], torch.float64),
@@ -181,3 +181,42 @@ def test_custom_rule_that_is_wrong_at_many_ties_fails() -> None:
     weights = torch.arange(1.0, 51.0, dtype=torch.float64)
     half = with_vjp(lambda x: x.sort().values * weights, lambda v, x: 0.5 * (v * weights)[x.argsort().argsort()])
     assert gradvet.check(half, x, points=None).verdict is Verdict.FAIL
+
+
+def one_minus_cosine(x: Tensor) -> Tensor:
+    return 1 - torch.cos(x)
+
+
+def exponential_minus_one(x: Tensor) -> Tensor:
+    return torch.exp(x) - 1
+
+
+TINY = [(one_minus_cosine, 3e-8), (one_minus_cosine, 1e-9), (exponential_minus_one, 1e-17)]
+
+
+@pytest.mark.parametrize(("function", "size"), TINY)
+def test_right_function_passes_whose_steps_are_below_the_roundoff_inside(
+    function: Callable[[Tensor], Tensor], size: float
+) -> None:
+    x = size * torch.tensor([1.0, 1.01, 1.02], dtype=torch.float64)
+    assert gradvet.check(function, x, seed=0, points=None).verdict is Verdict.PASS
+    doubled = with_gradients_changed(function, lambda gradients, _: [2 * gradients[0]])
+    assert gradvet.check(doubled, x, seed=0, points=None).verdict is not Verdict.PASS
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lost_gradient_of_values_that_vary_by_roundoff_inside_fails(seed: int) -> None:
+    x = 1e-7 * torch.tensor([1.01, 1.02, 1.03], dtype=torch.float64)
+    lost = with_gradients_changed(one_minus_cosine, lambda gradients, _: [0.0 * gradients[0]])
+    assert gradvet.check(one_minus_cosine, x, seed=seed, points=None).verdict is Verdict.PASS
+    assert gradvet.check(lost, x, seed=seed, points=None).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_halved_gradient_of_values_of_a_few_roundoffs_does_not_pass(seed: int) -> None:
+    x = torch.tensor([-5.3], dtype=torch.float64) * (
+        1 + 0.02 * torch.rand(3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    )
+    halved = with_gradients_changed(lambda x: 1 + torch.erf(x), lambda gradients, _: [0.5 * gradients[0]])
+    report = gradvet.check(halved, x, seed=seed, points=None, modes=("reverse",), checks=["reverse"])
+    assert report.verdict is not Verdict.PASS

@@ -68,6 +68,8 @@ class SlopeFit:
     is_quantised: bool = False
     """Whether the values stay exactly equal over some steps: they are multiples of a number coarser than their spacing.
     """
+    quantum: float = 0.0
+    """Standard deviation of such values, by their smallest change; 0 where they do not change at all."""
     has_stairs: bool = False
     """Whether the values are constant over steps too wide for rounding, and change over wider ones."""
     within_stair: Estimate = Estimate(0.0, math.inf)
@@ -188,6 +190,7 @@ def _fit(
         is_steep=_is_steep(steps, values),
         is_denied=_is_denied(steps, values, sweep.noise_floor, error),
         rise=sweep.rise if sweep.rise > thresholds.ROUNDOFFS * noise else 0.0,
+        quantum=sweep.quantum,
     )
     return fit, noise
 

@@ -211,10 +211,12 @@ def _sweep(
     rises, residuals, counts = zip(*seen, strict=True)
     changed = list(zip(counts[::2], counts[1::2], strict=True))
     sizes = [abs(rise) for rise in rises if rise and math.isfinite(rise)]
-    constant = constant_step_for(eps)
+    rise = max(sizes, default=0.0)
+    # Needed by `test_lost_gradient_of_values_that_vary_by_roundoff_inside_fails`: what changes by roundoff alone is
+    # not constant, but rounded.
+    constant = math.inf if 0.0 < rise <= thresholds.ROUNDOFFS * noise_floor else constant_step_for(eps)
     equal = [step for step, sides in zip(steps, changed, strict=True) if not any(sides)]
     quantum = min(sizes) / 2.0 if sizes and equal and max(equal) < constant else 0.0
-    rise = max(sizes, default=0.0)
     return StepSweep(steps, residuals[::2], residuals[1::2], changed, noise_floor, quantum, rise, constant)
 
 
