@@ -536,3 +536,20 @@ def test_sketch_tells_other_values_and_formats_apart() -> None:
     assert not sketch.matches(x.flip(0))
     assert not sketch.matches(x.double())
     assert not sketch.matches(x + 1e-3)
+
+
+class Stopped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 2).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) * self.inner(x).detach()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scripted_module_is_no_operator_of_torch() -> None:
+    torch.manual_seed(0)
+    report = gradvet.check(torch.jit.script(Stopped()), point(), seed=1)
+    assert report.failures
+    assert not any("operator of the framework" in finding.advice for finding in report.failures)

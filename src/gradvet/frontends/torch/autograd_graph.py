@@ -173,7 +173,7 @@ class TorchRules(DerivativeRules):
         self._cost.forwards += 1
         with CallObserver(notice):
             self._call()
-        return len(callers) <= 1 and self.are_builtin
+        return len(callers) == 1 and self.are_builtin  # none is seen inside a scripted function
 
     def largest_inside(self) -> float:
         found = 0.0
