@@ -160,6 +160,15 @@ def test_largest_numbers_of_a_kernel_do_not_fail_in_float16() -> None:
     assert verdict(kernel(lambda x: x.topk(5, -1).values, F16), leaf(x, F16)) is not Verdict.FAIL
 
 
+def test_norm_before_an_activation_passes_in_bfloat16() -> None:
+    def activated(x: Tensor) -> Tensor:
+        return F.gelu(3.0 * F.layer_norm(x.float(), x.shape[-1:])).to(x.dtype)
+
+    for seed in (1, 3):
+        x = torch.randn(12, 16, generator=torch.Generator().manual_seed(seed))
+        assert verdict(kernel(activated, BF16), leaf(x, BF16)) is Verdict.PASS
+
+
 def unit_length(x: Tensor) -> Tensor:
     x = x.float()
     return (x / x.norm()).half()

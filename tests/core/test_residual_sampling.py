@@ -38,11 +38,11 @@ def test_residuals_of_a_single_output_are_sharper_than_its_spacing(factor: float
     start, errors, bends = sampling.start(), [], []
     for _ in range(20):
         u = input_direction(context, slice(0, 300))
-        sample = sampling.moved(cotangents, u, STEP, start)
-        errors.append(sample.residual - (1.0 / factor - 1.0) * sample.realised)
+        residual, realised, bend, centre = sampling.moved(cotangents, u, STEP, start)
+        errors.append(residual - (1.0 / factor - 1.0) * realised)
         # The rest of the curvature is what the wrong derivative predicts for the mean displacement.
         curvature = STEP * float(u @ u) / 300
-        bends.append(sample.bend[1:] - curvature - (1.0 / factor - 1.0) * sample.centre)
+        bends.append(bend[1:] - curvature - (1.0 / factor - 1.0) * centre)
     spacing = torch.finfo(torch.bfloat16).eps * float(energy(x.detach()))
     assert rms(torch.stack(errors)) < 0.1 * spacing / STEP
     assert rms(torch.stack(bends)) < 0.3 * spacing / STEP

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gradvet.core.residuals import Residuals, Slopes, columns_of
+from gradvet.core.residuals import Residuals, Slopes
 from gradvet.core.vectors import rms
 
 DIRECTIONS, COTANGENTS, SHAPE, STEPS = 32, 12, (8, 10), 5
@@ -73,9 +73,9 @@ def test_kinks_explain_a_factor_of_their_size() -> None:
 def test_doubled_entry_is_the_worst_column() -> None:
     doubled = torch.zeros(SHAPE)
     doubled[2, 3] = 1.0
-    columns = columns_of(residuals(doubled, 0.01).slopes((0,)))
-    assert columns.index == 23
-    assert columns.worst > columns.noise
+    index, _, worst, noise = residuals(doubled, 0.01).slopes((0,)).worst_column()
+    assert index == 23
+    assert worst > noise
 
 
 def test_slopes_without_any_prediction_have_no_factor() -> None:

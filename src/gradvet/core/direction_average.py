@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise, zip_longest
-from typing import Any
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
@@ -31,9 +30,9 @@ from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
 from gradvet.core.projections import CotangentRows
 from gradvet.core.reference_errors import spacing_at_zero
-from gradvet.core.refinement import by_derivative, hides_gradient, refined
+from gradvet.core.refinement import hides_gradient, refined
 from gradvet.core.residual_sampling import OutputProbes, ResidualSampling, input_direction, matched_count, roundoff_of
-from gradvet.core.residuals import Columns, Residuals, Slopes, columns_of
+from gradvet.core.residuals import Residuals, Slopes
 from gradvet.core.results import WORST_FIRST, Verdict
 from gradvet.core.vectors import Array, dot, dots, finite_part, namespace, peak, rms
 
@@ -76,15 +75,15 @@ def decide_by_averages(context: Context, mode: Mode) -> Iterator[Decision]:
             # It moves by few of the smallest numbers: see `test_product_with_the_smallest_numbers_does_not_fail`.
             yield Decision(Verdict.INCONCLUSIVE, Reason.PRECISION)
             continue
-        test, decision = _decided(context, mode, part)
-        if decision.verdict is Verdict.INCONCLUSIVE and test.sampling.finds_boundaries:
+        sampling, decision = _decided(context, mode, part)
+        if decision.verdict is Verdict.INCONCLUSIVE and sampling.finds_boundaries:
             # A large error is blurred by the way to a boundary: needed by `loss_without_its_target_in_bfloat16`.
             again = _decided(context, mode, part, is_plain=True)
             if again[1].verdict is Verdict.FAIL or abs(decision.error) <= context.asked_resolution:
-                test, decision = again
-        if decision.verdict is Verdict.INCONCLUSIVE and test.context.out_of_budget:
+                sampling, decision = again
+        if decision.verdict is Verdict.INCONCLUSIVE and sampling.context.out_of_budget:
             context.record.note(SPENT.format(leaf.name))
-        is_seen = decision.verdict is not Verdict.PASS or test.sampling.finds_boundaries
+        is_seen = decision.verdict is not Verdict.PASS or sampling.finds_boundaries
         if not is_seen and hides_gradient(context, mode, input_direction(context, part)):
             decision = decision.weakened(Reason.NO_SIGNAL)
         if decision.verdict is Verdict.PASS:
@@ -95,18 +94,18 @@ def decide_by_averages(context: Context, mode: Mode) -> Iterator[Decision]:
             return
 
 
-def _decided(context: Context, mode: Mode, part: slice, *, is_plain: bool = False) -> tuple[_InputTest, Decision]:
-    """The test of one input and its decision, with smaller steps where it is inconclusive."""
+def _decided(context: Context, mode: Mode, part: slice, *, is_plain: bool = False) -> tuple[ResidualSampling, Decision]:
+    """The samples of one input and the decision, with smaller steps where it is inconclusive."""
     calls = CALLS if is_plain else calls_for(context)
-    test = _InputTest(ResidualSampling(context.limited(calls), mode, part, is_plain=is_plain))
-    decision = test.decide()
+    sampling = ResidualSampling(context.limited(calls), mode, part, is_plain=is_plain)
+    decision = decide_input(sampling)
     if decision.verdict is Verdict.INCONCLUSIVE and (finer := refined(context)) is not None:
-        test = test._with(context=finer.limited(calls))
-        decision = test.decide()
+        sampling = replace(sampling, context=finer.limited(calls))
+        decision = decide_input(sampling)
     is_wrong = decision.verdict is Verdict.FAIL
-    if is_wrong and not (gradient_is_stable(context, part, decision.error) and test.fails_again()):
+    if is_wrong and not (gradient_is_stable(context, part, decision.error) and _fails_again(sampling)):
         decision = decision.weakened()
-    return test, decision
+    return sampling, decision
 
 
 def calls_for(context: Context) -> int:
@@ -115,200 +114,174 @@ def calls_for(context: Context) -> int:
     return SCALAR_CALLS if context.problem.codomain.size == 1 and is_rounded else CALLS
 
 
-@dataclass(frozen=True, eq=False)
-class _InputTest:
-    """What the residuals of one input show, which moves alone."""
-
-    sampling: ResidualSampling
-
-    @property
-    def context(self) -> Context:
-        return self.sampling.context
-
-    @property
-    def part(self) -> slice:
-        """Where the input is in the vector of all inputs."""
-        return self.sampling.part
-
-    def _with(self, **changes: Any) -> _InputTest:
-        """The same with another context, or from shifted points."""
-        return _InputTest(replace(self.sampling, **changes))
-
-    def fails_again(self) -> bool:
-        """Whether other directions fail too, from other points, and over steps at which no output exceeds its size.
-
-        The latter is needed by `test_right_kernel_of_one_dtype_does_not_fail`.
-        """
-        contexts = self.context, by_derivative(self.context)
-        again = [self._with(context=one, is_shifted=True) for one in contexts if one is not None]
-        return all(test.decide().verdict is Verdict.FAIL for test in again)
-
-    def decide(self) -> Decision:
-        """All elements of the input in outputs without a kink; without the zeros among them, the other outputs too.
-
-        Zeros (padding, unused units) are where most kinks are: their derivative must lie between the one-sided slopes.
-        """
-        context, part = self.context, self.part
-        probes = OutputProbes.along(context, part)
-        if probes is None:
-            return Decision(Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
-        xp = namespace(probes.slope)
-        if not bool(xp.any(probes.bent)):
-            return self._decide_rows(probes, ~probes.bent)
-        if bool(xp.all(context.problem.point[part] != 0.0)):  # roundoff inside the function looks like kinks
-            together = self._decide_rows(probes, probes.bent | ~probes.bent, DIRECTIONS)
-            if together.verdict is Verdict.PASS:
-                return together
-        decisions = [self._decide_rows(probes, ~probes.bent)] if not bool(xp.all(probes.bent)) else []
-        if decisions and decisions[0].verdict is Verdict.FAIL:
-            return decisions[0]
-        if not probes.lie_between(context, self.sampling.mode):
-            decisions.append(Decision(Verdict.INCONCLUSIVE, Reason.KINK))
-        without_zeros = self._with(context=context.excluding(context.problem.point == 0.0))
-        rest = OutputProbes.along(without_zeros.context, part)
-        if rest is None:
-            return Decision(Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
-        bent = without_zeros._decide_rows(rest, probes.bent)
-        if bent.verdict is not Verdict.PASS and bool(xp.any(rest.bent & probes.bent)):
-            bent = bent.weakened(Reason.KINK)
-        context.record.note("kinks at elements that are zero: the derivative must lie between the one-sided slopes")
-        return min((*decisions, bent), key=lambda found: (WORST_FIRST.index(found.verdict), -found.bar))
-
-    def _decide_rows(self, probes: OutputProbes, rows: Array, most: int = 0) -> Decision:
-        """These outputs, along as many directions as it takes for the error bars to be as small as asked for.
-
-        The first directions are those of the probes, over all steps; the others over the steps that show the most.
-        """
-        context, cotangents = self.context, _cotangents(self.context, probes, rows)
-        most = most or max(DIRECTIONS, min(MOST_DIRECTIONS, MAX_ALL_DIRECTIONS // len(context.problem.domain.leaves)))
-        steps, known = steps_for(context.eps)[:STEPS], [found.u for found in probes.differences]
-        residuals = self.sampling.residuals(
-            cotangents, probes, known + self._directions(DIRECTIONS - len(known)), steps
-        )
-        if residuals is None:
-            return Decision(Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
-        if not peak(residuals.predicted) and not any(map(peak, residuals.at)):
-            if rows_changing_by_roundoff(context, input_direction(context, self.part), cotangents.v[-1]) is not None:
-                return Decision(Verdict.INCONCLUSIVE, Reason.NO_SIGNAL)
-            return AGREES
-        best, steps = residuals.clearest(context.asked_resolution), steps[len(steps) - len(residuals.at) :]
-        while True:
-            decision = self._decide(cotangents, probes, residuals, best)
-            is_decided = decision.verdict is not Verdict.INCONCLUSIVE or decision.reason is Reason.KINK
-            if is_decided or context.out_of_budget or not _needs_more(context, residuals, best, most):
-                return decision
-            few = [steps[number] for number in best.steps]
-            more = self.sampling.residuals(cotangents, probes, self._directions(DIRECTIONS), few)
-            if more is None:
-                return decision
-            best = best.joined(more.slopes(tuple(range(len(few)))))
-
-    def _directions(self, count: int) -> list[Array]:
-        return [input_direction(self.context, self.part) for _ in range(count)]
-
-    def _decide(self, cotangents: CotangentRows, probes: OutputProbes, residuals: Residuals, best: Slopes) -> Decision:
-        """What the residuals along the directions so far show.
-
-        FAIL for a common factor, a dense error or a single wrong column, in this order. PASS if none of them is seen,
-        the common factor is known as sharply as asked for, and a quarter of a typical column would have been seen.
-        """
-        context, part = self.context, self.part
-        asked, eps = context.asked_resolution, context.problem.eps
-        size, least = residuals.size, thresholds.HALF_FACTOR * explained_factor(eps)
-        columns, (dense, explained) = columns_of(best), residuals.dense()
-        # Rounding on stairs may add up in all cotangents; those that belong to a direction leave such outputs out.
-        stairs = [_stair_factor(context, probes, cotangents.v[number]) for number in (0, -1)]
-        is_dense = dense > max(explained, least * size)
-        scale, is_constant = _scale(residuals, best), residuals.factor()[1]
-        kinked, bar = min(residuals.bend) / (size or 1.0), max(scale.error, explained_factor(eps))
-        noise = thresholds.CLEAR * max(scale.error, residuals.kink_factor(), stairs[0])
-        if is_constant and abs(scale.value) > max(least, noise):
-            entry = _all_entries(context, part, size, scale)
-            failure = Decision(Verdict.FAIL, Reason.DISAGREES, entry, scale.value, scale.error)
-            return self._confirmed(failure, cotangents, probes, best)
-        if is_dense and dense > stairs[1] * size:
-            is_column, scaled = columns.worst > thresholds.CLEAR * columns.noise, size or 1.0
-            entry = _entry(context, best, columns, part) if is_column else _all_entries(context, part, size)
-            failure = Decision(Verdict.FAIL, Reason.DISAGREES, entry, dense / scaled, explained / scaled)
-            return self._confirmed(failure, cotangents, probes)
-        if not size:
-            return Decision(Verdict.INCONCLUSIVE, Reason.PRECISION, None, dense, explained)
-        limit = max(columns.noise, 1.0 / thresholds.PRECISION_DOUBT)
-        is_doubtful = columns.worst > thresholds.CLEAR * max(limit, kinked)
-        if is_doubtful and self._fails_alone(cotangents, part.start + columns.index):
-            entry = _entry(context, best, columns, part)
-            return Decision(Verdict.FAIL, Reason.DISAGREES, entry, columns.worst, columns.noise)
-        # Single elements must be visible too.
-        seen = max(abs(scale.value) + scale.error, eps)
-        is_seen = columns.worst <= limit <= thresholds.LOW_PRECISION_PART
-        if abs(scale.value) <= bar and seen <= asked and is_seen and not is_dense:
-            return Decision(Verdict.PASS, Reason.AGREES, None, scale.value, seen)
-        return Decision(Verdict.INCONCLUSIVE, Reason.PRECISION, None, scale.value, bar)
-
-    def _confirmed(
-        self, failure: Decision, cotangents: CotangentRows, probes: OutputProbes, factor: Slopes | None = None
-    ) -> Decision:
-        """The failure, unless the roundoff of the gradient explains its error, or the function has no derivative.
-
-        The former is needed by `test_gradient_summed_in_half_precision_does_not_fail`, and next to the smallest numbers
-        of float16, where all roundings are alike, by `test_product_with_the_smallest_numbers_does_not_fail`.
-
-        `factor`: residuals that have a common factor; if it explains them, the slopes are linear in the direction.
-        Twelve VJPs.
-        """
-        problem, part, length = self.context.problem, self.part, self.context.lengths[self.part]
-        for number in JITTER_PAIRS * [0, -1]:
-            tiny = 2.0 * thresholds.INTERVAL_WIDTH * value_roundoff(self.context)
-            v, own = cotangents.v[number], length * cotangents.vjp[number, part]
-            near = [length * finite_part(problem.vjp_at(sign * tiny, v))[part] for sign in (1.0, -1.0)]
-            # Of three values that differ by roundoff alone; what changes in proportion drops out.
-            change, square = (near[0] + near[1] - 2.0 * own) / math.sqrt(6.0), dot(own, own)
-            noise = abs(dot(change, own)) if factor else math.sqrt(dot(change, change) * square)
-            noise += spacing_at_zero(problem.eps) * math.sqrt(dot(length, length) * square)
-            if thresholds.COHERENT * noise > abs(failure.error) * square:
-                return failure.weakened()
-        if factor and thresholds.COHERENT * rms(factor.rest) <= rms(factor.residuals):
-            return failure
-        return failure if self._is_additive(cotangents, probes) else failure.weakened(Reason.KINK)
-
-    def _is_additive(self, cotangents: CotangentRows, probes: OutputProbes) -> bool:
-        """Whether the slope along a sum of directions is the sum of the slopes, as where the function has a derivative.
-
-        Ties of three and more elements (a median, a sort) may have none though every line through the point is smooth,
-        so inputs of few different values are not trusted. Needed by
-        `test_largest_numbers_of_a_kernel_do_not_fail_in_float16`.
-        """
-        own = self.context.problem.point[self.part]
-        if 3 * int(namespace(own).unique_values(own).shape[0]) <= min(own.shape[0], thresholds.FEW_VALUES):
-            return False
-        return _adds_up(self.sampling, cotangents, [found.u for found in probes.differences])
-
-    def _fails_alone(self, cotangents: CotangentRows, column: int) -> bool:
-        """Whether a quarter of its slope is wrong where this element moves alone, and no kink and no tie explains it.
-
-        Several steps must show it. Needed by `largest_five_in_float16`, and by
-        `test_single_error_is_seen_where_entries_differ_in_size`: the column may be smaller than a typical one.
-        """
-        context, point, clear = self.context, self.context.problem.point, 0
-        if int(namespace(point).count_nonzero(point == point[column])) > 2:
-            return False
-        u = context.column(column)
-        count, size = cotangents.v.shape[0], rms(dots(cotangents.vjp, u))
-        for step in steps_for(context.eps)[:STEPS]:
-            found = self.sampling.moved(cotangents, u, step, self.sampling.start())
-            kink = math.hypot(rms(found.bend[:count]), roundoff_of(context.value_noise, cotangents) / step)
-            clear += rms(found.residual) > max(thresholds.CLEAR * kink, thresholds.LOW_PRECISION_PART * size)
-        return clear >= thresholds.PLATEAU_STEPS
+def _fails_again(sampling: ResidualSampling) -> bool:
+    """Whether other directions fail too, each from a point of its own."""
+    return decide_input(replace(sampling, is_shifted=True)).verdict is Verdict.FAIL
 
 
-def _adds_up(sampling: ResidualSampling, cotangents: CotangentRows, directions: Sequence[Array]) -> bool:
-    """Whether the residuals along sums of two directions are the sums of theirs."""
+def decide_input(sampling: ResidualSampling) -> Decision:
+    """All elements of the input in outputs without a kink; without the zeros among them, the other outputs too.
+
+    Zeros (padding, unused units) are where most kinks are: their derivative must lie between the one-sided slopes.
+    """
+    context, part = sampling.context, sampling.part
+    probes = OutputProbes.along(context, part)
+    if probes is None:
+        return Decision(Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
+    xp = namespace(probes.slope)
+    if not bool(xp.any(probes.bent)):
+        return _decide_rows(sampling, probes, ~probes.bent)
+    if bool(xp.all(context.problem.point[part] != 0.0)):
+        # Roundoff inside the function looks like kinks: needed by `test_norm_before_an_activation_passes_in_bfloat16`.
+        together = _decide_rows(sampling, probes, probes.bent | ~probes.bent, DIRECTIONS)
+        if together.verdict is Verdict.PASS:
+            return together
+    decisions = [_decide_rows(sampling, probes, ~probes.bent)] if not bool(xp.all(probes.bent)) else []
+    if decisions and decisions[0].verdict is Verdict.FAIL:
+        return decisions[0]
+    if not probes.lie_between(context, sampling.mode):
+        decisions.append(Decision(Verdict.INCONCLUSIVE, Reason.KINK))
+    without_zeros = replace(sampling, context=context.excluding(context.problem.point == 0.0))
+    rest = OutputProbes.along(without_zeros.context, part)
+    if rest is None:
+        return Decision(Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
+    bent = _decide_rows(without_zeros, rest, probes.bent)
+    if bent.verdict is not Verdict.PASS and bool(xp.any(rest.bent & probes.bent)):
+        bent = bent.weakened(Reason.KINK)
+    context.record.note("kinks at elements that are zero: the derivative must lie between the one-sided slopes")
+    return min((*decisions, bent), key=lambda found: (WORST_FIRST.index(found.verdict), -found.bar))
+
+
+def _decide_rows(sampling: ResidualSampling, probes: OutputProbes, rows: Array, most: int = 0) -> Decision:
+    """These outputs, along as many directions as it takes for the error bars to be as small as asked for.
+
+    The first directions are those of the probes, over all steps; the others over the steps that show the most.
+    """
+    context, cotangents = sampling.context, _cotangents(sampling.context, probes, rows)
+    most = most or max(DIRECTIONS, min(MOST_DIRECTIONS, MAX_ALL_DIRECTIONS // len(context.problem.domain.leaves)))
+    steps, known = steps_for(context.eps)[:STEPS], [found.u for found in probes.differences]
+    residuals = sampling.residuals(cotangents, probes, known + sampling.directions(DIRECTIONS - len(known)), steps)
+    if residuals is None:
+        return Decision(Verdict.INCONCLUSIVE, Reason.NOT_FINITE)
+    if not peak(residuals.predicted) and not any(map(peak, residuals.at)):
+        if rows_changing_by_roundoff(context, input_direction(context, sampling.part), cotangents.v[-1]) is not None:
+            return Decision(Verdict.INCONCLUSIVE, Reason.NO_SIGNAL)
+        return AGREES
+    best, steps = residuals.clearest(context.asked_resolution), steps[len(steps) - len(residuals.at) :]
+    while True:
+        decision = _decide_residuals(sampling, cotangents, probes, residuals, best)
+        is_decided = decision.verdict is not Verdict.INCONCLUSIVE or decision.reason is Reason.KINK
+        if is_decided or context.out_of_budget or not _needs_more(context, residuals, best, most):
+            return decision
+        few = [steps[number] for number in best.steps]
+        more = sampling.residuals(cotangents, probes, sampling.directions(DIRECTIONS), few)
+        if more is None:
+            return decision
+        best = best.joined(more.slopes(tuple(range(len(few)))))
+
+
+def _decide_residuals(
+    sampling: ResidualSampling, cotangents: CotangentRows, probes: OutputProbes, residuals: Residuals, best: Slopes
+) -> Decision:
+    """What the residuals along the directions so far show.
+
+    FAIL for a common factor, a dense error or a single wrong column, in this order. PASS if none of them is seen,
+    the common factor is known as sharply as asked for, and a quarter of a typical column would have been seen.
+    """
+    context, part = sampling.context, sampling.part
+    asked, eps = context.asked_resolution, context.problem.eps
+    size, least = residuals.size, thresholds.HALF_FACTOR * explained_factor(eps)
+    (column, _, worst, column_noise), (dense, explained) = best.worst_column(), residuals.dense()
+    is_dense = dense > max(explained, least * size)
+    scale, is_constant = _scale(residuals, best), residuals.factor()[1]
+    kinked, bar = min(residuals.bend) / (size or 1.0), max(scale.error, explained_factor(eps))
+    noise = thresholds.CLEAR * max(scale.error, residuals.kink_factor())
+    if is_constant and abs(scale.value) > max(least, noise):
+        entry = _all_entries(context, part, size, scale)
+        failure = Decision(Verdict.FAIL, Reason.DISAGREES, entry, scale.value, scale.error)
+        return _confirmed(sampling, failure, cotangents, probes, best)
+    # Rounding on stairs may add up in cotangents that belong to no direction.
+    if is_dense and dense > probes.stair_factor(cotangents.v[-1], steps_for(context.eps)[STEPS // 2]) * size:
+        is_column, scaled = worst > thresholds.CLEAR * column_noise, size or 1.0
+        entry = _entry(context, best, part) if is_column else _all_entries(context, part, size)
+        failure = Decision(Verdict.FAIL, Reason.DISAGREES, entry, dense / scaled, explained / scaled)
+        return _confirmed(sampling, failure, cotangents, probes)
+    if not size:
+        return Decision(Verdict.INCONCLUSIVE, Reason.PRECISION, None, dense, explained)
+    limit = max(column_noise, 1.0 / thresholds.PRECISION_DOUBT)
+    is_doubtful = worst > thresholds.CLEAR * max(limit, kinked)
+    if is_doubtful and _fails_alone(sampling, cotangents, part.start + column):
+        entry = _entry(context, best, part)
+        return Decision(Verdict.FAIL, Reason.DISAGREES, entry, worst, column_noise)
+    # Single elements must be visible too.
+    seen = max(abs(scale.value) + scale.error, eps)
+    is_seen = worst <= limit <= thresholds.LOW_PRECISION_PART
+    if abs(scale.value) <= bar and seen <= asked and is_seen and not is_dense:
+        return Decision(Verdict.PASS, Reason.AGREES, None, scale.value, seen)
+    return Decision(Verdict.INCONCLUSIVE, Reason.PRECISION, None, scale.value, bar)
+
+
+def _confirmed(
+    sampling: ResidualSampling,
+    failure: Decision,
+    cotangents: CotangentRows,
+    probes: OutputProbes,
+    factor: Slopes | None = None,
+) -> Decision:
+    """The failure, unless the roundoff of the gradient explains its error, or the function has no derivative.
+
+    The former is needed by `test_gradient_summed_in_half_precision_does_not_fail`, and next to the smallest numbers
+    of float16, where all roundings are alike, by `test_product_with_the_smallest_numbers_does_not_fail`.
+
+    `factor`: residuals that have a common factor; if it explains them, the slopes are linear in the direction.
+    Twelve VJPs.
+    """
+    problem, part, length = sampling.context.problem, sampling.part, sampling.context.lengths[sampling.part]
+    for number in JITTER_PAIRS * [0, -1]:
+        tiny = 2.0 * thresholds.INTERVAL_WIDTH * value_roundoff(sampling.context)
+        v, own = cotangents.v[number], length * cotangents.vjp[number, part]
+        near = [length * finite_part(problem.vjp_at(sign * tiny, v))[part] for sign in (1.0, -1.0)]
+        # Of three values that differ by roundoff alone; what changes in proportion drops out.
+        change, square = (near[0] + near[1] - 2.0 * own) / math.sqrt(6.0), dot(own, own)
+        noise = abs(dot(change, own)) if factor else math.sqrt(dot(change, change) * square)
+        noise += spacing_at_zero(problem.eps) * math.sqrt(dot(length, length) * square)
+        if thresholds.COHERENT * noise > abs(failure.error) * square:
+            return failure.weakened()
+    if factor and thresholds.COHERENT * rms(factor.rest) <= rms(factor.residuals):
+        return failure
+    directions = [found.u for found in probes.differences]
+    return failure if _is_additive(sampling, cotangents, directions) else failure.weakened(Reason.KINK)
+
+
+def _fails_alone(sampling: ResidualSampling, cotangents: CotangentRows, column: int) -> bool:
+    """Whether a quarter of its slope is wrong where this element moves alone, and no kink and no tie explains it.
+
+    Several steps must show it. Needed by `largest_five_in_float16`, and by
+    `test_single_error_is_seen_where_entries_differ_in_size`: the column may be smaller than a typical one.
+    """
+    context, point, clear = sampling.context, sampling.context.problem.point, 0
+    if int(namespace(point).count_nonzero(point == point[column])) > 2:
+        return False
+    u = context.column(column)
+    count, size = cotangents.v.shape[0], rms(dots(cotangents.vjp, u))
+    for step in steps_for(context.eps)[:STEPS]:
+        residual, _, bend, _ = sampling.moved(cotangents, u, step, sampling.start())
+        kink = math.hypot(rms(bend[:count]), roundoff_of(context.value_noise, cotangents) / step)
+        clear += rms(residual) > max(thresholds.CLEAR * kink, thresholds.LOW_PRECISION_PART * size)
+    return clear >= thresholds.PLATEAU_STEPS
+
+
+def _is_additive(sampling: ResidualSampling, cotangents: CotangentRows, directions: Sequence[Array]) -> bool:
+    """Whether the slope along a sum of directions is the sum of the slopes, as where the function has a derivative.
+
+    Ties of three and more elements (a median, a sort) may have none though every line through the point is smooth.
+    """
     wide, narrow = steps_for(sampling.context.eps)[1:3]
     together, apart = 0.0, 0.0
     for one, other in pairwise(directions):
         start, r = sampling.start(), []
         for u in (one, other, one + other):
-            far, near = (sampling.moved(cotangents, u, step, start).residual for step in (wide, narrow))
+            far, near = (sampling.moved(cotangents, u, step, start)[0] for step in (wide, narrow))
             r.append((4.0 * near - far) / 3.0)
         together, apart = together + rms(r[2]) ** 2, apart + rms(r[2] - r[0] - r[1]) ** 2
     return thresholds.COHERENT**2 * apart <= together
@@ -322,11 +295,11 @@ def _needs_more(context: Context, residuals: Residuals, best: Slopes, most: int)
     count, size = best.predicted.shape[0], residuals.size
     if count >= most or not size:
         return False
-    scale, columns, gain = _scale(residuals, best), columns_of(best), math.sqrt(most / count)
-    bar, noise, kinked = scale.error / gain, columns.noise / gain, min(residuals.bend) / size
+    scale, (_, _, worst, noise), gain = _scale(residuals, best), best.worst_column(), math.sqrt(most / count)
+    bar, noise, kinked = scale.error / gain, noise / gain, min(residuals.bend) / size
     may_pass = bar <= context.asked_resolution and noise <= thresholds.LOW_PRECISION_PART
     by_scale = abs(scale.value) > thresholds.CLEAR * max(bar, residuals.kink_factor())
-    return may_pass or by_scale or columns.worst > thresholds.CLEAR * max(noise, kinked)
+    return may_pass or by_scale or worst > thresholds.CLEAR * max(noise, kinked)
 
 
 def _scale(residuals: Residuals, best: Slopes) -> Estimate:
@@ -339,37 +312,27 @@ def _scale(residuals: Residuals, best: Slopes) -> Estimate:
 def _cotangents(context: Context, probes: OutputProbes, rows: Array) -> CotangentRows:
     """Cotangents in which each of these outputs weighs about the same, half of them with the signs of the probes.
 
-    All outputs add up along the direction of the probe, and their rounding errors do not, but on stairs.
+    All outputs add up along the direction of the probe, and their rounding errors do not.
     """
     xp, count = namespace(rows), min(MAX_COTANGENTS, int(namespace(rows).count_nonzero(rows)))
     weight = xp.where(rows, probes.weights, xp.zeros_like(probes.slope))
-    slope, bias = probes.stair_bias(steps_for(context.eps)[STEPS // 2])
-    clear = xp.where(bias < thresholds.LOW_PRECISION_PART * slope, weight, xp.zeros_like(weight))
-    clear = clear if peak(clear) else weight
     signs = [found.odd / (xp.abs(found.odd) + probes.noise / found.step + 1e-300) for found in probes.differences]
     drawn = [context.problem.random(weight.shape[0], Distribution.NEAR_UNIT) for _ in range(count)]
     if weight.shape[0] == 1:
         vs = [abs(weight * drawn[0])]
     else:
         pairs = zip_longest(signs[: matched_count(count)], drawn)
-        vs = [weight * one if sign is None else clear * sign * xp.abs(one) for sign, one in pairs]
+        vs = [weight * one if sign is None else weight * sign * xp.abs(one) for sign, one in pairs]
     cotangents = [context.cotangent(v) for v in vs]
     return CotangentRows(*(xp.stack([getattr(one, name) for one in cotangents]) for name in ("v", "vjp")))
 
 
-def _stair_factor(context: Context, probes: OutputProbes, v: Array) -> float:
-    """Relative error of v·J·u that rounding on stairs explains."""
-    slope, bias = probes.stair_bias(steps_for(context.eps)[STEPS // 2])
-    size = dot(abs(v), slope)
-    return thresholds.COHERENT * dot(abs(v), bias) / size if size else math.inf
-
-
-def _entry(context: Context, residuals: Slopes, columns: Columns, part: slice) -> Entry:
+def _entry(context: Context, slopes: Slopes, part: slice) -> Entry:
     """The worst column for the first cotangent."""
-    place = context.problem.domain.locate(part.start + columns.index)
-    derivative = float(residuals.vjps[0, columns.index])
-    bar = abs(columns.error) * columns.noise / columns.worst if columns.worst else 0.0
-    return Entry(None, place, derivative, derivative + columns.error, bar, reason=Reason.DISAGREES)
+    column, error, worst, noise = slopes.worst_column()
+    place, derivative = context.problem.domain.locate(part.start + column), float(slopes.vjps[0, column])
+    bar = abs(error) * noise / worst if worst else 0.0
+    return Entry(None, place, derivative, derivative + error, bar, reason=Reason.DISAGREES)
 
 
 def _all_entries(context: Context, part: slice, size: float, error: Estimate | None = None) -> Entry:

@@ -44,8 +44,6 @@ class OutputProbes:
     """Outputs that have a kink at the point."""
     motion: Array
     """Root mean square of the slopes over wide or over narrow steps, whichever is less."""
-    stairs: Array
-    """Spacing of outputs that change by few spacings over a wide step, wider than those of the format; 0 for others."""
 
     @property
     def weights(self) -> Array:
@@ -53,16 +51,17 @@ class OutputProbes:
         weight = 1.0 / (self.slope + (thresholds.MATERIAL_MAX * peak(self.slope) or 1.0))
         return weight / peak(weight)
 
-    def stair_bias(self, step: float) -> tuple[Array, Array]:
-        """Slopes of outputs, and by how much rounding at a step may change their averages over many directions.
+    def stair_factor(self, v: Array, step: float) -> float:
+        """Relative error of v·J·u, averaged over many directions, that rounding at a step explains.
 
         Rounding errors average out where an output moves by at least its spacing q: of a normal distribution of width
         s, exp(-2 π² s²/q²) is left.
         """
-        xp = namespace(self.slope)
+        xp, size = namespace(self.slope), dot(abs(v), self.motion)
         spacing = xp.where(self.noise > 0.0, self.noise, xp.ones_like(self.noise))
         left = xp.exp(-2.0 * (math.pi * step * self.motion / spacing) ** 2)
-        return self.motion, left * self.noise / (2.0 * step)
+        bias = left * self.noise / (2.0 * step)
+        return thresholds.COHERENT * dot(abs(v), bias) / size if size else math.inf
 
     @classmethod
     def along(cls, context: Context, part: slice) -> OutputProbes | None:
@@ -77,9 +76,6 @@ class OutputProbes:
         slope, other = (xp.sqrt(sum(found.odd * found.odd for found in some) / PROBES) for some in at)
         # The roundoff of the values on both sides: where the value at the point is near zero, they are larger.
         noise = xp.maximum(context.eps * (xp.abs(value) + wide * slope), _observed_spacing(value, at[1]))
-        if not peak(noise):
-            # Values of size one cancel inside, and zero is left: `test_right_kernel_of_one_dtype_does_not_fail`.
-            noise = xp.full_like(value, context.eps)
         # Needed by `test_product_with_the_smallest_numbers_does_not_fail`.
         noise = xp.clip(noise, spacing_at_zero(problem.eps)) + context.repeat_noise
         # Kinks and curvature bend an output in the same direction whatever the sign of u, and roundoff does not. Over
@@ -90,8 +86,7 @@ class OutputProbes:
         bent = (xp.abs(far) < growth * xp.abs(near)) & (excess * narrow > noise)
         far, near = (sum(xp.abs(found.even) for found in some) / PROBES for some in at)  # of either sign, as at ties
         bent = bent | ((far < growth * near) & (near * narrow > thresholds.INTERVAL_WIDTH * noise))
-        stairs = _stairs(context.eps, value, at, slope)
-        return cls(at[0], noise, slope + noise / narrow, bent, xp.minimum(slope, finite_part(other)), stairs)
+        return cls(at[0], noise, slope + noise / narrow, bent, xp.minimum(slope, finite_part(other)))
 
     def lie_between(self, context: Context, mode: Mode) -> bool:
         """Whether the derivative of the outputs with a kink lies between their one-sided slopes.
@@ -111,20 +106,6 @@ class OutputProbes:
         return True
 
 
-def _stairs(eps: float, value: Array, at: Sequence[Sequence[DirectionalDifference]], slope: Array) -> Array:
-    """The spacing of outputs that a wide step changes by few spacings, which are wider than those of the format.
-
-    Numbers of another size are rounded inside the function, and the rounding errors do not average. Needed by the
-    square root of `test_right_kernel_of_one_dtype_does_not_fail`.
-    """
-    xp = namespace(value)
-    narrow, wide = _observed_spacing(value, at[1]), _observed_spacing(value, at[0])
-    spacing = xp.where(narrow > 0.0, narrow, wide)
-    few = at[0][0].step * slope < thresholds.OPERATION_EPS * spacing
-    wider = spacing > thresholds.OPERATION_EPS * eps * xp.abs(value)
-    return xp.where(few & wider, spacing, xp.zeros_like(spacing))
-
-
 def _observed_spacing(value: Array, around: Sequence[DirectionalDifference]) -> Array:
     """The smallest difference of two values of each output that differ; 0 where all are equal.
 
@@ -142,20 +123,6 @@ def _observed_spacing(value: Array, around: Sequence[DirectionalDifference]) -> 
 def input_direction(context: Context, part: slice) -> Array:
     """A random direction along one input."""
     return context.restricted(window(context.joint_direction(), part))
-
-
-@dataclass(frozen=True, eq=False)
-class StepSample:
-    """One step along one direction."""
-
-    residual: Array
-    """For each cotangent v."""
-    realised: Array
-    """Predicted slope for the displacement that really happened, for each v."""
-    bend: Array
-    """Change of slope, for each v and then for each |v|."""
-    centre: Array
-    """What the derivative predicts for the mean of both displacements, for each v."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,8 +162,16 @@ class ResidualSampling:
     def _shift(self) -> Array | None:
         return None if self.is_plain else shift_by_a_spacing(self.context, self.part)
 
-    def moved(self, cotangents: CotangentRows, u: Array, step: float, start: tuple[Array, Evaluation]) -> StepSample:
-        """The residuals of one step; an evaluation on each side, or several for a single output."""
+    def directions(self, count: int) -> list[Array]:
+        return [input_direction(self.context, self.part) for _ in range(count)]
+
+    def moved(
+        self, cotangents: CotangentRows, u: Array, step: float, start: tuple[Array, Evaluation]
+    ) -> tuple[Array, Array, Array, Array]:
+        """Of one step, for each cotangent v: the residual; the slope that the derivative predicts for the displacement
+        that really happened; the change of slope, for each v and then for each |v|; what the derivative predicts for
+        the mean of both displacements. An evaluation on each side, or several for a single output.
+        """
         rows, (begin, middle), v = self.context.problem.codomain.size, start, cotangents.v
         plus, minus = (self._evaluate(begin + t * u) for t in (step, -step))
         odd, even = ((plus.values[:rows] + sign * minus.values[:rows]) / 2.0 for sign in (-1.0, 1.0))
@@ -207,7 +182,7 @@ class ResidualSampling:
         if self._shift is not None:
             centres = self.mode.changes(self.context, cotangents, u, centre, 0.0) / step
         bends = [dots(weights, even) / step - centres for weights in (v, abs(v))]
-        return StepSample(dots(v, odd) / step - realised, realised, namespace(odd).concat(bends), centres)
+        return dots(v, odd) / step - realised, realised, namespace(odd).concat(bends), centres
 
     def residuals(
         self,
@@ -219,10 +194,8 @@ class ResidualSampling:
         """Two evaluations for each step of each direction; None where few steps are finite."""
         problem, count = self.context.problem, cotangents.v.shape[0]
         # Values that are equal at all steps are rounded, too: see `test_saturated_output_does_not_fail`.
-        roundoff = roundoff_of(probes.noise, cotangents) ** 2
-        # On stairs the rounding errors of all outputs may add up.
-        roundoff += rms(dots(abs(cotangents.v), probes.stairs)) ** 2
-        samples: list[list[StepSample]] = [[] for _ in steps]
+        roundoff = roundoff_of(probes.noise, cotangents)
+        samples: list[list[tuple[Array, ...]]] = [[] for _ in steps]
         predicted = []
         for u in directions:
             predicted.append(self.mode.changes(self.context, cotangents, u, u, 1.0))
@@ -231,10 +204,9 @@ class ResidualSampling:
                 some.append(self.moved(cotangents, u, step, start))
         xp = namespace(problem.value)
         at, realised, bent, centres = (
-            [xp.stack([getattr(sample, name) for sample in some]) for some in samples]
-            for name in ("residual", "realised", "bend", "centre")
+            [xp.stack([sample[number] for sample in some]) for some in samples] for number in range(4)
         )
-        bends = _bends([even[:, :count] for even in bent], [math.sqrt(roundoff) / step for step in steps])
+        bends = _bends([even[:, :count] for even in bent], [roundoff / step for step in steps])
         first = max((number + 1 for number, some in enumerate(at) if not all_finite(some)), default=0)
         if len(at) - first < min(len(steps), thresholds.PLATEAU_STEPS):
             return None

@@ -53,6 +53,23 @@ class Slopes:
         """The residuals without their common factor."""
         return self.residuals - self.factor.value * self.realised
 
+    def worst_column(self) -> tuple[int, float, float, float]:
+        """The column that explains the residuals best, and its error for the first cotangent; that error, and the one
+        that noise explains, as parts of a typical column, or of its own where that is larger.
+        """
+        xp = namespace(self.predicted)
+        r, u, w = self.rest, self.directions, self.vjps
+        error, length = _by_column(r, u)
+        size, found = (xp.sqrt(xp.mean(some * some, axis=0)) * length for some in (w, error))
+        typical = nonzero_rms(size)
+        if not typical:
+            return 0, 0.0, 0.0, math.inf
+        part = found / xp.clip(size, typical)
+        index = int(xp.argmax(part))
+        width = 1.0 + (thresholds.PRECISION_SCALE_WIDTH - 1.0) / math.sqrt(w.shape[0])
+        noise = width * rms(r) / math.sqrt(u.shape[0])
+        return index, float(error[0, index]), float(part[index]), noise / typical
+
 
 @dataclass(frozen=True, eq=False)
 class Residuals:
@@ -120,9 +137,8 @@ class Residuals:
     def kink_factor(self) -> float:
         """The common factor that kinks explain at most: there |v|·f changes alike on both sides.
 
-        The even part of |v|·f is a|h| + b h² + c: a kink, curvature, and the roundoff at the point. One step, two or
-        three show a, with the other terms or with more noise: the least of them counts, of one step the larger one of
-        two neighbours.
+        The even part of |v|·f is a|h| + b h²: a kink and curvature. One step or two show a, with the other term or with
+        more noise: the least of them counts, of one step the larger one of two neighbours.
         """
         columns, used = self.predicted.shape[1], self.matched or self.predicted.shape[1]
         error = self.factor()[0].value
@@ -139,8 +155,6 @@ class Residuals:
         plain = list(map(size, folds))
         found = list(map(max, plain, plain[1:]))
         found += [size(2.0 * narrow - wide) for wide, narrow in pairwise(folds)]
-        triples = zip(folds, folds[1:], folds[2:], strict=False)
-        found += [size(5.0 * middle - 2.0 * wide - 2.0 * narrow) for wide, middle, narrow in triples]
         return min(found, default=math.inf)
 
     def dense(self) -> tuple[float, float]:
@@ -170,34 +184,6 @@ class Residuals:
         count = self.predicted.shape[0] * self.predicted.shape[1] / 2.0
         noise = float(xp.mean((one - other) ** 2)) / 2.0
         return float(xp.mean(one * other)), thresholds.PRECISION_SCALE_WIDTH * noise / math.sqrt(count)
-
-
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """Errors of the gradient in single columns, as parts of a typical column, or of their own where that is larger."""
-
-    worst: float
-    index: int
-    error: float
-    """Error of the worst column for the first cotangent."""
-    noise: float
-    """Error of a typical column that noise explains."""
-
-
-def columns_of(slopes: Slopes) -> Columns:
-    """The column that explains the residuals best."""
-    xp = namespace(slopes.predicted)
-    r, u, w = slopes.rest, slopes.directions, slopes.vjps
-    error, length = _by_column(r, u)
-    size, found = (xp.sqrt(xp.mean(some * some, axis=0)) * length for some in (w, error))
-    typical = nonzero_rms(size)
-    if not typical:
-        return Columns(0.0, 0, 0.0, math.inf)
-    part = found / xp.clip(size, typical)
-    index = int(xp.argmax(part))
-    width = 1.0 + (thresholds.PRECISION_SCALE_WIDTH - 1.0) / math.sqrt(w.shape[0])
-    noise = width * rms(r) / math.sqrt(u.shape[0])
-    return Columns(float(part[index]), index, float(error[0, index]), noise / typical)
 
 
 def _by_column(r: Array, u: Array) -> tuple[Array, Array]:

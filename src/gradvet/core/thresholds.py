@@ -162,9 +162,6 @@ NEARBY_PART = 0.125
 `ROUNDOFFS` of their own roundoffs, whichever is less. Farther than roundoff inside the function reaches, so that other
 elements are at kinks there. [models]"""
 
-FEW_VALUES = 192
-"""In half precision, an input of which a third as many values are different, or fewer, is full of ties. [half]"""
-
 COHERENT = 3.0
 """In half precision: size of errors, over what explains them, from which they have another cause. Kinks and other steps
 or directions explain residuals, the errors of plain torch and the rounding of every operator those of a kernel. [half]
