@@ -168,7 +168,7 @@ OF_A_RUN = (
     Fault(
         "a case crashes, or uses too much memory",
         "ERROR of that case; the next has a new process",
-        "suite/test_executors.py::test_crash_and_memory_use_are_results_of_their_cases",
+        "suite/test_processes.py::test_death_of_a_worker_fails_one_call",
     ),
     Fault(
         "a case hangs, also in native code that holds the GIL",

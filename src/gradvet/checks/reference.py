@@ -115,21 +115,21 @@ Decided = Sequence[Decision]
 def _findings(context: Context, reference: Reference, tensors: Sequence[ComparedTensor]) -> Iterator[Finding]:
     """All tensors at the point, then again what looks less accurate or, in half precision, right."""
     decided = _decided(context, reference, tensors)
-    has_wrong_values = any(found.verdict is Verdict.FAIL and tensor.is_output for tensor, found, _ in decided)
+    has_wrong_values = any(decision.verdict is Verdict.FAIL and tensor.is_output for tensor, decision, _ in decided)
     if has_wrong_values and any(p.variants.draws_random_numbers() for p in (reference.kernel, reference.plain)):
         for tensor in tensors:
             context.record.ledger.withdraw(tensor.name, NAME, reference.precision)
         yield Finding(NAME, Verdict.INCONCLUSIVE, DRAWS, advice=DRAWS_ADVICE)
         return
     for second_look in (_in_tf32, _without_chance, _with_steady_errors):
-        if any(found.verdict is Verdict.INCONCLUSIVE for _, found, _ in decided):
+        if any(decision.verdict is Verdict.INCONCLUSIVE for _, decision, _ in decided):
             decided = second_look(context, reference, decided)
     decided = _without_steady_errors(context, reference, decided)
-    for tensor, found, known in decided:
-        _enter(context, reference, tensor, found)
-        if found.verdict is not Verdict.PASS:
-            yield _bad(context, reference, tensor, found, known)
-    if all(found.verdict is Verdict.PASS for _, found, _ in decided):
+    for tensor, decision, known in decided:
+        _enter(context, reference, tensor, decision)
+        if decision.verdict is not Verdict.PASS:
+            yield _bad(context, reference, tensor, decision, known)
+    if all(decision.verdict is Verdict.PASS for _, decision, _ in decided):
         yield _good(reference, decided)
 
 
@@ -140,7 +140,7 @@ def _decided(context: Context, reference: Reference, tensors: Sequence[ComparedT
         (tensor, decide_tensor(known, tensor.form, context.options.accuracy), known)
         for tensor, known in zip(tensors, samples, strict=True)
     ]
-    if any(found.verdict is not Verdict.PASS and not tensor.is_output for tensor, found, _ in decided):
+    if any(decision.verdict is not Verdict.PASS and not tensor.is_output for tensor, decision, _ in decided):
         decided = _without_kinks(context, reference, decided, cotangents)
     return [_unless_rounded(context, reference, one) for one in decided]
 
@@ -152,16 +152,17 @@ def _unless_rounded(context: Context, reference: Reference, one: Decision) -> De
     Needed by `test_sum_of_many_rows_in_bfloat16_is_less_accurate_and_not_wrong`, and of losses, whose gradients for all
     grad_outputs are rounded alike, by `test_loss_that_sums_in_bfloat16_is_not_wrong`. Nine passes of each.
     """
-    tensor, found, known = one
-    times = tensor.form.most * abs(found.found - found.expected) / found.allowed if found.allowed else math.inf
-    is_wrong = found.verdict is Verdict.FAIL and found.extent != "common" and not tensor.is_output
+    tensor, decision, known = one
+    error = abs(decision.found - decision.expected)
+    times = tensor.form.most * error / decision.allowed if decision.allowed else math.inf
+    is_wrong = decision.verdict is Verdict.FAIL and decision.extent != "common" and not tensor.is_output
     if not is_wrong or not times <= tensor.form.wrong_loss or context.out_of_budget:
         return one
     own, truths, _ = arrays_nearby(reference, [tensor], are_positive=True)[0]
-    if an_entry_persists((known.found - known.truth)[found.draw, ...], own - truths, truths):
+    if an_entry_persists((known.found - known.truth)[decision.draw, ...], own - truths, truths):
         return one
-    words = f"{less_accurate(times)} in some entries" if found.extent == "some" else less_accurate(times)
-    return tensor, replace(found, verdict=Verdict.INCONCLUSIVE, evidence=words), known
+    words = f"{less_accurate(times)} in some entries" if decision.extent == "some" else less_accurate(times)
+    return tensor, replace(decision, verdict=Verdict.INCONCLUSIVE, evidence=words), known
 
 
 def _in_tf32(context: Context, reference: Reference, decided: Decided) -> Decided:
@@ -171,7 +172,7 @@ def _in_tf32(context: Context, reference: Reference, decided: Decided) -> Decide
         return decided
     tensors = [replace(tensor, form=tensor.form.in_tf32()) for tensor, _, _ in decided]
     again = _decided(context, coarse, tensors)
-    if all(found.verdict is not Verdict.INCONCLUSIVE for _, found, _ in again):
+    if all(decision.verdict is not Verdict.INCONCLUSIVE for _, decision, _ in again):
         context.record.note(TF32_NOTE)
     return [new if old[1].verdict is Verdict.INCONCLUSIVE else old for old, new in zip(decided, again, strict=True)]
 
@@ -206,12 +207,14 @@ def _with_steady_errors(context: Context, reference: Reference, decided: Decided
     moved = kernel.point * (1.0 + thresholds.OPERATION_EPS * inside * value_signs(context))
     places = (v, None), (other, displacement_to(kernel, moved))
     pairs = [(kernel.variants.fresh_pass(*at), reference.true_pass(*at)) for at in places]
-    for tensor, found, known in decided:
+    for tensor, decision, known in decided:
         here, there = (tensor.of(one) - tensor.of(other) for one, other in pairs)
-        if found.verdict is Verdict.INCONCLUSIVE and errors_persist(here, there, tensor.of(pairs[0][1]), tensor.form):
-            words = f"wrong: {found.evidence}, {STEADY}"
-            found = replace(found, verdict=Verdict.FAIL, evidence=words, extent="all")
-        again.append((tensor, found, known))
+        if decision.verdict is Verdict.INCONCLUSIVE and errors_persist(
+            here, there, tensor.of(pairs[0][1]), tensor.form
+        ):
+            words = f"wrong: {decision.evidence}, {STEADY}"
+            decision = replace(decision, verdict=Verdict.FAIL, evidence=words, extent="all")
+        again.append((tensor, decision, known))
     return again
 
 
@@ -224,8 +227,8 @@ def _without_steady_errors(context: Context, reference: Reference, decided: Deci
     steady: dict[int, tuple[Array, float]] = {}
     numbers = [
         number
-        for number, (tensor, found, _) in enumerate(decided)
-        if not tensor.is_output and tensor.form.is_half_precision and found.verdict is not Verdict.FAIL
+        for number, (tensor, decision, _) in enumerate(decided)
+        if not tensor.is_output and tensor.form.is_half_precision and decision.verdict is not Verdict.FAIL
     ]
     for is_again in (False, True):
         if not numbers or context.out_of_budget:
@@ -242,7 +245,7 @@ def _without_steady_errors(context: Context, reference: Reference, decided: Deci
 
 
 def _steadily_wrong(one: Decision, marked: Array, factor: float) -> Decision:
-    tensor, found, known = one
+    tensor, decision, known = one
     xp, size = namespace(marked), math.prod(tensor.form.shape)
     count = int(xp.count_nonzero(marked))
     words = f"{factor:.4g} times the reference"
@@ -251,11 +254,11 @@ def _steadily_wrong(one: Decision, marked: Array, factor: float) -> Decision:
     wrong = xp.where(marked, abs(known.found - known.truth), -xp.ones_like(known.truth))
     draw, index = divmod(int(xp.argmax(xp.reshape(wrong, (-1,)))), size)
     own, expected = (float(xp.reshape(some[draw, ...], (-1,))[index]) for some in (known.found, known.truth))
-    wrong_entry = replace(found, draw=draw, index=index, found=own, expected=expected, scale=factor - 1.0)
+    decision = replace(decision, draw=draw, index=index, found=own, expected=expected, scale=factor - 1.0)
     extent: Extent = "common" if count == size else "some"
     return (
         tensor,
-        replace(wrong_entry, verdict=Verdict.FAIL, evidence=f"{words}, {STEADY_FACTOR}", extent=extent),
+        replace(decision, verdict=Verdict.FAIL, evidence=f"{words}, {STEADY_FACTOR}", extent=extent),
         known,
     )
 
@@ -271,14 +274,14 @@ def _without_kinks(context: Context, reference: Reference, decided: Decided, cot
     steps = [sign * step * size * pattern for pattern in patterns for sign in (1.0, -1.0)]
     passes = [[reference.true_pass(v, step) for step in steps] for v in cotangents]
     again, places = [], 0
-    for tensor, found, known in decided:
-        if found.verdict is not Verdict.PASS and not tensor.is_output:
+    for tensor, decision, known in decided:
+        if decision.verdict is not Verdict.PASS and not tensor.is_output:
             sides = [xp.stack([tensor.of(one)[0, ...] for one in near]) for near in passes]
             low, high = (xp.stack([bound(side, axis=0) for side in sides]) for bound in (xp.min, xp.max))
             known, count = outside_kinks(known, low, high, tensor.form)
             if count:
-                found, places = decide_tensor(known, tensor.form, context.options.accuracy), places + count
-        again.append((tensor, found, known))
+                decision, places = decide_tensor(known, tensor.form, context.options.accuracy), places + count
+        again.append((tensor, decision, known))
     if places:
         context.record.note(
             f"the function has a kink at {places} entries, where kernel and reference may differ: both are valid"
@@ -286,79 +289,83 @@ def _without_kinks(context: Context, reference: Reference, decided: Decided, cot
     return again
 
 
-def _enter(context: Context, reference: Reference, tensor: ComparedTensor, found: TensorDecision | None = None) -> None:
+def _enter(
+    context: Context, reference: Reference, tensor: ComparedTensor, decision: TensorDecision | None = None
+) -> None:
     """Expect a comparison, or enter its result."""
     ledger, row = context.record.ledger, (tensor.name, NAME, reference.precision)
-    asked = _asked(context, found)
-    if found is not None:
+    asked = _asked(context, decision)
+    if decision is not None:
         ledger.withdraw(*row)
     ledger.open(*row, tensor.leaf.coordinates.size, asked)
-    if found is not None:
-        ledger.compared(*row, found.resolution)
-        if asked < found.resolution <= context.options.accuracy:
+    if decision is not None:
+        ledger.compared(*row, decision.resolution)
+        if asked < decision.resolution <= context.options.accuracy:
             ledger.left_out(*row, 0, ACCEPTED)
-        if found.left_out:
-            ledger.left_out(*row, found.left_out, "not finite in plain torch either")
+        if decision.left_out:
+            ledger.left_out(*row, decision.left_out, "not finite in plain torch either")
 
 
-def _asked(context: Context, found: TensorDecision | None) -> float:
+def _asked(context: Context, decision: TensorDecision | None) -> float:
     """The resolution asked for. More than a few errors of plain torch cannot be."""
     asked = context.asked_resolution
-    return asked if found is None else min(1.0, max(asked, thresholds.OPERATION_EPS * found.plain))
+    return asked if decision is None else min(1.0, max(asked, thresholds.OPERATION_EPS * decision.plain))
 
 
 def _good(reference: Reference, decided: Decided) -> Finding:
-    tensor, found, known = max(decided, key=lambda one: one[1].loss)
+    tensor, decision, known = max(decided, key=lambda one: one[1].loss)
     words = f"values and gradients are {ACCURACY[Verdict.PASS]}"
-    details = f"the largest error is {found.loss:.2g} times that of plain torch ({tensor.name})"
-    return Finding(NAME, Verdict.PASS, f"{words}; {details}", facts=_facts(reference, tensor, found, known))
+    details = f"the largest error is {decision.loss:.2g} times that of plain torch ({tensor.name})"
+    return Finding(NAME, Verdict.PASS, f"{words}; {details}", facts=_facts(reference, tensor, decision, known))
 
 
 def _bad(
-    context: Context, reference: Reference, tensor: ComparedTensor, found: TensorDecision, samples: Samples
+    context: Context, reference: Reference, tensor: ComparedTensor, decision: TensorDecision, samples: Samples
 ) -> Finding:
-    is_doubtful = found.verdict is Verdict.INCONCLUSIVE
-    place = f"{tensor.name} {tensor.leaf.coordinates.label(found.index)}".rstrip()
-    bar = f" ± {found.allowed:.2g}" if found.allowed > 1e-12 * abs(found.found - found.expected) else ""
+    is_doubtful = decision.verdict is Verdict.INCONCLUSIVE
+    place = f"{tensor.name} {tensor.leaf.coordinates.label(decision.index)}".rstrip()
+    bar = f" ± {decision.allowed:.2g}" if decision.allowed > 1e-12 * abs(decision.found - decision.expected) else ""
     if is_doubtful:
-        most = f", and plain torch is off by {found.allowed / tensor.form.most:.2g} at most"
-        bar = most if found.extent == "some" else ""
-    entry = f"worst: {place} is {found.found:.6g} instead of {found.expected:.6g}{bar}"
-    words = f"{tensor.name} is {found.evidence}; {entry}, for {GRAD_OUTPUTS[found.draw]}"
+        most = f", and plain torch is off by {decision.allowed / tensor.form.most:.2g} at most"
+        bar = most if decision.extent == "some" else ""
+    entry = f"worst: {place} is {decision.found:.6g} instead of {decision.expected:.6g}{bar}"
+    words = f"{tensor.name} is {decision.evidence}; {entry}, for {GRAD_OUTPUTS[decision.draw]}"
     if tensor.is_output:
         words = words.rpartition(", for")[0]
-    facts = _facts(reference, tensor, found, samples)
+    facts = _facts(reference, tensor, decision, samples)
     if is_doubtful:
-        advice = TF32_ADVICE if tensor.form.may_use_tf32 and found.loss > 1.0 / TF32_EPS else LOSS_ADVICE
+        advice = TF32_ADVICE if tensor.form.may_use_tf32 and decision.loss > 1.0 / TF32_EPS else LOSS_ADVICE
         return Finding(
-            NAME, Verdict.INCONCLUSIVE, words, facts=facts, advice=f"{advice}{_acceptance(context, found, samples)}."
+            NAME, Verdict.INCONCLUSIVE, words, facts=facts, advice=f"{advice}{_acceptance(context, decision, samples)}."
         )
-    common = ZERO_ADVICE if found.scale == -1.0 else SCALE_ADVICE
-    advice = {"some": ADVICE, "all": FORMULA_ADVICE, "common": common}[found.extent]
+    common = ZERO_ADVICE if decision.scale == -1.0 else SCALE_ADVICE
+    advice = {"some": ADVICE, "all": FORMULA_ADVICE, "common": common}[decision.extent]
     return Finding(NAME, Verdict.FAIL, words, facts=facts, advice=advice)
 
 
-def _acceptance(context: Context, found: TensorDecision, samples: Samples) -> str:
+def _acceptance(context: Context, decision: TensorDecision, samples: Samples) -> str:
     """The value of accuracy= that accepts the errors, and that of resolution= if it has to be larger too."""
     accuracy = suggested_resolution(largest_part(samples.found, samples.truth))
     if accuracy is None:
         return ""
-    resolution = f" with resolution={accuracy:g}" if accuracy > _asked(context, found) else ""
+    resolution = f" with resolution={accuracy:g}" if accuracy > _asked(context, decision) else ""
     return f"; accuracy={accuracy:g}{resolution} accepts errors of this size"
 
 
-def _facts(reference: Reference, tensor: ComparedTensor, found: TensorDecision, samples: Samples) -> dict[str, object]:
+def _facts(
+    reference: Reference, tensor: ComparedTensor, decision: TensorDecision, samples: Samples
+) -> dict[str, object]:
     return {
         "tensor": tensor.name,
         "precision": reference.precision,
-        "status": ACCURACY[found.verdict],
-        "entry": tensor.leaf.coordinates.label(found.index),
-        "found": found.found,
-        "expected": found.expected,
-        "allowed": found.allowed,
-        "factor": 1.0 + found.scale,
-        "loss": found.loss,
-        "errors": error_map(*(array[found.draw, ...] for array in (samples.found, samples.truth, samples.plain))),
+        "status": ACCURACY[decision.verdict],
+        "entry": tensor.leaf.coordinates.label(decision.index),
+        "found": decision.found,
+        "expected": decision.expected,
+        "allowed": decision.allowed,
+        "factor": 1.0 + decision.scale,
+        "loss": decision.loss,
+        "errors": error_map(*(array[decision.draw, ...] for array in (samples.found, samples.truth, samples.plain))),
     }
 
 
