@@ -306,3 +306,9 @@ def test_gradient_that_is_not_finite_is_not_called_non_zero() -> None:
     assert failures[0].check == "reverse"
     assert "is not finite at" in failures[0].headline
     assert all(finding.check != "none_grad_output" for finding in failures)
+
+
+def test_straight_through_rounding_is_told_of_surrogates() -> None:
+    x = torch.tensor([0.3, 1.8], dtype=torch.float64)
+    advice = gradvet.check(lambda x: x + (x.round() - x).detach(), x, seed=0).failures[0].advice
+    assert "pass the function whose derivative it should have as surrogate=. All derivatives in the graph" in advice

@@ -102,9 +102,9 @@ def _absent(case: _Case) -> str:
         return ZERO
     if case.is_zero(case.numerical):
         return (
-            "The outputs do not change when this input does, yet its derivative is not zero: look for an input that "
-            "the function ignores, an effect below the roundoff of the outputs, or state that is kept between calls. "
-            "If the function rounds on purpose, pass the function whose derivative it should have as surrogate=."
+            "The outputs do not change when this input does, yet its derivative is not zero. If the function rounds on "
+            "purpose, pass the function whose derivative it should have as surrogate=. Look for an input that the "
+            "function ignores, an effect below the roundoff of the outputs, or state that is kept between calls."
         )
     return ""
 
