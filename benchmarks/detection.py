@@ -29,6 +29,7 @@ from rich.table import Table
 from torch.autograd import gradcheck, gradgradcheck
 
 import gradvet
+import tests.gallery
 from benchmarks import functions
 from benchmarks.planted import Fault, planted
 from benchmarks.report import geometric_mean, save, wide_console
@@ -271,39 +272,11 @@ def rejected(check: Callable[..., bool], case: Case, flags: Flags) -> bool:
         return False
 
 
-CLASSES = {
-    "F1": "coefficient, sign, term",
-    "F2": "operand, index, axis",
-    "F3": "missing or wrong sum",
-    "F4": "cotangent ignored or scaled",
-    "F5": "layout of the cotangent",
-    "F6": "layout of the input",
-    "F7": "an isolated smooth point",
-    "F8": "kink, tie, boundary",
-    "F9": "NaN where a slope exists",
-    "F10": "shape, rank, tail",
-    "F11": "accumulation, races",
-    "F12": "only above some size",
-    "F13": "option not mirrored",
-    "F14": "saved state",
-    "F15": "complex numbers",
-    "F16": "sparse layouts",
-    "F17": "second order",
-    "F18": "low precision",
-    "F19": "vmap and transforms",
-    "F22": "degenerate algebra",
-    "F23": "disconnected",
-    "F24": "lost among many, low precision",
-    "F25": "conditions in half precision",
-    "F26": "beside kinks and ties",
-    "F27": "views and hooks",
-    "F28": "rows without grad_output",
-    "F29": "forward mode",
-    "F30": "lost beside large values",
-    "F31": "faint inputs",
-    "F32": "one pass of many",
-    "all": "",
-}
+def fault_titles() -> dict[str, str]:
+    """What each class of faults is, from the first sentence of its module in the gallery."""
+    modules = [value for name, value in vars(tests.gallery).items() if name.startswith("f") and "_" in name]
+    titles = [str(module.__doc__).partition("\n")[0].rstrip(".").partition(". ")[0] for module in modules]
+    return {name: words for name, _, words in (title.partition(": ") for title in titles)}
 
 
 def gallery_tables(rows: Sequence[Row]) -> list[Table]:
@@ -323,10 +296,11 @@ def gallery_tables(rows: Sequence[Row]) -> list[Table]:
             for key in (fault, "all"):
                 caught[key][checker] += row.verdict == "fail"
                 caught[key]["functions"] += not checker
+    titles = fault_titles()
     for fault in sorted(caught, key=lambda name: int(name[1:]) if name != "all" else 99):
         count = caught[fault]
         shares = [share(count[key], count["functions"]) for key in ("", *TORCH)]
-        second.add_row(fault, CLASSES[fault], str(count["functions"]), *shares)
+        second.add_row(fault, titles.get(fault, ""), str(count["functions"]), *shares)
     return [first, second]
 
 

@@ -144,7 +144,7 @@ def compare(before: dict[str, Entry], after: dict[str, Entry], wanted: argparse.
             print(f"  {name}: {before[name][layer]} -> {after[name][layer]}")
         if changed and LAYERS.index(layer) <= LAYERS.index(wanted.strict):
             status = 1
-    for key in ("forwards", "vjps", "jvps"):
+    for key in ("forwards", "pulls", "pushes"):
         totals = [
             sum(e[n]["cost"].get(key, 0) for n in common if isinstance(e[n]["cost"], dict)) for e in (before, after)
         ]
