@@ -32,7 +32,7 @@ import gradvet
 import tests.gallery
 from benchmarks import functions
 from benchmarks.planted import Fault, planted
-from benchmarks.report import geometric_mean, save, wide_console
+from benchmarks.report import geometric_mean, numbers_table, save, wide_console
 from benchmarks.timing import interleaved
 from gradvet.frontends.torch.opdb import dtype_name, operators
 from gradvet.frontends.torch.state import seeded
@@ -94,8 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
     costs = {} if wanted.no_cost else cost_rows()
     if costs:
         console.print(cost_table(costs))
-    path = save("detection", vars(wanted), [vars(row) for row in rows], {"costs": costs})
-    console.print(f"raw numbers: {path}", soft_wrap=True)
+    save("detection", vars(wanted), [vars(row) for row in rows], {"costs": costs}, console)
     return 0
 
 
@@ -186,10 +185,8 @@ def verdict_of(function: Callable[..., Any], inputs: Any, **settings: Any) -> tu
 
 
 def right_table(rows: Sequence[Row]) -> Table:
-    table = Table(title="right operators")
-    columns = "dtype", "samples", "false FAIL", "INCONCLUSIVE", "raised", "nothing to compare", "wrong in torch"
-    for heading in columns:
-        table.add_column(heading, justify="left" if heading == "dtype" else "right")
+    numbers = "samples", "false FAIL", "INCONCLUSIVE", "raised", "nothing to compare", "wrong in torch"
+    table = numbers_table("right operators", ("dtype",), numbers)
     for dtype in dict.fromkeys(row.dtype for row in rows):
         mine = [row for row in rows if row.kind == "right" and row.dtype == dtype]
         counted = [row for row in mine if not row.excused]
@@ -202,9 +199,7 @@ def right_table(rows: Sequence[Row]) -> Table:
 
 
 def fault_table(rows: Sequence[Row]) -> Table:
-    table = Table(title="planted faults")
-    for heading in ("fault", "dtype", "samples", "caught", "INCONCLUSIVE", "missed"):
-        table.add_column(heading, justify="left" if heading in ("fault", "dtype") else "right")
+    table = numbers_table("planted faults", ("fault", "dtype"), ("samples", "caught", "INCONCLUSIVE", "missed"))
     # A fault counts where the operator itself passes: elsewhere the verdict would not be about the fault.
     sound = {(row.label, row.dtype) for row in rows if row.kind == "right" and row.verdict == "pass"}
     for kind, dtype in dict.fromkeys((row.kind, row.dtype) for row in rows if row.kind != "right"):
@@ -281,14 +276,11 @@ def fault_titles() -> dict[str, str]:
 
 def gallery_tables(rows: Sequence[Row]) -> list[Table]:
     hard = Counter(row.verdict.split()[0] for row in rows if row.kind == "hard")
-    first = Table(title="right but hard functions")
-    for heading in ("functions", "false FAIL", "INCONCLUSIVE", "raised"):
-        first.add_column(heading, justify="right")
+    first = numbers_table("right but hard functions", (), ("functions", "false FAIL", "INCONCLUSIVE", "raised"))
     shares = [share(hard[key], hard.total()) for key in ("fail", "inconclusive", "raised")]
     first.add_row(str(hard.total()), *shares)
-    second = Table(title="wrong functions caught, by class")
-    for heading in ("class", "fault", "functions", "gradvet.check", *TORCH):
-        second.add_column(heading, justify="left" if heading in ("class", "fault") else "right")
+    numbers = "functions", "gradvet.check", *TORCH
+    second = numbers_table("wrong functions caught, by class", ("class", "fault"), numbers)
     caught: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
         if row.kind != "hard":
@@ -322,9 +314,8 @@ def cost_rows() -> dict[str, dict[str, float]]:
 
 
 def cost_table(costs: dict[str, dict[str, float]]) -> Table:
-    table = Table(title="cost at the defaults, CPU seconds")
-    for heading in ("function, inputs", "torch slow", "gradvet.check", "check / slow"):
-        table.add_column(heading, justify="left" if "function" in heading else "right")
+    numbers = "torch slow", "gradvet.check", "check / slow"
+    table = numbers_table("cost at the defaults, CPU seconds", ("function, inputs",), numbers)
     for name, seconds in costs.items():
         slow, mine = seconds["torch slow"], seconds["gradvet.check"]
         table.add_row(name, f"{slow:.4f}", f"{mine:.4f}", f"{mine / slow:.2f}")
