@@ -29,9 +29,10 @@ from rich.table import Table
 from torch.autograd import gradcheck, gradgradcheck
 
 import gradvet
+import tests.gallery
 from benchmarks import functions
 from benchmarks.planted import Fault, planted
-from benchmarks.report import geometric_mean, save, wide_console
+from benchmarks.report import geometric_mean, numbers_table, save, wide_console
 from benchmarks.timing import interleaved
 from gradvet.frontends.torch.opdb import dtype_name, operators
 from gradvet.frontends.torch.state import seeded
@@ -93,8 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
     costs = {} if wanted.no_cost else cost_rows()
     if costs:
         console.print(cost_table(costs))
-    path = save("detection", vars(wanted), [vars(row) for row in rows], {"costs": costs})
-    console.print(f"raw numbers: {path}", soft_wrap=True)
+    save("detection", vars(wanted), [vars(row) for row in rows], {"costs": costs}, console)
     return 0
 
 
@@ -185,10 +185,8 @@ def verdict_of(function: Callable[..., Any], inputs: Any, **settings: Any) -> tu
 
 
 def right_table(rows: Sequence[Row]) -> Table:
-    table = Table(title="right operators")
-    columns = "dtype", "samples", "false FAIL", "INCONCLUSIVE", "raised", "nothing to compare", "wrong in torch"
-    for heading in columns:
-        table.add_column(heading, justify="left" if heading == "dtype" else "right")
+    numbers = "samples", "false FAIL", "INCONCLUSIVE", "raised", "nothing to compare", "wrong in torch"
+    table = numbers_table("right operators", ("dtype",), numbers)
     for dtype in dict.fromkeys(row.dtype for row in rows):
         mine = [row for row in rows if row.kind == "right" and row.dtype == dtype]
         counted = [row for row in mine if not row.excused]
@@ -201,9 +199,7 @@ def right_table(rows: Sequence[Row]) -> Table:
 
 
 def fault_table(rows: Sequence[Row]) -> Table:
-    table = Table(title="planted faults")
-    for heading in ("fault", "dtype", "samples", "caught", "INCONCLUSIVE", "missed"):
-        table.add_column(heading, justify="left" if heading in ("fault", "dtype") else "right")
+    table = numbers_table("planted faults", ("fault", "dtype"), ("samples", "caught", "INCONCLUSIVE", "missed"))
     # A fault counts where the operator itself passes: elsewhere the verdict would not be about the fault.
     sound = {(row.label, row.dtype) for row in rows if row.kind == "right" and row.verdict == "pass"}
     for kind, dtype in dict.fromkeys((row.kind, row.dtype) for row in rows if row.kind != "right"):
@@ -271,51 +267,20 @@ def rejected(check: Callable[..., bool], case: Case, flags: Flags) -> bool:
         return False
 
 
-CLASSES = {
-    "F1": "coefficient, sign, term",
-    "F2": "operand, index, axis",
-    "F3": "missing or wrong sum",
-    "F4": "cotangent ignored or scaled",
-    "F5": "layout of the cotangent",
-    "F6": "layout of the input",
-    "F7": "an isolated smooth point",
-    "F8": "kink, tie, boundary",
-    "F9": "NaN where a slope exists",
-    "F10": "shape, rank, tail",
-    "F11": "accumulation, races",
-    "F12": "only above some size",
-    "F13": "option not mirrored",
-    "F14": "saved state",
-    "F15": "complex numbers",
-    "F16": "sparse layouts",
-    "F17": "second order",
-    "F18": "low precision",
-    "F19": "vmap and transforms",
-    "F22": "degenerate algebra",
-    "F23": "disconnected",
-    "F24": "lost among many, low precision",
-    "F25": "conditions in half precision",
-    "F26": "beside kinks and ties",
-    "F27": "views and hooks",
-    "F28": "rows without grad_output",
-    "F29": "forward mode",
-    "F30": "lost beside large values",
-    "F31": "faint inputs",
-    "F32": "one pass of many",
-    "all": "",
-}
+def fault_titles() -> dict[str, str]:
+    """What each class of faults is, from the first sentence of its module in the gallery."""
+    modules = [value for name, value in vars(tests.gallery).items() if name.startswith("f") and "_" in name]
+    titles = [str(module.__doc__).partition("\n")[0].rstrip(".").partition(". ")[0] for module in modules]
+    return {name: words for name, _, words in (title.partition(": ") for title in titles)}
 
 
 def gallery_tables(rows: Sequence[Row]) -> list[Table]:
     hard = Counter(row.verdict.split()[0] for row in rows if row.kind == "hard")
-    first = Table(title="right but hard functions")
-    for heading in ("functions", "false FAIL", "INCONCLUSIVE", "raised"):
-        first.add_column(heading, justify="right")
+    first = numbers_table("right but hard functions", (), ("functions", "false FAIL", "INCONCLUSIVE", "raised"))
     shares = [share(hard[key], hard.total()) for key in ("fail", "inconclusive", "raised")]
     first.add_row(str(hard.total()), *shares)
-    second = Table(title="wrong functions caught, by class")
-    for heading in ("class", "fault", "functions", "gradvet.check", *TORCH):
-        second.add_column(heading, justify="left" if heading in ("class", "fault") else "right")
+    numbers = "functions", "gradvet.check", *TORCH
+    second = numbers_table("wrong functions caught, by class", ("class", "fault"), numbers)
     caught: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
         if row.kind != "hard":
@@ -323,10 +288,11 @@ def gallery_tables(rows: Sequence[Row]) -> list[Table]:
             for key in (fault, "all"):
                 caught[key][checker] += row.verdict == "fail"
                 caught[key]["functions"] += not checker
+    titles = fault_titles()
     for fault in sorted(caught, key=lambda name: int(name[1:]) if name != "all" else 99):
         count = caught[fault]
         shares = [share(count[key], count["functions"]) for key in ("", *TORCH)]
-        second.add_row(fault, CLASSES[fault], str(count["functions"]), *shares)
+        second.add_row(fault, titles.get(fault, ""), str(count["functions"]), *shares)
     return [first, second]
 
 
@@ -348,9 +314,8 @@ def cost_rows() -> dict[str, dict[str, float]]:
 
 
 def cost_table(costs: dict[str, dict[str, float]]) -> Table:
-    table = Table(title="cost at the defaults, CPU seconds")
-    for heading in ("function, inputs", "torch slow", "gradvet.check", "check / slow"):
-        table.add_column(heading, justify="left" if "function" in heading else "right")
+    numbers = "torch slow", "gradvet.check", "check / slow"
+    table = numbers_table("cost at the defaults, CPU seconds", ("function, inputs",), numbers)
     for name, seconds in costs.items():
         slow, mine = seconds["torch slow"], seconds["gradvet.check"]
         table.add_row(name, f"{slow:.4f}", f"{mine:.4f}", f"{mine / slow:.2f}")

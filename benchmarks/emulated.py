@@ -52,6 +52,13 @@ def cast(x: Tensor) -> Tensor:
     return x.float()
 
 
+def half_only(x: Tensor) -> Tensor:
+    """In float32. A kernel that knows half precision alone raises for anything else."""
+    if x.dtype not in (torch.bfloat16, torch.float16):
+        raise KeyError(x.dtype)
+    return x.float()
+
+
 def tiles(length: int, size: int) -> list[slice]:
     return [slice(start, min(length, start + size)) for start in range(0, length, size)]
 

@@ -24,7 +24,7 @@ from rich.table import Table
 import gradvet
 from benchmarks.held_out import RECORDS, Record
 from benchmarks.held_out.record import DTYPES
-from benchmarks.report import save, wide_console
+from benchmarks.report import numbers_table, save, wide_console
 
 ELSEWHERE = "elsewhere"
 WRONG_CELLS = {"fail": "named", "pass": "silent", "inconclusive": "undecided", "error": "errors"}
@@ -74,8 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
                 print_names(mine, is_wrong, console)
     seconds = sum(row.cpu_seconds for row in rows)
     console.print(f"{len(chosen)} functions, {wanted.seeds} seeds, {seconds:.1f} CPU seconds")
-    path = save("held-out-detection", vars(wanted), [asdict(row) for row in rows], summary_of(rows))
-    console.print(f"raw numbers: {path}", soft_wrap=True)
+    save("held-out-detection", vars(wanted), [asdict(row) for row in rows], summary_of(rows), console)
     return 0
 
 
@@ -98,9 +97,8 @@ def row_of(record: Record, seed: int) -> Row:
 
 def table_of(rows: Sequence[Row], is_wrong: bool) -> Table:
     cells = WRONG_CELLS if is_wrong else RIGHT_CELLS
-    table = Table(title="wrong functions" if is_wrong else "right functions")
-    for heading in ("precision", "class", "functions", "calls", *cells.values(), "CPU s"):
-        table.add_column(heading, justify="left" if heading in ("precision", "class") else "right")
+    numbers = "functions", "calls", *cells.values(), "CPU s"
+    table = numbers_table(f"{'wrong' if is_wrong else 'right'} functions", ("precision", "class"), numbers)
     by_cell: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         by_cell[row.precision, row.kind].append(row)

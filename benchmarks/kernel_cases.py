@@ -25,15 +25,24 @@ COMPARISONS = ("reverse", "precision", "reference", "points")
 
 
 class Draw:
-    """Random tensors of one dtype on one device."""
+    """Random tensors of one dtype on one device. It seeds torch's generator of the CPU."""
 
     def __init__(self, dtype: torch.dtype, device: str, seed: int) -> None:
         self._dtype, self._device = dtype, device
-        self._generator = torch.Generator().manual_seed(seed)
+        torch.manual_seed(seed)
+
+    def cast(self, inputs: Inputs) -> Inputs:
+        """Inputs in float32, with their floating-point tensors as leaves of this dtype."""
+        return tuple(
+            self.placed(x.detach(), None if x.is_floating_point() else x.dtype).requires_grad_(x.requires_grad)
+            if isinstance(x, Tensor)
+            else x
+            for x in inputs
+        )
 
     def constant(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """Normal numbers without a gradient."""
-        return self.placed(torch.randn(shape, generator=self._generator), dtype)
+        return self.placed(torch.randn(shape), dtype)
 
     def placed(self, values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         return values.to(self._device, dtype or self._dtype)
@@ -43,17 +52,17 @@ class Draw:
 
     def weights(self, *shape: int) -> Tensor:
         """Numbers around 1."""
-        return self.placed(1.0 + 0.2 * torch.randn(shape, generator=self._generator)).requires_grad_()
+        return self.placed(1.0 + 0.2 * torch.randn(shape)).requires_grad_()
 
     def log_probabilities(self, *shape: int) -> Tensor:
-        return self.placed(torch.log_softmax(torch.randn(shape, generator=self._generator), -1))
+        return self.placed(torch.log_softmax(torch.randn(shape), -1))
 
     def targets(self, number: int, classes: int) -> Tensor:
-        return torch.randint(classes, (number,), generator=self._generator).to(self._device)
+        return torch.randint(classes, (number,)).to(self._device)
 
     def angles(self, *shape: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines of angles that are equal in both halves of the last dimension."""
-        half = torch.randn(*shape[:-1], shape[-1] // 2, generator=self._generator)
+        half = torch.randn(*shape[:-1], shape[-1] // 2)
         both = torch.cat([half, half], -1)
         return self.placed(both.cos()), self.placed(both.sin())
 

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.counting import counting
-from benchmarks.report import Pair, duration, geometric_mean, wide_console
+from benchmarks.report import Pair, duration, geometric_mean, numbers_table, wide_console
 from benchmarks.timing import cpu_seconds, quiet_collector
 from gradvet.frontends.torch.opdb import coordinates, operators
 from tests.differential.samples import DTYPES, Derivative, Sample, draw, small
@@ -125,9 +125,8 @@ def row_of(sample: Sample, contestants: Sequence[Contestant]) -> Row:
 
 
 def overview(rows: Sequence[Row], pair: Pair) -> Table:
-    table = Table(title=f"{pair}: CPU time, one thread")
-    for heading in ("inputs", "samples", "torch", "gradvet", "total ratio", "geometric mean", "gradvet slower"):
-        table.add_column(heading, justify="right")
+    numbers = "inputs", "samples", "torch", "gradvet", "total ratio", "geometric mean", "gradvet slower"
+    table = numbers_table(f"{pair}: CPU time, one thread", (), numbers)
     for name, some in groups(rows):
         seconds = [row.seconds for row in some]
         ratios = [pair.ratio(row) for row in seconds]
@@ -153,9 +152,8 @@ def groups(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
 
 
 def slowest(rows: Sequence[Row], pair: Pair, count: int = 12) -> Table:
-    table = Table(title=f"most time lost, {pair}")
-    for heading in ("sample", "inputs", "entries", "torch", "gradvet", "ratio", "torch evals", "gradvet evals"):
-        table.add_column(heading, justify="left" if heading == "sample" else "right")
+    numbers = "inputs", "entries", "torch", "gradvet", "ratio", "torch evals", "gradvet evals"
+    table = numbers_table(f"most time lost, {pair}", ("sample",), numbers)
     lost = sorted(rows, key=lambda row: row.seconds[pair.baseline] - row.seconds[pair.candidate])
     for row in lost[:count]:
         both = pair.baseline, pair.candidate

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 import gradvet
 from benchmarks.random_programs import Program, draw, with_fault
-from benchmarks.report import save, wide_console
+from benchmarks.report import numbers_table, save, wide_console
 
 DTYPES = {
     "float64": torch.float64,
@@ -72,8 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
             rows += rows_of(name, wanted.seed + 2 * number, wanted)
     console = wide_console()
     console.print(table_of(rows))
-    path = save("random-functions", vars(wanted), [asdict(row) for row in rows], {})
-    console.print(f"raw numbers: {path}", soft_wrap=True)
+    save("random-functions", vars(wanted), [asdict(row) for row in rows], {}, console)
     return 0
 
 
@@ -207,9 +206,8 @@ def opaque(program: Program, dtype: torch.dtype) -> Callable[..., Any]:
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    table = Table(title="random compositions of operations")
-    for heading in ("dtype", "kind", "functions", "PASS", "FAIL", "INCONCLUSIVE", "error", "CPU s", "evaluations"):
-        table.add_column(heading, justify="left" if heading in ("dtype", "kind") else "right")
+    numbers = "functions", "PASS", "FAIL", "INCONCLUSIVE", "error", "CPU s", "evaluations"
+    table = numbers_table("random compositions of operations", ("dtype", "kind"), numbers)
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.dtype, "wrong" if row.is_wrong else "right"].append(row)

@@ -1,16 +1,21 @@
-"""Kernels on which `benchmarks.references` reports: none of them was used to choose a threshold."""
+"""Kernels that were not used to choose a threshold, right and with a fault in one of their tensors.
+
+`python -m benchmarks.kernels --module benchmarks.reference_kernels --reference --comparison --device cpu`: the kernels
+on which thresholds of the comparison with a reference were chosen are those of the tests.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.reference_kernels import Inputs, Kernel, Tensors, low, weights
+from benchmarks.kernel_cases import Entry
+from tests.reference_kernels import FAULTS, VALUE, Inputs, Kernel, Tensors, low, weights
 
 
 def geglu(a: Tensor, b: Tensor) -> Tensor:
@@ -363,7 +368,7 @@ def mask_inputs() -> Inputs:
     return torch.randn(5, 30, 30) * 3, mask
 
 
-REPORTED: Sequence[Kernel] = (
+KERNELS = (
     Kernel("geglu", geglu, _geglu, _geglu_backward, lambda: (torch.randn(33, 50) * 2, torch.randn(33, 50)), (0, 1)),
     Kernel("log_softmax", log_softmax, _log_softmax, _log_softmax_backward, lambda: (torch.randn(9, 300) * 3,)),
     Kernel("normalise", normalise, _normalise, _normalise_backward, lambda: (torch.randn(17, 21) * torch.rand(17, 1),)),
@@ -467,3 +472,16 @@ REPORTED: Sequence[Kernel] = (
     ),
     Kernel("log_sum_exp", log_sum_exp, _log_sum_exp, _log_sum_exp_backward, lambda: (torch.randn(40, 16) * 2,)),
 )
+
+
+def entries(kernel: Kernel) -> Iterator[Entry]:
+    """The kernel, and the same with each fault, in turn in each gradient and in the values."""
+    yield Entry(kernel.name, kernel.fused(), kernel.eager, lambda d: d.cast(kernel.inputs()))
+    slots = (*kernel.slots, VALUE)
+    for number, (name, fault) in enumerate(FAULTS.items()):
+        slot = slots[number % len(slots)]
+        title = f"WRONG {kernel.name}: {name} in {'output' if slot == VALUE else f'grad of input {slot}'}"
+        yield Entry(title, kernel.fused(fault, slot), kernel.eager, lambda d: d.cast(kernel.inputs()))
+
+
+ENTRIES = tuple(entry for kernel in KERNELS for entry in entries(kernel))

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from rich.table import Table
 
+Values = dict[str, object]
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -48,8 +50,16 @@ def wide_console() -> Console:
     return console if console.is_terminal else Console(width=140)
 
 
-def save(name: str, options: dict[str, object], rows: list[dict[str, object]], summary: dict[str, object]) -> Path:
-    """Write the raw numbers with what is needed to repeat them."""
+def numbers_table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
+    """A table by the headings of its columns: first those of words, then those of numbers, aligned at the right."""
+    table = Table(*words, title=title)
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def save(name: str, options: Values, rows: list[Values], summary: Values, console: Console) -> None:
+    """Write the raw numbers with what is needed to repeat them, and print where."""
     RESULTS.mkdir(exist_ok=True)
     now = datetime.now(timezone.utc)
     path = RESULTS / f"{name}-{now:%Y%m%d-%H%M%S}.json"
@@ -65,4 +75,4 @@ def save(name: str, options: dict[str, object], rows: list[dict[str, object]], s
         "rows": rows,
     }
     path.write_text(json.dumps(content, indent=1) + "\n")
-    return path
+    console.print(f"raw numbers: {path}", soft_wrap=True)

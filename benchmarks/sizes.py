@@ -24,7 +24,7 @@ import gradvet
 from benchmarks.counting import counted
 from benchmarks.functions import FUNCTIONS, Problem, spoiled
 from benchmarks.memory import peak_of_a_check
-from benchmarks.report import Pair, duration, geometric_mean, save, wide_console
+from benchmarks.report import Pair, duration, geometric_mean, numbers_table, save, wide_console
 from benchmarks.timing import interleaved
 from gradvet.frontends.torch.opdb import coordinates
 
@@ -98,8 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
     for kind, taken in memory.items():
         console.print(f"peak memory of a whole check, 10,000 inputs and outputs, {kind} function: {taken / 1e6:.1f} MB")
     summary: dict[str, object] = {f"{mode} n={size}": figures for (mode, size), figures in means.items()}
-    path = save("sizes", vars(wanted), [vars(row) for row in rows], summary | {"peak bytes": memory})
-    console.print(f"raw numbers: {path}", soft_wrap=True)
+    save("sizes", vars(wanted), [vars(row) for row in rows], summary | {"peak bytes": memory}, console)
     return 0
 
 
@@ -162,10 +161,10 @@ def blamed(problem: Problem) -> str:
 
 
 def table_of(rows: Sequence[Row], mode: str) -> Table:
-    table = Table(title=f"{mode}, CPU time; calls + backward passes")
-    headings = ["function", "inputs", "outputs", "torch", "gradvet", "ratio", "torch evals", "gradvet evals"]
-    for heading in headings + (["blames"] if mode == "wrong" else []):
-        table.add_column(heading, justify="left" if heading in ("function", "blames") else "right")
+    numbers = "inputs", "outputs", "torch", "gradvet", "ratio", "torch evals", "gradvet evals"
+    table = numbers_table(f"{mode}, CPU time; calls + backward passes", ("function",), numbers)
+    if mode == "wrong":
+        table.add_column("blames")
     for row in rows:
         table.add_row(
             row.function,
@@ -195,9 +194,8 @@ def summarised(rows: Sequence[Row]) -> dict[tuple[str, int], dict[str, float]]:
 
 
 def table_of_means(means: dict[tuple[str, int], dict[str, float]]) -> Table:
-    table = Table("mode", "n", title="over the functions: torch / gradvet, and what gradvet evaluates")
-    for heading in ("geometric mean", "least", "calls", "backward passes"):
-        table.add_column(heading, justify="right")
+    title = "over the functions: torch / gradvet, and what gradvet evaluates"
+    table = numbers_table(title, ("mode", "n"), ("geometric mean", "least", "calls", "backward passes"))
     for (mode, size), figures in means.items():
         table.add_row(mode, f"{size:,}", *(f"{figure:.2f}" for figure in figures.values()))
     return table

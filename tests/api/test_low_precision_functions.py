@@ -205,6 +205,19 @@ def test_constant_loss_of_a_kernel_passes() -> None:
     assert verdict(kernel(lambda x: confident_losses(x).mean(), F32), confident(F32, 40.0)) is Verdict.PASS
 
 
+def test_gradient_of_a_loss_that_shows_no_slope_is_named() -> None:
+    def dice(x: Tensor) -> Tensor:
+        p, on = x.float().sigmoid(), torch.arange(180).reshape(6, 30) % 5 < 2
+        return (1 - (2 * (p * on).sum(-1) + 1) / (p.sum(-1) + on.sum(-1) + 1)).mean().to(x.dtype)
+
+    summed = kernel(dice, BF16, lambda gradient, x, _: 6.0 * gradient)
+    torch.manual_seed(0)
+    for seed in range(3):
+        report = gradvet.check(summed, leaf(torch.randn(6, 30), BF16), seed=seed, checks=("reverse",))
+        assert report.failures, report
+        assert "the derivative is" in report.failures[0].headline
+
+
 def test_wrong_gradient_of_a_tiny_input_fails_in_a_float32_kernel() -> None:
     def shifted(x: Tensor, shift: Tensor) -> Tensor:
         if x.dtype != F32:

@@ -65,6 +65,7 @@ def test_reading_writes_nothing(path: Path) -> None:
         zlib.compress(b"[" * 100_000),
         zlib.compress(json.dumps(failed().to_dict()).encode())[:-9],
         7,
+        None,
     ],
 )
 def test_damaged_row_is_an_error_of_its_case(path: Path, document: Any) -> None:
@@ -171,12 +172,6 @@ def test_second_run_into_a_store_is_refused(tmp_path: Path) -> None:
     assert [one.status for one in Store.open(path).results()] == [Status.UNFINISHED]
     first.close()
     Store.open(path, writable=True).close()
-
-
-def test_error_of_an_early_version_is_read(path: Path) -> None:
-    change(path, "UPDATE outcomes SET document = NULL, ending = 'died', words = 'SIGSEGV' WHERE position = 1")
-    *_, found = Store.open(path).results()
-    assert (found.status, found.message) == (Status.DIED, "SIGSEGV")
 
 
 def test_any_damage_ends_in_results_or_a_sentence(path: Path) -> None:

@@ -145,8 +145,9 @@ def _failure_of_averages(context: Context, mode: Mode, decision: Decision, headl
         return Finding(mode.name, Verdict.FAIL, f"{headline}: it is zero for {entry.input}", (), facts, ZERO)
     mismatches = () if math.isnan(entry.numerical) else (_mismatch(context, entry),)
     if not entry.input.label:
-        off = f"off by about {_percentage(abs(decision.error))} of its size"
-        found = f"{entry.derivative / entry.numerical:.3g} times the function's slope" if mismatches else off
+        found = f"off by about {_percentage(abs(decision.error))} of its size"
+        if mismatches and entry.numerical:  # a loss in half precision may not change at all
+            found = f"{entry.derivative / entry.numerical:.3g} times the function's slope"
         headline += f": over all entries of {entry.input}, the derivative is {found}"
     return Finding(mode.name, Verdict.FAIL, headline, mismatches, facts, advice)
 

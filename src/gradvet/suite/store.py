@@ -49,7 +49,7 @@ TABLES = {
         seconds REAL NOT NULL, forwards INTEGER, attempts INTEGER NOT NULL, words TEXT NOT NULL, document BLOB)""",
 }
 
-QUERY = "SELECT ending, document, words, attempts, seconds FROM outcomes WHERE position = ?"
+QUERY = "SELECT document, attempts, seconds FROM outcomes WHERE position = ?"
 NO_RESULT = "there is no result: the run ended before this case, or still runs; go on with --resume"
 CANNOT_OPEN = ("cannot be opened as a store", "name another file")
 CANNOT_WRITE = ("cannot be written", "free some space, then go on with --resume, or name another file")
@@ -163,11 +163,7 @@ class Store:
         (value,) = self._connection.execute("SELECT value FROM run WHERE name = ?", (name,)).fetchone()
         return str(value)
 
-    def _unpacked(
-        self, name: str, ending: str, document: bytes | None, words: str, attempts: int, seconds: float
-    ) -> CaseResult:
-        if document is None:  # written by an early version, which stored no report for an error
-            return CaseResult.of_error(name, Status(ending), escape_controls(words), int(attempts), float(seconds))
+    def _unpacked(self, name: str, document: bytes, attempts: int, seconds: float) -> CaseResult:
         limit = min(MAX_REPORT_BYTES, MAX_UNPACKED_BYTES - self._unpacked_bytes)
         unpacker = zlib.decompressobj()
         content = unpacker.decompress(document, limit + 1)
