@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import gradvet
 from gradvet import checks
 from gradvet.checks.linearity import jvp_vjp_agree
 from gradvet.checks.outputs import detached, values
@@ -182,3 +183,57 @@ def test_right_function_gets_an_answer(check: CheckFunction) -> None:
     findings = list(check(context_of(torch.sin, torch.linspace(0.1, 1.1, 6, dtype=torch.float64).reshape(2, 3))))
     assert findings or check is EXACT["metadata"]
     assert {finding.verdict for finding in findings} <= {PASS}
+
+
+class ScaledUnder(torch.autograd.Function):
+    """sin(x)·w, whose first gradient has a factor if w is frozen, or if grad_output is not contiguous."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, condition: str, factor: float) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.condition, ctx.factor = condition, factor
+        return x.sin() * w
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        x, w = ctx.saved_tensors
+        holds = not ctx.needs_input_grad[1] if ctx.condition == "frozen" else not v.is_contiguous()
+        return v * w * x.cos() * (ctx.factor if holds else 1.0), v * x.sin(), None, None
+
+
+@pytest.mark.parametrize("condition", ["frozen", "strides"])
+@pytest.mark.parametrize(
+    ("dtype", "factor", "verdict"),
+    [
+        (torch.float16, 1.05, FAIL),
+        (torch.float16, 0.9, FAIL),
+        (torch.float16, 1.002, PASS),
+        (torch.bfloat16, 1.1, FAIL),
+        (torch.bfloat16, 0.8, FAIL),
+        (torch.bfloat16, 1.008, PASS),
+    ],
+)
+def test_gradient_scaled_under_a_condition_fails_in_half_precision(
+    condition: str, dtype: torch.dtype, factor: float, verdict: Verdict
+) -> None:
+    x, w = (torch.randn(40, 3, generator=torch.Generator().manual_seed(seed)).to(dtype) for seed in (1, 2))
+    report = gradvet.check(lambda x, w: ScaledUnder.apply(x, w, condition, factor), (x, w), seed=1)
+    assert report.verdict is verdict
+
+
+def test_gradient_of_a_workspace_that_the_next_pass_overwrites_fails_in_bfloat16() -> None:
+    workspace = torch.empty(200, dtype=torch.bfloat16)
+
+    class Exponential(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.y = torch.exp(x, out=workspace) if x.dtype is workspace.dtype else x.exp()
+            return ctx.y.clone()
+
+        @staticmethod
+        def backward(ctx: Any, v: Tensor) -> Tensor:
+            return v * ctx.y
+
+    x = (0.5 * torch.randn(200, generator=torch.Generator().manual_seed(1))).bfloat16()
+    report = gradvet.check(Exponential.apply, x, seed=1)
+    assert "reentrancy" in {finding.check for finding in report.failures}
