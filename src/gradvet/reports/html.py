@@ -125,7 +125,8 @@ def sweep(facts: Mapping[str, Any]) -> Figure | None:
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x - left) / ((right - left) or 1.0)
-        return LEFT / 2 + across * (WIDTH - LEFT / 2 - 8), 8 + (high - y) / (high - low) * (HEIGHT - 48)
+        # A label below the right end needs half of its width beyond it.
+        return LEFT / 2 + across * (WIDTH - LEFT / 2 - 18), 8 + (high - y) / (high - low) * (HEIGHT - 48)
 
     parts = []
     for decade in range(low, high + 1, max(1, (high - low) // 5)):
