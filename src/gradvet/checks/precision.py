@@ -73,14 +73,15 @@ def precision_against(
         if bool(xp.any(~xp.isfinite(low) & xp.isfinite(high))):
             yield Finding("precision", Verdict.INCONCLUSIVE, OVERFLOWS)
             return
-        for compare in (compare for mode, compare in _COMPARISONS.items() if mode in modes):
-            finding = compare(context, wide, rounded)
-            if finding is not None and not _is_settled(context, finding) and (pair := same_branches()) is not None:
-                finding = _on_same_branches(pair, finding, compare(pair[0], pair[1], rounded))
-            if finding is not None and not _is_settled(context, finding):
+        for mode in modes:
+            finding = _of_mode(context, wide, mode, rounded)
+            if finding is None:
+                continue
+            if not _is_settled(context, finding) and (pair := same_branches()) is not None:
+                finding = _on_same_branches(pair, finding, _of_mode(pair[0], pair[1], mode, rounded))
+            if not _is_settled(context, finding):
                 finding = _with_rounded_operators(context, wide, finding, rounded)
-            if finding is not None:
-                yield finding
+            yield finding
 
     return precision
 
@@ -125,28 +126,21 @@ def _with_rounded_operators(context: Context, wide: Context, before: Finding, ro
     return Finding("precision", Verdict.PASS, RIGHT, facts=before.facts)
 
 
-def _reverse(context: Context, wide: Context, rounded: Rounded) -> Finding | None:
-    if not context.has_reverse:
+def _of_mode(context: Context, wide: Context, mode: str, rounded: Rounded) -> Finding | None:
+    """The finding about one mode; None where the function does not have it, which another check reports."""
+    if mode == "reverse" and not context.has_reverse:
         return None
-    return _compared(context, wide, "reverse", rounded)
-
-
-def _forward(context: Context, wide: Context, rounded: Rounded) -> Finding | None:
-    """JVPs in the given precision; nothing where there is no forward mode, which the check `forward` reports."""
-    problem = context.problem
     try:
-        return _compared(context, wide, "forward", rounded)
+        return _compared(context, wide, mode, rounded)
     except Exception as error:
-        if problem.rules.is_unsupported(error):
+        rules = context.problem.rules
+        if mode == "forward" and rules.is_unsupported(error):
             return None
-        if not problem.rules.are_builtin:
+        if mode == "reverse" or not rules.are_builtin:
             raise
         # Needed by `test_forward_mode_that_raises_under_autocast_counts_as_none`.
         words = f"the framework's own forward mode raises in this precision: {first_line(error)}"
         return Finding("precision", Verdict.SKIPPED, words, facts={"mode": "forward"})
-
-
-_COMPARISONS = {"reverse": _reverse, "forward": _forward}
 
 
 def _statistics(
