@@ -282,3 +282,24 @@ def test_product_with_the_smallest_numbers_does_not_fail() -> None:
         x, y = (5e-7 * normal(5, 3, seed=seed)).half(), normal(3, seed=100 + seed).half()
         report = gradvet.check(emulated.opaque_function(forward, backward), (x, y), seed=seed, checks=("reverse",))
         assert not report.failures, report
+
+
+def test_rounding_that_moves_elements_across_a_kink_does_not_fail() -> None:
+    """relu((x + r) w), whose sum is rounded before the product: some products change their sign."""
+
+    def forward(ctx: Any, x: Tensor, r: Tensor, w: Tensor) -> Tensor:
+        h = (x + r).to(torch.float32)
+        z = h @ w.float()
+        ctx.save_for_backward(h, w.float(), z)
+        return z.relu().to(x.dtype)
+
+    def backward(ctx: Any, v: Tensor) -> Gradients:
+        h, w, z = ctx.saved_tensors
+        dz = v.float() * (z > 0)
+        dh = (dz @ w.mT).to(v.dtype)
+        return dh, dh.clone(), (h.mT @ dz).to(v.dtype)
+
+    inputs = tuple(normal(*shape, seed=12 + n).bfloat16() for n, shape in enumerate(((20, 32), (20, 32), (32, 40))))
+    kernel = emulated.opaque_function(forward, backward)
+    report = gradvet.check(kernel, inputs, seed=1, checks=("reverse", "precision"))
+    assert not report.failures, report
