@@ -104,6 +104,67 @@ class HookOfItsOwn(Layer):
         return self.b(self.a(x))
 
 
+class Gain(torch.autograd.Function):
+    """Keeps its arguments as attributes, which no version counter guards."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, gain: Tensor) -> Tensor:
+        ctx.y, ctx.gain = y, gain
+        return y * gain
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor]:
+        return grad_output * ctx.gain, (grad_output * ctx.y).sum(0)
+
+
+class AttributeOverwritten(Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.rand(4))
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.a(x)
+        z = Gain.apply(y, self.gain)
+        return self.b(z + y.mul_(2))  # fault
+
+
+class SmallGradientsDropped(Layer):
+    """The gradient is not proportional to grad_output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.rand(4))
+
+        def dropped(gradient: Tensor) -> Tensor:  # fault
+            return gradient * (gradient.abs() > 1e-3)
+
+        self.gain.register_hook(dropped)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.b(self.a(x) * self.gain)
+
+
+class ClippedNode(Layer):
+    def forward(self, x: Tensor) -> Any:
+        y = self.a(x)
+        if y.grad_fn is not None:
+            y.grad_fn.register_prehook(lambda gradients: tuple(g.clamp(-1e-3, 1e-3) for g in gradients))  # fault
+        return self.b(y)
+
+
+class StateLoaded(Layer):
+    """A hypernetwork that loads what it makes into a network whose parameters do not require grad."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.b.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.a(x)
+        self.b.load_state_dict({"weight": y[:2, :4], "bias": y[0, :2]})  # fault
+        return self.b(torch.ones(4, dtype=x.dtype))
+
+
 class Equilibrium(nn.Module):
     """The fixed point of a layer; its gradient is that of few iterations."""
 
@@ -135,6 +196,10 @@ FAULTS: list[tuple[type[nn.Module], str]] = [
     (DataAssigned, "data"),
     (HookOfItsOwn, "detach"),
     (Equilibrium, "register_hook"),
+    (AttributeOverwritten, "write to a saved tensor"),
+    (SmallGradientsDropped, "hook on parameter gain"),
+    (ClippedNode, "register_prehook"),
+    (StateLoaded, "no_grad"),
 ]
 
 
@@ -162,6 +227,26 @@ def test_stop_that_rounds_outside_of_torch_is_named() -> None:
     report = gradvet.check(NumpyRounding(), torch.randn(5, 3), seed=1, points=None)
     assert report.verdict is Verdict.FAIL, f"{report}"
     assert report.findings[0].check == "blame"
+
+
+class RoundedNumber(Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Any:
+        scale = float(np.round(self.scale.detach().numpy(), 2))  # fault
+        return self.b(self.a(x)) * scale
+
+
+@needs_private_names
+def test_stop_in_an_undecided_module_is_listed() -> None:
+    torch.manual_seed(0)
+    report = gradvet.blame(nn.Sequential(RoundedNumber(), nn.Tanh()), torch.randn(5, 3), seed=1)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    reasons = {piece.path: piece.reason for piece in report.pieces}
+    assert reasons["0"].startswith("the gradient stops at ")
+    assert f"{Path(__file__).name}:{line_of_fault(RoundedNumber)} (detach)" in reasons["0"]
 
 
 class SquareRoot(torch.autograd.Function):

@@ -7,12 +7,14 @@ Tests `frontends/torch/blame/replaying.py`, `frontends/torch/state.py`,
 from __future__ import annotations
 
 import copy
+import random
 import warnings
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -592,6 +594,21 @@ def switch_by_value() -> tuple[Any, ...]:
 @right
 def noise_of_its_own() -> tuple[Any, ...]:
     return applied(lambda m, x: m.a(x) + m.b(x) * torch.randn(2, 3, dtype=x.dtype), a=linear(), b=linear()), x()
+
+
+@right
+def generators_of_its_own() -> tuple[Any, ...]:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.torch = linear(), torch.Generator().manual_seed(3)
+            self.python, self.numpy = random.Random(3), np.random.default_rng(3)
+
+        def forward(self, x: Tensor) -> Any:
+            noise = torch.rand(x.shape, generator=self.torch, dtype=x.dtype)
+            return self.linear(x * noise) * (self.python.random() + self.numpy.random())
+
+    return Noisy().double(), x(5, 3)
 
 
 @right

@@ -51,7 +51,8 @@ def remarks(report: BlameReport) -> Iterator[tuple[str, str]]:
     for piece in report.pieces:
         if piece.is_replayed and piece.verdict is Verdict.INCONCLUSIVE and piece.report is not None:
             why = next(iter(wording.notable_findings(piece.report)), None)
-            yield "undecided", f"{piece}: {why.headline if why else 'not everything could be compared'}"
+            headline = why.headline if why else "not everything could be compared"
+            yield "undecided", "; ".join(filter(None, (f"{piece}: {headline}", piece.reason)))
     for stop in report.accepted:
         yield "held constant", f"{stop.place} {stop.place.code}"
     for note in report.notes:

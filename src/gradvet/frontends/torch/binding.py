@@ -24,7 +24,7 @@ from gradvet.frontends.torch.double_precision import DoublePrecision, wide_dtype
 from gradvet.frontends.torch.inputs import require_precision, templates_of
 from gradvet.frontends.torch.layouts.dense import overlaps, same_numbers
 from gradvet.frontends.torch.preservation import preserved_state, reachable_objects
-from gradvet.frontends.torch.state import FixedState
+from gradvet.frontends.torch.state import FixedState, generators_among
 
 LEAF_WRITTEN = "leaf Variable that requires grad"
 """Phrase of the exception that torch raises if a function writes to such an input."""
@@ -194,7 +194,8 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
         with substituted(values):
             return call(*args, **words)
 
-    fixed, inside = FixedState(func), double.around if double else unchanged
+    generators = generators_among(reachable_objects(func, request.positional, request.kwargs))
+    fixed, inside = FixedState(func, generators), double.around if double else unchanged
     bound = Binding(
         fixed.around(inside(call if as_given else lambda *values: arranged(func, values))),
         (*(tensor for tensor, _ in tensors), *parameters.values()),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.layouts import numbers_of
 from gradvet.frontends.torch.process_state import ProcessState, use_standard_settings
-from gradvet.frontends.torch.state import kept_tensors
+from gradvet.frontends.torch.state import RandomState, generators_among, kept_tensors
 
 MAX_OBJECTS = 24
 """Callables, containers and objects that are entered in search of modules, the nearest first."""
@@ -49,7 +49,7 @@ class PreservedState:
     - arguments: values, `.grad`, `requires_grad`;
     - modules that the function refers to: attributes with the lists and mappings in them, hooks, training mode,
       buffers, and for each parameter which tensor it is, its `.grad` and `requires_grad`, its values if it is frozen;
-    - other tensors that it refers to: `.grad`, `requires_grad`.
+    - other tensors that it refers to: `.grad`, `requires_grad`; random generators: their state.
     """
 
     def __init__(self, function: Any, arguments: Sequence[Any], *, standard_settings: bool = False) -> None:
@@ -62,6 +62,7 @@ class PreservedState:
         tensors = given | {id(thing): thing for thing in reached if isinstance(thing, Tensor)}
         for module in modules:
             tensors |= {id(p): p for p in private.parameters_of(module).values() if p is not None}
+        generators = generators_among(reached)
         # Of the tensors to whose `.grad` a backward pass writes.
         with_gradient = {key: tensor for key, tensor in tensors.items() if tensor.is_leaf or tensor.retains_grad}
         # A function that calls backward itself adds to the gradients of its arguments.
@@ -73,7 +74,7 @@ class PreservedState:
             *map(_kept_module, modules),
             *[kept_tensors([own]) for t in copied if t is not None and (own := numbers_of(t)) is not None],
             *map(_kept_gradient, with_gradient.values()),
-            self._process.random.restore,
+            (RandomState(generators) if generators else self._process.random).restore,
         ]
         self._is_entered = self._is_restored = False
 
@@ -127,7 +128,11 @@ def _kept_gradient(tensor: Tensor) -> Callable[[], None]:
     """Keeps the `.grad` and `requires_grad` of a tensor; returns their restoration."""
     gradient, requires_grad = tensor.grad, tensor.requires_grad
 
+    is_leaf = tensor.is_leaf
+
     def restore() -> None:
+        if is_leaf and not tensor.is_leaf:  # a result was written into it
+            tensor.detach_()
         if tensor.requires_grad != requires_grad:
             tensor.requires_grad_(requires_grad)
         if tensor.grad is not gradient:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -31,12 +31,38 @@ def torch_states() -> list[tuple[torch.Generator, Tensor]]:
     return [(generator, generator.get_state()) for generator in (torch.default_generator, *on_devices)]
 
 
+def _state_access(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
+    """How the state of a random generator of torch, Python or NumPy is read and written; None for other values."""
+    if isinstance(value, torch.Generator):
+        return value.get_state, value.set_state
+    if isinstance(value, random.Random):
+        return value.getstate, value.setstate
+    if not type(value).__module__.startswith("numpy.random"):
+        return None
+    bits = getattr(value, "bit_generator", None)  # of a generator of NumPy's newer kind
+    return (value.get_state, value.set_state) if bits is None else (lambda: bits.state, partial(setattr, bits, "state"))
+
+
+def generators_among(things: Iterable[Any]) -> list[Any]:
+    """The random generators among some objects and among the attributes of modules, each once.
+
+    Needed by `test_right_model_has_no_culprit`.
+    """
+    found: dict[int, Any] = {}
+    for thing in things:
+        modules = thing.modules() if isinstance(thing, nn.Module) else ()
+        inside = (value for module in modules for _, value in attributes_of(module))
+        found |= {id(value): value for value in (thing, *inside) if _state_access(value) is not None}
+    return list(found.values())
+
+
 class RandomState:
-    """The state of all generators that a function may draw from: those of torch, Python and NumPy."""
+    """The state of all generators that a function may draw from: those of torch, Python and NumPy, and given ones."""
 
-    __slots__ = ("_numpy", "_python", "_torch")
+    __slots__ = ("_given", "_numpy", "_python", "_torch")
 
-    def __init__(self) -> None:
+    def __init__(self, given: Iterable[Any] = ()) -> None:
+        self._given = [(write, read()) for read, write in filter(None, map(_state_access, given))]
         self._torch = torch_states()
         self._python = generators.python_state()
         self._numpy = generators.numpy_state()
@@ -48,8 +74,14 @@ class RandomState:
         return len(self._torch) == len(now) and all(same)
 
     def restore_torch(self) -> None:
+        """Write back the states of torch's generators and of the given ones."""
         for generator, state in self._torch:
             generator.set_state(state)
+        self.restore_given()
+
+    def restore_given(self) -> None:
+        for write, state in self._given:
+            write(state)
 
     def restore(self) -> None:
         """Write back the states; those of Python and NumPy where they have changed."""
@@ -288,8 +320,8 @@ class FixedState:
     Needed by `test_model_that_changes_its_own_state_passes`.
     """
 
-    def __init__(self, owner: Any) -> None:
-        self._start = RandomState()
+    def __init__(self, owner: Any, generators: Sequence[Any] = ()) -> None:
+        self._start = RandomState(generators)
         self._draws_from_torch_alone: bool | None = None
         self._is_first = True
         is_module = isinstance(owner, nn.Module)

@@ -7,7 +7,8 @@ Each runs the recorded call of a module forward and backward; none leaves gradie
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
@@ -46,7 +47,6 @@ from gradvet.frontends.torch.state import RandomState
 
 IN_PLACE = "modified by an inplace operation"
 """Part of torch's message about a saved tensor whose version is another one."""
-
 
 SAVED = "write to a saved tensor"
 NOT_FINITE = "its gradient is not finite for a finite grad_output: 0/0, 0·inf, or a branch that is masked too late"
@@ -106,6 +106,9 @@ class _Writes(TorchFunctionMode):
         self.saved.append(_Saved(tensor, checksum(tensor), Origin.now(), len(self.found)))
         return len(self.saved) - 1
 
+    def saved_tensor(self, number: int) -> Tensor:
+        return self.saved[number].tensor
+
     def to_saved(self, number: int) -> Origin | None:
         """The first write to a saved tensor after it was saved."""
         if number >= len(self.saved):
@@ -135,16 +138,14 @@ class _Writes(TorchFunctionMode):
         # The name says that a result of `.data` is written to; its version is not that of the tensor that was saved.
         written = {id(args[0]): args[0]} if is_in_place(function_name(func)) and args else {}
         written.update((id(t), t) for t, before in zip(given, versions, strict=True) if version(t) != before)
-        for tensor in written.values():
-            self.note(tensor)
+        if not torch.compiler.is_compiling():
+            values = [
+                t for t in written.values() if isinstance(t, Tensor) and t.layout is torch.strided and not t.is_meta
+            ]
+            self.found += [(storage_reference(tensor), Origin.now()) for tensor in values]
         for one in self.saved[count:]:
             one.values, one.start = checksum(one.tensor), len(self.found)
         return result
-
-    def note(self, target: Any) -> None:
-        is_traced = torch.compiler.is_compiling()
-        if isinstance(target, Tensor) and target.layout is torch.strided and not (target.is_meta or is_traced):
-            self.found.append((storage_reference(target), Origin.now()))
 
 
 def overwritten_saved_tensors(call: Call) -> list[tuple[Origin, str]]:
@@ -154,18 +155,11 @@ def overwritten_saved_tensors(call: Call) -> list[tuple[Origin, str]]:
     of the saved tensors, and two runs as they are agree.
     """
     writes = _Writes()
-    changed: list[int] = []
-
-    def unpack(number: int) -> Tensor:
-        saved = writes.saved[number]
-        if saved.values != checksum(saved.tensor):
-            changed.append(number)
-        return saved.tensor
-
     with preserved_state(call.target, call.tensors):
-        with saved_tensors_hooks(writes.save, unpack):
+        with _keeping(writes.save, writes.saved_tensor):
             outputs = run(call, lambda forward: _within(writes, forward))
         as_they_are = _gradients(call, outputs)
+        changed = [n for n, saved in enumerate(writes.saved) if saved.values != checksum(saved.tensor)]
     if not changed:
         return []
     try:
@@ -176,17 +170,33 @@ def overwritten_saved_tensors(call: Call) -> list[tuple[Origin, str]]:
             raise
         return _lines(call, changed, writes, "so that the backward pass raises")
     with preserved_state(call.target, call.tensors):
-        with saved_tensors_hooks(torch.clone, lambda tensor: tensor):
+        with _keeping(torch.clone, lambda copy: copy):
             outputs = run(call)
         if not _agree(as_they_are, again) or _agree(as_they_are, _gradients(call, outputs)):
             return []
     return _lines(call, changed, writes, "past autograd's version counter")
 
 
+@contextmanager
+def _keeping(keep: Callable[[Tensor], Any], kept: Callable[[Any], Tensor]) -> Iterator[None]:
+    """Packs and unpacks what is saved for the backward pass, tensors that are attributes of `ctx` at once."""
+
+    def applied(cls: type, args: Any, kwargs: Any, apply: Callable[..., Any]) -> Any:
+        result = apply(*args, **kwargs)
+        for node in {tensor.grad_fn for tensor in tensors_of(result)}:
+            for name, value in list(getattr(node, "__dict__", {}).items()):
+                if type(value) in (Tensor, nn.Parameter) and not private.is_wrapped(value):
+                    setattr(node, name, kept(keep(value)))
+        return result
+
+    with saved_tensors_hooks(keep, kept), private.applied_functions(applied):
+        yield
+
+
 def _watched(call: Call, numbers: Sequence[int]) -> _Writes:
     """The writes of a call, also those that no function of torch makes, as by NumPy, to these saved tensors."""
     writes, before = _Writes(numbers), sys.gettrace()
-    with preserved_state(call.target, call.tensors), saved_tensors_hooks(writes.save, lambda n: writes.saved[n].tensor):
+    with preserved_state(call.target, call.tensors), _keeping(writes.save, writes.saved_tensor):
         sys.settrace(writes.trace)
         try:
             run(call, lambda forward: _within(writes, forward))
@@ -244,12 +254,10 @@ def hook_that_writes_to_grad(call: Call) -> Candidate | None:
     """
     mode = StopMode()
     run(call, mode.around)
-    for candidate in [one for one in mode.found.values() if one.name in HOOKING]:
-        if not writes_to_grad(call, StopMode(released=frozenset([candidate.key])).around):
-            return candidate
-    for candidate in persistent_hooks(call.target):
-        with without(candidate):
-            if not writes_to_grad(call):
+    inside = [one for one in mode.found.values() if one.name in HOOKING]
+    for candidate in [*inside, *persistent_hooks(call.target)]:
+        with without([candidate]):
+            if not writes_to_grad(call, StopMode(released=frozenset([candidate.key])).around):
                 return candidate
     return None
 

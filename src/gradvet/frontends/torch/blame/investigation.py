@@ -12,7 +12,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, ROOT, BlameReport, CodeLine, Culprit, Piece, Stop
-from gradvet.core.frontend import Request
 from gradvet.core.provenance import environment, title_of
 from gradvet.core.results import Report, Verdict
 from gradvet.frontends.torch.arguments import tensors_of
@@ -25,7 +24,7 @@ from gradvet.frontends.torch.blame.backward_pass import (
     writes_to_grad,
 )
 from gradvet.frontends.torch.blame.module_tree import CODE, ModuleTree, shown_tree
-from gradvet.frontends.torch.blame.pieces import HAZARD, RIGHT_HERE, SURROGATE, Examine, Examiner, culprit_of, is_hazard
+from gradvet.frontends.torch.blame.pieces import HAZARD, RIGHT_HERE, SURROGATE, Examiner, culprit_of, is_hazard
 from gradvet.frontends.torch.blame.private import leaf_of
 from gradvet.frontends.torch.blame.recording import Recorder, scripted_paths
 from gradvet.frontends.torch.blame.replaying import run
@@ -34,12 +33,8 @@ from gradvet.frontends.torch.blame.source_lines import compiled_as_python, line_
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.state import attributes_of
-from gradvet.options import Options
 
-PRECISION = "precision"
 SCRIPTED = "{} is scripted: nothing in it can be checked alone (pass the model before torch.jit.script or trace)"
-FINE_RESOLUTION = 1e-4
-"""Relative error of a Function that is looked for if a module around it is wrong in low precision."""
 
 
 @dataclass
@@ -118,20 +113,16 @@ def _check_functions(recorder: Recorder, examiner: Examiner, answer: _Answer) ->
 
 
 def _look_closer(recorder: Recorder, examiner: Examiner, answer: _Answer) -> None:
-    """Where no line explains a wrong module, check its Functions again.
+    """Where no line explains a wrong module, check the second derivatives of its Functions.
 
-    If its gradient is wrong in low precision alone, with more digits: a Function that rounds to fewer may pass alone,
-    until sums of its gradients cancel. Else their second derivatives, if the model uses them, as gradient penalties do.
+    The model may use them, as gradient penalties do.
     """
-    unexplained = [culprit.finding for culprit in answer.culprits if culprit.what.startswith(CODE)]
-    if not unexplained or not any(piece.kind != MODULE for piece in answer.pieces):
+    is_unexplained = any(culprit.what.startswith(CODE) for culprit in answer.culprits)
+    has_functions = any(piece.kind != MODULE for piece in answer.pieces)
+    if not (is_unexplained and has_functions and _differentiates(recorder)):
         return
-    is_rounded = all(finding is not None and finding.check == PRECISION for finding in unexplained)
-    if not is_rounded and not _differentiates(recorder):
-        return
-    closer = replace(examiner, examine=_closely(examiner.examine)) if is_rounded else replace(examiner, order=2)
     second = _Answer()
-    _check_functions(recorder, closer, second)
+    _check_functions(recorder, replace(examiner, order=2), second)
     if second.culprits:
         answer.culprits = second.culprits
         answer.pieces = [*second.pieces, *(piece for piece in answer.pieces if piece.kind == MODULE)]
@@ -148,17 +139,6 @@ def _differentiates(recorder: Recorder) -> bool:
             with suppress(Exception), preserved_state(call.target, call.tensors), compiled_as_python():
                 run(call, mode.around)
     return mode.differentiates
-
-
-def _closely(examine: Examine) -> Examine:
-    """A check with more digits, in which a gradient whose digits are doubtful fails."""
-
-    def closely(request: Request, call: Call, options: Options, order: int) -> Report:
-        report = examine(request, call, replace(options, resolution=FINE_RESOLUTION), order)
-        doubtful = [f for f in report.findings if f.check == PRECISION and f.verdict is Verdict.INCONCLUSIVE]
-        return replace(report, findings=(*report.findings, *(replace(f, verdict=Verdict.FAIL) for f in doubtful)))
-
-    return closely
 
 
 def _look_for_writes(recorder: Recorder, root: Call, answer: _Answer) -> None:

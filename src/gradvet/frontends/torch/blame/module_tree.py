@@ -56,6 +56,10 @@ class ModuleTree:
         hits = [self.visit(child) for child in self.edges.get(path, ())]
         if piece.verdict is Verdict.FAIL and not any(hits):
             self.culprits.append(self._culprit(self.calls[path], piece))
+        if piece.verdict is Verdict.INCONCLUSIVE and not self._undecided(path):
+            lines = [f"{one.place} ({one.name})" for one in self._candidates(self.calls[path], []) if one.can_hold]
+            reason = f"the gradient stops at {', '.join(lines)}" if lines else piece.reason
+            self.pieces[path] = replace(piece, reason=reason)
         return piece.verdict is Verdict.FAIL or any(hits)
 
     def explains_away(self, call: Call, report: Report) -> bool:
@@ -184,15 +188,12 @@ class ModuleTree:
 
         Calls function and derivative.
         """
-        hooks = [candidate for candidate in candidates if candidate.hook is not None]
-        keys = frozenset(candidate.key for candidate in candidates if candidate.hook is None)
-        if not hooks:
-            can_hold = all(candidate.can_hold for candidate in candidates)
-            held: frozenset[Key] | None = None if self.examiner.accepts_stops else frozenset()
+        stops = [candidate for candidate in candidates if candidate.hook is None]
+        keys, can_hold = frozenset(stop.key for stop in stops), all(stop.can_hold for stop in stops)
+        held: frozenset[Key] | None = None if self.examiner.accepts_stops else frozenset()
+        with without(candidates):
             is_right = self._passes(call, StopMode(released=keys, held=held).around)
-            return is_right or (can_hold and self._passes(call, StopMode(held=keys).around))
-        with without(hooks[0]):
-            return self._is_right_without(call, [c for c in candidates if c is not hooks[0]])
+            return is_right or (bool(stops) and can_hold and self._passes(call, StopMode(held=keys).around))
 
     def _passes(self, call: Call, around: Around) -> bool:
         with compiled_as_python():

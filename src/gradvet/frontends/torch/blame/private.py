@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FunctionType
 from typing import Any
 
@@ -311,29 +311,23 @@ def remove_hooks(module: nn.Module, numbers: range) -> None:
 
 
 @contextmanager
-def without_hook(hooks: Hooks, key: int) -> Iterator[None]:
-    """Take one hook out and put it back at its place."""
-    before = dict(hooks)
-    del hooks[key]
+def without_hooks(found: Sequence[tuple[Hooks, int]]) -> Iterator[None]:
+    """Take hooks, given by table and key, out inside a block, and put them back at their places."""
+    before = [(hooks, dict(hooks)) for hooks, _ in found]
     try:
+        for hooks, key in found:
+            del hooks[key]
         yield
     finally:
-        hooks.clear()
-        hooks.update(before)
-
-
-@contextmanager
-def without_accumulation_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Take out the hooks that run after a gradient was added to `.grad`, such as steps of an optimiser."""
-    found = [hooks for tensor in tensors for kind, hooks in tensor_hooks(tensor) if kind == AFTER_ACCUMULATION]
-    before = [dict(hooks) for hooks in found]
-    try:
-        for hooks in found:
+        for hooks, kept in before:
             hooks.clear()
-        yield
-    finally:
-        for hooks, kept in zip(found, before, strict=True):
             hooks.update(kept)
+
+
+def without_accumulation_hooks(tensors: Sequence[Tensor]) -> AbstractContextManager[None]:
+    """Take out the hooks that run after a gradient was added to `.grad`, such as steps of an optimiser."""
+    tables = [hooks for tensor in tensors for kind, hooks in tensor_hooks(tensor) if kind == AFTER_ACCUMULATION]
+    return without_hooks([(hooks, key) for hooks in tables for key in hooks])
 
 
 class HookedNode:

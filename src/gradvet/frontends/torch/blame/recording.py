@@ -11,7 +11,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -39,13 +39,23 @@ from gradvet.frontends.torch.private_state import (
     set_transformed_call,
     transformed_call,
 )
-from gradvet.frontends.torch.state import RandomState, Restore, kept_attributes, kept_tensors
+from gradvet.frontends.torch.state import RandomState, Restore, generators_among, kept_attributes, kept_tensors
 
 MAX_KEPT_CALLS = 3
 """Number of calls kept of one Function by one line with the same shapes."""
 
 MAX_SIGNATURES = 6
 """Number of different shapes kept of one Function by one line."""
+
+
+class _Running(NamedTuple):
+    """A module that is running."""
+
+    module: nn.Module
+    path: str
+    has_code: bool
+    """Whether it is recorded."""
+    call: Call | None
 
 
 class Recorder:
@@ -65,13 +75,9 @@ class Recorder:
         self.dropped: Counter[str] = Counter()
         """Number of calls whose arguments were not kept, by reason."""
         self.is_recording = False
-        self._stack: list[str] = []
-        """Paths of the modules that are running."""
-        self._owners: list[str] = []
-        """Those of them that are recorded."""
         self._roots = 0
         """Number of calls of the model."""
-        self._open: list[tuple[nn.Module, Call | None]] = []
+        self._running: list[_Running] = []
         self._kept: dict[Any, list[Call]] = {}
         self._signatures: dict[Any, set[Any]] = {}
         self._copies: dict[int, tuple[Any, float, Tensor]] = {}
@@ -82,6 +88,7 @@ class Recorder:
         self._apply: tuple[Any, ...] = ()
         self._transformed: Any = None
         self._hooks = range(0)
+        self._generators = generators_among([model])
         self._paths = {id(module): path for path, module in model.named_modules()} if model is not None else {}
 
     def start(self) -> None:
@@ -109,7 +116,7 @@ class Recorder:
         for module in self.model.modules() if self.model is not None else ():
             private.remove_hooks(module, self._hooks)
         self.is_recording = False
-        for kept in (self._copies, self._nodes, self._open, self._stack, self._owners):
+        for kept in (self._copies, self._nodes, self._running):
             kept.clear()
 
     def _kept_tensors(self, model: nn.Module) -> Restore:
@@ -238,7 +245,7 @@ class Recorder:
         if call is None:
             return None
         call.place, call.called, call.number = place, called, self.seen[kind, path, name]
-        call.within = self._owners[-1] if self._owners and self._roots == 1 else None
+        call.within = self._recorded_path() if self._roots == 1 else None
         call.checks = ("forward",) if cls in self._forward else ()
         if len(kept) >= MAX_KEPT_CALLS:
             self._forget(kept[-1])
@@ -259,7 +266,7 @@ class Recorder:
         if self.model is None:
             return str(called or "")
         inner = self._nodes.get(running_node())
-        return inner or self._paths.get(id(running_module())) or (self._stack[-1] if self._stack else "")
+        return inner or self._paths.get(id(running_module())) or (self._running[-1].path if self._running else "")
 
     def _call(self, kind: str, name: str, path: str, target: Any, template: Any, tree: ArgumentTree) -> Call | None:
         """A call with copies of its tensors; None if there is no memory for them."""
@@ -276,7 +283,8 @@ class Recorder:
         tensors = [t if id(t) in kept else self._copy(t) for t in tree.tensors]
         flags = [tensor.requires_grad for tensor in tree.tensors]
         given = tree.tensors if kind != MODULE else []
-        call = Call(kind, name, path, target, None, None, template, tensors, given, flags, RandomState(), _autocast())
+        random = RandomState([*self._generators, *generators_among(unfilled(template))])
+        call = Call(kind, name, path, target, None, None, template, tensors, given, flags, random, _autocast())
         if modules:
             call.modules, call.restore_tensors = modules, kept_tensors(parameters)
         return call
@@ -300,18 +308,20 @@ class Recorder:
 
     # Modules.
 
+    def _recorded_path(self, below: str | None = None) -> str | None:
+        """The path of the innermost recorded module that is running, other than a given one."""
+        return next((one.path for one in reversed(self._running) if one.has_code and one.path != below), None)
+
     def _hook(self, path: str, module: nn.Module) -> None:
         """Put hooks on a module."""
         has_code = path == "" or has_own_code(module)
 
         def before(module: nn.Module, args: Any, kwargs: Any) -> None:
-            self._stack.append(path)
             self._roots += path == ""
             if has_code:
-                above = next((other for other in reversed(self._owners) if other != path), None)
+                above = self._recorded_path(below=path)
                 if above is not None:
                     self.edges.setdefault(above, {})[path] = None
-                self._owners.append(path)
             record = has_code and (MODULE, path, type(module).__name__) not in self.seen
             record = record and torch.is_grad_enabled() and self._copyable((args, kwargs)) is not None
             call = None
@@ -324,18 +334,14 @@ class Recorder:
                 call.place, call.called = definition(type(module).forward), calling_line()
                 call.restore_attributes, call.restore_tensors = self.restore_attributes, self._restore_tensors
                 self.calls.append(call)
-            self._open.append((module, call))
+            self._running.append(_Running(module, path, has_code, call))
 
         def after(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-            while self._open:
-                opened, call = self._open.pop()
-                if self._stack and self._owners and self._owners[-1] == self._stack[-1]:
-                    self._owners.pop()
-                if self._stack:
-                    self._stack.pop()
-                if opened is module:
-                    if call is not None and result is not None:
-                        self._finish(call, result)
+            while self._running:
+                opened = self._running.pop()
+                if opened.module is module:
+                    if opened.call is not None and result is not None:
+                        self._finish(opened.call, result)
                     break
 
         module.register_forward_pre_hook(before, with_kwargs=True, prepend=True)

@@ -90,9 +90,10 @@ def request_of(call: Call, around: Around = plainly) -> Request:
     if call.kind == MODULE:
         is_constant = not any(call.requires_grad) and any(p.requires_grad for p in call.target.parameters())
         replica = _ModuleReplica(call.target, call, around)
-        return (
-            Request(_OfParameters(replica, args, kwargs), ()) if is_constant else Request(replica, args, kwargs or None)
-        )
+        if is_constant:
+            replica.__dict__.update(gradvet_arguments=(args, kwargs))
+            return Request(replica, ())
+        return Request(replica, args, kwargs or None)
     if call.modules:
         return _FunctionOfModules(call, around).request()
     func = callable_of(call.target)
@@ -210,15 +211,22 @@ def is_locally_constant(call: Call, positions: Sequence[int]) -> bool:
 
 
 class _ModuleReplica(_Within):
-    """A module that gets copies of its inputs and returns its floating-point results as a tuple."""
+    """A module that gets copies of its inputs and returns its floating-point results as a tuple.
+
+    If its arguments are constants, as none of them required grad, it has them itself.
+    """
 
     gradvet_call: Call
+    gradvet_arguments: Any
 
     def __init__(self, inner: nn.Module, call: Call, around: Around) -> None:
         super().__init__(inner, around)
-        self.__dict__.update(gradvet_call=call)
+        self.__dict__.update(gradvet_call=call, gradvet_arguments=None)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self.gradvet_arguments is not None:
+            is_wide = not {torch.float64, torch.complex128}.isdisjoint(p.dtype for p in self.parameters())
+            args, kwargs = map_tensors(_doubled if is_wide else unchanged, self.gradvet_arguments)
         args, kwargs = map_tensors(lambda t: t if isinstance(t, nn.Parameter) else t.clone(), (args, kwargs))
         _restore(self.gradvet_call)
         with _autocast(self.gradvet_call):
@@ -258,20 +266,6 @@ class _FunctionOfModules(nn.Module):
             return self.gradvet_around(lambda: callable_of(self.gradvet_call.target)(*args, **kwargs))
 
 
-class _OfParameters(Replica):
-    """A module as a function of its parameters: its arguments are constants, as none of them required grad."""
-
-    def __init__(self, inner: nn.Module, args: Any, kwargs: Any) -> None:
-        super().__init__(inner)
-        self.__dict__.update(gradvet_arguments=(args, kwargs), __name__=inner.__name__)
-
-    def forward(self) -> Any:
-        formats = {parameter.dtype for parameter in self.parameters()}
-        change = _doubled if formats & {torch.float64, torch.complex128} else unchanged
-        args, kwargs = map_tensors(change, self.gradvet_arguments)
-        return self.gradvet_inner(*args, **kwargs)
-
-
 def _doubled(tensor: Tensor) -> Tensor:
     return widened_copy(tensor, torch.float64)
 
@@ -296,7 +290,8 @@ def _leaf(tensor: Tensor, needs_grad: bool) -> Tensor:
 
 
 def _restore(call: Call) -> None:
-    """Give the modules the attributes that they had when the recording began."""
+    """Give the modules the attributes that they had when the recording began, and generators of theirs their state."""
+    call.random.restore_given()
     if call.restore_attributes is not None:
         call.restore_attributes()
 

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import linecache
 import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -82,11 +83,16 @@ def has_own_code(module: nn.Module) -> bool:
         for _, by_key in hooks
         for hook in by_key.values()
     ]
-    return not is_foreign(type(module).__module__) or any(not is_foreign(_module_of(hook)) for hook in hooks)
+    names = [getattr(hook, "__module__", None) or type(hook).__module__ for hook in hooks]
+    return not all(map(is_foreign, (type(module).__module__, *names)))
 
 
-def _module_of(hook: Any) -> str:
-    return str(getattr(hook, "__module__", None) or type(hook).__module__)
+def _frames(frame: FrameType | None = None) -> Iterator[FrameType]:
+    """The frames that are running, or a frame and those that have called it, the innermost first."""
+    frame = frame or inspect.currentframe()
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def calling_line(frame: FrameType | None = None) -> CodeLine | None:
@@ -94,14 +100,14 @@ def calling_line(frame: FrameType | None = None) -> CodeLine | None:
 
     A decorator such as `@torch.no_grad()` runs in behalf of the function that it decorates.
     """
-    frame = frame or inspect.currentframe()
-    while frame is not None and is_hidden(frame):
+    for caller in _frames(frame):
+        if not is_hidden(caller):
+            return line_of(caller)
         # From torch 2.15 on, the wrapper is named after the decorator.
-        decorated = frame.f_locals.get("func") if "ctx_factory" in frame.f_code.co_freevars else None
+        decorated = caller.f_locals.get("func") if "ctx_factory" in caller.f_code.co_freevars else None
         if decorated is not None and (line := definition(decorated)) is not None:
             return line
-        frame = frame.f_back
-    return None if frame is None else line_of(frame)
+    return None
 
 
 def raising_line(error: BaseException) -> CodeLine | None:
@@ -120,22 +126,19 @@ def line_of(frame: FrameType) -> CodeLine:
     return _line(frame.f_code.co_filename, frame.f_lineno)
 
 
+def _is_machinery(frame: FrameType) -> bool:
+    return f"{frame.f_globals.get('__name__')}.".startswith(MACHINERY)
+
+
 def running_code() -> str:
     """The name of the Python module whose code is running, torch's machinery of modes and contexts left out."""
-    frame = inspect.currentframe()
-    while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith(MACHINERY):
-        frame = frame.f_back
-    return "" if frame is None else str(frame.f_globals.get("__name__"))
+    return str(next(itertools.dropwhile(_is_machinery, _frames())).f_globals.get("__name__"))
 
 
 def entered_context() -> bool | None:
     """Whether a context is being entered (True) or left (False) by torch's own code; None if neither."""
-    frame = inspect.currentframe()
-    while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith(MACHINERY):
-        if frame.f_code.co_name in ("__enter__", "__exit__"):
-            return frame.f_code.co_name == "__enter__"
-        frame = frame.f_back
-    return None
+    names = (frame.f_code.co_name for frame in itertools.takewhile(_is_machinery, _frames()))
+    return next((name == "__enter__" for name in names if name in ("__enter__", "__exit__")), None)
 
 
 def is_hidden(frame: FrameType) -> bool:
@@ -170,14 +173,9 @@ MAX_DECORATOR_LINES = 20
 
 def unpreserved_checkpoint() -> FrameType | None:
     """The frame of a checkpoint without `preserve_rng_state` that is running; None if there is none."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_globals.get("__name__") == checkpoint.__name__ and False in (
-            frame.f_locals.get(name) for name in ("preserve", "preserve_rng_state")
-        ):
-            return frame
-        frame = frame.f_back
-    return None
+    frames = (frame for frame in _frames() if frame.f_globals.get("__name__") == checkpoint.__name__)
+    names = "preserve", "preserve_rng_state"
+    return next((frame for frame in frames if False in map(frame.f_locals.get, names)), None)
 
 
 def running_module(frame: FrameType | None = None) -> nn.Module | None:
@@ -186,16 +184,8 @@ def running_module(frame: FrameType | None = None) -> nn.Module | None:
     A function that gets a module, such as a step of a solver, belongs to the module that calls it: needed
     by `test_fault_is_named_with_its_path_and_line` of the neural ODE.
     """
-    frame = frame or inspect.currentframe()
-    while frame is not None and is_hidden(frame):
-        frame = frame.f_back
-    while frame is not None:
-        code = frame.f_code
-        owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if isinstance(owner, nn.Module) and _is_method(code, type(owner)):
-            return owner
-        frame = frame.f_back
-    return None
+    owners = map(_owner, itertools.dropwhile(is_hidden, _frames(frame)))
+    return next((owner for owner in owners if owner is not None), None)
 
 
 def running_node() -> Any:
@@ -203,29 +193,28 @@ def running_node() -> Any:
 
     Needed by `test_function_called_by_a_backward_pass_has_the_path_of_its_module`.
     """
-    frame = inspect.currentframe()
-    while frame is not None and is_hidden(frame):
-        frame = frame.f_back
-    first = frame.f_locals.get(frame.f_code.co_varnames[0]) if frame is not None and frame.f_code.co_argcount else None
+    first = next(map(_first_argument, itertools.dropwhile(is_hidden, _frames())), None)
     return first if isinstance(first, torch.autograd.graph.Node) else None
 
 
 def running_layer() -> nn.Module | None:
     """The innermost module that runs, if it is one of torch's own."""
-    frame = inspect.currentframe()
-    while frame is not None and is_hidden(frame):
-        code = frame.f_code
-        owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if isinstance(owner, nn.Module) and is_foreign(type(owner).__module__) and _is_method(code, type(owner)):
-            return owner
-        frame = frame.f_back
-    return None
+    owners = map(_owner, itertools.takewhile(is_hidden, _frames()))
+    return next((owner for owner in owners if owner is not None and is_foreign(type(owner).__module__)), None)
 
 
-def _is_method(code: CodeType, cls: type) -> bool:
-    """Whether some code is that of a method or property of a class, decorated or not."""
-    found = [vars(base)[code.co_name] for base in cls.__mro__ if code.co_name in vars(base)]
-    return any(getattr(inspect.unwrap(getattr(one, "fget", one)), "__code__", None) is code for one in found)
+def _first_argument(frame: FrameType) -> Any:
+    return frame.f_locals.get(frame.f_code.co_varnames[0]) if frame.f_code.co_argcount else None
+
+
+def _owner(frame: FrameType) -> nn.Module | None:
+    """The module one of whose methods or properties, decorated or not, a frame runs."""
+    owner, code = _first_argument(frame), frame.f_code
+    if not isinstance(owner, nn.Module):
+        return None
+    found = [vars(base)[code.co_name] for base in type(owner).__mro__ if code.co_name in vars(base)]
+    codes = [getattr(inspect.unwrap(getattr(one, "fget", one)), "__code__", None) for one in found]
+    return owner if code in codes else None
 
 
 def compiled_as_python() -> AbstractContextManager[object]:
@@ -358,11 +347,6 @@ def _hooks(hooks: private.Hooks, name: str, owner: nn.Module) -> Iterator[Candid
             yield Candidate(place, name, "this hook changes the gradient", owner, (hooks, key), can_hold=False)
 
 
-@contextmanager
-def without(candidate: Candidate) -> Iterator[None]:
-    """Take a persistent hook out inside a block."""
-    if candidate.hook is None:
-        yield
-    else:
-        with private.without_hook(*candidate.hook):
-            yield
+def without(candidates: Iterable[Candidate]) -> AbstractContextManager[None]:
+    """Take the persistent hooks among some candidates out inside a block."""
+    return private.without_hooks([candidate.hook for candidate in candidates if candidate.hook is not None])

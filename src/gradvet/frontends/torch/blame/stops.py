@@ -148,12 +148,17 @@ class StopMode(TorchFunctionMode):
 
         If none of its inputs requires grad, it does not, and the parameters inside get no gradient.
         """
-        line = calling_line()
-        if torch.is_grad_enabled() and line is not None and not any(map(self._is_attached, tensors_of(args))):
-            candidate = Candidate(line, "checkpoint", NO_INPUT, running_module(), can_hold=False)
-            self.found.setdefault(candidate.key, candidate)
-            return candidate.key in self.released
+        if torch.is_grad_enabled() and not any(map(self._is_attached, tensors_of(args))):
+            return self._is_released("checkpoint", NO_INPUT)
         return torch.is_grad_enabled()
+
+    def _is_released(self, name: str, what: str) -> bool:
+        """Whether the gradient flows at the line that runs, which is no stop of values. Notes the line."""
+        if (line := calling_line()) is None:
+            return False
+        candidate = Candidate(line, name, what, running_module(), can_hold=False)
+        self.found.setdefault(candidate.key, candidate)
+        return candidate.key in self.released
 
     def _marked(self, name: str, args: Any, result: Any) -> Any:
         """The result of a Function, stopped where it has no derivative."""
@@ -365,21 +370,14 @@ class StopMode(TorchFunctionMode):
             return func(*args, **kwargs)
 
     def _hooked(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        line = calling_line()
-        if line is not None and self._is_first:
-            what = "a hook changes the gradient here"
-            self.found.setdefault((str(line), name), Candidate(line, name, what, running_module(), can_hold=False))
-        if line is not None and (str(line), name) in self.released:
+        if self._is_released(name, "a hook changes the gradient here"):
             return func(args[0], lambda *gradients: None)
         return func(*args, **kwargs)
 
     def _packs(self, hook: Any) -> bool:
         """Whether a context is entered whose hook packs the tensors that are saved for the backward pass."""
-        line, name = calling_line(), "saved_tensors_hooks"
-        if line is not None and definition(hook) is not None:
-            what = "hooks change the tensors that are saved for the backward pass here"
-            self.found.setdefault((str(line), name), Candidate(line, name, what, running_module(), can_hold=False))
-        return (str(line), name) not in self.released
+        what = "hooks change the tensors that are saved for the backward pass here"
+        return definition(hook) is None or not self._is_released("saved_tensors_hooks", what)
 
     def _is_deliberate(self, kind: str, code: str) -> bool:
         return is_deliberate(kind, code or (self._regions[-1].code if kind in REGIONS else running_code()))
