@@ -128,6 +128,31 @@ class AttributeOverwritten(Layer):
         return self.b(z + y.mul_(2))  # fault
 
 
+class ViewWritten(Layer):
+    """A cache that is filled through a view of memory outside the graph."""
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.a(x)
+        cache = torch.empty(2 * len(y), 4, dtype=y.dtype)
+        cache.detach()[: len(y)].copy_(y)  # fault
+        return self.b(y + cache[: len(y)].sin())
+
+
+class StatisticsAndWrite(Layer):
+    """Batch norm updates its statistics between the two passes, which does not matter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("bank", torch.rand(5, 4))
+
+    def forward(self, x: Tensor) -> Any:
+        y, z = self.norm(self.a(x)), self.norm(self.a(-x))
+        similarity = y * self.bank
+        self.bank.data[:] = z.detach()  # fault
+        return self.b(similarity + z)
+
+
 class SmallGradientsDropped(Layer):
     """The gradient is not proportional to grad_output."""
 
@@ -200,6 +225,8 @@ FAULTS: list[tuple[type[nn.Module], str]] = [
     (SmallGradientsDropped, "hook on parameter gain"),
     (ClippedNode, "register_prehook"),
     (StateLoaded, "no_grad"),
+    (ViewWritten, "copy_"),
+    (StatisticsAndWrite, "write to a saved tensor"),
 ]
 
 

@@ -210,7 +210,9 @@ def _lines(call: Call, changed: Sequence[int], writes: _Writes, consequence: str
     found: dict[str, tuple[Origin, str]] = {}
     unseen = [number for number in changed if writes.to_saved(number) is None]
     watched = _watched(call, unseen) if unseen else writes
-    for number in changed:
+    # What torch updates in C++, such as running statistics, changes too, and does not matter beside what is seen.
+    seen = [number for number in changed if writes.to_saved(number) or watched.to_saved(number)]
+    for number in seen or changed:
         saved, write = writes.saved[number], writes.to_saved(number) or watched.to_saved(number)
         origin = write or saved.origin
         at = f"the tensor that {saved.origin} saves for its backward pass" if str(saved.origin) else "a saved tensor"

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradvet.frontends.torch.private import PUBLIC_ONLY
+from gradvet.frontends.torch.private import PUBLIC_ONLY, storage_reference
 from gradvet.frontends.torch.private_state import (
     function_apply,
     inherited_apply,
@@ -232,6 +232,11 @@ def requires_grad(tensor: Tensor) -> bool:
     while not (required := tensor.requires_grad) and not PUBLIC_ONLY and is_wrapped(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return required
+
+
+def is_view(result: Any, tensor: Tensor) -> bool:
+    """Whether a result shares the memory of a tensor."""
+    return isinstance(result, Tensor) and storage_reference(result) == storage_reference(tensor)
 
 
 def is_wrapped(tensor: Tensor) -> bool:

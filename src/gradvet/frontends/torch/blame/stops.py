@@ -83,7 +83,7 @@ class StopMode(TorchFunctionMode):
     _aliases: dict[int, Tensor] = field(default_factory=dict)
     """Results of `.data` under no_grad in this call."""
     _outside: dict[int, Tensor] = field(default_factory=dict)
-    """Results of `.data` and `detach` of tensors outside the graph: what is written to them does not enter it."""
+    """Results of `.data` and `detach` outside the graph, and their views: what is written to them does not enter it."""
     _shared: list[tuple[Place, Tensor, Tensor, float]] = field(default_factory=list)
     """Results of `.data` in the first call, each with its tensor and the sum of their versions."""
     _is_first: bool = True
@@ -209,11 +209,12 @@ class StopMode(TorchFunctionMode):
         if is_valueless(name):
             return func(*args, **kwargs)
         # Counted whether or not its arguments require grad: they do not under no_grad, nor as constants for once.
-        is_alias = bool(args) and id(args[0]) in self._outside and is_in_place(name)
+        is_outside = bool(args) and id(args[0]) in self._outside
+        is_alias = is_outside and is_in_place(name)
         place = self._numbered(name) if self._holds and (is_alias or self._may_stop(name)) else None
         if not any(map(self._is_attached, tensors_of((args, kwargs)))):
             result = func(*args, **kwargs)
-            if name in ("data", "detach"):
+            if name in ("data", "detach") or (is_outside and private.is_view(result, args[0])):
                 self._outside[id(result)] = result
             kept = self._kept(place, result)
             return args[0].copy_(kept) if is_alias and kept is not result else kept
