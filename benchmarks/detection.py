@@ -303,13 +303,13 @@ def cost_rows() -> dict[str, dict[str, float]]:
     for n in (10, 100, 1000):
         for name, problem in functions.FUNCTIONS.items():
             function, inputs = problem(n)
-            contestants = {
+            checkers = {
                 "torch slow": partial(gradcheck, function, inputs),
                 "gradvet.check": partial(check, function, inputs, seed=0),
             }
-            for call in contestants.values():
+            for call in checkers.values():
                 call()  # what an operator loads when it is first called is not the checker's cost
-            found[f"{name} {n}"] = interleaved(contestants)
+            found[f"{name} {n}"] = interleaved(checkers)
     return found
 
 

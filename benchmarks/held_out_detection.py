@@ -27,10 +27,10 @@ from benchmarks.held_out.record import DTYPES
 from benchmarks.report import numbers_table, save, wide_console
 
 ELSEWHERE = "elsewhere"
-WRONG_CELLS = {"fail": "named", "pass": "silent", "inconclusive": "undecided", "error": "errors"}
+WRONG_CELLS = {"fail": "named", "pass": "missed", "inconclusive": "undecided", "error": "errors"}
 RIGHT_CELLS = {
     "pass": "passed",
-    "fail": "accused",
+    "fail": "false FAIL",
     ELSEWHERE: ELSEWHERE,
     "inconclusive": "undecided",
     "error": "errors",

@@ -31,7 +31,7 @@ from benchmarks.report import Pair, duration, geometric_mean, numbers_table, wid
 from benchmarks.timing import cpu_seconds, quiet_collector
 from gradvet.frontends.torch.opdb import coordinates, operators
 from tests.differential.samples import DTYPES, Derivative, Sample, draw, small
-from tests.differential.verdicts import Contestant, answer, gradvet_contestant, torch_contestant, verdict_of
+from tests.differential.verdicts import Checker, answer, gradvet_checker, torch_checker, verdict_of
 
 SLOW = Pair("torch slow", "gradvet slow")
 FAST = Pair("torch fast", "gradvet fast")
@@ -48,9 +48,9 @@ MUCH_SLOWER = 3.0, 0.1
 
 @dataclass(frozen=True)
 class Row:
-    """One sample: its size, and for each contestant its verdict, evaluations and CPU seconds.
+    """One sample: its size, and for each checker its verdict, evaluations and CPU seconds.
 
-    An operator without a sample has one row without contestants, whose label says why.
+    An operator without a sample has one row without checkers, whose label says why.
     """
 
     label: str
@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
 def measured(operator: Any, wanted: argparse.Namespace, check: Derivative) -> list[Row]:
     """The rows of an operator, at least one."""
     name, reason = str(operator.full_name), "PyTorch declares no such derivative in these types"
-    slow, fast = ([make(fast_mode=mode) for make in (torch_contestant, gradvet_contestant)] for mode in (False, True))
+    slow, fast = ([make(fast_mode=mode) for make in (torch_checker, gradvet_checker)] for mode in (False, True))
     rows = []
     for dtype in DTYPES:
         try:
@@ -109,16 +109,16 @@ def measured(operator: Any, wanted: argparse.Namespace, check: Derivative) -> li
     return rows or [Row(f"{name}: {reason}", name, 0, 0, {}, {}, {})]
 
 
-def row_of(sample: Sample, contestants: Sequence[Contestant]) -> Row:
+def row_of(sample: Sample, checkers: Sequence[Checker]) -> Row:
     verdicts, evaluations, seconds = {}, {}, {}
-    for contestant in contestants:
+    for checker in checkers:
         with counting() as count:
-            verdict = verdict_of(contestant, replace(sample, function=count.counted(sample.function)))
-        verdicts[contestant.name] = str(verdict)
-        evaluations[contestant.name] = count.calls + count.backward_passes
+            verdict = verdict_of(checker, replace(sample, function=count.counted(sample.function)))
+        verdicts[checker.name] = str(verdict)
+        evaluations[checker.name] = count.calls + count.backward_passes
     with quiet_collector():
-        for contestant in contestants:
-            seconds[contestant.name] = cpu_seconds(partial(answer, partial(contestant.run, sample)))
+        for checker in checkers:
+            seconds[checker.name] = cpu_seconds(partial(answer, partial(checker.run, sample)))
     return Row(
         sample.label, sample.operator, coordinates(sample.inputs), sample.entries(), verdicts, evaluations, seconds
     )

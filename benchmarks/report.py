@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Pair:
-    """Two contestants that do the same work; a ratio is the first one's time over the second one's."""
+    """Two checkers that do the same work; a ratio is the first one's time over the second one's."""
 
     baseline: str
     candidate: str

@@ -123,9 +123,9 @@ def row_of(name: str, size: int, mode: str, given: Problem) -> Row:
         "gradvet": partial(gradvet.gradcheck, **asked.gradvet),
     }
     if mode == "wrong":
-        checkers = {entrant: partial(refused, checker) for entrant, checker in checkers.items()}
-    seconds = interleaved({entrant: partial(checker, function, inputs) for entrant, checker in checkers.items()})
-    counts = {entrant: counted(checker, problem) for entrant, checker in checkers.items()}
+        checkers = {key: partial(refused, checker) for key, checker in checkers.items()}
+    seconds = interleaved({key: partial(checker, function, inputs) for key, checker in checkers.items()})
+    counts = {key: counted(checker, problem) for key, checker in checkers.items()}
     return Row(
         name,
         size,
@@ -133,8 +133,8 @@ def row_of(name: str, size: int, mode: str, given: Problem) -> Row:
         function(*inputs).numel(),
         mode,
         seconds,
-        {entrant: counter.calls for entrant, counter in counts.items()},
-        {entrant: counter.backward_passes for entrant, counter in counts.items()},
+        {key: counter.calls for key, counter in counts.items()},
+        {key: counter.backward_passes for key, counter in counts.items()},
         blamed(problem) if mode == "wrong" else "",
     )
 
@@ -173,7 +173,7 @@ def table_of(rows: Sequence[Row], mode: str) -> Table:
             duration(row.seconds["torch"]),
             duration(row.seconds["gradvet"]),
             f"{row.ratio:.2f}",
-            *(f"{row.calls[entrant]:,} + {row.backward_passes[entrant]:,}" for entrant in ("torch", "gradvet")),
+            *(f"{row.calls[key]:,} + {row.backward_passes[key]:,}" for key in ("torch", "gradvet")),
             *([row.named] if row.named else []),
         )
     return table

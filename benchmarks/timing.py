@@ -1,4 +1,4 @@
-"""CPU time of several contestants, taken in turn so that drift of the machine meets all of them alike."""
+"""CPU time of several checkers, taken in turn so that drift of the machine meets all of them alike."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def repeats(seconds: float) -> int:
     return 5 if seconds < LONG else 1
 
 
-def interleaved(contestants: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Median CPU seconds of each contestant, called in turn; every other round in reverse.
+def interleaved(checkers: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+    """Median CPU seconds of each checker, called in turn; every other round in reverse.
 
     Reversing, unlike rotating, varies who runs after whom: a call that has just emptied the caches slows its successor.
-    The first round warms up; it counts for the contestants that take so long that they are measured once.
+    The first round warms up; it counts for the checkers that take so long that they are measured once.
     """
     with quiet_collector():
-        taken = {name: [cpu_seconds(call)] for name, call in contestants.items()}
+        taken = {name: [cpu_seconds(call)] for name, call in checkers.items()}
         rounds = {name: repeats(first) for name, (first,) in taken.items()}
         for measured in taken.values():
             if measured[0] < LONG:
                 measured.clear()
         for turn in range(max(rounds.values())):
-            for name in list(contestants)[:: 1 if turn % 2 else -1]:
+            for name in list(checkers)[:: 1 if turn % 2 else -1]:
                 if len(taken[name]) < rounds[name]:
-                    taken[name].append(cpu_seconds(contestants[name]))
+                    taken[name].append(cpu_seconds(checkers[name]))
     return {name: statistics.median(seconds) for name, seconds in taken.items()}
 
 

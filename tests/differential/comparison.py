@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.differential.samples import Sample
 from tests.differential.table import Reason, reason_for
-from tests.differential.verdicts import Contestant, Verdict, verdict_of
+from tests.differential.verdicts import Checker, Verdict, verdict_of
 
 
 @dataclass(frozen=True)
@@ -15,20 +15,20 @@ class Disagreement:
     """A verdict that is not the reference's, with the table's reason for it if there is one."""
 
     sample: Sample
-    contestant: str
+    checker: str
     expected: Verdict
     found: Verdict
     reason: Reason | None
 
     def __str__(self) -> str:
-        lines = [f"{self.sample.label}: torch slow says {self.expected}, {self.contestant} says {self.found}"]
+        lines = [f"{self.sample.label}: torch slow says {self.expected}, {self.checker} says {self.found}"]
         if self.found.disturbed:
-            lines.append(f"{self.contestant} left the inputs changed")
+            lines.append(f"{self.checker} left the inputs changed")
         lines += [first_lines(verdict.message) for verdict in (self.expected, self.found) if verdict.message]
         return "\n    ".join(lines)
 
 
-def disagreements(sample: Sample, reference: Contestant, others: Sequence[Contestant]) -> list[Disagreement]:
+def disagreements(sample: Sample, reference: Checker, others: Sequence[Checker]) -> list[Disagreement]:
     """What the others say differently. To leave the inputs changed is a disagreement whatever the verdict."""
     expected = verdict_of(reference, sample)
     found = [(other.name, verdict_of(other, sample)) for other in others]

@@ -27,7 +27,7 @@ from gradvet.frontends.torch.opdb import Variant, dtype_name, operators
 from tests.differential.comparison import Disagreement, disagreements
 from tests.differential.samples import DTYPES, Derivative, Sample, draw, small
 from tests.differential.table import REASONS
-from tests.differential.verdicts import Contestant, gradvet_contestant, torch_contestant
+from tests.differential.verdicts import Checker, gradvet_checker, torch_checker
 
 
 @dataclass
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # the operators warn of their own options and futures
     console = Console()
-    others = [gradvet_contestant(fast_mode=False), gradvet_contestant(fast_mode=True)]
+    others = [gradvet_checker(fast_mode=False), gradvet_checker(fast_mode=True)]
     tally = Tally()
     everything = operators(wanted.ops)
     started = time.perf_counter()
@@ -76,12 +76,12 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if tally.unexplained else 0
 
 
-def visit(operator: Any, wanted: argparse.Namespace, others: list[Contestant], tally: Tally, console: Console) -> None:
+def visit(operator: Any, wanted: argparse.Namespace, others: list[Checker], tally: Tally, console: Console) -> None:
     """Compare every chosen sample of one operator, and print where the verdicts part."""
     drawn = 0
     for sample in chosen(operator, wanted, tally):
         drawn += 1
-        for disagreement in disagreements(sample, torch_contestant(fast_mode=False), others):
+        for disagreement in disagreements(sample, torch_checker(fast_mode=False), others):
             # Without the sample's tensors, so that their memory is free when the operator is done.
             light = replace(disagreement.sample, function=tuple, inputs=())
             tally.found.append(replace(disagreement, sample=light))
@@ -112,10 +112,10 @@ def summarise(tally: Tally, console: Console, seconds: float) -> None:
         f"{tally.without_derivative} entries have no such derivative; "
         f"{len(tally.too_large)} had only samples above the size limit"
     )
-    kinds = Counter((d.contestant, str(d.expected), str(d.found), d.reason is not None) for d in tally.found)
-    for (contestant, expected, found, is_explained), count in kinds.most_common():
+    kinds = Counter((d.checker, str(d.expected), str(d.found), d.reason is not None) for d in tally.found)
+    for (checker, expected, found, is_explained), count in kinds.most_common():
         explained = "explained" if is_explained else "UNEXPLAINED"
-        console.print(f"{count:5}  torch slow {expected}, {contestant} {found}  ({explained})")
+        console.print(f"{count:5}  torch slow {expected}, {checker} {found}  ({explained})")
     console.print(f"{len(tally.found)} disagreements, {len(tally.unexplained)} of them unexplained")
 
 
@@ -131,7 +131,7 @@ def as_json(tally: Tally) -> dict[str, object]:
                 "variant": d.sample.variant.value,
                 "dtype": dtype_name(d.sample.dtype),
                 "index": d.sample.index,
-                "contestant": d.contestant,
+                "checker": d.checker,
                 "torch": str(d.expected),
                 "found": str(d.found),
                 "inputs_changed": d.found.disturbed,

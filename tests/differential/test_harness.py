@@ -12,7 +12,7 @@ from gradvet.frontends.torch.opdb import Variant, operators
 from tests.differential import table
 from tests.differential.comparison import disagreements
 from tests.differential.samples import Derivative, Sample, draw, small
-from tests.differential.verdicts import Contestant, Kind, Verdict, answer, refusal, torch_contestant, verdict_of
+from tests.differential.verdicts import Checker, Kind, Verdict, answer, refusal, torch_checker, verdict_of
 
 
 def drawn(name: str, dtype: torch.dtype = torch.float64, variant: Variant = Variant.FUNCTION) -> list[Sample]:
@@ -70,7 +70,7 @@ def test_options_are_those_of_the_operator() -> None:
 
 
 def test_right_gradient_passes(sample: Sample) -> None:
-    assert verdict_of(torch_contestant(fast_mode=False), sample).kind is Kind.PASS
+    assert verdict_of(torch_checker(fast_mode=False), sample).kind is Kind.PASS
 
 
 def test_wrong_gradient_is_a_mismatch(sample: Sample) -> None:
@@ -78,14 +78,14 @@ def test_wrong_gradient_is_a_mismatch(sample: Sample) -> None:
         value: torch.Tensor = sample.function(*tensors)
         return 2 * value - value.detach()
 
-    assert verdict_of(torch_contestant(fast_mode=False), replace(sample, function=doubled)).kind is Kind.MISMATCH
+    assert verdict_of(torch_checker(fast_mode=False), replace(sample, function=doubled)).kind is Kind.MISMATCH
 
 
 def test_exception_of_the_function_is_told_by_its_class(sample: Sample) -> None:
     def broken(*tensors: torch.Tensor) -> torch.Tensor:
         raise KeyError("no")
 
-    verdict = verdict_of(torch_contestant(fast_mode=False), replace(sample, function=broken))
+    verdict = verdict_of(torch_checker(fast_mode=False), replace(sample, function=broken))
     assert verdict.means(Verdict(Kind.RAISED, ("KeyError",)))
     assert verdict.means(Verdict(Kind.RAISED, ("LookupError",)))  # its base class
     assert not verdict.means(Verdict(Kind.RAISED, ("ValueError",)))
@@ -119,8 +119,8 @@ def test_changed_inputs_are_reported_and_put_back(sample: Sample) -> None:
         return True
 
     before = sample.inputs[0].detach().clone()
-    contestant = Contestant("careless", careless, careless, fast_mode=False)
-    (found,) = disagreements(sample, torch_contestant(fast_mode=False), [contestant])
+    checker = Checker("careless", careless, careless, fast_mode=False)
+    (found,) = disagreements(sample, torch_checker(fast_mode=False), [checker])
     assert found.found.disturbed
     assert torch.equal(before, sample.inputs[0])
 
@@ -141,7 +141,7 @@ def test_second_order_sample_runs_gradgradcheck(sample: Sample) -> None:
     def refuse(*arguments: object, **options: object) -> bool:
         raise AssertionError("gradcheck was called")
 
-    torch_slow = torch_contestant(fast_mode=False)
+    torch_slow = torch_checker(fast_mode=False)
     (operator,) = operators("sin")
     second = small(draw(operator, torch.float64, check=Derivative.REVERSE_OVER_REVERSE), count=1, max_entries=1000)[0]
     assert verdict_of(replace(torch_slow, gradcheck=refuse), second).kind is Kind.PASS

@@ -17,7 +17,7 @@ import torch
 from gradvet.frontends.torch.opdb import Variant, dtype_name, is_differentiable, operators, variants
 from tests.differential.comparison import disagreements
 from tests.differential.samples import DTYPES, draw, small
-from tests.differential.verdicts import gradvet_contestant, torch_contestant
+from tests.differential.verdicts import gradvet_checker, torch_checker
 
 SEED = 20
 OPERATORS, GROUP = 60, 10
@@ -49,12 +49,12 @@ def cases() -> list[Case]:
 # By number, because the operators' names take seconds to load: the process that runs these tests loads them.
 @pytest.mark.parametrize("first", range(0, OPERATORS, GROUP))
 def test_verdict_is_that_of_torch_slow_mode(first: int) -> None:
-    gradvets = [gradvet_contestant(fast_mode=False), gradvet_contestant(fast_mode=True)]
+    gradvets = [gradvet_checker(fast_mode=False), gradvet_checker(fast_mode=True)]
     unexplained, compared = [], 0
     for operator, dtype, variant in cases()[first : first + GROUP]:
         samples = small(draw(operator, dtype, variant), count=1, max_entries=MAX_ENTRIES, seed=SEED)
         for sample in samples:
-            found = disagreements(sample, torch_contestant(fast_mode=False), gradvets)
+            found = disagreements(sample, torch_checker(fast_mode=False), gradvets)
             name = f"{operator.full_name}-{dtype_name(dtype)}-{variant.value}"
             unexplained += [f"{name}: {disagreement}" for disagreement in found if disagreement.reason is None]
             compared += 1

@@ -68,7 +68,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Checker:
     """A checker in one of its modes. Both functions have the signature of torch's."""
 
     name: str
@@ -81,21 +81,21 @@ class Contestant:
         return checker(sample.function, sample.inputs, fast_mode=self.fast_mode, **sample.options)
 
 
-def torch_contestant(*, fast_mode: bool) -> Contestant:
+def torch_checker(*, fast_mode: bool) -> Checker:
     name = f"torch {'fast' if fast_mode else 'slow'}"
-    return Contestant(name, torch.autograd.gradcheck, torch.autograd.gradgradcheck, fast_mode)
+    return Checker(name, torch.autograd.gradcheck, torch.autograd.gradgradcheck, fast_mode)
 
 
-def gradvet_contestant(*, fast_mode: bool) -> Contestant:
+def gradvet_checker(*, fast_mode: bool) -> Checker:
     import gradvet
 
-    return Contestant(f"gradvet {'fast' if fast_mode else 'slow'}", gradvet.gradcheck, gradvet.gradgradcheck, fast_mode)
+    return Checker(f"gradvet {'fast' if fast_mode else 'slow'}", gradvet.gradcheck, gradvet.gradgradcheck, fast_mode)
 
 
-def verdict_of(contestant: Contestant, sample: Sample) -> Verdict:
+def verdict_of(checker: Checker, sample: Sample) -> Verdict:
     """Run the checker from the same random state as every other, then put the inputs back if it has not."""
     before = [stored(tensor).clone() for tensor in sample.inputs]
-    verdict = answer(lambda: contestant.run(sample))
+    verdict = answer(lambda: checker.run(sample))
     disturbed = False
     for tensor, values in zip(sample.inputs, before, strict=True):
         if tensor.is_leaf and tensor.grad is not None:

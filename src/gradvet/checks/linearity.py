@@ -268,7 +268,7 @@ def jvp_vjp_agree(context: Context) -> Iterator[Finding]:
         * problem.eps
         * math.sqrt(dot(cotangent.v * cotangent.v, problem.value[: cotangent.v.shape[0]] ** 2))
     )
-    # Saturated outputs: both slopes are below the roundoff of numbers of size one.
+    # Saturated outputs: both slopes are below the roundoff of numbers of size one. Needed by `certain_cross_entropy`.
     saturated = thresholds.ROUNDOFFS * problem.eps * math.sqrt(dot(cotangent.v, cotangent.v))
     allowed = roundoff + saturated + (thresholds.SCREEN_RTOL + context.options.accuracy) * scale
     if not abs(left - right) <= allowed:

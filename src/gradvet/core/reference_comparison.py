@@ -3,13 +3,13 @@
 The error bar of an entry comes from the reference run in the kernel's own precision (`Samples.plain`), from the change
 of the truth for one roundoff of the inputs (`Samples.response`), and from the rounding of the result itself. Rounding
 errors differ from entry to entry; errors of a formula or of a kernel do not. So the entries are compared one by one,
-by row, column and every other axis, and by the factor that all of them share.
+by the factor that all of them share, and by their typical size.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,8 +19,7 @@ from gradvet.core.results import Verdict
 from gradvet.core.vectors import Array, namespace, quantile, rms
 
 MIN_GROUP, MIN_CLUSTERS = 8, 4
-"""Entries from which the errors of a slice are compared together; slices from which the spread of their factors counts.
-"""
+"""Entries of which a typical error is well known; slices from which the spread of their factors counts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,13 +122,7 @@ def decide_tensor(samples: Samples, form: Format, accuracy: float = 0.0) -> Tens
     # Another formula is not less accurate: its larger errors are not allowed.
     is_formula = lossy.severity >= thresholds.CLEAR or (factor.severity >= thresholds.CLEAR and not is_shared)
     entries = _entries(samples, ratio * allowed_loss if is_formula else ratio, broken, level)
-    found = [
-        *((factor, entries) if is_shared else (entries, factor)),
-        # Where plain torch happens to be exact, its neighbours count half.
-        *_slices(error, allowed_loss * xp.maximum(own, 0.5 * level), form),
-        lossy,
-    ]
-    verdict, worst = _worst(found)
+    verdict, worst = _worst([factor, entries, lossy] if is_shared else [entries, factor, lossy])
     position = int(xp.argmax(xp.reshape(ratio, (-1,)))) if worst.position < 0 else worst.position
     left_out = xp.sum(xp.astype(~comparable, xp.int64), axis=tuple(range(1, truth.ndim)))
     # Errors that are wrong do not say how sharp the comparison was.
@@ -339,27 +332,6 @@ def _entries(samples: Samples, ratio: Array, broken: Array, level: Array) -> _Ev
     found, truth, loss = (float(xp.reshape(some, (-1,))[position]) for some in (samples.found, samples.truth, level))
     doubt = f"{less_accurate(abs(found - truth) / loss)} {where}"
     return _Evidence(worst, words, "some" if count < size else "all", position, doubt)
-
-
-def _slices(error: Array, level: Array, form: Format) -> Iterator[_Evidence]:
-    """For every axis the slice whose errors are together the most above the usual ones there."""
-    xp = namespace(error)
-    for axis in range(1, error.ndim):
-        others = tuple(other for other in range(1, error.ndim) if other != axis)
-        length, count = error.shape[axis], math.prod(error.shape[other] for other in others)
-        if length < 2 or count < MIN_GROUP:
-            continue
-        # Together they are about half as large as each may be at most.
-        usual = xp.mean(0.25 * level * level, axis=others)
-        found = xp.sqrt(xp.mean(error * error, axis=others) / usual)
-        limit = _limit(form.most, count)
-        flat = xp.reshape(found, (-1,))
-        position = int(xp.argmax(flat))
-        worst = float(flat[position]) / limit
-        index = position % length
-        box = ", ".join(str(index) if other == axis else ":" for other in range(1, error.ndim))
-        words = f"wrong in [{box}]: the errors there are {limit * worst:.1f} times the usual ones"
-        yield _Evidence(worst, words, "some", doubt=f"{less_accurate(limit * worst)} in [{box}]")
 
 
 def _factor(scale: float, bar: float, form: Format, rest: Array, size: Array) -> _Evidence:
