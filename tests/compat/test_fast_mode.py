@@ -205,6 +205,19 @@ def test_entry_at_a_kink_does_not_refuse_what_torch_accepts() -> None:
     assert gradvet.gradcheck(torch.relu, x, fast_mode=True)
 
 
+def test_column_of_small_errors_is_accepted_as_by_torch() -> None:
+    """Its entries add up to less than is searched."""
+    scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+
+    def function(x: Tensor, scale: Tensor) -> Tensor:
+        return x.sin() + scale + 1e-6 * scale.detach()
+
+    assert torch_gradcheck(function, (numbers(300), scale), fast_mode=True)
+    for seed in range(5):
+        with listening(lambda report: None, seed=seed):
+            assert gradvet.gradcheck(function, (numbers(300), scale), fast_mode=True)
+
+
 @pytest.mark.parametrize("factor", [1.0, 1.3])
 def test_function_that_shows_nothing_but_noise_has_the_verdict_of_torch(factor: float) -> None:
     def coarse(x: Tensor) -> Tensor:
