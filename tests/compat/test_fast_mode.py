@@ -205,6 +205,17 @@ def test_entry_at_a_kink_does_not_refuse_what_torch_accepts() -> None:
     assert gradvet.gradcheck(torch.relu, x, fast_mode=True)
 
 
+def test_gradient_that_loses_the_sign_of_its_cotangent_is_refused_as_by_torch() -> None:
+    """A random cotangent may give what is right for it."""
+    weights = torch.arange(1, 5, dtype=torch.float64)
+    wrong = scaled_gradient(lambda y: weights * y.sum(), lambda gradient: -gradient.abs())
+    for seed in range(8):
+        x = numbers(5, seed=seed)
+        assert not torch_gradcheck(wrong, x, fast_mode=True, raise_exception=False)
+        with listening(lambda report: None, seed=seed):
+            assert not gradvet.gradcheck(wrong, x, fast_mode=True, raise_exception=False)
+
+
 def test_column_of_small_errors_is_accepted_as_by_torch() -> None:
     """Its entries add up to less than is searched."""
     scale = torch.ones((), dtype=torch.float64, requires_grad=True)

@@ -68,7 +68,7 @@ def decide(projections: Projections, mode: Mode, draw: Draw) -> float | Comparis
     """
     test = ProjectionTest(projections, mode)
     miss = test.certified()
-    if miss is not None:
+    if miss is not None and test.is_linear:
         return miss
     refused = next(torch_refusals(projections, mode, draw(projections.problem)), None)
     if refused is None and not test.disagrees:
@@ -135,6 +135,11 @@ class ProjectionTest:
         if self.disagrees:
             return None
         return self.miss if self._third(of_wide, of_narrow) else None
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the cotangent of the certificate stands for others. One backward pass, which later checks use too."""
+        return not self.mode.by_rows or self.projections.is_linear_within(thresholds.TOLERANCE_PART * self.detectable)
 
     @property
     def miss(self) -> float:
