@@ -205,6 +205,35 @@ def test_entry_at_a_kink_does_not_refuse_what_torch_accepts() -> None:
     assert gradvet.gradcheck(torch.relu, x, fast_mode=True)
 
 
+def rounded(function: Function, grid: float) -> Function:
+    """The function with values on a grid, and the gradient of the function itself."""
+
+    class Rounded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, y: Tensor) -> Tensor:
+            return torch.round(y / grid) * grid
+
+        @staticmethod
+        def backward(ctx: Any, cotangent: Tensor) -> Tensor:
+            return cotangent
+
+    return lambda x: Rounded.apply(function(x))
+
+
+@pytest.mark.parametrize("grid", [1e-10, 4e-10, 2e-9, 1e-8])
+def test_grid_of_values_does_not_refuse_what_torch_accepts(grid: float) -> None:
+    """Differences of rounded values give the same wrong slope at a step and at half of it, or none at both."""
+    weights = torch.arange(16, dtype=torch.float64)
+    accepted = 0
+    for seed, size in itertools.product(range(0, 60, 3), (4, 8, 16)):
+        for function in (lambda x: (x.softmax(0) * weights[: len(x)]).sum(), lambda x: x.square().mean()):
+            coarse, x = rounded(function, grid), numbers(size, seed=seed)
+            if torch_gradcheck(coarse, x, fast_mode=True, raise_exception=False):
+                accepted += 1
+                assert gradvet.gradcheck(coarse, x, fast_mode=True)
+    assert accepted
+
+
 def test_gradient_that_loses_the_sign_of_its_cotangent_is_refused_as_by_torch() -> None:
     """A random cotangent may give what is right for it."""
     weights = torch.arange(1, 5, dtype=torch.float64)
