@@ -205,6 +205,59 @@ def test_entry_at_a_kink_does_not_refuse_what_torch_accepts() -> None:
     assert gradvet.gradcheck(torch.relu, x, fast_mode=True)
 
 
+def rounded(function: Function, grid: float) -> Function:
+    """The function with values on a grid, and the gradient of the function itself."""
+
+    class Rounded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, y: Tensor) -> Tensor:
+            return torch.round(y / grid) * grid
+
+        @staticmethod
+        def backward(ctx: Any, cotangent: Tensor) -> Tensor:
+            return cotangent
+
+    return lambda x: Rounded.apply(function(x))
+
+
+@pytest.mark.parametrize("grid", [1e-10, 4e-10, 2e-9, 1e-8])
+def test_grid_of_values_does_not_refuse_what_torch_accepts(grid: float) -> None:
+    """Differences of rounded values give the same wrong slope at a step and at half of it, or none at both."""
+    weights = torch.arange(16, dtype=torch.float64)
+    accepted = 0
+    for seed, size in itertools.product(range(0, 60, 3), (4, 8, 16)):
+        for function in (lambda x: (x.softmax(0) * weights[: len(x)]).sum(), lambda x: x.square().mean()):
+            coarse, x = rounded(function, grid), numbers(size, seed=seed)
+            if torch_gradcheck(coarse, x, fast_mode=True, raise_exception=False):
+                accepted += 1
+                assert gradvet.gradcheck(coarse, x, fast_mode=True)
+    assert accepted
+
+
+def test_gradient_that_loses_the_sign_of_its_cotangent_is_refused_as_by_torch() -> None:
+    """A random cotangent may give what is right for it."""
+    weights = torch.arange(1, 5, dtype=torch.float64)
+    wrong = scaled_gradient(lambda y: weights * y.sum(), lambda gradient: -gradient.abs())
+    for seed in range(8):
+        x = numbers(5, seed=seed)
+        assert not torch_gradcheck(wrong, x, fast_mode=True, raise_exception=False)
+        with listening(lambda report: None, seed=seed):
+            assert not gradvet.gradcheck(wrong, x, fast_mode=True, raise_exception=False)
+
+
+def test_column_of_small_errors_is_accepted_as_by_torch() -> None:
+    """Its entries add up to less than is searched."""
+    scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+
+    def function(x: Tensor, scale: Tensor) -> Tensor:
+        return x.sin() + scale + 1e-6 * scale.detach()
+
+    assert torch_gradcheck(function, (numbers(300), scale), fast_mode=True)
+    for seed in range(5):
+        with listening(lambda report: None, seed=seed):
+            assert gradvet.gradcheck(function, (numbers(300), scale), fast_mode=True)
+
+
 @pytest.mark.parametrize("factor", [1.0, 1.3])
 def test_function_that_shows_nothing_but_noise_has_the_verdict_of_torch(factor: float) -> None:
     def coarse(x: Tensor) -> Tensor:

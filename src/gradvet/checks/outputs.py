@@ -345,10 +345,13 @@ def irreproducible(context: Context, entry: ComparedEntry | None) -> Finding | N
 def _is_proportional(context: Context) -> bool:
     """Whether a multiple of a cotangent gives the multiple.
 
-    Not asked of custom rules: one may be right and not exactly linear, such as an adaptive solver.
+    In slow mode not asked of custom rules, which are repeated: one may be right and not exactly linear, such as an
+    adaptive solver.
     """
-    problem = context.problem
-    return problem.is_plain and not problem.rules.has_custom and context.projections.proportional is not None
+    problem, projections = context.problem, context.projections
+    if not problem.is_plain or (projections.is_strict and problem.rules.has_custom):
+        return False
+    return projections.proportional is not None
 
 
 def _measured(context: Context, probe: Cotangent) -> Finding:

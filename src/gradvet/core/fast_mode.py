@@ -4,7 +4,7 @@ In this order: a certificate from one random direction, at up to three step leng
 one projection per pair of tensors with a tolerance; and, where either shows a disagreement, the entries that may be
 wrong. The residual of a projection is beyond its error bar if neither the curvature nor the noise that its own
 evaluations show explain it. Where torch's criterion holds, a derivative is refused only for a named entry that is
-outside the tolerance at two step lengths and not at a kink.
+outside the tolerance at three step lengths and not at a kink.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ NAMING_DESCENTS, DOUBTING_DESCENTS = 2, 1
 """Searches for a wrong entry, each of about log₂(rows) backward passes and 2 log₂(columns) evaluations; the second
 number is for a derivative that torch's criterion accepts."""
 
+WIDER_STEP = 3.7
+"""A third step at which a wrong entry is confirmed, as a multiple of the step: no simple ratio, because values that are
+rounded to a grid give the same slope at such steps."""
+
 MEDIAN_ROWS = 4096
 """About the number of rows of which a median is taken: to sort a million takes longer than an evaluation."""
 
@@ -68,7 +72,7 @@ def decide(projections: Projections, mode: Mode, draw: Draw) -> float | Comparis
     """
     test = ProjectionTest(projections, mode)
     miss = test.certified()
-    if miss is not None:
+    if miss is not None and test.is_linear:
         return miss
     refused = next(torch_refusals(projections, mode, draw(projections.problem)), None)
     if refused is None and not test.disagrees:
@@ -135,6 +139,11 @@ class ProjectionTest:
         if self.disagrees:
             return None
         return self.miss if self._third(of_wide, of_narrow) else None
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the cotangent of the certificate stands for others. One backward pass, which later checks use too."""
+        return not self.mode.by_rows or self.projections.is_linear_within(thresholds.TOLERANCE_PART * self.detectable)
 
     @property
     def miss(self) -> float:
@@ -331,21 +340,24 @@ def _slope(projections: Projections, leaf: int, part: int, u: Array) -> Array:
 
 
 def _confirmed(projections: Projections, comparison: Comparison) -> bool:
-    """Whether a wrong entry is wrong at the step and at half of it, and not at a kink."""
+    """Whether a wrong entry is wrong at the step, at half of it and at a larger one, and not at a kink."""
     return any(pair.worst is not None and _is_wrong(projections, pair.worst) for pair in comparison.pairs.values())
 
 
 def _is_wrong(projections: Projections, entry: ComparedEntry) -> bool:
-    """Four evaluations along the entry's own column."""
-    u = unit(projections.problem.zeros(projections.problem.domain.size), entry.column)
-    slopes, bends = [], []
-    for width in (1.0, 0.5):
+    """Six evaluations along the entry's own column."""
+    problem = projections.problem
+    u = unit(problem.zeros(problem.domain.size), entry.column)
+    slopes, bends, widths = [], [], [1.0, 0.5]
+    for width in widths:
         try:
             found = projections.two_sided_along(u, width)
         except OutOfReachError:
             return False
         slopes.append(float(found.difference[entry.row]) / found.step)
-        bends.append(abs(float(found.even_part(projections.problem.value)[entry.row])) / found.step)
+        bends.append(abs(float(found.even_part(problem.value)[entry.row])) / found.step)
+        if len(widths) == 2:
+            widths.append(WIDER_STEP if slopes[0] else max(WIDER_STEP, thresholds.CONSTANT_STEP[0] / found.step))
     if not all(map(math.isfinite, slopes)) or not math.isfinite(entry.derivative):
         return not math.isfinite(entry.derivative) and all(map(math.isfinite, slopes))
     gap = min(abs(entry.derivative - slope) for slope in slopes)
@@ -355,7 +367,7 @@ def _is_wrong(projections: Projections, entry: ComparedEntry) -> bool:
     steady = thresholds.PLATEAU_RTOL * gap
     # Per step, the even part of a smooth function halves with the step, and that of a kink stays.
     at_kink = bends[0] > steady and thresholds.KINK_SHRINKAGE * bends[1] > 2.0 * bends[0]
-    return modulus > entry.allowed and abs(slopes[1] - slopes[0]) <= steady and not at_kink
+    return modulus > entry.allowed and max(slopes) - min(slopes) <= steady and not at_kink
 
 
 def _largest(residual: Residual) -> float:

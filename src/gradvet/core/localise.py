@@ -149,7 +149,10 @@ def locate(projections: Projections, mode: Mode, descents: int = 4, least: float
     """Entries (row, column) where the derivative and the differences seem to differ most, and by `least` or more."""
     first = projections.probe_directions(1)[0]
     search = search_of(mode)(projections.problem, projections.slope_of, least * first.step)
-    found = search.not_finite(projections) or search.single_entry(projections)
+    try:
+        found = search.not_finite(projections) or search.single_entry(projections)
+    except BelowLeastError:
+        return []
     if found is not None:
         return [found]
     entries: list[tuple[int, int]] = []

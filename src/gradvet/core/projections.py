@@ -207,17 +207,32 @@ class Projections:
         return found
 
     @cached_property
-    def proportional(self) -> Gradient | None:
-        """The backward pass of -2 times the first cotangent; None if it does not give exactly -2 times its VJP.
-
-        If it does, the backward pass is reproducible and adds nothing to the gradient that rounding would show.
-        """
+    def multiple(self) -> Gradient | None:
+        """The backward pass of -2 times the first cotangent; None where there is nothing to compare it with."""
         probes, problem = self.probe_cotangents(1), self.problem
         if not probes or not problem.domain.size or not problem.is_plain:
             return None
-        v, vjp, _ = probes[0]
-        found = problem.gradient_by_output(v * COTANGENT_FACTOR)
-        return found if equal(found.vector, vjp * COTANGENT_FACTOR) else None
+        return problem.gradient_by_output(probes[0].v * COTANGENT_FACTOR)
+
+    @cached_property
+    def proportional(self) -> Gradient | None:
+        """That pass; None if it does not give exactly -2 times the VJP.
+
+        If it does, the backward pass is reproducible and adds nothing to the gradient that rounding would show.
+        """
+        found = self.multiple
+        expected = None if found is None else self.probe_cotangents(1)[0].vjp * COTANGENT_FACTOR
+        return found if found is not None and equal(found.vector, expected) else None
+
+    def is_linear_within(self, error: float) -> bool:
+        """Whether the gradient of -2 times the first cotangent is -2 times its gradient, up to an error per entry.
+
+        Random cotangents say little about a backward pass that loses the sign of its cotangent.
+        """
+        found = None if self.multiple is None else self.multiple.vector
+        if found is None or self.proportional is not None:
+            return True
+        return float(abs(found / COTANGENT_FACTOR - self.probe_cotangents(1)[0].vjp).max()) <= error
 
     @property
     def vanishes_at_zero(self) -> bool:
