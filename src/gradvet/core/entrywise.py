@@ -130,8 +130,8 @@ class Comparison:
         # Orient so that rows are real coordinates and columns are numbers.
         n, a = (numerical, derivative) if self.by_rows else (numerical.T, derivative.T)
         row_parts, parts = (output.parts, source.parts) if self.by_rows else (source.parts, output.parts)
-        difference = _modulus(a - n, parts)
-        allowed = self.tolerance.absolute + self.tolerance.relative * _modulus(n, parts)
+        difference = modulus(a - n, parts)
+        allowed = self.tolerance.absolute + self.tolerance.relative * modulus(n, parts)
         # Where the differences are infinite the tolerance is too, and would allow anything.
         right = (difference <= allowed) & (difference < math.inf)
         if bool(right.all()):
@@ -179,7 +179,7 @@ def _sections(space: Space, start: int, length: int) -> Iterator[tuple[int, slic
             yield leaf, slice(first, last)
 
 
-def _modulus(block: Array, parts: int) -> Array:
+def modulus(block: Array, parts: int) -> Array:
     """|number| along the last axis, where one coordinate, or two side by side, make up a number."""
     xp = namespace(block)
     if parts == 1:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from gradvet.core import thresholds
 from gradvet.core.certificate import GROWTH, MIN_COUPLED_INPUTS, is_fine_enough, is_true_to_step
-from gradvet.core.entrywise import ComparedEntry, Comparison, holds_too_much, located, sweep
+from gradvet.core.entrywise import ComparedEntry, Comparison, holds_too_much, located, modulus, sweep
 from gradvet.core.modes import Mode
 from gradvet.core.probe_plans import LATER_PASSES, Plan, price, resolving_ratio, spent, torch_fast_price
 from gradvet.core.problem import Problem
@@ -251,8 +251,8 @@ def _forward_refusals(projections: Projections, draw: UnitVectors) -> Iterator[R
             allowed = tolerance.absolute * float(namespace(u).sum(u))
             for output, leaf in enumerate(problem.codomain.leaves):
                 rows = problem.codomain.slices[output]
-                n, a = (_numbers(vector[rows], leaf.coordinates.parts) for vector in (numerical, derivative))
-                if not _is_close(a, n, allowed, tolerance.relative):
+                n, a = numerical[None, rows], derivative[None, rows]
+                if not _is_close(a, n, leaf.coordinates.parts, (allowed, tolerance.relative)):
                     yield output, source, _part_name(part, len(parts))
 
 
@@ -300,20 +300,11 @@ def _is_within(pairs: list[tuple[float, float]], absolute: float, relative: floa
     return difference <= absolute + relative * math.hypot(*(n for _, n in pairs)) and math.isfinite(difference)
 
 
-def _is_close(derivative: Array, numerical: Array, absolute: float, relative: float) -> bool:
-    """Whether each number, a row of its parts, is within the tolerance."""
-    xp = namespace(numerical)
-    difference = _modulus(derivative - numerical)
-    return bool(xp.all((difference <= absolute + relative * _modulus(numerical)) & xp.isfinite(difference)))
-
-
-def _numbers(vector: Array, parts: int) -> Array:
-    return namespace(vector).reshape(vector, (-1, parts))
-
-
-def _modulus(numbers: Array) -> Array:
-    xp = namespace(numbers)
-    return xp.sqrt(xp.sum(numbers * numbers, axis=1))
+def _is_close(derivative: Array, numerical: Array, parts: int, tolerance: tuple[float, float]) -> bool:
+    """Whether each number of one row is within the absolute and relative tolerance."""
+    xp, difference = namespace(numerical), modulus(derivative - numerical, parts)
+    allowed = tolerance[0] + tolerance[1] * modulus(numerical, parts)
+    return bool(xp.all((difference <= allowed) & xp.isfinite(difference)))
 
 
 def _by_part(space: Space, leaf: int, draw: UnitVectors, same: bool) -> list[Array]:
