@@ -10,15 +10,12 @@ import torch
 from torch import Tensor
 
 from gradvet.checks.jacobian import drop_in_forward, drop_in_reverse
-from gradvet.core import localise, thresholds
+from gradvet.core import localise
 from gradvet.core.context import Context
 from gradvet.core.entrywise import compare
 from gradvet.core.localise import (
-    PATTERN_VECTORS,
-    ByRows,
     find_wrong_entry,
     locate,
-    match_single_entry,
     slope_of_column,
 )
 from gradvet.core.modes import FORWARD, REVERSE, Mode
@@ -167,15 +164,6 @@ def test_function_that_is_not_finite_is_found_without_a_sweep(check: Any) -> Non
     assert context.problem.cost.forwards < 300
 
 
-@pytest.mark.parametrize("column", [0, 17, 39])
-def test_column_with_several_wrong_entries_is_named_with_one_of_them(column: int) -> None:
-    A, error = numbers((30, 40), 0), torch.zeros(30, 40, dtype=torch.float64)
-    error[4, column], error[21, column] = 5.0, -3.0
-    projections = context_at(linear(A, error), numbers((40,), 1)).projections
-    found = ByRows(projections.problem, projections.slope_of).single_entry(projections)
-    assert found in {(4, column), (21, column)}
-
-
 def test_large_jacobian_that_is_wrong_is_not_computed_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("entrywise", "modes"):
         monkeypatch.setattr(f"gradvet.core.{module}.BLOCK", 200)
@@ -252,44 +240,3 @@ def test_slope_of_a_column_is_its_largest_and_none_where_it_is_not_finite() -> N
     elsewhere = slope_of_column(context_of(outputs, point(1e-3, 0.0)), 0)
     assert elsewhere is not None
     assert elsewhere.value == pytest.approx(-5.0)
-
-
-def weights(size: int, seed: int) -> Tensor:
-    drawn = (
-        torch.rand(PATTERN_VECTORS, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) * 2 - 1
-    )
-    return drawn + 0.5 * drawn.sign()
-
-
-@pytest.mark.parametrize("size", [1, 2, 50, 100_000])
-@pytest.mark.parametrize("share", [0.0, 0.6, 0.999999])
-def test_column_in_whose_proportion_the_products_are_is_named(size: int, share: float) -> None:
-    U, column = weights(size, size), int(share * size)
-    products = numbers((PATTERN_VECTORS,), 1)[:, None] * U[:, column]
-    noisy = products * (1.0 + 1e-5 * numbers((PATTERN_VECTORS, PATTERN_VECTORS), 2))
-    assert match_single_entry(list(U), products) == match_single_entry(list(U), noisy) == column
-
-
-def test_two_columns_that_are_wrong_are_not_taken_for_one() -> None:
-    U = weights(1_000, 0)
-    for seed in range(50):
-        one, other = torch.randperm(1_000, generator=torch.Generator().manual_seed(seed))[:2].tolist()
-        left = numbers((2, PATTERN_VECTORS), seed)
-        assert match_single_entry(list(U), left[0][:, None] * U[:, one] + left[1][:, None] * U[:, other]) is None
-
-
-def test_products_in_no_columns_proportion_name_none() -> None:
-    U = weights(100, 0)
-    found = [match_single_entry(list(U), numbers((PATTERN_VECTORS,), seed)[None, :]) for seed in range(100)]
-    # A hundred columns cover this little of all directions.
-    assert sum(column is not None for column in found) <= 100 * 100 * thresholds.EXACT_RATIO + 3
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0])
-def test_products_that_say_nothing_name_none(value: float) -> None:
-    assert (
-        match_single_entry(
-            list(weights(10, 0)), torch.full((PATTERN_VECTORS, PATTERN_VECTORS), value, dtype=torch.float64)
-        )
-        is None
-    )

@@ -194,9 +194,6 @@ def _or_infinite(value: float) -> float:
 BLOCK_COTANGENTS = 3
 """Random cotangents by which a block of columns is compared before its entries are."""
 
-PATTERN_PRICE = 15
-"""Evaluations before the first descent: three directions of up to four evaluations and a derivative each."""
-
 MAX_DESCENTS = 4
 """Searches from different directions, to find more than one wrong entry."""
 
@@ -206,7 +203,7 @@ def compare(projections: Projections, mode: Mode) -> Comparison:
     problem = projections.problem
     may_search = problem.independent and not projections.options.exhaustive
     if may_search and price(problem, mode) > SWEEP_FIRST:
-        descents = (spare_evaluations(problem, mode) - PATTERN_PRICE) / _descent_price(problem)
+        descents = spare_evaluations(problem, mode) / _descent_price(problem)
         found = located(projections, mode, min(MAX_DESCENTS, int(descents)))
         if found.disagrees:
             return found

@@ -5,14 +5,13 @@ much of the residual each half of the rows contributes; following the larger hal
 same with the direction and two evaluations each leads to a column. The entry that is found has the largest
 contribution; whether it is outside a tolerance or an error bar is decided by its own difference.
 
-A value that is not finite makes every sum that contains it not finite, so it is located separately. If a single entry
-or column is wrong, a few products of directions and cotangents identify it without a search.
+A value that is not finite makes every sum that contains it not finite, so it is located separately.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from gradvet.core import thresholds
@@ -65,31 +64,6 @@ class ByRows:
         slopes, _ = self.slope_of(unit(self.problem.zeros(self.problem.domain.size), column, step))
         return _largest(slopes), column
 
-    def single_entry(self, projections: Projections) -> tuple[int, int] | None:
-        """The only wrong entry, or one of the only wrong column, if a few projections have its pattern."""
-        directions = projections.probe_directions(PATTERN_VECTORS)
-        probes = projections.probe_cotangents(PATTERN_VECTORS)
-        xp = namespace(directions[0].difference)
-        # Pair by pair: stacked vectors would double the memory.
-        products = xp.stack(
-            [
-                xp.stack([probe.v @ one.difference - probe.vjp @ one.displacement for one in directions])
-                for probe in probes
-            ]
-        )
-        column = match_single_entry([one.displacement for one in directions], products)
-        if column is None:
-            return None
-        row = match_single_entry([probe.v for probe in probes], products.T)
-        return (self._row_of(column, directions[0].step) if row is None else row), column
-
-    def _row_of(self, column: int, step: float) -> int:
-        """The row that contributes most to the error of a column."""
-        slope, displacement = self.slope_of(unit(self.problem.zeros(self.problem.domain.size), column, step))
-        return self.worst_row(
-            self.problem.random(self.problem.codomain.size, Distribution.OFF_ZERO), slope, displacement
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class ByColumns:
@@ -118,13 +92,6 @@ class ByColumns:
 
         return row, bisect_sum(part, self.problem.domain.size, float(direction.difference[row]))
 
-    def single_entry(self, projections: Projections) -> tuple[int, int] | None:
-        directions = projections.probe_directions(PATTERN_VECTORS)
-        jvps = projections.probe_jvps(PATTERN_VECTORS)
-        gaps = [one.difference - jvp for one, jvp in zip(directions, jvps, strict=True)]
-        column = match_single_entry([one.displacement for one in directions], namespace(gaps[0]).stack(gaps, axis=1))
-        return None if column is None else (_largest(gaps[0]), column)
-
 
 EntrySearch = ByRows | ByColumns
 """The search for the entry that contributes most to a residual."""
@@ -149,10 +116,7 @@ def locate(projections: Projections, mode: Mode, descents: int = 4, least: float
     """Entries (row, column) where the derivative and the differences seem to differ most, and by `least` or more."""
     first = projections.probe_directions(1)[0]
     search = search_of(mode)(projections.problem, projections.slope_of, least * first.step)
-    try:
-        found = search.not_finite(projections) or search.single_entry(projections)
-    except BelowLeastError:
-        return []
+    found = search.not_finite(projections)
     if found is not None:
         return [found]
     entries: list[tuple[int, int]] = []
@@ -223,34 +187,6 @@ def bisect_sum(part: Callable[[int, int], float], size: int, whole: float, least
         else:
             start, whole = middle, right
     return start
-
-
-PATTERN_VECTORS = 3
-"""Number of directions, and of cotangents, that tell one of a million entries from the others."""
-
-
-def match_single_entry(vectors: Sequence[Array], products: Array) -> int | None:
-    """The index whose entries in the vectors are proportional to each row of the products; None if there is none.
-
-    The products have a column for each vector. If a single entry δ_ij of the Jacobian is wrong, they are
-    δ_ij v_i u_j, so that one index fits in each space. Evaluates nothing.
-    """
-    xp = namespace(products)
-    squares = xp.sum(products * products, axis=1)
-    top = int(xp.argmax(squares))
-    pattern = products[top, :] / squares[top] ** 0.5
-    along = products @ pattern
-    # False for NaN.
-    if not float(xp.max(squares - along * along)) <= thresholds.EXACT_RATIO * float(squares[top]):
-        return None
-    along, squares = vectors[0] * pattern[0], vectors[0] * vectors[0]
-    for number, vector in enumerate(vectors[1:], start=1):  # in place, because the vectors may be long
-        along += vector * pattern[number]
-        squares += vector * vector
-    along *= along
-    along /= squares
-    best = int(xp.argmax(along))
-    return best if float(along[best]) ** 0.5 >= 1.0 - thresholds.EXACT_RATIO else None
 
 
 ROWS_OF_COLUMN = 16
