@@ -21,7 +21,7 @@ from gradvet.core.events import listening
 from gradvet.core.fast_mode import ProjectionTest
 from gradvet.core.modes import FORWARD, REVERSE
 from gradvet.core.probe_plans import stages
-from gradvet.core.projections import FAR_SCHEME, LONG, LONGER, SHORT, WITHIN
+from gradvet.core.projections import NEAR_SCHEME, SHORT, WITHIN
 from gradvet.core.results import Verdict
 from gradvet.core.runner import CheckFunction
 from tests.functions import with_vjp
@@ -187,14 +187,11 @@ def test_step_must_survive_rounding_to_a_tenth_of_the_absolute_tolerance_if_the_
     assert is_true_to_step(context_at(torch.sin, x, tolerance=(1e-5, 0.0)).projections) is true
 
 
-@pytest.mark.parametrize(
-    ("values", "number", "scheme"), [(1e-2, 30, SHORT), (1.0, 100, LONGER), (1e2, 2_000, FAR_SCHEME)]
-)
-def test_first_scheme_has_larger_steps_where_roundoff_of_the_outputs_is_large(
-    values: float, number: int, scheme: int
-) -> None:
+@pytest.mark.parametrize(("values", "number"), [(1e-2, 30), (1.0, 100), (1e2, 2_000)])
+def test_roundoff_of_the_outputs_is_overcome_by_larger_steps(values: float, number: int) -> None:
     right = context_at(lambda x: values + 1e-3 * x, numbers((number,), 0), miss=SLOW_MISS)
-    assert CertificateSearch(right.projections, REVERSE).first_scheme() == scheme
+    assert certify(right.projections, REVERSE) == SLOW_MISS
+    assert right.problem.cost.forwards < 60
 
 
 def test_function_of_many_inputs_and_few_outputs_is_assumed_to_be_curved() -> None:
@@ -202,13 +199,13 @@ def test_function_of_many_inputs_and_few_outputs_is_assumed_to_be_curved() -> No
         return x.sin().reshape(10, -1).sum(1)
 
     slow = context_at(function, numbers((1_000,), 0), miss=SLOW_MISS)
-    assert CertificateSearch(slow.projections, REVERSE).first_scheme() == LONG
+    assert CertificateSearch(slow.projections, REVERSE).first_scheme() == NEAR_SCHEME
     fast = context_at(function, numbers((1_000,), 0), miss=FAST_MISS)
     assert ProjectionTest(fast.projections, REVERSE).scheme == WITHIN
 
 
 @pytest.mark.parametrize("number", [3, 1_000])
-def test_values_that_are_not_finite_do_not_choose_the_walk(number: int) -> None:
+def test_values_that_are_not_finite_do_not_choose_the_scheme(number: int) -> None:
     broken = context_at(lambda x: x / 0.0, numbers((number,), 0))
     assert CertificateSearch(broken.projections, REVERSE).first_scheme() == SHORT
 

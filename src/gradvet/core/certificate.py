@@ -10,24 +10,15 @@ many evaluations a certificate costs, and not which errors it misses.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import pairwise
 
 from gradvet.core import thresholds
 from gradvet.core.modes import Mode
 from gradvet.core.probe_plans import FINEST, MOST, Plan, spent, stages
-from gradvet.core.projections import (
-    FAR_SCHEME,
-    LONG,
-    LONGER,
-    NEAR_SCHEME,
-    SCHEMES,
-    SHORT,
-    OutOfReachError,
-    Projections,
-)
-from gradvet.core.vectors import namespace
+from gradvet.core.projections import NEAR_SCHEME, SCHEMES, SHORT, OutOfReachError, Projections
+from gradvet.core.vectors import namespace, norm
 
 FIRST_SHARE, LATER_SHARE = 0.85, 0.5
 """Share of the miss probability for the first scheme, and of the remainder for each later one."""
@@ -38,27 +29,9 @@ GROWTH = 2.0
 EXTRA_DIRECTIONS = 2
 """Directions beyond the fewest that are evaluated before another scheme is tried."""
 
-FURTHER = (LONGER, FAR_SCHEME)
-"""Schemes with larger steps, where roundoff would spoil a short one."""
-
-FEW_INPUTS = 16
-"""Up to this many inputs, the choice of the first scheme takes as long as an evaluation."""
-
-ROUNDOFF = 2.0**-53
-"""Relative roundoff of a number in double precision; the residuals show if the function has more."""
-
-UNDERESTIMATED_NOISE = 2.0
-"""Actual roundoff may exceed the predicted one by this factor."""
-
-OVERESTIMATED_NOISE = 30.0
-"""Predicted roundoff may be too large by this factor."""
-
 MIN_COUPLED_INPUTS = 8
 """Inputs per output from which an output is assumed to depend on many inputs, so that curvature along a joint direction
 is large."""
-
-COUPLED_SCHEMES = ((20_000, LONG), (math.inf, NEAR_SCHEME))
-"""First scheme by number of inputs in that case: with more inputs, curvature along a joint direction grows."""
 
 MAX_HELD_VECTORS, MAX_HELD_NUMBERS = 9, 6_250_000
 """Directions and cotangents that are held at a time: this number, or as many as have no more than these elements (50
@@ -219,54 +192,25 @@ class CertificateSearch:
         return is_fine_enough(self.projections, SCHEMES[scheme][1], ratio)
 
     def first_scheme(self) -> int:
-        """The scheme to begin with: large steps where roundoff dominates, small ones where curvature does."""
+        """The scheme to begin with: curvature along a joint direction is large where outputs depend on many inputs."""
         rows, columns = self.projections.problem.codomain.size, self.projections.problem.domain.size
-        if columns <= FEW_INPUTS:
-            return SHORT
-        if columns > MIN_COUPLED_INPUTS * rows:
-            return next(scheme for most, scheme in COUPLED_SCHEMES if columns <= most)
-        aims = self._aims()
-        # One more cotangent compensates some noise, and costs less than a longer stencil.
-        if self._is_above_noise(SHORT, aims[-1]) or not math.isfinite(self._noise):
-            return SHORT
-        for scheme in FURTHER:
-            if self._is_above_noise(scheme, aims[0]):
-                return scheme
-        return SHORT if self._is_above_noise(SHORT, self._aims(1)[0]) else FAR_SCHEME
-
-    def _aims(self, more: int = 0) -> list[float]:
-        """Ratios that the plans with the fewest feasible directions resolve, or those with `more` directions."""
-        able = [stage for stage in self._stages(FIRST_SHARE) if stage.ratio]
-        fewest = (able[0].directions or 0) + more
-        return [stage.ratio for stage in able if (stage.directions or fewest) == fewest]
-
-    def _is_above_noise(self, scheme: int, aim: float) -> bool:
-        return self._noise <= aim * SCHEMES[scheme][1]
+        return NEAR_SCHEME if columns > MIN_COUPLED_INPUTS * rows else SHORT
 
     def narrowed(self, scheme: int, ahead: Sequence[int]) -> list[int]:
         """The schemes ahead without those that make worse what made this one fail.
 
         After a failure by curvature these are the longer ones, after one by roundoff the shorter ones.
         """
-        length = SCHEMES[scheme][1]
-        bent = not self._left * length <= self._noise
-        shortest = self._noise / (OVERESTIMATED_NOISE * self._stages(FIRST_SHARE)[-1].ratio)
+        problem, length = self.projections.problem, SCHEMES[scheme][1]
+        # At the step of single entries roundoff leaves about this of a residual, as a part of the detectable error.
+        roundoff = sys.float_info.epsilon * norm(problem.value[: problem.codomain.size])
+        is_bent = not self._left * length * self.projections.options.step * self.detectable <= roundoff
         promising = [
             other
             for other in ahead
-            if other != scheme
-            and (SCHEMES[other][1] <= 2.0 * length if bent else SCHEMES[other][1] >= length)
-            and SCHEMES[other][1] >= shortest
+            if other != scheme and (SCHEMES[other][1] <= 2.0 * length if is_bent else SCHEMES[other][1] >= length)
         ]
         return sorted(promising, key=lambda other: (other < scheme, other))
-
-    @cached_property
-    def _noise(self) -> float:
-        """Predicted roundoff of a residual at the step of single entries, as a part of the detectable error."""
-        problem = self.projections.problem
-        value = problem.value[: problem.codomain.size] if problem.nondifferentiable.size else problem.value
-        resolved = self.projections.options.step * self.detectable
-        return UNDERESTIMATED_NOISE * ROUNDOFF * math.sqrt(float(value @ value)) / resolved if resolved else math.inf
 
     def _stages(self, share: float) -> tuple[Plan, ...]:
         if self.columns_seen and self.rows_seen:

@@ -28,10 +28,7 @@ SCHEMES = (
 """Finite-difference schemes: large steps against roundoff, small ones against curvature, and very small ones for
 functions with many kinks, which a step of all inputs crosses sooner than a step of one."""
 
-SHORT, LONG, LONGER, FAR_SCHEME, NEAR_SCHEME, WITHIN = map(
-    SCHEMES.index,
-    ((CENTRAL, 4.0), (SKEWED, 16.0), (SKEWED, 32.0), (SKEWED, 64.0), (SKEWED, 6.0), (CENTRAL, 2.0 / 3.0)),
-)
+SHORT, NEAR_SCHEME, WITHIN = map(SCHEMES.index, ((CENTRAL, 4.0), (SKEWED, 6.0), (CENTRAL, 2.0 / 3.0)))
 """Indices of the schemes that are named elsewhere."""
 
 
