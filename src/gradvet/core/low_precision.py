@@ -1,48 +1,26 @@
-"""The error-bar policy below double precision: sweeps along several directions, and outputs in groups.
-
-The roundoff of many outputs hides what one entry adds to the slope of all of them together. So where all together are
-inconclusive they are tested in groups, as large as their roundoff allows: one sweep gives the values of all groups, and
-each group costs one VJP. The resolution is that of the worst group.
-"""
+"""The error-bar policy in single precision: sweeps along several directions, and averages where roundoff hides much."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.decision import AGREES, Decision, Reason
+from gradvet.core.decision import Decision, Reason
 from gradvet.core.direction_average import decide_by_averages
-from gradvet.core.extrapolation import SlopeFit
 from gradvet.core.finite_differences import DirectionalDifference
-from gradvet.core.line_test import decide_beyond_jitter, error_scale, sweep_line, typical_contributions
 from gradvet.core.modes import Mode
-from gradvet.core.problem import Distribution
 from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
-from gradvet.core.vectors import Array, dot, namespace, window
+from gradvet.core.vectors import window
 
 MAX_DIRECTIONS = 3
 """Number of directions that are tried until one is conclusive."""
 
-MAX_GROUPS = 128
-MAX_GROUP_BYTES = 1 << 28
-"""Memory for the gradients of all groups."""
-
-FEW_GROUPS = 8
-"""Number of groups where the error bar is not what leaves the decision open."""
-
-MAX_UNCONFIRMED = 8
-"""Number of groups that fail without being confirmed until error bars count as too small: no more are confirmed."""
-
 MAX_AVERAGED = 1 << 22
 """Number of inputs and outputs up to which averages over many directions are taken, for their memory."""
-
-GROUP_MARGIN = 2.0
-"""Factor between the resolution that a group aims for and the one asked for, as error bars vary between groups."""
 
 
 class DirectionTest(Protocol):
@@ -52,8 +30,6 @@ class DirectionTest(Protocol):
     mode: Mode
 
     def along(self, difference: DirectionalDifference, cotangents: Sequence[Cotangent]) -> Decision: ...
-    def sweep(self, u: Array, cotangents: Sequence[Cotangent]) -> Decision: ...
-    def confirmed(self, u: Array, cotangent: Cotangent, decision: Decision, fit: SlopeFit) -> Decision: ...
 
 
 def decide_low_precision(test: DirectionTest) -> Decision:
@@ -73,11 +49,7 @@ def decide_low_precision(test: DirectionTest) -> Decision:
     inconclusive = decision.verdict is Verdict.INCONCLUSIVE and decision.reason is Reason.PRECISION
     if not inconclusive or test.context.out_of_budget or test.context.in_internal_format() is not None:
         return decision  # a coarser format inside is tried next
-    found = _in_groups(test, decision)
-    is_hidden = found.verdict is Verdict.INCONCLUSIVE and found.reason is Reason.PRECISION
-    if not is_hidden or test.context.eps > thresholds.HALF_PRECISION_EPS or test.context.out_of_budget:
-        return found
-    return _by_averages(test, found)
+    return _by_averages(test, decision)
 
 
 def _by_averages(test: DirectionTest, undecided: Decision) -> Decision:
@@ -134,124 +106,3 @@ def _along_another(test: DirectionTest, part: slice | None = None) -> Decision:
     u = u if part is None else window(u, part)
     difference = context.difference(context.restricted(u))
     return test.along(difference, context.cotangents_for(context.slope_of(difference)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Some outputs of one leaf together."""
-
-    leaf: int
-    cotangent: Cotangent
-    weight: float
-    """Root mean square of the cotangent's entries."""
-    entries: Mapping[str, float]
-    """By name of the input: what one typical entry adds to the slope, over all groups of the leaf."""
-
-
-def _in_groups(test: DirectionTest, undecided: Decision) -> Decision:
-    """All groups along the first direction; agreement needs every group to agree.
-
-    Needed by `growth_without_tail_block_in_bfloat16`.
-    """
-    context, mode = test.context, test.mode
-    rows = [_shuffled_rows(context, context.cotangents[0].v, part) for part in context.problem.codomain.slices]
-    count = sum(int(some.shape[0]) for some in rows)
-    size = _group_size(context, count, undecided)
-    groups, inside = _grouped(context, rows, size) if size else ([], 0)
-    if len(groups) < 2:
-        return undecided
-    worst: dict[str, float] = {}
-    open_decision = None if inside == count else undecided
-    u = context.first.u
-    cotangents = [group.cotangent for group in groups]
-    unconfirmed = 0
-    for group, fit in zip(groups, sweep_line(context, mode, u, cotangents), strict=True):
-        decision = _decide_group(context, u, group, fit)
-        if decision.verdict is Verdict.FAIL and unconfirmed < MAX_UNCONFIRMED:
-            decision = test.confirmed(u, group.cotangent, decision, fit)
-            if decision.verdict is Verdict.FAIL and _fails_elsewhere(test, group, decision):
-                return decision
-            unconfirmed += 1
-        if decision.verdict is not Verdict.PASS:
-            open_decision = decision.weakened()
-        for name, typical in group.entries.items():
-            worst[name] = max(worst.get(name, 0.0), max(decision.bar, abs(decision.error)) / typical)
-    if inside == count:
-        for name, resolution in worst.items():
-            context.record.ledger.compared(name, mode.name, context.precision, resolution)
-    words = f"{inside} of {count} outputs were compared in groups of {size}"
-    context.record.note(f"{words}: the roundoff of all together hides single entries")
-    return open_decision or AGREES
-
-
-def _decide_group(context: Context, u: Array, group: _Group, fit: SlopeFit) -> Decision:
-    scale = error_scale(context, u, group.cotangent, group.entries)
-    return decide_beyond_jitter(context, u, group.cotangent, fit, scale)
-
-
-def _fails_elsewhere(test: DirectionTest, group: _Group, decision: Decision) -> bool:
-    """Whether the entry fails alone, and the first conclusive one of a few other directions fails too.
-
-    Needed by `test_products_rounded_to_tf32_are_compared_in_that_precision`.
-    """
-    if decision.entry is None or decision.entry.verdict is not Verdict.FAIL:
-        return False
-    context = test.context
-    directions = (context.restricted(context.joint_direction()) for _ in range(MAX_DIRECTIONS))
-    return _first_conclusive(test.sweep(u, [group.cotangent]) for u in directions) is Verdict.FAIL
-
-
-def _grouped(context: Context, rows: Sequence[Array], size: int) -> tuple[list[_Group], int]:
-    """Groups of this size within each output, or some of them where there are too many; and their number of outputs."""
-    problem = context.problem
-    most = max(1, min(MAX_GROUPS, MAX_GROUP_BYTES // (8 * (problem.domain.size + problem.codomain.size))))
-    cut = [(leaf, some[k : k + size]) for leaf, some in enumerate(rows) for k in range(0, some.shape[0], size)]
-    cut = cut[:: max(1, math.ceil(len(cut) / most))]
-    groups = _with_typical_entries([_group(context, leaf, some) for leaf, some in cut])
-    return groups, sum(int(some.shape[0]) for _, some in cut)
-
-
-def _shuffled_rows(context: Context, v: Array, part: slice) -> Array:
-    """The outputs of one leaf that the cotangent weighs, in random order."""
-    xp = namespace(v)
-    rows = xp.nonzero(v[part])[0] + part.start
-    return rows[xp.argsort(context.problem.random(rows.shape[0], Distribution.NEAR_UNIT))]
-
-
-def _group_size(context: Context, count: int, undecided: Decision) -> int:
-    """How many outputs together have so little roundoff that an error of the size asked for would show."""
-    contributions = typical_contributions(context.problem, context.cotangents[0].vjp, context.first.u)
-    typical = max(contributions.values(), default=0.0)
-    if not typical or not math.isfinite(undecided.bar) or count < 2:
-        return 0
-    excess = GROUP_MARGIN * undecided.bar / (context.options.resolution * typical)
-    return min(count // 2, max(1, int(count / excess**2) if excess > 1.0 else count // FEW_GROUPS))
-
-
-def _group(context: Context, leaf: int, rows: Array) -> _Group:
-    v = context.problem.zeros(context.problem.codomain.size)
-    v[rows] = context.cotangents[0].v[rows]
-    cotangent = context.cotangent(v)
-    weight = math.sqrt(dot(cotangent.v, cotangent.v) / int(rows.shape[0]))
-    entries = typical_contributions(context.problem, cotangent.vjp, context.first.u)
-    return _Group(leaf, cotangent, weight, entries)
-
-
-def _with_typical_entries(groups: Sequence[_Group]) -> list[_Group]:
-    """A group that hardly varies is compared with the typical entry of all groups of its leaf."""
-    squares: dict[tuple[int, str], list[float]] = {}
-    for group in groups:
-        for name, entry in group.entries.items():
-            squares.setdefault((group.leaf, name), []).append((entry / group.weight) ** 2)
-    typical = {key: math.sqrt(sum(some) / len(some)) for key, some in squares.items()}
-    return [
-        replace(
-            group,
-            entries={
-                name: max(entry, group.weight * typical[group.leaf, name])
-                for name, entry in group.entries.items()
-                if typical[group.leaf, name]
-            },
-        )
-        for group in groups
-    ]

@@ -18,7 +18,7 @@ from gradvet.core import thresholds
 from gradvet.core.confirmation import despite_ties
 from gradvet.core.context import Context
 from gradvet.core.decision import AGREES, Decision, Reason
-from gradvet.core.direction_average import calls_for, decide_by_averages
+from gradvet.core.direction_average import decide_by_averages
 from gradvet.core.extrapolation import SlopeFit
 from gradvet.core.finite_differences import DirectionalDifference
 from gradvet.core.gradient_match import saturated_roundoff
@@ -94,7 +94,7 @@ class SlopeTest:
         if self.context.is_double:
             yield from self._in_double_precision()
         elif self.context.eps > thresholds.HALF_PRECISION_EPS:
-            yield from self._in_half_precision()
+            yield from decide_by_averages(self.context, self.mode)
             return
         else:
             yield decide_low_precision(self)
@@ -126,20 +126,6 @@ class SlopeTest:
             alone += map(self._alone, resolved)
             undecided = [] if all(decision.verdict is Verdict.PASS for decision in alone) else undecided
         yield from (*alone, *undecided)
-
-    def _in_half_precision(self) -> Iterator[Decision]:
-        """Averages over many directions; where they decide nothing, also single groups of elements.
-
-        The latter is needed by `test_single_wrong_entry_among_a_hundred_is_found_and_named`.
-        """
-        decisions = list(decide_by_averages(self.context, self.mode))
-        verdicts = {decision.verdict for decision in decisions}
-        if Verdict.INCONCLUSIVE in verdicts and Verdict.FAIL not in verdicts and not self.context.out_of_budget:
-            given, self.context = self.context, self.context.limited(calls_for(self.context))
-            found = decide_low_precision(self)
-            self.context = given
-            decisions = [found] if found.verdict is Verdict.FAIL else decisions
-        yield from decisions
 
     def _refining(self, test: Callable[[], Decision], cotangent: Cotangent | None = None) -> Decision:
         """Repeat a test with the roundoff of values inside, then with smaller steps while it is inconclusive.
