@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -33,10 +33,7 @@ class DirectionTest(Protocol):
 
 
 def decide_low_precision(test: DirectionTest) -> Decision:
-    """The first conclusive decision among a few directions; a failure must show along another direction too.
-
-    Agreement must show along the gradient as well.
-    """
+    """The first conclusive decision among a few directions; agreement must show along the gradient as well."""
     decision = test.along(test.context.first, test.context.cotangents)
     for _ in range(MAX_DIRECTIONS - 1):
         if decision.verdict is not Verdict.INCONCLUSIVE or test.context.out_of_budget:
@@ -44,8 +41,6 @@ def decide_low_precision(test: DirectionTest) -> Decision:
         decision = _along_another(test)
     if decision.verdict is Verdict.PASS and (steepest := _along_gradient(test)).verdict is Verdict.FAIL:
         decision = steepest
-    if decision.verdict is Verdict.FAIL and not fails_along_others(test):
-        decision = decision.weakened()
     inconclusive = decision.verdict is Verdict.INCONCLUSIVE and decision.reason is Reason.PRECISION
     if not inconclusive or test.context.out_of_budget or test.context.in_internal_format() is not None:
         return decision  # a coarser format inside is tried next
@@ -76,14 +71,6 @@ def _by_averages(test: DirectionTest, undecided: Decision) -> Decision:
     return wrong[0] if Verdict.FAIL in again else undecided
 
 
-def fails_along_others(test: DirectionTest, part: slice | None = None) -> bool:
-    """Whether the first conclusive one of a few other directions, along some of the inputs, fails too.
-
-    Needed by `test_products_rounded_to_tf32_are_compared_in_that_precision`: rounding inside may look like an error.
-    """
-    return _first_conclusive(_along_another(test, part) for _ in range(MAX_DIRECTIONS)) is Verdict.FAIL
-
-
 def _along_gradient(test: DirectionTest) -> Decision:
     """The decision along a direction with the signs of the gradient, in which the slopes of all elements add up.
 
@@ -94,10 +81,6 @@ def _along_gradient(test: DirectionTest) -> Decision:
     u, xp, v = abs(context.joint_direction()), context.xp, context.cotangents[0].vjp
     u = xp.where(xp.isfinite(v) & (v < 0.0), -u, u)
     return test.along(context.difference(context.restricted(u)), context.cotangents)
-
-
-def _first_conclusive(decisions: Iterator[Decision]) -> Verdict | None:
-    return next((found.verdict for found in decisions if found.verdict is not Verdict.INCONCLUSIVE), None)
 
 
 def _along_another(test: DirectionTest, part: slice | None = None) -> Decision:

@@ -34,7 +34,7 @@ from gradvet.core.line_test import (
     typical_contributions,
 )
 from gradvet.core.localise import find_wrong_entry, nonfinite_derivative, nonfinite_tangent
-from gradvet.core.low_precision import decide_low_precision, fails_along_others
+from gradvet.core.low_precision import decide_low_precision
 from gradvet.core.modes import Mode
 from gradvet.core.projections import Cotangent
 from gradvet.core.refinement import (
@@ -318,10 +318,7 @@ class SlopeTest:
 
     def _alone_once(self, part: slice) -> Decision:
         difference = self.context.difference(self.context.restricted(window(self.context.joint_direction(), part)))
-        decision = self.along(difference, self.context.cotangents_for(self.context.slope_of(difference)))
-        if decision.verdict is Verdict.FAIL and not self.context.is_double and not fails_along_others(self, part):
-            return decision.weakened()
-        return decision
+        return self.along(difference, self.context.cotangents_for(self.context.slope_of(difference)))
 
     def _at_the_edge(self) -> Iterator[Decision]:
         """Outputs that exist at the point but not on both sides of it, along two directions that may stay inside.
