@@ -1,10 +1,10 @@
 """Tolerance policy, fast mode: a verdict from a bounded number of projections.
 
-In this order: a certificate from one random direction, at up to three step lengths; torch's criterion, which compares
-one projection per pair of tensors with a tolerance; and, where either shows a disagreement, the entries that may be
-wrong. The residual of a projection is beyond its error bar if neither the curvature nor the noise that its own
-evaluations show explain it. Where torch's criterion holds, a derivative is refused only for a named entry that is
-outside the tolerance at three step lengths and not at a kink.
+In this order: a certificate from one random direction, at two step lengths; torch's criterion, which compares one
+projection per pair of tensors with a tolerance; and, where either shows a disagreement, the entries that may be wrong.
+The residual of a projection is beyond its error bar if neither the curvature nor the noise that its own evaluations
+show explain it. Where torch's criterion holds, a derivative is refused only for a named entry that is outside the
+tolerance at three step lengths and not at a kink.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from gradvet.core import thresholds
-from gradvet.core.certificate import GROWTH, MIN_COUPLED_INPUTS, is_fine_enough, is_true_to_step
+from gradvet.core.certificate import MIN_COUPLED_INPUTS, is_fine_enough, is_true_to_step
 from gradvet.core.entrywise import ComparedEntry, Comparison, holds_too_much, located, modulus, sweep
 from gradvet.core.modes import Mode
 from gradvet.core.probe_plans import LATER_PASSES, Plan, price, resolving_ratio, spent, torch_fast_price
@@ -25,11 +25,8 @@ from gradvet.core.vectors import Array, Space, namespace, unit
 SECOND_STEP_RATIO = 4.0
 """Ratio of the first step length to the second."""
 
-THIRD_STEP_RATIO = 16.0
-"""Ratio by which a third step length is larger than the first, against noise, or smaller than the second."""
-
-ATTEMPT_SHARES = (0.6, 0.1, 0.1, 0.1)
-"""Shares of the miss probability for the attempts to certify: first step, second, extrapolation, one more probe."""
+ATTEMPT_SHARES = (0.7, 0.2, 0.1)
+"""Shares of the miss probability for the attempts to certify: first step, second, extrapolation."""
 
 MAX_EVALUATIONS = 3
 """Evaluations before a derivative is accepted, as a multiple of those of torch's fast mode."""
@@ -136,9 +133,7 @@ class ProjectionTest:
         if self._is_small(extrapolated, 2, narrow_width):
             return self.miss
         self.disagrees = self._beyond(wide, narrow, of_wide, of_narrow)
-        if self.disagrees:
-            return None
-        return self.miss if self._third(of_wide, of_narrow) else None
+        return None
 
     @property
     def is_linear(self) -> bool:
@@ -149,57 +144,28 @@ class ProjectionTest:
     def miss(self) -> float:
         return 0.0 if self.projections.sees_all_columns and self.rows_seen else self.projections.options.miss
 
-    def _third(self, of_wide: Residual, of_narrow: Residual) -> bool:
-        """One more probe, if it may certify: a second direction, or a larger or a smaller step."""
-        at_wide, at_narrow = _largest(of_wide), _largest(of_narrow)
-        width = self.width if at_wide <= at_narrow else self.width / SECOND_STEP_RATIO
-        two = self._ratio(ATTEMPT_SHARES[3], 2)
-        if self.may_certify and GROWTH * min(at_wide, at_narrow) <= two * self.detectable:
-            return self._second_direction(width, two)
-        wanted = self._ratio(ATTEMPT_SHARES[3], 1) * self.detectable
-        if at_wide <= at_narrow:
-            width, expected = self.width * THIRD_STEP_RATIO, at_wide / THIRD_STEP_RATIO
-        else:
-            # Curvature falls with the square of the step; a residual that falls more slowly is due to kinks.
-            by_curvature = at_narrow < at_wide / SECOND_STEP_RATIO
-            width = self.width / SECOND_STEP_RATIO / THIRD_STEP_RATIO
-            expected = at_narrow / THIRD_STEP_RATIO**2 if by_curvature else 0.0
-        if not expected <= wanted:
-            return False
-        return self._is_small(self._residual(self.projections.two_sided(0, width)), 3, width)
-
-    def _second_direction(self, width: float, ratio: float) -> bool:
-        # Of a single input there is no other direction: a second cotangent is tried along the same.
-        numbers = range(1 if self.projections.sees_all_columns else 2)
-        directions = [self.projections.two_sided(number, width) for number in numbers]
-        cotangents = 2 if self.mode.by_rows and not self.projections.sees_all_rows else 1
-        found = [self._residual(direction, number) for direction in directions for number in range(cotangents)]
-        if not is_fine_enough(self.projections, width, ratio):
-            return False
-        return all(residual is not None and _largest(residual) <= ratio * self.detectable for residual in found)
-
-    def _residual(self, difference: ProbeDirection | None, cotangent: int = 0) -> Residual | None:
-        """v·D - (Jᵀv)·d for a cotangent, or D - J d for all rows, per step."""
+    def _residual(self, difference: ProbeDirection | None) -> Residual | None:
+        """v·D - (Jᵀv)·d for the first cotangent, or D - J d for all rows, per step."""
         if difference is None:
             return None
         odd, displacement = difference.difference, difference.displacement
         if not self.mode.by_rows:
             return (odd - self.projections.problem.jvp(displacement)) / difference.step
-        probe = self.projections.probe_cotangents(cotangent + 1)[cotangent]
+        (probe,) = self.projections.probe_cotangents(1)
         return (float(probe.v @ odd) - float(probe.vjp @ displacement)) / difference.step
 
-    def _ratio(self, share: float, directions: int) -> float:
+    def _ratio(self, share: float) -> float:
         columns_seen = self.projections.sees_all_columns
         if columns_seen and self.rows_seen:
             return thresholds.TOLERANCE_PART
-        plan = Plan(None if columns_seen else directions, None if self.rows_seen else directions)
+        plan = Plan(None if columns_seen else 1, None if self.rows_seen else 1)
         return resolving_ratio(share * self.projections.options.miss, plan)
 
     def _is_small(self, residual: Residual | None, attempt: int, width: float) -> bool:
         """Whether the residual certifies all entries."""
         if residual is None or not self.may_certify:
             return False
-        ratio = self._ratio(ATTEMPT_SHARES[attempt], 1)
+        ratio = self._ratio(ATTEMPT_SHARES[attempt])
         return _largest(residual) <= ratio * self.detectable and is_fine_enough(self.projections, width, ratio)
 
     def _beyond(self, wide: ProbeDirection, narrow: ProbeDirection, of_wide: Residual, of_narrow: Residual) -> bool:
