@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradvet.core.modes import REVERSE
-from gradvet.core.projections import CotangentRows
+from gradvet.core.projections import Cotangent
 from gradvet.core.residual_sampling import ResidualSampling, input_direction
 from gradvet.core.vectors import rms
 from tests.core.contexts import context_of
@@ -34,7 +34,7 @@ def test_residuals_of_a_single_output_are_sharper_than_its_spacing(factor: float
     context = context_of(energy_with(factor), x)
     sampling = ResidualSampling(context, REVERSE, slice(0, 300), is_shifted)
     cotangent = context.cotangent(torch.ones(1, dtype=torch.float64))
-    cotangents = CotangentRows(cotangent.v[None], cotangent.vjp[None])
+    cotangents = Cotangent(cotangent.v[None], cotangent.vjp[None])
     start, errors, bends = sampling.start(), [], []
     for _ in range(20):
         u = input_direction(context, slice(0, 300))

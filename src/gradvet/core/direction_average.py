@@ -28,7 +28,7 @@ from gradvet.core.gradient_match import JITTER_PAIRS, explained_factor, gradient
 from gradvet.core.line_test import rows_changing_by_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
-from gradvet.core.projections import CotangentRows
+from gradvet.core.projections import Cotangent
 from gradvet.core.reference_errors import spacing_at_zero
 from gradvet.core.refinement import hides_gradient, refined
 from gradvet.core.residual_sampling import OutputProbes, ResidualSampling, input_direction, matched_count, roundoff_of
@@ -181,7 +181,7 @@ def _decide_rows(sampling: ResidualSampling, probes: OutputProbes, rows: Array, 
 
 
 def _decide_residuals(
-    sampling: ResidualSampling, cotangents: CotangentRows, probes: OutputProbes, residuals: Residuals, best: Slopes
+    sampling: ResidualSampling, cotangents: Cotangent, probes: OutputProbes, residuals: Residuals, best: Slopes
 ) -> Decision:
     """What the residuals along the directions so far show.
 
@@ -224,7 +224,7 @@ def _decide_residuals(
 def _confirmed(
     sampling: ResidualSampling,
     failure: Decision,
-    cotangents: CotangentRows,
+    cotangents: Cotangent,
     probes: OutputProbes,
     factor: Slopes | None = None,
 ) -> Decision:
@@ -253,7 +253,7 @@ def _confirmed(
     return failure if _is_additive(sampling, cotangents, directions) else failure.weakened(Reason.KINK)
 
 
-def _fails_alone(sampling: ResidualSampling, cotangents: CotangentRows, column: int) -> bool:
+def _fails_alone(sampling: ResidualSampling, cotangents: Cotangent, column: int) -> bool:
     """Whether a quarter of its slope is wrong where this element moves alone, and no kink and no tie explains it.
 
     Several steps must show it. Needed by `largest_five_in_float16`, and by
@@ -271,7 +271,7 @@ def _fails_alone(sampling: ResidualSampling, cotangents: CotangentRows, column: 
     return clear >= thresholds.PLATEAU_STEPS
 
 
-def _is_additive(sampling: ResidualSampling, cotangents: CotangentRows, directions: Sequence[Array]) -> bool:
+def _is_additive(sampling: ResidualSampling, cotangents: Cotangent, directions: Sequence[Array]) -> bool:
     """Whether the slope along a sum of directions is the sum of the slopes, as where the function has a derivative.
 
     Ties of three and more elements (a median, a sort) may have none though every line through the point is smooth.
@@ -309,7 +309,7 @@ def _scale(residuals: Residuals, best: Slopes) -> Estimate:
     return by_directions if is_same and by_directions.error < by_steps.error else by_steps
 
 
-def _cotangents(context: Context, probes: OutputProbes, rows: Array) -> CotangentRows:
+def _cotangents(context: Context, probes: OutputProbes, rows: Array) -> Cotangent:
     """Cotangents in which each of these outputs weighs about the same, half of them with the signs of the probes.
 
     All outputs add up along the direction of the probe, and their rounding errors do not.
@@ -324,7 +324,7 @@ def _cotangents(context: Context, probes: OutputProbes, rows: Array) -> Cotangen
         pairs = zip_longest(signs[: matched_count(count)], drawn)
         vs = [weight * one if sign is None else weight * sign * xp.abs(one) for sign, one in pairs]
     cotangents = [context.cotangent(v) for v in vs]
-    return CotangentRows(*(xp.stack([getattr(one, name) for one in cotangents]) for name in ("v", "vjp")))
+    return Cotangent(*(xp.stack([getattr(one, name) for one in cotangents]) for name in ("v", "vjp")))
 
 
 def _entry(context: Context, slopes: Slopes, part: slice) -> Entry:

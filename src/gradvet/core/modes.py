@@ -16,7 +16,7 @@ from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.finite_differences import Prediction
 from gradvet.core.problem import Problem
-from gradvet.core.projections import Cotangent, CotangentRows, OutOfReachError, ProbeDirection, Projections
+from gradvet.core.projections import Cotangent, OutOfReachError, ProbeDirection, Projections
 from gradvet.core.vectors import Array, all_finite, dot, dots, namespace, unit, unit_rows
 from gradvet.options import Tolerance
 
@@ -37,7 +37,7 @@ class ReverseMode:
         """The change of v·f along u by this mode, for each cotangent v."""
         return [_by_vjp(cotangent) for cotangent in cotangents]
 
-    def changes(self, context: Context, cotangents: CotangentRows, u: Array, displacement: Array, t: float) -> Array:
+    def changes(self, context: Context, cotangents: Cotangent, u: Array, displacement: Array, t: float) -> Array:
         """The change of v·f over a displacement of about t u by this mode, for each cotangent v."""
         return dots(cotangents.vjp, displacement)
 
@@ -76,7 +76,7 @@ class ForwardMode:
         jvp = context.cached_jvp(u)
         return [_by_jvp(cotangent, jvp, u) for cotangent in cotangents]
 
-    def changes(self, context: Context, cotangents: CotangentRows, u: Array, displacement: Array, t: float) -> Array:
+    def changes(self, context: Context, cotangents: Cotangent, u: Array, displacement: Array, t: float) -> Array:
         return t * dots(cotangents.v, context.cached_jvp(u)) + dots(cotangents.vjp, displacement - t * u)
 
     def slope(self, context: Context, cotangent: Cotangent, u: Array) -> float:

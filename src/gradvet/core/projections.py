@@ -72,19 +72,12 @@ class ProbeDirection(NamedTuple):
 
 
 class Cotangent(NamedTuple):
-    """A cotangent v and the derivative under test along it, Jᵀv."""
+    """A cotangent v and the derivative under test along it, Jᵀv; or several, one in each row of both."""
 
     v: Array
     vjp: Array
     nonfinite: Array | None = None
     """With error bars: columns in which Jᵀv is not finite, and zero here; None if there is none."""
-
-
-class CotangentRows(NamedTuple):
-    """Several cotangents and the derivative under test along them, one in each row."""
-
-    v: Array
-    vjp: Array
 
 
 class Projections:

@@ -22,7 +22,7 @@ from gradvet.core.finite_differences import DirectionalDifference, steps_for
 from gradvet.core.gradient_match import value_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Evaluation, Problem
-from gradvet.core.projections import CotangentRows
+from gradvet.core.projections import Cotangent
 from gradvet.core.reference_errors import spacing_at_zero
 from gradvet.core.residuals import Residuals
 from gradvet.core.vectors import Array, all_finite, dot, dots, finite_part, namespace, norm, peak, rms, window
@@ -166,7 +166,7 @@ class ResidualSampling:
         return [input_direction(self.context, self.part) for _ in range(count)]
 
     def moved(
-        self, cotangents: CotangentRows, u: Array, step: float, start: tuple[Array, Evaluation]
+        self, cotangents: Cotangent, u: Array, step: float, start: tuple[Array, Evaluation]
     ) -> tuple[Array, Array, Array, Array]:
         """Of one step, for each cotangent v: the residual; the slope that the derivative predicts for the displacement
         that really happened; the change of slope, for each v and then for each |v|; what the derivative predicts for
@@ -186,7 +186,7 @@ class ResidualSampling:
 
     def residuals(
         self,
-        cotangents: CotangentRows,
+        cotangents: Cotangent,
         probes: OutputProbes,
         directions: Sequence[Array],
         steps: Sequence[float],
@@ -228,7 +228,7 @@ def matched_count(cotangents: int) -> int:
     return min(PROBES, cotangents // 2)
 
 
-def roundoff_of(noise: Array, cotangents: CotangentRows) -> float:
+def roundoff_of(noise: Array, cotangents: Cotangent) -> float:
     """Roundoff of v·f, root mean square, by that of the outputs."""
     noises = cotangents.v * finite_part(noise)
     return thresholds.NOISE_FLOOR * rms(noises) * math.sqrt(noises.shape[1])
@@ -254,11 +254,7 @@ FARTHER = (1.0, -1.0, 2.0, -2.0)
 """Where another value is looked for, in displacements that change it by about one spacing."""
 
 FEW_SPACINGS = 8.0
-"""Number of spacings over which the slope is measured."""
-
-MOST_LENGTHS = 0.125
-"""Largest part of the step lengths by which inputs move for that: the way to a boundary is then not longer than the
-steps. Needed by the curved loss of `test_right_kernel_of_one_dtype_does_not_fail`."""
+"""Number of spacings over which the slope is measured: the length of a spacing is then known to an eighth."""
 
 
 def shift_by_a_spacing(context: Context, part: slice) -> Array | None:
@@ -278,8 +274,11 @@ def shift_by_a_spacing(context: Context, part: slice) -> Array | None:
     slope = abs(dot(own.vjp, uphill)) / (abs(float(own.v[0])) or 1.0)
     if not slope:
         return None
-    part_of_lengths = min(FEW_SPACINGS * spacing / slope, MOST_LENGTHS)
-    while part_of_lengths <= MOST_LENGTHS:
+    # At most the middle one of the steps of the residuals: the way to a boundary is then not longer than the steps.
+    # Needed by the curved loss of `test_right_kernel_of_one_dtype_does_not_fail`.
+    farthest = steps_for(context.eps)[2]
+    part_of_lengths = min(FEW_SPACINGS * spacing / slope, farthest)
+    while part_of_lengths <= farthest:
         sides = [float(problem.evaluate_at(sign * part_of_lengths * uphill).values[0]) for sign in (1.0, -1.0)]
         change = abs(sides[0] - sides[1]) / 2.0
         if change >= spacing * FEW_SPACINGS / 2.0:
