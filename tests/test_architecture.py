@@ -55,7 +55,7 @@ CORE_ORDER = (
         "certificate",
     ),
     *("entrywise", "fast_mode", "line_test", "confirmation", "kinks", "refinement"),
-    *("residuals", "residual_sampling", "direction_average", "low_precision", "slope_test"),
+    *("residuals", "residual_sampling", "direction_average", "slope_test"),
     "runner",
 )
 

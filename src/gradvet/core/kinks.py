@@ -16,7 +16,7 @@ from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import fit_slope
 from gradvet.core.finite_differences import DirectionalDifference, middle_step, steps_for
-from gradvet.core.line_test import bent_rows, screen_agrees
+from gradvet.core.line_test import bent_rows, enter_resolution, screen_agrees, typical_contributions
 from gradvet.core.localise import bisect_sum, decide_entry, find_wrong_entry
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
@@ -56,6 +56,22 @@ def is_apart(context: Context, u: Array, cotangent: Cotangent) -> bool:
     least = thresholds.NEGLIGIBLE_PART * bend(step)
     smallest = max(thresholds.ROUNDOFFS * roundoff / (least or math.inf), steps_for(context.eps)[-1])
     return smallest < step and bend(smallest) <= least
+
+
+def enter_kinks(
+    context: Context, mode: Mode, cotangent: Cotangent, difference: DirectionalDifference, rest: Array, bar: float
+) -> None:
+    """Inputs of which every element is at a kink are compared by that; the kink hides errors of other elements.
+
+    A derivative of zero is compared with the one-sided slopes. Needed by `first_row_of_faint_magnitudes_lost` and
+    `test_single_element_at_a_kink_passes`.
+    """
+    domain, xp = context.problem.domain, context.xp
+    one_sided = norm(cotangent.v, xp.abs(difference.odd) + xp.abs(difference.even))
+    contributions = typical_contributions(context.problem, cotangent.vjp, difference.u)
+    kept = {leaf.name for leaf, part in zip(domain.leaves, domain.slices, strict=True) if peak(rest[part])}
+    alone = {name: size or one_sided for name, size in contributions.items() if name not in kept}
+    enter_resolution(context, mode, alone, bar)
 
 
 def find_kinks(context: Context, mode: Mode, u: Array, cotangent: Cotangent) -> tuple[Array, Entry | None]:

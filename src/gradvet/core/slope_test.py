@@ -18,11 +18,11 @@ from gradvet.core import thresholds
 from gradvet.core.confirmation import despite_ties
 from gradvet.core.context import Context
 from gradvet.core.decision import AGREES, Decision, Reason
-from gradvet.core.direction_average import decide_by_averages
+from gradvet.core.direction_average import decide_by_averages, decide_single_precision
 from gradvet.core.extrapolation import SlopeFit
 from gradvet.core.finite_differences import DirectionalDifference
 from gradvet.core.gradient_match import saturated_roundoff
-from gradvet.core.kinks import decide_kink, is_apart, is_right_beside
+from gradvet.core.kinks import decide_kink, enter_kinks, is_apart, is_right_beside
 from gradvet.core.line_test import (
     bent_rows,
     decide_line,
@@ -34,7 +34,6 @@ from gradvet.core.line_test import (
     typical_contributions,
 )
 from gradvet.core.localise import find_wrong_entry, nonfinite_derivative, nonfinite_tangent
-from gradvet.core.low_precision import decide_low_precision
 from gradvet.core.modes import Mode
 from gradvet.core.projections import Cotangent
 from gradvet.core.refinement import (
@@ -47,6 +46,9 @@ from gradvet.core.refinement import (
 )
 from gradvet.core.results import Verdict
 from gradvet.core.vectors import Array, Leaf, norm, peak, window
+
+MAX_DIRECTIONS = 3
+"""Number of directions that are tried in single precision until one is conclusive."""
 
 MAX_ALONE = 64
 """Largest number of inputs that are tested alone because their ledger row is not resolved."""
@@ -97,7 +99,7 @@ class SlopeTest:
             yield from decide_by_averages(self.context, self.mode)
             return
         else:
-            yield decide_low_precision(self)
+            yield self._in_single_precision()
             yield from self._each_alone()
         yield from self._at_the_edge()
         # Smaller steps are needed by `tails_of_erfc`.
@@ -126,6 +128,28 @@ class SlopeTest:
             alone += map(self._alone, resolved)
             undecided = [] if all(decision.verdict is Verdict.PASS for decision in alone) else undecided
         yield from (*alone, *undecided)
+
+    def _in_single_precision(self) -> Decision:
+        """The first conclusive one of a few directions; agreement must show along the gradient too, else averages.
+
+        In another direction slopes may cancel by chance, and with them an error that is the same part of all: needed by
+        `test_factor_in_float32_is_seen_whatever_the_directions_are`.
+        """
+        decision = self.along(self.context.first, self.context.cotangents)
+        for _ in range(MAX_DIRECTIONS - 1):
+            if decision.verdict is not Verdict.INCONCLUSIVE or self.context.out_of_budget:
+                break
+            decision = self._along_part(slice(0, self.context.problem.domain.size))
+        if decision.verdict is Verdict.PASS:
+            context, xp = self.context, self.context.xp
+            u, gradient = abs(context.joint_direction()), context.cotangents[0].vjp
+            u = context.restricted(xp.where(xp.isfinite(gradient) & (gradient < 0.0), -u, u))
+            steepest = self.along(context.difference(u), context.cotangents)
+            decision = steepest if steepest.verdict is Verdict.FAIL else decision
+        is_hidden = decision.verdict is Verdict.INCONCLUSIVE and decision.reason is Reason.PRECISION
+        if not is_hidden or self.context.out_of_budget or self.context.in_internal_format() is not None:
+            return decision  # a coarser format inside is tried next
+        return decide_single_precision(self.context, self.mode, decision)
 
     def _refining(self, test: Callable[[], Decision], cotangent: Cotangent | None = None) -> Decision:
         """Repeat a test with the roundoff of values inside, then with smaller steps while it is inconclusive.
@@ -168,7 +192,7 @@ class SlopeTest:
             self.context = self.context.excluding(columns)
             rest = self.context.restricted(difference.u)
             if undecided is None:
-                self._enter_kinks(kinked, difference, rest, decision.bar)
+                enter_kinks(self.context, self.mode, kinked, difference, rest, decision.bar)
                 if not were_excluded and not is_right_beside(self.context, self.mode, columns):
                     self._leave_out_columns(columns, "kinks hide errors of the derivative")
             if were_excluded or not peak(rest):  # a kink that is not at these elements, or nothing is left
@@ -306,17 +330,17 @@ class SlopeTest:
         """One input alone, with other step lengths where the usual ones do not show enough."""
         given, domain = self.context, self.context.problem.domain
         leaf, part = domain.leaves[number], domain.slices[number]
-        decision = self._alone_once(part)
+        decision = self._along_part(part)
         for self.context in other_lengths(given):
             is_seen = decision.verdict is Verdict.PASS and self._resolution(leaf.name) <= given.options.resolution
             if is_seen or decision.verdict is Verdict.FAIL or given.out_of_budget:
                 break
-            again = self._alone_once(part)
+            again = self._along_part(part)
             decision = decision if decision.verdict is Verdict.PASS and again.verdict is Verdict.INCONCLUSIVE else again
         self.context = given
         return decision
 
-    def _alone_once(self, part: slice) -> Decision:
+    def _along_part(self, part: slice) -> Decision:
         difference = self.context.difference(self.context.restricted(window(self.context.joint_direction(), part)))
         return self.along(difference, self.context.cotangents_for(self.context.slope_of(difference)))
 
@@ -350,19 +374,6 @@ class SlopeTest:
         for leaf, part in zip(domain.leaves, domain.slices, strict=True):
             if bool(xp.any(columns[part])):
                 self.leave_out(leaf, int(xp.count_nonzero(self.lost[part])), reason)
-
-    def _enter_kinks(self, cotangent: Cotangent, difference: DirectionalDifference, rest: Array, bar: float) -> None:
-        """Inputs of which every element is at a kink are compared by that; the kink hides errors of other elements.
-
-        A derivative of zero is compared with the one-sided slopes. Needed by `first_row_of_faint_magnitudes_lost` and
-        `test_single_element_at_a_kink_passes`.
-        """
-        domain, xp = self.context.problem.domain, self.context.xp
-        one_sided = norm(cotangent.v, xp.abs(difference.odd) + xp.abs(difference.even))
-        contributions = typical_contributions(self.context.problem, cotangent.vjp, difference.u)
-        kept = {leaf.name for leaf, part in zip(domain.leaves, domain.slices, strict=True) if peak(rest[part])}
-        alone = {name: size or one_sided for name, size in contributions.items() if name not in kept}
-        enter_resolution(self.context, self.mode, alone, bar)
 
 
 def decide_slopes(context: Context, mode: Mode) -> tuple[Decision, Context]:
