@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gradvet.core.vectors import Leaf, Space
-from gradvet.frontends.torch.layouts.dense import Dense
+from gradvet.frontends.torch.layouts.dense import Dense, unflattened
 
 HOME = torch.device("cpu")
 
@@ -45,7 +45,7 @@ def test_location_tells_leaf_and_part() -> None:
 
 def test_vector_becomes_one_value_per_leaf_in_storage_of_its_own() -> None:
     vector = torch.arange(11, dtype=torch.float64)
-    values: list[Tensor] = MIXED.unflatten(vector)
+    values: list[Tensor] = unflattened(MIXED, vector)
     assert [tuple(value.shape) for value in values] == [(2, 3), (0,), (2,), ()]
     assert values[2].tolist() == [6 + 7j, 8 + 9j]
     assert float(values[3]) == 10.0

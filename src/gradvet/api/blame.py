@@ -35,17 +35,8 @@ from gradvet.options import Budget, Options
 from gradvet.reports.progress import interactive_progress
 
 FUNCTION_CHECKS = (
-    *(
-        "reverse",
-        "determinism",
-        "linearity",
-        "grad_output_layout",
-        "mutation",
-        "reentrancy",
-        "accumulation",
-        "precision",
-    ),
-    *("reverse-over-reverse", "symmetry"),
+    *("reverse", "determinism", "linearity", "grad_output_layout", "mutation", "reentrancy", "accumulation"),
+    *("precision", "reverse-over-reverse", "symmetry"),
 )
 """Checks of Functions and operators: those that matter in a training step."""
 

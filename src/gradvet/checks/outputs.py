@@ -319,7 +319,7 @@ def drop_in_determinism(context: Context) -> Iterator[Finding]:
     (probe,) = projections.probe_cotangents(1)
     if not _is_proportional(context):
         repeats = 1 + (repetitions(problem) if projections.is_strict else 0)
-        if not all(equal(projections.vjp_by_output(probe.v), probe.vjp) for _ in range(repeats)):
+        if not all(equal(problem.gradient_by_output(probe.v).vector, probe.vjp) for _ in range(repeats)):
             yield _measured(context, probe)
             return
     yield REPRODUCIBLE
@@ -336,7 +336,7 @@ def irreproducible(context: Context, entry: ComparedEntry | None) -> Finding | N
         if again == entry.derivative or (math.isnan(again) and math.isnan(entry.derivative)):
             return None
     (probe,) = projections.probe_cotangents(1)
-    if equal(projections.vjp_by_output(probe.v), probe.vjp):
+    if equal(context.problem.gradient_by_output(probe.v).vector, probe.vjp):
         return None
     found = _measured(context, probe)
     return found if found.verdict is Verdict.FAIL else None
@@ -375,7 +375,7 @@ def _measured(context: Context, probe: Cotangent) -> Finding:
 
 def _unsteadiness(context: Context, probe: Cotangent) -> float:
     """The spread of three passes with the same cotangent, two of them in a row: alternation shows as well."""
-    again, once_more = (context.projections.vjp_by_output(probe.v) for _ in range(2))
+    again, once_more = (context.problem.gradient_by_output(probe.v).vector for _ in range(2))
     return max(_spread(context, probe.vjp, again), _spread(context, again, once_more))
 
 

@@ -201,8 +201,7 @@ MAX_DESCENTS = 4
 def compare(projections: Projections, mode: Mode) -> Comparison:
     """The derivative against differences: wrong entries that a search finds, else all entries."""
     problem = projections.problem
-    may_search = problem.independent and not projections.options.exhaustive
-    if may_search and price(problem, mode) > SWEEP_FIRST:
+    if problem.independent and not projections.options.exhaustive and price(problem, mode) > SWEEP_FIRST:
         descents = spare_evaluations(problem, mode) / _descent_price(problem)
         found = located(projections, mode, min(MAX_DESCENTS, int(descents)))
         if found.disagrees:
@@ -210,6 +209,11 @@ def compare(projections: Projections, mode: Mode) -> Comparison:
     if holds_too_much(problem):
         projections.release()
     return sweep(projections, mode)
+
+
+def is_small(problem: Problem) -> bool:
+    """Whether the entries are so few that they are compared as plain numbers."""
+    return max(problem.domain.size, problem.codomain.size + problem.nondifferentiable.size) < MIN_BATCH
 
 
 def holds_too_much(problem: Problem) -> bool:
@@ -260,7 +264,7 @@ def sweep(projections: Projections, mode: Mode) -> Comparison:
     problem = projections.problem
     domain, codomain = problem.domain, problem.codomain
     comparison = Comparison(problem, projections.options, mode)
-    if max(domain.size, codomain.size + problem.nondifferentiable.size) < MIN_BATCH:
+    if is_small(problem):
         _compare_numbers(comparison, projections, mode)
         return comparison
     spare = min(spare_if_refused(problem, mode), spare_evaluations(problem, mode))
@@ -300,8 +304,7 @@ def _compare_numbers(comparison: Comparison, projections: Projections, mode: Mod
     """
     problem, step = projections.problem, projections.options.step
     twice = 2.0 * step
-    steps = problem.unit_steps(0, problem.domain.size)
-    columns = [problem.weighted(unit_step, (step, -step), (1.0, -1.0)) for unit_step in steps]
+    columns = [problem.weighted(one, (step, -step), (1.0, -1.0)) for one in problem.unit_steps(0, problem.domain.size)]
     differences = [column.tolist() for column in columns]
     allowed = projections.options.tolerance.absolute / math.sqrt(max(problem.domain.parts, problem.codomain.parts))
     xp = namespace(problem.value)
@@ -309,16 +312,16 @@ def _compare_numbers(comparison: Comparison, projections: Projections, mode: Mod
         if output.start == output.stop:
             continue
         if mode.by_rows:
-            derivative = xp.stack([projections.row(row) for row in range(output.start, output.stop)])
+            derivative = [projections.row(row) for row in range(output.start, output.stop)]
         else:
-            derivative = forward_columns(problem, 0, problem.domain.size)
+            derivative = list(forward_columns(problem, 0, problem.domain.size))
         within = [
             abs(entry - difference[row] / twice) <= allowed
-            for row, entries in enumerate(derivative.tolist(), output.start)
-            for entry, difference in zip(entries, differences, strict=True)
+            for row, entries in enumerate(derivative, output.start)
+            for entry, difference in zip(entries.tolist(), differences, strict=True)
         ]
         if not all(within):
-            comparison.add((output.start, 0), xp.stack(columns, axis=1)[output, :] / twice, derivative)
+            comparison.add((output.start, 0), xp.stack(columns, axis=1)[output, :] / twice, xp.stack(derivative))
         if comparison.disagrees and projections.is_strict:
             return
 

@@ -140,11 +140,13 @@ class Projections:
         number = rows if self.sees_all_rows or number is None else number
         for index in range(len(self._cotangents), number):
             if self.sees_all_rows:
-                self._cotangents.append(Cotangent(self.problem.zeros(rows) + 1.0, self.row(index)))
+                v = self.problem.zeros(rows) + 1.0
+                vjp = self.problem.vjp_of_output(self.problem.codomain.leaf_of(index), v)
+                self._cotangents.append(Cotangent(v, vjp))
             else:
                 v = self._draw(rows)
                 # The first one output by output: a derivative may depend on which cotangents are defined.
-                vjp = self.problem.vjp(v) if index else self.vjp_by_output(v)
+                vjp = self.problem.vjp(v) if index else self.problem.gradient_by_output(v).vector
                 self._cotangents.append(Cotangent(v, vjp))
         return self._cotangents[:number]
 
@@ -163,6 +165,8 @@ class Projections:
 
     def row(self, index: int) -> Array:
         """One row of J, computed once."""
+        if self.sees_all_rows:
+            return self.probe_cotangents(1)[0].vjp
         if index not in self._rows:
             self._rows[index] = self.fresh_row(index)
         return self._rows[index]
@@ -187,14 +191,6 @@ class Projections:
         output = codomain.leaf_of(index)
         zeros = self.problem.zeros(codomain.leaves[output].coordinates.size)
         return self.problem.vjp_of_output(output, unit(zeros, index - codomain.offsets[output]))
-
-    def vjp_by_output(self, v: Array) -> Array:
-        """The sum of the VJPs of each output alone, without any cotangent for the others."""
-        problem, codomain = self.problem, self.problem.codomain
-        found = problem.vjp_of_output(0, v[codomain.slices[0]])
-        for output in range(1, len(codomain.leaves)):
-            found = found + problem.vjp_of_output(output, v[codomain.slices[output]])
-        return found
 
     @cached_property
     def multiple(self) -> Gradient | None:

@@ -94,8 +94,8 @@ PLATEAU_STEPS = 3
 """Number of consecutive steps that must show the same error. [gallery]"""
 
 PLATEAU_RTOL = 0.1
-"""Two steps, points or directions show the same error or slope if they differ by less than this part of it. [gallery]
-"""
+"""Two steps, points or directions show the same error or slope if they differ by less than this part of it; equal
+steps that change an output by less equal parts go across jumps of a coarser format. [gallery]"""
 
 NOISE_FLOOR = 0.2
 """Smallest standard deviation of an output, in spacings of its format: uniform rounding has 0.29. [theory]"""

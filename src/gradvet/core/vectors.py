@@ -75,13 +75,6 @@ class Space:
         self.slices = tuple(map(slice, self.offsets, self.offsets[1:]))
         """Where the coordinates of each leaf lie in a vector of the space."""
 
-    def unflatten(self, vector: Array) -> list[Any]:
-        """One value per leaf, each in storage of its own."""
-        if len(self.leaves) == 1:
-            return [self.leaves[0].coordinates.unflatten(vector)]
-        pairs = zip(self.leaves, self.slices, strict=True)
-        return [leaf.coordinates.unflatten(vector[part]) for leaf, part in pairs]
-
     def leaf_of(self, index: int) -> int:
         """The number of the leaf that a coordinate belongs to."""
         return bisect_right(self.offsets, index) - 1
@@ -238,4 +231,5 @@ def unit(zeros: Array, index: int, length: float = 1.0) -> Array:
 
 def as_lists(matrix: Array) -> list[list[float]]:
     """The rows of a matrix as plain numbers."""
-    return [[float(entry) for entry in row] for row in matrix]
+    rows: list[list[float]] = matrix.tolist()
+    return rows

@@ -44,9 +44,7 @@ def test_normal_number_that_numpy_keeps_is_kept() -> None:
     for _ in range(2):  # none waits, then one does
         kept = RandomState()
         first = numpy.random.randn()
-        assert not kept.is_host_current()
         kept.restore()
-        assert kept.is_host_current()
         assert numpy.random.randn() == first
 
 
@@ -63,9 +61,7 @@ def test_generator_that_somebody_put_in_place_of_numpys_is_kept_too(kind: type) 
     try:
         numpy.random.set_bit_generator(kind(5))
         kept, before = RandomState(), repr(numpy.random.get_state(legacy=False))
-        assert kept.is_host_current()
         numpy.random.standard_normal(3)
-        assert not kept.is_host_current()
         kept.restore()
         assert repr(numpy.random.get_state(legacy=False)) == before
     finally:

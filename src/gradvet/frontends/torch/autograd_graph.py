@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -176,25 +176,20 @@ class TorchRules(DerivativeRules):
         return len(callers) == 1 and self.are_builtin  # none is seen inside a scripted function
 
     def largest_inside(self) -> float:
-        found = 0.0
+        def largest(_: object, result: Any) -> float:
+            tensors = result if isinstance(result, (list, tuple)) else [result]
+            numbers = [t for t in tensors if isinstance(t, Tensor) and t.dtype.is_floating_point and t.numel()]
+            return max((float(t.detach().nan_to_num(0.0, 0.0, 0.0).abs().max()) for t in numbers), default=0.0)
 
-        def watched(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-            nonlocal found
-            result = operator(*args, **kwargs)
-            for tensor in result if isinstance(result, (list, tuple)) else [result]:
-                if isinstance(tensor, Tensor) and tensor.dtype.is_floating_point and tensor.numel():
-                    found = max(found, float(tensor.detach().nan_to_num(0.0, 0.0, 0.0).abs().max()))
-            return result
-
-        mode = private.operator_mode(watched)
-        if mode is not None:
+        def call() -> None:
             self._cost.forwards += 1
-            try:
-                with mode, torch.no_grad():
-                    self._call()
-            except Exception:  # what refuses the mode is not known
-                return 0.0
-        return found
+            self._call()
+
+        try:
+            with torch.no_grad():
+                return private.largest_over_operators(call, largest)
+        except Exception:  # what refuses the mode is not known
+            return 0.0
 
     def is_unsupported(self, error: BaseException) -> bool:
         return is_unsupported_error(error)

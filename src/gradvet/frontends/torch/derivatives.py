@@ -20,12 +20,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import has_torch_function
 
 from gradvet.core.problem import AttributeMismatch
-from gradvet.core.vectors import Space, unit_rows
+from gradvet.core.vectors import Space
 from gradvet.errors import InvalidProblemError, raise_interruption
 from gradvet.frontends.torch import private, private_state
 from gradvet.frontends.torch.autograd_graph import classify_backward_error, is_unsupported_error, nodes_behind
 from gradvet.frontends.torch.layouts import can_be_cut
-from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, Dense, dual_of
+from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, Dense, dual_of, unflattened, unit_matrix
 from gradvet.frontends.torch.preservation import PreservedGradients, preserved_containers, reachable_objects
 
 if TYPE_CHECKING:
@@ -109,16 +109,26 @@ def classified_errors(problem: TorchProblem) -> Iterator[None]:
         with in_mode_of(problem):
             yield
     except Exception as error:
-        classify_backward_error(error, problem.rules, users_graph=not problem.binding.derived)
+        _classify(problem, error)
         raise
+
+
+def _classify(problem: TorchProblem, error: Exception) -> None:
+    """Raise the cause of an exception of a backward pass, if it is known; torch's own ones stay in the drop-in."""
+    if not problem.binding.is_drop_in:
+        classify_backward_error(error, problem.rules, users_graph=not problem.binding.derived)
 
 
 def classified_gradients(
     problem: TorchProblem, outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]
 ) -> Sequence[Any]:
     """Gradients through a graph of the problem's function, with classified exceptions."""
-    with classified_errors(problem):
-        return gradients(outputs, sources, cotangents)
+    try:
+        with in_mode_of(problem):
+            return gradients(outputs, sources, cotangents, plain=problem.is_plain)
+    except Exception as error:
+        _classify(problem, error)
+        raise
 
 
 def accumulate(problem: TorchProblem, outputs: Sequence[Any], cotangents: Sequence[Tensor]) -> None:
@@ -138,20 +148,11 @@ def accumulate(problem: TorchProblem, outputs: Sequence[Any], cotangents: Sequen
 
 
 def problem_gradients(problem: TorchProblem, outputs: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
-    """Gradients of a problem's inputs in the mode of its binding. Counts one VJP."""
+    """Gradients of a problem's inputs, from the random state that the forward pass left. Counts one VJP."""
     problem.cost.vjps += 1
     for generator, state in problem.states_after_forward:
         generator.set_state(state)
-    mode = in_mode_of(problem)
-    try:
-        if mode is NO_MODE:  # without its two calls, which a check of one number notices
-            return gradients(outputs, problem.inputs, cotangents, plain=problem.is_plain)
-        with mode:
-            return gradients(outputs, problem.inputs, cotangents, plain=problem.is_plain)
-    except Exception as error:
-        if not problem.binding.is_drop_in:
-            classify_backward_error(error, problem.rules, users_graph=not problem.binding.derived)
-        raise
+    return classified_gradients(problem, outputs, problem.inputs, cotangents)
 
 
 def undefined_gradients(problem: TorchProblem, undefined: Sequence[int], v: Tensor | None = None) -> Sequence[Any]:
@@ -160,7 +161,7 @@ def undefined_gradients(problem: TorchProblem, undefined: Sequence[int], v: Tens
         private.without_cotangent(y) if i in undefined and can_be_cut(y) else y
         for i, y in enumerate(problem.recorded_outputs())
     ]
-    cotangents = [torch.zeros_like(y) for y in outputs] if v is None else problem.codomain.unflatten(v)
+    cotangents = [torch.zeros_like(y) for y in outputs] if v is None else unflattened(problem.codomain, v)
     return problem_gradients(problem, outputs, cotangents)
 
 
@@ -349,8 +350,7 @@ def vjp_rows(problem: TorchProblem, output: int, rows: range) -> Tensor | None:
         return None
     coordinates = problem.codomain.leaves[output].coordinates
     assert isinstance(coordinates, Dense)
-    units = unit_rows(problem.zeros((len(rows), coordinates.size)), rows.start)
-    cotangents = coordinates.unflatten_rows(units)
+    cotangents = coordinates.unflatten_rows(unit_matrix(rows.start, rows.stop, coordinates.size, problem.home))
     try:
         with in_vmap(problem):
             warnings.simplefilter("ignore")
@@ -360,7 +360,7 @@ def vjp_rows(problem: TorchProblem, output: int, rows: range) -> Tensor | None:
         return None
     problem.cost.vjps += 1
     found = [
-        units.new_zeros(len(rows), *tensor.shape, dtype=tensor.dtype) if gradient is None else gradient
+        cotangents.new_zeros(len(rows), *tensor.shape, dtype=tensor.dtype) if gradient is None else gradient
         for tensor, gradient in zip(problem.inputs, gradients, strict=True)
     ]
     return _rows(found, len(rows), problem.home)
@@ -385,7 +385,7 @@ def jvp_batched(problem: TorchProblem, U: Sequence[Tensor]) -> list[Tensor]:
 
 def stacked(space: Space, vectors: Sequence[Tensor]) -> list[Tensor]:
     """The tensors of several vectors of a space, stacked along a first axis."""
-    return [torch.stack(column) for column in zip(*[space.unflatten(vector) for vector in vectors], strict=True)]
+    return [torch.stack(column) for column in zip(*[unflattened(space, vector) for vector in vectors], strict=True)]
 
 
 def _rows(values: Any, number: int, home: torch.device) -> Tensor | None:

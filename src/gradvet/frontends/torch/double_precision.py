@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -223,14 +223,13 @@ class _WideArguments(TorchFunctionMode):
 class DoublePrecision:
     """A mode in which every operator computes in double precision and draws in the formats of a record.
 
-    Tensors of lower precision are widened when they enter an operator, casts to lower formats are left out, autocast is
-    off. An operator that would write into a tensor of lower precision raises `RuntimeError`. `strict` also widens
-    the arguments of functions that compare their formats first, at some cost for every call.
+    Tensors of lower precision are widened when they enter an operator, or a function that compares their formats first;
+    casts to lower formats are left out, autocast is off. An operator that would write into a tensor of lower precision
+    raises `RuntimeError`.
     """
 
-    def __init__(self, formats: Formats, *, strict: bool = False) -> None:
+    def __init__(self, formats: Formats) -> None:
         self._formats = formats
-        self._wide_arguments = _WideArguments() if strict else nullcontext()
         self._mode = private.operator_mode(self._run)
         self._depth = 0
         self._stand_ins: set[Any] = set()
@@ -279,7 +278,7 @@ class DoublePrecision:
         with _without_autocast(), _default_double():
             self._depth += 1
             try:
-                with self._mode, self._wide_arguments:
+                with self._mode, _WideArguments():
                     yield
             finally:
                 self._depth -= 1

@@ -129,7 +129,7 @@ def require_values(tensor: Tensor, name: str) -> None:
             f"the memory of {name} was freed, or belongs to a transform such as vmap: its storage has "
             f"{storage_bytes(tensor)} bytes. Pass a tensor with values"
         )
-    elif tensor.nbytes > storage_bytes(tensor) and tensor.nbytes > MACHINE_BYTES:
+    elif tensor.nbytes > MACHINE_BYTES and tensor.nbytes > storage_bytes(tensor):
         raise InvalidProblemError(
             f"{name} is expanded to {tensor.numel()} elements, which do not fit into the memory of this machine: pass "
             "a smaller tensor, and expand it in the function"

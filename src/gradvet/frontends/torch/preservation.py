@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.layouts import numbers_of
-from gradvet.frontends.torch.process_state import ProcessState, use_standard_settings
+from gradvet.frontends.torch.process_state import SEARCH_SETTINGS, SETTINGS, ProcessState, use_standard_settings
 from gradvet.frontends.torch.state import RandomState, generators_among, kept_tensors
 
 MAX_OBJECTS = 24
@@ -55,27 +55,23 @@ class PreservedState:
     def __init__(self, function: Any, arguments: Sequence[Any], *, standard_settings: bool = False) -> None:
         """`function` may be a tuple of all objects that are called; `standard_settings` are those of a check."""
         self._standard_settings = standard_settings
-        self._process = ProcessState()
+        self._process = ProcessState(SEARCH_SETTINGS if standard_settings else SETTINGS)
         reached = reachable_objects(function, *arguments)
         modules = _modules_in(reached)
-        given = {id(argument): argument for argument in arguments if isinstance(argument, Tensor)}
-        tensors = given | {id(thing): thing for thing in reached if isinstance(thing, Tensor)}
-        for module in modules:
-            tensors |= {id(p): p for p in private.parameters_of(module).values() if p is not None}
         generators = generators_among(reached)
-        # Of the tensors to whose `.grad` a backward pass writes.
-        with_gradient = {key: tensor for key, tensor in tensors.items() if tensor.is_leaf or tensor.retains_grad}
-        # A function that calls backward itself adds to the gradients of its arguments.
-        copied = [*given.values(), *[tensor.grad for key, tensor in with_gradient.items() if key in given]]
+        parameters = [p for module in modules for p in private.parameters_of(module).values()]
+        given, tensors = set(map(id, arguments)), [*arguments, *reached, *parameters]
         self._modules = modules
         # The modes come first: in a mode that is still open, copying would go through it.
-        self._steps: list[Callable[[], object]] = [
-            self._process.restore,
-            *map(_kept_module, modules),
-            *[kept_tensors([own]) for t in copied if t is not None and (own := numbers_of(t)) is not None],
-            *map(_kept_gradient, with_gradient.values()),
-            (RandomState(generators) if generators else self._process.random).restore,
-        ]
+        self._steps: list[Callable[[], object]] = [self._process.restore, *map(_kept_module, modules)]
+        for key, tensor in {id(one): one for one in tensors if isinstance(one, Tensor)}.items():
+            copied = [tensor] if key in given else []
+            if tensor.is_leaf or tensor.retains_grad:  # a backward pass writes to its `.grad`
+                self._steps.append(_kept_gradient(tensor))
+                if copied and tensor.grad is not None:  # and adds to it, if the function calls backward itself
+                    copied.append(tensor.grad)
+            self._steps += [kept_tensors([own]) for one in copied if (own := numbers_of(one)) is not None]
+        self._steps.append((RandomState(generators) if generators else self._process.random).restore)
         self._is_entered = self._is_restored = False
 
     def __enter__(self) -> None:

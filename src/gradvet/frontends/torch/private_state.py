@@ -202,7 +202,7 @@ class _Direct:
 
 def open_contexts() -> list[Any]:
     """All that is open now, to be compared with `==` and passed to `close_contexts`."""
-    return list(map(methodcaller("__call__"), _CONTEXT_READERS))
+    return [read() for read in _CONTEXT_READERS]
 
 
 def close_contexts(opened: list[Any]) -> None:
@@ -331,6 +331,20 @@ def _can_read_python() -> bool:
 
 READS_PYTHON = _can_read_python()
 READS_NUMPY = not PUBLIC_ONLY
+
+
+def host_states() -> tuple[Any, Any]:
+    """The states of Python's and NumPy's global generators; None where NumPy is not loaded."""
+    return python_state(), numpy_state()
+
+
+def restore_host_states(states: tuple[Any, Any]) -> None:
+    """Write these states back where they have changed."""
+    python, numpy = states
+    if python != python_state():
+        set_python_state(python)
+    if numpy is not None and numpy != numpy_state():
+        set_numpy_state(numpy)
 
 
 def python_state() -> tuple[Any, ...]:

@@ -14,14 +14,14 @@ from torch import Tensor
 from torch.overrides import has_torch_function
 
 from gradvet.core.problem import AttributeMismatch, Cost, Evaluation, Gradient, Perturbation, Problem
-from gradvet.core.vectors import LARGE, Leaf, Space, unit_rows
+from gradvet.core.vectors import LARGE, Leaf, Space
 from gradvet.errors import InvalidProblemError, raise_interruption
 from gradvet.frontends.torch import derivatives, private
 from gradvet.frontends.torch.arguments import read_outputs, tensors_in, tensors_like
 from gradvet.frontends.torch.autograd_graph import TorchRules
 from gradvet.frontends.torch.binding import Binding, first_result
 from gradvet.frontends.torch.layouts import coordinates_of, layouts_of
-from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, flattened
+from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, flattened, unflattened
 from gradvet.frontends.torch.layouts.sparse import Sparse
 from gradvet.frontends.torch.state import Sampler, torch_states
 from gradvet.frontends.torch.variants import TorchVariants
@@ -74,7 +74,7 @@ class TorchProblem(Problem):
         self.needs_saved_tensors = not self.has_parameters
         """Whether calls for values or tangents alone save tensors for a backward pass too."""
         self.known_eps: float | None = None
-        self._is_perturbed = False
+        self._is_perturbed, self._has_graph = False, True
         self.value: Tensor = (
             self.values(self.arguments)
             if binding.surrogate
@@ -97,7 +97,6 @@ class TorchProblem(Problem):
             self.nondifferentiable = space([i for i in numeric if i not in differentiable])
             self._all_outputs = Space(self.codomain.leaves + self.nondifferentiable.leaves)
         self.differentiable_outputs = tuple([self.outputs[i] for i in differentiable])
-        self._has_graph = True
 
     @cached_property
     def is_strided(self) -> bool:
@@ -170,7 +169,7 @@ class TorchProblem(Problem):
         if space is None and self.eps == VECTOR_EPS:
             return vector
         space = space or self.codomain
-        return self.vector(space, space.unflatten(vector))
+        return self.vector(space, unflattened(space, vector))
 
     def vector(self, space: Space, values: Sequence[Any]) -> Tensor:
         """Values as one vector of a space, in its own memory; a missing value counts as zero."""
@@ -219,8 +218,7 @@ class TorchProblem(Problem):
 
     def _outputs_at(self, arguments: Sequence[Any]) -> list[Any]:
         call = partial(self._call, self.binding.surrogate or self.function, arguments)
-        outputs = call() if self.needs_saved_tensors else derivatives.without_saving(self, call)
-        return _selected(self._all_outputs, outputs)
+        return _selected(self._all_outputs, derivatives.without_saving(self, call))
 
     def _call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
         """All outputs. Raises if these have changed in number, shape or dtype."""
@@ -250,10 +248,10 @@ class TorchProblem(Problem):
     def unit_steps(self, start: int, stop: int) -> list[Perturbation]:
         found: list[Perturbation] = []
         for leaf, own in enumerate(self.domain.slices):
-            first, last, size = max(start, own.start) - own.start, min(stop, own.stop) - own.start, own.stop - own.start
-            for vector in unit_rows(self.zeros((last - first, size)), first).unbind() if first < last else ():
+            first, last = max(start, own.start) - own.start, min(stop, own.stop) - own.start
+            for displacement in self.layouts[leaf].coordinates.units(first, last) if first < last else ():
                 parts: list[Any] = [None] * len(self.layouts)
-                parts[leaf] = self.layouts[leaf].coordinates.shaped(vector)
+                parts[leaf] = displacement
                 found.append(Perturbation(parts, None))
         return found
 
@@ -328,7 +326,7 @@ class TorchProblem(Problem):
         """For the cotangents of all outputs, or of one alone."""
         outputs = self.recorded_outputs()
         if output is None:
-            return derivatives.problem_gradients(self, outputs, self.codomain.unflatten(v))
+            return derivatives.problem_gradients(self, outputs, unflattened(self.codomain, v))
         cotangent = self.codomain.leaves[output].coordinates.unflatten(v)
         return derivatives.problem_gradients(self, (outputs[output],), (cotangent,))
 
@@ -336,6 +334,8 @@ class TorchProblem(Problem):
         return self.vector(self.domain, self._gradients(v, output))
 
     def gradient_by_output(self, v: Tensor) -> Gradient:
+        if len(self.codomain.leaves) == 1:
+            return self.gradient(v)
         total, mismatches = self.zeros(self.domain.size), dict[AttributeMismatch, None]()
         for output in range(len(self.codomain.leaves)):
             found = self._gradients(v[self.codomain.slices[output]], output)
@@ -366,7 +366,7 @@ class TorchProblem(Problem):
             outputs = self.call_differentiable(arguments)
             sources = [arguments[i] for i in self._positions]
             self.cost.vjps += 1
-            found = derivatives.classified_gradients(self, outputs, sources, self.codomain.unflatten(v))
+            found = derivatives.classified_gradients(self, outputs, sources, unflattened(self.codomain, v))
             return self.vector(self.domain, found)
         finally:
             self._restore()
@@ -374,7 +374,7 @@ class TorchProblem(Problem):
     # Forward mode.
 
     def jvp(self, u: Tensor, missing: int | None = None) -> Tensor:
-        tangents: list[Tensor | None] = self.domain.unflatten(u)
+        tangents: list[Tensor | None] = unflattened(self.domain, u)
         if missing is not None:
             tangents[missing] = None
         found = derivatives.output_tangents(self, tangents)
@@ -388,7 +388,7 @@ class TorchProblem(Problem):
             self._restore()
 
     def tangent_mismatches(self, u: Tensor) -> list[AttributeMismatch]:
-        return derivatives.tangent_mismatches(derivatives.output_tangents(self, self.domain.unflatten(u)))
+        return derivatives.tangent_mismatches(derivatives.output_tangents(self, unflattened(self.domain, u)))
 
     jvp_batched = derivatives.jvp_batched
 

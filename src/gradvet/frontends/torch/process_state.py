@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from operator import methodcaller
 from typing import Any
 
 import torch
@@ -20,8 +19,6 @@ from torch.backends import cudnn
 from gradvet.frontends.torch import private_state
 from gradvet.frontends.torch.double_precision import AUTOCAST_DEVICES
 from gradvet.frontends.torch.state import RandomState
-
-CALL = methodcaller("__call__")
 
 Settings = dict[Callable[[], Any], Callable[[Any], object]]
 """How each setting is read, and how it is written."""
@@ -73,12 +70,14 @@ SETTINGS: Settings = {
     _tf32: _set_tf32,
     **{read: partial(setattr, cudnn, name) for name, read in private_state.CUDNN_FLAGS.items()},
     private_state.function_apply: private_state.set_function_apply,
-    **private_state.PATCHED_METHODS,
     private_state.kernels_are_direct: private_state.set_kernels_direct,
     sys.getprofile: sys.setprofile,
     sys.getrecursionlimit: sys.setrecursionlimit,
 }
 """How each setting that every check restores is read and written."""
+
+SEARCH_SETTINGS: Settings = {**SETTINGS, **private_state.PATCHED_METHODS}
+"""Those and the methods of torch that the search for a line replaces, which the drop-in functions never do."""
 
 
 def _folder() -> str | None:
@@ -135,7 +134,7 @@ def _set_handlers(handlers: list[Any]) -> None:
 
 
 CASE_SETTINGS: Settings = {
-    **SETTINGS,
+    **SEARCH_SETTINGS,
     _folder: _set_folder,
     lambda: dict(os.environ): _set_environment,
     lambda: list(sys.path): _set_path,
@@ -166,7 +165,7 @@ class ProcessState:
         self._showwarning = warnings.showwarning
 
     def _read(self) -> list[Any]:
-        return list(map(CALL, self._settings))
+        return [read() for read in self._settings]
 
     def __enter__(self) -> None:
         pass

@@ -22,6 +22,7 @@ from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import tensors_in
 from gradvet.frontends.torch.binding import Binding
 from gradvet.frontends.torch.derivatives import prepare_forward_mode
+from gradvet.frontends.torch.layouts.dense import unflattened
 from gradvet.frontends.torch.problem import TorchProblem
 
 Select = Callable[[Any], Sequence[Any]]
@@ -143,7 +144,7 @@ def _tangent_binding(problem: TorchProblem, *, nested: bool) -> Binding:
 
 def _random_like(problem: TorchProblem, space: Space, tensors: Sequence[Any]) -> list[Tensor]:
     """Random tensors like those of a space, which require grad."""
-    drawn = space.unflatten(problem.random(space.size, Distribution.NEAR_UNIT))
+    drawn = unflattened(space, problem.random(space.size, Distribution.NEAR_UNIT))
     return [one.to(other.dtype).requires_grad_() for one, other in zip(drawn, tensors, strict=True)]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
 
@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from gradvet.core.probe_plans import SPREAD
 from gradvet.core.problem import Distribution
 from gradvet.errors import raise_interruption
-from gradvet.frontends.torch import private
-from gradvet.frontends.torch import private_state as generators
+from gradvet.frontends.torch import private, private_state
 from gradvet.frontends.torch.blame.source_lines import is_foreign
 from gradvet.frontends.torch.inputs import has_values
 from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, separate
@@ -59,13 +58,11 @@ def generators_among(things: Iterable[Any]) -> list[Any]:
 class RandomState:
     """The state of all generators that a function may draw from: those of torch, Python and NumPy, and given ones."""
 
-    __slots__ = ("_given", "_numpy", "_python", "_torch")
+    __slots__ = ("_given", "_host", "_torch")
 
     def __init__(self, given: Iterable[Any] = ()) -> None:
         self._given = [(write, read()) for read, write in filter(None, map(_state_access, given))]
-        self._torch = torch_states()
-        self._python = generators.python_state()
-        self._numpy = generators.numpy_state()
+        self._torch, self._host = torch_states(), private_state.host_states()
 
     def is_torch_current(self) -> bool:
         """Whether no number has been drawn from torch's generators since."""
@@ -73,29 +70,16 @@ class RandomState:
         same = (torch.equal(before, after) for (_, before), (_, after) in zip(self._torch, now, strict=False))
         return len(self._torch) == len(now) and all(same)
 
-    def restore_torch(self) -> None:
-        """Write back the states of torch's generators and of the given ones."""
+    def restore(self) -> None:
+        """Write back the states; those of Python and NumPy where they have changed."""
         for generator, state in self._torch:
             generator.set_state(state)
         self.restore_given()
+        private_state.restore_host_states(self._host)
 
     def restore_given(self) -> None:
         for write, state in self._given:
             write(state)
-
-    def restore(self) -> None:
-        """Write back the states; those of Python and NumPy where they have changed."""
-        self.restore_torch()
-        if self._python != generators.python_state():
-            generators.set_python_state(self._python)
-        if self._numpy is not None and self._numpy != generators.numpy_state():
-            generators.set_numpy_state(self._numpy)
-
-    def is_host_current(self) -> bool:
-        """Whether no number has been drawn from Python's and NumPy's generators since."""
-        return self._python == generators.python_state() and (
-            self._numpy is None or bool(self._numpy == generators.numpy_state())
-        )
 
 
 @contextmanager
@@ -284,24 +268,25 @@ def kept_tensors(tensors: Iterable[Tensor]) -> Restore:
 
     Equal versions do not prove that nothing was written: `batch_norm` updates its running statistics uncounted.
     """
-    memories = [(tensor, _memory(tensor), private.version(tensor)) for tensor in tensors if has_values(tensor)]
-    known = [(tensor, memory, version, memory.clone()) for tensor, memory, version in memories]
-
-    def is_unchanged(tensor: Tensor, memory: Tensor, version: float, copy: Tensor) -> bool:
-        if tensor.layout is torch.strided:
-            with suppress(RuntimeError, TypeError):  # torch compares no numbers of this dtype, or of this subclass
-                return torch.equal(memory, copy)
-        return private.version(tensor) == version
+    known = [(t, memory := _memory(t), memory.clone(), private.version(t)) for t in tensors if has_values(t)]
 
     def restore() -> bool:
-        changed = [
-            (memory, copy) for tensor, memory, version, copy in known if not is_unchanged(tensor, memory, version, copy)
-        ]
-        for memory, copy in changed:
-            memory.copy_(copy)
-        return bool(changed)
+        has_changed = False
+        for tensor, memory, copy, version in known:
+            if not _is_as_before(tensor, memory, copy, version):
+                memory.copy_(copy)
+                has_changed = True
+        return has_changed
 
     return restore
+
+
+def _is_as_before(tensor: Tensor, memory: Tensor, copy: Tensor, version: float) -> bool:
+    """Whether the memory of a tensor holds the numbers of a copy of it; where torch compares none, by its version."""
+    try:
+        return torch.equal(memory, copy) if tensor.layout is torch.strided else private.version(tensor) == version
+    except (RuntimeError, TypeError):  # of this dtype, or of this subclass
+        return private.version(tensor) == version
 
 
 def _memory(tensor: Tensor) -> Tensor:
@@ -322,8 +307,6 @@ class FixedState:
 
     def __init__(self, owner: Any, generators: Sequence[Any] = ()) -> None:
         self._start = RandomState(generators)
-        self._draws_from_torch_alone: bool | None = None
-        self._is_first = True
         is_module = isinstance(owner, nn.Module)
         self.modules = tuple(owner.modules()) if is_module else ()
         self._buffers = [
@@ -337,6 +320,7 @@ class FixedState:
             frozen = kept_tensors(p for p in owner.parameters() if not p.requires_grad)
             self._others = [kept_attributes(owner), frozen]
         self._all_others, self._is_left = self._others, False
+        self._was_called = False
         self.has_attributes = any(not is_foreign(type(module).__module__) for module in self.modules)
         """Whether there are modules of the user, whose attributes calls may change."""
 
@@ -350,22 +334,20 @@ class FixedState:
             except Exception as error:
                 raise_interruption(error)
                 raise
-            # Seen in the first call: torch's generators alone are restored a hundred times faster.
-            if self._draws_from_torch_alone is None:
-                self._draws_from_torch_alone = self._start.is_host_current()
+            self._was_called = True
             return result
 
         return from_fixed_state
 
     def restore(self) -> None:
         """Restore the random state, and replace buffers that were changed."""
-        self._start.restore_torch() if self._draws_from_torch_alone else self._start.restore()
+        self._start.restore()
         self._renew_buffers()
         if self._is_left:
             return
         changed = [restore for restore in self._others if restore()]
-        if self._draws_from_torch_alone is not None and self._is_first:
-            self._is_first, self._others = False, changed  # what the first call left as it was is not compared again
+        if self._was_called and self._others is self._all_others:
+            self._others = changed  # what the first call left as it was is not compared again
 
     @contextmanager
     def attributes_left(self) -> Iterator[None]:

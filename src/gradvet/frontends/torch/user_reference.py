@@ -22,6 +22,7 @@ from gradvet.errors import InvalidProblemError, first_line
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import ArgumentTree, fill, map_tensors
 from gradvet.frontends.torch.binding import bind, is_differentiable
+from gradvet.frontends.torch.layouts.dense import unflattened
 from gradvet.frontends.torch.problem import TorchProblem
 from gradvet.frontends.torch.wider_version import may_round_products
 
@@ -72,7 +73,7 @@ def _as_found(problem: TorchProblem, request: Request) -> Request:
     """The request with copies of the checked inputs as they were before the kernel, which may write to them."""
     tree = ArgumentTree()
     template = tree.template((request.positional, dict(request.kwargs or {})), "")
-    values = problem.domain.unflatten(problem.point)
+    values = unflattened(problem.domain, problem.point)
     found = {leaf.position: value for leaf, value in zip(problem.domain.leaves, values, strict=True)}
     # Of expanded inputs only the numbers behind them are coordinates.
     tensors = [

@@ -26,7 +26,8 @@ from gradvet.frontends.torch.derivatives import (
     without_saving,
 )
 from gradvet.frontends.torch.double_precision import is_strided
-from gradvet.frontends.torch.layouts.dense import same_numbers
+from gradvet.frontends.torch.layouts.dense import same_numbers, unflattened
+from gradvet.frontends.torch.preservation import PreservedGradients
 from gradvet.frontends.torch.state import RandomState, preserved_rng
 
 REENTRANT_NODE = "CheckpointFunctionBackward"
@@ -105,7 +106,7 @@ class TorchVariants(GradientVariants):
         return LAYOUTS if rules.are_builtin else {**LAYOUTS, OFFSET: partial(_offset, ahead=1)}
 
     def cotangent_layouts(self, v: Tensor) -> Mapping[str, Callable[[], Tensor]]:
-        plain = self.problem.codomain.unflatten(v)
+        plain = unflattened(self.problem.codomain, v)
         found: dict[str, Callable[[], Tensor]] = {}
         for name, change in self._layouts.items():
             laid_out = [change(t) if t.layout is torch.strided else t for t in plain]
@@ -119,7 +120,7 @@ class TorchVariants(GradientVariants):
             return self._gradient(self.problem.recorded_outputs(), cotangents)
 
     def expanded_cotangent(self, v: Tensor) -> Tensor | None:
-        plain = self.problem.codomain.unflatten(v)
+        plain = unflattened(self.problem.codomain, v)
         if any(t.layout is not torch.strided for t in plain):
             return None
         expanded = [t.reshape(-1)[0].expand(t.shape) if t.numel() else t for t in plain]
@@ -129,14 +130,14 @@ class TorchVariants(GradientVariants):
         problem = self.problem
         arguments = [a.detach().clone() if isinstance(a, Tensor) else a for a in problem.arguments]
         point = problem.point if displacement is None else problem.point + displacement
-        for leaf, value in zip(problem.domain.leaves, problem.domain.unflatten(point), strict=True):
+        for leaf, value in zip(problem.domain.leaves, unflattened(problem.domain, point), strict=True):
             own = arguments[leaf.position]
             # Strides stay as they were given.
             arguments[leaf.position] = (own.copy_(value) if is_strided(own) else value).requires_grad_()
         outputs = problem.call(arguments)
         values = problem.vector(Space([*problem.codomain.leaves, *problem.nondifferentiable.leaves]), outputs)
         problem.cost.vjps += 1
-        own, cotangents = outputs[: len(problem.codomain.leaves)], problem.codomain.unflatten(v)
+        own, cotangents = outputs[: len(problem.codomain.leaves)], unflattened(problem.codomain, v)
         with classified_errors(problem):
             found = torch.autograd.grad(own, self._sources(arguments), cotangents, allow_unused=True)
         return FreshPass(values, problem.vector(problem.domain, found))
@@ -146,7 +147,7 @@ class TorchVariants(GradientVariants):
         given = self._laid_out(self._layouts.get(OFFSET)) if shifted else problem.arguments
         if given is None:
             raise UnsupportedError("no copy of the inputs begins elsewhere in memory")
-        cotangents = problem.codomain.unflatten(v)
+        cotangents = unflattened(problem.codomain, v)
         names = [f"the grad_output of {leaf.name}" for leaf in problem.codomain.leaves]
         arguments = [(n, a) for n, a in zip(problem.binding.names, given, strict=True) if is_strided(a)]
         watched = [*zip(names, cotangents, strict=True), *arguments]
@@ -188,7 +189,7 @@ class TorchVariants(GradientVariants):
         with start.attributes_left(), suppress(ArithmeticError, RuntimeError, ValueError, IndexError):
             for arguments in (self._other_arguments(), problem.arguments):
                 outputs, sources = problem.call_differentiable(arguments), self._sources(arguments)
-                found = self._gradient(outputs, problem.codomain.unflatten(v), sources)
+                found = self._gradient(outputs, unflattened(problem.codomain, v), sources)
             return found if self._same_values(outputs) else None
         return None
 
@@ -213,7 +214,7 @@ class TorchVariants(GradientVariants):
         outputs = self.problem.recorded_outputs()
         # Another number each time: where passes are isolated, each starts from the same random state.
         torch.rand(1 + self.problem.cost.vjps, device=self.problem.home)
-        return self._gradient(outputs, self.problem.codomain.unflatten(v))
+        return self._gradient(outputs, unflattened(self.problem.codomain, v))
 
     def of_one_input(self, leaf: int, v: Tensor) -> Tensor | None:
         problem = self.problem
@@ -225,7 +226,7 @@ class TorchVariants(GradientVariants):
                 arguments[other.position] = arguments[other.position].detach()
         source = arguments[problem.domain.leaves[leaf].position]
         outputs = problem.call_differentiable(arguments)
-        pairs = [(y, t) for y, t in zip(outputs, problem.codomain.unflatten(v), strict=True) if y.requires_grad]
+        pairs = [(y, t) for y, t in zip(outputs, unflattened(problem.codomain, v), strict=True) if y.requires_grad]
         if not pairs:
             return None
         problem.cost.vjps += 1
@@ -268,7 +269,7 @@ class TorchVariants(GradientVariants):
         if not self._same_values(outputs):
             raise OtherValuesError(f"for inputs that are {name} in memory")
         with _named(f"for inputs that are {name} in memory"):
-            return self._gradient(outputs, problem.codomain.unflatten(v), self._sources(arguments))
+            return self._gradient(outputs, unflattened(problem.codomain, v), self._sources(arguments))
 
     def _laid_out(self, change: Callable[[Tensor], Tensor] | None) -> list[Any] | None:
         """Copies of the arguments in another memory layout; None if there is none, or inputs are not strided."""
@@ -286,7 +287,7 @@ class TorchVariants(GradientVariants):
 
     def mapped(self, V: Sequence[Tensor]) -> list[Tensor]:
         problem = self.problem
-        each = [problem.codomain.unflatten(v) for v in V]
+        each = [unflattened(problem.codomain, v) for v in V]
         outputs = problem.recorded_outputs()
 
         def vjp(*cotangents: Tensor) -> tuple[Tensor, ...]:
@@ -316,7 +317,7 @@ class TorchVariants(GradientVariants):
     def reads_captured(self) -> bool:
         problem = self.problem
         step = 1e-2 * problem.point + 1e-3
-        values = [value.requires_grad_() for value in problem.domain.unflatten(problem.point + step)]
+        values = [value.requires_grad_() for value in unflattened(problem.domain, problem.point + step)]
         arguments = problem.arguments_with(values)
         copied = problem.vector(problem.codomain, problem.call_differentiable(arguments))
         if not torch.equal(copied, here := problem.value[: copied.shape[0]]):
@@ -338,25 +339,22 @@ class TorchVariants(GradientVariants):
 
     def _accumulated(self, outputs: Sequence[Any], v: Tensor) -> Tensor:
         problem = self.problem
-        before = [tensor.grad for tensor in problem.inputs]
-        try:
+        own = PreservedGradients(problem.inputs)
+        with own, own:  # twice: the first restoration may be interrupted
             for tensor in problem.inputs:
                 tensor.grad = torch.full_like(tensor, 2.0)
             problem.cost.vjps += 1
-            accumulate(problem, outputs, problem.codomain.unflatten(v))
+            accumulate(problem, outputs, unflattened(problem.codomain, v))
             found = [tensor.grad for tensor in problem.inputs]
             if any(gradient is None for gradient in found):
                 raise UnsupportedError("a hook sets it to None")
             return problem.vector(problem.domain, [gradient - 2.0 for gradient in found if gradient is not None])
-        finally:
-            for tensor, gradient in zip(problem.inputs, before, strict=True):
-                tensor.grad = gradient
 
     def checkpointed(self, v: Tensor) -> Tensor:
         problem = self.problem
         problem.cost.forwards += 2
         outputs = tensors_in(call_recomputing(problem.function, problem.arguments))
-        return self._gradient([output for output in outputs if output.requires_grad], problem.codomain.unflatten(v))
+        return self._gradient([output for output in outputs if output.requires_grad], unflattened(problem.codomain, v))
 
     def _same_values(self, outputs: Sequence[Any]) -> bool:
         problem, own = self.problem, self.problem.differentiable_outputs

@@ -25,18 +25,12 @@ if TYPE_CHECKING:
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
 
-PROBE_STEPS = {torch.float64: (2.0**-30, 2.0**-26), torch.float32: (2.0**-12, 2.0**-9)}
-"""Relative changes of the inputs that this format follows smoothly and the next coarser one follows in jumps. The
-second is for functions whose roundoff hides the first."""
+COARSER_EPS = {torch.float64: torch.finfo(torch.float32).eps, torch.float32: torch.finfo(torch.bfloat16).eps}
+"""The eps of the format in which a function that seems to run in this one may compute."""
 
-MAX_PROBE_STEP = 2.0**-9
-"""Relative change of the inputs over which functions count as smooth."""
-
-LARGE_STEPS = (2.0**-6, 2.0**-3)
-"""Relative changes of the inputs that show in every format of 16 bits."""
-
-MAX_UNEVENNESS = 2.0**-6
-"""Second difference over first difference. Float64 leaves 2**-22 at the smaller step, times the condition number."""
+LARGE_STEPS = (2.0 * torch.finfo(torch.bfloat16).eps, thresholds.NEARBY_PART)
+"""Relative changes of the inputs that show in every format of 16 bits: two spacings of the coarsest, and one that is
+farther than roundoff inside a function reaches."""
 
 MAX_PROBED_INPUTS = 16
 """Number of inputs of a function with custom rules up to which each is changed alone."""
@@ -55,16 +49,17 @@ def wider_problem(problem: TorchProblem, request: Request, seed: int) -> tuple[T
     inputs and outputs, the problem that is returned has the eps of that format.
     """
     formats = _formats_of(problem)
-    modes: list[DoublePrecision | None] = [DoublePrecision(formats), DoublePrecision(formats, strict=True)]
-    if not formats.has_draws:  # as it is, a function draws other numbers in float64
-        modes.insert(0, None)
+    double = DoublePrecision(formats)
     eps = max(problem.eps, formats.rounding)
     expected = max(eps, TF32_EPS) if may_round_products(problem) else eps
-    attempts = [(torch.float64, double) for double in modes if double is None or double.is_available]
-    if not formats.has_draws and problem.eps > torch.finfo(torch.float32).eps:
-        attempts.append((torch.float32, None))
-    for dtype, double in attempts:
-        wide = _attempt(problem, request, seed, dtype, double)
+    attempts = [
+        # As it is, a function draws other numbers in float64.
+        (torch.float64, None, not formats.has_draws),
+        (torch.float64, double, double.is_available),
+        (torch.float32, None, not formats.has_draws and problem.eps > torch.finfo(torch.float32).eps),
+    ]
+    for dtype, mode in [(dtype, mode) for dtype, mode, is_possible in attempts if is_possible]:
+        wide = _attempt(problem, request, seed, dtype, mode)
         if wide is not None and _is_wider_version(problem, wide, expected, dtype):
             if eps > problem.eps and _loses_digits(problem, wide):
                 return problem.with_eps(eps), wide
@@ -169,20 +164,8 @@ def rounded_as(problem: TorchProblem, call: Callable[[], Tensor]) -> Tensor | No
 
 
 def _coarsest_inside(call: Callable[[], object]) -> float:
-    """The largest eps of what operators take and return in a call; 0, without a call, if they cannot be watched."""
-    found = 0.0
-
-    def watched(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        nonlocal found
-        result = operator(*args, **kwargs)
-        found = max(found, largest_eps((*args, *kwargs.values(), result)))
-        return result
-
-    mode = private.operator_mode(watched)
-    if mode is not None:
-        with mode:
-            call()
-    return found
+    """The largest eps of what operators take and return in a call; 0, without a call, if they cannot be seen."""
+    return private.largest_over_operators(call, lambda args, result: largest_eps((*args, result)))
 
 
 def _loses_digits(problem: TorchProblem, wide: TorchProblem) -> bool:
@@ -253,13 +236,22 @@ def _resolves(problem: TorchProblem, dtype: torch.dtype) -> bool:
 
     Kernels may compute in lower precision where no operator shows it.
     """
-    steps = PROBE_STEPS[dtype]
-    if not _follows(problem, steps, thresholds.ROUNDOFFS * torch.finfo(dtype).eps):
+    coarser = COARSER_EPS[dtype]
+    if not _follows(problem, coarser, thresholds.ROUNDOFFS * torch.finfo(dtype).eps):
         return False
     domain = problem.domain
     if problem.rules.are_builtin or not 1 < len(domain.leaves) <= MAX_PROBED_INPUTS:
         return True
-    return all(_follows_input(problem, steps[0], domain.slices[number]) for number in range(len(domain.leaves)))
+    return all(_follows_input(problem, min(_tiny_steps(coarser)), part) for part in domain.slices)
+
+
+def _tiny_steps(eps: float) -> tuple[float, float]:
+    """Relative changes of the inputs that a format of this spacing follows in jumps, and finer ones smoothly.
+
+    Over an eighth of the spacing, equal steps meet jumps in some elements and none in others. A `ROUNDOFFS`th of that
+    is for functions that bend over the other: needed by `distance_of_far_points_halved`.
+    """
+    return eps / 8.0, eps / 8.0 / thresholds.ROUNDOFFS
 
 
 def _follows_input(problem: TorchProblem, step: float, part: slice) -> bool:
@@ -276,10 +268,12 @@ def _follows_input(problem: TorchProblem, step: float, part: slice) -> bool:
     return not _is_rounded(problem, [slice(0, problem.codomain.size)], direction, near, step)
 
 
-def _follows(problem: TorchProblem, steps: Sequence[float], noise: float) -> bool:
-    """Whether the outputs change smoothly at one of these steps, and those that do not change are not rounded."""
+def _follows(problem: TorchProblem, coarser: float, noise: float) -> bool:
+    """Whether the outputs change smoothly over tiny steps, as those of a coarser format do not; those that do not
+    change are not rounded."""
     direction = _probe_direction(problem)
-    for step in steps:
+    # Over a step that noise fills, everything seems smooth.
+    for step in [step for step in _tiny_steps(coarser) if thresholds.PLATEAU_RTOL * step > noise]:
         values = [_values_at(problem, direction, multiple * step) for multiple in (1.0, 2.0, 3.0)]
         smooth, constant = _smoothness(problem, noise, *values)
         if smooth:
@@ -353,9 +347,7 @@ def _captured_eps(problem: TorchProblem) -> float:
     eps = max(eps, TF32_EPS) if may_round_products(problem) else eps
     if eps <= problem.eps or problem.rules.are_builtin:
         return 0.0
-    step = min(eps / 8.0, MAX_PROBE_STEP)
-    # The smaller one is needed by `distance_of_far_points_halved`, which varies over the other.
-    return 0.0 if _follows(problem, (step, step / 64.0), thresholds.ROUNDOFFS * problem.eps) else eps
+    return 0.0 if _follows(problem, eps, thresholds.ROUNDOFFS * problem.eps) else eps
 
 
 def _smoothness(
@@ -374,7 +366,7 @@ def _smoothness(
         change = float(first[part][known[part]].abs().sum())
         if not change:
             constant.append(part)
-        smooth = smooth and float(uneven[part][known[part]].sum()) <= MAX_UNEVENNESS * change
+        smooth = smooth and float(uneven[part][known[part]].sum()) <= thresholds.PLATEAU_RTOL * change
     return smooth, constant
 
 

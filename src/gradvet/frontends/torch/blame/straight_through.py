@@ -36,7 +36,7 @@ def is_constant_in(function: Callable[..., Any], args: Sequence[Any], positions:
                 amounts = torch.rand(tensor.shape, generator=generator, device="cpu").add_(0.5).to(tensor)
                 tensor.add_(amounts.mul_(sign * step * tensor.abs().amax()))
         with preserved_rng(), torch.no_grad():
-            start.restore_torch()
+            start.restore()
             results.append(tensors_in(function(*given)))
     return not any(bool(((here != up) & (here != down)).any()) for here, up, down in zip(*results, strict=True))
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, TypeGuard
 
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
-from gradvet.core.vectors import LARGE, Space
+from gradvet.core.vectors import LARGE, Space, unit_rows
 from gradvet.errors import InvalidProblemError
 
 WORKING_DTYPE = torch.float64
@@ -69,6 +70,13 @@ class Dense:
             return vector
         return vector.view(self.shape) if self.is_plain else self.unflatten(vector)
 
+    def units(self, first: int, last: int) -> Sequence[Tensor]:
+        """Some vectors of the basis, `shaped`."""
+        if self.size == 1:  # one operation instead of three, which a check of one number notices
+            return [torch.ones(self.shape, dtype=self.dtype, device=self.device)]
+        matrix = unit_matrix(first, last, self.size, self.home)
+        return (matrix.view(-1, *self.shape) if self.is_plain else self.unflatten_rows(matrix)).unbind()
+
     def unflatten_rows(self, matrix: Tensor) -> Tensor:
         """A value for each row, stacked along a first axis, in their own storage."""
         matrix = matrix.clone().to(self.device).view(len(matrix), *self.shape, *([2] if self.parts == 2 else []))
@@ -84,6 +92,14 @@ class Dense:
         return place + (".real", ".imag")[part] if self.parts == 2 else place
 
 
+def unit_matrix(first: int, last: int, size: int, home: torch.device) -> Tensor:
+    """The vectors of the basis from number `first` up to `last`, in rows."""
+    if not first:  # one operation instead of three
+        return torch.eye(last, size, dtype=WORKING_DTYPE, device=home)
+    rows: Tensor = unit_rows(torch.zeros((last - first, size), dtype=WORKING_DTYPE, device=home), first)
+    return rows
+
+
 def flattened(space: Space, values: Sequence[Any], zeros: Callable[[int], Tensor]) -> Tensor:
     """Values as one vector of a space, perhaps in the memory of the only value; a missing one counts as zero."""
     if len(values) == 1 and values[0] is not None:
@@ -97,6 +113,14 @@ def flattened(space: Space, values: Sequence[Any], zeros: Callable[[int], Tensor
         return vector
     parts = [zeros(leaf.coordinates.size) if x is None else leaf.coordinates.flatten(x) for leaf, x in pairs]
     return torch.cat(parts) if parts else zeros(0)
+
+
+def unflattened(space: Space, vector: Tensor) -> list[Any]:
+    """One value for each leaf of a space, each in storage of its own."""
+    if len(space.leaves) == 1:
+        return [space.leaves[0].coordinates.unflatten(vector)]
+    pairs = zip(space.leaves, space.slices, strict=True)
+    return [leaf.coordinates.unflatten(vector[part]) for leaf, part in pairs]
 
 
 def dense_coordinates(value: Any, home: torch.device) -> Dense:
@@ -214,8 +238,12 @@ class Strided:
         """(attribute, found, expected) wherever a gradient is not like the argument."""
         if not isinstance(gradient, Tensor) or not isinstance(self.tensor, Tensor):
             return []
-        pairs = [(name, getattr(gradient, name), getattr(self.tensor, name)) for name in self.compared]
-        return [(name, str(found), str(expected)) for name, found, expected in pairs if found != expected]
+        attributes = attrgetter(*self.compared)
+        found, expected = attributes(gradient), attributes(self.tensor)
+        if found == expected:
+            return []
+        rows = zip(self.compared, found, expected, strict=True)
+        return [(name, str(one), str(other)) for name, one, other in rows if one != other]
 
 
 class Mkldnn(Strided):

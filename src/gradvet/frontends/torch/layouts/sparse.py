@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gradvet.frontends.torch import private
-from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, Dense, Strided
+from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, Dense, Strided, unit_matrix
 
 BY_ROWS = (torch.sparse_csr, torch.sparse_bsr)
 IN_BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)
@@ -174,6 +174,10 @@ class SparseCoordinates:
         spread = torch.zeros(numbers.numel(), dtype=numbers.dtype, device=numbers.device)
         spread[self._first] = found
         return spread.view(numbers.shape)
+
+    def units(self, first: int, last: int) -> Sequence[Tensor]:
+        """Some vectors of the basis, `shaped`."""
+        return [self.shaped(vector) for vector in unit_matrix(first, last, self.size, self.home)]
 
     def flatten_stored(self, numbers: Tensor) -> Tensor:
         """The inverse of `shaped`, without the rest."""
