@@ -277,9 +277,26 @@ def test_random_numbers_are_the_same_for_every_evaluation_and_the_state_is_left(
     assert (numpy.random.get_state()[1] == states[2]).all()
 
 
-def test_function_random_by_a_generator_of_its_own_is_recognised() -> None:
-    generator = torch.Generator().manual_seed(0)
-    report = gradvet.check(lambda x: x.sin() + 1e-3 * torch.rand(5, generator=generator, dtype=DOUBLE), inputs(5))
+def test_generators_that_a_function_holds_give_the_same_numbers_to_every_evaluation() -> None:
+    of_torch, of_python, old = torch.Generator().manual_seed(0), random.Random(0), numpy.random.RandomState(0)
+    new, bits, seeds = numpy.random.default_rng(0), numpy.random.PCG64(0), numpy.random.SeedSequence(0)
+
+    def function(x: Tensor) -> Tensor:
+        drawn = of_python.random() + old.rand() + new.random() + bits.random_raw() / 2**64 + seeds.n_children_spawned
+        return x.sin() * drawn + torch.rand(5, generator=of_torch, dtype=DOUBLE)
+
+    def states() -> str:
+        of_numpy = old.get_state(), new.bit_generator.state, bits.state
+        return f"{of_torch.get_state().tolist()} {of_python.getstate()} {of_numpy}"
+
+    before = states()
+    assert gradvet.check(function, inputs(5)).verdict is Verdict.PASS
+    assert states() == before
+
+
+def test_function_whose_random_numbers_cannot_be_repeated_is_recognised() -> None:
+    source = random.SystemRandom()
+    report = gradvet.check(lambda x: x.sin() + 1e-3 * source.random(), inputs(5))
     assert report.verdict is not Verdict.FAIL
     assert any("two calls with the same inputs" in note for note in report.notes)
 

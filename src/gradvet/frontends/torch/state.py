@@ -34,12 +34,17 @@ def _state_access(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object
     """How the state of a random generator of torch, Python or NumPy is read and written; None for other values."""
     if isinstance(value, torch.Generator):
         return value.get_state, value.set_state
-    if isinstance(value, random.Random):
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):  # which has no state
         return value.getstate, value.setstate
-    if not type(value).__module__.startswith("numpy.random"):
+    numpy_random: Any = sys.modules.get("numpy.random")
+    if numpy_random is None:
         return None
-    bits = getattr(value, "bit_generator", None)  # of a generator of NumPy's newer kind
-    return (value.get_state, value.set_state) if bits is None else (lambda: bits.state, partial(setattr, bits, "state"))
+    if isinstance(value, numpy_random.RandomState):
+        return value.get_state, value.set_state
+    if isinstance(value, (numpy_random.Generator, numpy_random.BitGenerator)):
+        bits = getattr(value, "bit_generator", value)
+        return lambda: bits.state, partial(setattr, bits, "state")
+    return None
 
 
 def generators_among(things: Iterable[Any]) -> list[Any]:
