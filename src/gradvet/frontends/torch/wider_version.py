@@ -251,13 +251,16 @@ def _require_vjp(problem: TorchProblem, wide: TorchProblem) -> None:
 def _resolves(problem: TorchProblem, dtype: torch.dtype) -> bool:
     """Whether the outputs follow tiny changes of the inputs as those of a function in this format do.
 
-    Kernels may compute in lower precision where no operator shows it.
+    Kernels may compute in lower precision where no operator shows it; the framework's own operators show every format,
+    and stairs of theirs are the function's. Needed by `test_detached_rounding_of_fine_steps_does_not_pass`.
     """
+    if problem.rules.are_builtin:
+        return True
     steps = PROBE_STEPS[dtype]
     if not _follows(problem, steps, thresholds.ROUNDOFFS * torch.finfo(dtype).eps):
         return False
     domain = problem.domain
-    if problem.rules.are_builtin or not 1 < len(domain.leaves) <= MAX_PROBED_INPUTS:
+    if not 1 < len(domain.leaves) <= MAX_PROBED_INPUTS:
         return True
     return all(_follows_input(problem, steps[0], domain.slices[number]) for number in range(len(domain.leaves)))
 
@@ -291,9 +294,7 @@ def _is_rounded(problem: TorchProblem, constant: Sequence[slice], direction: Ten
     """Whether outputs that do not follow tiny changes are rounded to a coarse format, rather than staircases.
 
     Such outputs change at the next coarser step wherever they change at all, or have a derivative there. Zero is no
-    rounded number: it is the output of a loss whose margins are kept. Where all rules are the framework's own, its
-    operators show every format, and a derivative of zero is that of stairs: needed by
-    `test_stairs_finer_than_the_spacing_do_not_fail`.
+    rounded number: it is the output of a loss whose margins are kept.
     """
     changes = [(problem.evaluate_at(step * direction).values - near).abs() for step in LARGE_STEPS]
     # What double precision itself cannot show at a tiny step says nothing. Needed by the program 20025 of
@@ -305,12 +306,8 @@ def _is_rounded(problem: TorchProblem, constant: Sequence[slice], direction: Ten
         # Not ones: the gradient of the sum of a normalised output is zero.
         v = problem.zeros(problem.codomain.size)
         v[part] = torch.arange(v[part].shape[0], dtype=v.dtype, device=v.device).cos()
-        has_derivative = bool(problem.vjp(v).any())
-        if problem.rules.are_builtin:
-            is_rounded = bool(all_that_change) and has_derivative
-        else:  # a straight-through estimator has a derivative on wide stairs
-            is_rounded = bool(some) and (2 * some > all_that_change or has_derivative)
-        if is_rounded:
+        # A straight-through estimator has a derivative on wide stairs.
+        if some and (2 * some > all_that_change or bool(problem.vjp(v).any())):
             return True
     return False
 
@@ -355,7 +352,12 @@ def _captured_eps(problem: TorchProblem) -> float:
         return 0.0
     step = min(eps / 8.0, MAX_PROBE_STEP)
     # The smaller one is needed by `distance_of_far_points_halved`, which varies over the other.
-    return 0.0 if _follows(problem, (step, step / 64.0), thresholds.ROUNDOFFS * problem.eps) else eps
+    if _follows(problem, (step, step / 64.0), thresholds.ROUNDOFFS * problem.eps):
+        return 0.0
+    # Stairs wider than those of the format are the function's own: needed by
+    # `test_straight_through_gradient_of_fine_steps_does_not_pass`.
+    wide = min(thresholds.ROUNDOFFS * eps, LARGE_STEPS[0])
+    return eps if _follows(problem, (wide,), thresholds.OPERATION_EPS * eps) else 0.0
 
 
 def _smoothness(
