@@ -220,8 +220,8 @@ def _decide_residuals(
     is_dense = dense > max(explained, least * size)
     scale, is_constant = _scale(residuals, best), residuals.factor()[1]
     kinked, bar = min(residuals.bend) / (size or 1.0), max(scale.error, explained_factor(eps))
-    # Rounding on stairs may add up in all cotangents; those that belong to a direction leave such outputs out. Needed by
-    # `test_right_loss_whose_values_do_not_change_does_not_fail_in_half_precision`.
+    # Rounding on stairs may add up in all cotangents; those that belong to a direction leave such outputs out. Needed
+    # by `test_right_loss_whose_values_do_not_change_does_not_fail_in_half_precision`.
     step = steps_for(eps)[STEPS // 2]
     stairs = [probes.stair_factor(cotangents.v[number], step, size) for number in (0, -1)]
     noise = thresholds.CLEAR * max(scale.error, residuals.kink_factor(), stairs[0])
