@@ -328,3 +328,14 @@ def test_ties_of_sums_broken_by_the_layout_pass() -> None:
     weights = torch.linspace(-1, 1, 50) ** 3
     report = gradvet.check(lambda x: torch.logsumexp(x, -1).sort().values * weights.to(x), (x,), seed=1, points=None)
     assert "input_layout" not in {finding.check for finding in report.failures}
+
+
+@pytest.mark.parametrize("dtype", [BF16, torch.float16])
+def test_right_loss_whose_values_do_not_change_does_not_fail_in_half_precision(dtype: torch.dtype) -> None:
+    def nearly_constant(x: Tensor) -> Tensor:
+        return (1.4 + 1e-6 * torch.sin(x.float()).sum()).to(x.dtype)
+
+    for seed in range(3):
+        x = torch.randn(16, generator=torch.Generator().manual_seed(seed))
+        report = gradvet.check(kernel(nearly_constant, dtype), leaf(x, dtype), seed=seed, points=None)
+        assert report.verdict is gradvet.Verdict.INCONCLUSIVE

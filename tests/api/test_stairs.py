@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -58,6 +59,52 @@ def test_straight_through_estimator_does_not_pass_without_its_surrogate() -> Non
     x = leaf(7, dtype=torch.float64)
     assert gradvet.check(rounded, x, seed=1).verdict is not Verdict.PASS
     assert gradvet.check(rounded, x, seed=1, surrogate=lambda x: 4.0 * x).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits"),
+    [(torch.float64, 8), (torch.float64, 14), (torch.float64, 16), (torch.float32, 8), (torch.float32, 12)],
+)
+def test_straight_through_gradient_of_fine_steps_does_not_pass(dtype: torch.dtype, bits: int) -> None:
+    rounded = with_vjp(lambda x: torch.round(x * 2.0**bits) / 2.0**bits, lambda v, x: v)
+    x, w = leaf(20, dtype=dtype), leaf(20, 3, dtype=dtype)
+    for seed in range(3):
+        assert gradvet.check(rounded, x, seed=seed).verdict is not Verdict.PASS
+        if dtype is torch.float64:
+            assert gradvet.check(lambda x, w: torch.tanh(rounded(x) @ w), (x, w), seed=seed).verdict is not Verdict.PASS
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS[:2])
+@pytest.mark.parametrize("bits", [8, 12, 16])
+def test_detached_rounding_of_fine_steps_does_not_pass(dtype: torch.dtype, bits: int) -> None:
+    def rounded(x: Tensor) -> Tensor:
+        return x + (torch.round(x * 2.0**bits) / 2.0**bits - x).detach()
+
+    for seed in range(3):
+        assert gradvet.check(rounded, leaf(20, dtype=dtype), seed=seed).verdict is not Verdict.PASS
+        assert (
+            gradvet.check(lambda x: (rounded(x) ** 2).mean(), leaf(20, dtype=dtype), seed=seed).verdict
+            is not Verdict.PASS
+        )
+
+
+@pytest.mark.parametrize("bits", [5, 8, 12])
+@pytest.mark.parametrize("dtype", PRECISIONS[2:])
+def test_detached_rounding_of_wider_steps_does_not_pass_in_half_precision(bits: int, dtype: torch.dtype) -> None:
+    step = 2.0**-bits
+    report = gradvet.check(lambda x: x + (torch.round(x / step) * step - x).detach(), leaf(20, dtype=dtype), seed=1)
+    assert report.verdict is not Verdict.PASS
+
+
+def sine_by_numpy(x: Tensor) -> Tensor:
+    """Rounded to float32 where no operator of torch shows it."""
+    return torch.from_numpy(np.sin(x.detach().numpy().astype("float32"))).double()
+
+
+@pytest.mark.parametrize("size", [1, 9, 40])
+def test_kernel_that_rounds_to_float32_unseen_passes(size: int) -> None:
+    right = with_vjp(sine_by_numpy, lambda v, x: v * x.cos())
+    assert gradvet.check(right, leaf(size, dtype=torch.float64), seed=1).verdict is Verdict.PASS
 
 
 def test_report_says_that_no_output_changes() -> None:

@@ -63,8 +63,12 @@ class SlopeFit:
     """Whether the slopes grow without limit towards the point."""
     is_denied: bool = False
     """Whether the smallest steps that would show an error of this size show none."""
+    is_unfollowed: bool = False
+    """Whether the smallest steps that would show the slope do not show it."""
     rise: float = 0.0
     """Largest change of v·f at any step; 0 where it is roundoff, which may be many floors deep inside a model."""
+    change: float = 0.0
+    """The same where it is roundoff too."""
     is_quantised: bool = False
     """Whether the values stay exactly equal over some steps: they are multiples of a number coarser than their spacing.
     """
@@ -190,7 +194,9 @@ def _fit(
         is_steep=_is_steep(steps, values),
         is_denied=_is_denied(steps, values, sweep.noise_floor, error),
         rise=sweep.rise if sweep.rise > thresholds.ROUNDOFFS * noise else 0.0,
+        change=sweep.rise,
         quantum=sweep.quantum,
+        is_unfollowed=sweep.is_unfollowed,
     )
     return fit, noise
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gradvet.core import thresholds
@@ -169,6 +169,8 @@ class StepSweep:
     """Largest change of v·f at any step."""
     constant_step: float = math.inf
     """A function that is constant within steps this wide is constant; within smaller ones its values are rounded."""
+    is_unfollowed: bool = False
+    """Whether the smallest steps over which the prediction exceeds roundoff show next to no change."""
 
 
 def sweep_steps(
@@ -198,11 +200,14 @@ def sweep_steps(
         thresholds.NOISE_FLOOR * eps * norm(prediction.v, f0) + norm(prediction.v, repeat_noise)
         for prediction in predictions
     )
-    return [_sweep(steps, found, floor, eps) for found, floor in zip(seen, floors, strict=True)]
+    # Values of size one may cancel inside: needed by
+    # `test_right_function_passes_whose_steps_are_below_the_roundoff_inside`.
+    inside = (thresholds.NOISE_FLOOR * eps * norm(prediction.v) for prediction in predictions)
+    return [_sweep(steps, *each, eps) for each in zip(seen, floors, inside, strict=True)]
 
 
 def _sweep(
-    steps: Sequence[float], seen: Sequence[tuple[float, float, int]], noise_floor: float, eps: float
+    steps: Sequence[float], seen: Sequence[tuple[float, float, int]], noise_floor: float, inside: float, eps: float
 ) -> StepSweep:
     """A sweep of the changes of v·f, residuals and numbers of changed outputs at each step, one side after the other.
 
@@ -214,10 +219,29 @@ def _sweep(
     rise = max(sizes, default=0.0)
     # Needed by `test_lost_gradient_of_values_that_vary_by_roundoff_inside_fails`: what changes by roundoff alone is
     # not constant, but rounded.
+    least = thresholds.ROUNDOFFS * max(noise_floor, inside)
     constant = math.inf if 0.0 < rise <= thresholds.ROUNDOFFS * noise_floor else constant_step_for(eps)
     equal = [step for step, sides in zip(steps, changed, strict=True) if not any(sides)]
     quantum = min(sizes) / 2.0 if sizes and equal and max(equal) < constant else 0.0
-    return StepSweep(steps, residuals[::2], residuals[1::2], changed, noise_floor, quantum, rise, constant)
+    sweep = StepSweep(steps, residuals[::2], residuals[1::2], changed, noise_floor, quantum, rise, constant)
+    return replace(sweep, is_unfollowed=_is_unfollowed(sweep, rises[::2], rises[1::2], least))
+
+
+def _is_unfollowed(sweep: StepSweep, plus: Sequence[float], minus: Sequence[float], least: float) -> bool:
+    """Whether next to nothing changes, or few outputs do, over the smallest steps that the derivative says are visible.
+
+    Then the function has steps of its own, wider than rounding explains, and what wide steps show is the slope of its
+    trend. Needed by `test_straight_through_gradient_of_fine_steps_does_not_pass`.
+    """
+    most = max(map(sum, sweep.changed))
+    found = []
+    for p, m, r, s, counts in zip(plus, minus, sweep.plus, sweep.minus, sweep.changed, strict=True):
+        rise, residual = abs(p - m), abs(r - s)
+        predicted = abs(p - m - (r - s))
+        if 2.0 * least < predicted < math.inf:
+            is_flat = 2 * sum(counts) < most or rise <= thresholds.NEGLIGIBLE_PART * predicted
+            found.append(is_flat and residual >= thresholds.NEGLIGIBLE_PART * predicted)
+    return len(found) >= thresholds.PLATEAU_STEPS and all(found[-thresholds.PLATEAU_STEPS :])
 
 
 def steps_for(eps: float) -> list[float]:

@@ -15,7 +15,7 @@ from gradvet.core.context import Context
 from gradvet.core.decision import Decision, ErrorScale, Reason, decide, is_saturated
 from gradvet.core.extrapolation import SlopeFit, fit_slope
 from gradvet.core.finite_differences import DirectionalDifference, first_change, is_faint
-from gradvet.core.gradient_match import cancelled_slope, derivative_jitter, saturated_roundoff
+from gradvet.core.gradient_match import cancelled_slope, derivative_jitter, saturated_roundoff, saturated_slope
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.projections import Cotangent
@@ -330,8 +330,8 @@ def error_scale(context: Context, u: Array, cotangent: Cotangent, contributions:
     slope = norm(cotangent.vjp, u)
     typical = max((size for size in contributions.values() if size), default=slope)
     noise = cancelled_slope(context, cotangent.v, slope) + context.options.accuracy * slope
-    unit = norm(cotangent.v)
-    return ErrorScale(slope, typical, context.eps, noise, unit, saturated_roundoff(context, cotangent.v, u))
+    saturated, cancelled = saturated_slope(context, cotangent.v, u), saturated_roundoff(context, cotangent.v, peak(u))
+    return ErrorScale(slope, typical, context.eps, noise, norm(cotangent.v), saturated, cancelled)
 
 
 MAX_LEAVES = 8

@@ -235,8 +235,8 @@ def _swept(context: Context, mode: Mode, place: tuple[int, int], size: float) ->
     value = prediction.predicted(u, 1.0)
     noise = cancelled_slope(context, cotangent.v, value) if context.is_double else 0.0
     granted = context.options.accuracy * abs(value)
-    saturated = saturated_roundoff(context, cotangent.v, u) if size == float(context.lengths[column]) else 0.0
-    scale = ErrorScale(abs(value), abs(value) or math.inf, context.eps, noise + granted, 1.0, saturated)
+    saturated = saturated_roundoff(context, cotangent.v, size) if size == float(context.lengths[column]) else 0.0
+    scale = ErrorScale(abs(value), abs(value) or math.inf, context.eps, noise + granted, 1.0, saturated, saturated)
     decision = decide(fit, scale, math.inf)
     return Entry(
         problem.codomain.locate(row),

@@ -51,13 +51,15 @@ class OutputProbes:
         weight = 1.0 / (self.slope + (thresholds.MATERIAL_MAX * peak(self.slope) or 1.0))
         return weight / peak(weight)
 
-    def stair_factor(self, v: Array, step: float) -> float:
+    def stair_factor(self, v: Array, step: float, predicted: float) -> float:
         """Relative error of v·J·u, averaged over many directions, that rounding at a step explains.
+
+        Of the slope that wide steps show, or that the derivative predicts if the values do not change.
 
         Rounding errors average out where an output moves by at least its spacing q: of a normal distribution of width
         s, exp(-2 π² s²/q²) is left.
         """
-        xp, size = namespace(self.slope), dot(abs(v), self.motion)
+        xp, size = namespace(self.slope), dot(abs(v), self.motion) or predicted
         spacing = xp.where(self.noise > 0.0, self.noise, xp.ones_like(self.noise))
         left = xp.exp(-2.0 * (math.pi * step * self.motion / spacing) ** 2)
         bias = left * self.noise / (2.0 * step)

@@ -393,10 +393,10 @@ def difference_of_products(factor: float = 1.0) -> Function:
 def test_products_rounded_to_tf32_are_compared_in_that_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, change = normal((9, 40), (40, 7), (40, 7), dtype=F32, seed=0)
     inputs = (a, b, (b + 0.05 * change).detach())
-    # The rounding of a device that is not known to round so hides single entries, and averages are right.
+    # On a device that is not known to round so, the rounding is one of the function, over steps that float32 resolves.
     strict = [gradvet.check(difference_of_products(by), inputs, seed=0, points=None) for by in (1.0, 1.03, 1.1)]
-    assert [report.passed for report in strict] == [True, False, False]
-    assert AVERAGED in strict[0].notes
+    assert not any(report.passed for report in strict)
+    assert "the function is a staircase, whose stairs may be rounding inside it" in str(strict[0])
     monkeypatch.setattr(wider_version_module, "TF32_DEVICES", ("cpu",))
     report = gradvet.check(difference_of_products(), inputs, seed=0, points=None)
     assert report.passed, report

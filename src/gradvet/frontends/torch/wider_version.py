@@ -234,13 +234,16 @@ def _require_vjp(problem: TorchProblem, wide: TorchProblem) -> None:
 def _resolves(problem: TorchProblem, dtype: torch.dtype) -> bool:
     """Whether the outputs follow tiny changes of the inputs as those of a function in this format do.
 
-    Kernels may compute in lower precision where no operator shows it.
+    Kernels may compute in lower precision where no operator shows it; the framework's own operators show every format,
+    and stairs of theirs are the function's. Needed by `test_detached_rounding_of_fine_steps_does_not_pass`.
     """
+    if problem.rules.are_builtin:
+        return True
     coarser = COARSER_EPS[dtype]
-    if not _follows(problem, coarser, thresholds.ROUNDOFFS * torch.finfo(dtype).eps):
+    if not _follows(problem, _tiny_steps(coarser), thresholds.ROUNDOFFS * torch.finfo(dtype).eps):
         return False
     domain = problem.domain
-    if problem.rules.are_builtin or not 1 < len(domain.leaves) <= MAX_PROBED_INPUTS:
+    if not 1 < len(domain.leaves) <= MAX_PROBED_INPUTS:
         return True
     return all(_follows_input(problem, min(_tiny_steps(coarser)), part) for part in domain.slices)
 
@@ -268,12 +271,12 @@ def _follows_input(problem: TorchProblem, step: float, part: slice) -> bool:
     return not _is_rounded(problem, [slice(0, problem.codomain.size)], direction, near, step)
 
 
-def _follows(problem: TorchProblem, coarser: float, noise: float) -> bool:
-    """Whether the outputs change smoothly over tiny steps, as those of a coarser format do not; those that do not
-    change are not rounded."""
+def _follows(problem: TorchProblem, steps: Sequence[float], noise: float) -> bool:
+    """Whether the outputs change smoothly over one of these steps, as those of a coarser format do not; those that do
+    not change are not rounded."""
     direction = _probe_direction(problem)
     # Over a step that noise fills, everything seems smooth.
-    for step in [step for step in _tiny_steps(coarser) if thresholds.PLATEAU_RTOL * step > noise]:
+    for step in [step for step in steps if thresholds.PLATEAU_RTOL * step > noise]:
         values = [_values_at(problem, direction, multiple * step) for multiple in (1.0, 2.0, 3.0)]
         smooth, constant = _smoothness(problem, noise, *values)
         if smooth:
@@ -285,9 +288,7 @@ def _is_rounded(problem: TorchProblem, constant: Sequence[slice], direction: Ten
     """Whether outputs that do not follow tiny changes are rounded to a coarse format, rather than staircases.
 
     Such outputs change at the next coarser step wherever they change at all, or have a derivative there. Zero is no
-    rounded number: it is the output of a loss whose margins are kept. Where all rules are the framework's own, its
-    operators show every format, and a derivative of zero is that of stairs: needed by
-    `test_stairs_finer_than_the_spacing_do_not_fail`.
+    rounded number: it is the output of a loss whose margins are kept.
     """
     changes = [(problem.evaluate_at(step * direction).values - near).abs() for step in LARGE_STEPS]
     # What double precision itself cannot show at a tiny step says nothing. Needed by the program 20025 of
@@ -299,12 +300,8 @@ def _is_rounded(problem: TorchProblem, constant: Sequence[slice], direction: Ten
         # Not ones: the gradient of the sum of a normalised output is zero.
         v = problem.zeros(problem.codomain.size)
         v[part] = torch.arange(v[part].shape[0], dtype=v.dtype, device=v.device).cos()
-        has_derivative = bool(problem.vjp(v).any())
-        if problem.rules.are_builtin:
-            is_rounded = bool(all_that_change) and has_derivative
-        else:  # a straight-through estimator has a derivative on wide stairs
-            is_rounded = bool(some) and (2 * some > all_that_change or has_derivative)
-        if is_rounded:
+        # A straight-through estimator has a derivative on wide stairs.
+        if some and (2 * some > all_that_change or bool(problem.vjp(v).any())):
             return True
     return False
 
@@ -347,7 +344,12 @@ def _captured_eps(problem: TorchProblem) -> float:
     eps = max(eps, TF32_EPS) if may_round_products(problem) else eps
     if eps <= problem.eps or problem.rules.are_builtin:
         return 0.0
-    return 0.0 if _follows(problem, eps, thresholds.ROUNDOFFS * problem.eps) else eps
+    if _follows(problem, _tiny_steps(eps), thresholds.ROUNDOFFS * problem.eps):
+        return 0.0
+    # Stairs wider than those of the format are the function's own: needed by
+    # `test_straight_through_gradient_of_fine_steps_does_not_pass`.
+    wide = min(thresholds.ROUNDOFFS * eps, LARGE_STEPS[0])
+    return eps if _follows(problem, (wide,), thresholds.OPERATION_EPS * eps) else 0.0
 
 
 def _smoothness(
