@@ -239,8 +239,8 @@ def _resolves(problem: TorchProblem, dtype: torch.dtype) -> bool:
     """
     if problem.rules.are_builtin:
         return True
-    coarser = COARSER_EPS[dtype]
-    if not _follows(problem, _tiny_steps(coarser), thresholds.ROUNDOFFS * torch.finfo(dtype).eps):
+    coarser, noise = COARSER_EPS[dtype], thresholds.ROUNDOFFS * torch.finfo(dtype).eps
+    if not _follows(problem, _tiny_steps(coarser, noise), noise):
         return False
     domain = problem.domain
     if not 1 < len(domain.leaves) <= MAX_PROBED_INPUTS:
@@ -248,13 +248,15 @@ def _resolves(problem: TorchProblem, dtype: torch.dtype) -> bool:
     return all(_follows_input(problem, min(_tiny_steps(coarser)), part) for part in domain.slices)
 
 
-def _tiny_steps(eps: float) -> tuple[float, float]:
+def _tiny_steps(eps: float, noise: float = 0.0) -> list[float]:
     """Relative changes of the inputs that a format of this spacing follows in jumps, and finer ones smoothly.
 
     Over an eighth of the spacing, equal steps meet jumps in some elements and none in others. A `ROUNDOFFS`th of that
-    is for functions that bend over the other: needed by `distance_of_far_points_halved`.
+    is for functions that bend over the other: needed by `distance_of_far_points_halved`. Over a step that noise fills,
+    everything seems smooth.
     """
-    return eps / 8.0, eps / 8.0 / thresholds.ROUNDOFFS
+    steps = (eps / 8.0, eps / 8.0 / thresholds.ROUNDOFFS)
+    return [step for step in steps if thresholds.PLATEAU_RTOL * step > noise]
 
 
 def _follows_input(problem: TorchProblem, step: float, part: slice) -> bool:
@@ -275,8 +277,7 @@ def _follows(problem: TorchProblem, steps: Sequence[float], noise: float) -> boo
     """Whether the outputs change smoothly over one of these steps, as those of a coarser format do not; those that do
     not change are not rounded."""
     direction = _probe_direction(problem)
-    # Over a step that noise fills, everything seems smooth.
-    for step in [step for step in steps if thresholds.PLATEAU_RTOL * step > noise]:
+    for step in steps:
         values = [_values_at(problem, direction, multiple * step) for multiple in (1.0, 2.0, 3.0)]
         smooth, constant = _smoothness(problem, noise, *values)
         if smooth:
@@ -344,7 +345,8 @@ def _captured_eps(problem: TorchProblem) -> float:
     eps = max(eps, TF32_EPS) if may_round_products(problem) else eps
     if eps <= problem.eps or problem.rules.are_builtin:
         return 0.0
-    if _follows(problem, _tiny_steps(eps), thresholds.ROUNDOFFS * problem.eps):
+    noise = thresholds.ROUNDOFFS * problem.eps
+    if _follows(problem, _tiny_steps(eps, noise), noise):
         return 0.0
     # Stairs wider than those of the format are the function's own: needed by
     # `test_straight_through_gradient_of_fine_steps_does_not_pass`.
