@@ -240,3 +240,25 @@ def test_operators_of_a_subclass_of_tensors_are_not_used_on_its_numbers(fast_mod
         assert gradvet.gradcheck(of_polynomials(torch.sin), x, fast_mode=fast_mode)
         assert gradvet.gradgradcheck(of_polynomials(torch.sin), x, fast_mode=fast_mode)
         assert not gradvet.gradcheck(wrong, x, fast_mode=fast_mode, raise_exception=False)
+
+
+class OneShot(torch.autograd.Function):
+    """sin, with a backward that leaves zeros for the next one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.slope = x.cos()
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
+        grad_input = grad_output * ctx.slope
+        ctx.slope = torch.zeros_like(ctx.slope)
+        return grad_input
+
+
+@pytest.mark.parametrize("checker", [gradvet.gradcheck, torch.autograd.gradcheck])
+def test_one_shot_backward_is_not_reentrant_in_fast_mode(checker: Callable[..., bool]) -> None:
+    x = torch.linspace(0.1, 1.0, 5, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(RuntimeError, match="Backward is not reentrant"):
+        checker(OneShot.apply, (x,), fast_mode=True)

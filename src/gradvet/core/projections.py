@@ -221,6 +221,11 @@ class Projections:
         return float(abs(found / COTANGENT_FACTOR - self.probe_cotangents(1)[0].vjp).max()) <= error
 
     @property
+    def is_seen_nonlinear(self) -> bool:
+        """Whether that pass was made for an earlier question, and does not give -2 times the VJP."""
+        return self.__dict__.get("multiple") is not None and self.proportional is None
+
+    @property
     def vanishes_at_zero(self) -> bool:
         """Whether the gradient of a zero cotangent, and of an undefined one, is known to be zero without a pass.
 
