@@ -1,6 +1,6 @@
 """Kernels that exist in low precision only: the verdict and the resolution that their own values allow.
 
-Also tests `core/low_precision.py`.
+Also tests `core/direction_average.py`.
 """
 
 from __future__ import annotations

@@ -63,7 +63,12 @@ def test_kernel_of_the_documentation_passes_its_test(tmp_path: Path) -> None:
         (tmp_path / name).write_text(block, encoding="utf-8")
     paths = os.pathsep.join([str(ROOT / "src"), *filter(None, sys.path)])
     # The plugin is loaded by name alone: gradvet may be installed here or not.
-    settings = {"TRITON_INTERPRET": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": paths}
+    settings = {
+        "TRITON_INTERPRET": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTHONPATH": paths,
+    }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "gradvet.pytest_plugin", str(tmp_path)]
     found = subprocess.run(
         command, env={**os.environ, **settings}, capture_output=True, text=True, cwd=tmp_path, check=False

@@ -1,6 +1,6 @@
 """Messages of failed and impossible checks of sparse tensors.
 
-Also tests `frontends/torch.py`.
+Also tests `frontends/torch/layouts/sparse.py`.
 """
 
 from __future__ import annotations

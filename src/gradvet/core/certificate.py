@@ -202,7 +202,7 @@ class CertificateSearch:
         After a failure by curvature these are the longer ones, after one by roundoff the shorter ones.
         """
         problem, length = self.projections.problem, SCHEMES[scheme][1]
-        # At the step of single entries roundoff leaves about this of a residual, as a part of the detectable error.
+        # Roundoff of v·f; of a residual it leaves this over the length of the step.
         roundoff = sys.float_info.epsilon * norm(problem.value[: problem.codomain.size])
         is_bent = not self._left * length * self.projections.options.step * self.detectable <= roundoff
         promising = [

@@ -82,14 +82,15 @@ class ErrorScale:
     unit: float = 0.0
     """Size of v·f if the outputs were of size one: the scale of values inside a function that cancel in its outputs."""
     saturated: float = 0.0
-    """Roundoff of v·f by values of size one inside the function, where steps are wide enough to show more; 0 if the
-    outputs themselves are larger."""
+    """Roundoff of v·f by values of size one inside the function, where steps are wide enough to show more, and for
+    single entries; 0 if the outputs themselves are larger."""
     cancelled: float = 0.0
-    """The same for steps of any length, as the roundoff of a derivative that is a difference of numbers of size one."""
+    """Roundoff of v·f by values of size one inside, less over steps below one; 0 if the outputs are larger. A
+    derivative that subtracts such values has it too."""
 
     @property
     def roundoff_inside(self) -> float:
-        """Roundoff of v·f by values of size one inside the function, over steps of any length."""
+        """Roundoff of v·f by values of size one inside, over steps of length one, however large the outputs are."""
         return thresholds.ROUNDOFFS * self.eps * self.unit
 
     @property

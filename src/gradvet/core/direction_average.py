@@ -1,4 +1,4 @@
-"""The error-bar policy in half precision: slopes along many directions, averaged.
+"""The error-bar policy in low precision: slopes along many directions, averaged.
 
 One step of a format with two or three digits shows little. But its rounding errors are incoherent, and errors of a
 formula are not. So every input moves alone along many random directions at a few wide steps h, and the residuals
@@ -59,7 +59,7 @@ AVERAGED = (
     "roundoff hides single entries: the resolution is that of a common factor, and each entry was compared to a "
     "quarter of a typical one"
 )
-SPENT = "{} could not be decided in half precision: reference= compares it with plain torch, by few calls"
+SPENT = "{} could not be decided in this precision: reference= compares it with plain torch, by few calls"
 
 
 def decide_by_averages(context: Context, mode: Mode) -> Iterator[Decision]:
@@ -222,7 +222,7 @@ def _decide_residuals(
     kinked, bar = min(residuals.bend) / (size or 1.0), max(scale.error, explained_factor(eps))
     # Rounding on stairs may add up in all cotangents; those that belong to a direction leave such outputs out. Needed
     # by `test_right_loss_whose_values_do_not_change_does_not_fail_in_half_precision`.
-    step = steps_for(eps)[STEPS // 2]
+    step = steps_for(context.eps)[STEPS // 2]
     stairs = [probes.stair_factor(cotangents.v[number], step, size) for number in (0, -1)]
     noise = thresholds.CLEAR * max(scale.error, residuals.kink_factor(), stairs[0])
     if is_constant and abs(scale.value) > max(least, noise):

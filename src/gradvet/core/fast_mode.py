@@ -209,7 +209,7 @@ def torch_refusals(projections: Projections, mode: Mode, draw: UnitVectors) -> I
 def _forward_refusals(projections: Projections, draw: UnitVectors) -> Iterator[Refusal]:
     """One JVP and two evaluations for each part of an input."""
     problem, tolerance = projections.problem, projections.options.tolerance
-    directions = [_by_part(problem.domain, leaf, draw, True) for leaf in range(len(problem.domain.leaves))]
+    directions = [_by_part(problem.domain, leaf, draw, same=True) for leaf in range(len(problem.domain.leaves))]
     for source, parts in enumerate(directions):
         for part, u in reversed(list(enumerate(parts))):
             numerical = _slope(projections, source, part, u)
@@ -226,8 +226,8 @@ def _reverse_refusals(projections: Projections, draw: UnitVectors) -> Iterator[R
     """Two evaluations for each part of an input, and one VJP for each part of an output, imaginary ones first."""
     problem, tolerance = projections.problem, projections.options.tolerance
     domain, codomain = problem.domain, problem.codomain
-    directions = [_by_part(domain, leaf, draw, False) for leaf in range(len(domain.leaves))]
-    cotangents = [_by_part(codomain, leaf, draw, True) for leaf in range(len(codomain.leaves))]
+    directions = [_by_part(domain, leaf, draw, same=False) for leaf in range(len(domain.leaves))]
+    cotangents = [_by_part(codomain, leaf, draw, same=True) for leaf in range(len(codomain.leaves))]
     probes = [
         (output, part, vectors[part])
         for part in (1, 0)
@@ -273,7 +273,7 @@ def _is_close(derivative: Array, numerical: Array, parts: int, tolerance: tuple[
     return bool(xp.all((difference <= allowed) & xp.isfinite(difference)))
 
 
-def _by_part(space: Space, leaf: int, draw: UnitVectors, same: bool) -> list[Array]:
+def _by_part(space: Space, leaf: int, draw: UnitVectors, *, same: bool) -> list[Array]:
     """A unit vector for the real numbers of a leaf, or two for the parts of its complex numbers, perhaps the same."""
     coordinates = space.leaves[leaf].coordinates
     if not coordinates.size:
@@ -320,11 +320,11 @@ def _is_wrong(projections: Projections, entry: ComparedEntry) -> bool:
     gap = min(abs(entry.derivative - slope) for slope in slopes)
     # The tolerance is for the modulus of a complex number, of which the entry is one coordinate.
     other_part = max(0.0, entry.difference**2 - (entry.derivative - entry.numerical) ** 2)
-    modulus = math.hypot(gap, math.sqrt(other_part))
+    error = math.hypot(gap, math.sqrt(other_part))
     steady = thresholds.PLATEAU_RTOL * gap
     # Per step, the even part of a smooth function halves with the step, and that of a kink stays.
     at_kink = bends[0] > steady and thresholds.KINK_SHRINKAGE * bends[1] > 2.0 * bends[0]
-    return modulus > entry.allowed and max(slopes) - min(slopes) <= steady and not at_kink
+    return error > entry.allowed and max(slopes) - min(slopes) <= steady and not at_kink
 
 
 def _largest(residual: Residual) -> float:

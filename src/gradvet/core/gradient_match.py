@@ -87,9 +87,9 @@ def gradient_mismatch(context: Context, v: Array, found: Array, expected: Array)
 def _excess(context: Context, signed: Array, difference: Array, expected: Array, allowed: Array) -> Array:
     """Differences over what is allowed; in low precision also the difference that all entries of an input share.
 
-    Rounding differs from entry to entry, and that of most is far below the largest that is allowed: of n equal entries,
-    the common factor has the allowance of one over n, besides the resolution. Needed by
-    `test_gradient_scaled_under_a_condition_fails_in_half_precision`.
+    Rounding differs from entry to entry, and that of most is far below the largest that is allowed: if all n
+    entries are equal, their common factor may be off by the resolution plus the n-th part of what one entry may be.
+    Needed by `test_gradient_scaled_under_a_condition_fails_in_half_precision`.
     """
     excess = difference / (allowed + 1e-300)
     if context.is_double:

@@ -222,7 +222,7 @@ class Projections:
 
     @property
     def is_seen_nonlinear(self) -> bool:
-        """Whether that pass was made for an earlier question, and does not give -2 times the VJP."""
+        """Whether `multiple` was computed, and is not -2 times the VJP."""
         return self.__dict__.get("multiple") is not None and self.proportional is None
 
     @property

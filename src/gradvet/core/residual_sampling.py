@@ -1,4 +1,4 @@
-"""Evaluations in half precision along random directions, for the tests of `residuals`.
+"""Evaluations in low precision along random directions, for the tests of `residuals`.
 
 `OutputProbes` are slopes, kinks and roundoff of every output along a few directions; `ResidualSampling` gives residuals
 of a derivative at several steps.
@@ -54,7 +54,7 @@ class OutputProbes:
     def stair_factor(self, v: Array, step: float, predicted: float) -> float:
         """Relative error of v·J·u, averaged over many directions, that rounding at a step explains.
 
-        Of the slope that wide steps show, or that the derivative predicts if the values do not change.
+        It is relative to the slope that wide steps show, or to `predicted` if the values do not change.
 
         Rounding errors average out where an output moves by at least its spacing q: of a normal distribution of width
         s, exp(-2 π² s²/q²) is left.

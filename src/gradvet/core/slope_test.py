@@ -102,9 +102,11 @@ class SlopeTest:
             yield self._in_single_precision()
             yield from self._each_alone()
         yield from self._at_the_edge()
-        # Smaller steps are needed by `tails_of_erfc`.
-        swept = lambda hidden: self._refining(lambda: self.sweep(self.context.first.u, hidden), hidden[0])  # noqa: E731
-        yield from decide_hidden_outputs(self.context, swept, self.leave_out)
+        yield from decide_hidden_outputs(self.context, self._sweep_refined, self.leave_out)
+
+    def _sweep_refined(self, cotangents: Sequence[Cotangent]) -> Decision:
+        """A sweep along all inputs, with smaller steps while it is inconclusive. Needed by `tails_of_erfc`."""
+        return self._refining(lambda: self.sweep(self.context.first.u, cotangents), cotangents[0])
 
     def _in_double_precision(self) -> Iterator[Decision]:
         """Two joint directions, then inputs alone: those that are not resolved yet, or all where that is inconclusive.
@@ -130,7 +132,9 @@ class SlopeTest:
         yield from (*alone, *undecided)
 
     def _in_single_precision(self) -> Decision:
-        """The first conclusive one of a few directions; agreement must show along the gradient too, else averages.
+        """The first conclusive one of a few directions; averages where roundoff hides the slope.
+
+        A failure along the gradient overrules agreement.
 
         In another direction slopes may cancel by chance, and with them an error that is the same part of all: needed by
         `test_factor_in_float32_is_seen_whatever_the_directions_are`.

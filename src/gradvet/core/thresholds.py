@@ -168,7 +168,7 @@ or directions explain residuals, the errors of plain torch and the rounding of e
 """
 
 HALF_FACTOR = 2.0
-"""In half precision alone: common or dense error from which a derivative is wrong, in units of the common error that
+"""In low precision alone: common or dense error from which a derivative is wrong, in units of the common error that
 rounding explains. [half]"""
 
 PRECISION_SCALE_EPS = 8.0

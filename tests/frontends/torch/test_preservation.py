@@ -410,3 +410,56 @@ def test_grad_mode_around_a_check_does_not_matter_and_comes_back() -> None:
     with torch.no_grad():
         assert gradvet.check(torch.sin, torch.ones(3, dtype=torch.float64)).passed
         assert not torch.is_grad_enabled()
+
+
+class Writes(nn.Module):
+    """Keeps its result in a buffer, or in a tensor that is an attribute."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2, dtype=torch.float64)
+        if kind == "buffer":
+            self.register_buffer("last", torch.zeros(4, 2, dtype=torch.float64))
+        else:
+            self.last = torch.zeros(4, 2, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last.detach_()
+        self.last[:] = self.linear(x)
+        return self.last.tanh()
+
+
+@pytest.mark.parametrize("kind", ["buffer", "attribute"])
+@pytest.mark.parametrize("call", [gradvet.check, gradvet.blame])
+def test_tensor_of_a_module_into_which_it_writes_its_result_is_a_leaf_again(
+    call: Callable[..., object], kind: str
+) -> None:
+    module = Writes(kind)
+    call(module, torch.randn(4, 3, dtype=torch.float64))
+    assert not module.last.requires_grad
+    assert module.last.is_leaf
+
+
+def test_view_into_which_a_result_is_written_does_not_end_the_check() -> None:
+    view = torch.zeros(2, 3, dtype=torch.float64)[0]
+
+    def function(x: Tensor) -> Tensor:
+        return view.copy_(x.sin()).clone()
+
+    x = torch.linspace(0.1, 1.0, 3, dtype=torch.float64, requires_grad=True)
+    assert gradvet.gradcheck(function, (x,))
+
+
+@needs_private_names
+def test_hooks_of_parameters_that_an_interruption_left_out_come_back() -> None:
+    weight = nn.Parameter(torch.ones(3, dtype=torch.float64))
+    weight.register_hook(lambda gradient: gradient)
+    hooks = dict(weight._backward_hooks or {})
+
+    def function(x: Tensor) -> Tensor:
+        (weight._backward_hooks or {}).clear()  # as `blame` does while it tries lines
+        raise KeyboardInterrupt(weight)
+
+    with pytest.raises(KeyboardInterrupt):
+        gradvet.check(function, torch.ones(3, dtype=torch.float64))
+    assert dict(weight._backward_hooks or {}) == hooks

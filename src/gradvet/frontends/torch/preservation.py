@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.layouts import numbers_of
 from gradvet.frontends.torch.process_state import SEARCH_SETTINGS, SETTINGS, ProcessState, use_standard_settings
-from gradvet.frontends.torch.state import RandomState, generators_among, kept_tensors
+from gradvet.frontends.torch.state import RandomState, attributes_of, generators_among, kept_tensors
 
 MAX_OBJECTS = 24
 """Callables, containers and objects that are entered in search of modules, the nearest first."""
@@ -59,8 +59,10 @@ class PreservedState:
         reached = reachable_objects(function, *arguments)
         modules = _modules_in(reached)
         generators = generators_among(reached)
-        parameters = [p for module in modules for p in private.parameters_of(module).values()]
-        given, tensors = set(map(id, arguments)), [*arguments, *reached, *parameters]
+        given, tensors = set(map(id, arguments)), [*arguments, *reached]
+        for module in modules:
+            tensors += [*private.parameters_of(module).values(), *private.buffers_of(module).values()]
+            tensors += [value for _, value in attributes_of(module)]
         self._modules = modules
         # The modes come first: in a mode that is still open, copying would go through it.
         self._steps: list[Callable[[], object]] = [self._process.restore, *map(_kept_module, modules)]
@@ -121,14 +123,20 @@ def _end_generators(traceback: TracebackType | None) -> None:
 
 
 def _kept_gradient(tensor: Tensor) -> Callable[[], None]:
-    """Keeps the `.grad` and `requires_grad` of a tensor; returns their restoration."""
-    gradient, requires_grad = tensor.grad, tensor.requires_grad
-
-    is_leaf = tensor.is_leaf
+    """Keeps the `.grad`, `requires_grad` and hooks of a tensor; returns their restoration."""
+    gradient, requires_grad, is_leaf = tensor.grad, tensor.requires_grad, tensor.is_leaf
+    hooks = [(table, dict(table)) for table in private.tensor_hook_tables(tensor)]
 
     def restore() -> None:
+        for table, kept in hooks:
+            if list(table.items()) != list(kept.items()):
+                table.clear()
+                table.update(kept)
         if is_leaf and not tensor.is_leaf:  # a result was written into it
-            tensor.detach_()
+            try:
+                tensor.detach_()
+            except RuntimeError:  # a view, which torch takes out of no graph
+                return
         if tensor.requires_grad != requires_grad:
             tensor.requires_grad_(requires_grad)
         if tensor.grad is not gradient:

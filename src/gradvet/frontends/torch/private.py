@@ -183,6 +183,12 @@ def hooks_of(module: nn.Module) -> list[dict[int, Any]]:
     return [table for name, table in vars(module).items() if "_hooks" in name and isinstance(table, dict)]
 
 
+def tensor_hook_tables(tensor: Tensor) -> list[dict[int, Any]]:
+    """The tables of hooks that a tensor has; none without private names."""
+    tables = () if PUBLIC_ONLY else (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
+    return [table for table in tables if table]
+
+
 def buffers_of(module: nn.Module) -> Mapping[str, Tensor | None]:
     """The buffers of a module by name, those that are None included; the public method leaves None out."""
     return dict(module.named_buffers(recurse=False, remove_duplicate=False)) if PUBLIC_ONLY else module._buffers

@@ -235,7 +235,7 @@ class TorchProblem(Problem):
         return max([layout.step_rounding(step) for layout in self.layouts])
 
     def perturbation(self, displacement: Tensor, *, has_vector: bool = True) -> Perturbation:
-        if len(self.layouts) == 1:  # without `split` and `cat`, which a check of few numbers notices
+        if len(self.layouts) == 1:  # without `split` and `cat`: saves time in checks of few numbers
             part, vector = self.layouts[0].rounded(displacement)
             return Perturbation([part], vector)
         pieces = displacement.split([leaf.coordinates.size for leaf in self.domain.leaves])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from typing import Any
 
@@ -34,13 +34,13 @@ def _state_access(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object
     """How the state of a random generator of torch, Python or NumPy is read and written; None for other values."""
     if isinstance(value, torch.Generator):
         return value.get_state, value.set_state
-    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):  # which has no state
+    if isinstance(value, random.Random):
         return value.getstate, value.setstate
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is None:
         return None
     if isinstance(value, numpy_random.RandomState):
-        return value.get_state, value.set_state
+        return partial(value.get_state, legacy=False), value.set_state  # without a warning about its kind
     if isinstance(value, (numpy_random.Generator, numpy_random.BitGenerator)):
         bits = getattr(value, "bit_generator", value)
         return lambda: bits.state, partial(setattr, bits, "state")
@@ -66,7 +66,10 @@ class RandomState:
     __slots__ = ("_given", "_host", "_torch")
 
     def __init__(self, given: Iterable[Any] = ()) -> None:
-        self._given = [(write, read()) for read, write in filter(None, map(_state_access, given))]
+        self._given = []
+        for read, write in filter(None, map(_state_access, given)):
+            with suppress(NotImplementedError):  # a source without a state, such as SystemRandom
+                self._given.append((write, read()))
         self._torch, self._host = torch_states(), private_state.host_states()
 
     def is_torch_current(self) -> bool:

@@ -346,7 +346,8 @@ def _captured_eps(problem: TorchProblem) -> float:
     if eps <= problem.eps or problem.rules.are_builtin:
         return 0.0
     noise = thresholds.ROUNDOFFS * problem.eps
-    if _follows(problem, _tiny_steps(eps, noise), noise):
+    steps = _tiny_steps(eps, noise)
+    if not steps or _follows(problem, steps, noise):
         return 0.0
     # Stairs wider than those of the format are the function's own: needed by
     # `test_straight_through_gradient_of_fine_steps_does_not_pass`.

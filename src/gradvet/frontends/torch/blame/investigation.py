@@ -115,7 +115,7 @@ def _check_functions(recorder: Recorder, examiner: Examiner, answer: _Answer) ->
 def _look_closer(recorder: Recorder, examiner: Examiner, answer: _Answer) -> None:
     """Where no line explains a wrong module, check the second derivatives of its Functions.
 
-    The model may use them, as gradient penalties do.
+    Only if the model uses them, as gradient penalties do.
     """
     is_unexplained = any(culprit.what.startswith(CODE) for culprit in answer.culprits)
     has_functions = any(piece.kind != MODULE for piece in answer.pieces)

@@ -85,9 +85,8 @@ class ModuleTree:
             if candidate.can_hold:
                 self.accepted[key] = Stop(candidate.place, candidate.what)
         inside = [one for one in self.surrogates if is_below(one.path, call.path)]
-        given = {
-            name.rpartition(".")[2] for _, name in mode.stairs.given
-        }  # whose values varied as their derivative says
+        # Those whose values varied as their derivative says.
+        given = {name.rpartition(".")[2] for _, name in mode.stairs.given}
         inside = [one for one in inside if one.name.rpartition(".")[2] not in given]
         if piece.verdict is Verdict.FAIL and inside:
             reason = f"not decided: the derivative of {inside[0].name} inside is a surrogate"

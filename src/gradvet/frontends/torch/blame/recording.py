@@ -53,7 +53,7 @@ class _Running(NamedTuple):
 
     module: nn.Module
     path: str
-    has_code: bool
+    is_recorded: bool
     """Whether it is recorded."""
     call: Call | None
 
@@ -308,9 +308,9 @@ class Recorder:
 
     # Modules.
 
-    def _recorded_path(self, below: str | None = None) -> str | None:
+    def _recorded_path(self, other_than: str | None = None) -> str | None:
         """The path of the innermost recorded module that is running, other than a given one."""
-        return next((one.path for one in reversed(self._running) if one.has_code and one.path != below), None)
+        return next((one.path for one in reversed(self._running) if one.is_recorded and one.path != other_than), None)
 
     def _hook(self, path: str, module: nn.Module) -> None:
         """Put hooks on a module."""
@@ -319,7 +319,7 @@ class Recorder:
         def before(module: nn.Module, args: Any, kwargs: Any) -> None:
             self._roots += path == ""
             if has_code:
-                above = self._recorded_path(below=path)
+                above = self._recorded_path(other_than=path)
                 if above is not None:
                     self.edges.setdefault(above, {})[path] = None
             record = has_code and (MODULE, path, type(module).__name__) not in self.seen

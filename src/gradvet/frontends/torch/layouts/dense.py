@@ -72,7 +72,7 @@ class Dense:
 
     def units(self, first: int, last: int) -> Sequence[Tensor]:
         """Some vectors of the basis, `shaped`."""
-        if self.size == 1:  # one operation instead of three, which a check of one number notices
+        if self.size == 1:  # one operation in place of three saves time in checks of few numbers
             return [torch.ones(self.shape, dtype=self.dtype, device=self.device)]
         matrix = unit_matrix(first, last, self.size, self.home)
         return (matrix.view(-1, *self.shape) if self.is_plain else self.unflatten_rows(matrix)).unbind()
