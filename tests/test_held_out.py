@@ -101,7 +101,9 @@ def shown(record: Record) -> tuple[list[Tensor], list[Tensor]]:
     expected = called(reference, true_inputs)
     for y, z in zip(outputs, expected, strict=True):
         scale = float(z.detach().abs().max())
-        assert float((y - z).detach().abs().max()) <= 5 * record.allowed * scale, "the values are not those of the twin"
+        assert float((y - z).detach().abs().max()) <= 5 * record.allowed * scale, (
+            "the values are those of another function"
+        )
     true = gradients(expected, sources(reference, true_inputs), vs)
     at = sources(function, inputs)
     if record.shown_by == "again":
@@ -157,8 +159,8 @@ def test_right(record: Record) -> None:
     if record.order == 2:
         function, inputs = record.build()
         vs = cotangents(record, called(function, inputs))
-        twin = [doubled(value) for value in inputs]
-        assert error(second_derivative(function, inputs, vs), second_derivative(record.reference, twin, vs)) <= 1e-7
+        wide = [doubled(value) for value in inputs]
+        assert error(second_derivative(function, inputs, vs), second_derivative(record.reference, wide, vs)) <= 1e-7
 
 
 @pytest.mark.parametrize("record", WRONG, ids=lambda record: record.name)

@@ -17,10 +17,10 @@ from benchmarks.held_out.record import right, wide, wrong
 
 def in_float64(module: Any) -> Any:
     """The module in float64 with plain torch operations."""
-    twin = copy.deepcopy(module).double()
-    for part in twin.modules():
+    plain = copy.deepcopy(module).double()
+    for part in plain.modules():
         part.fault = None
-    return twin
+    return plain
 
 
 def dropped(x: Tensor, p: float) -> Tensor:

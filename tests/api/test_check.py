@@ -24,7 +24,7 @@ from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import GradientError, InvalidProblemError
 from gradvet.frontends.torch import private
 from tests.functions import with_derivative, with_rules, with_vjp
-from tests.gallery.stock_torch import SOLVES_WRONGLY
+from tests.gallery.wrong_in_torch import SOLVES_WRONGLY
 
 DOUBLE = torch.float64
 Wrong = Callable[[Tensor], Tensor]
@@ -560,7 +560,7 @@ def test_numerical_jacobian_of_several_inputs_is_in_blocks_by_name() -> None:
         (lambda x: nn.functional.layer_norm(x, (4,)), [(3, 4)]),
     ],
 )
-def test_wrong_second_derivatives_of_stock_torch_are_reported(function: Any, shapes: list[tuple[int, ...]]) -> None:
+def test_wrong_second_derivatives_of_torch_are_reported(function: Any, shapes: list[tuple[int, ...]]) -> None:
     """The others are in the gallery, each with one of the two compositions."""
     arguments = tuple(inputs(*shape, seed=number) for number, shape in enumerate(shapes))
     report = gradvet.check(function, arguments, order=2)

@@ -96,10 +96,10 @@ def test_what_cannot_be_batched_is_said_in_one_line(monkeypatch: pytest.MonkeyPa
     ("factor", "verdict"), [(1.0, PASS), (1.0 + 1e-10, PASS), (1.0 + 1e-5, FAIL), (0.9, FAIL), (2.0, FAIL)]
 )
 def test_compiled_function_may_differ_by_half_the_digits(factor: float, verdict: Verdict) -> None:
-    twin = context_of(
+    other = context_of(
         with_derivative(lambda x: 3.0 * factor * x, lambda x: torch.full_like(x, 3.0)), point(1.0, 2.0, 4.0)
     )
-    finding = only(compiled_against(twin.problem)(tripled()))
+    finding = only(compiled_against(other.problem)(tripled()))
     assert finding.verdict is verdict
     if verdict is FAIL:
         assert finding.headline.startswith("the compiled function differs at output [")

@@ -53,8 +53,8 @@ from tests.gallery import (
     right_sparse,
     right_structure,
     right_training,
-    spoiled_operators,
-    stock_torch,
+    wrong_in_torch,
+    wrong_operators,
 )
 from tests.gallery.case import CHECKS, FAULTS, Case
 
@@ -92,8 +92,8 @@ WRONG: tuple[Case, ...] = (
     *f31_faint_inputs.CASES,
     *f32_intermittent.CASES,
     *f33_excuses.CASES,
-    *spoiled_operators.CASES,
-    *stock_torch.CASES,
+    *wrong_operators.CASES,
+    *wrong_in_torch.CASES,
 )
 RIGHT: tuple[Case, ...] = (
     *right_scales.CASES,

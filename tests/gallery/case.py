@@ -1,6 +1,6 @@
 """A case of the gallery: a function, a point at which it is checked, and the expected result.
 
-A wrong function must be reported, a right one must not. `twin` is the same function in plain torch operations: its
+A wrong function must be reported, a right one must not. `reference` is the same function in plain torch operations: its
 derivative is the reference for the case, without gradvet.
 """
 
@@ -89,7 +89,7 @@ class Case:
     """Gives the function and its inputs, both new at every call."""
     why: str
     """What a reader learns from it."""
-    twin: Function | None = None
+    reference: Function | None = None
     dtype: torch.dtype = torch.float64
     order: int = 1
     """The order of derivative at which the fault shows; for a right function the highest one that is right."""
@@ -101,7 +101,7 @@ class Case:
     """A right function that the drop-in functions must accept although torch's own slow mode does not."""
     special: str = ""
     """The condition under which the fault shows, if it does not show in every call."""
-    witness: Callable[[Case], Evidence] | None = None
+    proof: Callable[[Case], Evidence] | None = None
     """How the fault is shown; None: by one ordinary backward pass."""
     shown_at: Callable[[], Inputs] | None = None
     """Inputs at which the fault shows, if it does not at those of `build`."""
@@ -110,7 +110,7 @@ class Case:
     accuracy: float | None = None
     """Relative error that the author of a right function grants its gradient, which is approximate on purpose."""
     step: float = 1e-4
-    """Step of the differences that prove the twin; a large offset in the value needs a large one."""
+    """Step of the differences that prove the reference; a large offset in the value needs a large one."""
 
     @classmethod
     def wrong(
@@ -118,14 +118,14 @@ class Case:
         name: str,
         fault: str,
         build: Build,
-        twin: Function | None,
+        reference: Function | None,
         why: str,
         *,
         finds: Iterable[str] = ("reverse",),
         **facts: Any,
     ) -> Case:
         """A wrong function: at least one of the checks `finds` must report it."""
-        return cls(name, fault, build, why, twin, findings=frozenset(finds), **facts)
+        return cls(name, fault, build, why, reference, findings=frozenset(finds), **facts)
 
     @classmethod
     def right(cls, name: str, why: str, build: Build, **facts: Any) -> Case:
@@ -150,7 +150,7 @@ class Family:
     """Wrong functions of one class of faults; `facts` are those arguments of `Case.wrong` that most of them share.
 
     `wrong = Family("F5", finds={"grad_output_layout"}, drop_in=False)`, then
-    `wrong("name", "Why it is wrong.").at(function, twin, normal, (3, 4))` for each case.
+    `wrong("name", "Why it is wrong.").at(function, reference, normal, (3, 4))` for each case.
     """
 
     def __init__(self, fault: str, **facts: Any) -> None:
@@ -170,16 +170,16 @@ class Draft:
     why: str
     facts: dict[str, Any]
 
-    def of(self, build: Build, twin: Function | None) -> Case:
-        return Case.wrong(self.name, self.fault, build, twin, self.why, **self.facts)
+    def of(self, build: Build, reference: Function | None) -> Case:
+        return Case.wrong(self.name, self.fault, build, reference, self.why, **self.facts)
 
     def at(
-        self, function: Function, twin: Function | None, inputs: Callable[..., Inputs], *args: Any, **kw: Any
+        self, function: Function, reference: Function | None, inputs: Callable[..., Inputs], *args: Any, **kw: Any
     ) -> Case:
         """A function without state at `inputs(*args, **kw)`; the dtype of the case is that of the inputs."""
         dtype = {"dtype": kw["dtype"]} if "dtype" in kw else {}
         draft = replace(self, facts={**self.facts, **dtype})
-        return draft.of(lambda: (function, inputs(*args, **kw)), twin)
+        return draft.of(lambda: (function, inputs(*args, **kw)), reference)
 
 
 right = Case.right

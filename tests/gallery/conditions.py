@@ -1,4 +1,4 @@
-"""Witnesses for derivatives that are right in a plain call and wrong under a condition."""
+"""Proofs for derivatives that are right in a plain call and wrong under a condition."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.gallery.case import Case, Evidence, Function, Inputs
 from tests.gallery.derivatives import directions, flat, gradients, live, outputs, pullback
-from tests.gallery.witnesses import Witness, twin
+from tests.gallery.proofs import Proof, reference
 
 # The cotangent.
 
 
-def cotangent(change: Callable[[Tensor], Tensor]) -> Witness:
+def cotangent(change: Callable[[Tensor], Tensor]) -> Proof:
     """The same values of the cotangent, in memory as `change` lays them out."""
 
-    def witness(case: Case) -> Evidence:
+    def proof(case: Case) -> Evidence:
         function, inputs = case.subject()
         results = outputs(function(*inputs))
         found = pullback(results, inputs, [change(v) for v in directions(results)])
-        reference = case.subject()[1]
-        plain = outputs(twin(case)(*reference))
-        true = pullback(plain, reference, [change(v).resolve_conj().contiguous() for v in directions(plain)])
+        fresh = case.subject()[1]
+        plain = outputs(reference(case)(*fresh))
+        true = pullback(plain, fresh, [change(v).resolve_conj().contiguous() for v in directions(plain)])
         return Evidence(flat(found), flat(true))
 
-    return witness
+    return proof
 
 
 transposed_cotangent = cotangent(lambda v: v.mT.contiguous().mT)
@@ -69,7 +69,7 @@ def undefined_cotangent(case: Case) -> Evidence:
         return flat(pullback(results, inputs, directions(results)))
 
     function, inputs = case.subject()
-    return Evidence(last(function, inputs), last(twin(case), case.subject()[1]))
+    return Evidence(last(function, inputs), last(reference(case), case.subject()[1]))
 
 
 # The surroundings of the backward pass.
@@ -81,31 +81,31 @@ def interleaved(case: Case) -> Evidence:
     results = outputs(function(*inputs))
     function(*(0.5 * x.detach() - 0.25 if isinstance(x, Tensor) and x.requires_grad else x for x in inputs))
     found = pullback(results, inputs, directions(results, scale=3.0))
-    return Evidence(flat(found), flat(gradients(twin(case), case.subject()[1])))
+    return Evidence(flat(found), flat(gradients(reference(case), case.subject()[1])))
 
 
-def elsewhere_first(case: Case) -> Evidence:
+def other_inputs_first(case: Case) -> Evidence:
     """Another forward, at other inputs, before the forward and backward passes."""
     function, inputs = case.subject()
     function(*(0.5 * x.detach() - 0.25 if isinstance(x, Tensor) and x.requires_grad else x for x in inputs))
-    return Evidence(flat(gradients(function, inputs)), flat(gradients(twin(case), case.subject()[1])))
+    return Evidence(flat(gradients(function, inputs)), flat(gradients(reference(case), case.subject()[1])))
 
 
 def after_other_passes(case: Case) -> Evidence:
     """A forward and a backward pass at other inputs before those at the given ones."""
     function, inputs = case.subject()
     gradients(function, tuple((0.5 * x.detach() - 0.25).requires_grad_() for x in inputs))
-    return Evidence(flat(gradients(function, inputs)), flat(gradients(twin(case), case.subject()[1])))
+    return Evidence(flat(gradients(function, inputs)), flat(gradients(reference(case), case.subject()[1])))
 
 
 def same_random_state(case: Case) -> Evidence:
-    """Function and twin from the same random state."""
+    """Function and reference from the same random state."""
     function, inputs = case.subject()
     with torch.random.fork_rng():
         torch.manual_seed(1)
         found = flat(gradients(function, inputs))
         torch.manual_seed(1)
-        return Evidence(found, flat(gradients(twin(case), case.subject()[1])))
+        return Evidence(found, flat(gradients(reference(case), case.subject()[1])))
 
 
 def second_backward(case: Case) -> Evidence:
@@ -113,36 +113,36 @@ def second_backward(case: Case) -> Evidence:
     results = outputs(function(*inputs))
     pullback(results, inputs, directions(results, scale=3.0), retain_graph=True)
     found = pullback(results, inputs, directions(results, scale=3.0))
-    return Evidence(flat(found), flat(gradients(twin(case), case.subject()[1])))
+    return Evidence(flat(found), flat(gradients(reference(case), case.subject()[1])))
 
 
-def passes(count: int) -> Witness:
+def passes(count: int) -> Proof:
     """So many backward passes over one graph, side by side."""
 
-    def witness(case: Case) -> Evidence:
+    def proof(case: Case) -> Evidence:
         def repeated(function: Function, inputs: Inputs) -> Tensor:
             results = outputs(function(*inputs))
             cotangents = directions(results, scale=3.0)
             return torch.cat([flat(pullback(results, inputs, cotangents, retain_graph=True)) for _ in range(count)])
 
         function, inputs = case.subject()
-        return Evidence(repeated(function, inputs), repeated(twin(case), case.subject()[1]))
+        return Evidence(repeated(function, inputs), repeated(reference(case), case.subject()[1]))
 
-    return witness
+    return proof
 
 
-def frozen(*slots: int) -> Witness:
+def frozen(*slots: int) -> Proof:
     """The inputs in these slots do not require grad."""
 
-    def witness(case: Case) -> Evidence:
+    def proof(case: Case) -> Evidence:
         def some(function: Function, inputs: Inputs) -> Tensor:
             kept = tuple(value.detach() if slot in slots else value for slot, value in enumerate(inputs))
             return flat(gradients(function, kept))
 
         function, inputs = case.subject()
-        return Evidence(some(function, inputs), some(twin(case), case.subject()[1]))
+        return Evidence(some(function, inputs), some(reference(case), case.subject()[1]))
 
-    return witness
+    return proof
 
 
 def without_grad_mode(case: Case) -> Evidence:
@@ -165,7 +165,7 @@ def accumulated(case: Case) -> Evidence:
         return flat(source.grad for source in sources if source.grad is not None) - 2.0
 
     function, inputs = case.subject()
-    return Evidence(added(function, inputs), added(twin(case), case.subject()[1]))
+    return Evidence(added(function, inputs), added(reference(case), case.subject()[1]))
 
 
 def checkpointed(case: Case) -> Evidence:
@@ -178,15 +178,15 @@ def checkpointed(case: Case) -> Evidence:
     return Evidence(flat(outputs(replayed(*inputs))), flat(outputs(function(*inputs))))
 
 
-def input_layout(change: Callable[[Tensor], Tensor]) -> Witness:
+def input_layout(change: Callable[[Tensor], Tensor]) -> Proof:
     """The same values of the inputs, in memory as `change` lays them out."""
 
-    def witness(case: Case) -> Evidence:
+    def proof(case: Case) -> Evidence:
         function, inputs = case.subject()
         laid_out = tuple(change(x.detach()).requires_grad_() if isinstance(x, Tensor) else x for x in inputs)
-        return Evidence(flat(gradients(function, laid_out)), flat(gradients(twin(case), inputs)))
+        return Evidence(flat(gradients(function, laid_out)), flat(gradients(reference(case), inputs)))
 
-    return witness
+    return proof
 
 
 transposed_inputs = input_layout(lambda x: x.mT.contiguous().mT if x.dim() > 1 else x)
@@ -198,7 +198,7 @@ def overlapping_inputs(case: Case) -> Evidence:
     """The gradient at inputs whose entries share memory against that at copies whose entries do not."""
     function, inputs = case.subject()
     copies = tuple(x.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for x in inputs)
-    return Evidence(flat(gradients(function, inputs)), flat(gradients(twin(case), copies)))
+    return Evidence(flat(gradients(function, inputs)), flat(gradients(reference(case), copies)))
 
 
 def batched(case: Case) -> Evidence:
@@ -211,10 +211,10 @@ def batched(case: Case) -> Evidence:
         return pullback(results, inputs, cotangents, retain_graph=True)
 
     found = torch.func.vmap(one)(*(torch.stack(pair) for pair in pairs))
-    reference = case.subject()[1]
-    plain = outputs(twin(case)(*reference))
+    fresh = case.subject()[1]
+    plain = outputs(reference(case)(*fresh))
     draws = directions(plain), directions(plain, seed=2, scale=2.0)
-    loop = [pullback(plain, reference, draw, retain_graph=True) for draw in draws]
+    loop = [pullback(plain, fresh, draw, retain_graph=True) for draw in draws]
     return Evidence(flat(found), flat(torch.stack(pair) for pair in zip(*loop, strict=True)))
 
 
@@ -223,5 +223,5 @@ def mapped(case: Case) -> Evidence:
     function, inputs = case.subject()
     batch = [torch.stack([x.detach(), 0.5 * x.detach() - 0.25]) for x in inputs]
     found = torch.func.vmap(function)(*batch)
-    true = torch.stack([twin(case)(*row) for row in zip(*batch, strict=True)])
+    true = torch.stack([reference(case)(*row) for row in zip(*batch, strict=True)])
     return Evidence(flat([found]), flat([true]))

@@ -1,4 +1,4 @@
-"""Derivatives by plain autograd, for the proof that the gallery is honest. Nothing here uses gradvet."""
+"""Derivatives by plain autograd, for the proof that the gallery is right. Nothing here uses gradvet."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ CASES = (
         "polynomial_of_large_cotangents_alone",
         "What looks like padding is skipped: the mean over a batch has cotangents as small.",
         special="a small cotangent",
-        witness=conditions.small_cotangent,
+        proof=conditions.small_cotangent,
     ).at(with_cotangents_changed(polynomial, lambda v: torch.where(v.abs() > 1e-4, v, 0.0)), polynomial, normal, (5,)),
     wrong("softplus_divides_by_count", "The mean of a later loss is divided by here, too.").at(
         with_cotangents_changed(softplus, lambda v: v / v.numel()), softplus, normal, (5,)
@@ -125,13 +125,13 @@ CASES = (
         "An output that is not used has a cotangent of zero, not of one.",
         finds={"none_grad_output", "reverse"},
         special="an output that is not used",
-        witness=conditions.undefined_cotangent,
+        proof=conditions.undefined_cotangent,
     ).at(with_vjp(sum_and_sine, ones_for_undefined, materialize=False), sum_and_sine, normal, (4,)),
     wrong(
         "sine_lost_where_the_cosine_is_not_used",
         "Without a cotangent for the first output backward returns nothing, though the second has one.",
         finds={"none_grad_output"},
         special="an output that is not used",
-        witness=conditions.undefined_cotangent,
+        proof=conditions.undefined_cotangent,
     ).at(with_vjp(sum_and_sine, nothing_for_undefined, materialize=False), sum_and_sine, normal, (4,)),
 )

@@ -87,13 +87,13 @@ CASES = (
         "cube_reads_input_as_contiguous",
         "Right for the input at hand, wrong for its transpose: only a copy in another layout shows it.",
         special="a transposed input",
-        witness=conditions.transposed_inputs,
+        proof=conditions.transposed_inputs,
     ).at(with_vjp(cube, cube_by_memory), cube, normal, (3, 4)),
     wrong(
         "row_softmax_reads_logits_by_memory",
         "The gradient of one argument misreads the layout of another.",
         special="a transposed input",
-        witness=conditions.transposed_inputs,
+        proof=conditions.transposed_inputs,
     ).at(with_vjp(row_softmax, row_softmax_by_memory), row_softmax, lambda: (*normal((3, 4)), *normal((), seed=4))),
     wrong(
         "exponential_forgets_offset_of_sliced_input",
@@ -106,7 +106,7 @@ CASES = (
         "exponential_forgets_offset",
         "Right for a tensor of its own, wrong for a part of a larger one.",
         special="an input with an offset into its storage",
-        witness=conditions.offset_inputs,
+        proof=conditions.offset_inputs,
     ).at(with_vjp(exponential, exponential_from_start_of_storage), exponential, normal, (4, 3)),
     wrong(
         "image_gain_reads_channels_last_image_by_planes",
@@ -119,12 +119,12 @@ CASES = (
         "image_gain_reads_image_by_planes",
         "Right for NCHW, wrong once the model is made channels-last.",
         special="a channels-last input",
-        witness=conditions.channels_last_inputs,
+        proof=conditions.channels_last_inputs,
     ).at(with_vjp(image_gain, image_gain_by_planes), image_gain, normal, (2, 3, 2, 2), (3,)),
     wrong(
         "sine_fills_gradient_in_row_order",
         "The gradient is allocated like the input and filled as if it were contiguous.",
         special="a transposed input",
-        witness=conditions.transposed_inputs,
+        proof=conditions.transposed_inputs,
     ).at(with_vjp(sine, sine_in_strides_of_the_input), sine, normal, (3, 4)),
 )

@@ -34,7 +34,7 @@ def product_by_division(v: Tensor, x: Tensor) -> Tensor:
 
 
 def determinant(a: Tensor) -> Tensor:
-    """By minors, so that the twin is smooth at singular matrices."""
+    """By minors, so that the reference is smooth at singular matrices."""
     minors = torch.linalg.cross(a[..., 1, :], a[..., 2, :])
     return (a[..., 0, :] * minors).sum(-1)
 

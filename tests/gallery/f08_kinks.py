@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.functions import with_vjp
-from tests.gallery import witnesses
+from tests.gallery import proofs
 from tests.gallery.case import Family
 from tests.gallery.inputs import normal, point
 from tests.gallery.mutants import wrong_where
@@ -86,7 +86,7 @@ def rounding_straight_through(v: Tensor, x: Tensor) -> Tensor:
     return v
 
 
-def flat_twin(x: Tensor) -> Tensor:
+def flat_reference(x: Tensor) -> Tensor:
     """Rounding is locally constant."""
     return torch.round(4 * x.detach()) / 4 + 0 * x
 
@@ -112,7 +112,7 @@ CASES = (
         "leaky_with_both_slopes_at_zero",
         "The slopes 0.1 and 1 add up to 1.1 where both masks hold.",
         special="x == 0",
-        witness=witnesses.one_sided_slopes,
+        proof=proofs.one_sided_slopes,
     ).at(with_vjp(leaky, leaky_with_both_slopes_at_zero), leaky, point, [-1.2, 0.0, 0.8]),
     wrong(
         "leaky_with_both_slopes_at_unseen_zero",
@@ -120,32 +120,32 @@ CASES = (
         finds={"points"},
         drop_in=False,
         special="x == 0",
-        witness=witnesses.one_sided_slopes,
+        proof=proofs.one_sided_slopes,
         shown_at=lambda: point([-1.2, 0.0, 0.8, 0.0, 0.3]),
     ).at(with_vjp(leaky, leaky_with_both_slopes_at_zero), leaky, normal, (5,)),
     wrong(
         "largest_to_every_tie",
         "Each tied entry alone could have slope 1, but all together must not have more than 1.",
         special="tied entries",
-        witness=witnesses.one_sided_slopes,
+        proof=proofs.one_sided_slopes,
     ).at(with_vjp(largest, largest_to_every_tie), largest, point, [[1.5, 0.2, 1.5, 1.5], [0.1, -0.4, -2.0, 0.1]]),
     wrong(
         "clip_minus_one_at_bound",
         "At the bound the slope lies between 0 and 1.",
         special="x == 1",
-        witness=witnesses.one_sided_slopes,
+        proof=proofs.one_sided_slopes,
     ).at(with_vjp(clip, clip_minus_one_at_bound), clip, point, [-1.0, 0.3, 1.0, 2.0]),
     wrong(
         "magnitude_two_at_zero",
         "2 is no subgradient of |x| at 0.",
         special="x == 0",
-        witness=witnesses.one_sided_slopes,
+        proof=proofs.one_sided_slopes,
     ).at(with_vjp(magnitude, magnitude_two_at_zero), magnitude, point, [-1.2, 0.0, 0.8]),
     wrong(
         "larger_to_both",
         "Equal arguments get the whole gradient each.",
         special="a == b",
-        witness=witnesses.one_sided_slopes,
+        proof=proofs.one_sided_slopes,
     ).at(with_vjp(larger, larger_to_both), larger, point, [0.5, 1.0, -2.0], [0.5, 0.2, -2.0]),
     wrong(
         "smooth_l1_with_gap",
@@ -165,23 +165,23 @@ CASES = (
         "table_flat_at_knots",
         "At a knot between slopes 1 and 3 the slope is not 0.",
         special="x at a knot",
-        witness=witnesses.one_sided_slopes,
+        proof=proofs.one_sided_slopes,
     ).at(wrong_where(table, lambda x: x == x.round()), table, point, [0.5, 1.0, 2.0, 2.5]),
     wrong(
         "rounding_straight_through",
         "The straight-through estimator is useful and is not the derivative, which is 0.",
         finds={"reverse"},
-    ).at(with_vjp(rounding, rounding_straight_through), flat_twin, normal, (5,)),
+    ).at(with_vjp(rounding, rounding_straight_through), flat_reference, normal, (5,)),
     wrong(
         "ascending_by_value",
         "Equal entries are told apart by their place, not by their value.",
         special="tied entries",
-        witness=witnesses.one_sided_slopes,
+        proof=proofs.one_sided_slopes,
     ).at(with_vjp(ascending, ascending_by_value), ascending, point, [0.3, -1.0, 0.3, 2.0]),
     wrong(
         "hinge_doubled_at_margin",
         "At the margin the loss may fall or stay; here its gradient points up.",
         special="margin == 1",
-        witness=witnesses.one_sided_slopes,
+        proof=proofs.one_sided_slopes,
     ).at(wrong_where(hinge, lambda x: x == 1, -1.0), hinge, point, [[0.5, 1.0], [1.0, 1.7]]),
 )

@@ -169,7 +169,7 @@ CASES = (
         "An update that is lost now and then gives another gradient at every run.",
         finds={"determinism", "reverse", "reentrancy"},
         special="every second backward",
-        witness=conditions.second_backward,
+        proof=conditions.second_backward,
     ).of(lambda: (racing(sine), normal((5,))), sine),
     wrong(
         "sine_writes_grad_itself",
@@ -177,7 +177,7 @@ CASES = (
         finds={"accumulation"},
         drop_in=False,
         special="an existing .grad",
-        witness=conditions.accumulated,
+        proof=conditions.accumulated,
     ).at(WritesGrad.apply, sine, normal, (5,)),
     wrong("upsampled_from_last", "Two copies of an entry send back two gradients; the last one wins here.").at(
         with_vjp(upsampled, upsampled_from_last), upsampled, normal, (4,)

@@ -99,7 +99,7 @@ CASES = (
         "Two backward passes may use one graph; the second time nothing is left.",
         finds={"determinism", "reentrancy", "reverse", "linearity"},
         special="a second backward",
-        witness=conditions.second_backward,
+        proof=conditions.second_backward,
     ).at(FreesItsBuffer.apply, sine, normal, (5,)),
     wrong(
         "sine_mutates_cotangent",
@@ -107,7 +107,7 @@ CASES = (
         finds={"mutation"},
         drop_in=False,
         special="a cotangent that is used again",
-        witness=conditions.mutated_cotangent,
+        proof=conditions.mutated_cotangent,
     ).at(with_vjp(torch.sin, mutates_cotangent), sine, normal, (5,)),
     wrong(
         "exponential_changed_in_place", "A tensor kept outside save_for_backward is not protected by its version."
@@ -117,7 +117,7 @@ CASES = (
         "The second backward multiplies by the first one's cotangent as well.",
         finds={"determinism", "reentrancy", "reverse", "linearity"},
         special="a second backward",
-        witness=conditions.second_backward,
+        proof=conditions.second_backward,
     ).at(MutatesSavedInput.apply, exponential, normal, (5,)),
     wrong(
         "dropout_drawn_anew_in_backward",

@@ -90,7 +90,7 @@ CASES = (
         finds={"reentrancy"},
         drop_in=False,
         special="another forward before the backward",
-        witness=conditions.interleaved,
+        proof=conditions.interleaved,
     ).of(lambda: (with_workspace(sine), normal((5,))), sine),
     wrong(
         "sine_with_workspace_used_twice",
@@ -103,7 +103,7 @@ CASES = (
         finds={"reentrancy", "reverse", "points", "input_layout"},
         drop_in=False,
         special="another call before this one",
-        witness=conditions.elsewhere_first,
+        proof=conditions.other_inputs_first,
     ).of(lambda: (with_stale_inputs(sine), normal((5,))), sine),
     wrong(
         "sine_with_fast_path_without_grad_mode",
@@ -111,7 +111,7 @@ CASES = (
         finds={"values", "checkpoint"},
         drop_in=False,
         special="grad mode off",
-        witness=conditions.without_grad_mode,
+        proof=conditions.without_grad_mode,
     ).at(with_fast_path, sine, normal, (5,)),
     wrong(
         "sine_with_fast_path_under_checkpoint",
@@ -119,21 +119,21 @@ CASES = (
         finds={"values", "checkpoint"},
         drop_in=False,
         special="a checkpoint",
-        witness=conditions.checkpointed,
+        proof=conditions.checkpointed,
     ).at(with_fast_path, sine, normal, (3, 2)),
     wrong(
         "centred_by_running_mean",
         "Every call moves the buffer that the next call subtracts.",
         finds={"determinism", "values", "reverse", "reentrancy"},
         special="a second call",
-        witness=conditions.elsewhere_first,
+        proof=conditions.other_inputs_first,
     ).of(lambda: (with_running_mean(), normal((4,))), around_zero),
     wrong(
         "module_that_adds_up_gradients",
         "An attribute of the module keeps the sum of all gradients, as `.grad` does.",
         finds={"reentrancy"},
         special="passes before this one",
-        witness=conditions.after_other_passes,
+        proof=conditions.after_other_passes,
     ).of(lambda: (AddingUp(), normal((5,))), sine),
     wrong(
         "module_that_keeps_its_last_input",
@@ -141,7 +141,7 @@ CASES = (
         finds={"reentrancy"},
         drop_in=False,
         special="another forward before the backward",
-        witness=conditions.interleaved,
+        proof=conditions.interleaved,
     ).of(lambda: (LastKept(), normal((5,))), sine),
     wrong(
         "module_that_keeps_its_first_input",
@@ -149,6 +149,6 @@ CASES = (
         finds={"reentrancy"},
         drop_in=False,
         special="a call before this one",
-        witness=conditions.after_other_passes,
+        proof=conditions.after_other_passes,
     ).of(lambda: (FirstKept(), normal((5,))), sine),
 )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tests.functions import with_rules, with_vjp
-from tests.gallery import witnesses
+from tests.gallery import proofs
 from tests.gallery.case import Family
 from tests.gallery.inputs import normal
 
@@ -168,7 +168,7 @@ CASES = (
         finds={"forward", "jvp_vjp_agree"},
         drop_in=False,
         special="forward mode",
-        witness=witnesses.forward,
+        proof=proofs.forward,
     ).at(with_rules(square, square_backward, square_along_the_real_axis, vmap=True), square, normal, (4,), dtype=C),
     wrong(
         "square_tangent_with_conjugate",
@@ -176,6 +176,6 @@ CASES = (
         finds={"forward", "jvp_vjp_agree"},
         drop_in=False,
         special="forward mode",
-        witness=witnesses.forward,
+        proof=proofs.forward,
     ).at(with_rules(square, square_backward, square_with_adjoint_tangent, vmap=True), square, normal, (4,), dtype=C),
 )

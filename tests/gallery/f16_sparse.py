@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.functions import with_vjp
-from tests.gallery import witnesses
+from tests.gallery import proofs
 from tests.gallery.case import Family, Inputs
 from tests.gallery.inputs import indices, normal
 
@@ -140,6 +140,6 @@ CASES = (
         "sine_with_sparse_gradient",
         "The numbers are right, the layout is not: an optimiser for dense parameters fails on it.",
         finds={"metadata"},
-        witness=witnesses.layout_of_gradient,
+        proof=proofs.layout_of_gradient,
     ).at(with_vjp(sine, sine_with_sparse_gradient), sine, normal, (2, 3)),
 )

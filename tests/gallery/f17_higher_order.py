@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from tests.functions import with_rules, with_vjp
-from tests.gallery import witnesses
+from tests.gallery import proofs
 from tests.gallery.case import Family, Function
 from tests.gallery.inputs import normal, uniform
 
 REVERSE = frozenset({"reverse-over-reverse", "forward-over-reverse", "symmetry"})
 FORWARD = frozenset({"reverse-over-forward", "forward-over-forward", "symmetry"})
-OVER_REVERSE = witnesses.second_order("reverse-over-reverse")
+OVER_REVERSE = proofs.second_order("reverse-over-reverse")
 
 
 def cube(x: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def cube_tangent_with_detached_slope(t: Tensor, x: Tensor) -> Tensor:
     return t * 3 * x.detach() ** 2
 
 
-wrong = Family("F17", finds=REVERSE, order=2, witness=OVER_REVERSE)
+wrong = Family("F17", finds=REVERSE, order=2, proof=OVER_REVERSE)
 by_forward_mode = Family("F17", finds=FORWARD, order=2, drop_in=False)
 
 CASES = (
@@ -138,14 +138,14 @@ CASES = (
         "cube_with_detached_cotangent",
         "The gradient is linear in its cotangent, and that is a derivative, too.",
         finds={"reverse-over-reverse", "forward-over-reverse"},
-        witness=witnesses.derivative_in_cotangent,
+        proof=proofs.derivative_in_cotangent,
     ).at(with_vjp(cube, cube_with_detached_cotangent), cube, normal, (4,)),
     by_forward_mode(
         "sine_gradient_with_partial_tangent",
         "Double backward is right; forward mode over reverse mode forgets the input's tangent.",
         finds={"forward-over-reverse", "symmetry"},
         special="forward mode over reverse mode",
-        witness=witnesses.second_order("forward-over-reverse"),
+        proof=proofs.second_order("forward-over-reverse"),
     ).at(
         sine_with_second_rule(with_rules(sine_gradient, right_curvature, tangent_of_cotangent_only, vmap=True)),
         sine,
@@ -156,12 +156,12 @@ CASES = (
         "cube_tangent_detached_in_reverse",
         "A tangent that is cut from the graph cannot be differentiated in reverse.",
         special="reverse mode over forward mode",
-        witness=witnesses.second_order("reverse-over-forward"),
+        proof=proofs.second_order("reverse-over-forward"),
     ).at(with_rules(cube, cube_backward, cube_tangent_with_detached_slope, vmap=True), cube, normal, (4,)),
     by_forward_mode(
         "cube_tangent_detached_in_forward",
         "The same tangent, pushed forward once more.",
         special="forward mode over forward mode",
-        witness=witnesses.second_order("forward-over-forward"),
+        proof=proofs.second_order("forward-over-forward"),
     ).at(with_rules(cube, cube_backward, cube_tangent_with_detached_slope, vmap=True), cube, uniform, 0.5, 2.0, (3,)),
 )

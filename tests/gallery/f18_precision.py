@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.functions import with_vjp
-from tests.gallery import witnesses
+from tests.gallery import proofs
 from tests.gallery.case import Family
 from tests.gallery.inputs import normal, point, uniform
 from tests.gallery.mutants import rounded
@@ -109,7 +109,7 @@ def logistic_from_table(v: Tensor, x: Tensor) -> Tensor:
 
 
 wrong = Family("F18", drop_in=False)
-by_precision = Family("F18", finds={"precision"}, drop_in=False, witness=witnesses.precision)
+by_precision = Family("F18", finds={"precision"}, drop_in=False, proof=proofs.precision)
 
 CASES = (
     wrong(
@@ -129,7 +129,7 @@ CASES = (
         "bias_summed_in_bfloat16",
         "Small terms are lost in a long sum that is kept in bfloat16.",
         special="a cotangent of one sign",
-        witness=witnesses.precision_at_ones,
+        proof=proofs.precision_at_ones,
     ).at(with_vjp(bias, bias_summed_one_by_one), bias, normal, (900, 2), (2,), dtype=torch.bfloat16),
     by_precision(
         "distance_with_cancellation", "The formula is right and its evaluation in float32 leaves no digit."

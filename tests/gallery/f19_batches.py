@@ -68,16 +68,16 @@ wrong = Family("F19", finds={"batched"}, drop_in=False, special="torch.func.vmap
 
 CASES = (
     wrong(
-        "sine_backward_maps_first_of_batch", "A rule for vmap takes one cotangent for all.", witness=conditions.batched
+        "sine_backward_maps_first_of_batch", "A rule for vmap takes one cotangent for all.", proof=conditions.batched
     ).at(with_vjp(sine, mapped_as(sine_backward, sine_curvature, first_of_batch)), sine, normal, (4,)),
     wrong(
         "sine_backward_maps_with_shared_scale",
         "What is per cotangent in a loop becomes one number for the whole batch.",
-        witness=conditions.batched,
+        proof=conditions.batched,
     ).at(with_vjp(sine, mapped_as(sine_backward, sine_curvature, scale_of_batch)), sine, normal, (4,)),
     wrong(
         "sine_maps_batch_in_reverse",
         "The function itself is right alone and shuffled under vmap.",
-        witness=conditions.mapped,
+        proof=conditions.mapped,
     ).at(mapped_as(sine, sine_backward, batch_in_reverse), sine, normal, (4,)),
 )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.functions import with_rules
-from tests.gallery import witnesses
+from tests.gallery import proofs
 from tests.gallery.case import Family
 from tests.gallery.inputs import normal
 
@@ -96,7 +96,7 @@ def plain_cubic(x: Tensor) -> Tensor:
 
 
 wrong = Family("F19")
-by_forward_mode = Family("F19", finds=FORWARD, drop_in=False, special="forward mode", witness=witnesses.forward)
+by_forward_mode = Family("F19", finds=FORWARD, drop_in=False, special="forward mode", proof=proofs.forward)
 
 CASES = (
     by_forward_mode("sine_tangent_negated", "The derivative of sin is not that of cos.").at(

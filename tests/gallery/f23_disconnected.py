@@ -144,25 +144,25 @@ CASES = (
         "linear_weight_needs_input",
         "A first layer's input needs no gradient; its weight does.",
         special="the input is frozen",
-        witness=conditions.frozen(0),
+        proof=conditions.frozen(0),
     ).at(WeightNeedsInput.apply, linear, normal, (3, 4), (4, 2), (2,)),
     by_frozen(
         "linear_all_or_nothing",
         "A frozen bias stops the gradient of everything else.",
         special="an input is frozen",
-        witness=conditions.frozen(2),
+        proof=conditions.frozen(2),
     ).at(AllOrNothing.apply, linear, normal, (3, 4), (4, 2), (2,)),
     by_frozen(
         "linear_asks_wrong_flag",
         "An index off by one asks about another argument.",
         special="the bias is frozen",
-        witness=conditions.frozen(2),
+        proof=conditions.frozen(2),
     ).at(WrongFlag.apply, linear, normal, (3, 4), (4, 2), (2,)),
     by_frozen(
         "linear_shares_gradient",
         "A gradient must not depend on who else wants one.",
         special="an input is frozen",
-        witness=conditions.frozen(0),
+        proof=conditions.frozen(0),
     ).at(ScaledByCount.apply, linear, normal, (3, 4), (4, 2), (2,)),
     wrong("square_with_data", "`.data` cuts one of two factors from the graph.").at(
         square_with_data, square, normal, (4,)

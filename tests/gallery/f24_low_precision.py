@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.gallery import kernels, witnesses
+from tests.gallery import kernels, proofs
 from tests.gallery.case import Family, Function
 from tests.gallery.inputs import normal
 from tests.gallery.kernels import kernel, nothing, times, wide, without, without_row
@@ -60,8 +60,8 @@ def mean_loss_without_targets(v: Tensor, x: Tensor) -> Tensor:
 STEEP_SINGLE, STEEP_SINGLE_VJP = first_steep(1e6)
 STEEP_HALF, STEEP_HALF_VJP = first_steep(300.0)
 
-wrong = Family("F24", finds={"reverse", "precision"}, drop_in=False, witness=witnesses.precision)
-each = Family("F24", finds={"reverse", "precision"}, drop_in=False, witness=witnesses.by_entry(witnesses.precision))
+wrong = Family("F24", finds={"reverse", "precision"}, drop_in=False, proof=proofs.precision)
+each = Family("F24", finds={"reverse", "precision"}, drop_in=False, proof=proofs.by_entry(proofs.precision))
 
 CASES = (
     wrong("swish_all_lost_in_bfloat16", "12,800 zeros in place of 12,800 slopes of about one; float64 is refused.").at(

@@ -82,7 +82,7 @@ by_call = Family(
     finds={"reentrancy"},
     drop_in=False,
     special="another forward before the backward",
-    witness=conditions.interleaved,
+    proof=conditions.interleaved,
 )
 by_frozen = Family("F25", finds={"partial_requires_grad"}, drop_in=False)
 
@@ -90,30 +90,30 @@ CASES = (
     by_cotangent(
         "squash_reads_transposed_cotangent_in_bfloat16",
         "Below a transpose every number of the cotangent is taken for another.",
-        witness=conditions.transposed_cotangent,
+        proof=conditions.transposed_cotangent,
     ).at(reading_cotangent_as_contiguous(kernels.squash), kernels.squash, normal, (100, 128), dtype=BF16),
     by_cotangent(
         "linear_reads_transposed_cotangent_in_float16",
         "Both gradients of a product come from the memory of the cotangent.",
-        witness=conditions.transposed_cotangent,
+        proof=conditions.transposed_cotangent,
     ).at(with_cotangents_changed(kernels.linear, memory), kernels.linear, normal, (6, 40), (40, 9), dtype=F16),
     by_cotangent(
         "swish_reads_cotangent_with_gaps_in_bfloat16",
         "Below a slice of pairs every second number is a neighbour's.",
         special="a cotangent with gaps in memory",
-        witness=conditions.strided_cotangent,
+        proof=conditions.strided_cotangent,
     ).at(reading_cotangent_as_contiguous(kernels.swish), kernels.swish, normal, (30, 41), dtype=BF16),
     by_input(
         "linear_reads_transposed_input_in_bfloat16",
         "The forward honours the strides of its input, the backward does not.",
-        witness=conditions.transposed_inputs,
+        proof=conditions.transposed_inputs,
     ).at(
         with_vjp(kernels.linear, linear_reading_input_by_memory), kernels.linear, normal, (30, 41), (41, 7), dtype=BF16
     ),
     by_input(
         "swish_reads_transposed_input_in_float16",
         "The slope is that of another entry.",
-        witness=conditions.transposed_inputs,
+        proof=conditions.transposed_inputs,
     ).at(with_vjp(kernels.swish, swish_reading_input_by_memory), kernels.swish, normal, (100, 128), dtype=F16),
     by_call(
         "squash_with_workspace_in_bfloat16",
@@ -130,18 +130,18 @@ CASES = (
         "linear_all_or_nothing_in_bfloat16",
         "A frozen input stops the gradient of the weight.",
         special="the input is frozen",
-        witness=conditions.frozen(0),
+        proof=conditions.frozen(0),
     ).at(AllOrNothing.apply, kernels.linear, normal, (6, 40), (40, 9), dtype=BF16),
     by_frozen(
         "scaled_gain_needs_input_in_float16",
         "The gain loses its gradient when the input is frozen.",
         special="the input is frozen",
-        witness=conditions.frozen(0),
+        proof=conditions.frozen(0),
     ).at(unless_frozen(scaled, 1, 0), scaled, normal, (20, 30), (30,), dtype=F16),
     by_frozen(
         "rms_norm_needs_gain_in_bfloat16",
         "The input loses its gradient when the gain is frozen.",
         special="the gain is frozen",
-        witness=conditions.frozen(1),
+        proof=conditions.frozen(1),
     ).at(unless_frozen(kernels.rms_norm, 0, 1), kernels.rms_norm, normal, (100, 128), (128,), dtype=BF16),
 )

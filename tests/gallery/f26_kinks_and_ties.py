@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.gallery import witnesses
+from tests.gallery import proofs
 from tests.gallery.case import Family
 from tests.gallery.inputs import point
 from tests.gallery.mutants import scaled, wrong_where
@@ -75,7 +75,7 @@ def magnitude_and_sine(x: Tensor, phase: Tensor) -> Tensor:
     return x.abs() + torch.sin(phase)
 
 
-wrong = Family("F26", special="an entry of the same value is at a kink", witness=witnesses.one_sided_slopes)
+wrong = Family("F26", special="an entry of the same value is at a kink", proof=proofs.one_sided_slopes)
 
 CASES = (
     wrong(

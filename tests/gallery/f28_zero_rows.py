@@ -108,7 +108,7 @@ wrong = Family(
     "F28",
     finds={"grad_output_layout", "reverse"},
     special="a cotangent with rows of zeros",
-    witness=conditions.alternate_rows_of_cotangent,
+    proof=conditions.alternate_rows_of_cotangent,
 )
 
 CASES = (
@@ -120,7 +120,7 @@ CASES = (
         "The same with columns, as the channels of an image.",
         finds={"linearity", "reverse"},
         special="a cotangent with columns of zeros",
-        witness=conditions.last_column_of_cotangent,
+        proof=conditions.last_column_of_cotangent,
     ).at(with_vjp(sine, sine_of_active_columns), sine, normal, (4, 3)),
     wrong(
         "linear_of_active_rows_against_first_rows", "The cotangent is shortened by a mask, the input by its length."
@@ -144,7 +144,7 @@ CASES = (
     wrong(
         "squash_stops_at_first_empty_row",
         "A masked row in the middle is taken for the end.",
-        witness=conditions.last_row_of_cotangent,
+        proof=conditions.last_row_of_cotangent,
     ).at(with_vjp(torch.tanh, squash_stopping_early), torch.tanh, normal, (4, 3)),
     wrong(
         "length_by_ratio_of_cotangents",

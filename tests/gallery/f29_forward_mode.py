@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.functions import as_tuple, with_rules
-from tests.gallery import kernels, witnesses
+from tests.gallery import kernels, proofs
 from tests.gallery.case import Family, Function
 from tests.gallery.inputs import normal
 from tests.gallery.kernels import wide
@@ -86,7 +86,7 @@ def log_total_jvp_without_tail(u: Tensor, x: Tensor) -> Tensor:
     return (wide(u) * torch.softmax(wide(x), -1))[..., :64].sum(-1).to(x.dtype)
 
 
-wrong = Family("F29", finds={"forward", "jvp_vjp_agree"}, drop_in=False, witness=witnesses.forward_precision)
+wrong = Family("F29", finds={"forward", "jvp_vjp_agree"}, drop_in=False, proof=proofs.forward_precision)
 
 CASES = (
     wrong("squash_tangent_halved_in_float32", "Reverse mode is right, and in float64 so is forward mode.").at(

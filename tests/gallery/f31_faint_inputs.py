@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.functions import with_gradients_changed
-from tests.gallery import right_scales, witnesses
+from tests.gallery import proofs, right_scales
 from tests.gallery.case import Family, Function
 from tests.gallery.inputs import normal, point
 from tests.gallery.mutants import negated, scaled, wrong_where, zeroed
@@ -87,7 +87,7 @@ each = Family(
     "F31",
     drop_in=False,
     special="an entry far below the others",
-    witness=witnesses.by_entry(witnesses.reverse),
+    proof=proofs.by_entry(proofs.reverse),
 )
 
 CASES = (

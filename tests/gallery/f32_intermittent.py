@@ -71,13 +71,13 @@ wrong = Family(
     "F32",
     finds={"determinism", "reverse", "linearity", "reentrancy"},
     special="one backward pass of twenty",
-    witness=conditions.passes(20),
+    proof=conditions.passes(20),
 )
 rare = Family(
     "F32",
     finds={"determinism", "reverse", "linearity", "reentrancy"},
     special="one backward pass of a hundred",
-    witness=conditions.passes(100),
+    proof=conditions.passes(100),
 )
 
 CASES = (

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.functions import with_vjp
-from tests.gallery import right_autocast, right_random, right_saturated, right_training, witnesses
+from tests.gallery import proofs, right_autocast, right_random, right_saturated, right_training
 from tests.gallery.case import NOT_CLASSICAL, Case, Family, Function, Inputs
 
 Change = Callable[[Tensor], Tensor]
@@ -72,7 +72,7 @@ wrong = Family("F33")
 
 
 STEPS = {"next_to": 1e-10, "of_2000": 1e-9}
-"""Steps of the differences that prove the twin next to an edge and among close neighbours, by a part of the name."""
+"""Steps of the differences that prove a reference next to an edge and among close neighbours, by a part of the name."""
 
 REFUSED = ("reentrant", "expanded")
 """Parts of names of functions that the classical check refuses to call."""
@@ -82,21 +82,21 @@ def spoiled(name: str, change: Change, why: str) -> Case:
     """The right case of this name behind a wrong identity."""
     case = RIGHT[name]
     is_drawn = case in right_training.CASES[:3]
-    witness = witnesses.precision if is_drawn else case.witness
+    proof = proofs.precision if is_drawn else case.proof
 
     def build() -> tuple[Function, Inputs]:
         function, inputs = case.build()
         return Behind(seeded(function) if is_drawn else function, change), inputs
 
-    def twin(*inputs: Any) -> Any:
-        function = case.twin or case.build()[0]
+    def reference(*inputs: Any) -> Any:
+        function = case.reference or case.build()[0]
         return seeded(function)(*inputs) if is_drawn else function(*inputs)
 
-    facts = {"dtype": case.dtype, "witness": witness, "resolution": case.resolution, "accuracy": case.accuracy}
+    facts = {"dtype": case.dtype, "proof": proof, "resolution": case.resolution, "accuracy": case.accuracy}
     facts["step"] = next((step for part, step in STEPS.items() if part in name), 1e-4)
     if case.dtype is not torch.float64 or any(part in name for part in REFUSED):
         facts |= {"drop_in": False, "special": NOT_CLASSICAL}
-    return wrong(f"{name}_{change.__name__}", why, **facts).of(build, twin)
+    return wrong(f"{name}_{change.__name__}", why, **facts).of(build, reference)
 
 
 def each(change: Change, why: str, names: str) -> Sequence[Case]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.gallery import witnesses
+from tests.gallery import proofs
 from tests.gallery.case import Case, Function, Inputs, right
 from tests.gallery.inputs import normal
 
@@ -158,17 +158,17 @@ def in_double(make: type[nn.Module]) -> Function:
     return lambda x: make().to(x.dtype)(x)
 
 
-def coarse(name: str, why: str, function: Function, twin: Function, *shapes: tuple[int, ...]) -> Case:
-    return _case(name, why, lambda: (function, normal(*shapes, dtype=F32)), twin, COARSE)
+def coarse(name: str, why: str, function: Function, reference: Function, *shapes: tuple[int, ...]) -> Case:
+    return _case(name, why, lambda: (function, normal(*shapes, dtype=F32)), reference, COARSE)
 
 
 def of_buffers(name: str, why: str, make: type[nn.Module], *shapes: tuple[int, ...]) -> Case:
     return _case(name, why, lambda: (make(), normal(*shapes, dtype=F32)), in_double(make), None)
 
 
-def _case(name: str, why: str, build: Any, twin: Function, resolution: float | None) -> Case:
-    facts = {"dtype": F32, "drop_in": False, "witness": witnesses.precision, "resolution": resolution}
-    return right(name, why, build, twin=twin, **facts)
+def _case(name: str, why: str, build: Any, reference: Function, resolution: float | None) -> Case:
+    facts = {"dtype": F32, "drop_in": False, "proof": proofs.precision, "resolution": resolution}
+    return right(name, why, build, reference=reference, **facts)
 
 
 def _model(make: Any) -> Any:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from tests.gallery import witnesses
+from tests.gallery import proofs
 from tests.gallery.case import Case, Function, right
 from tests.gallery.inputs import at, normal, point
 
@@ -57,7 +57,7 @@ def power(x: Tensor) -> Tensor:
 
 def _edge(name: str, why: str, function: Function, step: float, *values: object) -> Case:
     """A case that needs a smaller step than the classical one."""
-    return right(name, why, at(function, point, *values), drop_in=False, witness=witnesses.differences(step))
+    return right(name, why, at(function, point, *values), drop_in=False, proof=proofs.differences(step))
 
 
 CASES = (
@@ -82,7 +82,7 @@ CASES = (
         "The slope is 224.",
         at(torch.asin, point, [NEAR_ONE, -NEAR_ONE, 0.5]),
         drop_in=False,
-        witness=witnesses.differences(1e-8),
+        proof=proofs.differences(1e-8),
     ),
     _edge(
         "asin_at_1e_9_from_one", "Every usual step leaves the domain.", torch.asin, 1e-10, [1 - 1e-9, -1 + 1e-8, 0.5]

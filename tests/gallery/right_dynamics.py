@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.gallery import witnesses
+from tests.gallery import proofs
 from tests.gallery.case import Function, right
 from tests.gallery.inputs import at, normal, point, spread, uniform
 
@@ -115,7 +115,7 @@ CASES = (
         "A step of 1e-6 is a tenth of a radian: the difference is off, not the gradient.",
         at(wave(1e5), normal, (5,)),
         drop_in=False,
-        witness=witnesses.differences(1e-9),
+        proof=proofs.differences(1e-9),
     ),
     right("chirp", "The frequency grows with the input.", at(chirp, uniform, -2.0, 2.0, (6,))),
     right(
@@ -127,7 +127,7 @@ CASES = (
         "A slope of 1e5 and a curvature of 1e10: small steps are still too large.",
         at(logistic_map(24), uniform, 0.1, 0.9, (4,)),
         drop_in=False,
-        witness=witnesses.differences(1e-10),
+        proof=proofs.differences(1e-10),
         resolution=1e-3,
     ),
     right("henon_map", "Two coupled chaotic outputs.", at(henon, uniform, -0.5, 0.5, (3,), (3,))),
@@ -159,6 +159,6 @@ CASES = (
         "A transition of width 1e-6: to the classical step it is a jump.",
         at(lambda x: torch.tanh(1e6 * x), point, [1e-7, -3e-7]),
         drop_in=False,
-        witness=witnesses.differences(1e-9),
+        proof=proofs.differences(1e-9),
     ),
 )

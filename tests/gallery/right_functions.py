@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from tests.functions import with_rules, with_vjp
-from tests.gallery import witnesses
+from tests.gallery import proofs
 from tests.gallery.case import right
 from tests.gallery.inputs import at, indices, normal, uniform
 
@@ -230,7 +230,7 @@ CASES = (
         "sine_rule_in_forward_mode",
         "The same rule seen from the other side.",
         at(sine_rule(), uniform, 0.1, 1.0, (3,)),
-        twin=torch.sin,
-        witness=witnesses.forward,
+        reference=torch.sin,
+        proof=proofs.forward,
     ),
 )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.functions import true_vjp, with_rules
-from tests.gallery import conditions, f24_low_precision, f29_forward_mode, kernels, witnesses
+from tests.gallery import conditions, f24_low_precision, f29_forward_mode, kernels, proofs
 from tests.gallery.case import Build, Case, Function, right
 from tests.gallery.inputs import normal
 from tests.gallery.kernels import kernel
@@ -20,21 +20,27 @@ from tests.gallery.kernels import kernel
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
-def in_reverse(name: str, why: str, function: Function, twin: Function, *shapes: Any, dtype: torch.dtype) -> Case:
-    return right(name, why, _at(function, shapes, dtype), twin=twin, dtype=dtype, drop_in=False, witness=REVERSE)
+def in_reverse(name: str, why: str, function: Function, reference: Function, *shapes: Any, dtype: torch.dtype) -> Case:
+    return right(
+        name, why, _at(function, shapes, dtype), reference=reference, dtype=dtype, drop_in=False, proof=REVERSE
+    )
 
 
-def in_each_entry(name: str, why: str, function: Function, twin: Function, *shapes: Any, dtype: torch.dtype) -> Case:
-    return right(name, why, _at(function, shapes, dtype), twin=twin, dtype=dtype, drop_in=False, witness=EACH)
+def in_each_entry(
+    name: str, why: str, function: Function, reference: Function, *shapes: Any, dtype: torch.dtype
+) -> Case:
+    return right(name, why, _at(function, shapes, dtype), reference=reference, dtype=dtype, drop_in=False, proof=EACH)
 
 
-def in_forward(name: str, why: str, function: Function, twin: Function, *shapes: Any, dtype: torch.dtype) -> Case:
-    return right(name, why, _at(function, shapes, dtype), twin=twin, dtype=dtype, drop_in=False, witness=FORWARD)
+def in_forward(name: str, why: str, function: Function, reference: Function, *shapes: Any, dtype: torch.dtype) -> Case:
+    return right(
+        name, why, _at(function, shapes, dtype), reference=reference, dtype=dtype, drop_in=False, proof=FORWARD
+    )
 
 
-def under(witness: witnesses.Witness, name: str, why: str, build: Build, twin: Function, dtype: torch.dtype) -> Case:
-    """Right under the condition of `witness` too."""
-    return right(name, why, build, twin=twin, dtype=dtype, drop_in=False, witness=witness)
+def under(proof: proofs.Proof, name: str, why: str, build: Build, reference: Function, dtype: torch.dtype) -> Case:
+    """Right under the condition of `proof` too."""
+    return right(name, why, build, reference=reference, dtype=dtype, drop_in=False, proof=proof)
 
 
 def _at(function: Function, shapes: tuple[Any, ...], dtype: torch.dtype) -> Build:
@@ -64,9 +70,9 @@ def counts(dtype: torch.dtype) -> tuple[Tensor]:
     return (values.to(dtype).requires_grad_(),)
 
 
-REVERSE = witnesses.precision
-EACH = witnesses.by_entry(witnesses.precision)
-FORWARD = witnesses.forward_precision
+REVERSE = proofs.precision
+EACH = proofs.by_entry(proofs.precision)
+FORWARD = proofs.forward_precision
 
 
 class LinearOnDemand(torch.autograd.Function):
@@ -111,19 +117,19 @@ CASES = (
         "median_of_counts_in_float16",
         "Many equal numbers have no derivative, though the median is smooth along most lines.",
         lambda: (compiled(median, F16), counts(F16)),
-        twin=median,
+        reference=median,
         dtype=F16,
         drop_in=False,
-        witness=REVERSE,
+        proof=REVERSE,
     ),
     right(
         "largest_five_in_float16",
         "Numbers change places over the wide steps of half precision.",
         lambda: (compiled(largest_five, F16), normal((4, 60), dtype=F16, seed=7)),
-        twin=largest_five,
+        reference=largest_five,
         dtype=F16,
         drop_in=False,
-        witness=REVERSE,
+        proof=REVERSE,
     ),
     in_reverse(
         "swish_kernel_in_bfloat16",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.gallery import witnesses
+from tests.gallery import proofs
 from tests.gallery.case import Case, Function, right
 from tests.gallery.inputs import at, normal, point, spread
 
@@ -79,9 +79,9 @@ def _at_kink(name: str, why: str, function: Function, *values: object) -> Case:
         name,
         why,
         at(function, point, *values),
-        twin=function,
+        reference=function,
         drop_in=False,
-        witness=witnesses.one_sided_slopes,
+        proof=proofs.one_sided_slopes,
     )
 
 
@@ -94,7 +94,7 @@ CASES = (
         "The classical step straddles the kink; a smaller one does not.",
         at(torch.relu, point, [4e-7, -4e-7, 1.0]),
         drop_in=False,
-        witness=witnesses.differences(1e-8),
+        proof=proofs.differences(1e-8),
     ),
     _at_kink("relu_at_zero", "0 is a fair choice between 0 and 1.", torch.relu, [-1.0, 0.0, 2.0]),
     _at_kink("leaky_relu_at_zero", "0.1 or 1, but not their sum.", lambda x: F.leaky_relu(x, 0.1), [-1.0, 0.0, 2.0]),
@@ -103,8 +103,8 @@ CASES = (
         "abs_at_zero",
         "torch gives 0, the mean of -1 and 1.",
         at(torch.abs, point, [-1.0, 0.0, 2.0]),
-        twin=torch.abs,
-        witness=witnesses.one_sided_slopes,
+        reference=torch.abs,
+        proof=proofs.one_sided_slopes,
     ),
     _at_kink("clamp_at_its_bounds", "Inside or outside: both are fair at the bound.", clipped, [-1.0, 0.3, 1.0, 2.0]),
     _at_kink("hardtanh_at_its_bounds", "The other choice at the same kink.", F.hardtanh, [-1.0, 0.3, 1.0]),
@@ -120,8 +120,8 @@ CASES = (
         "tied_amax_shared",
         "The tied entries share: that is the mean of the slopes for a pair.",
         at(spread_evenly, point, [[1.5, 1.5, 0.2], [0.1, -2.0, 0.1]]),
-        twin=spread_evenly,
-        witness=witnesses.one_sided_slopes,
+        reference=spread_evenly,
+        proof=proofs.one_sided_slopes,
     ),
     _at_kink(
         "tied_amax_of_three", "A third each, where the mean of the slopes is one half.", spread_evenly, [1.5, 1.5, 1.5]
@@ -130,8 +130,8 @@ CASES = (
         "tied_maximum_shared",
         "One half each.",
         at(torch.maximum, point, [0.5, 1.0], [0.5, 0.2]),
-        twin=torch.maximum,
-        witness=witnesses.one_sided_slopes,
+        reference=torch.maximum,
+        proof=proofs.one_sided_slopes,
     ),
     _at_kink("tied_where", "The comparison decides for one side.", chosen, [0.5, 1.0], [0.5, 0.2]),
     _at_kink("sort_of_ties", "Equal entries are sorted in some order.", ascending, [0.3, -1.0, 0.3, 2.0]),
@@ -144,8 +144,8 @@ CASES = (
         "norm_at_zero",
         "A cone: 0 is the mean of all slopes.",
         at(length, point, [0.0, 0.0]),
-        twin=length,
-        witness=witnesses.one_sided_slopes,
+        reference=length,
+        proof=proofs.one_sided_slopes,
     ),
     right(
         "smooth_l1_at_its_joint",

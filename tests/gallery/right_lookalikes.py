@@ -18,7 +18,7 @@ from tests.gallery import (
     f28_zero_rows,
     f30_lost_gradients,
     f31_faint_inputs,
-    witnesses,
+    proofs,
 )
 from tests.gallery.case import Case, Function, right
 from tests.gallery.f27_views_and_hooks import by_masks, in_place, on_view, product
@@ -27,7 +27,7 @@ from tests.gallery.inputs import at, normal, point, uniform
 
 def at_kink(name: str, why: str, function: Function, *values: Any) -> Case:
     return right(
-        name, why, at(function, point, *values), twin=function, drop_in=False, witness=witnesses.one_sided_slopes
+        name, why, at(function, point, *values), reference=function, drop_in=False, proof=proofs.one_sided_slopes
     )
 
 
@@ -118,7 +118,7 @@ def stacked_sum(weights: list[float]) -> Function:
     return lambda *inputs: torch.tensor(weights, dtype=torch.float64) @ torch.sin(torch.stack(inputs))
 
 
-EACH = witnesses.by_entry(witnesses.reverse)
+EACH = proofs.by_entry(proofs.reverse)
 
 
 # Passes that differ within roundoff or not at all.
@@ -204,80 +204,80 @@ CASES = (
         "in_place_sine_on_view",
         "A right rule below CopySlices.",
         at(on_view(in_place(torch.sin, sine_vjp), f27_views_and_hooks.upper_rows), normal, (4, 3)),
-        twin=by_masks(torch.sin, f27_views_and_hooks.upper_rows),
+        reference=by_masks(torch.sin, f27_views_and_hooks.upper_rows),
     ),
     right(
         "in_place_square_on_view_of_transpose",
         "A view of a view.",
         at(on_view(in_place(torch.square, square_vjp), f27_views_and_hooks.middle_of_transpose), normal, (2, 5)),
-        twin=by_masks(torch.square, f27_views_and_hooks.middle_of_transpose),
+        reference=by_masks(torch.square, f27_views_and_hooks.middle_of_transpose),
     ),
     right(
         "in_place_exponential_on_view_of_diagonal",
         "A view of entries that are far apart in memory.",
         at(on_view(in_place(torch.exp, exponential_vjp), f27_views_and_hooks.diagonal), normal, (3, 4)),
-        twin=by_masks(torch.exp, f27_views_and_hooks.diagonal),
+        reference=by_masks(torch.exp, f27_views_and_hooks.diagonal),
     ),
     right(
         "saved_tensors_with_signs_apart",
         "Hooks that store magnitudes and signs.",
         at(saved_with_sign_apart, normal, (6,)),
-        twin=product,
+        reference=product,
     ),
-    right("saved_tensors_on_cpu", "Hooks that move what is saved.", at(saved_on_cpu, normal, (6,)), twin=product),
+    right("saved_tensors_on_cpu", "Hooks that move what is saved.", at(saved_on_cpu, normal, (6,)), reference=product),
     right(
         "saved_tensors_in_two_parts",
         "Hooks that pack without loss.",
         at(saved_in_two_parts, normal, (6,)),
-        twin=product,
+        reference=product,
     ),
     right(
         "sine_of_active_rows_scattered_back",
         "Rows without a cotangent cost nothing.",
         at(with_vjp(torch.sin, sine_scattered_back), normal, (5, 3)),
-        twin=torch.sin,
-        witness=conditions.alternate_rows_of_cotangent,
+        reference=torch.sin,
+        proof=conditions.alternate_rows_of_cotangent,
     ),
     right(
         "softmax_over_safe_norm_of_cotangent",
         "Rows of zeros are left as they are.",
         at(with_vjp(f28_zero_rows.softmax, softmax_by_safe_unit_rows), normal, (4, 3)),
-        twin=f28_zero_rows.softmax,
-        witness=conditions.alternate_rows_of_cotangent,
+        reference=f28_zero_rows.softmax,
+        proof=conditions.alternate_rows_of_cotangent,
     ),
     right(
         "linear_of_active_rows",
         "One mask for both operands.",
         at(with_vjp(f28_zero_rows.linear, linear_of_active_rows), normal, (5, 3), (3, 2)),
-        twin=f28_zero_rows.linear,
-        witness=conditions.alternate_rows_of_cotangent,
+        reference=f28_zero_rows.linear,
+        proof=conditions.alternate_rows_of_cotangent,
     ),
     right(
         "identity_behind_1e10",
         "A gradient of one that small steps do not show.",
         at(f30_lost_gradients.far_identity, normal, (5,)),
-        twin=identity,
+        reference=identity,
         drop_in=False,
     ),
     right(
         "sine_behind_1e6",
         "Noise of 1e-10 in the values.",
         at(f30_lost_gradients.far_sine, normal, (5,)),
-        twin=torch.sin,
+        reference=torch.sin,
         drop_in=False,
     ),
     right(
         "wide_wave_behind_1e9",
         "Only wide steps see its slope.",
         at(f30_lost_gradients.wide_wave, uniform, 100.0, 200.0, (5,)),
-        twin=wave,
+        reference=wave,
         drop_in=False,
     ),
     right(
         "input_without_influence_behind_1e6",
         "A gradient of zero that is right.",
         at(constant_behind_offset, normal, (4,), (4,)),
-        twin=lambda x, y: torch.sin(x) + 0.0 * y,
+        reference=lambda x, y: torch.sin(x) + 0.0 * y,
         drop_in=False,
     ),
     right(
@@ -289,42 +289,42 @@ CASES = (
         "one_faint_input_of_100",
         "It contributes a millionth, and its gradient says so.",
         at(f31_faint_inputs.ONE_OF_HUNDRED, normal, *[(2,)] * 100),
-        twin=stacked_sum(f31_faint_inputs.weights(100, {80: 1e-6})),
-        witness=EACH,
+        reference=stacked_sum(f31_faint_inputs.weights(100, {80: 1e-6})),
+        proof=EACH,
     ),
     right(
         "faint_inputs_beside_one_strong",
         "Eighty-nine inputs of 1e-5.",
         at(f31_faint_inputs.MANY_FAINT, normal, *[(2,)] * 90),
-        twin=stacked_sum([1.0, *[1e-5] * 89]),
-        witness=EACH,
+        reference=stacked_sum([1.0, *[1e-5] * 89]),
+        proof=EACH,
     ),
     right(
         "entries_over_eight_decades",
         "Faint and right.",
         at(f31_faint_inputs.decades, normal, (33,)),
-        twin=lambda x: torch.exp(0.3 * x) @ f31_faint_inputs.DECADES,
-        witness=EACH,
+        reference=lambda x: torch.exp(0.3 * x) @ f31_faint_inputs.DECADES,
+        proof=EACH,
     ),
     right(
         "sum_in_alternating_order",
         "Passes of the same cotangent differ by roundoff.",
         lambda: (in_alternating_order(), normal((40, 3), (3,))),
-        twin=shifted_sine,
-        witness=conditions.passes(20),
+        reference=shifted_sine,
+        proof=conditions.passes(20),
     ),
     right(
         "plan_made_in_the_first_pass",
         "The first pass differs from the others in what it does, not in what it gives.",
         lambda: (with_plan_made_in_the_first_pass(), normal((5,))),
-        twin=torch.sin,
-        witness=conditions.passes(20),
+        reference=torch.sin,
+        proof=conditions.passes(20),
     ),
     right(
         "log_every_tenth_pass",
         "Every tenth pass does more and gives the same.",
         lambda: (with_a_log_every_tenth_pass(), normal((5,))),
-        twin=f28_zero_rows.growth,
-        witness=conditions.passes(20),
+        reference=f28_zero_rows.growth,
+        proof=conditions.passes(20),
     ),
 )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.gallery import witnesses
+from tests.gallery import proofs
 from tests.gallery.case import Case, Function, right
 from tests.gallery.inputs import at, indices, leaf, normal, point
 
@@ -72,10 +72,10 @@ def _cases(
             f"{name}_in_{short}",
             why,
             at(function, normal, *shapes, dtype=dtype),
-            twin=function,
+            reference=function,
             dtype=dtype,
             drop_in=False,
-            witness=witnesses.precision,
+            proof=proofs.precision,
         )
         for dtype, short in SHORT.items()
         if short in dtypes.split()
@@ -98,18 +98,18 @@ CASES = (
         "minimum_with_a_tiny_number_in_float32",
         "The roundoff of the values is as large as the second input, and that of the gradient is not.",
         lambda: (capped, with_tiny_cap()),
-        twin=capped,
+        reference=capped,
         dtype=torch.float32,
         drop_in=False,
-        witness=witnesses.precision,
+        proof=proofs.precision,
     ),
     right(
         "chain_of_scalar_activations_in_bfloat16",
         "One entry, rounded four times on the way: its error is no common factor.",
         at(chain, point, 0.8984375, -0.349609375, dtype=torch.bfloat16),
-        twin=chain,
+        reference=chain,
         dtype=torch.bfloat16,
         drop_in=False,
-        witness=witnesses.precision,
+        proof=proofs.precision,
     ),
 )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.gallery import witnesses
+from tests.gallery import proofs
 from tests.gallery.case import Function, right
 from tests.gallery.inputs import at, leaf, normal, point, spread, uniform
 
@@ -130,13 +130,13 @@ CASES = (
         "tiny_input_of_a_norm",
         "Over steps of its own size it changes the values by less than their roundoff.",
         lambda: (length, beside_tiny()),
-        twin=length_by_powers,
+        reference=length_by_powers,
     ),
     right(
         "zero_rows_normalised",
         "At a row of zeros the slope is 1e12, over steps up to 1e-12.",
         lambda: (normalised, padded_rows()),
-        twin=normalised_by_hand,
+        reference=normalised_by_hand,
         drop_in=False,
         step=1e-14,
     ),
@@ -144,14 +144,14 @@ CASES = (
         "sine_with_offset_1e8",
         "The offset eats eight of sixteen digits; a fixed step of 1e-6 eats the rest.",
         at(offset(1e8), normal, (5,)),
-        twin=torch.sin,
+        reference=torch.sin,
         drop_in=False,
     ),
     right(
         "identity_behind_1e10_beside_a_sine",
         "Two outputs: one is seen at small steps, the other at wide ones.",
         at(lambda x: (torch.sin(x), 1e10 + x), normal, (5,)),
-        twin=beside_a_sine,
+        reference=beside_a_sine,
         drop_in=False,
     ),
     right(
@@ -163,7 +163,7 @@ CASES = (
         "identity_behind_100_beside_a_sine_in_float32",
         "The same in float32.",
         at(lambda x: (torch.sin(x), 100 + x), normal, (5,), dtype=torch.float32),
-        twin=beside_a_sine,
+        reference=beside_a_sine,
         drop_in=False,
         dtype=torch.float32,
     ),
@@ -173,26 +173,26 @@ CASES = (
         at(apart_from_itself, point, [-2.0]),
         resolution=1e-3,
     ),
-    right("sine_with_offset_1e3", "A small offset is harmless.", at(offset(1e3), normal, (5,)), twin=torch.sin),
+    right("sine_with_offset_1e3", "A small offset is harmless.", at(offset(1e3), normal, (5,)), reference=torch.sin),
     right(
         "shifted_by_1e8_and_back",
         "The values are steps of 1.5e-8: exact in the large, noise in the small.",
         at(shifted_and_back(1e8), normal, (5,)),
-        twin=double,
+        reference=double,
         drop_in=False,
     ),
     right(
         "shifted_by_1e5_and_back",
         "Steps of 1.5e-11 are still below the tolerance.",
         at(shifted_and_back(1e5), normal, (5,)),
-        twin=double,
+        reference=double,
     ),
     right(
         "cube_of_tiny_inputs",
         "At 1e-8 a step of 1e-6 is a hundred times the input.",
         at(tiny_cube, uniform, 1e-8, 3e-8, (4,)),
         drop_in=False,
-        witness=witnesses.differences(1e-10),
+        proof=proofs.differences(1e-10),
     ),
     right(
         "square_of_tiny_inputs",
@@ -210,7 +210,7 @@ CASES = (
         "One step cannot suit inputs of 1e-4 and of 1e4.",
         at(decades_within, lambda: ((0.7 * DECADES).requires_grad_(),)),
         drop_in=True,
-        witness=witnesses.differences(1e-6),
+        proof=proofs.differences(1e-6),
     ),
     right(
         "hilbert_solution", "A condition number of 5e5, in a linear map.", at(hilbert_solution, normal, (5,)), order=2
@@ -219,7 +219,7 @@ CASES = (
         "energy_over_large_constant",
         "A loss with a large constant term.",
         at(energy_over_noise, normal, (6,)),
-        twin=lambda x: (x**2).sum(),
+        reference=lambda x: (x**2).sum(),
     ),
     right("wilkinson_polynomial", "Large factors of both signs, large slopes.", at(wilkinson, spread, 1.3, 9.7, 4)),
     right("ratio_of_large_numbers", "A gradient of 2e-6 from numbers of 1e6.", at(ratio_of_large, normal, (5,))),
@@ -253,7 +253,7 @@ CASES = (
         "square_through_1e10",
         "Small steps do not change the rounded factor, so that the slope seems to be x instead of 2x.",
         at(lambda x: ((x + 1e10) - 1e10) * x, normal, (5,)),
-        twin=torch.square,
+        reference=torch.square,
         drop_in=False,
     ),
     right("product_of_many", "Forty factors of about one.", at(lambda x: x.prod(), uniform, 0.5, 1.5, (40,)), order=2),

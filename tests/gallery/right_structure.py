@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.gallery import witnesses
+from tests.gallery import proofs
 from tests.gallery.case import Inputs, right
 from tests.gallery.inputs import at, indices, normal
 
@@ -135,14 +135,14 @@ CASES = (
         "Outputs by name.",
         at(with_dictionary, normal, (3,)),
         beyond=True,
-        witness=witnesses.differences(1e-3),
+        proof=proofs.differences(1e-3),
     ),
     right(
         "none_among_outputs",
         "An output that is not there.",
         at(with_nothing, normal, (3,)),
         beyond=True,
-        witness=witnesses.differences(1e-3),
+        proof=proofs.differences(1e-3),
     ),
     right("list_of_outputs", "Outputs of three shapes.", at(with_list, normal, (3,))),
     right("integer_output_after", "Indices beside values.", at(with_indices_after, normal, (2, 4))),
@@ -151,7 +151,7 @@ CASES = (
         "Indices in front of values.",
         at(with_indices_before, normal, (4,)),
         beyond=True,
-        witness=witnesses.differences(1e-3),
+        proof=proofs.differences(1e-3),
     ),
     right(
         "constant_output_before",
@@ -174,7 +174,7 @@ CASES = (
         "expanded_input",
         "Entries that share their memory; torch refuses them.",
         at(torch.sin, expanded_leaf),
-        twin=lambda x: torch.sin(x.clone()),
+        reference=lambda x: torch.sin(x.clone()),
         drop_in=False,
     ),
     right("empty_input", "Nothing to differentiate.", at(torch.sin, normal, (0, 3))),

@@ -62,16 +62,16 @@ def mlp_with_mask(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return (h * torch.sigmoid(h) * F.dropout(torch.ones_like(h), 0.2)) @ second
 
 
-def drawn(name: str, why: str, make: Callable[[], Function], twin: Function, *shapes: tuple[int, ...]) -> Case:
+def drawn(name: str, why: str, make: Callable[[], Function], reference: Function, *shapes: tuple[int, ...]) -> Case:
     """In float32, with draws of the global generator."""
     return right(
         name,
         why,
         lambda: (make(), normal(*shapes, dtype=F32)),
-        twin=twin,
+        reference=reference,
         dtype=F32,
         drop_in=False,
-        witness=conditions.same_random_state,
+        proof=conditions.same_random_state,
     )
 
 
@@ -129,7 +129,9 @@ def log_total(x: Tensor) -> Tensor:
 
 
 def overlapping(name: str, why: str, function: Function, inputs: Callable[[], Inputs]) -> Case:
-    return right(name, why, at(function, inputs), twin=function, drop_in=False, witness=conditions.overlapping_inputs)
+    return right(
+        name, why, at(function, inputs), reference=function, drop_in=False, proof=conditions.overlapping_inputs
+    )
 
 
 # Long sorts.
@@ -191,8 +193,8 @@ def inverse_root_vjp(v: Tensor, x: Tensor) -> Tensor:
     return -0.5 * v * y**3
 
 
-def approximate(name: str, why: str, function: Function, twin: Function, inputs: Callable[[], Inputs]) -> Case:
-    return right(name, why, at(function, inputs), twin=twin, accuracy=1e-5)
+def approximate(name: str, why: str, function: Function, reference: Function, inputs: Callable[[], Inputs]) -> Case:
+    return right(name, why, at(function, inputs), reference=reference, accuracy=1e-5)
 
 
 CASES = (
@@ -211,25 +213,25 @@ CASES = (
         "reentrant_checkpoint",
         "It forbids autograd.grad and allows backward().",
         at(checkpointed(residual), normal, (5,)),
-        twin=residual,
+        reference=residual,
         drop_in=False,
-        witness=conditions.accumulated,
+        proof=conditions.accumulated,
     ),
     right(
         "reentrant_checkpoint_of_two_inputs",
         "The forward runs again inside the backward pass.",
         at(checkpointed(two_layers), normal, (2, 3), (3, 3)),
-        twin=two_layers,
+        reference=two_layers,
         drop_in=False,
-        witness=conditions.accumulated,
+        proof=conditions.accumulated,
     ),
     right(
         "chain_of_reentrant_checkpoints",
         "Three of them in a row.",
         at(chain_of_checkpoints, normal, (4,)),
-        twin=chain,
+        reference=chain,
         drop_in=False,
-        witness=conditions.accumulated,
+        proof=conditions.accumulated,
     ),
     overlapping("sine_of_overlapping_windows", "Each number stands in up to three windows.", sine_squared, windows),
     overlapping("log_total_of_expanded_rows", "All rows are one row in memory.", log_total, rows),
@@ -238,20 +240,20 @@ CASES = (
         "sort_of_2000_even_numbers",
         "A permutation of 2,000, no two closer than 2e-3.",
         at(ascending, shuffled, 2000),
-        twin=ascending_by_index,
+        reference=ascending_by_index,
     ),
     right(
         "sort_of_2000_random_numbers",
         "Some neighbours are closer than the classical step.",
         at(ascending, normal, (2000,)),
-        twin=ascending_by_index,
+        reference=ascending_by_index,
         drop_in=False,
     ),
     right(
         "largest_gaps_of_2000_random_numbers",
         "A selection after a sort.",
         at(largest_gaps, normal, (2000,)),
-        twin=largest_gaps_by_index,
+        reference=largest_gaps_by_index,
     ),
     approximate(
         "solver_stopped_at_1e_6",

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.gradcheck import GradcheckError
 
-from tests.gallery import RIGHT, WRONG, witnesses
+from tests.gallery import RIGHT, WRONG, proofs
 from tests.gallery.case import CHECKS, FAULTS, NOT_CLASSICAL, Case
 from tests.gallery.derivatives import dense, directions, flat, gradients, live, outputs, slope
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.gallery
 CASES = (*WRONG, *RIGHT)
 LARGEST_JACOBIAN = 10**7
 """Entries up to which torch's slow mode is run."""
-SMOOTH_TWINS = [case for case in WRONG if case.twin and case.witness is not witnesses.one_sided_slopes]
+SMOOTH_REFERENCES = [case for case in WRONG if case.reference and case.proof is not proofs.one_sided_slopes]
 
 
 def accepted_by_torch(case: Case) -> bool:
@@ -69,28 +69,28 @@ def test_build_gives_new_inputs_with_the_same_values(case: Case) -> None:
 
 @pytest.mark.parametrize("case", WRONG, ids=str)
 def test_wrong_function_is_wrong_under_its_condition(case: Case) -> None:
-    evidence = (case.witness or witnesses.reverse)(case)
+    evidence = (case.proof or proofs.reverse)(case)
     assert bool(torch.isfinite(evidence.true).all())
     assert not evidence.error <= case.threshold
 
 
 @pytest.mark.parametrize("case", WRONG, ids=str)
-def test_witness_finds_nothing_wrong_with_the_twin(case: Case) -> None:
-    sound = replace(case, build=lambda: (witnesses.twin(case), dense(case.build()[1])))
-    assert (case.witness or witnesses.reverse)(sound).error <= case.threshold
+def test_proof_finds_nothing_wrong_with_the_reference(case: Case) -> None:
+    sound = replace(case, build=lambda: (proofs.reference(case), dense(case.build()[1])))
+    assert (case.proof or proofs.reverse)(sound).error <= case.threshold
 
 
-@pytest.mark.parametrize("case", SMOOTH_TWINS, ids=str)
-def test_twin_has_the_values_of_the_wrong_function_and_the_slope_of_its_own(case: Case) -> None:
-    twin = witnesses.twin(case)
+@pytest.mark.parametrize("case", SMOOTH_REFERENCES, ids=str)
+def test_reference_has_the_values_of_the_wrong_function_and_the_slope_of_its_own(case: Case) -> None:
+    reference = proofs.reference(case)
     function, inputs = case.subject()
-    value, expected = flat(outputs(function(*inputs))), flat(outputs(twin(*dense(case.subject()[1]))))
+    value, expected = flat(outputs(function(*inputs))), flat(outputs(reference(*dense(case.subject()[1]))))
     assert torch.allclose(value, expected, rtol=case.threshold, atol=case.threshold)
     inputs = tuple(_in_double(x) for x in dense(case.subject()[1]))
     tangents = directions(live(inputs))
-    cotangents = flat(directions(outputs(twin(*inputs)), scale=3.0))
-    numerical = float(torch.dot(cotangents, slope(twin, inputs, tangents, case.step)))
-    analytical = float(torch.dot(flat(gradients(twin, inputs)), flat(tangents)))
+    cotangents = flat(directions(outputs(reference(*inputs)), scale=3.0))
+    numerical = float(torch.dot(cotangents, slope(reference, inputs, tangents, case.step)))
+    analytical = float(torch.dot(flat(gradients(reference, inputs)), flat(tangents)))
     assert math.isclose(analytical, numerical, rel_tol=1e-5, abs_tol=1e-10)
 
 
@@ -110,7 +110,7 @@ def test_torch_slow_mode_rejects_a_wrong_function_where_the_case_says_so(case: C
 @pytest.mark.parametrize("case", [case for case in WRONG if case.order == 2], ids=str)
 def test_fault_of_second_order_leaves_the_first_derivative_right(case: Case) -> None:
     assert gradcheck(*case.build())
-    assert witnesses.reverse(case).error <= case.threshold
+    assert proofs.reverse(case).error <= case.threshold
 
 
 @pytest.mark.parametrize("case", RIGHT, ids=str)
@@ -126,18 +126,18 @@ def _jacobian_of(case: Case) -> int:
     return sizes[0] * sizes[1]
 
 
-@pytest.mark.parametrize("case", [case for case in RIGHT if case.twin or case.witness], ids=str)
-def test_right_function_has_the_derivative_of_its_twin(case: Case) -> None:
-    assert (case.witness or witnesses.reverse)(case).error <= case.threshold
+@pytest.mark.parametrize("case", [case for case in RIGHT if case.reference or case.proof], ids=str)
+def test_right_function_has_the_derivative_of_its_reference(case: Case) -> None:
+    assert (case.proof or proofs.reverse)(case).error <= case.threshold
 
 
-def test_right_function_that_torch_does_not_accept_has_a_twin_or_a_witness() -> None:
+def test_right_function_that_torch_does_not_accept_has_a_reference_or_a_proof() -> None:
     unproved = [case.name for case in RIGHT if case.beyond or not case.drop_in]
     assert [name for name in unproved if not _has_proof(name)] == []
 
 
 def _has_proof(name: str) -> bool:
-    return any(case.name == name and (case.twin or case.witness) for case in RIGHT)
+    return any(case.name == name and (case.reference or case.proof) for case in RIGHT)
 
 
 @pytest.mark.parametrize("case", [case for case in RIGHT if case.order == 2 and case.drop_in], ids=str)
@@ -150,9 +150,9 @@ def test_case_is_described(case: Case) -> None:
     assert case.why.endswith(".")
     assert case.findings <= CHECKS
     assert bool(case.findings) == (case.fault is not None)
-    assert case.special or case.fault is None or case.drop_in or case.witness is not None or _hides_in_tolerance(case)
+    assert case.special or case.fault is None or case.drop_in or case.proof is not None or _hides_in_tolerance(case)
 
 
 def _hides_in_tolerance(case: Case) -> bool:
     """Wrong in every call, by less than the classical tolerance."""
-    return float((witnesses.reverse(case).found - witnesses.reverse(case).true).abs().max()) < 3e-3
+    return float((proofs.reverse(case).found - proofs.reverse(case).true).abs().max()) < 3e-3

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.gallery import conditions, witnesses
+from tests.gallery import conditions, proofs
 from tests.gallery.case import Case, Function
 from tests.gallery.inputs import at, indices, normal
 
@@ -24,7 +24,7 @@ def log_determinant(a: Tensor) -> Tensor:
     return determinant(a).abs().log()
 
 
-def stock_log_determinant(a: Tensor) -> Tensor:
+def torch_log_determinant(a: Tensor) -> Tensor:
     return torch.linalg.slogdet(a).logabsdet
 
 
@@ -39,7 +39,7 @@ def layer_norm(x: Tensor) -> Tensor:
     return centred * torch.rsqrt((centred**2).mean(-1, keepdim=True) + 1e-5)
 
 
-def stock_layer_norm(x: Tensor) -> Tensor:
+def torch_layer_norm(x: Tensor) -> Tensor:
     return torch.nn.functional.layer_norm(x, x.shape[-1:])
 
 
@@ -47,11 +47,11 @@ def batch_norm(x: Tensor) -> Tensor:
     return layer_norm(x.mT).mT
 
 
-def stock_batch_norm(x: Tensor) -> Tensor:
+def torch_batch_norm(x: Tensor) -> Tensor:
     return torch.nn.functional.batch_norm(x, None, None, training=True)
 
 
-def stock_instance_norm(x: Tensor) -> Tensor:
+def torch_instance_norm(x: Tensor) -> Tensor:
     return torch.nn.functional.instance_norm(x)
 
 
@@ -71,7 +71,7 @@ def scattered(x: Tensor, y: Tensor) -> Tensor:
     return torch.stack([x[0], y[0], x[2], y[1], *x[4:]])
 
 
-def stock_scattered(x: Tensor, y: Tensor) -> Tensor:
+def torch_scattered(x: Tensor, y: Tensor) -> Tensor:
     return torch.as_strided_scatter(x, y, (2,), (2,), 1)
 
 
@@ -79,30 +79,30 @@ def patched(y: Tensor) -> Tensor:
     return scattered(torch.zeros(6, dtype=y.dtype), y)
 
 
-def stock_patched(y: Tensor) -> Tensor:
-    return stock_scattered(torch.zeros(6, dtype=y.dtype), y)
+def torch_patched(y: Tensor) -> Tensor:
+    return torch_scattered(torch.zeros(6, dtype=y.dtype), y)
 
 
 def assembled(values: Tensor) -> Tensor:
     return torch.zeros(3, 3, dtype=values.dtype).index_put(tuple(PLACES), values) ** 2
 
 
-def stock_assembled(values: Tensor) -> Tensor:
+def torch_assembled(values: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(PLACES, values, (3, 3)).to_dense() ** 2
 
 
-def _stock(name: str, function: Function, twin: Function, composition: str, *shapes: tuple[int, ...]) -> Case:
+def _in_torch(name: str, function: Function, reference: Function, composition: str, *shapes: tuple[int, ...]) -> Case:
     return Case.wrong(
         f"{name}_{composition.replace('-', '_')}",
         "F17",
         at(function, normal, *shapes),
-        twin,
-        "Forward mode reads a tensor that its own derivative takes for a constant; stock torch 2.13.",
+        reference,
+        "Forward mode reads a tensor that its own derivative takes for a constant; torch 2.13.",
         finds=FORWARD,
         order=2,
         drop_in=False,
         special=composition.replace("-", " "),
-        witness=witnesses.second_order(composition),
+        proof=proofs.second_order(composition),
     )
 
 
@@ -110,44 +110,44 @@ SOLVES_WRONGLY = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14)
 """Second derivatives of determinants and linear systems are wrong in torch 2.13 and right in 2.15."""
 
 LINEAR_SYSTEMS = (
-    _stock("torch_det", torch.linalg.det, determinant, "reverse-over-forward", (3, 3)),
-    _stock("torch_det", torch.linalg.det, determinant, "forward-over-forward", (3, 3)),
-    _stock("torch_slogdet", stock_log_determinant, log_determinant, "forward-over-forward", (3, 3)),
-    _stock("torch_solve", torch.linalg.solve, solution, "reverse-over-forward", (3, 3), (3, 2)),
+    _in_torch("torch_det", torch.linalg.det, determinant, "reverse-over-forward", (3, 3)),
+    _in_torch("torch_det", torch.linalg.det, determinant, "forward-over-forward", (3, 3)),
+    _in_torch("torch_slogdet", torch_log_determinant, log_determinant, "forward-over-forward", (3, 3)),
+    _in_torch("torch_solve", torch.linalg.solve, solution, "reverse-over-forward", (3, 3), (3, 2)),
 )
 
 CASES = (
     *(LINEAR_SYSTEMS if SOLVES_WRONGLY else ()),
-    _stock("torch_layer_norm", stock_layer_norm, layer_norm, "forward-over-forward", (3, 4)),
-    _stock("torch_batch_norm", stock_batch_norm, batch_norm, "reverse-over-forward", (4, 3)),
-    _stock("torch_instance_norm", stock_instance_norm, layer_norm, "forward-over-forward", (2, 3, 4)),
-    _stock("torch_householder", torch.linalg.householder_product, reflections, "forward-over-forward", (4, 2), (2,)),
+    _in_torch("torch_layer_norm", torch_layer_norm, layer_norm, "forward-over-forward", (3, 4)),
+    _in_torch("torch_batch_norm", torch_batch_norm, batch_norm, "reverse-over-forward", (4, 3)),
+    _in_torch("torch_instance_norm", torch_instance_norm, layer_norm, "forward-over-forward", (2, 3, 4)),
+    _in_torch("torch_householder", torch.linalg.householder_product, reflections, "forward-over-forward", (4, 2), (2,)),
     Case.wrong(
         "torch_sparse_constructor",
         "F17",
-        at(stock_assembled, normal, (5,)),
+        at(torch_assembled, normal, (5,)),
         assembled,
-        "The gradient of a sparse tensor's values is right and has no graph of its own; stock torch 2.13.",
+        "The gradient of a sparse tensor's values is right and has no graph of its own; torch 2.13.",
         finds={"reverse-over-reverse", "symmetry"},
         order=2,
-        witness=witnesses.second_order("reverse-over-reverse"),
+        proof=proofs.second_order("reverse-over-reverse"),
     ),
     Case.wrong(
         "torch_as_strided_scatter",
         "F2",
-        at(stock_scattered, normal, (6,), (2,)),
+        at(torch_scattered, normal, (6,), (2,)),
         scattered,
-        "What is replaced gets the gradient, what is kept gets none: the wrong way round in stock torch 2.13.",
+        "What is replaced gets the gradient, what is kept gets none: the wrong way round in torch 2.13.",
     ),
     Case.wrong(
         "torch_as_strided_scatter_of_offset_cotangent",
         "F5",
-        at(stock_patched, normal, (2,)),
+        at(torch_patched, normal, (2,)),
         patched,
-        "The backward counts its offset from the start of the cotangent's storage; stock torch 2.13.",
+        "The backward counts its offset from the start of the cotangent's storage; torch 2.13.",
         finds={"grad_output_layout"},
         drop_in=False,
         special="a cotangent with an offset into its storage",
-        witness=conditions.offset_cotangent,
+        proof=conditions.offset_cotangent,
     ),
 )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.gallery import conditions, witnesses
+from tests.gallery import conditions, proofs
 from tests.gallery.case import Case
 from tests.gallery.inputs import at, normal
 from tests.gallery.mutants_of_state import (
@@ -51,7 +51,7 @@ CASES = (
         finds={"reentrancy"},
         drop_in=False,
         special="another forward before the backward",
-        witness=conditions.interleaved,
+        proof=conditions.interleaved,
     ),
     Case.wrong(
         "convolution_with_stale_weights",
@@ -62,7 +62,7 @@ CASES = (
         finds={"reentrancy", "reverse", "points", "input_layout"},
         drop_in=False,
         special="another call before this one",
-        witness=conditions.elsewhere_first,
+        proof=conditions.other_inputs_first,
     ),
     Case.wrong(
         "layer_norm_mutates_cotangent",
@@ -73,7 +73,7 @@ CASES = (
         finds={"mutation"},
         drop_in=False,
         special="a cotangent that is used again",
-        witness=conditions.mutated_cotangent,
+        proof=conditions.mutated_cotangent,
     ),
     Case.wrong(
         "log_softmax_redrawn_in_backward",
@@ -92,7 +92,7 @@ CASES = (
         finds={"partial_requires_grad"},
         drop_in=False,
         special="the input is frozen",
-        witness=conditions.frozen(0),
+        proof=conditions.frozen(0),
     ),
     Case.wrong(
         "attention_value_unless_key_frozen",
@@ -103,7 +103,7 @@ CASES = (
         finds={"partial_requires_grad"},
         drop_in=False,
         special="the key is frozen",
-        witness=conditions.frozen(1),
+        proof=conditions.frozen(1),
     ),
     Case.wrong(
         "log_softmax_detached",
@@ -113,7 +113,7 @@ CASES = (
         "A gradient that is cut off cannot be penalised.",
         finds={"reverse-over-reverse", "forward-over-reverse", "symmetry"},
         order=2,
-        witness=witnesses.second_order("reverse-over-reverse"),
+        proof=proofs.second_order("reverse-over-reverse"),
     ),
     Case.wrong(
         "whitened_conjugated",
@@ -132,7 +132,7 @@ CASES = (
         finds={"forward", "jvp_vjp_agree"},
         drop_in=False,
         special="forward mode",
-        witness=witnesses.forward,
+        proof=proofs.forward,
     ),
     Case.wrong(
         "convolution_tangent_shifted",
@@ -143,6 +143,6 @@ CASES = (
         finds={"forward", "jvp_vjp_agree"},
         drop_in=False,
         special="forward mode",
-        witness=witnesses.forward,
+        proof=proofs.forward,
     ),
 )

@@ -1,6 +1,6 @@
-"""How the fault of a case is shown: a witness gives the derivative that is found and the true one.
+"""How the fault of a case is shown: a proof gives the derivative that is found and the true one.
 
-Witnesses that first set up a condition (a layout, a frozen input, another call) are in `conditions`.
+Proofs that first set up a condition (a layout, a frozen input, another call) are in `conditions`.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from tests.gallery.derivatives import (
     slope,
 )
 
-Witness = Callable[[Case], Evidence]
+Proof = Callable[[Case], Evidence]
 
 
-def twin(case: Case) -> Function:
-    if case.twin is None:
-        raise LookupError(f"{case.name} has no twin to compare with")
-    return case.twin
+def reference(case: Case) -> Function:
+    if case.reference is None:
+        raise LookupError(f"{case.name} has no reference to compare with")
+    return case.reference
 
 
 def reverse(case: Case) -> Evidence:
-    """An ordinary backward pass, the cotangent not of unit scale. The twin of a sparse input takes a strided one."""
+    """An ordinary backward pass, the cotangent not of unit scale. A reference takes strided inputs."""
     function, inputs = case.subject()
-    return Evidence(flat(gradients(function, inputs)), flat(gradients(twin(case), dense(case.subject()[1]))))
+    return Evidence(flat(gradients(function, inputs)), flat(gradients(reference(case), dense(case.subject()[1]))))
 
 
-def by_entry(witness: Witness) -> Witness:
+def by_entry(proof: Proof) -> Proof:
     """Every found number over its true one, where that is not 0: a small entry counts as much as a large one."""
 
     def ratios(case: Case) -> Evidence:
-        evidence = witness(case)
+        evidence = proof(case)
         some = evidence.true != 0
         ratio = evidence.found[some] / evidence.true[some]
         return Evidence(ratio, torch.ones_like(ratio))
@@ -53,10 +53,10 @@ def by_entry(witness: Witness) -> Witness:
     return ratios
 
 
-def differences(step: float) -> Witness:
+def differences(step: float) -> Proof:
     """The derivative along one direction against central differences with a step that suits the function."""
 
-    def witness(case: Case) -> Evidence:
+    def proof(case: Case) -> Evidence:
         function, inputs = case.subject()
         tangents = directions(live(inputs))
         results = outputs(function(*inputs))
@@ -64,7 +64,7 @@ def differences(step: float) -> Witness:
         rows = [torch.dot(flat(gradients(function, inputs)), flat(tangents))]
         return Evidence(torch.stack(rows), torch.dot(numerical, flat(directions(results, scale=3.0)))[None])
 
-    return witness
+    return proof
 
 
 def layout_of_gradient(case: Case) -> Evidence:
@@ -79,7 +79,7 @@ def forward(case: Case) -> Evidence:
     function, inputs = case.subject()
     tangents = directions(live(inputs))
     return Evidence(
-        flat(pushforward(function, inputs, tangents)), flat(pushforward(twin(case), case.subject()[1], tangents))
+        flat(pushforward(function, inputs, tangents)), flat(pushforward(reference(case), case.subject()[1], tangents))
     )
 
 
@@ -89,7 +89,7 @@ def one_sided_slopes(case: Case) -> Evidence:
     sources = live(inputs)
     found, true = [], []
     for tangents in axes(sources):
-        low, high = one_sided(twin(case), case.subject()[1], tangents, 1e-6)
+        low, high = one_sided(reference(case), case.subject()[1], tangents, 1e-6)
         value = flat(_along(function, inputs, tangents))
         found.append(value)
         true.append(torch.clamp(value, torch.minimum(low, high) - 1e-6, torch.maximum(low, high) + 1e-6))
@@ -112,14 +112,14 @@ def _along(function: Function, inputs: Inputs, tangents: list[Tensor]) -> list[T
 # Second order.
 
 
-def second_order(composition: str) -> Witness:
-    """One of four compositions of forward and reverse mode, against differences of the twin's gradient."""
+def second_order(composition: str) -> Proof:
+    """One of four compositions of forward and reverse mode, against differences of the reference's gradient."""
 
-    def witness(case: Case) -> Evidence:
+    def proof(case: Case) -> Evidence:
         function, inputs = case.subject()
-        return Evidence(COMPOSITIONS[composition](function, inputs), curvature(twin(case), case.subject()[1]))
+        return Evidence(COMPOSITIONS[composition](function, inputs), curvature(reference(case), case.subject()[1]))
 
-    return witness
+    return proof
 
 
 def derivative_in_cotangent(case: Case) -> Evidence:
@@ -129,15 +129,15 @@ def derivative_in_cotangent(case: Case) -> Evidence:
     cotangents = [v.requires_grad_() for v in directions(results)]
     first = pullback(results, inputs, cotangents, create_graph=True)
     found = pullback(first, tuple(cotangents), directions(live(inputs), seed=3))
-    reference = case.subject()[1]
-    return Evidence(flat(found), flat(pushforward(twin(case), reference, directions(live(reference), seed=3))))
+    fresh = case.subject()[1]
+    return Evidence(flat(found), flat(pushforward(reference(case), fresh, directions(live(fresh), seed=3))))
 
 
 # Low precision.
 
 
 def precision(case: Case) -> Evidence:
-    """The gradient in the case's own dtype against the twin's in float64, at the same point and cotangent."""
+    """The gradient in the case's own dtype against the reference's in float64, at the same point and cotangent."""
     return _against_double(case, directions)
 
 
@@ -151,15 +151,15 @@ def _against_double(case: Case, cotangents_of: Callable[[list[Tensor]], list[Ten
     wide = tuple(x.detach().double().requires_grad_() if isinstance(x, Tensor) else x for x in inputs)
     results = outputs(function(*inputs))
     cotangents = cotangents_of(results)
-    exact = outputs(twin(case)(*wide))
+    exact = outputs(reference(case)(*wide))
     true = pullback(exact, wide, [v.to(y.dtype) for v, y in zip(cotangents, exact, strict=True)])
     return Evidence(flat(pullback(results, inputs, cotangents)), flat(true))
 
 
 def forward_precision(case: Case) -> Evidence:
-    """Forward mode in the case's own dtype against the twin's in float64, at the same point and tangent."""
+    """Forward mode in the case's own dtype against the reference's in float64, at the same point and tangent."""
     function, inputs = case.subject()
     tangents = directions(live(inputs))
     wide = tuple(x.detach().double().requires_grad_() if isinstance(x, Tensor) else x for x in inputs)
-    true = pushforward(twin(case), wide, [u.double() for u in tangents])
+    true = pushforward(reference(case), wide, [u.double() for u in tangents])
     return Evidence(flat(pushforward(function, inputs, tangents)), flat(true))
