@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -71,20 +72,25 @@ WITHOUT_FORWARD = ("interpolation on a grid", "interpolation on a grid of corner
 
 
 def numbers(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """A matrix and a vector such that every fifth element of their product is roundoff."""
+    """A matrix and a vector such that every fifth element of their product is roundoff, the same on every processor."""
     generator = torch.Generator().manual_seed(0)
-    matrix = torch.randn(40, 30, generator=generator, dtype=torch.float64)
-    x = torch.randn(30, generator=generator).to(dtype)
+    matrix = 2.0 * torch.rand(40, 30, generator=generator, dtype=torch.float64) - 1.0
+    x = (2.0 * torch.rand(30, generator=generator, dtype=torch.float64) - 1.0).to(dtype)
     along = torch.outer(matrix @ x.double(), x.double()) / (x.double() @ x.double())
     matrix[::5] -= along[::5]
     return matrix.to(dtype).requires_grad_(), x.requires_grad_()
+
+
+def product(matrix: Tensor, x: Tensor) -> Tensor:
+    """Matrix times vector, added column by column: the order of additions in `matrix @ x` depends on the processor."""
+    return reduce(torch.add, (matrix * x).unbind(1))
 
 
 def pair(
     features: Features, low: torch.dtype = torch.float32, high: torch.dtype = torch.float64
 ) -> tuple[TorchProblem, TorchProblem, BranchCounts]:
     def function(matrix: Tensor, x: Tensor) -> Tensor:
-        return torch.sin(1.0 + features(matrix @ x))
+        return torch.sin(1.0 + features(product(matrix, x)))
 
     request = Request(function, numbers(low))
     problem = TorchProblem(bind(request), seed=0)
