@@ -339,3 +339,15 @@ def test_right_loss_whose_values_do_not_change_does_not_fail_in_half_precision(d
         x = torch.randn(16, generator=torch.Generator().manual_seed(seed))
         report = gradvet.check(kernel(nearly_constant, dtype), leaf(x, dtype), seed=seed, points=None)
         assert report.verdict is gradvet.Verdict.INCONCLUSIVE
+
+
+def test_branch_on_the_precision_whose_rounded_values_overflow_does_not_fail() -> None:
+    def steep(x: Tensor) -> Tensor:
+        factor = torch.ones_like(x)
+        factor[0] = 1e3 if x.dtype is torch.float16 else 1e5
+        return factor * torch.sin(x)
+
+    too_large = with_gradients_changed(steep, lambda gradients, _: [1.2 * gradients[0]])
+    x = torch.linspace(-1.4, 1.3, 20).to(torch.float16)
+    assert not gradvet.check(steep, x, seed=1).failures
+    assert gradvet.check(too_large, x, seed=1).failures
