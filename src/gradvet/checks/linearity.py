@@ -15,6 +15,7 @@ from gradvet.core.problem import Distribution
 from gradvet.core.provenance import raising_line
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.vectors import Array, all_finite, dot, equal, finite_part, first_true, is_zero, namespace, window
+from gradvet.errors import HookError
 
 SMALL_SCALE = 2.0**-20
 """Factor of a grad_output that is as small as that of a mean over a million elements."""
@@ -106,14 +107,15 @@ def _by_framework(context: Context, finding: Finding) -> Finding:
 
 
 def none_grad_output(context: Context) -> Iterator[Finding]:
-    """As `undefined_cotangents`, but a fault of builtin rules is SKIPPED with a note.
+    """As `undefined_cotangents`, but a fault of builtin rules, or a hook that raises, is SKIPPED with a note.
 
     Entries that are not finite for any grad_output are left to the comparison with differences.
     """
     has_custom, is_right = context.problem.rules.has_custom, True
     for finding in undefined_cotangents(context, context.random_vjp[1]):
         is_right = is_right and finding.verdict is Verdict.PASS
-        yield _by_framework(context, finding) if finding.verdict is Verdict.FAIL and not has_custom else finding
+        is_minor = finding.verdict is Verdict.FAIL and (not has_custom or finding.facts.get("is_by_hook"))
+        yield _by_framework(context, finding) if is_minor else finding
     if has_custom and is_right and len(context.problem.codomain.leaves) > 1:
         yield from _beside_undefined(context)
 
@@ -169,7 +171,7 @@ def _without(context: Context, missing: Sequence[int], usual: Array | None) -> F
             "undefined grad_output",
             Verdict.FAIL,
             f"backward raises when the grad_output of {names} is None: {error}",
-            facts={"raised": str(error), "line": raising_line(error)},
+            facts={"raised": str(error), "line": raising_line(error), "is_by_hook": isinstance(error, HookError)},
             advice="A grad_output that is None (or an undefined tensor) counts as zero.",
         )
     if gradient is not None and usual is not None and not all_finite(usual):

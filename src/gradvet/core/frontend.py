@@ -134,6 +134,13 @@ class Frontend:
         """
         return None
 
+    def settle(self, request: Request, names: Sequence[str]) -> bool:
+        """Call a module once for good if its first call, and no later one, sets the parameters of these names.
+
+        Whether that is so. Calls the function.
+        """
+        return False
+
     def isolated(self, problem: OwnProblem, seed: int) -> Problem:
         """The problem with a forward pass, on copies of the inputs, for every backward pass. Calls the function."""
         own: Problem = problem

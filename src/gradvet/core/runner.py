@@ -139,3 +139,16 @@ def _named(name: str, finding: Finding) -> Finding:
     if is_about_reference or finding.verdict is Verdict.SKIPPED:
         return finding
     return replace(finding, headline=f"{name}: {finding.headline}")
+
+
+def something_compared(context: Context, findings: list[Finding]) -> list[Finding]:
+    """The findings, and one more where none of them compared anything."""
+    if not findings or any(finding.verdict is not Verdict.SKIPPED for finding in findings):
+        return findings
+    words = f"no derivative could be compared with the function: {findings[0].headline}"
+    advice = (
+        "Raise budget=: nothing was compared within it."
+        if context.out_of_budget
+        else "The operators have no derivative for such inputs: this says nothing about the gradient."
+    )
+    return [*findings, Finding(findings[0].check, Verdict.INCONCLUSIVE, words, advice=advice)]

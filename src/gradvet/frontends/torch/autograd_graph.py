@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gradvet.core.problem import DerivativeRules
-from gradvet.errors import DerivativeError, UnsupportedError, first_line
+from gradvet.errors import DerivativeError, HookError, UnsupportedError, first_line
 from gradvet.frontends.torch import private
 
 if TYPE_CHECKING:
@@ -232,7 +232,17 @@ def classify_backward_error(error: Exception, rules: TorchRules, *, users_graph:
     misused = users_graph and any(phrase in str(error) for phrase in MISUSE_PHRASES)
     if not misused and not isinstance(error, HOOK_ERRORS) and not rules.has_custom:
         raise UnsupportedError(f"{type(error).__name__}: {line}") from error
-    raise DerivativeError(f"the backward pass raises {type(error).__name__}: {line}") from error
+    kind = HookError if _is_by_hook(error) else DerivativeError
+    raise kind(f"the backward pass raises {type(error).__name__}: {line}") from error
+
+
+def _is_by_hook(error: Exception) -> bool:
+    """Whether an exception of a backward pass comes from the user's code and from no Function's backward."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    names = [f"{frame.f_globals.get('__name__')}." for frame in frames]
+    first = [frame.f_locals.get(name) for frame in frames for name in frame.f_code.co_varnames[:1]]
+    in_function = any(isinstance(value, torch.autograd.graph.Node) for value in first)
+    return not in_function and not all(name.startswith(("gradvet.", "torch.")) for name in names)
 
 
 def _raising_line(error: Exception) -> str:

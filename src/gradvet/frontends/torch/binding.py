@@ -24,7 +24,7 @@ from gradvet.frontends.torch.double_precision import DoublePrecision, wide_dtype
 from gradvet.frontends.torch.inputs import require_precision, templates_of
 from gradvet.frontends.torch.layouts.dense import overlaps, same_numbers
 from gradvet.frontends.torch.preservation import preserved_state, reachable_objects
-from gradvet.frontends.torch.state import FixedState, generators_among
+from gradvet.frontends.torch.state import FixedState, generators_among, preserved_rng
 
 LEAF_WRITTEN = "leaf Variable that requires grad"
 """Phrase of the exception that torch raises if a function writes to such an input."""
@@ -250,6 +250,29 @@ def with_constant_inputs(request: Request) -> Request | None:
     except Exception:
         return None
     return held
+
+
+def settle(request: Request, names: Sequence[str]) -> bool:
+    """Call a module once for good if its first call, and no later one, sets the parameters of these names.
+
+    Such as an initialisation from the first data. An embedding with `max_norm` sets its weight whenever that is large.
+    Whether it is called so. Needed by `test_flow_that_is_initialised_by_its_first_data_passes`.
+    """
+    own = dict(request.func.named_parameters()) if isinstance(request.func, nn.Module) else {}
+    if not all(name in own for name in names):
+        return False
+    parameters, bound = [own[name] for name in names], bind(request)
+    with preserved_state(request.func, bound.arguments):
+        bound.function(*bound.arguments)
+        later = bind(request)
+        with torch.no_grad():
+            doubled = [parameter.mul_(2.0).clone() for parameter in parameters]
+        later.function(*later.arguments)
+        if not all(map(same_numbers, map(Tensor.detach, parameters), doubled)):
+            return False
+    with preserved_rng():
+        bound.function(*bound.arguments)
+    return True
 
 
 ONE_TENSOR = "Pass at least one such tensor, for instance x.double() or torch.as_tensor(array)"

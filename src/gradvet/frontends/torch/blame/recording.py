@@ -185,7 +185,9 @@ class Recorder:
                 self._forget(call)  # such as the last call of a checkpoint, which runs no further
             raise
         if call is not None and batch is None:
-            self._nodes.update((tensor.grad_fn, call.path) for tensor in tensors_of(result))
+            self._nodes.update(
+                (tensor.grad_fn, call.path) for tensor in tensors_of(result) if tensor.grad_fn is not None
+            )
             call.note_writes()
             self._finish(call, result)
         elif call is not None:
