@@ -14,7 +14,18 @@ from gradvet.core.gradient_match import GradientMismatch, derivative_jitter, gra
 from gradvet.core.problem import Distribution
 from gradvet.core.provenance import raising_line
 from gradvet.core.results import Finding, Verdict
-from gradvet.core.vectors import Array, all_finite, dot, equal, finite_part, first_true, is_zero, namespace, window
+from gradvet.core.vectors import (
+    Array,
+    all_finite,
+    dot,
+    equal,
+    finite_part,
+    first_true,
+    is_zero,
+    namespace,
+    peak,
+    window,
+)
 from gradvet.errors import HookError
 
 SMALL_SCALE = 2.0**-20
@@ -259,6 +270,13 @@ def jvp_vjp_agree(context: Context) -> Iterator[Finding]:
     cotangent = context.cotangents[0]
     if not all_finite(jvp):
         cotangent = context.cotangent(xp.where(xp.isfinite(jvp), cotangent.v, xp.zeros_like(cotangent.v)))
+    if cotangent.nonfinite is not None or not peak(cotangent.v):
+        yield Finding(
+            "jvp_vjp_agree",
+            Verdict.SKIPPED,
+            "not compared: a derivative, or the function beside the point, is not finite",
+        )
+        return
     left, right = dot(cotangent.v, jvp), dot(cotangent.vjp, u)
     # Less than the scale of the products, and enough nearly always.
     if abs(left - right) <= thresholds.SCREEN_RTOL * (abs(left) + abs(right)):
@@ -277,7 +295,7 @@ def jvp_vjp_agree(context: Context) -> Iterator[Finding]:
         allowed += thresholds.RESPONSE_FACTOR * derivative_jitter(context, cotangent.v, u, left - right)
     if not abs(left - right) <= allowed and not context.computes_in_io_dtype:
         allowed += problem.internal_eps() ** thresholds.LOW_PRECISION_POWER * scale
-    if cotangent.nonfinite is not None or abs(left - right) <= allowed:
+    if abs(left - right) <= allowed:
         yield AGREE
     else:
         yield Finding(

@@ -69,6 +69,9 @@ def detached(context: Context) -> Iterator[Finding]:
     xp, step = namespace(problem.value), middle_step(context.eps)
     before = problem.value[rows:]
     change = xp.abs(problem.evaluate_at(step * context.joint_direction()).values[rows:] - before)
+    if bool(xp.any(xp.isnan(change) & xp.isfinite(before))):
+        yield Finding("detached", Verdict.SKIPPED, "the function could not be evaluated beside the point")
+        return
     moved = change > thresholds.ROUNDOFFS * problem.eps * xp.abs(before)
     names = [
         leaf.name
@@ -378,17 +381,17 @@ def _measured(context: Context, probe: Cotangent) -> Finding:
 def _unsteadiness(context: Context, probe: Cotangent) -> float:
     """The spread of three passes with the same cotangent, two of them in a row: alternation shows as well."""
     again, once_more = (context.problem.gradient_by_output(probe.v).vector for _ in range(2))
-    return max(_spread(context, probe.vjp, again), _spread(context, again, once_more))
+    return max(_spread(probe.vjp, again), _spread(again, once_more))
 
 
 def _row_spread(context: Context, row: int) -> float:
     problem = context.problem
     cotangent = unit(problem.zeros(problem.codomain.size), row)
-    return _spread(context, problem.vjp(cotangent), problem.vjp(cotangent))
+    return _spread(problem.vjp(cotangent), problem.vjp(cotangent))
 
 
-def _spread(context: Context, first: Array, second: Array) -> float:
-    """The largest difference; entries that are not finite are another check's matter."""
+def _spread(first: Array, second: Array) -> float:
+    """The largest difference; entries that are not finite are left to another check."""
     if equal(first, second):
         return 0.0
     xp = namespace(first)

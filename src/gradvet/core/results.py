@@ -123,6 +123,11 @@ class ShownReport(ABC):
             "gradvet.assert_gradients"
         )
 
+    def raise_if_failed(self) -> None:
+        """Raise GradientError if the verdict is FAIL."""
+        if self.verdict is Verdict.FAIL:
+            raise GradientError(str(self), self)  # type: ignore[arg-type]
+
     @abstractmethod
     def to_dict(self) -> dict[str, Any]: ...
 
@@ -242,10 +247,10 @@ class Report(ShownReport):
         return {"format": FORMAT, **derived, **plain_data(self)}
 
     @classmethod
-    def of_error(cls, title: str, kind: str, message: str, seconds: float = 0.0, replay: str = "") -> Report:
+    def of_error(cls, title: str, kind: str, message: str, seconds: float = 0.0) -> Report:
         """The report of a case that has no other: its verdict is ERROR."""
         finding = Finding(kind, Verdict.ERROR, message)
-        return cls(title, (finding,), Cost(), seconds, seed=0, miss=0.0, replay=replay)
+        return cls(title, (finding,), Cost(), seconds, seed=0, miss=0.0)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Report:
@@ -259,11 +264,6 @@ class Report(ShownReport):
             raise ValueError(f"a report of format {FORMAT} was expected, found format {version!r}")
         report: Report = read_dataclass(cls, escaped(data), "a report", {Location: lambda name: Location(0, name, "")})
         return report
-
-    def raise_if_failed(self) -> None:
-        """Raise GradientError if anything failed."""
-        if self.failures:
-            raise GradientError(str(self), self)
 
     def text(self, *, verbose: bool = False) -> str:
         """The printed text; with `verbose` all findings, the checks that ran, and those that did not and why."""

@@ -17,14 +17,16 @@ CheckFunction = Callable[[Context], Iterable[Finding]]
 def run_checks(context: Context, checks: Mapping[str, CheckFunction], *, may_refuse: bool = False) -> list[Finding]:
     """The findings of all checks; an exception of a check becomes its finding.
 
-    With `may_refuse` any exception is a refusal of the conditions into which a check puts the function. Vectors that a
+    With `may_refuse` any exception is a refusal of the conditions into which a check puts the function, and a check
+    for which no time is left is skipped; without, it compares the derivative, so the verdict is open. Vectors that a
     check of a large problem computed are forgotten after it: it costs less to compute again than to keep.
     """
     findings: list[Finding] = []
     is_large = context.is_large
     for name, check in checks.items():
         if context.out_of_budget:
-            findings.append(Finding(name, Verdict.SKIPPED, "the time budget was spent"))
+            verdict = Verdict.SKIPPED if may_refuse else Verdict.INCONCLUSIVE
+            findings.append(Finding(name, verdict, "the time budget was spent", advice="Raise budget=."))
             continue
         try:
             for finding in check(context):

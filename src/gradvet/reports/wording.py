@@ -92,7 +92,7 @@ def notable_findings(report: Report) -> list[Finding]:
 
 CONSEQUENCES = (
     *("jvp_vjp_agree", "precision", "reverse-over-reverse", "forward-over-reverse", "reverse-over-forward"),
-    *("forward-over-forward", "symmetry", "points", "shapes", "compile", "second order", "higher-order"),
+    *("forward-over-forward", "symmetry", "points", "shapes", "compile", "higher-order"),
 )
 """Checks that fail as well where the derivative itself is wrong."""
 
