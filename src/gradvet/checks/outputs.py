@@ -322,9 +322,11 @@ def drop_in_determinism(context: Context) -> Iterator[Finding]:
     (probe,) = projections.probe_cotangents(1)
     if not _is_proportional(context):
         repeats = 1 + (repetitions(problem) if projections.is_strict else 0)
-        if not all(equal(problem.gradient_by_output(probe.v).vector, probe.vjp) for _ in range(repeats)):
-            yield _measured(context, probe)
-            return
+        for _ in range(repeats):
+            again = problem.gradient_by_output(probe.v).vector
+            if not equal(again, probe.vjp):
+                yield _measured(context, probe, again)
+                return
     yield REPRODUCIBLE
 
 
@@ -341,9 +343,10 @@ def irreproducible(context: Context, entry: ComparedEntry | None) -> Finding | N
         if again == entry.derivative or (math.isnan(again) and math.isnan(entry.derivative)):
             return None
     (probe,) = projections.probe_cotangents(1)
-    if equal(context.problem.gradient_by_output(probe.v).vector, probe.vjp):
+    other = context.problem.gradient_by_output(probe.v).vector
+    if equal(other, probe.vjp):
         return None
-    found = _measured(context, probe)
+    found = _measured(context, probe, other)
     return found if found.verdict is Verdict.FAIL else None
 
 
@@ -359,10 +362,10 @@ def _is_proportional(context: Context) -> bool:
     return projections.proportional is not None
 
 
-def _measured(context: Context, probe: Cotangent) -> Finding:
-    """The finding about a derivative that a repetition did not reproduce."""
+def _measured(context: Context, probe: Cotangent, other: Array) -> Finding:
+    """The finding about a derivative of which a repetition gave another gradient; further passes may be equal."""
     problem, tolerance = context.problem, context.options.nondeterminism
-    spread = _unsteadiness(context, probe)
+    spread = max(_spread(context, probe.vjp, other), _unsteadiness(context, probe))
     # The weights of a random cotangent are at least a quarter with a tolerance. Without one, sums whose order changes
     # may differ by roundoff, and single rows may still be equal.
     if spread > tolerance / 4.0 and (tolerance or spread <= thresholds.ROUNDOFFS * EPS * peak(probe.vjp)):
