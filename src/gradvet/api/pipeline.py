@@ -33,7 +33,7 @@ from gradvet.checks import (
     Check,
     runnable,
 )
-from gradvet.checks.outputs import is_repeatable
+from gradvet.checks.outputs import is_repeatable, runs_again
 from gradvet.checks.precision import BranchPair, precision_against
 from gradvet.checks.reference import about_reference, compared_with
 from gradvet.checks.reference_passes import Reference
@@ -187,10 +187,11 @@ class _Pipeline:
         """The context as it is, or with a forward pass on copies of the inputs for every backward pass.
 
         That is needed where the passes write to their inputs, or where a backward pass uses up what the forward pass
-        saved. A derivative that differs between isolated passes too is random, and stays as it is.
+        saved, as that of a selective checkpoint does. A derivative that differs between isolated passes too is random,
+        and stays as it is.
         """
         problem = context.problem
-        if problem.rules.are_builtin:
+        if problem.rules.are_builtin and runs_again(context):
             return context
         overwritten = [*written, *problem.overwritten_inputs()]
         if not overwritten and is_repeatable(context):

@@ -267,19 +267,24 @@ def determinism(context: Context) -> Iterator[Finding]:
         yield Finding("determinism", Verdict.PASS, headline, facts=facts)
 
 
+def runs_again(context: Context) -> bool:
+    """Whether a second VJP of the random cotangent runs. One VJP, which is kept."""
+    try:
+        return context.repeated_vjp is not None
+    except Exception:
+        return False
+
+
 def is_repeatable(context: Context, first: Array | None = None) -> bool:
     """Whether a second VJP of the random cotangent gives the same gradient as the first. One VJP, which is kept.
 
     `first` is compared too.
     """
-    try:
-        found = [context.repeated_vjp] if first is None else [context.repeated_vjp, first]
-    except Exception:
+    if not runs_again(context):
         return False
-    own = context.random_vjp[1]
-    return all(
-        float(namespace(own).max(_gap(own, other))) <= _explained(context, context.problem.eps) for other in found
-    )
+    own, most = context.random_vjp[1], _explained(context, context.problem.eps)
+    found = [context.repeated_vjp, *([] if first is None else [first])]
+    return all(float(namespace(own).max(_gap(own, other))) <= most for other in found)
 
 
 def _explained(context: Context, eps: float) -> float:

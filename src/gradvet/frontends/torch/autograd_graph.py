@@ -57,7 +57,11 @@ MISUSE_PHRASES = ("inplace operation", "second time")
 HOOK_ERRORS = (AttributeError, NameError, ZeroDivisionError)
 """Exceptions that hooks raise and torch's own nodes do not."""
 
+USED_UP = "non-empty donated buffers"
+"""Part of the message of a compiled function whose graph cannot be kept."""
+
 UNSUPPORTED_PHRASES = (
+    USED_UP,
     "not implemented",
     "has not been implemented",
     "does not support it",
