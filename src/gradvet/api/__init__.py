@@ -283,6 +283,11 @@ def require_comparable(request: Request, settings: PipelineSettings, dtypes: Any
         raise InvalidProblemError(
             "a reference is compared at first order: leave out the order, or check the second order without a reference"
         )
+    if settings.points is not None and (settings.points.own is not None or settings.points.domain is not None):
+        raise InvalidProblemError(
+            "with a reference the kernel is compared at the inputs given: leave out points and domain, and call check "
+            "for each of the points"
+        )
     if REFERENCE not in settings.selection:
         raise InvalidProblemError(
             "a reference is for gradients of backward: modes must contain 'reverse', and checks, if given, 'reference'"

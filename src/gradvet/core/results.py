@@ -19,9 +19,9 @@ from gradvet.core.ledger import ACCEPTED as ACCEPTED
 from gradvet.core.ledger import FLOAT64 as FLOAT64
 from gradvet.core.ledger import GIVEN as GIVEN
 from gradvet.core.ledger import NO_MEMORY as NO_MEMORY
+from gradvet.core.ledger import Cost
 from gradvet.core.ledger import LedgerRow as LedgerRow
 from gradvet.core.ledger import suggested_resolution as suggested_resolution
-from gradvet.core.problem import Cost
 from gradvet.core.vectors import Location
 from gradvet.errors import GradientError
 
@@ -67,6 +67,12 @@ class Mismatch:
     def ratio(self) -> float:
         """Derivative over numerical value; not a number where the latter is zero."""
         return self.derivative / self.numerical if self.numerical else float("nan")
+
+    @property
+    def size(self) -> float:
+        """Absolute error; infinite where one of the values is not finite."""
+        difference = abs(self.derivative - self.numerical)
+        return difference if math.isfinite(difference) else math.inf
 
     def __str__(self) -> str:
         return f"d {self.output} / d {self.input}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 
 from gradvet.core.context import Context
-from gradvet.core.problem import Cost
+from gradvet.core.ledger import Cost
 from gradvet.core.results import Finding, LedgerRow, Report, Verdict
 from gradvet.core.vectors import all_finite, namespace
 from gradvet.errors import DerivativeError, InvalidProblemError, first_line, raise_interruption
@@ -143,14 +143,13 @@ def _named(name: str, finding: Finding) -> Finding:
     return replace(finding, headline=f"{name}: {finding.headline}")
 
 
-def something_compared(context: Context, findings: list[Finding]) -> list[Finding]:
-    """The findings, and one more where none of them compared anything."""
+NO_DERIVATIVE = "The operators have no derivative for such inputs: this says nothing about the gradient."
+
+
+def something_compared(context: Context, findings: list[Finding], advice: str = NO_DERIVATIVE) -> list[Finding]:
+    """The findings, and one more where none of them compared anything; `advice` is for a missing derivative."""
     if not findings or any(finding.verdict is not Verdict.SKIPPED for finding in findings):
         return findings
     words = f"no derivative could be compared with the function: {findings[0].headline}"
-    advice = (
-        "Raise budget=: nothing was compared within it."
-        if context.out_of_budget
-        else "The operators have no derivative for such inputs: this says nothing about the gradient."
-    )
+    advice = "Raise budget=: nothing was compared within it." if context.out_of_budget else advice
     return [*findings, Finding(findings[0].check, Verdict.INCONCLUSIVE, words, advice=advice)]

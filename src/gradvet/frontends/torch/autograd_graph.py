@@ -51,6 +51,9 @@ SMOOTH = re.compile(
 )
 """Operators without kinks. Needed by `test_branch_that_has_the_value_and_not_the_slope_fails_at_its_point`."""
 
+REJECTIONS = frozenset({"StandardGammaBackward0", "_DirichletBackward"})
+"""Operators of `rsample` of Gamma, Beta, Dirichlet and StudentT."""
+
 MISUSE_PHRASES = ("inplace operation", "second time")
 """Phrases in messages of torch's nodes about a graph that the function's code made unusable."""
 
@@ -153,6 +156,10 @@ class TorchRules(DerivativeRules):
     @property
     def decomposes(self) -> bool:
         return any(name.startswith(DECOMPOSITIONS) for name in self.node_names)
+
+    @property
+    def draws_by_rejection(self) -> bool:
+        return not self.node_names.isdisjoint(REJECTIONS)
 
     def custom(self) -> list[Any]:
         """The classes of `autograd.Function` whose nodes are in the graph, each once."""

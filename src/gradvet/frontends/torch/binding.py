@@ -173,6 +173,8 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     `wide` replaces all floating-point tensors of lower precision by copies in that one; with `double`, the function is
     called in that mode.
     """
+    if torch.is_inference_mode_enabled():
+        raise InvalidProblemError("inside torch.inference_mode() torch records no gradients: check outside of it")
     func: Any = request.func
     call = callable_of(func)
     tree, templates, keywords = templates_of(request)
