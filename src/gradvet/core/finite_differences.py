@@ -192,12 +192,13 @@ def sweep_steps(
     moving = int(xp.count_nonzero(u))
     for level, t in enumerate(signed for step in steps for signed in (step, -step)):
         evaluation = problem.evaluate_at(t * u)
-        if eps <= thresholds.HALF_PRECISION_EPS and 2 * int(xp.count_nonzero(evaluation.displacement)) < moving:
+        change = evaluation.values[:rows] - f0
+        is_still = 2 * int(xp.count_nonzero(evaluation.displacement)) < moving
+        if is_still and eps <= thresholds.HALF_PRECISION_EPS and bool(xp.any(change == change)):
             # Next to its size a coordinate has no smaller steps: values that stay the same say nothing. Needed by
             # `softplus_at_minus_forty_coupled`.
             steps = steps[: level // 2]
             break
-        change = evaluation.values[:rows] - f0
         for found, prediction, weight in zip(seen, predictions, weights, strict=True):
             rise = dot(prediction.v, change)
             residual = rise - prediction.predicted(evaluation.displacement, t)
