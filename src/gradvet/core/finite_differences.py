@@ -189,15 +189,16 @@ def sweep_steps(
     f0 = problem.value[:rows]
     weights = [xp.astype(prediction.v != 0.0, prediction.v.dtype) for prediction in predictions]
     seen: list[list[tuple[float, float, int]]] = [[] for _ in predictions]
-    half = int(xp.count_nonzero(u)) / 2.0 if eps <= thresholds.HALF_PRECISION_EPS else 0.0
+    moving = int(xp.count_nonzero(u))
     for level, t in enumerate(signed for step in steps for signed in (step, -step)):
         evaluation = problem.evaluate_at(t * u)
-        if int(xp.count_nonzero(evaluation.displacement)) < half and bool(xp.any(xp.isfinite(evaluation.values))):
+        change = evaluation.values[:rows] - f0
+        is_still = 2 * int(xp.count_nonzero(evaluation.displacement)) < moving
+        if is_still and eps <= thresholds.HALF_PRECISION_EPS and bool(xp.any(change == change)):
             # Next to its size a coordinate has no smaller steps: values that stay the same say nothing. Needed by
-            # `softplus_at_minus_forty_coupled`. Where the function raises, there is no displacement either.
+            # `softplus_at_minus_forty_coupled`.
             steps = steps[: level // 2]
             break
-        change = evaluation.values[:rows] - f0
         for found, prediction, weight in zip(seen, predictions, weights, strict=True):
             rise = dot(prediction.v, change)
             residual = rise - prediction.predicted(evaluation.displacement, t)
