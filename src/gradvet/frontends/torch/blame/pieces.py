@@ -29,7 +29,7 @@ from gradvet.frontends.torch.blame.replaying import (
     request_of,
 )
 from gradvet.frontends.torch.blame.sketches import Call
-from gradvet.frontends.torch.blame.source_lines import definition
+from gradvet.frontends.torch.blame.source_lines import definition, line_writing
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.state import preserved_rng
@@ -47,7 +47,7 @@ IS_SURROGATE = (
     "the values do not change when this input does, and the derivative is not zero: that of a surrogate, as for a "
     "straight-through estimator (if it is meant so, pass surrogate={{{}: function}} with the function that has it)"
 )
-FORWARD = "forward"
+FORWARD, ACCUMULATION = "forward", "accumulation"
 RIGHT_HERE = "wrong alone, and right with the arguments that the model gives it"
 HAZARD = "right as it was called here, and wrong under other conditions"
 RAISES = "the backward pass raises"
@@ -144,7 +144,11 @@ def culprit_of(call: Call, piece: Piece, others: tuple[str, ...] = (), *, has_kn
     cause = (wrong_range(call, name) if finding.check == "reverse" and name else "") or cause_of(finding)
     if not has_known_surrogate and _is_surrogate(call, _report_of(piece)):
         cause = IS_SURROGATE.format(piece.name)
-    place = (definition(call.target.jvp) if finding.check == FORWARD else piece.place) or piece.called
+    place = piece.place or piece.called
+    if finding.check == FORWARD:
+        place = definition(call.target.jvp) or piece.called
+    elif finding.check == ACCUMULATION and isinstance(call.target, type):
+        place = line_writing(call.target, "grad") or place
     return Culprit(piece.path, f"{piece.kind} {piece.name}", place, cause, name, piece.called, others, (), finding)
 
 
