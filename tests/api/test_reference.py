@@ -640,3 +640,13 @@ def test_expanded_input_is_compared(factor: float) -> None:
     assert report.verdict is (Verdict.PASS if factor == 1.0 else Verdict.FAIL), report
     names = {row.input: row.compared for row in report.ledger if row.mode == "reference"}
     assert names == {"output": 48, "grad of input 0": 8, "grad of input 1": 8}
+
+
+def test_right_kernel_is_not_accused_beside_a_wrong_reference() -> None:
+    half = with_vjp(torch.sin, lambda v, x: 0.5 * v * x.cos())
+    report = gradvet.check(torch.sin, torch.linspace(0.1, 0.9, 6), reference=half, seed=1)
+    (wrong,) = report.failures
+    assert wrong.headline.startswith("the reference itself is wrong")
+    (kernel,) = [finding for finding in report.findings if finding.check == "reference"]
+    assert kernel.verdict is Verdict.INCONCLUSIVE
+    assert kernel.headline.startswith("the reference is wrong, so this says nothing about the kernel")

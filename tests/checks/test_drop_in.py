@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.checks.drop_in import IMPRECISE, PRINTED, drop_in_forward, drop_in_reverse
+from gradvet.checks.drop_in import IMPRECISE, PRINTED, RANDOM, drop_in_forward, drop_in_reverse
 from gradvet.core.events import listening
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.runner import CheckFunction
@@ -145,3 +145,11 @@ def test_figure_of_the_steps_is_held_against_the_disagreement_of_the_worst_entry
         (finding,) = drop_in_reverse(context_at(linear(A, factor * A), numbers((4,), 1)))
     worst = finding.mismatches[0]
     assert finding.facts["sweep"]["gap"] == abs(worst.derivative - worst.numerical)
+
+
+def test_random_function_is_called_random_and_not_wrong_off_the_diagonal() -> None:
+    finding = only(drop_in_reverse, torch.nn.functional.dropout, numbers((6,), 0))
+    assert (finding.verdict, finding.advice) == (Verdict.FAIL, RANDOM)
+    wrong = only(drop_in_reverse, with_vjp(torch.sin, lambda v, x: 1e7 * v), numbers((6,), 0))
+    assert wrong.verdict is Verdict.FAIL
+    assert wrong.advice != RANDOM

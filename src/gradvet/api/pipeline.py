@@ -35,7 +35,7 @@ from gradvet.checks import (
 )
 from gradvet.checks.determinism import is_repeatable, runs_again
 from gradvet.checks.precision import BranchPair, precision_against
-from gradvet.checks.reference import about_reference, compared_with
+from gradvet.checks.reference import about_reference, compared_with, undecided
 from gradvet.checks.reference_passes import Reference
 from gradvet.checks.second_order import composition, higher_orders, symmetry
 from gradvet.checks.transformations import compiled_against, registered
@@ -295,11 +295,13 @@ class _Pipeline:
         frontend, precision = self.frontend, self.settings.precision
         tf32 = frontend.tf32_products(context.problem)
         reference = Reference(context.problem, plain, truth, frontend.formats, precision, tf32)
-        yield from run_checks(context, {REFERENCE: compared_with(reference)})
+        found = run_checks(context, {REFERENCE: compared_with(reference)})
         reverse = [check for check in SLOPES if check.name == "reverse"]
         # The accuracy that the user grants the kernel does not hold for the reference.
         exact = context.for_problem(truth, precision=FLOAT64, options=replace(self.options, accuracy=0.0))
-        yield from map(about_reference, self._run(exact, reverse))
+        of_reference = [about_reference(finding) for finding in self._run(exact, reverse)]
+        is_wrong = any(finding.verdict is Verdict.FAIL for finding in of_reference)
+        yield from [*of_reference, *map(undecided, found)] if is_wrong else [*found, *of_reference]
 
     def _second_order(self, context: Context) -> Iterator[Finding]:
         """Second derivatives in each combination of the modes, their symmetry, and derivatives of higher order."""

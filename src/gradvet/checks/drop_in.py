@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 from gradvet.checks.determinism import irreproducible
-from gradvet.core import entrywise, fast_mode
+from gradvet.core import entrywise, fast_mode, thresholds
 from gradvet.core.certificate import certify
 from gradvet.core.context import Context
 from gradvet.core.diagnosis import diagnose
@@ -27,11 +27,12 @@ from gradvet.core.neighbourhood import (
 from gradvet.core.probe_plans import certificate_evaluations
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Mismatch, Verdict
-from gradvet.core.vectors import Array, as_lists
+from gradvet.core.vectors import Array, as_lists, equal, peak
 
 PRINTED = 100
 """Jacobians of at most this many entries are part of the finding."""
 
+RANDOM = "Two calls with the same inputs return different values: the function draws random numbers or has a state."
 IMPRECISE = (
     "The error bar of the differences is about as large as the disagreement: with this eps and precision they cannot "
     "tell. Use float64 inputs, inputs of moderate size, or another eps."
@@ -133,9 +134,18 @@ def _disagreement(context: Context, mode: Mode, comparison: Comparison) -> Findi
         facts |= _shown(context.problem, first, *pair.matrices)
     if has_listeners():
         facts |= _figures(context, mode, first, "block" in facts)
-    if not any(math.isinf(one.size) or 3.0 * one.error <= one.size for one in listed):
+    if _varies(context, first):
+        advice = RANDOM
+    elif not any(math.isinf(one.size) or 3.0 * one.error <= one.size for one in listed):
         advice = IMPRECISE
     return Finding(mode.name, Verdict.FAIL, headline, tuple(listed), facts, advice)
+
+
+def _varies(context: Context, worst: ComparedEntry) -> bool:
+    """Whether two calls at the point differ; asked where the difference over a step is not small beside the output."""
+    problem = context.problem
+    is_large = abs(worst.numerical) * context.options.step > thresholds.PLATEAU_RTOL * peak(problem.value)
+    return is_large and not equal(problem.evaluate_at(problem.zeros(problem.domain.size)).values, problem.value)
 
 
 def _compared_mismatch(context: Context, entry: ComparedEntry) -> Mismatch:

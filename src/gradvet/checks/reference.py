@@ -369,6 +369,12 @@ def _facts(
     }
 
 
+def undecided(finding: Finding) -> Finding:
+    """A finding about the kernel beside a wrong reference."""
+    words = f"the reference is wrong, so this says nothing about the kernel: {finding.headline}"
+    return finding if finding.verdict is not Verdict.FAIL else Finding(NAME, Verdict.INCONCLUSIVE, words)
+
+
 def about_reference(finding: Finding) -> Finding:
     """The comparison of the reference's own gradients with differences, in the words of this check."""
     words = {
