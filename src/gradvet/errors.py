@@ -52,6 +52,10 @@ class DerivativeError(RuntimeError):
         return isinstance(self.__cause__, AssertionError) or asks_for_contiguous
 
 
+class HookError(DerivativeError):
+    """A hook of the user raised in the backward pass, outside the backward of every Function."""
+
+
 class OtherValuesError(RuntimeError):
     """The function returns other values for the same numbers under other conditions."""
 

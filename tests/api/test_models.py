@@ -17,6 +17,7 @@ import gradvet
 from benchmarks.architectures import GPT, GraphNetwork, LSTMModel, UNet, ViT
 from gradvet import Verdict
 from gradvet.api import points
+from tests.functions import with_derivative
 
 
 def tokens(vocabulary: int) -> Tensor:
@@ -270,3 +271,53 @@ def test_backward_hook_of_a_module_gives_no_warning_where_its_inputs_are_frozen(
         report = gradvet.check(model, torch.randn(2, 4, dtype=torch.float64), points=None)
     assert "partial_requires_grad" in report.exercised
     assert not [str(one.message) for one in caught if "backward hook" in str(one.message)]
+
+
+def cosine(x: Tensor) -> Tensor:
+    return x.cos()
+
+
+exact_sine = with_derivative(torch.sin, cosine)
+wrong_sine = with_derivative(torch.sin, torch.sin)
+
+
+class Scale(nn.Module):
+    """x·exp(scale), with a scale that its first data set; `every_time` limits it, as `max_norm` does."""
+
+    def __init__(self, function: Any, *, every_time: bool) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((4,), 2.0))
+        self.every_time, self.function = every_time, function
+        self.register_buffer("is_ready", torch.tensor(False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            if self.every_time:
+                self.scale.clamp_(max=1.0)
+            elif not self.is_ready:
+                self.scale.copy_(-x.std(0).log())
+                self.is_ready.fill_(True)
+        return self.function(x * self.scale.exp())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("function", [torch.tanh, exact_sine], ids=["builtin", "Function"])
+def test_flow_that_is_initialised_by_its_first_data_passes(function: Any) -> None:
+    model, x = Scale(function, every_time=False), torch.randn(7, 4, generator=torch.Generator().manual_seed(1))
+    report = gradvet.check(model, (x,), seed=1)
+    assert report.verdict is Verdict.PASS, report
+    assert "the first call sets scale: the module was checked as it is after that call" in report.notes
+    assert not model.is_ready
+    assert bool((model.scale == 2.0).all())
+
+
+def test_wrong_flow_that_is_initialised_by_its_first_data_fails() -> None:
+    model, x = Scale(wrong_sine, every_time=False), torch.randn(7, 4, generator=torch.Generator().manual_seed(1))
+    assert {found.check for found in gradvet.check(model, (x,), seed=1).failures} >= {"reverse"}
+
+
+def test_module_that_limits_its_parameters_in_every_call_is_not_decided() -> None:
+    model, x = Scale(torch.tanh, every_time=True), torch.randn(7, 4, generator=torch.Generator().manual_seed(1))
+    report = gradvet.check(model, (x,), seed=1)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "overwrites scale" in str(report)
+    assert bool((model.scale == 2.0).all())

@@ -7,6 +7,7 @@ Tests `frontends/torch/blame/replaying.py`, `frontends/torch/state.py`,
 from __future__ import annotations
 
 import copy
+import functools
 import random
 import warnings
 from collections import namedtuple
@@ -19,7 +20,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import gradvet
 from gradvet import Verdict
@@ -147,6 +148,17 @@ def counter_of_calls() -> tuple[Any, ...]:
 def checkpointing() -> tuple[Any, ...]:
     def forward(m: Any, x: Tensor) -> Any:
         return m.b(checkpoint(lambda y: cube(m.a(y)), x, use_reentrant=False))
+
+    return applied(forward, a=linear(), b=linear()), x()
+
+
+@right
+def selective_checkpointing() -> tuple[Any, ...]:
+    """Its graph is used up by one backward pass."""
+    keeps = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
+
+    def forward(m: Any, x: Tensor) -> Any:
+        return m.b(checkpoint(lambda y: torch.tanh(m.a(y)), x, use_reentrant=False, context_fn=keeps))
 
     return applied(forward, a=linear(), b=linear()), x()
 
@@ -671,3 +683,33 @@ def test_function_mapped_by_torch_without_forward_mode_passes() -> None:
     model = applied(lambda m, x: torch.func.vmap(lambda row: cube(m.a(row)))(x), a=linear())
     report = gradvet.check(model, x(), seed=1, points=None)
     assert report.verdict is Verdict.PASS, f"{report}"
+
+
+class Compiled(torch.autograd.Function):
+    """Refuses to keep its graph, as compiled functions with donated buffers do."""
+
+    slope = 1.0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @classmethod
+    def backward(cls, ctx: Any, g: Tensor) -> Tensor:
+        if torch._C._autograd._get_current_graph_task_keep_graph():  # type: ignore[attr-defined]
+            raise RuntimeError("This backward function was compiled with non-empty donated buffers")
+        (x,) = ctx.saved_tensors
+        return ctx._forward_cls.slope * g * x.cos()  # type: ignore[no-any-return]
+
+
+class WrongCompiled(Compiled):
+    slope = 2.0
+
+
+@pytest.mark.parametrize("function", [Compiled, WrongCompiled])
+def test_function_that_cannot_keep_its_graph_is_decided(function: Any) -> None:
+    model = applied(lambda m, x: m.b(function.apply(m.a(x))), a=linear(), b=linear())
+    expected = Verdict.PASS if function is Compiled else Verdict.FAIL
+    assert gradvet.blame(model, x(), seed=1).verdict is expected
+    assert gradvet.check(model, x(), seed=1).verdict is expected

@@ -242,32 +242,6 @@ def test_unregistered_parameter_is_named_whatever_self_is_called() -> None:
     assert "this.scales = " in warning.place.code
 
 
-class Normalised(nn.Module):
-    """Scales itself by its first batch, as the layers of normalizing flows do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(3))
-        self.register_buffer("is_ready", torch.tensor(False))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.is_ready:
-            with torch.no_grad():
-                self.scale.copy_(1.0 / x.std(0))
-                self.is_ready.fill_(True)
-        return x * self.scale
-
-
-def test_model_that_overwrites_its_parameters_is_not_decided_until_it_is_initialised() -> None:
-    torch.manual_seed(0)
-    model, x = Normalised(), torch.randn(5, 3)
-    report = gradvet.check(model, x, seed=1)
-    assert report.verdict is Verdict.INCONCLUSIVE
-    assert "overwrites scale" in str(report)
-    model(x)
-    assert gradvet.check(model, x, seed=1).verdict is Verdict.PASS
-
-
 def test_lost_gradient_of_equal_small_weights_fails() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:
@@ -605,6 +579,60 @@ def test_function_called_by_a_backward_pass_has_the_path_of_its_module() -> None
     culprit = gradvet.blame(Potential().double(), torch.randn(3, 2).double(), seed=1).culprit
     assert culprit is not None
     assert (culprit.path, culprit.what) == ("net.1", "autograd.Function SoftplusGradient")
+
+
+class Largest(torch.autograd.Function):
+    """Its output are integers, behind which there is no graph."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        places = x.argmax(-1)
+        ctx.mark_non_differentiable(places)
+        return places
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return torch.zeros(())
+
+
+class Router(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Largest.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class Routed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.router, self.net = nn.Linear(2, 4), Router(), nn.Sequential(Tripled())
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x)
+        places = self.router(x)
+        return self.net(x) * places[:, None]  # type: ignore[no-any-return]
+
+
+class WrongTriple(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 3 * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * g
+
+
+class Tripled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return WrongTriple.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def test_function_after_one_of_integers_has_the_path_of_its_own_module() -> None:
+    torch.manual_seed(0)
+    for nested in (Routed(), nn.Sequential(Routed())):
+        culprit = gradvet.blame(nested.double(), torch.randn(3, 2).double(), seed=1).culprit
+        assert culprit is not None
+        path = "0.net.0" if isinstance(nested, nn.Sequential) else "net.0"
+        assert (culprit.path, culprit.what) == (path, "autograd.Function WrongTriple")
 
 
 class Twice(torch.autograd.Function):

@@ -553,3 +553,71 @@ def test_scripted_module_is_no_operator_of_torch() -> None:
     report = gradvet.check(torch.jit.script(Stopped()), point(), seed=1)
     assert report.failures
     assert not any("operator of the framework" in finding.advice for finding in report.failures)
+
+
+class Both(nn.Module):
+    """Two models of one training loop, which calls each of them and not the whole."""
+
+    def __init__(self, function: Any, *, stops: bool = False) -> None:
+        super().__init__()
+        self.generator, self.critic = nn.Sequential(nn.Linear(3, 4), nn.Tanh()), Critic(function, stops=stops)
+
+    def training_step(self, x: Tensor) -> Tensor:
+        return self.critic(self.generator(x)).sum()  # type: ignore[no-any-return]
+
+
+class Critic(nn.Module):
+    def __init__(self, function: Any, *, stops: bool) -> None:
+        super().__init__()
+        self.layer, self.function, self.stops = nn.Linear(4, 2), function, stops
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        return self.function.apply(y * y.detach() if self.stops else y)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("function", "stops", "what"),
+    [(Right, False, None), (Wrong, False, "autograd.Function Wrong"), (Right, True, "detach")],
+    ids=["right", "wrong Function", "stop"],
+)
+def test_parts_of_a_model_that_is_not_called_as_a_whole_are_checked(function: Any, stops: bool, what: str) -> None:
+    torch.manual_seed(0)
+    model = Both(function, stops=stops).double()
+    with gradvet.watch(model, seed=1) as step:
+        model.training_step(torch.randn(5, 3, dtype=torch.float64)).backward()
+    report = step.report()
+    assert report.verdict is (Verdict.PASS if what is None else Verdict.FAIL), report
+    assert [(culprit.path, culprit.what) for culprit in report.culprits] == ([("critic", what)] if what else [])
+    if what is None:
+        assert {piece.path for piece in report.pieces} == {"generator", "critic"}
+    assert any("generator, critic were checked, and the code that calls them was not" in note for note in report.notes)
+
+
+class AddsTwice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        gradient = g.T @ x
+        weight.grad = gradient if weight.grad is None else weight.grad + gradient  # this line
+        return g @ weight, gradient
+
+
+def test_function_that_writes_to_grad_is_named_by_that_line() -> None:
+    class Product(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2, 3, dtype=torch.float64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return AddsTwice.apply(x, self.weight)  # type: ignore[no-any-return, no-untyped-call]
+
+    culprit = gradvet.blame(Product(), torch.rand(4, 3, dtype=torch.float64), seed=1).culprit
+    assert culprit is not None
+    assert culprit.place is not None
+    assert culprit.place.code.endswith("# this line")

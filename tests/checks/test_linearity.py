@@ -226,3 +226,34 @@ def test_hook_that_raises_for_none_is_named_by_its_line(hook: Callable[[Tensor],
     line = hook.__code__.co_firstlineno
     place = f"the hook at {shown_path(__file__)}:{line} raises when the grad_output of output is None"
     assert any(note.startswith(place) for note in report.notes), report.notes
+
+
+class DoubledUnlessNone(torch.autograd.Function):
+    """Its backward raises for a grad_output of None, as it calls a function without its ctx."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.set_materialize_grads(False)
+        return 2.0 * x
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
+        return doubled_of(grad_output)
+
+
+def doubled_of(grad_output: Tensor) -> Tensor:
+    return grad_output.mul(2.0)
+
+
+@pytest.mark.parametrize("calls_function", [False, True], ids=["hooks alone", "beside a wrong Function"])
+def test_logging_hook_that_raises_for_none_is_no_failure_beside_custom_nodes(calls_function: bool) -> None:
+    norms: list[Tensor] = []
+    layer = torch.nn.Linear(3, 2).double()
+    layer.register_full_backward_hook(lambda module, grad_input, grad_output: None)
+    if not calls_function:
+        layer.weight.register_hook(lambda g: norms.append(g.norm()))
+    model = torch.nn.Sequential(layer)
+    model.register_forward_hook(lambda module, args, y: DoubledUnlessNone.apply(y) if calls_function else y)
+    report = gradvet.check(model, numbers((4, 3), 0), seed=1, blame=False, points=None)
+    assert report.verdict is (Verdict.FAIL if calls_function else Verdict.PASS), report
+    assert [finding.check for finding in report.failures] == ["none_grad_output"] * calls_function

@@ -9,6 +9,9 @@ import pytest
 import torch
 
 import gradvet
+from gradvet import checks
+from gradvet.api import pipeline
+from gradvet.checks import jacobian
 from gradvet.core.context import Context
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.core.runner import UNSEEN, CheckFunction, make_report, run_checks, run_until_failure
@@ -130,6 +133,31 @@ def test_invalid_problem_is_raised_and_a_spent_budget_is_reported() -> None:
     (finding,) = run_checks(spent, {"values": check}, may_refuse=True)
     assert (finding.check, finding.verdict) == ("values", Verdict.SKIPPED)
     assert finding.headline == "the time budget was spent"
+    (finding,) = run_checks(spent, {"precision": check})  # a comparison of the derivative
+    assert (finding.check, finding.verdict) == ("precision", Verdict.INCONCLUSIVE)
+
+
+def test_gradient_that_was_not_compared_in_the_given_precision_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def backward(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return dy * x.cos() * (2.0 if x.dtype is torch.float32 else 1.0)
+
+    wrong_in_float32 = with_vjp(torch.sin, backward)
+    x = torch.linspace(0.1, 0.9, 5)
+    assert gradvet.check(wrong_in_float32, x, seed=1).verdict is Verdict.FAIL
+    spent: list[str] = []
+    run = jacobian.reverse
+
+    def reverse(context: Context) -> Iterator[Finding]:
+        yield from run(context)
+        spent.append("reverse")
+
+    records = [replace(one, run=reverse) if one.name == "reverse" else one for one in checks.SLOPES]
+    monkeypatch.setattr(pipeline, "SLOPES", tuple(records))
+    is_spent = property(lambda context: bool(spent))
+    monkeypatch.setattr(Context, "out_of_budget", is_spent)
+    report = gradvet.check(wrong_in_float32, x, seed=1, budget=60.0)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert ("precision", "the time budget was spent") in {(one.check, one.headline) for one in report.findings}
 
 
 @pytest.mark.parametrize("check", ["forward", "batched"])

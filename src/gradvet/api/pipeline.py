@@ -33,7 +33,7 @@ from gradvet.checks import (
     Check,
     runnable,
 )
-from gradvet.checks.outputs import is_repeatable
+from gradvet.checks.determinism import is_repeatable, runs_again
 from gradvet.checks.precision import BranchPair, precision_against
 from gradvet.checks.reference import about_reference, compared_with
 from gradvet.checks.reference_passes import Reference
@@ -47,7 +47,7 @@ from gradvet.core.ledger import FLOAT32, FLOAT64, GIVEN, Record, VariationBudget
 from gradvet.core.problem import Problem
 from gradvet.core.provenance import environment, source_of
 from gradvet.core.results import Finding, Report, SourceCode, Verdict
-from gradvet.core.runner import make_report, run_checks
+from gradvet.core.runner import make_report, run_checks, something_compared
 from gradvet.core.vectors import all_finite, namespace
 from gradvet.errors import DerivativeError, first_line
 from gradvet.options import Options
@@ -64,7 +64,8 @@ NO_WIDER_VERSION = (
 REFERENCE_IN_FLOAT32 = (
     "the reference does not run in this precision, or is not finite in it, so its errors are those of float32"
 )
-OVERWRITES = "If it initialises or normalises its parameters, call it once before the check."
+OVERWRITES = "The derivative of such a step is not defined: leave it out for the check."
+SET_BY_FIRST_CALL = "the first call sets {}: the module was checked as it is after that call"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +109,24 @@ class _Pipeline:
     binding: Binding
     settings: PipelineSettings
     options: Options
+    set_by_first_call: tuple[str, ...] = ()
+    """The parameters that the first call of a module has set."""
 
     def report(self, left_out: Mapping[str, int]) -> Report:
         """All stages; `left_out` has the sizes of inputs for which there is no memory, by name."""
         record = Record(variations=VariationBudget(is_limited=not self._is_thorough))
         make = partial(self.frontend.problem, self.binding, self.options.seed, masked=self.options.masked)
         problem = record.variations.first(make)
+        written = problem.overwritten_inputs()
+        if written and not self.set_by_first_call and self.frontend.settle(self.request, written):
+            binding, left_out = parts.within_memory(self.frontend.bind(self.request), self.settings.bytes)
+            return replace(self, binding=binding, set_by_first_call=tuple(written)).report(left_out)
         context = Context.of(problem, self.options, record)
         parts.enter_left_out(context, left_out)
-        for note in (*self.frontend.notes(problem), *_notes_on_values(problem)):
+        settled = [SET_BY_FIRST_CALL.format(", ".join(self.set_by_first_call))] if self.set_by_first_call else []
+        for note in (*settled, *self.frontend.notes(problem), *_notes_on_values(problem)):
             context.record.note(note)
-        context, findings = self._preflight(context)
+        context, findings = self._preflight(context, written)
         if not findings and self.request.reference is not None:
             findings = [
                 *self._run(context, EXACT, may_refuse=True),
@@ -145,7 +153,8 @@ class _Pipeline:
     def _source(self, report: Report, problem: Problem) -> SourceCode | None:
         """The code of the only custom derivative if it failed, otherwise the code of the function."""
         rules = problem.rules.custom() if report.failures else []
-        method = "jvp" if report.failures and report.failures[0].check == "forward" else "backward"
+        failing = {finding.check for finding in report.failures}
+        method = "jvp" if "forward" in failing and "reverse" not in failing else "backward"
         own = getattr(rules[0], method) if len(rules) == 1 and hasattr(rules[0], method) else None
         return (source_of(own) if own else None) or source_of(self.request.func)
 
@@ -153,12 +162,12 @@ class _Pipeline:
     def _is_thorough(self) -> bool:
         return self.settings.points is not None and self.settings.points.extent == THOROUGH
 
-    def _preflight(self, context: Context) -> tuple[Context, list[Finding]]:
+    def _preflight(self, context: Context, written: Sequence[str]) -> tuple[Context, list[Finding]]:
         """One VJP: a custom rule that raises is the only finding; without a reverse mode the rest goes on without."""
         problem = context.problem
         if not problem.codomain.size or not problem.domain.size:
             return context, []
-        if problem.rules.are_builtin and (written := problem.overwritten_inputs()):
+        if problem.rules.are_builtin and written:
             words = f"the forward pass overwrites {', '.join(written)}, so it is no function of the values given"
             return context, [Finding("reverse", Verdict.INCONCLUSIVE, words, advice=OVERWRITES)]
         try:
@@ -172,19 +181,20 @@ class _Pipeline:
             if not problem.rules.is_unsupported(error):
                 raise
         else:
-            return self._with_isolated_passes(context), []
+            return self._with_isolated_passes(context, written), []
         return replace(context, has_reverse=False), []
 
-    def _with_isolated_passes(self, context: Context) -> Context:
+    def _with_isolated_passes(self, context: Context, written: Sequence[str]) -> Context:
         """The context as it is, or with a forward pass on copies of the inputs for every backward pass.
 
         That is needed where the passes write to their inputs, or where a backward pass uses up what the forward pass
-        saved. A derivative that differs between isolated passes too is random, and stays as it is.
+        saved, as that of a selective checkpoint does. A derivative that differs between isolated passes too is random,
+        and stays as it is.
         """
         problem = context.problem
-        if problem.rules.are_builtin:
+        if problem.rules.are_builtin and runs_again(context):
             return context
-        overwritten = problem.overwritten_inputs()
+        overwritten = [*written, *problem.overwritten_inputs()]
         if not overwritten and is_repeatable(context):
             return context
         isolated = context.for_problem(self.frontend.isolated(problem, self.options.seed))
@@ -239,7 +249,7 @@ class _Pipeline:
         exact = self._run(context, EXACT, may_refuse=True)
         if wide is not None:
             context.problem.release_graph()
-        found = [*exact, *_something_compared(widest, parts.compared_on_smooth_piece(self.frontend, widest, slopes))]
+        found = [*exact, *something_compared(widest, parts.compared_on_smooth_piece(self.frontend, widest, slopes))]
         if not self.options.explains and any(finding.verdict is Verdict.FAIL for finding in found):
             return found
         return [*found, *self._precision(context, wide)]
@@ -306,7 +316,7 @@ class _Pipeline:
         checks = {name: composition(name, partial(derived, name)) for name in SECOND_ORDER}
         checks[SYMMETRY] = symmetry(second, len(problem.domain.leaves))
         chosen = {name: check for name, check in checks.items() if name in selection}
-        found = run_checks(context, chosen)
+        found = something_compared(context, run_checks(context, chosen), "Pass order=1 if there is none by design.")
         yield from found
         if self.settings.order == 2 or HIGHER_ORDER not in selection:
             return
@@ -385,16 +395,3 @@ def _notes_on_values(problem: Problem) -> Iterator[str]:
         xp = namespace(values)
         lost = rows - int(xp.count_nonzero(xp.isfinite(values)))
         yield f"{lost} of {rows} numbers that the function returns are not finite: their derivatives were not compared"
-
-
-def _something_compared(context: Context, findings: list[Finding]) -> list[Finding]:
-    """The findings, and one more where none of them compared anything."""
-    if not findings or any(finding.verdict is not Verdict.SKIPPED for finding in findings):
-        return findings
-    words = f"no derivative could be compared with the function: {findings[0].headline}"
-    advice = (
-        "Raise budget=: nothing was compared within it."
-        if context.out_of_budget
-        else "The operators have no derivative for such inputs: this says nothing about the gradient."
-    )
-    return [*findings, Finding(findings[0].check, Verdict.INCONCLUSIVE, words, advice=advice)]

@@ -14,7 +14,19 @@ from gradvet.core.gradient_match import GradientMismatch, derivative_jitter, gra
 from gradvet.core.problem import Distribution
 from gradvet.core.provenance import raising_line
 from gradvet.core.results import Finding, Verdict
-from gradvet.core.vectors import Array, all_finite, dot, equal, finite_part, first_true, is_zero, namespace, window
+from gradvet.core.vectors import (
+    Array,
+    all_finite,
+    dot,
+    equal,
+    finite_part,
+    first_true,
+    is_zero,
+    namespace,
+    peak,
+    window,
+)
+from gradvet.errors import HookError
 
 SMALL_SCALE = 2.0**-20
 """Factor of a grad_output that is as small as that of a mean over a million elements; its inverse is that of a scaled
@@ -115,14 +127,15 @@ def _by_framework(context: Context, finding: Finding) -> Finding:
 
 
 def none_grad_output(context: Context) -> Iterator[Finding]:
-    """As `undefined_cotangents`, but a fault of builtin rules is SKIPPED with a note.
+    """As `undefined_cotangents`, but a fault of builtin rules, or a hook that raises, is SKIPPED with a note.
 
     Entries that are not finite for any grad_output are left to the comparison with differences.
     """
     has_custom, is_right = context.problem.rules.has_custom, True
     for finding in undefined_cotangents(context, context.random_vjp[1]):
         is_right = is_right and finding.verdict is Verdict.PASS
-        yield _by_framework(context, finding) if finding.verdict is Verdict.FAIL and not has_custom else finding
+        is_minor = finding.verdict is Verdict.FAIL and (not has_custom or finding.facts.get("is_by_hook"))
+        yield _by_framework(context, finding) if is_minor else finding
     if has_custom and is_right and len(context.problem.codomain.leaves) > 1:
         yield from _beside_undefined(context)
 
@@ -178,7 +191,7 @@ def _without(context: Context, missing: Sequence[int], usual: Array | None) -> F
             "undefined grad_output",
             Verdict.FAIL,
             f"backward raises when the grad_output of {names} is None: {error}",
-            facts={"raised": str(error), "line": raising_line(error)},
+            facts={"raised": str(error), "line": raising_line(error), "is_by_hook": isinstance(error, HookError)},
             advice="A grad_output that is None (or an undefined tensor) counts as zero.",
         )
     if gradient is not None and usual is not None and not all_finite(usual):
@@ -266,6 +279,13 @@ def jvp_vjp_agree(context: Context) -> Iterator[Finding]:
     cotangent = context.cotangents[0]
     if not all_finite(jvp):
         cotangent = context.cotangent(xp.where(xp.isfinite(jvp), cotangent.v, xp.zeros_like(cotangent.v)))
+    if cotangent.nonfinite is not None or not peak(cotangent.v):
+        yield Finding(
+            "jvp_vjp_agree",
+            Verdict.SKIPPED,
+            "not compared: a derivative, or the function beside the point, is not finite",
+        )
+        return
     left, right = dot(cotangent.v, jvp), dot(cotangent.vjp, u)
     # Less than the scale of the products, and enough nearly always.
     if abs(left - right) <= thresholds.SCREEN_RTOL * (abs(left) + abs(right)):
@@ -284,7 +304,7 @@ def jvp_vjp_agree(context: Context) -> Iterator[Finding]:
         allowed += thresholds.RESPONSE_FACTOR * derivative_jitter(context, cotangent.v, u, left - right)
     if not abs(left - right) <= allowed and not context.computes_in_io_dtype:
         allowed += problem.internal_eps() ** thresholds.LOW_PRECISION_POWER * scale
-    if cotangent.nonfinite is not None or abs(left - right) <= allowed:
+    if abs(left - right) <= allowed:
         yield AGREE
     else:
         yield Finding(

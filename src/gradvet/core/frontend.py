@@ -134,6 +134,13 @@ class Frontend:
         """
         return None
 
+    def settle(self, request: Request, names: Sequence[str]) -> bool:
+        """Whether the first call of a module, and no later one, sets these parameters; then it has been called.
+
+        The caller preserves the state of the module. Calls the function.
+        """
+        return False
+
     def isolated(self, problem: OwnProblem, seed: int) -> Problem:
         """The problem with a forward pass, on copies of the inputs, for every backward pass. Calls the function."""
         own: Problem = problem

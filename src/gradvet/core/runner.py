@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 
 from gradvet.core.context import Context
-from gradvet.core.problem import Cost
+from gradvet.core.ledger import Cost
 from gradvet.core.results import Finding, LedgerRow, Report, Verdict
 from gradvet.core.vectors import all_finite, namespace
 from gradvet.errors import DerivativeError, InvalidProblemError, first_line, raise_interruption
@@ -17,14 +17,16 @@ CheckFunction = Callable[[Context], Iterable[Finding]]
 def run_checks(context: Context, checks: Mapping[str, CheckFunction], *, may_refuse: bool = False) -> list[Finding]:
     """The findings of all checks; an exception of a check becomes its finding.
 
-    With `may_refuse` any exception is a refusal of the conditions into which a check puts the function. Vectors that a
+    With `may_refuse` any exception is a refusal of the conditions into which a check puts the function, and a check
+    for which no time is left is skipped; without, it compares the derivative, so the verdict is open. Vectors that a
     check of a large problem computed are forgotten after it: it costs less to compute again than to keep.
     """
     findings: list[Finding] = []
     is_large = context.is_large
     for name, check in checks.items():
         if context.out_of_budget:
-            findings.append(Finding(name, Verdict.SKIPPED, "the time budget was spent"))
+            verdict = Verdict.SKIPPED if may_refuse else Verdict.INCONCLUSIVE
+            findings.append(Finding(name, verdict, "the time budget was spent", advice="Raise budget=."))
             continue
         try:
             for finding in check(context):
@@ -150,3 +152,15 @@ def _named(name: str, finding: Finding) -> Finding:
     if is_about_reference or finding.verdict is Verdict.SKIPPED:
         return finding
     return replace(finding, headline=f"{name}: {finding.headline}")
+
+
+NO_DERIVATIVE = "The operators have no derivative for such inputs: this says nothing about the gradient."
+
+
+def something_compared(context: Context, findings: list[Finding], advice: str = NO_DERIVATIVE) -> list[Finding]:
+    """The findings, and one more where none of them compared anything; `advice` is for a missing derivative."""
+    if not findings or any(finding.verdict is not Verdict.SKIPPED for finding in findings):
+        return findings
+    words = f"no derivative could be compared with the function: {findings[0].headline}"
+    advice = "Raise budget=: nothing was compared within it." if context.out_of_budget else advice
+    return [*findings, Finding(findings[0].check, Verdict.INCONCLUSIVE, words, advice=advice)]

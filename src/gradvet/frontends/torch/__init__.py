@@ -28,6 +28,7 @@ from gradvet.frontends.torch.binding import (
     bind,
     callable_of,
     is_differentiable,
+    settle,
     with_constant_inputs,
 )
 from gradvet.frontends.torch.blame.investigation import investigate
@@ -206,6 +207,7 @@ class TorchFrontend(Frontend):
     """`core.frontend.Frontend` for torch; its docstrings say what each function does."""
 
     bind = staticmethod(bind)
+    settle = staticmethod(settle)
     with_constant_inputs = staticmethod(with_constant_inputs)
     wider_version = staticmethod(wider_problem)
     on_smooth_piece = staticmethod(on_smooth_piece)

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gradvet.core.problem import DerivativeRules
-from gradvet.errors import DerivativeError, UnsupportedError, first_line
+from gradvet.errors import DerivativeError, HookError, UnsupportedError, first_line
 from gradvet.frontends.torch import private
 
 if TYPE_CHECKING:
@@ -51,13 +51,20 @@ SMOOTH = re.compile(
 )
 """Operators without kinks. Needed by `test_branch_that_has_the_value_and_not_the_slope_fails_at_its_point`."""
 
+REJECTIONS = frozenset({"StandardGammaBackward0", "_DirichletBackward"})
+"""Operators of `rsample` of Gamma, Beta, Dirichlet and StudentT."""
+
 MISUSE_PHRASES = ("inplace operation", "second time")
 """Phrases in messages of torch's nodes about a graph that the function's code made unusable."""
 
 HOOK_ERRORS = (AttributeError, NameError, ZeroDivisionError)
 """Exceptions that hooks raise and torch's own nodes do not."""
 
+USED_UP = "non-empty donated buffers"
+"""Part of the message of a compiled function whose graph cannot be kept."""
+
 UNSUPPORTED_PHRASES = (
+    USED_UP,
     "not implemented",
     "has not been implemented",
     "does not support it",
@@ -150,6 +157,10 @@ class TorchRules(DerivativeRules):
     def decomposes(self) -> bool:
         return any(name.startswith(DECOMPOSITIONS) for name in self.node_names)
 
+    @property
+    def draws_by_rejection(self) -> bool:
+        return not self.node_names.isdisjoint(REJECTIONS)
+
     def custom(self) -> list[Any]:
         """The classes of `autograd.Function` whose nodes are in the graph, each once."""
         values = (value for node_type in self._node_types for value in vars(node_type).values())
@@ -232,7 +243,17 @@ def classify_backward_error(error: Exception, rules: TorchRules, *, users_graph:
     misused = users_graph and any(phrase in str(error) for phrase in MISUSE_PHRASES)
     if not misused and not isinstance(error, HOOK_ERRORS) and not rules.has_custom:
         raise UnsupportedError(f"{type(error).__name__}: {line}") from error
-    raise DerivativeError(f"the backward pass raises {type(error).__name__}: {line}") from error
+    kind = HookError if _is_by_hook(error) else DerivativeError
+    raise kind(f"the backward pass raises {type(error).__name__}: {line}") from error
+
+
+def _is_by_hook(error: Exception) -> bool:
+    """Whether an exception of a backward pass comes from the user's code and from no Function's backward."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    names = [f"{frame.f_globals.get('__name__')}." for frame in frames]
+    first = [frame.f_locals.get(name) for frame in frames for name in frame.f_code.co_varnames[:1]]
+    in_function = any(isinstance(value, torch.autograd.graph.Node) for value in first)
+    return not in_function and not all(name.startswith(("gradvet.", "torch.")) for name in names)
 
 
 def _raising_line(error: Exception) -> str:

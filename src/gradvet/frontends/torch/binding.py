@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import is_tensor_like
 
+from gradvet.core.events import one_at_a_time
 from gradvet.core.frontend import CONSTANT_INPUTS, Request
 from gradvet.core.provenance import title_of
 from gradvet.errors import InvalidProblemError
@@ -24,7 +25,7 @@ from gradvet.frontends.torch.double_precision import DoublePrecision, wide_dtype
 from gradvet.frontends.torch.inputs import require_precision, templates_of
 from gradvet.frontends.torch.layouts.dense import overlaps, same_numbers
 from gradvet.frontends.torch.preservation import preserved_state, reachable_objects
-from gradvet.frontends.torch.state import FixedState, generators_among
+from gradvet.frontends.torch.state import FixedState, generators_among, preserved_rng
 
 LEAF_WRITTEN = "leaf Variable that requires grad"
 """Phrase of the exception that torch raises if a function writes to such an input."""
@@ -172,6 +173,8 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     `wide` replaces all floating-point tensors of lower precision by copies in that one; with `double`, the function is
     called in that mode.
     """
+    if torch.is_inference_mode_enabled():
+        raise InvalidProblemError("inside torch.inference_mode() torch records no gradients: check outside of it")
     func: Any = request.func
     call = callable_of(func)
     tree, templates, keywords = templates_of(request)
@@ -232,6 +235,7 @@ def _substitution(func: Any, parameters: Mapping[str, Any], fixed_state: Mapping
     return substituted
 
 
+@one_at_a_time
 def with_constant_inputs(request: Request) -> Request | None:
     """The request with the parameters alone to be checked, if a module runs only so; otherwise None.
 
@@ -245,11 +249,35 @@ def with_constant_inputs(request: Request) -> Request | None:
     held = replace(request, has_constant_inputs=True)
     try:
         bound = bind(held)
-        with preserved_state(request.func, bound.arguments):
+        state = preserved_state(request.func, bound.arguments)
+        with state, state:  # twice: the first restoration may be interrupted
             bound.function(*bound.arguments)
     except Exception:
         return None
     return held
+
+
+def settle(request: Request, names: Sequence[str]) -> bool:
+    """Whether the first call of a module, and no later one, sets these parameters; then it has been called.
+
+    Such as an initialisation from the first data. An embedding with `max_norm` sets its weight whenever that is large.
+    The caller preserves the state of the module. Needed by `test_flow_that_is_initialised_by_its_first_data_passes`.
+    """
+    own = dict(request.func.named_parameters()) if isinstance(request.func, nn.Module) else {}
+    if not all(name in own for name in names):
+        return False
+    parameters, bound = [own[name] for name in names], bind(request)
+    with preserved_state(request.func, bound.arguments):
+        bound.function(*bound.arguments)
+        later = bind(request)
+        with torch.no_grad():
+            doubled = [parameter.mul_(2.0).clone() for parameter in parameters]
+        later.function(*later.arguments)
+        if not all(map(same_numbers, map(Tensor.detach, parameters), doubled)):
+            return False
+    with preserved_rng():
+        bound.function(*bound.arguments)
+    return True
 
 
 ONE_TENSOR = "Pass at least one such tensor, for instance x.double() or torch.as_tensor(array)"

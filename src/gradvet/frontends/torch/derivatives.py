@@ -1,7 +1,6 @@
 """VJPs and JVPs of a problem as tensors: backward passes, dual numbers, and the attributes of what they return.
 
-At the end, many points or many rows in one call, by vmap. Such a call runs other kernels, so the engine compares it
-with plain calls before it relies on it.
+At the end, many points or many rows in one call, by vmap: other kernels, so the engine compares it with plain calls.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from gradvet.core.problem import AttributeMismatch
 from gradvet.core.vectors import Space
 from gradvet.errors import InvalidProblemError, raise_interruption
 from gradvet.frontends.torch import private, private_state
-from gradvet.frontends.torch.autograd_graph import classify_backward_error, is_unsupported_error, nodes_behind
+from gradvet.frontends.torch.autograd_graph import USED_UP, classify_backward_error, is_unsupported_error, nodes_behind
 from gradvet.frontends.torch.layouts import can_be_cut
 from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, Dense, dual_of, unflattened, unit_matrix
 from gradvet.frontends.torch.preservation import PreservedGradients, preserved_containers, reachable_objects
@@ -41,7 +40,7 @@ Tangents = list[tuple[Tensor, Tensor | None]]
 def gradients(
     outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor], *, plain: bool = False
 ) -> Sequence[Any]:
-    """One backward pass: the gradient of every source, None if it has none. The graph is kept.
+    """One backward pass: the gradient of every source, None if it has none. The graph is kept, if it can be.
 
     `plain` says that outputs and sources are known to be tensors without `__torch_function__`.
     """
@@ -51,6 +50,8 @@ def gradients(
             return torch.autograd.grad(outputs, sources, cotangents, retain_graph=True, allow_unused=True)
         return private.run_backward(outputs, sources, tuple(cotangents))
     except RuntimeError as error:
+        if USED_UP in str(error):
+            return torch.autograd.grad(outputs, sources, cotangents, allow_unused=True)
         if REENTRANT not in str(error):
             raise
     return accumulated_gradients(outputs, sources, cotangents)

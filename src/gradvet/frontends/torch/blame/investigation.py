@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -26,7 +25,7 @@ from gradvet.frontends.torch.blame.backward_pass import (
 from gradvet.frontends.torch.blame.module_tree import CODE, ModuleTree, shown_tree
 from gradvet.frontends.torch.blame.pieces import HAZARD, RIGHT_HERE, SURROGATE, Examiner, culprit_of, is_hazard
 from gradvet.frontends.torch.blame.private import leaf_of
-from gradvet.frontends.torch.blame.recording import Recorder, scripted_paths
+from gradvet.frontends.torch.blame.recording import Recorder, is_below, scripted_paths
 from gradvet.frontends.torch.blame.replaying import run
 from gradvet.frontends.torch.blame.sketches import Call
 from gradvet.frontends.torch.blame.source_lines import compiled_as_python, line_writing
@@ -58,15 +57,15 @@ def _report(recorder: Recorder, examiner: Examiner, known: Report | None) -> Bla
     started, answer = time.perf_counter(), _Answer()
     _check_functions(recorder, examiner, answer)
     model = recorder.model
-    root = next((call for call in recorder.calls if call.kind == MODULE and call.path == ""), None)
-    if model is not None and root is not None and not answer.culprits:
-        _look_for_writes(recorder, root, answer)
-        with suppress(Exception), preserved_state(root.target, root.tensors):
-            answer.warnings += _loose_parameters(model, tensors_of(run(root)))
+    if model is not None and not answer.culprits:
+        for top in _tops(recorder):
+            _look_for_writes(recorder, top, answer)
+            with suppress(Exception), preserved_state(top.target, top.tensors):
+                answer.warnings += _loose_parameters(model, tensors_of(run(top)))
     if model is not None and not answer.culprits:
         _check_modules(recorder, examiner, answer, known)
         _look_closer(recorder, examiner, answer)
-    answer.notes += _notes(recorder, model, root)
+    answer.notes += _notes(recorder, model)
     return BlameReport(
         title=title_of(type(model)) if model is not None else "watched code",
         culprits=tuple(answer.culprits),
@@ -143,7 +142,7 @@ def _differentiates(recorder: Recorder) -> bool:
 
 def _look_for_writes(recorder: Recorder, root: Call, answer: _Answer) -> None:
     """Writes to saved tensors and to `.grad`. Code that does not run under such a look is left alone."""
-    paths = {id(module): path for path, module in root.target.named_modules()}
+    paths = {id(module): path for path, module in recorder.model.named_modules()} if recorder.model is not None else {}
     try:
         with preserved_state(root.target, root.tensors), compiled_as_python():
             written = overwritten_saved_tensors(root)
@@ -192,17 +191,21 @@ def _check_modules(recorder: Recorder, examiner: Examiner, answer: _Answer, know
         f"derivative taken as given, of values that are constant by themselves: {piece}" for piece in surrogates
     )
     tree = ModuleTree(recorder, examiner, known, surrogates)
-    tops = [""] if "" in tree.calls else [path for path in tree.calls if not _has_recorded_parent(path, tree.calls)]
+    tops = [call.path for call in _tops(recorder)]
     for path in tops:
         tree.visit(path)
     answer.culprits += _merged(tree.culprits)
     answer.accepted += tree.accepted.values()
-    root = tree.pieces.get("")
-    if root is not None and root.verdict is Verdict.PASS:
-        answer.is_complete = True
-        answer.pieces += [root]
-    else:
-        answer.pieces += tree.pieces.values()
+    answer.pieces += tree.pieces.values()
+    passes = bool(tops) and all(tree.pieces[path].verdict is Verdict.PASS for path in tops)
+    answer.is_complete = passes and (tops == [""] or not recorder.dropped)
+
+
+def _tops(recorder: Recorder) -> list[Call]:
+    """The call of the model; where it was not called as a whole, those of modules that no recorded one contains."""
+    calls = [call for call in recorder.calls if call.kind == MODULE]
+    paths = {call.path for call in calls}
+    return [call for call in calls if not any(is_below(call.path, other) for other in paths - {call.path})]
 
 
 def _merged(culprits: list[Culprit]) -> list[Culprit]:
@@ -213,11 +216,7 @@ def _merged(culprits: list[Culprit]) -> list[Culprit]:
     return [replace(found[0], others=tuple(other.path for other in found[1:])) for found in by_line.values()]
 
 
-def _has_recorded_parent(path: str, calls: dict[str, Any]) -> bool:
-    return any(path.startswith(f"{other}.") for other in calls if other != path)
-
-
-def _notes(recorder: Recorder, model: nn.Module | None, root: Call | None) -> list[str]:
+def _notes(recorder: Recorder, model: nn.Module | None) -> list[str]:
     """What was recorded and kept."""
     kinds = (FUNCTION, OPERATOR)
     seen = sum(count for (kind, _, _), count in recorder.seen.items() if kind in kinds)
@@ -230,6 +229,8 @@ def _notes(recorder: Recorder, model: nn.Module | None, root: Call | None) -> li
         notes.append(f"the arguments of {number} call{'s' * (number != 1)} were not kept: {reason}")
     scripted = scripted_paths(model) if model is not None else []
     notes += [SCRIPTED.format(path or ROOT) for path in scripted]
-    if model is not None and root is None and not recorder.dropped and not scripted:
-        notes.append("the model was not called with grad mode on, so it was not checked as a whole")
+    tops = [call.path for call in _tops(recorder)]
+    if model is not None and tops != [""] and not recorder.dropped and not scripted:
+        checked = f": {', '.join(tops)} were checked, and the code that calls them was not" if tops else ""
+        notes.append(f"the model was not called as a whole with grad mode on{checked}")
     return notes

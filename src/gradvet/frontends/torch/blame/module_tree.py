@@ -14,7 +14,14 @@ from gradvet.frontends.torch.blame.pieces import Examiner, cause_of, input_of, m
 from gradvet.frontends.torch.blame.recording import Recorder, is_below, scripted_paths
 from gradvet.frontends.torch.blame.replaying import Around, plainly, run, torch_stops
 from gradvet.frontends.torch.blame.sketches import Call
-from gradvet.frontends.torch.blame.source_lines import Candidate, Key, compiled_as_python, persistent_hooks, without
+from gradvet.frontends.torch.blame.source_lines import (
+    NUMBERS,
+    Candidate,
+    Key,
+    compiled_as_python,
+    persistent_hooks,
+    without,
+)
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.preservation import preserved_state
 
@@ -183,16 +190,19 @@ class ModuleTree:
         return first or found
 
     def _is_right_without(self, call: Call, candidates: list[Candidate]) -> bool:
-        """Whether the check no longer fails if the gradient flows at these lines, or if what they stop is constant.
+        """Whether the check no longer fails if what these lines stop is constant, or if the gradient flows there.
 
         Calls function and derivative.
         """
         stops = [candidate for candidate in candidates if candidate.hook is None]
-        keys, can_hold = frozenset(stop.key for stop in stops), all(stop.can_hold for stop in stops)
+        keys = frozenset(stop.key for stop in stops)
         held: frozenset[Key] | None = None if self.examiner.accepts_stops else frozenset()
         with without(candidates):
-            is_right = self._passes(call, StopMode(released=keys, held=held).around)
-            return is_right or (bool(stops) and can_hold and self._passes(call, StopMode(held=keys).around))
+            if stops and all(stop.can_hold for stop in stops) and self._passes(call, StopMode(held=keys).around):
+                return True
+            if stops and all(stop.name in NUMBERS for stop in stops):
+                return False  # nothing flows through a number
+            return self._passes(call, StopMode(released=keys, held=held).around)
 
     def _passes(self, call: Call, around: Around) -> bool:
         with compiled_as_python():

@@ -19,9 +19,7 @@ from gradvet.core.neighbourhood import named_slices
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.errors import InvalidProblemError, first_line
 from gradvet.frontends.torch.arguments import tensors_of
-from gradvet.frontends.torch.autograd_graph import nodes_behind
 from gradvet.frontends.torch.binding import callable_of, widened_copy
-from gradvet.frontends.torch.blame.private import leaf_of
 from gradvet.frontends.torch.blame.replaying import (
     Around,
     arguments_of,
@@ -29,10 +27,9 @@ from gradvet.frontends.torch.blame.replaying import (
     plainly,
     refusal,
     request_of,
-    run,
 )
 from gradvet.frontends.torch.blame.sketches import Call
-from gradvet.frontends.torch.blame.source_lines import definition
+from gradvet.frontends.torch.blame.source_lines import definition, line_writing
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.state import preserved_rng
@@ -45,13 +42,12 @@ MAX_PIECE_SECONDS = 20.0
 """Time for the check of one piece."""
 
 OUT_OF_TIME = "not checked: the time was spent"
-RUNS_ONCE = "its backward pass runs once for each forward pass, and the check needs several"
 SURROGATE = "accepted: the function is locally constant, so its derivative is one by design (stops='constant')"
 IS_SURROGATE = (
     "the values do not change when this input does, and the derivative is not zero: that of a surrogate, as for a "
     "straight-through estimator (if it is meant so, pass surrogate={{{}: function}} with the function that has it)"
 )
-FORWARD = "forward"
+FORWARD, ACCUMULATION = "forward", "accumulation"
 RIGHT_HERE = "wrong alone, and right with the arguments that the model gives it"
 HAZARD = "right as it was called here, and wrong under other conditions"
 RAISES = "the backward pass raises"
@@ -88,9 +84,6 @@ class Examiner:
             except Exception as error:
                 words = f"could not be checked: {type(error).__name__}: {first_line(error)}"
                 return piece_of(call, Verdict.SKIPPED, words)
-            raising = [finding.headline.startswith(RAISES) for finding in report.failures]
-            if raising and all(raising) and _runs_once(call):
-                return piece_of(call, Verdict.SKIPPED, f"could not be checked: {RUNS_ONCE}")
         if self.accepts_stops and report.failures and _is_surrogate(call, report):
             return piece_of(call, Verdict.PASS, SURROGATE, report)
         return piece_of(call, report.verdict, "", report)
@@ -112,24 +105,6 @@ class Examiner:
 def piece_of(call: Call, verdict: Verdict, reason: str, report: Report | None = None) -> Piece:
     """What is known about a call."""
     return Piece(call.path, call.kind, call.name, verdict, call.place, call.called, reason, call.number, report)
-
-
-def _runs_once(call: Call) -> bool:
-    """Whether one backward pass works and a second one on the same graph does not. Calls both."""
-    return _works(call, passes=1) and not _works(call, passes=2)
-
-
-def _works(call: Call, passes: int) -> bool:
-    """Whether a number of backward passes after one forward pass raise nothing."""
-    live = [tensor for tensor in tensors_of(run(call)) if tensor.requires_grad]
-    leaves = [leaf for node in nodes_behind(live) if (leaf := leaf_of(node)) is not None]
-    try:
-        for number in range(passes):
-            ones = [torch.ones_like(tensor) for tensor in live]
-            torch.autograd.grad(live, leaves, ones, retain_graph=number + 1 < passes, allow_unused=True)
-    except Exception:
-        return False
-    return True
 
 
 def _is_surrogate(call: Call, report: Report) -> bool:
@@ -169,7 +144,11 @@ def culprit_of(call: Call, piece: Piece, others: tuple[str, ...] = (), *, has_kn
     cause = (wrong_range(call, name) if finding.check == "reverse" and name else "") or cause_of(finding)
     if not has_known_surrogate and _is_surrogate(call, _report_of(piece)):
         cause = IS_SURROGATE.format(piece.name)
-    place = (definition(call.target.jvp) if finding.check == FORWARD else piece.place) or piece.called
+    place = piece.place or piece.called
+    if finding.check == FORWARD:
+        place = definition(call.target.jvp) or piece.called
+    elif finding.check == ACCUMULATION and isinstance(call.target, type):
+        place = line_writing(call.target, "grad") or place
     return Culprit(piece.path, f"{piece.kind} {piece.name}", place, cause, name, piece.called, others, (), finding)
 
 

@@ -185,7 +185,9 @@ class Recorder:
                 self._forget(call)  # such as the last call of a checkpoint, which runs no further
             raise
         if call is not None and batch is None:
-            self._nodes.update((tensor.grad_fn, call.path) for tensor in tensors_of(result))
+            self._nodes.update(
+                (tensor.grad_fn, call.path) for tensor in tensors_of(result) if tensor.grad_fn is not None
+            )
             call.note_writes()
             self._finish(call, result)
         elif call is not None:
@@ -313,16 +315,16 @@ class Recorder:
         return next((one.path for one in reversed(self._running) if one.is_recorded and one.path != other_than), None)
 
     def _hook(self, path: str, module: nn.Module) -> None:
-        """Put hooks on a module."""
+        """Put hooks on a module. It is recorded if it has code of its own, or if no module calls it."""
         has_code = path == "" or has_own_code(module)
 
         def before(module: nn.Module, args: Any, kwargs: Any) -> None:
             self._roots += path == ""
-            if has_code:
+            if is_recorded := has_code or not self._running:
                 above = self._recorded_path(other_than=path)
                 if above is not None:
                     self.edges.setdefault(above, {})[path] = None
-            record = has_code and (MODULE, path, type(module).__name__) not in self.seen
+            record = is_recorded and (MODULE, path, type(module).__name__) not in self.seen
             record = record and torch.is_grad_enabled() and self._copyable((args, kwargs)) is not None
             call = None
             if record:
@@ -334,7 +336,7 @@ class Recorder:
                 call.place, call.called = definition(type(module).forward), calling_line()
                 call.restore_attributes, call.restore_tensors = self.restore_attributes, self._restore_tensors
                 self.calls.append(call)
-            self._running.append(_Running(module, path, has_code, call))
+            self._running.append(_Running(module, path, is_recorded, call))
 
         def after(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
             while self._running:
