@@ -28,6 +28,15 @@ def far_sine(x: Tensor) -> Tensor:
     return 1e6 + torch.sin(x)
 
 
+def very_far_sine(x: Tensor) -> Tensor:
+    return 1e8 + torch.sin(x)
+
+
+def square_through(x: Tensor) -> Tensor:
+    """A factor that has lost twelve digits."""
+    return ((x + 1e12) - 1e12) * x
+
+
 def wide_wave(x: Tensor) -> Tensor:
     """A slope of about one on an offset of 1e9, which only steps of about one can show."""
     return 1e9 + 100 * torch.sin(x / 100)
@@ -113,6 +122,12 @@ CASES = (
     ).at(far_identity_cut, far_identity, normal, (4,)),
     wrong("sine_behind_1e6_lost", "The offset leaves ten digits, of which a small step takes six.", step=1e-2).at(
         zeroed(far_sine), far_sine, normal, (5,)
+    ),
+    wrong("sine_behind_1e8_halved", "Small steps of a single entry show nothing but noise.", step=1e-2).at(
+        scaled(very_far_sine, 0.5), very_far_sine, normal, (5,)
+    ),
+    wrong("square_through_1e12_halved", "Only the widest steps show more than the lost digits.", drop_in=False).at(
+        scaled(square_through, 0.5), torch.square, normal, (5,)
     ),
     wrong("wide_wave_behind_1e9_lost", "A wide step shows the slope of one that is claimed to be zero.", step=1.0).at(
         zeroed(wide_wave), wide_wave, uniform, 100.0, 200.0, (5,)

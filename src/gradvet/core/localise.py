@@ -201,11 +201,20 @@ def decide_entry(context: Context, mode: Mode, row: int, column: int) -> Entry:
     """
     size = float(context.lengths[column])
     entry = _swept(context, mode, (row, column), size)
+    is_resolved = entry.error <= context.asked_resolution * max(abs(entry.derivative), abs(entry.numerical))
+    if entry.verdict is Verdict.PASS and context.is_double and not is_resolved:
+        # Wider steps may show more: needed by `square_through_1e12_halved`.
+        entry = _swept(context, mode, (row, column), size, few=False)
     lengths = _finer_lengths(context, entry, size)
     while entry.verdict is not Verdict.PASS and (length := next(lengths, None)) is not None:
         finer = _swept(context, mode, (row, column), length)
-        is_sharp = thresholds.CLEAR * finer.error < abs(entry.derivative - entry.numerical)
-        entry = finer if finer.verdict is Verdict.PASS and is_sharp else entry
+        bar = thresholds.CLEAR * finer.error
+        is_sharp = bar < abs(entry.derivative - entry.numerical)
+        # An error beyond the bar that no step shows twice is noise, unless it is below that of numbers of size one.
+        # Needed by `sine_behind_1e8_halved`, and by `certain_loss_with_logits`.
+        inside = thresholds.ROUNDOFFS * context.eps / length
+        agrees = finer.reason is Reason.KINK or abs(finer.derivative - finer.numerical) <= max(bar, inside)
+        entry = finer if finer.verdict is Verdict.PASS and is_sharp and agrees else entry
     return entry
 
 
@@ -225,12 +234,12 @@ def _finer_lengths(context: Context, entry: Entry, size: float) -> Iterator[floa
         yield thresholds.NARROW_FACTOR * size
 
 
-def _swept(context: Context, mode: Mode, place: tuple[int, int], size: float) -> Entry:
+def _swept(context: Context, mode: Mode, place: tuple[int, int], size: float, *, few: bool = True) -> Entry:
     problem = context.problem
     row, column = place
     u, cotangent = unit(problem.zeros(problem.domain.size), column, size), context.row(row)
     prediction = mode.predictions(context, u, [cotangent])[0]
-    step_sweep = context.sweep_steps(u, [prediction], few=True)[0]
+    step_sweep = context.sweep_steps(u, [prediction], few=few)[0]
     fit = fit_slope(step_sweep)
     value = prediction.predicted(u, 1.0)
     noise = cancelled_slope(context, cotangent.v, value) if context.is_double else 0.0
