@@ -18,6 +18,7 @@ import numpy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 import gradvet
 from gradvet.core.results import Finding, Report, Verdict
@@ -703,3 +704,68 @@ def test_infinity_in_the_input_that_is_masked_is_no_reason() -> None:
     report = gradvet.check(lambda x: torch.where(x.isinf(), 0.0, x), x)
     assert report.verdict is Verdict.PASS
     assert all(not row.reasons for row in report.ledger)
+
+
+class Doubled(torch.autograd.Function):
+    """2x, whose jvp is wrong and whose backward is right."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return 2.0 * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        return 2.0 * v
+
+    @staticmethod
+    def jvp(ctx: Any, u: Tensor) -> Tensor:
+        return 3.0 * u
+
+
+def test_wrong_entries_come_before_other_failures_and_their_code_is_shown() -> None:
+    report = gradvet.check(Doubled, torch.ones(3, dtype=torch.float64), seed=1)
+    assert {"forward", "jvp_vjp_agree"} <= {finding.check for finding in report.failures}
+    lines = str(report).splitlines()
+    assert lines[1].startswith("  forward: forward mode disagrees")
+    assert "probably consequences: jvp_vjp_agree" in str(report)
+    assert report.source is not None
+    assert "def jvp" in report.source.code
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        lambda a: torch.distributions.Gamma(a, torch.ones_like(a)).rsample(),
+        lambda a: torch.distributions.Beta(a, 2.0 * a).rsample(),
+    ],
+)
+def test_sample_of_a_beta_distribution_does_not_fail(sample: Any) -> None:
+    report = gradvet.check(sample, torch.full((3,), 1.5, dtype=torch.float64), seed=1)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "drawn by rejection" in str(report)
+    normal = gradvet.check(lambda a: torch.distributions.Normal(a, a).rsample(), torch.ones(3).double(), seed=1)
+    assert normal.verdict is Verdict.PASS
+
+
+def test_inference_mode_is_refused_in_one_sentence() -> None:
+    with torch.inference_mode(), pytest.raises(InvalidProblemError, match="check outside of it"):
+        gradvet.check(torch.sin, torch.ones(3, dtype=torch.float64))
+
+
+def test_second_derivatives_that_were_asked_for_and_do_not_exist_are_no_pass() -> None:
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, v: Tensor) -> Tensor:
+        return 2.0 * v
+
+    members = {"forward": staticmethod(lambda ctx, x: 2.0 * x), "backward": staticmethod(backward)}
+    once: Any = type("Once", (torch.autograd.Function,), members)
+    x = torch.ones(3, dtype=torch.float64)
+    assert gradvet.check(once, x, seed=1).verdict is Verdict.PASS
+    report = gradvet.check(once, x, order=2, seed=1)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "Pass order=1" in str(report)
+    assert gradvet.check(torch.sin, x, order=2, seed=1).verdict is Verdict.PASS

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import gradvet
 from gradvet import Verdict
-from tests.functions import with_gradients_changed
+from tests.functions import with_gradients_changed, with_vjp
 from tests.gallery.inputs import leaf, normal
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -339,3 +339,29 @@ def test_right_loss_whose_values_do_not_change_does_not_fail_in_half_precision(d
         x = torch.randn(16, generator=torch.Generator().manual_seed(seed))
         report = gradvet.check(kernel(nearly_constant, dtype), leaf(x, dtype), seed=seed, points=None)
         assert report.verdict is gradvet.Verdict.INCONCLUSIVE
+
+
+def test_branch_on_the_precision_whose_rounded_values_overflow_does_not_fail() -> None:
+    def steep(x: Tensor) -> Tensor:
+        factor = torch.ones_like(x)
+        factor[0] = 1e3 if x.dtype is torch.float16 else 1e5
+        return factor * torch.sin(x)
+
+    too_large = with_gradients_changed(steep, lambda gradients, _: [1.2 * gradients[0]])
+    x = torch.linspace(-1.4, 1.3, 20).to(torch.float16)
+    assert not gradvet.check(steep, x, seed=1).failures
+    assert gradvet.check(too_large, x, seed=1).failures
+
+
+def test_row_that_roundoff_hides_has_a_reason() -> None:
+    def factors(x: Tensor) -> Tensor:
+        factor = torch.ones_like(x)
+        factor[0] = 1e5
+        return factor
+
+    steep = with_vjp(lambda x: factors(x) * torch.sin(x), lambda v, x: v * factors(x) * torch.cos(x))
+    x = torch.linspace(-1.0, 1.0, 20).to(BF16)
+    x[0] = 1.6094  # the steepest slope is nearly zero
+    report = gradvet.check(steep, x, seed=1)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert [row.reasons for row in report.open_rows] == [("roundoff would hide an error as large as the derivative",)]

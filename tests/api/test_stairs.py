@@ -74,6 +74,14 @@ def test_straight_through_gradient_of_fine_steps_does_not_pass(dtype: torch.dtyp
             assert gradvet.check(lambda x, w: torch.tanh(rounded(x) @ w), (x, w), seed=seed).verdict is not Verdict.PASS
 
 
+@pytest.mark.parametrize(("dtype", "bits"), [(torch.float64, 19), (torch.float64, 22), (torch.float32, 17)])
+def test_straight_through_gradient_of_steps_of_a_few_roundoffs_does_not_pass(dtype: torch.dtype, bits: int) -> None:
+    rounded = with_vjp(lambda x: torch.round(x * 2.0**bits) / 2.0**bits, lambda v, x: v)
+    for seed in range(3):
+        assert gradvet.check(rounded, leaf(7, dtype=dtype), seed=seed).verdict is not Verdict.PASS
+        assert gradvet.check(with_vjp(torch.sin, lambda v, x: v * x.cos()), leaf(7, dtype=dtype), seed=seed).passed
+
+
 @pytest.mark.parametrize("dtype", PRECISIONS[:2])
 @pytest.mark.parametrize("bits", [8, 12, 16])
 def test_detached_rounding_of_fine_steps_does_not_pass(dtype: torch.dtype, bits: int) -> None:

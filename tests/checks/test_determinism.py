@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import gradvet
-from gradvet.checks.outputs import determinism, drop_in_determinism
+from gradvet.checks.determinism import determinism, drop_in_determinism
 from gradvet.core.context import Context
 from gradvet.core.results import Finding, Verdict
 from gradvet.frontends.torch.binding import drop_in_binding

@@ -5,6 +5,7 @@ Also tests `checks/linearity.py` and `checks/transformations.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -120,6 +121,16 @@ def with_slopes(forward: float, reverse: float) -> Callable[[Tensor], Tensor]:
 def test_forward_and_reverse_mode_agree_to_a_hundred_thousandth(factor: float, verdict: Verdict) -> None:
     for modes in (with_slopes(3.0 * factor, 3.0), with_slopes(3.0, 3.0 * factor)):
         assert only(jvp_vjp_agree(context_of(modes, point(1.0, 2.0, 4.0)))).verdict is verdict
+
+
+def test_forward_and_reverse_mode_do_not_agree_where_a_derivative_is_not_finite() -> None:
+    with_nan = torch.tensor([3.0, math.nan, 3.0], dtype=torch.float64)
+    nowhere = torch.full((3,), math.nan, dtype=torch.float64)
+    for forward, reverse in ((9.0, with_nan), (nowhere, 3.0)):
+        modes = with_rules(lambda x: 3.0 * x, lambda v, x, w=reverse: w * v, lambda u, x, w=forward: w * u)
+        (finding,) = jvp_vjp_agree(context_of(modes, point(1.0, 2.0, 4.0)))
+        assert finding.verdict is Verdict.SKIPPED
+        assert finding.headline.startswith("not compared: a derivative")
 
 
 @pytest.mark.parametrize(("factor", "inside"), [(1.0003, PASS), (1.1, FAIL), (2.0, FAIL)])

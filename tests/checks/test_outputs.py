@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradvet.checks.outputs import constancy, drop_in_detached, values
+from gradvet.checks.outputs import constancy, detached, drop_in_detached, values
 from gradvet.core.context import Context
 from gradvet.core.results import Finding, Verdict
 from gradvet.frontends.torch.binding import drop_in_binding
@@ -77,6 +77,21 @@ def test_outputs_that_do_not_vary_are_not_remarked_upon() -> None:
     assert found(drop_in_detached, lambda x: (x * 2.0, torch.ones(3), torch.arange(3))) == []
     assert found(drop_in_detached, lambda x: x * 2.0) == []
     assert found(drop_in_detached, lambda x: x.detach() * 2.0) == []
+
+
+def test_detached_output_is_not_called_constant_where_the_function_raises_beside_the_point() -> None:
+    given = numbers((4,), 0)
+
+    def function(x: Tensor) -> Any:
+        if not torch.equal(x.detach(), given):
+            raise ValueError("outside of the domain")
+        return x * 2.0, 3.0 * x.detach()
+
+    (finding,) = found(detached, function)
+    assert (finding.verdict, finding.headline) == (
+        Verdict.SKIPPED,
+        "the function could not be evaluated beside the point",
+    )
 
 
 def _noisy(seed: int, shift: float) -> Finding:

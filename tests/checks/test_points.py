@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
+import gradvet
 from gradvet.api import points
 from gradvet.api.points import raising
 from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.results import Verdict
-from gradvet.errors import DerivativeError, UnsupportedError
+from gradvet.errors import DerivativeError, InvalidProblemError, UnsupportedError
 from tests.core.contexts import context_of, point
 from tests.functions import with_derivative
 
@@ -55,3 +58,22 @@ def test_error_of_an_output_of_small_slope_is_found_beside_large_ones(mode: Mode
 
     assert found(1.0) is Verdict.PASS
     assert found(1.5) is Verdict.FAIL
+
+
+@pytest.mark.parametrize(("point", "words"), [((torch.ones(3),), "refused"), ((-torch.ones(2),), "not finite")])
+def test_point_of_the_user_that_is_refused_or_not_finite_is_no_pass(point: Any, words: str) -> None:
+    def function(x: Tensor) -> Tensor:
+        return (x * torch.ones(2, dtype=x.dtype)).log()
+
+    x = torch.full((2,), 2.0, dtype=torch.float64)
+    points = [tuple(one.double() for one in point)]
+    report = gradvet.check(function, x, points=points, seed=1)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert words in str(report)
+    assert gradvet.check(function, x, points=[(3.0 * x,)], seed=1).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("settings", [{"points": [torch.ones(2)]}, {"domain": (0.0, 1.0)}])
+def test_other_points_are_refused_beside_a_reference(settings: Any) -> None:
+    with pytest.raises(InvalidProblemError, match="with a reference the kernel is compared at the inputs given"):
+        gradvet.check(torch.sin, torch.ones(2), reference=torch.sin, **settings)

@@ -41,6 +41,11 @@ def test_gradient_of_nothing_is_not_symmetric() -> None:
     assert symmetry(rotation, torch.randn(5, dtype=torch.float64)) is Verdict.FAIL
 
 
+def test_second_derivative_that_is_not_finite_is_not_called_symmetric() -> None:
+    lost = with_vjp(lambda x: (x**2).sum() / 2, lambda dy, x: dy * x * torch.full_like(x, torch.nan))
+    assert symmetry(lost, torch.randn(5, dtype=torch.float64)) is Verdict.INCONCLUSIVE
+
+
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
 def test_symmetry_is_measured_by_the_size_of_the_second_derivative(scale: float) -> None:
     def mixed(x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gradvet.cli.compare import Change, differences
-from gradvet.core.problem import Cost
+from gradvet.core.ledger import Cost
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.reports import json_files
 from gradvet.suite import CaseResult, Status

@@ -225,3 +225,12 @@ def test_small_jacobian_is_compared_output_by_output(
         gradvet.gradcheck(function, x, **options)
     assert error.value.report is not None
     assert error.value.report.failures[0].facts["output"] == wrong
+
+
+@pytest.mark.parametrize("period", [5, 12, 30])
+def test_slow_mode_refuses_a_gradient_that_is_lost_in_some_passes(period: int) -> None:
+    passes = itertools.count(1)
+    often = with_vjp(torch.sin, lambda v, x: v * x.cos() if next(passes) % period else 0.0 * v)
+    with pytest.raises(GradcheckError):
+        gradvet.gradcheck(often, numbers(50))
+    assert gradvet.gradcheck(with_vjp(torch.sin, lambda v, x: v * x.cos()), numbers(50))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.checks.jacobian import drop_in_forward, drop_in_reverse
+from gradvet.checks.drop_in import drop_in_forward, drop_in_reverse
 from gradvet.compat.gradcheck import FAST_MISS, SLOW_MISS, gradcheck
 from gradvet.core.certificate import CertificateSearch, certify, is_true_to_step
 from gradvet.core.context import Context

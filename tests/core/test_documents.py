@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gradvet.core.documents import MAX_LEVELS, escape_controls, escaped, read_dataclass
-from gradvet.core.problem import Cost
+from gradvet.core.ledger import Cost
 from gradvet.core.results import Report
 from tests.reports.samples import passed
 

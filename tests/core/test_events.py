@@ -23,6 +23,17 @@ def test_every_kind_of_check_is_heard() -> None:
     assert [report.title for report in reports] == ["sin", "gradient of cos", "tan"]
 
 
+def test_seed_of_the_innermost_run_holds() -> None:
+    reports: list[Report] = []
+    with listening(reports.append, seed=7):
+        with listening(lambda report: None, seed=5):
+            with listening(lambda report: None, seed=7):
+                pass
+            gradvet.gradcheck(torch.sin, point())
+        gradvet.gradcheck(torch.sin, point())
+    assert [report.seed for report in reports] == [5, 7]
+
+
 def test_refusal_without_an_exception_is_heard_with_the_code() -> None:
     reports: list[Report] = []
     with listening(reports.append), torch.no_grad():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradvet.checks.jacobian import drop_in_forward, drop_in_reverse
+from gradvet.checks.drop_in import drop_in_forward, drop_in_reverse
 from gradvet.core import localise
 from gradvet.core.context import Context
 from gradvet.core.entrywise import compare

@@ -13,12 +13,13 @@ import pytest
 from gradvet.api.pipeline import PipelineSettings, run_pipeline
 from gradvet.api.points import PointSettings
 from gradvet.checks import NAMES
-from gradvet.checks.jacobian import drop_in_reverse
+from gradvet.checks.drop_in import drop_in_reverse
 from gradvet.core import frontend
 from gradvet.core.context import Context
 from gradvet.core.frontend import Binding, Frontend, Request
+from gradvet.core.ledger import Cost
 from gradvet.core.modes import FORWARD, REVERSE
-from gradvet.core.problem import Cost, Distribution, Evaluation, Problem
+from gradvet.core.problem import Distribution, Evaluation, Problem
 from gradvet.core.results import Report, Verdict
 from gradvet.core.slope_test import decide_slopes
 from gradvet.core.vectors import Leaf, Space

@@ -16,8 +16,7 @@ import pytest
 import torch
 
 import gradvet
-from gradvet.core.ledger import LedgerRow
-from gradvet.core.problem import Cost
+from gradvet.core.ledger import Cost, LedgerRow
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.pytest_plugin import WatchedReport
 from tests.sources import SOURCES, nodes_of, parsed

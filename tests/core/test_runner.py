@@ -9,9 +9,12 @@ import pytest
 import torch
 
 import gradvet
+from gradvet import checks
+from gradvet.api import pipeline
+from gradvet.checks import jacobian
 from gradvet.core.context import Context
 from gradvet.core.results import Finding, Report, Verdict
-from gradvet.core.runner import CheckFunction, make_report, run_checks, run_until_failure
+from gradvet.core.runner import UNSEEN, CheckFunction, make_report, run_checks, run_until_failure
 from gradvet.errors import DerivativeError, GradientError, InvalidProblemError, first_line
 from tests.core.contexts import context_of, point
 from tests.functions import with_vjp
@@ -93,7 +96,8 @@ def test_resolution_is_the_worst_of_the_inputs_that_were_compared_and_miss_the_l
     findings = [Finding(name, Verdict.PASS, "", facts={"miss": miss}) for name, miss in (("x", 1e-9), ("y", 1e-6))]
     report = make_report("sin", context, findings)
     assert (report.resolution, report.miss) == (1e-3, 1e-6)
-    assert report.ledger == tuple(ledger.rows())
+    assert report.ledger[:3] == tuple(ledger.rows())[:3]
+    assert report.ledger[3].reasons == (UNSEEN,)
     assert [row.input for row in report.ledger] == ["a", "b", "empty", "not compared"]
     assert [row.input for row in report.open_rows] == ["not compared"]
     assert report.verdict is Verdict.PASS
@@ -129,6 +133,31 @@ def test_invalid_problem_is_raised_and_a_spent_budget_is_reported() -> None:
     (finding,) = run_checks(spent, {"values": check}, may_refuse=True)
     assert (finding.check, finding.verdict) == ("values", Verdict.SKIPPED)
     assert finding.headline == "the time budget was spent"
+    (finding,) = run_checks(spent, {"precision": check})  # a comparison of the derivative
+    assert (finding.check, finding.verdict) == ("precision", Verdict.INCONCLUSIVE)
+
+
+def test_gradient_that_was_not_compared_in_the_given_precision_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def backward(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return dy * x.cos() * (2.0 if x.dtype is torch.float32 else 1.0)
+
+    wrong_in_float32 = with_vjp(torch.sin, backward)
+    x = torch.linspace(0.1, 0.9, 5)
+    assert gradvet.check(wrong_in_float32, x, seed=1).verdict is Verdict.FAIL
+    spent: list[str] = []
+    run = jacobian.reverse
+
+    def reverse(context: Context) -> Iterator[Finding]:
+        yield from run(context)
+        spent.append("reverse")
+
+    records = [replace(one, run=reverse) if one.name == "reverse" else one for one in checks.SLOPES]
+    monkeypatch.setattr(pipeline, "SLOPES", tuple(records))
+    is_spent = property(lambda context: bool(spent))
+    monkeypatch.setattr(Context, "out_of_budget", is_spent)
+    report = gradvet.check(wrong_in_float32, x, seed=1, budget=60.0)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert ("precision", "the time budget was spent") in {(one.check, one.headline) for one in report.findings}
 
 
 @pytest.mark.parametrize("check", ["forward", "batched"])

@@ -49,6 +49,7 @@ alternate_rows_of_cotangent = cotangent(lambda v: _without_rows(v, slice(0, None
 last_row_of_cotangent = cotangent(lambda v: _without_rows(v, slice(0, -1)))
 last_column_of_cotangent = cotangent(lambda v: _without_rows(v.mT, slice(0, -1)).mT)
 small_cotangent = cotangent(lambda v: 2.0**-20 * v)
+large_cotangent = cotangent(lambda v: 2.0**20 * v)
 
 
 def mutated_cotangent(case: Case) -> Evidence:

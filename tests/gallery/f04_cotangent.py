@@ -114,6 +114,12 @@ CASES = (
         special="a small cotangent",
         proof=conditions.small_cotangent,
     ).at(with_cotangents_changed(polynomial, lambda v: torch.where(v.abs() > 1e-4, v, 0.0)), polynomial, normal, (5,)),
+    by_linearity(
+        "polynomial_clips_at_a_thousand",
+        "A guard against overflow: scaled losses have cotangents as large.",
+        special="a large cotangent",
+        proof=conditions.large_cotangent,
+    ).at(with_cotangents_changed(polynomial, lambda v: v.clamp(-1e3, 1e3)), polynomial, normal, (5,)),
     wrong("softplus_divides_by_count", "The mean of a later loss is divided by here, too.").at(
         with_cotangents_changed(softplus, lambda v: v / v.numel()), softplus, normal, (5,)
     ),

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tests.functions import with_vjp
 from tests.gallery import proofs, right_autocast, right_random, right_saturated, right_training
 from tests.gallery.case import NOT_CLASSICAL, Case, Family, Function, Inputs
+from tests.gallery.inputs import point
 
 Change = Callable[[Tensor], Tensor]
 
@@ -49,6 +51,11 @@ def without_last(g: Tensor) -> Tensor:
 
 def reversed_order(g: Tensor) -> Tensor:
     return g.flip(0)
+
+
+def coupled(x: Tensor) -> Tensor:
+    """Softplus of each element, and a gradient that adds all of them to each."""
+    return F.softplus(x) + with_vjp(lambda x: 0.0 * x.sum(), lambda v, x: (0.3 * v).expand(x.shape))(x)
 
 
 def seeded(function: Function) -> Function:
@@ -104,6 +111,10 @@ def each(change: Change, why: str, names: str) -> Sequence[Case]:
 
 
 CASES = (
+    wrong(
+        "softplus_at_minus_forty_coupled",
+        "Values of 1e-20 suggest steps so small that rounding takes them away, and then nothing changes.",
+    ).at(coupled, F.softplus, point, [-45.0, -38.0]),
     *each(
         without_last,
         "The last entry is not saturated, and gets no gradient.",

@@ -61,7 +61,7 @@ CLASSES: dict[str, tuple[str, str]] = {
     ),
     "saturated outputs": (
         "gelu_from_minus_nine_to_minus_five_without_last tanh_at_twenty_without_last "
-        "cross_entropy_of_two_certain_and_one_uncertain_without_last",
+        "cross_entropy_of_two_certain_and_one_uncertain_without_last softplus_at_minus_forty_coupled",
         "gelu_from_minus_nine_to_minus_five one_plus_erf_at_minus_six log_one_plus_exp_at_minus_forty "
         "certain_cross_entropy certain_softmax tails_of_erfc",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gradvet.core.problem import Cost
+from gradvet.core.ledger import Cost
 from gradvet.core.results import Finding, Mismatch, Report, SourceCode, Verdict
 from gradvet.core.vectors import Location
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gradvet.checks import jacobian, linearity, outputs
+from gradvet.checks import determinism, drop_in, linearity, outputs
 from gradvet.core.context import Context
 from gradvet.core.results import Report
 from gradvet.core.runner import make_report, run_until_failure
@@ -17,8 +17,8 @@ from gradvet.options import Options
 CATALOGUE = (
     semantics,
     outputs.constancy,
-    outputs.drop_in_determinism,
-    jacobian.drop_in_reverse,
+    determinism.drop_in_determinism,
+    drop_in.drop_in_reverse,
     outputs.drop_in_metadata,
     linearity.drop_in_zero_cotangent,
     linearity.undefined_cotangents,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -78,8 +79,8 @@ def check(
         power: The former name of `resolution`.
         accuracy: The relative error that the derivative may have by design, 0 by default. An iterative solver that
             stops at a tolerance of 1e-6 has accuracy=1e-5 or so: smaller disagreements are not failures.
-        budget: Seconds that the check may take, or a `gradvet.Budget` of seconds and bytes. What is left out then is
-            listed in the report. There is no limit by default.
+        budget: Seconds that the comparison may take, or a `gradvet.Budget` of seconds and bytes. What is left out then
+            is listed in the report. Explaining a failure may take longer. There is no limit by default.
         seed: Seed of the random directions: the same seed gives the same report. The default is a fresh one.
         checks: Names of the checks to run, or a mapping such as {"input_layout": False} to leave some out. The default
             is all checks of the modes.
@@ -282,6 +283,11 @@ def require_comparable(request: Request, settings: PipelineSettings, dtypes: Any
         raise InvalidProblemError(
             "a reference is compared at first order: leave out the order, or check the second order without a reference"
         )
+    if settings.points is not None and (settings.points.own is not None or settings.points.domain is not None):
+        raise InvalidProblemError(
+            "with a reference the kernel is compared at the inputs given: leave out points and domain, and call check "
+            "for each of the points"
+        )
     if REFERENCE not in settings.selection:
         raise InvalidProblemError(
             "a reference is for gradients of backward: modes must contain 'reverse', and checks, if given, 'reference'"
@@ -302,12 +308,14 @@ def run_in_dtypes(
         raise InvalidProblemError("dtypes is empty: name at least one, such as torch.bfloat16")
     reports: dict[str, Report] = {}
     refusals: dict[str, Exception] = {}
+    end = None if options.seconds is None else time.monotonic() + options.seconds
     for name, cast in requests.items():
+        left = options if end is None else replace(options, seconds=end - time.monotonic())
         wanted = replace(settings, precision=name)
         if reports:
             wanted = replace(wanted, selection=settings.selection - {"reverse"})
         try:
-            reports[name] = run_pipeline(FRONTEND, cast, wanted, options)
+            reports[name] = run_pipeline(FRONTEND, cast, wanted, left)
         except (InvalidProblemError, TypeError):  # of the call, in any dtype
             raise
         except Exception as error:

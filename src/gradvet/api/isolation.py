@@ -9,13 +9,13 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gradvet.core.documents import signal_name
 from gradvet.core.results import Finding, Verdict
 
 MAX_CHILD_SECONDS = 600.0
@@ -100,7 +100,7 @@ def _last_line(errors: bytes) -> str:
 
 
 def _ending(status: int, words: str) -> str:
-    return signal.Signals(-status).name if status < 0 else words or f"exit status {status}"
+    return signal_name(-status) if status < 0 else words or f"exit status {status}"
 
 
 def main() -> None:

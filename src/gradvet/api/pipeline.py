@@ -33,7 +33,7 @@ from gradvet.checks import (
     Check,
     runnable,
 )
-from gradvet.checks.outputs import is_repeatable, runs_again
+from gradvet.checks.determinism import is_repeatable, runs_again
 from gradvet.checks.precision import BranchPair, precision_against
 from gradvet.checks.reference import about_reference, compared_with
 from gradvet.checks.reference_passes import Reference
@@ -153,7 +153,8 @@ class _Pipeline:
     def _source(self, report: Report, problem: Problem) -> SourceCode | None:
         """The code of the only custom derivative if it failed, otherwise the code of the function."""
         rules = problem.rules.custom() if report.failures else []
-        method = "jvp" if report.failures and report.failures[0].check == "forward" else "backward"
+        failing = {finding.check for finding in report.failures}
+        method = "jvp" if "forward" in failing and "reverse" not in failing else "backward"
         own = getattr(rules[0], method) if len(rules) == 1 and hasattr(rules[0], method) else None
         return (source_of(own) if own else None) or source_of(self.request.func)
 
@@ -315,7 +316,7 @@ class _Pipeline:
         checks = {name: composition(name, partial(derived, name)) for name in SECOND_ORDER}
         checks[SYMMETRY] = symmetry(second, len(problem.domain.leaves))
         chosen = {name: check for name, check in checks.items() if name in selection}
-        found = run_checks(context, chosen)
+        found = something_compared(context, run_checks(context, chosen), "Pass order=1 if there is none by design.")
         yield from found
         if self.settings.order == 2 or HIGHER_ORDER not in selection:
             return

@@ -253,8 +253,12 @@ class _Search:
         for point in points:
             if reason := self._reason_to_end(kind, inconclusive):
                 skipped.append(f"{point.name} and the following ({reason})")
+                if point.given:
+                    yield Finding(kind, Verdict.INCONCLUSIVE, f"not tried: {skipped[-1]}")
                 break
             found = self._noted_only(kind, point, self._announced(kind, point))
+            if point.given and found.verdict is Verdict.SKIPPED:
+                found = Finding(kind, Verdict.INCONCLUSIVE, found.headline)
             inconclusive += found.verdict is Verdict.INCONCLUSIVE
             if found.verdict is Verdict.FAIL or (point.given and found.verdict is Verdict.INCONCLUSIVE):
                 headline = f"at {point.name}: {found.headline}"

@@ -110,7 +110,7 @@ def _argnums(given: Any, count: int) -> tuple[int, ...] | None:
     listed = tuple(numbers)
     for number in listed:
         if not is_integer(number) or not -count <= number < count:
-            refuse(f"argnums has numbers of the {count} positional arguments, from 0 to {count - 1}", number)
+            refuse(f"argnums has numbers of positional arguments, from 0 to {count - 1} here", number)
     if not listed:
         refuse("argnums names at least one positional argument", given)
     return tuple(dict.fromkeys(int(number) % count for number in listed))

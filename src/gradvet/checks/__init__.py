@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Flag, auto
 
-from gradvet.checks import jacobian, linearity, outputs, reference, state, transformations
+from gradvet.checks import determinism, jacobian, linearity, outputs, reference, state, transformations
 from gradvet.core.context import Context
 from gradvet.core.runner import CheckFunction
 
@@ -39,7 +39,7 @@ EXACT = (
     Check("constancy", outputs.constancy, Needs.OWN_VALUES),
     Check("detached", outputs.detached, Needs.OWN_VALUES),
     Check("values", outputs.values, Needs.OWN_VALUES),
-    Check("determinism", outputs.determinism),
+    Check("determinism", determinism.determinism),
     Check("metadata", outputs.metadata, Needs.REVERSE),
     Check("linearity", linearity.linearity),
     Check("none_grad_output", linearity.none_grad_output, Needs.REVERSE),

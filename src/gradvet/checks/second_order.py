@@ -105,7 +105,10 @@ def symmetry(derive: Derive, inputs: int) -> CheckFunction:
         # Both sides are changes of a combination of outputs: where they cancel, the roundoff of the outputs remains.
         outputs = float(xp.sum(xp.abs(context.problem.value)))
         allowed = problem.eps**thresholds.LOW_PRECISION_POWER * scale + thresholds.ROUNDOFFS * problem.eps * outputs
-        if not scale < float("inf") or abs(left - right) <= allowed:
+        if not scale < float("inf"):
+            yield Finding("symmetry", Verdict.INCONCLUSIVE, "the second derivative is not finite")
+            return
+        if abs(left - right) <= allowed:
             yield Finding("symmetry", Verdict.PASS, "the second derivative is symmetric")
             return
         yield Finding(

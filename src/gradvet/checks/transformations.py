@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
@@ -18,9 +19,9 @@ ADVICE = "Look at the vmap rule of the operations in the derivative."
 
 def batched(context: Context) -> Iterator[Finding]:
     """Two cotangents, values and tangents at once against each alone; SKIPPED where vmap raises."""
-    parts = {
-        "grad_outputs": _cotangents,
-        "mapped grad_outputs": _mapped_cotangents,
+    parts: dict[str, Callable[[Context], Finding]] = {
+        "grad_outputs": partial(_gradients, batched=context.problem.vjp_batched),
+        "mapped grad_outputs": partial(_gradients, batched=context.problem.variants.mapped),
         "values": _values,
         "tangents": _tangents,
     }
@@ -32,14 +33,6 @@ def batched(context: Context) -> Iterator[Finding]:
         except Exception as error:
             reason = context.problem.rules.meaning(error) or f"{title} cannot be batched here: {first_line(error, 160)}"
             yield Finding("batched", Verdict.SKIPPED, reason)
-
-
-def _cotangents(context: Context) -> Finding:
-    return _gradients(context, context.problem.vjp_batched)
-
-
-def _mapped_cotangents(context: Context) -> Finding:
-    return _gradients(context, context.problem.variants.mapped)
 
 
 def _gradients(context: Context, batched: Callable[[Sequence[Array]], list[Array]]) -> Finding:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gradvet.core.events import fresh_seed
 from gradvet.core.results import Report, Verdict
 from gradvet.errors import InvalidProblemError
 from gradvet.options import Budget
@@ -116,7 +116,7 @@ def run_seed(options: dict[str, Any]) -> int:
         seed = stored_seed(options["store"])
         if seed is not None:
             return seed
-    return int.from_bytes(os.urandom(4), "little")
+    return fresh_seed()
 
 
 def run_cases(

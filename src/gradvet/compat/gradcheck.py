@@ -21,7 +21,7 @@ import torch
 from torch.autograd.gradcheck import GradcheckError as TorchGradcheckError
 from torch.overrides import is_tensor_like
 
-from gradvet.checks import jacobian, linearity, outputs, transformations
+from gradvet.checks import determinism, drop_in, linearity, outputs, transformations
 from gradvet.compat.messages import message
 from gradvet.core.context import Context
 from gradvet.core.events import fresh_seed, has_listeners, one_at_a_time, publish
@@ -281,8 +281,8 @@ def _announced(text: str) -> Iterator[None]:
         timer.cancel()
 
 
-_reverse = functools.partial(jacobian.drop_in_reverse, draw=torch_unit_vectors, announce=announced)
-_forward = functools.partial(jacobian.drop_in_forward, draw=torch_unit_vectors, announce=announced)
+_reverse = functools.partial(drop_in.drop_in_reverse, draw=torch_unit_vectors, announce=announced)
+_forward = functools.partial(drop_in.drop_in_forward, draw=torch_unit_vectors, announce=announced)
 
 
 @functools.cache
@@ -294,7 +294,7 @@ def _catalogue(
         (True, semantics),
         (True, outputs.constancy),
         (reverse, _reverse),
-        (reverse, outputs.drop_in_determinism),
+        (reverse, determinism.drop_in_determinism),
         (forward, outputs.drop_in_tangent_types),
         (forward, _forward),
         (forward and undefined, linearity.drop_in_undefined_tangents),

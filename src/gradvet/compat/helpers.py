@@ -168,12 +168,8 @@ def _reject_complex(output: Tensor) -> None:
 def _matrices(problem: TorchProblem, columns: Callable[[int, int], Tensor]) -> tuple[Tensor, ...]:
     for output in problem.outputs:
         _reject_complex(output)
-    return tuple(_transposed(columns(*_span(problem, leaf)), tensor) for leaf, tensor in enumerate(problem.inputs))
-
-
-def _span(problem: TorchProblem, leaf: int) -> tuple[int, int]:
-    section = problem.domain.slices[leaf]
-    return section.start, section.stop
+    parts = zip(problem.domain.slices, problem.inputs, strict=True)
+    return tuple(_transposed(columns(part.start, part.stop), tensor) for part, tensor in parts)
 
 
 def _transposed(block: Tensor, tensor: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from gradvet.core.results import FORMAT, RENDERERS, Finding, Report, ShownReport, Verdict, plain_data
-from gradvet.errors import GradientError
 
 FUNCTION, OPERATOR, MODULE = "autograd.Function", "operator", "module"
 """Kinds of pieces."""
@@ -154,11 +153,6 @@ class BlameReport(ShownReport):
     def unreplayed(self) -> tuple[Piece, ...]:
         """The pieces that could not be replayed or were not checked."""
         return tuple(piece for piece in self.pieces if not piece.is_replayed)
-
-    def raise_if_failed(self) -> None:
-        """Raise GradientError if there is a culprit."""
-        if self.culprits:
-            raise GradientError(str(self), self)  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values, with the version of the format."""

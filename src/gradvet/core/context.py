@@ -84,7 +84,7 @@ class Context:
         return self.problem.domain.size > LARGE
 
     def release(self) -> None:
-        """Forget all that was computed but answers of one bit: most of it are vectors of the size of the inputs."""
+        """Delete what is cached, except for booleans: most of it are vectors of the size of the inputs."""
         for name, value in list(self.__dict__.items()):
             if isinstance(getattr(type(self), name, None), cached_property) and not isinstance(value, bool):
                 del self.__dict__[name]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import array_api_compat
 
 from gradvet.core import thresholds
-from gradvet.core.vectors import Array, namespace
+from gradvet.core.vectors import Array, distinct_values, namespace
 
 MAX_PERMUTED = 100
 """Largest number of rows or columns that are compared with permutations of each other."""
@@ -303,7 +303,7 @@ def _nearly_factor(case: _Case) -> str:
         or min(ratios) * max(ratios) <= 0.0
     ):
         return ""
-    spread = f"The ratios of the wrong entries are between {min(ratios):.4g} and {max(ratios):.4g}"
+    spread = _range_of(ratios, "wrong")
     if max(abs(ratio - 1.0) for ratio in ratios) <= thresholds.NEAR_RATIO:
         return (
             f"{spread}: the derivative is nearly right. Look for an approximate formula, a constant with too few "
@@ -364,23 +364,21 @@ def _place(case: _Case) -> str:
         if bool(xp.all(affected[:number])):
             return f"Only the first {number} {side} elements are affected: look for a start that is handled apart."
     ratios = [ratio + 0.0 for ratio in _ratios(case)]
-    distinct = _distinct(ratios, case.alike)
+    distinct = distinct_values(ratios, case.alike)
     if len(ratios) > 2 and len(distinct) == 2:
         low, high = distinct
         return f"The ratios of the wrong entries are {low:.4g} or {high:.4g}: look for two cases that are confused."
     if len(distinct) < 2:
         return ""
-    spread = f"The ratios of the larger wrong entries are between {min(ratios):.4g} and {max(ratios):.4g}"
-    return f"{spread}: no common factor, sign, order, row or column explains them."
+    return f"{_range_of(ratios, 'larger wrong')}: no common factor, sign, order, row or column explains them."
 
 
-def _distinct(values: Sequence[float], alike: float) -> list[float]:
-    """The values without those that equal a smaller one."""
-    found: list[float] = []
-    for value in sorted(values):
-        if not found or abs(value - found[-1]) > alike * max(abs(value), abs(found[-1])):
-            found.append(value)
-    return found
+def _range_of(ratios: Sequence[float], which: str) -> str:
+    """Where the ratios of the wrong entries lie, with as many digits as they differ in."""
+    low, high = (f"{bound:.4g}" for bound in (min(ratios), max(ratios)))
+    if low == high == "1":
+        low, high = (f"1{bound - 1.0:+.2g}" for bound in (min(ratios), max(ratios)))
+    return f"The ratios of the {which} entries are {f'about {low}' if low == high else f'between {low} and {high}'}"
 
 
 PATTERNS: tuple[Callable[[_Case], str], ...] = (

@@ -36,7 +36,7 @@ ShowStage = Callable[[str], object]
 
 _listeners: list[Listener] = []
 _filters: list[ReportFilter] = []
-_seeds: list[int] = []
+_seeds: list[list[int]] = []
 
 
 @contextmanager
@@ -55,13 +55,12 @@ def listening(listen: Listener, seed: int | None = None) -> Iterator[None]:
     """
     seeds = [] if seed is None else [seed]
     _listeners.append(listen)
-    _seeds.extend(seeds)
+    _seeds.append(seeds)
     try:
         yield
     finally:
         _listeners.remove(listen)
-        for given in seeds:
-            _seeds.remove(given)
+        _seeds[:] = [others for others in _seeds if others is not seeds]
 
 
 @contextmanager
@@ -83,7 +82,8 @@ def filtered(report: Report) -> Report:
 
 def fresh_seed() -> int:
     """The seed that was asked for last, or a fresh one from the system's source of randomness."""
-    return _seeds[-1] if _seeds else int.from_bytes(os.urandom(4), "little")
+    asked = [seed for seeds in _seeds for seed in seeds]
+    return asked[-1] if asked else int.from_bytes(os.urandom(4), "little")
 
 
 def has_listeners() -> bool:

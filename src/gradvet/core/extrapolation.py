@@ -66,9 +66,9 @@ class SlopeFit:
     is_unfollowed: bool = False
     """Whether the smallest steps that would show the slope do not show it."""
     rise: float = 0.0
-    """Largest change of v·f at any step; 0 where it is roundoff, which may be many floors deep inside a model."""
+    """Largest change of v·f at any step; 0 where it may be roundoff."""
     change: float = 0.0
-    """The same where it is roundoff too."""
+    """Largest change of v·f at any step, roundoff included."""
     is_quantised: bool = False
     """Whether the values stay exactly equal over some steps: they are multiples of a number coarser than their spacing.
     """

@@ -135,9 +135,9 @@ class Frontend:
         return None
 
     def settle(self, request: Request, names: Sequence[str]) -> bool:
-        """Call a module once for good if its first call, and no later one, sets the parameters of these names.
+        """Whether the first call of a module, and no later one, sets these parameters; then it has been called.
 
-        Whether that is so. Calls the function.
+        The caller preserves the state of the module. Calls the function.
         """
         return False
 

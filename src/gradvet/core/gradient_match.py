@@ -111,11 +111,11 @@ def _allowed(context: Context, v: Array, expected: Array) -> Array:
     problem, xp = context.problem, namespace(expected)
     eps = problem.eps if context.computes_in_io_dtype else problem.internal_eps()
     size = finite_part(xp.abs(expected))
+    # Needed by `test_saturated_operators_of_the_framework_do_not_fail` and `log_of_exp_minus_one_at_forty`.
+    inside = inner_noise(context, v) if problem.rules.are_builtin else problem.zeros(problem.domain.size)
     if not context.is_double:
         noise = xp.maximum(eps * smoothed_noise(size, problem.domain), natural_noise(context, v))
-        noise = xp.clip(noise, spacing_at_zero(problem.eps))
-        if problem.rules.are_builtin:  # needed by `test_saturated_operators_of_the_framework_do_not_fail`
-            noise = xp.maximum(noise, inner_noise(context, v))
+        noise = xp.maximum(xp.clip(noise, spacing_at_zero(problem.eps)), inside)
         return min(thresholds.ROUNDOFFS, thresholds.LOW_PRECISION_PART / eps) * noise
     parts = []
     for number in range(len(problem.domain.leaves)):
@@ -127,7 +127,7 @@ def _allowed(context: Context, v: Array, expected: Array) -> Array:
         parts.append(xp.full_like(size[part], max(relative * peak(size[part]), roundoff)))
     lengths = xp.where(context.lengths > 0.0, context.lengths, xp.ones_like(context.lengths))
     cancelled = problem.eps**thresholds.ZERO_SLOPE_POWER * peak(size * context.lengths) / lengths
-    return xp.maximum(xp.concat(parts), cancelled)
+    return xp.maximum(xp.maximum(xp.concat(parts), cancelled), thresholds.ROUNDOFFS * inside)
 
 
 def _shared_noise(context: Context, difference: Array, expected: Array) -> Array:
@@ -197,7 +197,7 @@ def _response(context: Context, v: Array) -> Array:
     Two VJPs next to the point. In double precision the largest change of each input counts for all its entries.
     """
     problem, xp = context.problem, namespace(v)
-    tiny, sign = input_roundoff(context, 2.0), xp.sign(problem.random(v.shape[0], Distribution.NEAR_UNIT))
+    tiny, sign = input_roundoff(context), xp.sign(problem.random(v.shape[0], Distribution.NEAR_UNIT))
     if not context.is_double:
         sign *= 2.0 * problem.eps
         above = problem.vjp_at(tiny, v * (1.0 + sign))
@@ -268,11 +268,11 @@ def value_signs(context: Context) -> Array:
     return signs
 
 
-def input_roundoff(context: Context, roundoffs: float = 1.0) -> Array:
-    """A displacement of every input by about so many roundoffs of its own, with random signs."""
+def input_roundoff(context: Context) -> Array:
+    """A displacement of every input by about two of its roundoffs, with random signs."""
     problem, xp = context.problem, namespace(context.lengths)
     sizes = xp.maximum(xp.abs(problem.point), context.lengths)
-    sizes *= roundoffs * problem.eps
+    sizes *= 2.0 * problem.eps
     sizes *= xp.sign(problem.random(problem.domain.size, Distribution.NEAR_UNIT))
     return sizes
 
@@ -285,7 +285,7 @@ def gradient_is_stable(context: Context, part: slice, error: float = 0.0) -> boo
     """
     v, w = context.random_vjp
     own = finite_part(w[part])
-    change = finite_part(context.problem.vjp_at(input_roundoff(context, 2.0), v)[part]) - own
+    change = finite_part(context.problem.vjp_at(input_roundoff(context), v)[part]) - own
     part_of_own = max(thresholds.LOW_PRECISION_PART, abs(error) / thresholds.COHERENT)
     return math.sqrt(dot(change, change)) <= part_of_own * math.sqrt(dot(own, own))
 
@@ -304,7 +304,7 @@ def derivative_jitter(context: Context, v: Array, u: Array, error: float) -> flo
     for number in range(MAX_JITTER_PAIRS):
         if number >= JITTER_PAIRS and spread * thresholds.RESPONSE_FACTOR < abs(error):
             break
-        tiny = input_roundoff(context, 2.0)
+        tiny = input_roundoff(context)
         if context.is_generated:
             # Zeros that gradvet put there are exact.
             tiny = xp.where(problem.point == 0.0, xp.zeros_like(tiny), tiny)

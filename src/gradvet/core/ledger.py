@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -216,3 +217,16 @@ class Record:
     def note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+@dataclass(slots=True)
+class Cost:
+    """How often the function and its derivatives were called."""
+
+    forwards: int = 0
+    vjps: int = field(default=0, metadata={"key": "pulls"})
+    jvps: int = field(default=0, metadata={"key": "pushes"})
+
+    # Former names, which JSON documents keep.
+    pulls = property(attrgetter("vjps"))
+    pushes = property(attrgetter("jvps"))

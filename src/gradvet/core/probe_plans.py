@@ -137,7 +137,7 @@ LATER_PASSES = 4
 """Backward passes for each output of the checks that follow: of a random cotangent, of the same again, of a zero and of
 an undefined one."""
 
-OTHER_REPEATS, MAX_REPEATS = 3, 20
+OTHER_REPEATS, MAX_REPEATS = 3, 50
 """Backward passes for each output that other checks of slow mode run beside a sweep, and the most that custom rules are
 repeated: together with the sweep, they are about as many as torch's two per row."""
 

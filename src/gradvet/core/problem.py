@@ -9,13 +9,13 @@ A frontend subclasses `Problem`, whose docstring says what it must give; the res
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import array_api_compat
 
+from gradvet.core.ledger import Cost
 from gradvet.core.vectors import Array, Space, namespace, peak, unit_rows
 from gradvet.errors import UnsupportedError
 
@@ -115,19 +115,6 @@ class GradientVariants:
         raise UnsupportedError("this frontend has no checkpoints")
 
 
-@dataclass(slots=True)
-class Cost:
-    """How often the function and its derivatives were called."""
-
-    forwards: int = 0
-    vjps: int = field(default=0, metadata={"key": "pulls"})
-    jvps: int = field(default=0, metadata={"key": "pushes"})
-
-    # Former names, which JSON documents keep.
-    pulls = property(attrgetter("vjps"))
-    pushes = property(attrgetter("jvps"))
-
-
 @dataclass(frozen=True, slots=True)
 class AttributeMismatch:
     """An attribute of a derivative that is not what its value's is."""
@@ -203,6 +190,11 @@ class DerivativeRules:
     @property
     def decomposes(self) -> bool:
         """Whether matrices are decomposed, which the framework does not differentiate at equal eigenvalues."""
+        return False
+
+    @property
+    def draws_by_rejection(self) -> bool:
+        """Whether numbers are drawn by rejection: their derivative is right on average, not for the draws of a seed."""
         return False
 
     def custom(self) -> list[Any]:

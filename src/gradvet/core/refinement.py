@@ -43,7 +43,7 @@ def refined(context: Context, cotangent: Cotangent | None = None) -> Context | N
     own = xp.abs(context.problem.point)
     finer = xp.where((own > 0.0) & (own < lengths), own, lengths)
     if not bool(xp.any(finer < lengths)):
-        finer = xp.minimum(lengths, xp.ones_like(lengths))
+        finer = xp.minimum(lengths, xp.clip(_least_lengths(context), 1.0))
     if bool(xp.any(finer < lengths)):
         return context.rescaled(replace(context.scaling, lengths=finer))
     if not context.is_double:
@@ -97,7 +97,14 @@ def by_derivative(context: Context, cotangent: Cotangent | None = None) -> Conte
     if not size or not bool(xp.any(steep)):
         return None
     lengths = xp.where(steep, context.lengths * size / xp.clip(claimed, size), context.lengths)
+    lengths = xp.minimum(context.lengths, xp.maximum(lengths, _least_lengths(context)))
     return context.rescaled(replace(context.scaling, lengths=lengths, is_steep=True))
+
+
+def _least_lengths(context: Context) -> Array:
+    """Step lengths below which rounding takes the largest step away."""
+    spacing: float = thresholds.OPERATION_EPS * context.problem.eps / steps_for(context.eps)[0]
+    return spacing * context.xp.abs(finite_part(context.problem.point))
 
 
 def may_end_unseen(context: Context, entry: Entry) -> bool:

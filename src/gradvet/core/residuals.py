@@ -30,8 +30,7 @@ class Slopes:
     directions: Array
     vjps: Array
     matched: int = 0
-    """Number of the first cotangents that belong to a direction, so that all outputs add up; 0: all have equal rights.
-    """
+    """Number of the first cotangents that belong to a direction, so that all outputs add up."""
 
     def joined(self, more: Slopes) -> Slopes:
         """The same along the directions of both."""

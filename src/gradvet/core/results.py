@@ -19,9 +19,9 @@ from gradvet.core.ledger import ACCEPTED as ACCEPTED
 from gradvet.core.ledger import FLOAT64 as FLOAT64
 from gradvet.core.ledger import GIVEN as GIVEN
 from gradvet.core.ledger import NO_MEMORY as NO_MEMORY
+from gradvet.core.ledger import Cost
 from gradvet.core.ledger import LedgerRow as LedgerRow
 from gradvet.core.ledger import suggested_resolution as suggested_resolution
-from gradvet.core.problem import Cost
 from gradvet.core.vectors import Location
 from gradvet.errors import GradientError
 
@@ -67,6 +67,12 @@ class Mismatch:
     def ratio(self) -> float:
         """Derivative over numerical value; not a number where the latter is zero."""
         return self.derivative / self.numerical if self.numerical else float("nan")
+
+    @property
+    def size(self) -> float:
+        """Absolute error; infinite where one of the values is not finite."""
+        difference = abs(self.derivative - self.numerical)
+        return difference if math.isfinite(difference) else math.inf
 
     def __str__(self) -> str:
         return f"d {self.output} / d {self.input}"
@@ -122,6 +128,11 @@ class ShownReport(ABC):
             "a report is neither true nor false: look at report.verdict or report.passed, or use "
             "gradvet.assert_gradients"
         )
+
+    def raise_if_failed(self) -> None:
+        """Raise GradientError if the verdict is FAIL."""
+        if self.verdict is Verdict.FAIL:
+            raise GradientError(str(self), self)  # type: ignore[arg-type]
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]: ...
@@ -242,10 +253,10 @@ class Report(ShownReport):
         return {"format": FORMAT, **derived, **plain_data(self)}
 
     @classmethod
-    def of_error(cls, title: str, kind: str, message: str, seconds: float = 0.0, replay: str = "") -> Report:
+    def of_error(cls, title: str, kind: str, message: str, seconds: float = 0.0) -> Report:
         """The report of a case that has no other: its verdict is ERROR."""
         finding = Finding(kind, Verdict.ERROR, message)
-        return cls(title, (finding,), Cost(), seconds, seed=0, miss=0.0, replay=replay)
+        return cls(title, (finding,), Cost(), seconds, seed=0, miss=0.0)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Report:
@@ -259,11 +270,6 @@ class Report(ShownReport):
             raise ValueError(f"a report of format {FORMAT} was expected, found format {version!r}")
         report: Report = read_dataclass(cls, escaped(data), "a report", {Location: lambda name: Location(0, name, "")})
         return report
-
-    def raise_if_failed(self) -> None:
-        """Raise GradientError if anything failed."""
-        if self.failures:
-            raise GradientError(str(self), self)
 
     def text(self, *, verbose: bool = False) -> str:
         """The printed text; with `verbose` all findings, the checks that ran, and those that did not and why."""

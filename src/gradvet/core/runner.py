@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 
 from gradvet.core.context import Context
-from gradvet.core.problem import Cost
+from gradvet.core.ledger import Cost
 from gradvet.core.results import Finding, LedgerRow, Report, Verdict
 from gradvet.core.vectors import all_finite, namespace
 from gradvet.errors import DerivativeError, InvalidProblemError, first_line, raise_interruption
@@ -17,14 +17,16 @@ CheckFunction = Callable[[Context], Iterable[Finding]]
 def run_checks(context: Context, checks: Mapping[str, CheckFunction], *, may_refuse: bool = False) -> list[Finding]:
     """The findings of all checks; an exception of a check becomes its finding.
 
-    With `may_refuse` any exception is a refusal of the conditions into which a check puts the function. Vectors that a
+    With `may_refuse` any exception is a refusal of the conditions into which a check puts the function, and a check
+    for which no time is left is skipped; without, it compares the derivative, so the verdict is open. Vectors that a
     check of a large problem computed are forgotten after it: it costs less to compute again than to keep.
     """
     findings: list[Finding] = []
     is_large = context.is_large
     for name, check in checks.items():
         if context.out_of_budget:
-            findings.append(Finding(name, Verdict.SKIPPED, "the time budget was spent"))
+            verdict = Verdict.SKIPPED if may_refuse else Verdict.INCONCLUSIVE
+            findings.append(Finding(name, verdict, "the time budget was spent", advice="Raise budget=."))
             continue
         try:
             for finding in check(context):
@@ -64,6 +66,10 @@ def _of_exception(context: Context, name: str, error: Exception, may_refuse: boo
     return Finding(name, Verdict.INCONCLUSIVE, f"the check raised {text[:300]}", facts={"raised": text})
 
 
+UNSEEN = "roundoff would hide an error as large as the derivative"
+"""Why a row whose derivatives agree is not compared. Needed by `test_row_that_roundoff_hides_has_a_reason`."""
+
+
 def make_report(
     title: str,
     context: Context,
@@ -78,6 +84,8 @@ def make_report(
     """
     gathered = tuple(findings)
     ledger = tuple(_with_cause(context, row) for row in context.record.ledger.rows())
+    if not any(finding.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE) for finding in gathered):
+        ledger = tuple(replace(row, reasons=row.reasons or _of_no_finding(row)) for row in ledger)
     known = [row.resolution for row in ledger if row.resolution is not None and row.elements]
     misses = [finding.facts["miss"] for finding in gathered if "miss" in finding.facts]
     return Report(
@@ -93,6 +101,11 @@ def make_report(
         ledger=ledger,
         expects_ledger=expects_ledger,
     )
+
+
+def _of_no_finding(row: LedgerRow) -> tuple[str, ...]:
+    """The reason of a row where no finding gives one."""
+    return (UNSEEN,) if not row.compared and not row.is_complete else ()
 
 
 def _with_cause(context: Context, row: LedgerRow) -> LedgerRow:
@@ -141,14 +154,13 @@ def _named(name: str, finding: Finding) -> Finding:
     return replace(finding, headline=f"{name}: {finding.headline}")
 
 
-def something_compared(context: Context, findings: list[Finding]) -> list[Finding]:
-    """The findings, and one more where none of them compared anything."""
+NO_DERIVATIVE = "The operators have no derivative for such inputs: this says nothing about the gradient."
+
+
+def something_compared(context: Context, findings: list[Finding], advice: str = NO_DERIVATIVE) -> list[Finding]:
+    """The findings, and one more where none of them compared anything; `advice` is for a missing derivative."""
     if not findings or any(finding.verdict is not Verdict.SKIPPED for finding in findings):
         return findings
     words = f"no derivative could be compared with the function: {findings[0].headline}"
-    advice = (
-        "Raise budget=: nothing was compared within it."
-        if context.out_of_budget
-        else "The operators have no derivative for such inputs: this says nothing about the gradient."
-    )
+    advice = "Raise budget=: nothing was compared within it." if context.out_of_budget else advice
     return [*findings, Finding(findings[0].check, Verdict.INCONCLUSIVE, words, advice=advice)]

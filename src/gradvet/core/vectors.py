@@ -233,3 +233,12 @@ def as_lists(matrix: Array) -> list[list[float]]:
     """The rows of a matrix as plain numbers."""
     rows: list[list[float]] = matrix.tolist()
     return rows
+
+
+def distinct_values(values: Sequence[float], alike: float) -> list[float]:
+    """The values without those that equal a smaller one."""
+    found: list[float] = []
+    for value in sorted(values):
+        if not found or abs(value - found[-1]) > alike * max(abs(value), abs(found[-1])):
+            found.append(value)
+    return found

@@ -148,7 +148,7 @@ def _brief_details(report: Report) -> Iterator[RenderableType]:
     for note in report.notes[:MAX_NOTES]:
         yield labelled("note", note)
     more = len(report.notes) - MAX_NOTES
-    hidden = [f"shows {more} more notes"] if more > 0 else []
+    hidden = [f"shows {wording.counted(more, 'more note')}"] if more > 0 else []
     if names := wording.not_exercised_names(report):
         yield labelled("not exercised", names)
         hidden.append("says why checks did not run")

@@ -38,8 +38,10 @@ def ratio(mismatch: Mismatch) -> str:
 
 def cost(report: Report) -> str:
     """Calls of the function and of its derivatives, and the time."""
-    calls = [f"{getattr(report.cost, kind)} {name}" for kind, name in CALL_KINDS.items() if getattr(report.cost, kind)]
-    return f"{', '.join(calls) or 'no'} calls, {seconds(report.seconds)}"
+    counts = {name: getattr(report.cost, kind) for kind, name in CALL_KINDS.items()}
+    calls = [f"{count} {name}" for name, count in counts.items() if count]
+    noun = "call" if [*filter(None, counts.values())][-1:] == [1] else "calls"
+    return f"{', '.join(calls) or 'no'} {noun}, {seconds(report.seconds)}"
 
 
 def seconds(value: float) -> str:
@@ -86,13 +88,21 @@ def environment(report: Report) -> str:
 
 
 def notable_findings(report: Report) -> list[Finding]:
-    """The findings that fail, then errors and inconclusive ones."""
-    return [finding for verdict in WORST_FIRST[:3] for finding in report.findings if finding.verdict is verdict]
+    """The findings that fail, then errors and inconclusive ones; of the same kind first those that name entries.
+
+    Before these come a culprit, and that the derivative is random, which explains wrong entries.
+    """
+
+    def rank(finding: Finding) -> tuple[int, bool, bool]:
+        is_cause = finding.check in ("blame", "determinism")
+        return WORST_FIRST.index(finding.verdict), not is_cause, not finding.mismatches
+
+    return sorted((one for one in report.findings if one.verdict in WORST_FIRST[:3]), key=rank)
 
 
 CONSEQUENCES = (
     *("jvp_vjp_agree", "precision", "reverse-over-reverse", "forward-over-reverse", "reverse-over-forward"),
-    *("forward-over-forward", "symmetry", "points", "shapes", "compile", "second order", "higher-order"),
+    *("forward-over-forward", "symmetry", "points", "shapes", "compile", "higher-order"),
 )
 """Checks that fail as well where the derivative itself is wrong."""
 

@@ -26,6 +26,7 @@ from typing import IO, Any, TypeVar
 
 import psutil
 
+from gradvet.core.documents import signal_name
 from gradvet.core.results import escape_controls
 from gradvet.options import Budget
 from gradvet.suite import Status
@@ -228,7 +229,7 @@ class _Worker:
         code = self._process.wait()
         self.close()
         last_line = self._last_line()
-        cause = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended its process with code {code}"
+        cause = f"was ended by {signal_name(-code)}" if code < 0 else f"ended its process with code {code}"
         return ProcessDiedError(f"{cause} ({last_line})" if last_line else cause)
 
     def _last_line(self) -> str:
@@ -248,13 +249,6 @@ def _keep_last(stream: IO[bytes], chunks: deque[bytes]) -> None:
     with stream:
         while chunk := os.read(stream.fileno(), OUTPUT_CHUNK_BYTES):
             chunks.append(chunk)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 GRACE_SECONDS = 5.0

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import is_tensor_like
 
+from gradvet.core.events import one_at_a_time
 from gradvet.core.frontend import CONSTANT_INPUTS, Request
 from gradvet.core.provenance import title_of
 from gradvet.errors import InvalidProblemError
@@ -172,6 +173,8 @@ def bind(request: Request, *, wide: torch.dtype | None = None, double: DoublePre
     `wide` replaces all floating-point tensors of lower precision by copies in that one; with `double`, the function is
     called in that mode.
     """
+    if torch.is_inference_mode_enabled():
+        raise InvalidProblemError("inside torch.inference_mode() torch records no gradients: check outside of it")
     func: Any = request.func
     call = callable_of(func)
     tree, templates, keywords = templates_of(request)
@@ -232,6 +235,7 @@ def _substitution(func: Any, parameters: Mapping[str, Any], fixed_state: Mapping
     return substituted
 
 
+@one_at_a_time
 def with_constant_inputs(request: Request) -> Request | None:
     """The request with the parameters alone to be checked, if a module runs only so; otherwise None.
 
@@ -245,7 +249,8 @@ def with_constant_inputs(request: Request) -> Request | None:
     held = replace(request, has_constant_inputs=True)
     try:
         bound = bind(held)
-        with preserved_state(request.func, bound.arguments):
+        state = preserved_state(request.func, bound.arguments)
+        with state, state:  # twice: the first restoration may be interrupted
             bound.function(*bound.arguments)
     except Exception:
         return None
@@ -253,10 +258,10 @@ def with_constant_inputs(request: Request) -> Request | None:
 
 
 def settle(request: Request, names: Sequence[str]) -> bool:
-    """Call a module once for good if its first call, and no later one, sets the parameters of these names.
+    """Whether the first call of a module, and no later one, sets these parameters; then it has been called.
 
     Such as an initialisation from the first data. An embedding with `max_norm` sets its weight whenever that is large.
-    Whether it is called so. Needed by `test_flow_that_is_initialised_by_its_first_data_passes`.
+    The caller preserves the state of the module. Needed by `test_flow_that_is_initialised_by_its_first_data_passes`.
     """
     own = dict(request.func.named_parameters()) if isinstance(request.func, nn.Module) else {}
     if not all(name in own for name in names):

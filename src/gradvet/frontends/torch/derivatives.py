@@ -1,7 +1,6 @@
 """VJPs and JVPs of a problem as tensors: backward passes, dual numbers, and the attributes of what they return.
 
-At the end, many points or many rows in one call, by vmap. Such a call runs other kernels, so the engine compares it
-with plain calls before it relies on it.
+At the end, many points or many rows in one call, by vmap: other kernels, so the engine compares it with plain calls.
 """
 
 from __future__ import annotations

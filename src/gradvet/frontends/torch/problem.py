@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.overrides import has_torch_function
 
-from gradvet.core.problem import AttributeMismatch, Cost, Evaluation, Gradient, Perturbation, Problem
+from gradvet.core.ledger import Cost
+from gradvet.core.problem import AttributeMismatch, Evaluation, Gradient, Perturbation, Problem
 from gradvet.core.vectors import LARGE, Leaf, Space
 from gradvet.errors import InvalidProblemError, raise_interruption
 from gradvet.frontends.torch import derivatives, private
@@ -41,8 +42,7 @@ class TorchProblem(Problem):
     def __init__(self, binding: Binding, seed: int, masked: bool = False) -> None:
         self.masked, self.cost = masked, Cost(forwards=1)
         self.isolates_passes = binding.isolates_passes
-        self.arguments = binding.arguments
-        self._positions = binding.checked
+        self.arguments, self._positions = binding.arguments, binding.checked
         self.inputs = tuple([self.arguments[i] for i in self._positions])
         self.home = self.inputs[0].device if isinstance(self.inputs[0], Tensor) else torch.device("cpu")
         self.layouts = layouts_of(self.inputs, masked, self.home)

@@ -23,6 +23,7 @@ from gradvet.frontends.torch.derivatives import (
     classified_errors,
     classified_gradients,
     in_vmap,
+    stacked,
     without_saving,
 )
 from gradvet.frontends.torch.double_precision import is_strided
@@ -287,7 +288,6 @@ class TorchVariants(GradientVariants):
 
     def mapped(self, V: Sequence[Tensor]) -> list[Tensor]:
         problem = self.problem
-        each = [unflattened(problem.codomain, v) for v in V]
         outputs = problem.recorded_outputs()
 
         def vjp(*cotangents: Tensor) -> tuple[Tensor, ...]:
@@ -296,7 +296,7 @@ class TorchVariants(GradientVariants):
 
         problem.cost.vjps += 1
         with in_vmap(problem):
-            together = torch.func.vmap(vjp)(*[torch.stack(column) for column in zip(*each, strict=True)])
+            together = torch.func.vmap(vjp)(*stacked(problem.codomain, V))
         return [problem.vector(problem.domain, [g[k] for g in together]) for k in range(len(V))]
 
     def values_mapped(self) -> tuple[Tensor, Tensor]:
@@ -363,7 +363,7 @@ class TorchVariants(GradientVariants):
         values, expected = (problem.vector(problem.codomain, tensors) for tensors in (outputs, own))
         # Sums in another order leave roundoff of the largest value.
         atol = thresholds.ROUNDOFFS * problem.eps * peak(expected)
-        return torch.allclose(values, expected, rtol=problem.eps**0.5, atol=atol, equal_nan=True)
+        return torch.allclose(values, expected, rtol=problem.eps**thresholds.HALF_THE_DIGITS, atol=atol, equal_nan=True)
 
     def _gradient(self, outputs: Sequence[Any], cotangents: Sequence[Tensor], sources: Sequence[Any] = ()) -> Tensor:
         problem = self.problem

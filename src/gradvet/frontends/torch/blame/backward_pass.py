@@ -379,7 +379,7 @@ def _agree(ones: Sequence[Tensor | None], others: Sequence[Tensor | None]) -> bo
             continue
         eps = torch.finfo(one.dtype).eps
         # A gradient that is zero because its terms cancel consists of their roundoff.
-        if _size(one - other) > max(eps**0.5 * _size(one), thresholds.ROUNDOFFS * eps * peak):
+        if _size(one - other) > max(eps**thresholds.HALF_THE_DIGITS * _size(one), thresholds.ROUNDOFFS * eps * peak):
             return False
     return True
 

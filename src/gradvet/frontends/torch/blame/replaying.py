@@ -182,7 +182,7 @@ class _Within(Replica):
 def refusal(call: Call) -> str:
     """Why a call cannot be replayed; nothing if it can. Calls the function."""
     if not call.has_returned:
-        return "it raised an exception when it was recorded"
+        return "when it was recorded it raised an exception, or returned what cannot be copied"
     try:
         results = [run(call) for _ in range(REPLAYS)]
     except Exception as error:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradvet.core import thresholds
 from gradvet.core.blame import CodeLine
 from gradvet.frontends.torch.layouts.dense import separate
 from gradvet.frontends.torch.state import RandomState, Restore
@@ -85,7 +86,7 @@ class Sketch:
         if self.sums is None or other.sums is None:
             return True
         exact = not (self.dtype.is_floating_point or self.dtype.is_complex)
-        allowed = 0.0 if exact else 64.0 * torch.finfo(self.dtype).eps * self.sums[2]
+        allowed = 0.0 if exact else thresholds.ROUNDOFFS * torch.finfo(self.dtype).eps * self.sums[2]
         return all(abs(one - two) <= allowed for one, two in zip(self.sums, other.sums, strict=True))
 
 
