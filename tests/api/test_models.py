@@ -175,7 +175,7 @@ def test_values_and_tangents_of_a_module_keep_no_activations() -> None:
     assert report.verdict is Verdict.PASS
     assert {kept for is_dual, kept in SEEN if is_dual} == {False}
     with_graph = sum(kept for _, kept in SEEN)
-    assert 0 < with_graph <= report.cost.vjps + FIRST_CALLS <= len(SEEN) // 2
+    assert 0 < with_graph <= report.cost.vjps + FIRST_CALLS < len(SEEN)
 
 
 def test_module_that_takes_gradients_itself_passes_in_forward_mode() -> None:

@@ -246,3 +246,60 @@ def test_module_of_a_fault_around_a_layer_is_named(fault: str) -> None:
     culprit = gradvet.blame(model, torch.randn(4, 3, dtype=torch.float64), seed=1).culprit
     assert culprit is not None
     assert (culprit.path, culprit.what.startswith("write to .grad")) == ("1", False), culprit
+
+
+class Keys:
+    """A cache of keys by layer, which a model makes and hands to its layers."""
+
+    def __init__(self) -> None:
+        self.of_layer: dict[int, Tensor] = {}
+
+    def extended(self, layer: int, key: Tensor) -> Tensor:
+        before = self.of_layer.get(layer)
+        self.of_layer[layer] = key if before is None else torch.cat([before, key], 1)
+        return self.of_layer[layer]
+
+
+class CachedLayer(nn.Module):
+    def __init__(self, number: int, *, is_wrong: bool) -> None:
+        super().__init__()
+        self.number, self.is_wrong = number, is_wrong
+        self.key, self.value = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor, keys: Keys) -> Tensor:
+        k = keys.extended(self.number, self.key(x))
+        k = k.detach() if self.is_wrong else k
+        return x + (x @ k.mT).softmax(-1) @ self.value(x)  # type: ignore[no-any-return]
+
+
+class CachedModel(nn.Module):
+    def __init__(self, wrong: int | None) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(CachedLayer(n, is_wrong=n == wrong) for n in range(3))
+        self.keys: Keys | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.keys = keys = Keys()
+        for layer in self.layers:
+            x = layer(x, keys)
+        return x
+
+
+@pytest.mark.parametrize("wrong", [None, 1])
+def test_layers_that_fill_a_cache_among_their_arguments_are_replayed(wrong: int | None) -> None:
+    torch.manual_seed(0)
+    model, x = CachedModel(wrong).double(), torch.randn(2, 4, 3, dtype=torch.float64)
+    with gradvet.watch(model, seed=1) as step:
+        model(x).square().sum().backward()
+    keys = model.keys
+    assert keys is not None
+    before = dict(keys.of_layer)
+    report = step.report()
+    verdicts = {piece.path: piece.verdict for piece in report.pieces}
+    if wrong is None:
+        assert report.verdict is Verdict.PASS, report
+    else:
+        assert [(culprit.path, culprit.what) for culprit in report.culprits] == [("layers.1", "detach")]
+        assert (verdicts["layers.0"], verdicts["layers.2"]) == (Verdict.PASS, Verdict.PASS), report
+    assert model.keys is keys
+    assert all(keys.of_layer[n] is key for n, key in before.items())

@@ -28,6 +28,7 @@ from gradvet.core.vectors import (
     peak,
     pieces,
     rms,
+    smallest,
 )
 
 MAX_DRAWS, ENOUGH_ENTRIES = 8, 256
@@ -337,6 +338,8 @@ def _beyond_noise(context: Context, sample: DerivativeSample, part: slice, error
             noise = xp.clip(noise, rms(there - here))
         again = _ratio(context, found_there - expected_there, expected_there, noise)
         ratio = xp.minimum(_ratio(context, error, expected, noise), again)
+    if not float(xp.max(ratio)) > doubt:
+        return ratio, noise, outer
     # An error must be material beside a typical entry: of very many entries some are large by chance, and where equal
     # terms are summed their rounding errors are equal too. The median, as a custom rule may lose all but the largest.
     # Without this the graph network of `benchmarks.models` is inconclusive.
@@ -361,7 +364,7 @@ def _jumps(change: Array, smooth: Array) -> Array:
     xp = namespace(change)
     size = finite_part(xp.abs(change))
     jumps = xp.where(size > thresholds.INTERVAL_WIDTH * smooth, size, xp.zeros_like(size))
-    return xp.clip(jumps, float(xp.sort(jumps)[(jumps.shape[0] - 1) // 2]))
+    return xp.clip(jumps, smallest(jumps, (jumps.shape[0] - 1) // 2))
 
 
 def _agreed(context: Context) -> float:

@@ -177,7 +177,13 @@ def nonzero_median(sizes: Array) -> float:
     """The median of the positive numbers among some of which none is negative; zero where there is none."""
     xp = namespace(sizes)
     some = int(xp.count_nonzero(sizes))
-    return float(xp.sort(sizes)[sizes.shape[0] - some + (some - 1) // 2]) if some else 0.0
+    return smallest(sizes, sizes.shape[0] - some + (some - 1) // 2) if some else 0.0
+
+
+def smallest(numbers: Array, index: int) -> float:
+    """The number with this index if they were sorted."""
+    select = getattr(numbers, "kthvalue", None)  # torch has a call that sorts no others
+    return float(namespace(numbers).sort(numbers)[index] if select is None else select(index + 1)[0])
 
 
 def equal(one: Array, other: Array) -> bool:

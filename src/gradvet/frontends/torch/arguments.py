@@ -294,7 +294,7 @@ class ArgumentTree:
                 return value
             self.notes.append(f"{closed_object(name, value)} were held constant")
             # Without items of its own: every call gets a copy.
-            return Container((), (), lambda _: _copied(value))
+            return Container((), (), _Copies(value))
         labelled = zip(container.labels, container.items, strict=True)
         templates = [self.template(item, name + label) for label, item in labelled]
         unchanged = all(one is other for one, other in zip(templates, container.items, strict=True))
@@ -310,16 +310,24 @@ def fill(template: Any, tensors: Sequence[Any]) -> Any:
     return template
 
 
-def _copied(value: Any) -> Any:
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # such as tensors that are results of other operators
-        return value
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """Makes copies of an object that holds tensors."""
+
+    value: Any
+
+    def __call__(self, items: Sequence[Any]) -> Any:
+        try:
+            return copy.deepcopy(self.value)
+        except Exception:  # such as tensors that are results of other operators
+            return self.value
 
 
 def unfilled(template: Any) -> list[Any]:
     """The values in a template beside its slots for tensors."""
     if isinstance(template, Container):
+        if isinstance(template.rebuilt, _Copies):
+            return [template.rebuilt.value]
         return [thing for inner in template.items for thing in unfilled(inner)]
     return [] if isinstance(template, Slot) else [template]
 

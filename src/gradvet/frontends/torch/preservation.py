@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gradvet.frontends.torch import private
+from gradvet.frontends.torch.blame.source_lines import is_foreign
 from gradvet.frontends.torch.layouts import numbers_of
 from gradvet.frontends.torch.process_state import SEARCH_SETTINGS, SETTINGS, ProcessState, use_standard_settings
 from gradvet.frontends.torch.state import RandomState, attributes_of, generators_among, kept_tensors
@@ -235,15 +236,42 @@ def _put_back(container: Any, items: tuple[Any, ...]) -> None:
         container.update(zip(items[:half], items[half:], strict=True) if isinstance(container, dict) else items)
 
 
+def _kept_containers(things: Sequence[Any], limit: int) -> Callable[[], None]:
+    """Keeps what the lists, mappings and sets to which these refer hold, and the attributes of the user's objects.
+
+    Returns their restoration. Tensors are kept as they are, without their values.
+    """
+    reached = reachable_objects(*things, limit=limit)
+    attributes = [vars(thing) for thing in reached if _has_attributes(thing)]
+    found = [(container, _items(container)) for container in _containers([*reached, *attributes])]
+
+    def restore() -> None:
+        for container, items in found:
+            _put_back(container, items)
+
+    return restore
+
+
+def _has_attributes(thing: Any) -> bool:
+    """Whether a thing is an object of a class of the user, such as a cache of keys; no module."""
+    has_own = hasattr(thing, "__dict__") and not isinstance(thing, (*OPAQUE_TYPES, FunctionType))
+    return has_own and not is_foreign(type(thing).__module__)
+
+
+def kept_objects(things: Iterable[Any]) -> Callable[[], None] | None:
+    """Keeps the attributes of the user's objects among some things; None if there are none."""
+    objects = list(filter(_has_attributes, things))
+    return _kept_containers(objects, MAX_SEARCHED_OBJECTS) if objects else None
+
+
 @contextlib.contextmanager
-def preserved_containers(*things: Any) -> Iterator[None]:
-    """Restores the lists, mappings and sets to which these refer."""
-    found = [(container, _items(container)) for container in _containers(reachable_objects(*things))]
+def preserved_containers(*things: Any, limit: int = MAX_OBJECTS) -> Iterator[None]:
+    """Restores the lists, mappings and sets to which these refer, and the attributes of the user's objects."""
+    restore = _kept_containers(things, limit)
     try:
         yield
     finally:
-        for container, items in found:
-            _put_back(container, items)
+        restore()
 
 
 class PreservedGradients:

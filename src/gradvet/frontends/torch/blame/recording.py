@@ -31,7 +31,7 @@ from gradvet.frontends.torch.blame.source_lines import (
     running_node,
 )
 from gradvet.frontends.torch.inputs import require_values
-from gradvet.frontends.torch.preservation import PreservedGradients, reachable_objects
+from gradvet.frontends.torch.preservation import PreservedGradients, kept_objects, reachable_objects
 from gradvet.frontends.torch.private import buffers_of, version
 from gradvet.frontends.torch.private_state import (
     function_apply,
@@ -329,12 +329,12 @@ class Recorder:
             call = None
             if record:
                 self.seen[MODULE, path, type(module).__name__] += 1
-                tree = ArgumentTree()
-                template = tree.template((args, kwargs), "")
+                template = (tree := ArgumentTree()).template((args, kwargs), "")
                 call = self._call(MODULE, type(module).__name__, path, module, template, tree)
             if call is not None:
                 call.place, call.called = definition(type(module).forward), calling_line()
                 call.restore_attributes, call.restore_tensors = self.restore_attributes, self._restore_tensors
+                call.restore_objects = kept_objects(unfilled(template))
                 self.calls.append(call)
             self._running.append(_Running(module, path, is_recorded, call))
 

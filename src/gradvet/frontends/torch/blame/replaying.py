@@ -13,7 +13,7 @@ from gradvet.core.blame import MODULE
 from gradvet.core.frontend import Request
 from gradvet.core.provenance import title_of
 from gradvet.errors import first_line
-from gradvet.frontends.torch.arguments import ArgumentTree, fill, map_tensors, tensors_of
+from gradvet.frontends.torch.arguments import ArgumentTree, fill, map_tensors, tensors_of, unfilled
 from gradvet.frontends.torch.binding import callable_of, unchanged, widened_copy
 from gradvet.frontends.torch.blame.private import Replica, without_accumulation_hooks
 from gradvet.frontends.torch.blame.recording import Recorder
@@ -21,7 +21,12 @@ from gradvet.frontends.torch.blame.sketches import Call, copied
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.blame.straight_through import is_constant_in
 from gradvet.frontends.torch.inputs import templates_of
-from gradvet.frontends.torch.preservation import PreservedGradients, preserved_state
+from gradvet.frontends.torch.preservation import (
+    MAX_SEARCHED_OBJECTS,
+    PreservedGradients,
+    preserved_containers,
+    preserved_state,
+)
 from gradvet.frontends.torch.state import preserved_rng
 
 Around = Callable[[Callable[[], Any]], Any]
@@ -86,7 +91,8 @@ def _run_backward(model: nn.Module, result: Any) -> None:
 
 def request_of(call: Call, around: Around = plainly) -> Request:
     """The call as a request of a check, with fresh arguments."""
-    args, kwargs = arguments_of(call, _fresh(call))
+    with _objects_as_recorded(call):
+        args, kwargs = arguments_of(call, _fresh(call))
     if call.kind == MODULE:
         is_constant = not any(call.requires_grad) and any(p.requires_grad for p in call.target.parameters())
         replica = _ModuleReplica(call.target, call, around)
@@ -193,8 +199,9 @@ def refusal(call: Call) -> str:
 def run(call: Call, around: Around = plainly) -> Any:
     """The result of one replay, from the recorded random state and buffers."""
     func = call.target if call.kind == MODULE else callable_of(call.target)
-    args, kwargs = arguments_of(call, [t if isinstance(t, nn.Parameter) else t.clone() for t in _fresh(call)])
-    with preserved_rng(), _autocast(call), torch.enable_grad():
+    tensors = [t if isinstance(t, nn.Parameter) else t.clone() for t in _fresh(call)]
+    with preserved_rng(), _autocast(call), torch.enable_grad(), _objects_as_recorded(call):
+        args, kwargs = arguments_of(call, tensors)
         call.random.restore()
         _restore(call)
         if call.restore_tensors is not None:
@@ -229,7 +236,7 @@ class _ModuleReplica(_Within):
             args, kwargs = map_tensors(_doubled if is_wide else unchanged, self.gradvet_arguments)
         args, kwargs = map_tensors(lambda t: t if isinstance(t, nn.Parameter) else t.clone(), (args, kwargs))
         _restore(self.gradvet_call)
-        with _autocast(self.gradvet_call):
+        with _autocast(self.gradvet_call), _objects_as_recorded(self.gradvet_call):
             result = self.gradvet_around(lambda: self.gradvet_inner(*args, **kwargs))
         found = tensors_of(result)
         return tuple(tensor for tensor in found if tensor.is_floating_point() or tensor.is_complex())
@@ -294,6 +301,17 @@ def _restore(call: Call) -> None:
     call.random.restore_given()
     if call.restore_attributes is not None:
         call.restore_attributes()
+
+
+@contextmanager
+def _objects_as_recorded(call: Call) -> Iterator[None]:
+    """Give objects among the arguments the attributes that they had when the call was recorded; put them back."""
+    if call.restore_objects is None:
+        yield
+        return
+    with preserved_containers(*unfilled(call.template), limit=MAX_SEARCHED_OBJECTS):
+        call.restore_objects()
+        yield
 
 
 @contextmanager
