@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
+from operator import attrgetter
 
 from gradvet.checks.outputs import irreproducible
 from gradvet.core import entrywise, fast_mode, thresholds
@@ -123,7 +124,8 @@ def failure(context: Context, mode: Mode, decision: Decision, subject: str = "",
     found = study(context, mode, entry)
     facts = {**_facts(decision), "wrong": found.wrong, "entries": found.entries, **found.block, "sweep": entry.sweep}
     facts["leaves"] = _leaf_verdicts(context, mode)
-    mismatches = sorted((_mismatch(context, one) for one in (entry, *found.others)), key=_size, reverse=True)
+    mismatches = [_mismatch(context, one) for one in (entry, *found.others)]
+    mismatches.sort(key=attrgetter("size"), reverse=True)
     if found.entries > 1:
         headline += f" in {_share(found)} that were compared"
     headline += f"; the largest error is {_amount(mismatches[0])}"
@@ -159,15 +161,9 @@ def _leaf_verdicts(context: Context, mode: Mode) -> dict[str, str]:
     return {}
 
 
-def _size(entry: Mismatch) -> float:
-    """Absolute error of an entry; infinite where one of the values is not finite."""
-    difference = abs(entry.derivative - entry.numerical)
-    return difference if math.isfinite(difference) else math.inf
-
-
 def _amount(entry: Mismatch) -> str:
     """`0.0012 (0.5 % of the entry)`, without the percentage where the entry is nearly zero beside the error."""
-    size = _size(entry)
+    size = entry.size
     if not abs(entry.numerical) > max(entry.error, thresholds.EQUAL_RATIO * size) or not math.isfinite(size):
         return f"{size:.2g}"
     return f"{size:.2g} ({_percentage(size / abs(entry.numerical))} of the entry)"
@@ -329,7 +325,11 @@ def _disagreement(context: Context, mode: Mode, comparison: Comparison) -> Findi
     if not context.options.explains:
         return Finding(mode.name, Verdict.FAIL, headline)
     context.projections.release()
-    listed = [_compared_mismatch(context, entry) for entry in pair.largest_errors]
+    listed = list[Mismatch]()
+    for entry in pair.largest_errors:
+        listed.append(_compared_mismatch(context, entry))
+        if listed[-1].is_precise and not has_listeners():  # the message shows one, and each takes evaluations
+            break
     facts: dict[str, object] = {
         "output": pair.output,
         "input": pair.input,
@@ -345,7 +345,7 @@ def _disagreement(context: Context, mode: Mode, comparison: Comparison) -> Findi
         facts |= _shown(context.problem, first, *pair.matrices)
     if has_listeners():
         facts |= _figures(context, mode, first, "block" in facts)
-    if not any(math.isinf(_size(one)) or 3.0 * one.error <= _size(one) for one in listed):
+    if not any(one.is_precise for one in listed):
         advice = IMPRECISE
     return Finding(mode.name, Verdict.FAIL, headline, tuple(listed), facts, advice)
 

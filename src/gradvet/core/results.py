@@ -68,6 +68,17 @@ class Mismatch:
         """Derivative over numerical value; not a number where the latter is zero."""
         return self.derivative / self.numerical if self.numerical else float("nan")
 
+    @property
+    def size(self) -> float:
+        """Absolute error of the derivative; infinite where one of the values is not finite."""
+        difference = abs(self.derivative - self.numerical)
+        return difference if math.isfinite(difference) else math.inf
+
+    @property
+    def is_precise(self) -> bool:
+        """Whether the error bar is small beside the error."""
+        return math.isinf(self.size) or 3.0 * self.error <= self.size
+
     def __str__(self) -> str:
         return f"d {self.output} / d {self.input}"
 
