@@ -66,19 +66,24 @@ def test_price_is_at_most_a_tenth_more_than_that_of_torch(name: str, options: di
 
 @pytest.mark.parametrize("raise_exception", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 10, 30])
-@pytest.mark.parametrize("function", [torch.sin, lambda x: x.sin().sum()], ids=["sin", "sum"])
+@pytest.mark.parametrize(
+    "function", [torch.sin, lambda x: x.sin().sum(), lambda x: x.cumsum(0).sin()], ids=["sin", "sum", "sums"]
+)
 def test_price_of_a_refusal_is_that_of_torch_and_of_an_error_bar(
     function: Function, size: int, raise_exception: bool
 ) -> None:
-    wrong = scaled_gradient(function, times(1.1, size - 1))
+    """With one wrong entry, with one in each row, and with all entries wrong."""
     prices = []
-    for check in (torch_gradcheck, gradvet.gradcheck):
-        counter = Counter(wrong)
+    for check, wrong in itertools.product(
+        (torch_gradcheck, gradvet.gradcheck), (times(1.1, size - 1), lambda gradient: 1.1 * gradient)
+    ):
+        counter = Counter(scaled_gradient(function, wrong))
         with contextlib.suppress(GradcheckError):
             assert not check(counter, numbers(size), raise_exception=raise_exception)
         prices.append(counter.calls + counter.runs)
     error_bar = 2 if raise_exception else 0
-    assert prices[1] <= max(1.1 * prices[0], prices[0] + 3) + error_bar
+    for of_torch, of_gradvet in zip(prices[:2], prices[2:], strict=True):
+        assert of_gradvet <= max(1.1 * of_torch, of_torch + 3) + error_bar
 
 
 def split(x: Tensor) -> tuple[Tensor, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
@@ -118,7 +117,11 @@ def _disagreement(context: Context, mode: Mode, comparison: Comparison) -> Findi
     if not context.options.explains:
         return Finding(mode.name, Verdict.FAIL, headline)
     context.projections.release()
-    listed = [_compared_mismatch(context, entry) for entry in pair.largest_errors]
+    listed = list[Mismatch]()
+    for entry in pair.largest_errors:
+        listed.append(_compared_mismatch(context, entry))
+        if listed[-1].is_precise and not has_listeners():  # the message shows one, and each takes evaluations
+            break
     facts: dict[str, object] = {
         "output": pair.output,
         "input": pair.input,
@@ -136,7 +139,7 @@ def _disagreement(context: Context, mode: Mode, comparison: Comparison) -> Findi
         facts |= _figures(context, mode, first, "block" in facts)
     if _varies(context, first):
         advice = RANDOM
-    elif not any(math.isinf(one.size) or 3.0 * one.error <= one.size for one in listed):
+    elif not any(one.is_precise for one in listed):
         advice = IMPRECISE
     return Finding(mode.name, Verdict.FAIL, headline, tuple(listed), facts, advice)
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from operator import attrgetter
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
@@ -115,9 +116,8 @@ def failure(context: Context, mode: Mode, decision: Decision, subject: str = "",
     found = study(context, mode, entry)
     facts = {**_facts(decision), "wrong": found.wrong, "entries": found.entries, **found.block, "sweep": entry.sweep}
     facts["leaves"] = _leaf_verdicts(context, mode)
-    mismatches = sorted(
-        (_mismatch(context, one) for one in (entry, *found.others)), key=lambda mismatch: mismatch.size, reverse=True
-    )
+    mismatches = [_mismatch(context, one) for one in (entry, *found.others)]
+    mismatches.sort(key=attrgetter("size"), reverse=True)
     if found.entries > 1:
         headline += f" in {_share(found)} that were compared"
     headline += f"; the largest error is {_amount(mismatches[0])}"

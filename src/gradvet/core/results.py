@@ -70,9 +70,14 @@ class Mismatch:
 
     @property
     def size(self) -> float:
-        """Absolute error; infinite where one of the values is not finite."""
+        """Absolute error of the derivative; infinite where one of the values is not finite."""
         difference = abs(self.derivative - self.numerical)
         return difference if math.isfinite(difference) else math.inf
+
+    @property
+    def is_precise(self) -> bool:
+        """Whether the error bar is small beside the error."""
+        return math.isinf(self.size) or 3.0 * self.error <= self.size
 
     def __str__(self) -> str:
         return f"d {self.output} / d {self.input}"

@@ -54,9 +54,12 @@ def generators_among(things: Iterable[Any]) -> list[Any]:
     """
     found: dict[int, Any] = {}
     for thing in things:
-        modules = thing.modules() if isinstance(thing, nn.Module) else ()
-        inside = (value for module in modules for _, value in attributes_of(module))
-        found |= {id(value): value for value in (thing, *inside) if _state_access(value) is not None}
+        inside = [thing]
+        if isinstance(thing, nn.Module):
+            inside = [value for module in thing.modules() for _, value in attributes_of(module)]
+        for value in inside:
+            if _state_access(value) is not None:
+                found[id(value)] = value
     return list(found.values())
 
 
