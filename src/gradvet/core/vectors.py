@@ -182,9 +182,10 @@ def nonzero_median(sizes: Array) -> float:
 
 def smallest(numbers: Array, index: int) -> float:
     """The number with this index if they were sorted."""
-    # torch has a call that sorts no others; on a GPU it takes ten times as long as a sort.
-    select = getattr(numbers, "kthvalue", None) if str(numbers.device) == "cpu" else None
-    return float(namespace(numbers).sort(numbers)[index] if select is None else select(index + 1)[0])
+    select = getattr(numbers, "kthvalue", None)  # torch's, which sorts no others; on a GPU it is slower than a sort
+    if select is None or str(numbers.device) != "cpu":
+        return float(namespace(numbers).sort(numbers)[index])
+    return float(select(index + 1)[0])
 
 
 def equal(one: Array, other: Array) -> bool:
