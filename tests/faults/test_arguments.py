@@ -88,7 +88,7 @@ def test_random_combinations_of_arguments_are_refused_in_one_sentence() -> None:
         ({"budget": float("nan")}, "budget is a positive number of seconds or a gradvet.Budget, found nan"),
         ({"budget": "1"}, "budget is a positive number of seconds or a gradvet.Budget, found '1'"),
         ({"kwargs": [1]}, "kwargs is a mapping of names to values, found [1]"),
-        ({"argnums": 1}, "argnums has numbers of the 1 positional arguments, from 0 to 0, found 1"),
+        ({"argnums": 1}, "argnums has numbers of positional arguments, from 0 to 0 here, found 1"),
         ({"modes": 3}, "modes is a name or several names, found 3"),
         ({"checks": {"reverse": 1}}, "a value of the mapping checks is True or False, found 1"),
         ({"thorough": 1}, "thorough is True or False, found 1"),
