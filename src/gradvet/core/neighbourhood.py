@@ -11,9 +11,10 @@ from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import Entry
 from gradvet.core.diagnosis import ZERO, diagnose
-from gradvet.core.finite_differences import CENTRAL, DirectionalDifference, middle_step
+from gradvet.core.finite_differences import DirectionalDifference, middle_step
+from gradvet.core.localise import decide_entry
 from gradvet.core.modes import Mode
-from gradvet.core.problem import Distribution, Problem
+from gradvet.core.problem import Distribution
 from gradvet.core.vectors import Array, Space, as_lists, dot, namespace, peak, window
 
 SIDE = 48
@@ -280,62 +281,21 @@ def ignored_output(context: Context, mode: Mode, entry: Entry) -> str:
 MAX_BLOCK_ENTRIES = SIDE * SIDE
 """Largest number of entries of a block that is kept."""
 
-FIGURE_EPS = 2.0**-52
-"""Roundoff of double precision, for the line of a figure that shows it."""
 
-FIGURE_STEP_RATIO = 4.0
-"""Ratio of the steps of a sweep around the caller's step."""
-
-FIGURE_STEPS = 8
-"""Number of steps of that sweep to either side."""
-
-
-def around(space: Space, index: int, most: int = SIDE) -> range:
+def around(space: Space, index: int, most: int) -> range:
     """Coordinates of the leaf around one of them, all if they are few."""
     section = space.slices[space.leaf_of(index)]
     start = max(section.start, min(index - most // 2, section.stop - most))
     return range(start, min(section.stop, start + most))
 
 
-def computed_block(problem: Problem, mode: Mode, place: tuple[int, int], step: float) -> dict[str, Any]:
-    """Both versions of the block around an entry. Calls the function and its derivative for a few rows and columns."""
+def figures(context: Context, mode: Mode, place: tuple[int, int]) -> dict[str, Any]:
+    """The block around an entry and the sweep along its column, for a page. Calls the function and its derivative."""
+    problem = context.problem
     rows, columns = around(problem.codomain, place[0], SIDE_IN_LARGE), around(problem.domain, place[1], SIDE_IN_LARGE)
-    units = problem.unit_steps(columns.start, columns.stop)
-    differences = [problem.weighted(perturbation, (step, -step), CENTRAL.weights) for perturbation in units]
-    numerical = namespace(differences[0]).stack(differences, axis=1)[rows.start : rows.stop, :] / step
-    derivative = mode.block(problem, rows, columns)
-    return block(numerical, derivative, names(problem.codomain, rows), names(problem.domain, columns))
-
-
-def sweep_at_entry(problem: Problem, place: tuple[int, int], step: float, gap: float) -> dict[str, Any]:
-    """Central differences of one entry over several steps around the one that the user chose, for a figure."""
-    row, column = place
-    (perturbation,) = problem.unit_steps(column, column + 1)
-    slopes: dict[float, float] = {}
-    size = 0.0
-    for power in range(-FIGURE_STEPS, FIGURE_STEPS + 1):
-        scale = FIGURE_STEP_RATIO**power
-        try:
-            plus, minus = (
-                float(values[row]) for values in problem.evaluate(perturbation, (scale * step, -scale * step))
-            )
-        except Exception:  # outside the domain
-            break
-        size = max(size, abs(plus)) if power <= 0 else size
-        slopes[scale * step] = (plus - minus) / (2.0 * scale * step)
-    steps, found = list(slopes), list(slopes.values())
-    if len(steps) < 3:
-        return {}
-    # Roundoff and curvature are smallest where a step agrees best with both of its neighbours.
-    triples = zip(found, found[1:], found[2:], strict=False)
-    best = min(triples, key=lambda three: max(abs(three[1] - three[0]), abs(three[1] - three[2])))[1]
-    return {
-        "steps": steps,
-        "errors": [abs(slope - best) for slope in found],
-        "floor": [FIGURE_EPS * size / h for h in steps],
-        "chosen": step,
-        "gap": gap,
-    }
+    numerical, derivative = _slopes(context, rows, columns)[0], mode.block(problem, rows, columns)
+    shown = block(numerical, derivative, names(problem.codomain, rows), names(problem.domain, columns))
+    return {"block": shown, "sweep": decide_entry(context, mode, *place).sweep}
 
 
 def block(numerical: Array, derivative: Array, rows: Sequence[str], columns: Sequence[str]) -> dict[str, Any]:
