@@ -137,7 +137,7 @@ def decide(fit: SlopeFit, scale: ErrorScale, resolution: float) -> Decision:
     # Wide steps show the trend of a function that has steps of its own.
     agreement = (Verdict.INCONCLUSIVE, Reason.STAIRS) if fit.is_unfollowed else agreement
     verdict, reason = (
-        _without_slope(fit, scale, bar, material)
+        _without_slope(fit, scale, bar)
         or _at_kink(fit, scale, bar, material)
         or _disagreement(fit, scale, bar, material)
         or (agreement if seen <= part * resolution * scale.typical else undecided)
@@ -145,16 +145,10 @@ def decide(fit: SlopeFit, scale: ErrorScale, resolution: float) -> Decision:
     return Decision(verdict, reason, error=fit.error.value, bar=seen if reason is Reason.AGREES else bar)
 
 
-def _without_slope(fit: SlopeFit, scale: ErrorScale, bar: float, material: float) -> Rule:
+def _without_slope(fit: SlopeFit, scale: ErrorScale, bar: float) -> Rule:
     """INCONCLUSIVE where the values show neither a slope nor two one-sided ones."""
-    error = abs(fit.error.value)
-    if not math.isfinite(bar) or math.isnan(error):
+    if not math.isfinite(bar) or math.isnan(fit.error.value):
         return Verdict.INCONCLUSIVE, Reason.PRECISION if fit.is_quantised else Reason.NOT_FINITE
-    may_be_kink = scale.eps > thresholds.HALF_PRECISION_EPS and not abs(fit.kink.value) + fit.kink.error < error
-    if may_be_kink and error > thresholds.CLEAR * bar + material:
-        # The few steps of half precision show a kink next to the point as a slope. Needed by the teeth of
-        # `test_right_kernel_of_one_dtype_does_not_fail`.
-        return Verdict.INCONCLUSIVE, Reason.PRECISION
     if fit.has_stairs and not scale.slope:
         # Zero is the slope of one stair, the other value that of the staircase: both are used as derivatives.
         return Verdict.INCONCLUSIVE, Reason.STAIRS

@@ -117,7 +117,7 @@ def is_right_beside(context: Context, mode: Mode, columns: Array) -> bool:
     Between one-sided slopes there is room for errors. Needed by `test_error_that_kinks_hide_does_not_pass`. In float32
     only the largest distance is wider than a step: two points there are tried. Calls the function and its derivative.
     """
-    if context.is_generated or context.eps > thresholds.HALF_PRECISION_EPS:
+    if context.is_generated:
         return True
     xp = context.xp
     for distance in distances() if context.is_double else 2 * distances()[-1:]:
