@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from gradvet.core import localise
+from gradvet.core.finite_differences import sweep_at_entry
 from gradvet.core.modes import FORWARD, REVERSE, Mode
-from gradvet.core.neighbourhood import around, block, computed_block, study, sweep_at_entry
+from gradvet.core.neighbourhood import around, block, computed_block, study
 from tests.core.contexts import Elementwise, context_of, point
 from tests.functions import with_derivative
 

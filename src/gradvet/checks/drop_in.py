@@ -14,14 +14,14 @@ from gradvet.core.diagnosis import diagnose
 from gradvet.core.entrywise import ComparedEntry, Comparison, Pair
 from gradvet.core.events import has_listeners
 from gradvet.core.fast_mode import Draw, Refusal, UnitVectors
-from gradvet.core.finite_differences import entry_error
+from gradvet.core.finite_differences import entry_error, sweep_at_entry
 from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.neighbourhood import (
     around,
     block,
     computed_block,
     names,
-    sweep_at_entry,
+    wrong_factor,
 )
 from gradvet.core.probe_plans import certificate_evaluations
 from gradvet.core.problem import Distribution, Problem
@@ -160,10 +160,17 @@ def _compared_mismatch(context: Context, entry: ComparedEntry) -> Mismatch:
 
 
 def _diagnosis(context: Context, pair: Pair, numerical: Array, derivative: Array) -> str:
-    output, source = context.problem.codomain.leaves[pair.output], context.problem.domain.leaves[pair.input]
+    problem = context.problem
+    output, source = problem.codomain.leaves[pair.output], problem.domain.leaves[pair.input]
+    rows, columns = problem.codomain.slices[pair.output], problem.domain.slices[pair.input]
     parts = output.coordinates.parts, source.coordinates.parts
     lengths = {side: getattr(leaf.coordinates, "shape", ()) for side, leaf in (("output", output), ("input", source))}
-    return diagnose(numerical, derivative, context.options.tolerance.absolute, parts=parts, lengths=lengths)
+    tolerance, alike = context.options.tolerance, thresholds.EQUAL_RATIO
+    wrong = abs(derivative - numerical) > tolerance.absolute + tolerance.relative * abs(numerical)
+    ranges = range(rows.start, rows.stop), range(columns.start, columns.stop)
+    return wrong_factor(problem, *ranges, numerical, derivative, wrong, alike) or diagnose(
+        numerical, derivative, tolerance.absolute, parts=parts, lengths=lengths
+    )
 
 
 def _shown(problem: Problem, worst: ComparedEntry, numerical: Array, derivative: Array) -> dict[str, object]:
