@@ -100,6 +100,11 @@ MISTAKES = {
         "The slope is the derivative times input 1, apart from the constant factor 2: look for a factor",
         {"input 0": WRONG, "input 1": RIGHT},
     ),
+    "second factor of a logistic function missing": Mistake(
+        with_vjp(lambda x: x.sigmoid(), lambda dy, x: dy * x.sigmoid()),
+        ((3, 4),),
+        "The slope is the derivative times (1 - output): look for a factor that the derivative lacks.",
+    ),
     "one power too many": Mistake(
         with_vjp(lambda x: x.sin(), lambda dy, x: dy * x * x.cos()),
         ((6,),),

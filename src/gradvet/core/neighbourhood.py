@@ -140,7 +140,8 @@ def wrong_factor(
 def _operands(problem: Problem, rows: range, columns: range) -> dict[str, Array]:
     """Real inputs and outputs with an element for each row or column of a block, by name, broadcast to the block.
 
-    They have the last dimensions of the output or of the input that the block belongs to.
+    They have the last dimensions of the output or of the input that the block belongs to. One minus each is a factor
+    of the slopes of logistic functions and gates.
     """
     found = {}
     domain, codomain = problem.domain, problem.codomain
@@ -153,7 +154,7 @@ def _operands(problem: Problem, rows: range, columns: range) -> dict[str, Array]
                     xp = namespace(values)
                     line = xp.stack([values[part.start + (place - start) % size] for place in places])
                     found[leaf.name] = xp.broadcast_to(xp.expand_dims(line, axis=axis), (len(rows), len(columns)))
-    return found
+    return found | {f"(1 - {name})": 1.0 - values for name, values in found.items()}
 
 
 def _closest(derivative: Array, slopes: Array, bends: Array) -> Array:
