@@ -171,9 +171,6 @@ def is_view_of_grad(tensor: Tensor) -> bool:
 
 # Modules and hooks.
 
-TENSOR_TABLES = ("_parameters", "_buffers")
-"""Attributes in which a module keeps its parameters and buffers."""
-
 MODULE_ATTRIBUTES = frozenset((*vars(nn.Module()), "flatten_parameters", "_flat_weights", "_flat_weight_refs"))
 """Attributes that every module has, and those in which recurrent ones keep their parameters."""
 
@@ -197,21 +194,6 @@ def buffers_of(module: nn.Module) -> Mapping[str, Tensor | None]:
 def parameters_of(module: nn.Module) -> Mapping[str, Any]:
     """The parameters of a module by name."""
     return dict(module.named_parameters(recurse=False, remove_duplicate=False)) if PUBLIC_ONLY else module._parameters
-
-
-def put_parameters(module: nn.Module, parameters: Mapping[str, Any]) -> None:
-    """Put parameters back that were replaced, perhaps by tensors that are no parameters; new ones come after them."""
-    present, attributes = dict(parameters_of(module).items()), vars(module)
-    replaced = [name for name, one in parameters.items() if present.get(name) is not one or name in attributes]
-    for name in replaced:
-        vars(module).pop(name, None)
-    if replaced and PUBLIC_ONLY:
-        for name in replaced:
-            module.register_parameter(name, parameters[name])
-    elif replaced:
-        added = {name: value for name, value in module._parameters.items() if name not in parameters}
-        module._parameters.clear()
-        module._parameters.update({**parameters, **added})
 
 
 @contextmanager
