@@ -33,7 +33,6 @@ def _found(owner: Any, path: str) -> Any:
 # Derivatives.
 
 _ENGINE = _found(torch.autograd.Variable, "_execution_engine")
-_UNDEFINED_GRAD = _found(torch, "_C._functions.UndefinedGrad")
 
 
 def run_backward(outputs: tuple[Any, ...], sources: tuple[Any, ...], cotangents: tuple[Any, ...]) -> Sequence[Any]:
@@ -80,19 +79,9 @@ def run_batched_backward(
     return found
 
 
-def accumulate_backward(outputs: tuple[Any, ...], sources: tuple[Any, ...], cotangents: tuple[Any, ...]) -> None:
-    """`torch.autograd.backward` for some leaves. The graph is kept."""
-    if _ENGINE is None or has_torch_function(outputs + sources):
-        torch.autograd.backward(outputs, cotangents, retain_graph=True, inputs=sources)
-    else:
-        _ENGINE.run_backward(outputs, cotangents, True, False, sources, True, accumulate_grad=True)
-
-
 def without_cotangent(output: Any) -> Any:
     """The output through an identity whose backward pass returns an undefined gradient."""
-    if _UNDEFINED_GRAD is None:
-        return _Undefined.apply(output)  # type: ignore[no-untyped-call]
-    return _UNDEFINED_GRAD()(output)
+    return _Undefined.apply(output)  # type: ignore[no-untyped-call]
 
 
 def node_eps(node: Any) -> float:

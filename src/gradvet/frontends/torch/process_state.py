@@ -25,6 +25,9 @@ Settings = dict[Callable[[], Any], Callable[[Any], object]]
 """How each setting is read, and how it is written."""
 
 
+CUDNN_FLAGS = ("enabled", "benchmark", "deterministic")
+
+
 def _anomaly_mode() -> tuple[bool, bool]:
     return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
@@ -32,7 +35,7 @@ def _anomaly_mode() -> tuple[bool, bool]:
 def _tf32() -> tuple[bool, str] | None:
     """Whether cuDNN uses TF32, and the precision of matrix products; None if each kind of operator has its own."""
     try:
-        return private_state.cudnn_tf32(), private_state.matmul_precision()
+        return cudnn.allow_tf32, torch.get_float32_matmul_precision()
     except RuntimeError:  # set by torch's newer interface, which the older one cannot express
         return None
 
@@ -64,7 +67,7 @@ SETTINGS: Settings = {
     torch.get_deterministic_debug_mode: torch.set_deterministic_debug_mode,
     torch.get_num_threads: torch.set_num_threads,
     _tf32: _set_tf32,
-    **{read: partial(setattr, cudnn, name) for name, read in private_state.CUDNN_FLAGS.items()},
+    **{partial(getattr, cudnn, name): partial(setattr, cudnn, name) for name in CUDNN_FLAGS},
     private_state.function_apply: private_state.set_function_apply,
     private_state.kernels_are_direct: private_state.set_kernels_direct,
     sys.getprofile: sys.setprofile,
