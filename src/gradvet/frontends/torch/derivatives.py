@@ -140,7 +140,7 @@ def accumulate(problem: TorchProblem, outputs: Sequence[Any], cotangents: Sequen
     with classified_errors(problem):
         # A reentrant checkpoint refuses `inputs=` in the middle of the pass, when some leaves have their gradients.
         if not any(hasattr(node, "run_function") for node in nodes_behind(outputs)):
-            torch.autograd.backward(outputs, cotangents, retain_graph=True, inputs=problem.inputs)
+            private.accumulate_backward(tuple(outputs), problem.inputs, tuple(cotangents))
             return
         own = set(map(id, problem.inputs))
         others = PreservedGradients(leaf for leaf in leaves_behind(outputs) if id(leaf) not in own)

@@ -79,6 +79,14 @@ def run_batched_backward(
     return found
 
 
+def accumulate_backward(outputs: tuple[Any, ...], sources: tuple[Any, ...], cotangents: tuple[Any, ...]) -> None:
+    """`torch.autograd.backward` for some leaves, which loads sympy too. The graph is kept."""
+    if _ENGINE is None or has_torch_function(outputs + sources):
+        torch.autograd.backward(outputs, cotangents, retain_graph=True, inputs=sources)
+    else:
+        _ENGINE.run_backward(outputs, cotangents, True, False, sources, True, accumulate_grad=True)
+
+
 def without_cotangent(output: Any) -> Any:
     """The output through an identity whose backward pass returns an undefined gradient."""
     return _Undefined.apply(output)  # type: ignore[no-untyped-call]
