@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from gradvet.core import thresholds
 from gradvet.core.problem import Perturbation, Problem
@@ -330,44 +329,3 @@ def is_faint(problem: Problem, u: Array, v: Array, eps: float) -> bool:
         return grows and first <= (1.0 + thresholds.PLATEAU_RTOL) * known
     except Exception:
         return False  # out of the function's domain
-
-
-FIGURE_EPS = 2.0**-52
-"""Roundoff of double precision, for the line of a figure that shows it."""
-
-FIGURE_STEP_RATIO = 4.0
-"""Ratio of the steps of a sweep around the caller's step."""
-
-FIGURE_STEPS = 8
-"""Number of steps of that sweep to either side."""
-
-
-def sweep_at_entry(problem: Problem, place: tuple[int, int], step: float, gap: float) -> dict[str, Any]:
-    """Central differences of one entry over several steps around the one that the user chose, for a figure."""
-    row, column = place
-    (perturbation,) = problem.unit_steps(column, column + 1)
-    slopes: dict[float, float] = {}
-    size = 0.0
-    for power in range(-FIGURE_STEPS, FIGURE_STEPS + 1):
-        scale = FIGURE_STEP_RATIO**power
-        try:
-            plus, minus = (
-                float(values[row]) for values in problem.evaluate(perturbation, (scale * step, -scale * step))
-            )
-        except Exception:  # outside the domain
-            break
-        size = max(size, abs(plus)) if power <= 0 else size
-        slopes[scale * step] = (plus - minus) / (2.0 * scale * step)
-    steps, found = list(slopes), list(slopes.values())
-    if len(steps) < 3:
-        return {}
-    # Roundoff and curvature are smallest where a step agrees best with both of its neighbours.
-    triples = zip(found, found[1:], found[2:], strict=False)
-    best = min(triples, key=lambda three: max(abs(three[1] - three[0]), abs(three[1] - three[2])))[1]
-    return {
-        "steps": steps,
-        "errors": [abs(slope - best) for slope in found],
-        "floor": [FIGURE_EPS * size / h for h in steps],
-        "chosen": step,
-        "gap": gap,
-    }

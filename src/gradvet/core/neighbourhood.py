@@ -12,7 +12,8 @@ from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import Entry
 from gradvet.core.diagnosis import ZERO, diagnose
-from gradvet.core.finite_differences import CENTRAL, DirectionalDifference, middle_step
+from gradvet.core.finite_differences import DirectionalDifference, middle_step
+from gradvet.core.localise import decide_entry
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.vectors import Array, Space, as_lists, distinct_values, dot, namespace, peak, window
@@ -338,21 +339,20 @@ MAX_BLOCK_ENTRIES = SIDE * SIDE
 """Largest number of entries of a block that is kept."""
 
 
-def around(space: Space, index: int, most: int = SIDE) -> range:
+def around(space: Space, index: int, most: int) -> range:
     """Coordinates of the leaf around one of them, all if they are few."""
     section = space.slices[space.leaf_of(index)]
     start = max(section.start, min(index - most // 2, section.stop - most))
     return range(start, min(section.stop, start + most))
 
 
-def computed_block(problem: Problem, mode: Mode, place: tuple[int, int], step: float) -> dict[str, Any]:
-    """Both versions of the block around an entry. Calls the function and its derivative for a few rows and columns."""
+def figures(context: Context, mode: Mode, place: tuple[int, int]) -> dict[str, Any]:
+    """The block around an entry and the sweep along its column, for a page. Calls the function and its derivative."""
+    problem = context.problem
     rows, columns = around(problem.codomain, place[0], SIDE_IN_LARGE), around(problem.domain, place[1], SIDE_IN_LARGE)
-    units = problem.unit_steps(columns.start, columns.stop)
-    differences = [problem.weighted(perturbation, (step, -step), CENTRAL.weights) for perturbation in units]
-    numerical = namespace(differences[0]).stack(differences, axis=1)[rows.start : rows.stop, :] / step
-    derivative = mode.block(problem, rows, columns)
-    return block(numerical, derivative, names(problem.codomain, rows), names(problem.domain, columns))
+    numerical, derivative = _slopes(context, rows, columns)[0], mode.block(problem, rows, columns)
+    shown = block(numerical, derivative, names(problem.codomain, rows), names(problem.domain, columns))
+    return {"block": shown, "sweep": decide_entry(context, mode, *place).sweep}
 
 
 def block(numerical: Array, derivative: Array, rows: Sequence[str], columns: Sequence[str]) -> dict[str, Any]:
