@@ -17,7 +17,7 @@ from gradvet.core.events import has_listeners
 from gradvet.core.fast_mode import Draw, Refusal, UnitVectors
 from gradvet.core.finite_differences import entry_error
 from gradvet.core.modes import FORWARD, REVERSE, Mode
-from gradvet.core.neighbourhood import figures
+from gradvet.core.neighbourhood import figures, wrong_factor
 from gradvet.core.probe_plans import certificate_evaluations
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Mismatch, Verdict
@@ -156,10 +156,17 @@ def _compared_mismatch(context: Context, entry: ComparedEntry) -> Mismatch:
 
 
 def _diagnosis(context: Context, pair: Pair, numerical: Array, derivative: Array) -> str:
-    output, source = context.problem.codomain.leaves[pair.output], context.problem.domain.leaves[pair.input]
+    problem = context.problem
+    output, source = problem.codomain.leaves[pair.output], problem.domain.leaves[pair.input]
+    rows, columns = problem.codomain.slices[pair.output], problem.domain.slices[pair.input]
     parts = output.coordinates.parts, source.coordinates.parts
     lengths = {side: getattr(leaf.coordinates, "shape", ()) for side, leaf in (("output", output), ("input", source))}
-    return diagnose(numerical, derivative, context.options.tolerance.absolute, parts=parts, lengths=lengths)
+    tolerance, alike = context.options.tolerance, thresholds.EQUAL_RATIO
+    wrong = abs(derivative - numerical) > tolerance.absolute + tolerance.relative * abs(numerical)
+    ranges = range(rows.start, rows.stop), range(columns.start, columns.stop)
+    return wrong_factor(problem, *ranges, numerical, derivative, wrong, alike) or diagnose(
+        numerical, derivative, tolerance.absolute, parts=parts, lengths=lengths
+    )
 
 
 def _figures(context: Context, mode: Mode, worst: ComparedEntry) -> dict[str, object]:
