@@ -99,6 +99,8 @@ def node_eps(node: Any) -> float:
 
 
 class _Undefined(torch.autograd.Function):
+    """The identity, whose backward pass returns an undefined gradient."""
+
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
         return value.clone()
