@@ -29,7 +29,8 @@ ODD_ORDERS = ((1.0,), (-1.0 / 3.0, 4.0 / 3.0), (1.0 / 45.0, -20.0 / 45.0, 64.0 /
 """Weights of the slopes at t, t/2, t/4 that cancel t² and t⁴."""
 
 SIDE_ORDERS = ((-1.0, 2.0), (1.0 / 3.0, -2.0, 8.0 / 3.0))
-"""Weights of the slopes at t, t/2, t/4 that cancel t and t²."""
+"""Weights of the slopes at t, t/2, t/4 that cancel t and t²; the odd part has a t where the curvature changes at the
+point. Needed by `square_of_clamp_at_both_edges`."""
 
 EVEN_ORDERS = ((-2.0, 5.0, -2.0),)
 """Weights of the slopes at t, t/2, t/4 that cancel t and 1/t: the noise of f(x) itself is a constant in E."""
@@ -163,7 +164,7 @@ def _two_sided(sweep: StepSweep, kept: Sequence[int]) -> SlopeFit:
     steps = [sweep.steps[i] for i in kept]
     plus, minus = ([side[i] for i in kept] for side in (sweep.plus, sweep.minus))
     odd, even = ([(p + sign * m) / 2.0 for p, m in zip(plus, minus, strict=True)] for sign in (-1.0, 1.0))
-    fit, noise = _fit(sweep, steps, odd, ODD_FILTER, ODD_ORDERS)
+    fit, noise = _fit(sweep, steps, odd, ODD_FILTER, (*ODD_ORDERS, *SIDE_ORDERS))
     even_noise = max(_noise(even, EVEN_FILTER), noise)
     kink = _lepski(steps, even, even_noise, EVEN_ORDERS)
     return replace(
@@ -241,7 +242,11 @@ def last_consistent(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def _has_plateau(steps: Sequence[float], values: Sequence[float], noise: float, error: Estimate) -> bool:
-    """Whether several consecutive steps show this error, above the noise. Needed by `squash_kernel_in_float32`."""
+    """Whether several consecutive steps show this error, above the noise.
+
+    An error that one step alone shows may be noise, and would fail a right derivative. Needed by
+    `squash_kernel_in_float32`.
+    """
     run = 0
     tolerance = thresholds.PLATEAU_RTOL * abs(error.value) + error.error
     for step, value in zip(steps, values, strict=False):
@@ -255,8 +260,9 @@ def _has_plateau(steps: Sequence[float], values: Sequence[float], noise: float, 
 def _is_denied(steps: Sequence[float], values: Sequence[float], noise_floor: float, error: Estimate) -> bool:
     """Whether the smallest steps that could show the error agree with the derivative.
 
-    Structure between the wide steps (teeth, waves, jumps) looks like another slope there. One side is enough. Needed by
-    the fine teeth of `test_right_kernel_of_one_dtype_does_not_fail`.
+    Teeth, waves or jumps that are narrower than the wide steps look like another slope over these, and a right
+    derivative would fail. One side of the point is enough. Needed by the fine teeth of
+    `test_right_kernel_of_one_dtype_does_not_fail`.
     """
     size = abs(error.value)
     visible = [v / t for t, v in zip(steps, values, strict=True) if thresholds.VISIBLE_NOISE * noise_floor <= size * t]

@@ -139,20 +139,32 @@ def locate(projections: Projections, mode: Mode, descents: int = 4, least: float
 
 
 def find_wrong_entry(context: Context, mode: Mode, u: Array, v: Array) -> Entry | None:
-    """The entry that contributes most to the residual of v·J·u, decided by a step sweep. Error-bar policy."""
-    problem = context.problem
+    """The entry that contributes most to the residual of v·J·u, decided by a step sweep. Error-bar policy.
+
+    If that is right, the residual may be curvature: in double precision the search is repeated with slopes from which
+    a part proportional to the step is removed. Needed by `gate_of_zeros_halved_beside_clamped_values`.
+    """
     if not v.shape[0]:
         return None
     step = middle_step(context.eps)
 
     def slope_of(u: Array) -> tuple[Array, Array]:
-        found = DirectionalDifference.along(problem, u, step)
+        found = DirectionalDifference.along(context.problem, u, step)
         return found.odd, found.displacement
 
-    search = search_of(mode)(problem, slope_of)
-    slope, displacement = search.slope_of(u)
-    row = search.worst_row(v, slope, displacement)
-    return decide_entry(context, mode, row, worst_column(search, row, u, slope, displacement))
+    def extrapolated(u: Array) -> tuple[Array, Array]:
+        narrow = DirectionalDifference.along(context.problem, u, step / 2.0)
+        odd, displacement = slope_of(u)
+        return 2.0 * narrow.odd - odd, 2.0 * narrow.displacement - displacement
+
+    def found_by(slopes: Slope) -> Entry:
+        search = search_of(mode)(context.problem, slopes)
+        slope, displacement = search.slope_of(u)
+        row = search.worst_row(v, slope, displacement)
+        return decide_entry(context, mode, row, worst_column(search, row, u, slope, displacement))
+
+    entry = found_by(slope_of)
+    return found_by(extrapolated) if entry.verdict is Verdict.PASS and context.is_double else entry
 
 
 def _first_not_finite(vector: Array) -> int | None:
