@@ -115,3 +115,11 @@ def test_code_of_a_failure_is_the_derivative_that_is_wrong() -> None:
     blamed = gradvet.check(layer, point(0.5, 1.0)).source
     assert blamed is not None
     assert "register_full_backward_hook" in blamed.code
+
+
+def test_roundoff_inside_is_named_as_the_reason() -> None:
+    report = gradvet.check(lambda x: 1 + torch.erf(x), torch.tensor([-5.5], dtype=torch.float64), seed=1)
+    (finding,) = (finding for finding in report.findings if finding.check == "reverse")
+    assert finding.verdict is Verdict.INCONCLUSIVE
+    assert "roundoff of larger numbers inside" in finding.headline
+    assert "kinks" not in finding.advice
