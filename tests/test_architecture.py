@@ -39,7 +39,7 @@ KNOWN_UPWARD_IMPORTS = [
 
 # Top to bottom of core: a module imports only modules that stand above it, for type checkers too.
 CORE_ORDER = (
-    *("documents", "vectors", "ledger", "problem", "results", "blame"),
+    *("documents", "vectors", "ledger", "problem", "results", "blame", "processes"),
     *("provenance", "events"),
     *("thresholds", "reference_errors"),
     *("reference_comparison", "frontend"),

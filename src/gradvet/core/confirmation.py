@@ -57,9 +57,6 @@ def despite_ties(context: Context, mode: Mode, failure: Decision) -> Decision:
         return failure
     if not is_outside and _is_wrong_apart(context, mode, entry):
         return failure
-    if context.eps > thresholds.HALF_PRECISION_EPS:
-        # Needed by `median_of_counts_in_float16`: steps are as wide as the distances of other elements.
-        return failure.weakened(Reason.KINK)
     if not is_convention and (context.is_double or is_outside) and is_confirmed(context, failure):
         return failure
     if is_outside and _is_among_slopes(context, entry):

@@ -242,7 +242,11 @@ def last_consistent(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def _has_plateau(steps: Sequence[float], values: Sequence[float], noise: float, error: Estimate) -> bool:
-    """Whether several consecutive steps show this error, above the noise. Needed by `squash_kernel_in_float32`."""
+    """Whether several consecutive steps show this error, above the noise.
+
+    An error that one step alone shows may be noise, and would fail a right derivative. Needed by
+    `squash_kernel_in_float32`.
+    """
     run = 0
     tolerance = thresholds.PLATEAU_RTOL * abs(error.value) + error.error
     for step, value in zip(steps, values, strict=False):
@@ -256,8 +260,9 @@ def _has_plateau(steps: Sequence[float], values: Sequence[float], noise: float, 
 def _is_denied(steps: Sequence[float], values: Sequence[float], noise_floor: float, error: Estimate) -> bool:
     """Whether the smallest steps that could show the error agree with the derivative.
 
-    Structure between the wide steps (teeth, waves, jumps) looks like another slope there. One side is enough. Needed by
-    the fine teeth of `test_right_kernel_of_one_dtype_does_not_fail`.
+    Teeth, waves or jumps that are narrower than the wide steps look like another slope over these, and a right
+    derivative would fail. One side of the point is enough. Needed by the fine teeth of
+    `test_right_kernel_of_one_dtype_does_not_fail`.
     """
     size = abs(error.value)
     visible = [v / t for t, v in zip(steps, values, strict=True) if thresholds.VISIBLE_NOISE * noise_floor <= size * t]

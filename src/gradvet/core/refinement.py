@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.decision import Decision, Entry
+from gradvet.core.decision import Decision
 from gradvet.core.extrapolation import ODD_ORDERS
 from gradvet.core.finite_differences import DirectionalDifference, steps_for
 from gradvet.core.line_test import rows_changing_by_roundoff
@@ -105,17 +105,6 @@ def _least_lengths(context: Context) -> Array:
     """Step lengths below which rounding takes the largest step away."""
     spacing: float = thresholds.OPERATION_EPS * context.problem.eps / steps_for(context.eps)[0]
     return spacing * context.xp.abs(finite_part(context.problem.point))
-
-
-def may_end_unseen(context: Context, entry: Entry) -> bool:
-    """Whether a slope at zero is so steep that it may end before any output shows it, and none shows it.
-
-    A roundoff of one would change the outputs by more than their size. Needed by the steep and faint function of
-    `test_right_kernel_of_one_dtype_does_not_fail`.
-    """
-    problem = context.problem
-    is_unseen = not context.is_double and not entry.numerical and not float(problem.point[entry.column])
-    return is_unseen and context.eps * abs(entry.derivative) > peak(finite_part(problem.value))
 
 
 def one_sided_outputs(context: Context) -> Cotangent | None:

@@ -38,7 +38,6 @@ from gradvet.core.modes import Mode
 from gradvet.core.projections import Cotangent
 from gradvet.core.refinement import (
     decide_hidden_outputs,
-    may_end_unseen,
     one_sided_outputs,
     other_lengths,
     refined,
@@ -259,8 +258,6 @@ class SlopeTest:
         if entry is None:
             return None
         if entry.verdict is Verdict.FAIL:
-            if may_end_unseen(context, entry):
-                return found.weakened(Reason.NO_SIGNAL)
             return despite_ties(context, self.mode, replace(found, reason=entry.reason))
         if entry.reason is Reason.KINK:
             return Decision(Verdict.PASS, Reason.KINK, entry, found.error, found.bar)
@@ -275,9 +272,7 @@ class SlopeTest:
         return None if is_open or not (context.is_double or is_sharp) else found.weakened()
 
     def _by_line(self, found: Decision, fit: SlopeFit) -> Decision:
-        """FAIL outside the slopes of a kink, and where the function is smooth along the line; not in half precision."""
-        if self.context.eps > thresholds.HALF_PRECISION_EPS:
-            return found.weakened()
+        """FAIL outside the slopes of a kink, and where the function is smooth along the line."""
         is_smooth = not abs(fit.kink.value) > fit.kink.error
         return found if found.reason is Reason.OUTSIDE or is_smooth else found.weakened(Reason.KINK)
 
