@@ -123,3 +123,10 @@ def test_roundoff_inside_is_named_as_the_reason() -> None:
     assert finding.verdict is Verdict.INCONCLUSIVE
     assert "roundoff of larger numbers inside" in finding.headline
     assert "kinks" not in finding.advice
+
+
+def test_entropy_at_zero_has_a_vertical_tangent() -> None:
+    """Its slope grows by the same amount with every halved step. Torch's derivative there is infinite or NaN."""
+    for entropy in (torch.special.entr, lambda p: -torch.special.xlogy(p, p)):
+        report = gradvet.check(entropy, torch.tensor([0.0, 0.1, 2.0], dtype=torch.float64), seed=1)
+        assert report.verdict is Verdict.INCONCLUSIVE, report
