@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from gradvet.checks.linearity import disproportion
 from gradvet.checks.low_precision_entries import (
     DerivativeSample,
     LeafComparison,
@@ -19,7 +20,6 @@ from gradvet.checks.low_precision_entries import (
     derivative_samples,
     is_framework,
 )
-from gradvet.checks.linearity import disproportion
 from gradvet.core.context import Context
 from gradvet.core.frontend import BranchCounts
 from gradvet.core.ledger import GIVEN

@@ -106,7 +106,8 @@ def screen_agrees(
 ) -> bool:
     """Whether every cotangent shows agreement; tried again without the h² term where it does not (two evaluations).
 
-    Needed by `tan_near_its_pole` and `digamma_near_a_pole`, which a sweep over wide steps leaves undecided.
+    The second try is needed by `tan_near_its_pole` and `digamma_near_a_pole`, which a sweep leaves undecided: its wide
+    steps reach the pole.
     """
     return _agree(context, mode, difference, difference.odd, cotangents) or _agree(
         context, mode, difference, difference.extrapolated, cotangents
@@ -132,7 +133,8 @@ def _agree(
 def bent_rows(context: Context, difference: DirectionalDifference) -> Array | None:
     """Outputs whose even part is that of a kink rather than of curvature; None if there is none.
 
-    Needed by `shifted_by_1e8_and_back`, whose rounded values must not pass.
+    Without this the screen accepts any derivative whose odd part agrees, such as that of rounded values, which jump.
+    Needed by `shifted_by_1e8_and_back`, which must not pass.
     """
     if not context.is_double:
         return None
@@ -245,11 +247,12 @@ def decide_line(context: Context, mode: Mode, u: Array, cotangent: Cotangent, fi
 
 
 def _zero_slope_scale(context: Context, u: Array, cotangent: Cotangent, fit: SlopeFit, scale: ErrorScale) -> ErrorScale:
-    """A derivative of zero is compared with what the function does, not with its own size.
+    """The scale for a derivative of zero, whose own size is no scale: what the function does.
 
-    That is the change of the outputs or their slope, if it exceeds their roundoff, or their size if they are constant.
-    Otherwise their roundoff may hide a slope, as in 1e16 + x: zero is compared with the effect of all inputs on these
-    outputs. A derivative that exceeds its own roundoff is small over a tiny step alone, and not zero. Needed by
+    That is the change of the outputs or their slope, if it exceeds their roundoff, and the size of the outputs if they
+    are constant. Otherwise roundoff may hide a slope, as in 1e16 + x: then it is the effect of all inputs on these
+    outputs. A derivative above its own roundoff is not zero, however small its effect over a tiny step is. Without this
+    a lost gradient agrees with roundoff. Needed by
     `test_lost_gradient_behind_a_large_offset_does_not_pass`, `test_bias_before_a_normalisation_passes`,
     `test_faint_input_of_its_own_output_does_not_pass` and `shift_of_1e_14_negated`.
     """
@@ -268,10 +271,11 @@ def _zero_slope_scale(context: Context, u: Array, cotangent: Cotangent, fit: Slo
 
 
 def _not_faint(context: Context, u: Array, cotangent: Cotangent, names: Iterable[str]) -> Iterator[str]:
-    """Of these inputs, those whose slope roundoff does not hide: zero was compared with what they do over wide steps.
+    """Of these inputs, those for which a derivative of zero was compared: roundoff does not hide their slope.
 
-    Calls the function. A derivative of nothing but roundoff shows that terms cancel, and not that it was lost. Needed
-    by `test_lost_gradient_of_a_faint_input_does_not_pass`.
+    Or their derivative consists of roundoff, which shows that terms cancel, and not that it was lost. Without this the
+    lost gradient of an input with an effect below roundoff passes. Calls the function. Needed by
+    `test_lost_gradient_of_a_faint_input_does_not_pass`.
     """
     domain, v = context.problem.domain, cotangent.v
     for leaf, part in zip(domain.leaves, domain.slices, strict=True):
@@ -287,8 +291,9 @@ def _not_faint(context: Context, u: Array, cotangent: Cotangent, names: Iterable
 def rows_changing_by_roundoff(context: Context, u: Array, v: Array) -> Array | None:
     """Outputs whose change, at the first step that changes any output, is at most their roundoff. Calls the function.
 
-    None if there is none: the first change of a function with steps, such as floor, is larger. The roundoff inside is
-    needed by `test_lost_gradient_of_values_that_vary_by_roundoff_inside_fails`.
+    None if there is none: the first change of a function with steps, such as floor, is larger. `value_noise` has the
+    roundoff of numbers inside the function, without which such outputs look like stairs: needed by
+    `test_lost_gradient_of_values_that_vary_by_roundoff_inside_fails`.
     """
     change = first_change(context.problem, u, v)
     hidden = (change > 0.0) & (change <= thresholds.ROUNDOFFS * context.value_noise[: change.shape[0]])
@@ -296,11 +301,12 @@ def rows_changing_by_roundoff(context: Context, u: Array, v: Array) -> Array | N
 
 
 def _has_own_stairs(context: Context, u: Array, v: Array) -> bool:
-    """Whether the values are constant around the point by stairs of the function, and not by rounding inside it.
+    """Whether the function has stairs, such as floor, and rounding inside it is not what makes its values constant.
 
-    No operator may use a coarser format, and the first change must be larger than low precision explains, in outputs
-    or inputs. Then zero is the derivative. Needed by `floor_between_integers`, and its conditions by
-    `test_lost_gradient_behind_hidden_rounding_does_not_pass`. Calls the function.
+    Then zero is the derivative. No operator may use a coarser format, and the first change of the values must be larger
+    than rounding to half precision explains, relative to outputs and inputs. Needed by `floor_between_integers`, which
+    is inconclusive without it, and the conditions by `test_lost_gradient_behind_hidden_rounding_does_not_pass`. Calls
+    the function.
     """
     if not context.is_double or not context.computes_in_io_dtype:
         return False

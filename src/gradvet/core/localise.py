@@ -22,7 +22,7 @@ from gradvet.core.finite_differences import DirectionalDifference, Prediction, m
 from gradvet.core.gradient_match import cancelled_slope, saturated_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
-from gradvet.core.projections import Projections
+from gradvet.core.projections import ProbeDirection, Projections
 from gradvet.core.reference_errors import overflow_size
 from gradvet.core.results import Verdict
 from gradvet.core.vectors import Array, Location, all_finite, dot, first_true, namespace, unit, window
@@ -32,16 +32,23 @@ Slope = Callable[[Array], tuple[Array, Array]]
 
 
 @dataclass(frozen=True, slots=True)
-class ByRows:
-    """The search with a derivative in reverse mode, by backward passes for masked cotangents."""
+class EntrySearch:
+    """The search for the entry that contributes most to a residual v·(slope - J·displacement).
 
+    With a derivative in reverse mode a row is found by VJPs of masked cotangents; a JVP shows all rows at once.
+    """
+
+    mode: Mode
     problem: Problem
     slope_of: Slope
     least: float = 0.0
     """The smallest residual that is searched."""
 
     def worst_row(self, v: Array, slope: Array, displacement: Array) -> int:
-        """The row that contributes most to v·(slope - J·displacement)."""
+        """The row that contributes most."""
+        if not self.mode.by_rows:
+            xp, gap = namespace(v), v * (slope - self.problem.jvp(displacement))
+            return _largest(xp.where(v != 0.0, gap, xp.zeros_like(gap)))
 
         def part(start: int, stop: int) -> float:
             some = window(v, slice(start, stop))
@@ -49,73 +56,46 @@ class ByRows:
 
         return bisect_sum(part, v.shape[0], part(0, v.shape[0]), self.least)
 
-    def row_slope(self, row: int) -> Callable[[Array], float]:
-        """The derivative under test: one row of J times a displacement."""
-        vjp = self.problem.vjp(unit(self.problem.zeros(self.problem.codomain.size), row))
-        return lambda displacement: dot(vjp, displacement)
+    def worst_column(self, row: int, u: Array, slope: Array, displacement: Array) -> int:
+        """The column that contributes most to the error of a row along u."""
+        by_rows = self.mode.by_rows
+        vjp = self.problem.vjp(unit(self.problem.zeros(self.problem.codomain.size), row)) if by_rows else None
+
+        def error(change: Array, moved: Array) -> float:
+            predicted = float(self.problem.jvp(moved)[row]) if vjp is None else dot(vjp, moved)
+            return float(change[row]) - predicted
+
+        def part(start: int, stop: int) -> float:
+            return error(*self.slope_of(window(u, slice(start, stop))))
+
+        return bisect_sum(part, u.shape[0], error(slope, displacement), self.least)
 
     def not_finite(self, projections: Projections) -> tuple[int, int] | None:
         """An entry where the derivative is not finite, if the first projection shows one."""
+        direction = projections.probe_directions(1)[0]
+        if not self.mode.by_rows:
+            row = _first_not_finite(projections.probe_jvps(1)[0])
+            return None if row is None else (row, self._column_of(row, direction))
         found = [_first_not_finite(probe.vjp) for probe in projections.probe_cotangents(1)]
         column = next((column for column in found if column is not None), None)
         if column is None:
             return None
-        step = projections.probe_directions(1)[0].step
-        slopes, _ = self.slope_of(unit(self.problem.zeros(self.problem.domain.size), column, step))
+        slopes, _ = self.slope_of(unit(self.problem.zeros(self.problem.domain.size), column, direction.step))
         return _largest(slopes), column
 
-
-@dataclass(frozen=True, slots=True)
-class ByColumns:
-    """The same with a derivative in forward mode, which shows all rows at once."""
-
-    problem: Problem
-    slope_of: Slope
-    least: float = 0.0
-
-    def worst_row(self, v: Array, slope: Array, displacement: Array) -> int:
-        xp = namespace(v)
-        gap = v * (slope - self.problem.jvp(displacement))
-        return _largest(xp.where(v != 0.0, gap, xp.zeros_like(gap)))
-
-    def row_slope(self, row: int) -> Callable[[Array], float]:
-        return lambda displacement: float(self.problem.jvp(displacement)[row])
-
-    def not_finite(self, projections: Projections) -> tuple[int, int] | None:
-        row = _first_not_finite(projections.probe_jvps(1)[0])
-        if row is None:
-            return None
-        direction = projections.probe_directions(1)[0]
+    def _column_of(self, row: int, direction: ProbeDirection) -> int:
+        """The column that adds most to the slope of a row along a direction."""
 
         def part(start: int, stop: int) -> float:
             return float(self.slope_of(window(direction.displacement, slice(start, stop)))[0][row])
 
-        return row, bisect_sum(part, self.problem.domain.size, float(direction.difference[row]))
-
-
-EntrySearch = ByRows | ByColumns
-"""The search for the entry that contributes most to a residual."""
-
-
-def search_of(mode: Mode) -> type[ByRows] | type[ByColumns]:
-    return ByRows if mode.by_rows else ByColumns
-
-
-def worst_column(search: EntrySearch, row: int, u: Array, slope: Array, displacement: Array) -> int:
-    """The column that contributes most to the error of a row along u."""
-    predicted = search.row_slope(row)
-
-    def part(start: int, stop: int) -> float:
-        change, moved = search.slope_of(window(u, slice(start, stop)))
-        return float(change[row]) - predicted(moved)
-
-    return bisect_sum(part, u.shape[0], float(slope[row]) - predicted(displacement), search.least)
+        return bisect_sum(part, self.problem.domain.size, float(direction.difference[row]))
 
 
 def locate(projections: Projections, mode: Mode, descents: int = 4, least: float = 0.0) -> list[tuple[int, int]]:
     """Entries (row, column) where the derivative and the differences seem to differ most, and by `least` or more."""
     first = projections.probe_directions(1)[0]
-    search = search_of(mode)(projections.problem, projections.slope_of, least * first.step)
+    search = EntrySearch(mode, projections.problem, projections.slope_of, least * first.step)
     found = search.not_finite(projections)
     if found is not None:
         return [found]
@@ -130,7 +110,7 @@ def locate(projections: Projections, mode: Mode, descents: int = 4, least: float
             if row is None:
                 v = projections.problem.random(projections.problem.codomain.size, Distribution.OFF_ZERO)
                 row = search.worst_row(v, direction.difference, direction.displacement)
-            column = worst_column(search, row, direction.displacement, direction.difference, direction.displacement)
+            column = search.worst_column(row, direction.displacement, direction.difference, direction.displacement)
         except BelowLeastError:
             continue
         if (row, column) not in entries:
@@ -158,10 +138,10 @@ def find_wrong_entry(context: Context, mode: Mode, u: Array, v: Array) -> Entry 
         return 2.0 * narrow.odd - odd, 2.0 * narrow.displacement - displacement
 
     def found_by(slopes: Slope) -> Entry:
-        search = search_of(mode)(context.problem, slopes)
+        search = EntrySearch(mode, context.problem, slopes)
         slope, displacement = search.slope_of(u)
         row = search.worst_row(v, slope, displacement)
-        return decide_entry(context, mode, row, worst_column(search, row, u, slope, displacement))
+        return decide_entry(context, mode, row, search.worst_column(row, u, slope, displacement))
 
     entry = found_by(slope_of)
     return found_by(extrapolated) if entry.verdict is Verdict.PASS and context.is_double else entry
