@@ -21,10 +21,11 @@ from gradvet.frontends.torch import derivatives, private
 from gradvet.frontends.torch.arguments import read_outputs, tensors_in, tensors_like
 from gradvet.frontends.torch.autograd_graph import TorchRules
 from gradvet.frontends.torch.binding import Binding, first_result
+from gradvet.frontends.torch.inputs import Sampler
 from gradvet.frontends.torch.layouts import coordinates_of, layouts_of
 from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, flattened, unflattened
 from gradvet.frontends.torch.layouts.sparse import Sparse
-from gradvet.frontends.torch.state import Sampler, torch_states
+from gradvet.frontends.torch.state import torch_states
 from gradvet.frontends.torch.variants import TorchVariants
 from gradvet.frontends.torch.wider_version import internal_eps
 
