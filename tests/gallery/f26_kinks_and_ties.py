@@ -32,6 +32,11 @@ def clipped_and_weighted(x: Tensor, weight: Tensor) -> Tensor:
     return F.hardtanh(x) * weight
 
 
+def cutoff(r: Tensor) -> Tensor:
+    """Smooth up to the first derivative at 5."""
+    return torch.where(r < 5, 0.5 * (torch.cos(torch.pi * r / 5) + 1), torch.zeros_like(r))
+
+
 def clamped_and_weighted(x: Tensor, gate: Tensor) -> Tensor:
     return F.relu6(x) * gate
 
@@ -151,6 +156,10 @@ CASES = (
         [[6.0, 0.0, 2.0, -1.0], [6.0, 0.0, 0.0, 3.0]],
         [0.0, 0.0, 0.0, 0.0],
     ),
+    wrong(
+        "cutoff_at_its_end_too_steep",
+        "The curvature changes at the end of a cutoff: beside it a wrong factor of other elements is seen.",
+    ).at(scaled(cutoff, 1.1), cutoff, point, [5.0, 1.0, 4.9, 6.0]),
     wrong(
         "padding_lost_through_the_smooth_branch",
         "A padded zero at no kink: only the first row is rectified, and the padding goes through a sine.",

@@ -244,8 +244,7 @@ class LeafComparison:
 
 
 def _common_scale(products: Array, squares: Array, noises: Array) -> tuple[float, float, float, float]:
-    """The relative error that all entries share, the median one, what noise makes of it, half the width of its
-    interval.
+    """The relative error that all entries share, the median one, what noise makes of it, half its interval's width.
 
     From error times expected entry, expected entry squared and noise squared, for each entry. The rounding errors of
     one entry are the same in all samples, so only different entries count as independent.

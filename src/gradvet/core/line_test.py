@@ -6,7 +6,6 @@ leaves open is swept over many steps. Agreement is entered in the ledger with it
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,7 +16,7 @@ from gradvet.core.extrapolation import SlopeFit, fit_slope
 from gradvet.core.finite_differences import DirectionalDifference, first_change, is_faint
 from gradvet.core.gradient_match import cancelled_slope, derivative_jitter, saturated_roundoff, saturated_slope
 from gradvet.core.modes import Mode
-from gradvet.core.problem import Distribution, Problem
+from gradvet.core.problem import Problem
 from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
 from gradvet.core.vectors import Array, all_finite, dot, finite_part, namespace, nonzero_rms_by_leaf, norm, peak, window
@@ -82,7 +81,7 @@ def _note_constant(context: Context, names: Iterable[str]) -> None:
         context.record.note(NO_CHANGE.format(name))
 
 
-def _screen(
+def screen(
     context: Context, mode: Mode, cotangent: Cotangent, d: Array, slope: Array, bend: Array | None = None
 ) -> tuple[float, float]:
     """Residual |v·D - v·J·d| and what is allowed: rtol times the scale of the slope, plus roundoff.
@@ -121,7 +120,7 @@ def _agree(
     for cotangent in cotangents:
         if not peak(cotangent.v):
             return False  # no output has a finite slope
-        residual, allowed = _screen(context, mode, cotangent, difference.displacement, slope)
+        residual, allowed = screen(context, mode, cotangent, difference.displacement, slope)
         if residual <= allowed:
             contributions = typical_contributions(context.problem, cotangent.vjp, difference.displacement)
             enter_resolution(context, mode, contributions, allowed)
@@ -174,7 +173,7 @@ def screen_point(context: Context, mode: Mode) -> bool:
     cotangent = context.cotangents_for(rise / step, 1)[0]
     if cotangent.nonfinite is not None:
         return False
-    residual, allowed = _screen(context, mode, cotangent, ahead.displacement / step, rise / step)
+    residual, allowed = screen(context, mode, cotangent, ahead.displacement / step, rise / step)
     if residual <= allowed:
         return True
     behind = problem.evaluate_at(-ahead.displacement)
@@ -191,7 +190,7 @@ def screen_point(context: Context, mode: Mode) -> bool:
     return all(
         other.nonfinite is None and residual <= allowed
         for other, kink in tested
-        for residual, allowed in [_screen(context, mode, other, displacement, slope, kink)]
+        for residual, allowed in [screen(context, mode, other, displacement, slope, kink)]
     )
 
 
@@ -338,69 +337,3 @@ def error_scale(context: Context, u: Array, cotangent: Cotangent, contributions:
     noise = cancelled_slope(context, cotangent.v, slope) + context.options.accuracy * slope
     saturated, cancelled = saturated_slope(context, cotangent.v, u), saturated_roundoff(context, cotangent.v, peak(u))
     return ErrorScale(slope, typical, context.eps, noise, norm(cotangent.v), saturated, cancelled)
-
-
-MAX_LEAVES = 8
-"""Largest number of inputs, and of outputs, that are compared one by one after a failure."""
-
-
-def leaf_verdicts(context: Context, mode: Mode) -> dict[str, Verdict]:
-    """For each input and each output, by name, whether its derivatives are right, one pair of them at a time.
-
-    An input moves alone, and a cotangent has one output alone. FAIL if one of the pairs disagrees, PASS if all agree at
-    the resolution asked for; such an input is entered in the ledger. Calls the function and the VJP; for one pair, for
-    many, in low precision and at generated points it does not.
-    """
-    problem, domain, codomain = context.problem, context.problem.domain, context.problem.codomain
-    most = max(len(domain.leaves), len(codomain.leaves))
-    if not 1 < most <= MAX_LEAVES or not context.is_double or context.is_generated:
-        return {}
-    found: dict[str, list[Verdict]] = {leaf.name: [] for leaf in (*domain.leaves, *codomain.leaves)}
-    v, joint = problem.random(codomain.size, Distribution.NEAR_UNIT), context.joint_direction()
-    cotangents = [context.cotangent(window(v, rows)) for rows in codomain.slices]
-    for leaf, part in zip(domain.leaves, domain.slices, strict=True):
-        u = context.restricted(window(joint, part))
-        if context.out_of_budget or not peak(u):
-            continue
-        pairs = _screened_pairs(context, mode, u, cotangents) or _swept_pairs(context, mode, u, cotangents)
-        for output, (verdict, _) in zip(codomain.leaves, pairs, strict=True):
-            found[leaf.name].append(verdict)
-            found[output.name].append(verdict)
-        if _combined(found[leaf.name]) is Verdict.PASS:
-            resolution = max(resolution for _, resolution in pairs)
-            context.record.ledger.compared(leaf.name, mode.name, context.precision, resolution)
-    return {name: _combined(verdicts) for name, verdicts in found.items()}
-
-
-Pairs = list[tuple[Verdict, float]]
-"""For each cotangent, the verdict about v·J·u and its resolution."""
-
-
-def _screened_pairs(context: Context, mode: Mode, u: Array, cotangents: Sequence[Cotangent]) -> Pairs:
-    """Agreement with all cotangents by one difference; none where a sweep is needed for one of them."""
-    pairs, difference = [], context.difference(u)
-    if bent_rows(context, difference) is not None:
-        return []
-    for cotangent in cotangents:
-        residual, allowed = _screen(context, mode, cotangent, difference.displacement, difference.odd)
-        typical = max(typical_contributions(context.problem, cotangent.vjp, u).values())
-        if not (residual <= allowed <= context.options.resolution * typical):
-            return []
-        pairs.append((Verdict.PASS, allowed / typical if typical else 0.0))
-    return pairs
-
-
-def _swept_pairs(context: Context, mode: Mode, u: Array, cotangents: Sequence[Cotangent]) -> Pairs:
-    pairs = []
-    for cotangent, fit in zip(cotangents, sweep_line(context, mode, u, cotangents), strict=True):
-        contributions = typical_contributions(context.problem, cotangent.vjp, u)
-        scale = error_scale(context, u, cotangent, contributions)
-        decision = decide_beyond_jitter(context, u, cotangent, fit, scale)
-        pairs.append((decision.verdict, max(decision.bar, abs(decision.error)) / (scale.typical or math.inf)))
-    return pairs
-
-
-def _combined(verdicts: Sequence[Verdict]) -> Verdict:
-    if Verdict.FAIL in verdicts:
-        return Verdict.FAIL
-    return Verdict.PASS if verdicts and all(one is Verdict.PASS for one in verdicts) else Verdict.INCONCLUSIVE

@@ -3,7 +3,8 @@
 A residual v·Δu is a sum over rows and columns of the error Δ. Masking half of v takes one backward pass and tells how
 much of the residual each half of the rows contributes; following the larger half leads to a row in log₂(m) passes. The
 same with the direction and two evaluations each leads to a column. The entry that is found has the largest
-contribution; whether it is outside a tolerance or an error bar is decided by its own difference.
+contribution; whether it is outside a tolerance or an error bar is decided by its own difference. `leaf_verdicts` says
+which inputs and outputs are wrong.
 
 A value that is not finite makes every sum that contains it not finite, so it is located separately.
 """
@@ -11,7 +12,7 @@ A value that is not finite makes every sum that contains it not finite, so it is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradvet.core import thresholds
@@ -20,12 +21,20 @@ from gradvet.core.decision import Decision, Entry, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import Estimate, fit_slope, sweep_figure
 from gradvet.core.finite_differences import DirectionalDifference, Prediction, middle_step
 from gradvet.core.gradient_match import cancelled_slope, saturated_roundoff
+from gradvet.core.line_test import (
+    bent_rows,
+    decide_beyond_jitter,
+    error_scale,
+    screen,
+    sweep_line,
+    typical_contributions,
+)
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
-from gradvet.core.projections import ProbeDirection, Projections
+from gradvet.core.projections import Cotangent, ProbeDirection, Projections
 from gradvet.core.reference_errors import overflow_size
 from gradvet.core.results import Verdict
-from gradvet.core.vectors import Array, Location, all_finite, dot, first_true, namespace, unit, window
+from gradvet.core.vectors import Array, Location, all_finite, dot, first_true, namespace, peak, unit, window
 
 Slope = Callable[[Array], tuple[Array, Array]]
 """J u for all rows by a central difference, with one policy's choice of the step, and the displacement of it."""
@@ -320,3 +329,69 @@ def nonfinite_tangent(context: Context, mode: Mode) -> Decision | None:
     output, place = context.problem.codomain.locate(row), Location(0, "the direction", "")
     entry = Entry(output, place, math.nan, float(slope[row]), math.nan)
     return Decision(Verdict.FAIL, Reason.NOT_FINITE, entry)
+
+
+MAX_LEAVES = 8
+"""Largest number of inputs, and of outputs, that are compared one by one after a failure."""
+
+
+def leaf_verdicts(context: Context, mode: Mode) -> dict[str, Verdict]:
+    """For each input and each output, by name, whether its derivatives are right, one pair of them at a time.
+
+    An input moves alone, and a cotangent has one output alone. FAIL if one of the pairs disagrees, PASS if all agree at
+    the resolution asked for; such an input is entered in the ledger. Calls the function and the VJP; for one pair, for
+    many, in low precision and at generated points it does not.
+    """
+    problem, domain, codomain = context.problem, context.problem.domain, context.problem.codomain
+    most = max(len(domain.leaves), len(codomain.leaves))
+    if not 1 < most <= MAX_LEAVES or not context.is_double or context.is_generated:
+        return {}
+    found: dict[str, list[Verdict]] = {leaf.name: [] for leaf in (*domain.leaves, *codomain.leaves)}
+    v, joint = problem.random(codomain.size, Distribution.NEAR_UNIT), context.joint_direction()
+    cotangents = [context.cotangent(window(v, rows)) for rows in codomain.slices]
+    for leaf, part in zip(domain.leaves, domain.slices, strict=True):
+        u = context.restricted(window(joint, part))
+        if context.out_of_budget or not peak(u):
+            continue
+        pairs = _screened_pairs(context, mode, u, cotangents) or _swept_pairs(context, mode, u, cotangents)
+        for output, (verdict, _) in zip(codomain.leaves, pairs, strict=True):
+            found[leaf.name].append(verdict)
+            found[output.name].append(verdict)
+        if _combined(found[leaf.name]) is Verdict.PASS:
+            resolution = max(resolution for _, resolution in pairs)
+            context.record.ledger.compared(leaf.name, mode.name, context.precision, resolution)
+    return {name: _combined(verdicts) for name, verdicts in found.items()}
+
+
+Pairs = list[tuple[Verdict, float]]
+"""For each cotangent, the verdict about v·J·u and its resolution."""
+
+
+def _screened_pairs(context: Context, mode: Mode, u: Array, cotangents: Sequence[Cotangent]) -> Pairs:
+    """Agreement with all cotangents by one difference; none where a sweep is needed for one of them."""
+    pairs, difference = [], context.difference(u)
+    if bent_rows(context, difference) is not None:
+        return []
+    for cotangent in cotangents:
+        residual, allowed = screen(context, mode, cotangent, difference.displacement, difference.odd)
+        typical = max(typical_contributions(context.problem, cotangent.vjp, u).values())
+        if not (residual <= allowed <= context.options.resolution * typical):
+            return []
+        pairs.append((Verdict.PASS, allowed / typical if typical else 0.0))
+    return pairs
+
+
+def _swept_pairs(context: Context, mode: Mode, u: Array, cotangents: Sequence[Cotangent]) -> Pairs:
+    pairs = []
+    for cotangent, fit in zip(cotangents, sweep_line(context, mode, u, cotangents), strict=True):
+        contributions = typical_contributions(context.problem, cotangent.vjp, u)
+        scale = error_scale(context, u, cotangent, contributions)
+        decision = decide_beyond_jitter(context, u, cotangent, fit, scale)
+        pairs.append((decision.verdict, max(decision.bar, abs(decision.error)) / (scale.typical or math.inf)))
+    return pairs
+
+
+def _combined(verdicts: Sequence[Verdict]) -> Verdict:
+    if Verdict.FAIL in verdicts:
+        return Verdict.FAIL
+    return Verdict.PASS if verdicts and all(one is Verdict.PASS for one in verdicts) else Verdict.INCONCLUSIVE
