@@ -219,6 +219,23 @@ def test_model_that_refuses_inputs_that_require_grad_passes() -> None:
         gradvet.check(RequiringGrad(is_wrong=False), torch.ones(4, 3, requires_grad=True), seed=1)
 
 
+class Sampling(RequiringGrad):
+    """Rounds in code of torch, which stops the gradient deliberately, or in code of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        chances = super().forward(x).softmax(-1)
+        if self.is_wrong:
+            return chances + (chances.round() - chances).detach()
+        return functional.gumbel_softmax(chances, hard=True)
+
+
+@pytest.mark.parametrize(("is_wrong", "settings"), [(False, {}), (True, {"stops": "constant"})])
+def test_stops_are_held_in_a_model_that_refuses_inputs_that_require_grad(is_wrong: bool, settings: Any) -> None:
+    model = Sampling(is_wrong=False)
+    model.is_wrong = is_wrong
+    assert gradvet.check(model, torch.randn(4, 3), seed=1, **settings).verdict is Verdict.PASS
+
+
 class Rectifier(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
