@@ -96,7 +96,7 @@ class StopMode(TorchFunctionMode):
         """The result of a call in this mode."""
         for kept in (self._counts, self._regions, self._aliases, self._outside):
             kept.clear()
-        self.stairs.restart()
+        self.stairs.restart(is_first=self._is_first)
         try:
             with ExitStack() as stack:
                 stack.enter_context(private.applied_functions(self._applied))
