@@ -216,7 +216,10 @@ def put_parameters(module: nn.Module, parameters: Mapping[str, Any]) -> None:
 
 @contextmanager
 def with_state(module: nn.Module, state: Mapping[str, Any]) -> Iterator[None]:
-    """The module with other tensors as parameters and buffers inside a block, by name; tied ones are replaced too."""
+    """The module with other tensors as parameters and buffers inside a block, by name; tied ones are replaced too.
+
+    They get the attributes of those, such as a learning rate of its own.
+    """
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     given = {id(named[name]): tensor for name, tensor in state.items()}
     places = [
@@ -227,6 +230,7 @@ def with_state(module: nn.Module, state: Mapping[str, Any]) -> Iterator[None]:
     ]
     try:
         for inner, name, own in places:
+            vars(given[id(own)]).update(vars(own))
             _put(inner, name, given[id(own)])
         yield
     finally:
