@@ -27,7 +27,7 @@ from gradvet.frontends.torch.derivatives import (
     without_saving,
 )
 from gradvet.frontends.torch.double_precision import is_strided
-from gradvet.frontends.torch.layouts.dense import same_numbers, unflattened
+from gradvet.frontends.torch.layouts.dense import refill, same_numbers, unflattened
 from gradvet.frontends.torch.preservation import PreservedGradients
 from gradvet.frontends.torch.state import RandomState, preserved_rng
 
@@ -166,7 +166,7 @@ class TorchVariants(GradientVariants):
         }
         vector = problem.vector(problem.domain, gradients)
         for _, tensor, copy in changed:
-            tensor.data.copy_(copy)
+            refill(tensor, copy)
         names = [name for name, _, _ in changed]
         if interleaved and not changed and (later := self._after_other_passes(v)) is not None:
             vector = later if torch.equal(vector, problem.vjp(v)) else vector
@@ -229,6 +229,8 @@ class TorchVariants(GradientVariants):
         outputs = problem.call_differentiable(arguments)
         pairs = [(y, t) for y, t in zip(outputs, unflattened(problem.codomain, v), strict=True) if y.requires_grad]
         if not pairs:
+            if problem.binding.substitution is not None and problem.rules.custom():
+                raise NotImplementedError("no custom Function in the model gets a tensor that requires grad")
             return None
         problem.cost.vjps += 1
         recorded, cotangents = zip(*pairs, strict=True)

@@ -59,7 +59,7 @@ def _report(recorder: Recorder, examiner: Examiner, known: Report | None) -> Bla
     model = recorder.model
     if model is not None and not answer.culprits:
         for top in _tops(recorder):
-            _look_for_writes(recorder, top, answer)
+            _look_for_writes(recorder, examiner, top, answer)
             with suppress(Exception), preserved_state(top.target, top.tensors):
                 answer.warnings += _loose_parameters(model, tensors_of(run(top)))
     if model is not None and not answer.culprits:
@@ -98,12 +98,18 @@ def _check_functions(recorder: Recorder, examiner: Examiner, answer: _Answer) ->
         if is_hazard(piece.report, called_once=recorder.count(call) == 1):
             answer.warnings.append(culprit_of(call, piece))
             pieces[id(call)] = replace(piece, verdict=Verdict.INCONCLUSIVE, reason=HAZARD)
-        elif tree.explains_away(call, piece.report):
+            continue
+        if tree.explains_away(call, piece.report):
             answer.warnings.append(replace(culprit_of(call, piece), cause=RIGHT_HERE))
-            pieces[id(call)] = replace(piece, verdict=Verdict.PASS, reason=RIGHT_HERE)
-        else:
+            kept = tuple(finding for finding in piece.report.findings if finding.check != "reverse")
+            pieces[id(call)] = replace(piece, report=replace(piece.report, findings=kept))
+            if not any(finding.verdict is Verdict.FAIL for finding in kept):
+                pieces[id(call)] = replace(piece, verdict=Verdict.PASS, reason=RIGHT_HERE)
+                continue
+        if not tree.is_fault_inside(call):
             failed.setdefault(id(call.target), []).append(call)
-    answer.pieces += [pieces[id(call)] for call in calls]
+    answer.pieces += [*(pieces[id(call)] for call in calls), *tree.pieces.values()]
+    answer.culprits += _merged(tree.culprits)
     for found in failed.values():
         others = tuple(call.path for call in found[1:] if call.path != found[0].path)
         known = found[0].target in examiner.surrogates
@@ -140,8 +146,11 @@ def _differentiates(recorder: Recorder) -> bool:
     return mode.differentiates
 
 
-def _look_for_writes(recorder: Recorder, root: Call, answer: _Answer) -> None:
-    """Writes to saved tensors and to `.grad`. Code that does not run under such a look is left alone."""
+def _look_for_writes(recorder: Recorder, examiner: Examiner, root: Call, answer: _Answer) -> None:
+    """Writes to saved tensors and to `.grad`. Code that does not run under such a look is left alone.
+
+    Reversible layers add gradients of their parameters to `.grad` by themselves: that is a fault if they are wrong.
+    """
     paths = {id(module): path for path, module in recorder.model.named_modules()} if recorder.model is not None else {}
     try:
         with preserved_state(root.target, root.tensors), compiled_as_python():
@@ -149,6 +158,7 @@ def _look_for_writes(recorder: Recorder, root: Call, answer: _Answer) -> None:
             hooks = accumulation_hooks_that_change_grad(root)
             accumulates = not (written or hooks) and writes_to_grad(root)
             hook = hook_that_writes_to_grad(root) if accumulates else None
+            accumulates &= hook is not None or examiner.piece(root).verdict is Verdict.FAIL
     except Exception as error:
         answer.notes.append(f"writes to saved tensors and to .grad were not looked for ({type(error).__name__})")
         return
