@@ -219,7 +219,7 @@ def test_model_that_refuses_inputs_that_require_grad_passes() -> None:
         gradvet.check(RequiringGrad(is_wrong=False), torch.ones(4, 3, requires_grad=True), seed=1)
 
 
-class Scaled(nn.Module):
+class KeepingScale(nn.Module):
     """Keeps a number with its parameter, as parametrisations that transfer learning rates do."""
 
     def __init__(self) -> None:
@@ -232,7 +232,7 @@ class Scaled(nn.Module):
 
 
 def test_parameters_keep_their_attributes() -> None:
-    assert gradvet.check(Scaled(), torch.randn(4, 3), seed=1).verdict is Verdict.PASS
+    assert gradvet.check(KeepingScale(), torch.randn(4, 3), seed=1).verdict is Verdict.PASS
 
 
 class Sampling(RequiringGrad):

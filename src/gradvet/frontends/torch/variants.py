@@ -20,7 +20,6 @@ from gradvet.frontends.torch.arguments import tensors_in
 from gradvet.frontends.torch.derivatives import (
     accumulate,
     call_recomputing,
-    classified_errors,
     classified_gradients,
     in_vmap,
     stacked,
@@ -139,8 +138,7 @@ class TorchVariants(GradientVariants):
         values = problem.vector(Space([*problem.codomain.leaves, *problem.nondifferentiable.leaves]), outputs)
         problem.cost.vjps += 1
         own, cotangents = outputs[: len(problem.codomain.leaves)], unflattened(problem.codomain, v)
-        with classified_errors(problem):
-            found = torch.autograd.grad(own, self._sources(arguments), cotangents, allow_unused=True)
+        found = classified_gradients(problem, own, self._sources(arguments), cotangents)
         return FreshPass(values, problem.vector(problem.domain, found))
 
     def fresh_gradient(self, v: Tensor, *, interleaved: bool = False, shifted: bool = False) -> FreshGradient:
@@ -151,20 +149,23 @@ class TorchVariants(GradientVariants):
         cotangents = unflattened(problem.codomain, v)
         names = [f"the grad_output of {leaf.name}" for leaf in problem.codomain.leaves]
         arguments = [(n, a) for n, a in zip(problem.binding.names, given, strict=True) if is_strided(a)]
-        watched = [*zip(names, cotangents, strict=True), *arguments]
-        before = [(name, tensor, tensor.detach().clone()) for name, tensor in watched]
+        before = [(n, t, t.detach().clone()) for n, t in (*zip(names, cotangents, strict=True), *arguments)]
         outputs = problem.call_uncopied(given)
         reads_arguments = interleaved and self._values_differ_elsewhere()
         sources = self._sources(given)
         problem.cost.vjps += 1
         with _named("after a forward pass at other inputs" if interleaved else ""):
             gradients = classified_gradients(problem, outputs, sources, cotangents)
+        vector = problem.vector(problem.domain, gradients)
+        if not (problem.rules.are_builtin or problem.isolates_passes):
+            found = [(leaf.name, g) for leaf, g in zip(problem.domain.leaves, gradients, strict=True) if is_strided(g)]
+            before += [(f"the gradient of {name} from an earlier pass", g, g.clone()) for name, g in found]
+            problem.vjp(-0.5 * v)  # needed by `sine_with_one_gradient_buffer`
         # Tensors to which the passes wrote are restored.
         changed = [(name, tensor, copy) for name, tensor, copy in before if not same_numbers(tensor.detach(), copy)]
         reused = {
             leaf.name for leaf, x, g in zip(problem.domain.leaves, sources, gradients, strict=True) if _share(x, g)
         }
-        vector = problem.vector(problem.domain, gradients)
         for _, tensor, copy in changed:
             refill(tensor, copy)
         names = [name for name, _, _ in changed]
