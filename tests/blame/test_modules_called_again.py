@@ -213,6 +213,41 @@ def test_stop_in_a_module_that_a_function_calls_is_named() -> None:
     assert report.culprit.place.code.endswith("# the fault")
 
 
+class Assign(torch.autograd.Function):
+    """Writes a value into a tensor that collects several, past autograd's version counter, as solvers do."""
+
+    @staticmethod
+    def forward(ctx: Any, collected: Tensor, value: Tensor, n: int) -> Tensor:
+        ctx.n = n
+        collected.data[..., n] = value
+        return collected
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+        return g, g[..., ctx.n], None
+
+
+class Collecting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        collected = torch.empty(len(x), 4, 2)
+        for n in range(2):
+            collected = Assign.apply(collected, self.layer(x * (n + 1)).tanh(), n)
+        return collected.sum(-1)
+
+
+def test_function_that_collects_values_is_not_blamed() -> None:
+    torch.manual_seed(0)
+    model, x = Collecting(), torch.randn(5, 3)
+    assert gradvet.check(model, x, seed=1).verdict is Verdict.PASS
+    report = gradvet.blame(model, x, seed=1)
+    assert not report.culprits
+    assert {warning.what for warning in report.warnings} == {"autograd.Function Assign"}
+
+
 def test_watch_without_a_model_replays_an_adjoint_method_after_the_optimiser_has_stepped() -> None:
     torch.manual_seed(0)
     model = Equation()

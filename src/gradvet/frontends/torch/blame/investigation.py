@@ -95,17 +95,18 @@ def _check_functions(recorder: Recorder, examiner: Examiner, answer: _Answer) ->
         piece = pieces[id(call)]
         if piece.verdict is not Verdict.FAIL or piece.report is None:
             continue
-        if is_hazard(piece.report, called_once=recorder.count(call) == 1):
+        report, is_right_here = piece.report, tree.explains_away(call, piece.report)
+        if is_right_here:
+            answer.warnings.append(replace(culprit_of(call, piece), cause=RIGHT_HERE))
+            report = replace(report, findings=tuple(one for one in report.findings if one.check != "reverse"))
+            piece = pieces[id(call)] = replace(piece, report=report)
+        if not report.failures:
+            pieces[id(call)] = replace(piece, verdict=Verdict.PASS, reason=RIGHT_HERE)
+            continue
+        if is_hazard(report, called_once=recorder.count(call) == 1, is_right_here=is_right_here):
             answer.warnings.append(culprit_of(call, piece))
             pieces[id(call)] = replace(piece, verdict=Verdict.INCONCLUSIVE, reason=HAZARD)
             continue
-        if tree.explains_away(call, piece.report):
-            answer.warnings.append(replace(culprit_of(call, piece), cause=RIGHT_HERE))
-            kept = tuple(finding for finding in piece.report.findings if finding.check != "reverse")
-            pieces[id(call)] = replace(piece, report=replace(piece.report, findings=kept))
-            if not any(finding.verdict is Verdict.FAIL for finding in kept):
-                pieces[id(call)] = replace(piece, verdict=Verdict.PASS, reason=RIGHT_HERE)
-                continue
         if not tree.is_fault_inside(call):
             failed.setdefault(id(call.target), []).append(call)
     answer.pieces += [*(pieces[id(call)] for call in calls), *tree.pieces.values()]
