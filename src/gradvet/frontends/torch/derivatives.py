@@ -175,14 +175,15 @@ def is_zero(gradient: Any) -> bool:
 
 @contextlib.contextmanager
 def in_vmap(problem: TorchProblem) -> Iterator[None]:
-    """The context of passes inside `vmap`. They are gradvet's own, and their tensors cannot be used after it.
+    """The context of calls and passes inside `vmap`. They are gradvet's own, and their tensors cannot be used after it.
 
-    Tensors that custom rules keep, such as sums of grad_outputs, are removed from their containers: needed by
-    `test_backward_that_keeps_statistics_passes`. torch's warning about operators without batching rule is silenced.
+    Tensors that the function or custom rules keep, such as sums of grad_outputs, are removed from their containers and
+    objects: needed by `test_function_that_keeps_its_input_passes` and `test_backward_that_keeps_statistics_passes`.
+    torch's warning about operators without batching rule is silenced.
     """
     passes = [getattr(rule, name, None) for rule in problem.rules.custom() for name in ("forward", "backward")]
     try:
-        with warnings.catch_warnings(), preserved_containers(*passes) if passes else NO_MODE:
+        with warnings.catch_warnings(), preserved_containers(problem.binding.function, *passes):
             warnings.filterwarnings("ignore", message="There is a performance drop")
             yield
     except Exception as error:
@@ -335,11 +336,10 @@ def evaluate_together(problem: TorchProblem, displacements: Tensor) -> Tensor | 
         return tuple(problem.call(problem.arguments_with(values)))
 
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with in_vmap(problem), torch.no_grad():
             warnings.simplefilter("ignore")
             found = torch.func.vmap(outputs)(*points)
-    except Exception as error:  # the points can still be evaluated one by one
-        raise_interruption(error)
+    except Exception:  # the points can still be evaluated one by one
         return None
     return _rows(found, len(displacements), problem.home)
 
