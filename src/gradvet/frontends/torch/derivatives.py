@@ -175,15 +175,14 @@ def is_zero(gradient: Any) -> bool:
 
 @contextlib.contextmanager
 def in_vmap(problem: TorchProblem) -> Iterator[None]:
-    """The context of calls and passes inside `vmap`. They are gradvet's own, and their tensors cannot be used after it.
+    """The context of passes inside `vmap`. They are gradvet's own, and their tensors cannot be used after it.
 
-    Tensors that the function or custom rules keep, such as sums of grad_outputs, are removed from their containers and
-    objects: needed by `test_function_that_keeps_its_input_passes` and `test_backward_that_keeps_statistics_passes`.
-    torch's warning about operators without batching rule is silenced.
+    Tensors that custom rules keep, such as sums of grad_outputs, are removed from their containers: needed by
+    `test_backward_that_keeps_statistics_passes`. torch's warning about operators without batching rule is silenced.
     """
     passes = [getattr(rule, name, None) for rule in problem.rules.custom() for name in ("forward", "backward")]
     try:
-        with warnings.catch_warnings(), preserved_containers(problem.binding.function, *passes):
+        with warnings.catch_warnings(), preserved_containers(*passes) if passes else NO_MODE:
             warnings.filterwarnings("ignore", message="There is a performance drop")
             yield
     except Exception as error:
@@ -329,17 +328,18 @@ def evaluate_together(problem: TorchProblem, displacements: Tensor) -> Tensor | 
     """The outputs at each displaced point by one `vmap` of the function; None if it cannot be mapped."""
     pieces = torch.split(displacements, [leaf.coordinates.size for leaf in problem.domain.leaves], dim=1)
     points: list[Any] = [layout.points(piece) for layout, piece in zip(problem.layouts, pieces, strict=True)]
-    if not problem.is_plain or any(point is None for point in points):
+    if not problem.is_plain or any(point is None for point in points) or problem.rules.keeps_tensors:
         return None
 
     def outputs(*values: Tensor) -> tuple[Tensor, ...]:
         return tuple(problem.call(problem.arguments_with(values)))
 
     try:
-        with in_vmap(problem), torch.no_grad():
+        with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             found = torch.func.vmap(outputs)(*points)
-    except Exception:  # the points can still be evaluated one by one
+    except Exception as error:  # the points can still be evaluated one by one
+        raise_interruption(error)
         return None
     return _rows(found, len(displacements), problem.home)
 
