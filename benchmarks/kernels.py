@@ -25,9 +25,9 @@ from pathlib import Path
 import torch
 
 from benchmarks.kernel_cases import DTYPES, FAULTS, Case, Row, entries_of, measured, one_line
+from gradvet.core.processes import ProcessDiedError, ProcessExecutor
 from gradvet.options import Budget
 from gradvet.suite import Status
-from gradvet.suite.processes import ProcessDiedError, ProcessExecutor
 
 
 def rows_of(module: str, cases: Sequence[Case], jobs: int, seconds: float) -> Iterator[Row]:

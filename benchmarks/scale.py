@@ -27,9 +27,9 @@ from distributed import Client
 
 from benchmarks import scale_tasks
 from benchmarks.cluster_simulation import Cluster, Costs, Result, simulate
+from gradvet.core.processes import ProcessExecutor
 from gradvet.core.results import Verdict
 from gradvet.suite import CaseResult
-from gradvet.suite.processes import ProcessExecutor
 from gradvet.suite.store import Store
 
 AT_A_TIME = 50

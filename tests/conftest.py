@@ -41,7 +41,7 @@ TIME_LIMITS = (
     "gradvet.core.ledger.MIN_VARIATION_SECONDS",
     "gradvet.frontends.torch.blame.pieces.MAX_PIECE_SECONDS",
     "gradvet.suite.run.CONNECT_TIMEOUT_SECONDS",
-    "gradvet.suite.processes.OUTPUT_TIMEOUT_SECONDS",
+    "gradvet.core.processes.OUTPUT_TIMEOUT_SECONDS",
 )
 """Limits after which gradvet leaves something out. A test of such a limit sets it."""
 

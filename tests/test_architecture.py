@@ -39,7 +39,7 @@ KNOWN_UPWARD_IMPORTS = [
 
 # Top to bottom of core: a module imports only modules that stand above it, for type checkers too.
 CORE_ORDER = (
-    *("documents", "vectors", "ledger", "problem", "results", "blame"),
+    *("documents", "vectors", "ledger", "problem", "results", "blame", "processes"),
     *("provenance", "events"),
     *("thresholds", "reference_errors"),
     *("reference_comparison", "frontend"),
@@ -49,12 +49,13 @@ CORE_ORDER = (
         "probe_plans",
         "decision",
         "gradient_match",
+        "line_test",
         "localise",
         "diagnosis",
         "neighbourhood",
         "certificate",
     ),
-    *("entrywise", "fast_mode", "line_test", "confirmation", "kinks", "refinement"),
+    *("entrywise", "fast_mode", "confirmation", "kinks", "refinement"),
     *("residuals", "residual_sampling", "direction_average", "slope_test"),
     "runner",
 )

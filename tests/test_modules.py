@@ -47,11 +47,11 @@ HARMLESS_SECONDS = frozenset(
     {
         # When something is printed, looked at, or called slower.
         *("gradvet.compat.gradcheck.PROGRESS_DELAY_SECONDS", "gradvet.reports.progress.BAR_DELAY_SECONDS"),
-        *("gradvet.reports.progress.LOG_INTERVAL_SECONDS", "gradvet.suite.processes.POLL_SECONDS"),
+        *("gradvet.reports.progress.LOG_INTERVAL_SECONDS", "gradvet.core.processes.POLL_SECONDS"),
         "gradvet.cli.compare.MIN_SLOWDOWN_SECONDS",
         # Minutes, or added to a limit that a test sets.
-        *("gradvet.api.isolation.MAX_CHILD_SECONDS", "gradvet.suite.processes.START_TIMEOUT_SECONDS"),
-        *("gradvet.suite.store.LOCK_TIMEOUT_SECONDS", "gradvet.suite.processes.GRACE_SECONDS"),
+        *("gradvet.api.isolation.MAX_CHILD_SECONDS", "gradvet.core.processes.START_TIMEOUT_SECONDS"),
+        *("gradvet.suite.store.LOCK_TIMEOUT_SECONDS", "gradvet.core.processes.GRACE_SECONDS"),
     }
 )
 """Constants in seconds after which nothing is left out of a test, however slow the machine is."""

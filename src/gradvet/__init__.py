@@ -25,28 +25,19 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Budget": "options",
-    "GradcheckError": "compat",
-    "GradientError": "errors",
-    "InconclusiveWarning": "core.results",
-    "InvalidProblemError": "errors",
-    "Report": "core.results",
-    "Verdict": "core.results",
-    "as_sparse_gradcheck": "compat",
-    "assert_gradients": "api",
-    "blame": "api.blame",
-    "case": "suite",
-    "check": "api",
-    "get_analytical_jacobian": "compat",
-    "get_numerical_jacobian": "compat",
-    "get_numerical_jacobian_wrt_specific_input": "compat",
-    "gradcheck": "compat",
-    "gradgradcheck": "compat",
-    "numerical_jacobian": "api",
-    "replace_torch_gradcheck": "compat",
-    "watch": "api.blame",
+_NAMES = {
+    "api": ("assert_gradients", "check", "numerical_jacobian"),
+    "api.blame": ("blame", "watch"),
+    "compat": (
+        *("GradcheckError", "as_sparse_gradcheck", "gradcheck", "gradgradcheck", "replace_torch_gradcheck"),
+        *("get_analytical_jacobian", "get_numerical_jacobian", "get_numerical_jacobian_wrt_specific_input"),
+    ),
+    "core.results": ("InconclusiveWarning", "Report", "Verdict"),
+    "errors": ("GradientError", "InvalidProblemError"),
+    "options": ("Budget",),
+    "suite": ("case",),
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "Budget",

@@ -205,3 +205,15 @@ def test_argument_of_the_function_belongs_in_kwargs() -> None:
 def test_class_of_a_module_is_refused() -> None:
     with pytest.raises(InvalidProblemError, match=r"^pass an instance of the module, such as Linear\(\.\.\.\), not"):
         gradvet.check(torch.nn.Linear, torch.ones(3, dtype=torch.float64))
+
+
+def test_instance_of_a_function_is_refused() -> None:
+    with pytest.warns(DeprecationWarning, match="should not be instantiated"):
+        function = Doubled()
+    with pytest.raises(InvalidProblemError, match=r"^pass the class Doubled, not an instance of it$"):
+        gradvet.check(function, POINT)
+
+
+def test_numerical_jacobian_says_how_inputs_are_passed() -> None:
+    with pytest.raises(TypeError, match=r"pass one input for each argument"):
+        gradvet.numerical_jacobian(torch.sin, (POINT, POINT))

@@ -62,6 +62,11 @@ def tanh_gelu_slope(dy: Tensor, x: Tensor) -> Tensor:
     return torch.autograd.grad(y, z, dy)[0]
 
 
+def silu_slope(x: Tensor) -> Tensor:
+    s = x.sigmoid()
+    return s * (1 + x * (1 - s))
+
+
 RIGHT, WRONG = "right", "wrong"
 TARGET = torch.tensor([1, 0, 4])
 
@@ -82,6 +87,39 @@ MISTAKES = {
         with_vjp(lambda x: x * x, lambda dy, x: dy * x),
         ((5,),),
         "The ratio is 0.5 everywhere: look for a wrong constant factor.",
+    ),
+    "factor of the other operand missing": Mistake(
+        with_vjp(lambda a, b: F.silu(a) * b, lambda dy, a, b: (dy * silu_slope(a) * b, dy * a.sigmoid())),
+        ((2, 4), (2, 4)),
+        "The slope is the derivative times input 0: look for a factor that the derivative lacks.",
+        {"input 0": RIGHT, "input 1": WRONG},
+    ),
+    "weight missing": Mistake(
+        with_vjp(lambda x, w: x.sin() * w, lambda dy, x, w: (2 * dy * x.cos(), (dy * x.sin()).sum(0))),
+        ((3, 4), (4,)),
+        "The slope is the derivative times input 1, apart from the constant factor 2: look for a factor",
+        {"input 0": WRONG, "input 1": RIGHT},
+    ),
+    "second factor of a logistic function missing": Mistake(
+        with_vjp(lambda x: x.sigmoid(), lambda dy, x: dy * x.sigmoid()),
+        ((3, 4),),
+        "The slope is the derivative times (1 - output): look for a factor that the derivative lacks.",
+    ),
+    "one power too many": Mistake(
+        with_vjp(lambda x: x.sin(), lambda dy, x: dy * x * x.cos()),
+        ((6,),),
+        "The derivative is the slope times input 0: look for a factor that the derivative has too many.",
+    ),
+    "result not used": Mistake(
+        with_vjp(lambda x: x.square().exp(), lambda dy, x: dy * 2 * x),
+        ((6,),),
+        "The slope is the derivative times output: look for a factor that the derivative lacks.",
+    ),
+    "wrong operand saved": Mistake(
+        with_vjp(lambda a, b: a.sin() * b, lambda dy, a, b: (dy * a * a.cos(), dy * a.sin())),
+        ((5,), (5,)),
+        "The derivative has the factor input 0 where the slope has input 1: look for a wrong saved tensor.",
+        {"input 0": WRONG, "input 1": RIGHT},
     ),
     "sign of one half": Mistake(
         with_vjp(halves, lambda dy, x: torch.cat([dy.chunk(2, -1)[1], dy.chunk(2, -1)[0]], -1)),

@@ -115,3 +115,18 @@ def test_code_of_a_failure_is_the_derivative_that_is_wrong() -> None:
     blamed = gradvet.check(layer, point(0.5, 1.0)).source
     assert blamed is not None
     assert "register_full_backward_hook" in blamed.code
+
+
+def test_roundoff_inside_is_named_as_the_reason() -> None:
+    report = gradvet.check(lambda x: 1 + torch.erf(x), torch.tensor([-5.5], dtype=torch.float64), seed=1)
+    (finding,) = (finding for finding in report.findings if finding.check == "reverse")
+    assert finding.verdict is Verdict.INCONCLUSIVE
+    assert "roundoff of larger numbers inside" in finding.headline
+    assert "kinks" not in finding.advice
+
+
+def test_entropy_at_zero_has_a_vertical_tangent() -> None:
+    """Its slope grows by the same amount with every halved step. Torch's derivative there is infinite or NaN."""
+    for entropy in (torch.special.entr, lambda p: -torch.special.xlogy(p, p)):
+        report = gradvet.check(entropy, torch.tensor([0.0, 0.1, 2.0], dtype=torch.float64), seed=1)
+        assert report.verdict is Verdict.INCONCLUSIVE, report

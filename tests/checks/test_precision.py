@@ -269,3 +269,17 @@ def test_factor_of_one_half_suggests_a_branch_or_a_hook_and_a_lost_row_does_not(
         for finding in compared(function, dtype, (8, 16)):
             assert finding.verdict is Verdict.FAIL
             assert ("a branch on the dtype" in finding.advice) is is_suggested
+
+
+def test_roundoff_of_one_row_is_no_common_factor() -> None:
+    """The first divisor loses 4 %, and its row has most of the gradient; that of the other rows is exact."""
+
+    def divided(weights: Tensor) -> Tensor:
+        divisors = torch.tensor([0.15, 1.0, 2.0, 1.5, 3.0, 1.0]).to(weights)
+        return weights / ((divisors + 16) - 16)[:, None]
+
+    weights = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)).half()
+    kernel = with_vjp(divided, lambda dy, w: divided(dy))
+    assert gradvet.check(kernel, weights, seed=0).verdict is Verdict.INCONCLUSIVE
+    doubled = with_vjp(divided, lambda dy, w: divided((2 if dy.dtype is torch.float16 else 1) * dy))
+    assert gradvet.check(doubled, weights, seed=0).verdict is Verdict.FAIL

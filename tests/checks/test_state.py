@@ -78,3 +78,14 @@ def test_hooks_on_accumulated_gradients_fail_or_are_noted(hook: Any, verdict: Ve
     assert report.verdict is verdict, report
     if words:
         assert any(note.startswith(f"`.grad` was not compared after `backward()`: {words}") for note in report.notes)
+
+
+def test_strided_weight_of_batch_norm_is_the_fault_of_the_framework() -> None:
+    """The backward of torch 2.13 reads a sliced weight as if it were contiguous."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((8, 4), (4,)))
+
+    def normalised(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.nn.functional.batch_norm(x, None, None, weight, training=True)
+
+    assert gradvet.check(normalised, (x, weight), seed=1).verdict is Verdict.PASS

@@ -8,9 +8,10 @@ import pytest
 
 from gradvet.cli.compare import Change, differences
 from gradvet.core.ledger import Cost
+from gradvet.core.processes import Status
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.reports import json_files
-from gradvet.suite import CaseResult, Status
+from gradvet.suite import CaseResult
 from gradvet.suite.store import Store
 from tests.cli.command import exit_code
 from tests.reports.samples import doubtful, failed, passed

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from gradvet.core.processes import Status
 from gradvet.reports.json_files import load
-from gradvet.suite import Status
 from gradvet.suite.store import Store
 from tests.cli.command import exit_code
 from tests.suite.case_files import write_cases

@@ -13,6 +13,7 @@ from gradvet.compat.messages import PHRASES, message
 from gradvet.core.results import Finding, Mismatch, Verdict
 from gradvet.core.vectors import Location
 from tests.core.wrong_jacobians import linear, numbers
+from tests.functions import with_vjp
 
 FACTS: dict[str, Any] = {"output": 1, "input": 2, "part": ""}
 
@@ -104,3 +105,10 @@ def test_complex_matrices_are_shown_in_real_coordinates() -> None:
         gradcheck(function, z)
     assert "numerical:\n  [2, 4]\n  [-4, 2]" in str(caught.value)
     assert "analytical:\n  [1, 2]\n  [-2, 1]" in str(caught.value)
+
+
+def test_missing_factor_is_named_in_a_refusal() -> None:
+    wrong = with_vjp(lambda a, b: a.sin() * b, lambda dy, a, b: (dy * a.cos(), dy * a.sin()))
+    inputs = [torch.linspace(low, low + 1.0, 6, dtype=torch.float64, requires_grad=True) for low in (0.1, 0.5)]
+    with pytest.raises(GradcheckError, match="The slope is the derivative times input 1: look for a factor"):
+        gradcheck(wrong, inputs)

@@ -103,13 +103,6 @@ def test_coarse_formats_allow_a_twentieth_of_the_scale() -> None:
     assert verdict(0.04, 0.01, eps=BFLOAT16, resolution=0.06) == (PASS, Reason.AGREES)
 
 
-def test_in_coarse_formats_a_kink_as_large_as_the_error_is_inconclusive() -> None:
-    assert verdict(0.5, 0.01, eps=BFLOAT16, kink=(0.3, 0.1)) == (FAIL, Reason.DISAGREES)
-    assert verdict(0.5, 0.01, eps=BFLOAT16, kink=(0.3, 0.3)) == (INCONCLUSIVE, Reason.PRECISION)
-    assert verdict(0.5, 0.01, eps=BFLOAT16, kink=(-0.3, 0.3)) == (INCONCLUSIVE, Reason.PRECISION)
-    assert verdict(0.5, 0.01, kink=(0.3, 0.3)) == (FAIL, Reason.DISAGREES)
-
-
 def test_noise_of_the_derivative_widens_the_bar() -> None:
     assert verdict(1e-3, 1e-6) == (FAIL, Reason.DISAGREES)
     assert verdict(1e-3, 1e-6, derivative_noise=1e-3) == (PASS, Reason.AGREES)

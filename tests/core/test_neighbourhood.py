@@ -8,8 +8,8 @@ from torch import Tensor
 
 from gradvet.core import localise
 from gradvet.core.modes import FORWARD, REVERSE, Mode
-from gradvet.core.neighbourhood import around, block, computed_block, study, sweep_at_entry
-from tests.core.contexts import Elementwise, context_of, point
+from gradvet.core.neighbourhood import around, block, figures, study
+from tests.core.contexts import context_of, point
 from tests.functions import with_derivative
 
 
@@ -58,40 +58,16 @@ def test_window_of_a_small_space_is_all_of_it_and_stays_within_its_leaf() -> Non
     assert around(domain, 4, 6) == range(3, 7)
 
 
-def test_computed_block_shows_both_versions_of_the_block_around_an_entry() -> None:
-    function = with_derivative(lambda x: x**2, lambda x: 3.0 * x)
-    problem = context_of(function, point(1.0, 2.0, 3.0)).problem
+def test_figures_show_both_versions_of_the_block_around_an_entry_and_the_error_of_differences_by_step() -> None:
+    function = with_derivative(lambda x: x**3, lambda x: 4.0 * x**2)
+    context = context_of(function, point(1.0, 2.0, 3.0))
     for mode in (REVERSE, FORWARD):
-        block = computed_block(problem, mode, (1, 1), 1e-6)
-        assert block["derivative"] == [[3.0, 0.0, 0.0], [0.0, 6.0, 0.0], [0.0, 0.0, 9.0]]
-        assert [row[i] for i, row in enumerate(block["numerical"])] == pytest.approx([2.0, 4.0, 6.0])
-
-
-def test_sweep_of_a_cubic_has_the_error_of_its_truncation_at_wide_steps() -> None:
-    problem = context_of(lambda x: x**3, point(1.0)).problem
-    shown = sweep_at_entry(problem, (0, 0), 1e-3, 0.25)
-    assert (shown["chosen"], shown["gap"]) == (1e-3, 0.25)
-    assert shown["steps"] == pytest.approx([1e-3 * 4.0**power for power in range(-8, 9)])
-    assert shown["errors"][8:] == pytest.approx([step**2 for step in shown["steps"][8:]], rel=1e-3)
-    assert shown["floor"] == pytest.approx([2.0**-52 * (1 + 1e-3) ** 3 / step for step in shown["steps"]])
-
-
-def test_sweep_ends_where_the_function_raises_and_says_nothing_if_that_is_at_once() -> None:
-    def within(reach: float) -> Elementwise:
-        def function(x: torch.Tensor) -> torch.Tensor:
-            if float((x.detach() - 1.0).abs()) > reach:
-                raise ValueError("too far")
-            return x**2
-
-        return function
-
-    near, far = (context_of(within(reach), point(1.0)).problem for reach in (1e-6, 1.0))
-    assert sweep_at_entry(near, (0, 0), 1e-3, 0.0)["steps"] == pytest.approx(
-        [1e-3 * 4.0**-power for power in (8, 7, 6, 5)]
-    )
-    assert max(sweep_at_entry(far, (0, 0), 1e-3, 0.0)["steps"]) == pytest.approx(1e-3 * 4.0**4)
-    nearest = context_of(within(1e-3 * 4.0**-7.5), point(1.0)).problem
-    assert sweep_at_entry(nearest, (0, 0), 1e-3, 0.0) == {}
+        shown = figures(context, mode, (1, 1))
+        assert shown["block"]["derivative"] == [[4.0, 0.0, 0.0], [0.0, 16.0, 0.0], [0.0, 0.0, 36.0]]
+        assert [row[i] for i, row in enumerate(shown["block"]["numerical"])] == pytest.approx([3.0, 12.0, 27.0])
+        steps, errors = (shown["sweep"][name][:4] for name in ("steps", "errors"))
+        assert errors == pytest.approx([step**2 for step in steps], rel=1e-2)
+        assert shown["sweep"]["gap"] == pytest.approx(4.0)
 
 
 def test_block_that_is_too_large_to_be_seen_is_left_out() -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gradvet.core.processes import Status
 from gradvet.reports import json_files
-from gradvet.suite import CaseResult, Status
+from gradvet.suite import CaseResult
 from gradvet.suite.store import Store
 from tests.faults.files import complaint, ended, write_json
 from tests.reports.samples import passed

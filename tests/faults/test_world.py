@@ -124,23 +124,28 @@ def test_attributes_and_hooks_of_modules_stay(check: Callable[..., Any]) -> None
         def __init__(self) -> None:
             super().__init__(3, 2)
             self.calls, self.seen, self.tables = 0, [0], {"rows": [1, 2]}
+            self.sums, self.kept = torch.zeros(3), [torch.zeros(3)]
 
         def forward(self, x: Tensor) -> Tensor:
             self.calls += 1
             self.seen.append(self.calls)
             self.tables["rows"].append(self.calls)
             self.tables["more"] = []
+            self.sums.add_(1.0)
+            self.kept[0].add_(1.0)
             self.cache = x.detach()
             self.register_forward_hook(lambda module, args, result: None)
             return super().forward(x)
 
     module, x = Counting().double(), numbers(4, 3)
     seen, tables, rows = module.seen, module.tables, module.tables["rows"]
+    sums, kept = module.sums, module.kept[0]
     before = world([x], [module])
     check(module, x)
     assert differences(before, world([x], [module])) == []
     assert (module.calls, module.seen, module.tables) == (0, [0], {"rows": [1, 2]})
     assert (module.seen is seen, module.tables is tables, module.tables["rows"] is rows) == (True, True, True)
+    assert (module.sums is sums, module.kept[0] is kept, sums.any(), kept.any()) == (True, True, False, False)
 
 
 def test_weights_that_a_recurrent_module_keeps_beside_its_parameters_stay() -> None:

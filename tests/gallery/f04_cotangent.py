@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.functions import with_cotangents_changed, with_vjp
 from tests.gallery import conditions
-from tests.gallery.case import Family
+from tests.gallery.case import Family, Function
 from tests.gallery.inputs import indices, normal
 from tests.gallery.mutants import ignoring_cotangent
 
@@ -66,6 +66,11 @@ def nothing_for_undefined(v_cos: Tensor | None, v_sin: Tensor | None, x: Tensor)
     return (0.0 if v_sin is None else v_sin * torch.cos(x)) - v_cos * torch.sin(x)
 
 
+def above(least: float, forward: Function) -> Function:
+    """Smaller numbers of the cotangent count as zero."""
+    return with_cotangents_changed(forward, lambda v: torch.where(v.abs() > least, v, 0.0))
+
+
 wrong = Family("F4")
 by_linearity = Family("F4", finds={"linearity"}, drop_in=False)
 
@@ -113,7 +118,21 @@ CASES = (
         "What looks like padding is skipped: the mean over a batch has cotangents as small.",
         special="a small cotangent",
         proof=conditions.small_cotangent,
-    ).at(with_cotangents_changed(polynomial, lambda v: torch.where(v.abs() > 1e-4, v, 0.0)), polynomial, normal, (5,)),
+    ).at(above(1e-4, polynomial), polynomial, normal, (5,)),
+    by_linearity(
+        "polynomial_of_large_cotangents_alone_in_bfloat16",
+        "Half precision with the range of float32.",
+        special="a small cotangent",
+        proof=conditions.small_cotangent,
+    ).at(above(1e-4, polynomial), polynomial, normal, (5,), dtype=torch.bfloat16),
+    wrong(
+        "polynomial_of_large_cotangents_alone_in_float16",
+        "A threshold that rounding hides in float16 shows in float64.",
+        special="a small cotangent",
+        finds={"precision"},
+        drop_in=False,
+        proof=conditions.cotangent(lambda v: 2.0**-9 * v),
+    ).at(above(1e-2, polynomial), polynomial, normal, (5,), dtype=torch.float16),
     by_linearity(
         "polynomial_clips_at_a_thousand",
         "A guard against overflow: scaled losses have cotangents as large.",

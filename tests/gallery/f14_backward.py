@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -61,6 +61,23 @@ def mutates_cotangent(v: Tensor, x: Tensor) -> Tensor:
     return v.mul_(torch.cos(x))
 
 
+class FillsOneBuffer(torch.autograd.Function):
+    """Returns its gradient in one buffer for all calls: where it is used twice in a graph, the last pass wins."""
+
+    buffers: ClassVar[dict[Any, Tensor]] = {}
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.sin(x)
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        buffer = FillsOneBuffer.buffers.setdefault((x.shape, x.dtype), torch.empty_like(x))
+        return torch.mul(v, torch.cos(x), out=buffer)
+
+
 class KeepsItsOutput(torch.autograd.Function):
     """Keeps its output without `save_for_backward`, so that autograd does not notice a change in place."""
 
@@ -109,6 +126,22 @@ CASES = (
         special="a cotangent that is used again",
         proof=conditions.mutated_cotangent,
     ).at(with_vjp(torch.sin, mutates_cotangent), sine, normal, (5,)),
+    wrong(
+        "sine_with_one_gradient_buffer",
+        "The gradient of an earlier pass is still in use when a later one overwrites it.",
+        finds={"mutation"},
+        drop_in=False,
+        special="two passes",
+        proof=conditions.later_pass,
+    ).at(FillsOneBuffer.apply, sine, normal, (5,)),
+    wrong(
+        "sine_with_one_gradient_buffer_in_bfloat16",
+        "The same in half precision.",
+        finds={"mutation"},
+        drop_in=False,
+        special="two passes",
+        proof=conditions.later_pass,
+    ).at(FillsOneBuffer.apply, sine, normal, (30, 41), dtype=torch.bfloat16),
     wrong(
         "exponential_changed_in_place", "A tensor kept outside save_for_backward is not protected by its version."
     ).at(exponential_changed_in_place, shifted_exponential, normal, (5,)),

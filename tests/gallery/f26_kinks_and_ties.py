@@ -32,6 +32,15 @@ def clipped_and_weighted(x: Tensor, weight: Tensor) -> Tensor:
     return F.hardtanh(x) * weight
 
 
+def cutoff(r: Tensor) -> Tensor:
+    """Smooth up to the first derivative at 5."""
+    return torch.where(r < 5, 0.5 * (torch.cos(torch.pi * r / 5) + 1), torch.zeros_like(r))
+
+
+def clamped_and_weighted(x: Tensor, gate: Tensor) -> Tensor:
+    return F.relu6(x) * gate
+
+
 CLIPPED = [[-0.8, -1.0, 0.15, 1.0], [0.04, -0.8, -0.45, 1.0], [-1.0, 1.0, -0.75, 0.3]]
 """Data that was clipped at 1 before."""
 
@@ -137,6 +146,20 @@ CASES = (
         "phase_of_zeros_negated_beside_abs_at_zero",
         "The magnitude of zero is a kink; a phase of zero is the steepest point of a sine.",
     ).at(scaled(magnitude_and_sine, -1.0, slot=1), magnitude_and_sine, point, [0.0, -1.2, 0.0], [0.0, 0.0, 0.0]),
+    wrong(
+        "gate_of_zeros_halved_beside_clamped_values",
+        "The product of two zeros bends and has no slope: over one step it seems further off than the gate is.",
+    ).at(
+        scaled(clamped_and_weighted, 0.5, slot=1),
+        clamped_and_weighted,
+        point,
+        [[6.0, 0.0, 2.0, -1.0], [6.0, 0.0, 0.0, 3.0]],
+        [0.0, 0.0, 0.0, 0.0],
+    ),
+    wrong(
+        "cutoff_at_its_end_too_steep",
+        "The curvature changes at the end of a cutoff: beside it a wrong factor of other elements is seen.",
+    ).at(scaled(cutoff, 1.1), cutoff, point, [5.0, 1.0, 4.9, 6.0]),
     wrong(
         "padding_lost_through_the_smooth_branch",
         "A padded zero at no kink: only the first row is rectified, and the padding goes through a sine.",

@@ -19,6 +19,10 @@ def triangle_wave(x: Tensor) -> Tensor:
     return (x - 2 * torch.round(x / 2)).abs()
 
 
+def clamped_square(x: Tensor) -> Tensor:
+    return x.clamp(0, 1) ** 2
+
+
 def largest_per_row(x: Tensor) -> Tensor:
     return x.max(-1).values
 
@@ -151,6 +155,12 @@ CASES = (
         "smooth_l1_at_its_joint",
         "Slope continuous, curvature not.",
         at(lambda x: F.smooth_l1_loss(x, torch.zeros_like(x)), point, [-1.0, 0.3, 1.0]),
+    ),
+    _at_kink(
+        "square_of_clamp_at_both_edges",
+        "At 0 the slope is continuous, at 1 it is not; at 2 the output is constant.",
+        clamped_square,
+        [0.0, 1.0, 0.5, 2.0],
     ),
     right("elu_at_zero", "Smooth to first order at 0.", at(F.elu, point, [-1.0, 0.0, 2.0])),
     right("celu_at_zero", "Smooth at 0 for every alpha.", at(lambda x: F.celu(x, 2.0), point, [-1.0, 0.0, 2.0])),

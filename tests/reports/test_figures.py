@@ -149,9 +149,8 @@ def test_gradcheck_supplies_a_block_that_shows_the_wrong_entry_at_every_size(siz
 def test_gradcheck_supplies_a_sweep_that_falls_far_below_the_error_of_the_derivative_and_rises_again() -> None:
     sweep = gradcheck_finding(6).facts["sweep"]
     assert sweep["chosen"] == 1e-6
-    assert sweep["chosen"] in sweep["steps"]
     assert min(sweep["errors"]) < 1e-6 * sweep["gap"]
-    assert sweep["errors"][0] > 1e-7 < sweep["errors"][-1]
+    assert 10.0 * min(sweep["errors"]) < sweep["errors"][-1] < 1e-6 < sweep["errors"][0]
     assert len(sweep["steps"]) == len(sweep["errors"]) == len(sweep["floor"])
 
 

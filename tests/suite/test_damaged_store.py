@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from gradvet.core.processes import Status
 from gradvet.errors import InvalidProblemError
-from gradvet.suite import CaseResult, Status
+from gradvet.suite import CaseResult
 from gradvet.suite import store as module
 from gradvet.suite.store import Store
 from tests.reports.samples import failed, passed

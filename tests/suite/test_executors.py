@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
+from gradvet.core.processes import ProcessDiedError, Status
 from gradvet.core.results import Verdict
 from gradvet.errors import InvalidProblemError
-from gradvet.suite import CaseResult, Status
-from gradvet.suite.processes import ProcessDiedError
+from gradvet.suite import CaseResult
 from gradvet.suite.run import ExecutorSettings, open_store, results_of, run_missing
 from gradvet.suite.store import Store
 from tests.reports.samples import passed

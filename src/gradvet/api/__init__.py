@@ -141,10 +141,8 @@ def check(
         request, settings = replace(request, func=within(func, stop_mode)), replace(settings, points=None)
     run = partial(run_in_dtypes, options=options, dtypes=dtypes)
     with shown_stages(title_of(func)):
-        try:
+        with validation.explaining_call(request):
             report = run(request, settings)
-        except TypeError as error:
-            raise validation.explained(error, request) from None
         if stop_mode is not None:
             report = with_notes_on_stops(report, func, stop_mode)
         elif report.failures and (dtypes is None or reference is not None):
@@ -258,7 +256,9 @@ def numerical_jacobian(
     >>> [round(float(slope), 6) for slope in found.value.diagonal()]
     [2.0, 6.0]
     """
-    found: NumericalJacobian = FRONTEND.numerical_jacobian(validation.request_of(func, inputs, kwargs))
+    request = validation.request_of(func, inputs, kwargs)
+    with validation.explaining_call(request):
+        found: NumericalJacobian = FRONTEND.numerical_jacobian(request)
     return found
 
 

@@ -124,11 +124,9 @@ def blame(
     recorder = Recorder(model, _memory(settings.budget))
     state = _preserved_state(model, (model, loss, inputs, kwargs))
     with state, state, shown_stages(type(model).__name__):  # twice: the first restoration may be interrupted
-        try:
-            trains = any(parameter.requires_grad for parameter in model.parameters())
+        trains = any(parameter.requires_grad for parameter in model.parameters())
+        with validation.explaining_call(request):
             record_step(recorder, request, loss, all_inputs=not trains)
-        except TypeError as error:
-            raise validation.explained(error, request) from None
         return _answer(recorder, settings)
 
 

@@ -6,7 +6,8 @@ import difflib
 import functools
 import math
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from inspect import signature
 from numbers import Integral, Real
@@ -57,8 +58,16 @@ def _instead(given: str, known: list[str]) -> str:
     return f"; it has {', '.join(known)}; arguments of the function itself are passed as kwargs={{{given!r}: ...}}"
 
 
-def explained(error: TypeError, request: Request) -> TypeError:
-    """The error, with what to do if the function itself was called with arguments that it does not take."""
+@contextmanager
+def explaining_call(request: Request) -> Iterator[None]:
+    """Add what to do to the exception of a function that is called with arguments that it does not take."""
+    try:
+        yield
+    except TypeError as error:
+        raise _explained(error, request) from None
+
+
+def _explained(error: TypeError, request: Request) -> TypeError:
     # `Norm.forward() missing 1 required positional argument: 'weight'`
     name, forward = str(error).partition("(")[0].rpartition(".")[2], getattr(request.func, "forward", request.func)
     if name not in (getattr(request.func, "__name__", ""), getattr(forward, "__name__", "")):
@@ -216,11 +225,7 @@ def is_number(value: Any) -> bool:
 
 def refuse(expected: str, found: Any) -> NoReturn:
     """Raise an error of one line: what was expected, and what was found."""
-    try:
-        shown = " ".join(reprlib.repr(found).split())
-    except Exception:  # the object cannot be shown
-        shown = f"a {type(found).__name__}"
-    raise InvalidProblemError(f"{expected}, found {shown}")
+    raise InvalidProblemError(f"{expected}, found {' '.join(reprlib.repr(found).split())}")
 
 
 MODES = ("reverse", "forward")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
@@ -16,13 +17,7 @@ from gradvet.core.events import has_listeners
 from gradvet.core.fast_mode import Draw, Refusal, UnitVectors
 from gradvet.core.finite_differences import entry_error
 from gradvet.core.modes import FORWARD, REVERSE, Mode
-from gradvet.core.neighbourhood import (
-    around,
-    block,
-    computed_block,
-    names,
-    sweep_at_entry,
-)
+from gradvet.core.neighbourhood import figures, wrong_factor
 from gradvet.core.probe_plans import certificate_evaluations
 from gradvet.core.problem import Distribution, Problem
 from gradvet.core.results import Finding, Mismatch, Verdict
@@ -134,9 +129,10 @@ def _disagreement(context: Context, mode: Mode, comparison: Comparison) -> Findi
     advice, first = "", pair.largest_errors[0]
     if pair.matrices is not None and comparison.complete:
         advice = _diagnosis(context, pair, *pair.matrices)
-        facts |= _shown(context.problem, first, *pair.matrices)
+        if math.prod(pair.matrices[0].shape) <= PRINTED:
+            facts |= dict(zip(("numerical", "derivative"), map(as_lists, pair.matrices), strict=True))
     if has_listeners():
-        facts |= _figures(context, mode, first, "block" in facts)
+        facts |= _figures(context, mode, first)
     if _varies(context, first):
         advice = RANDOM
     elif not any(one.is_precise for one in listed):
@@ -160,35 +156,24 @@ def _compared_mismatch(context: Context, entry: ComparedEntry) -> Mismatch:
 
 
 def _diagnosis(context: Context, pair: Pair, numerical: Array, derivative: Array) -> str:
-    output, source = context.problem.codomain.leaves[pair.output], context.problem.domain.leaves[pair.input]
+    problem = context.problem
+    output, source = problem.codomain.leaves[pair.output], problem.domain.leaves[pair.input]
+    rows, columns = problem.codomain.slices[pair.output], problem.domain.slices[pair.input]
     parts = output.coordinates.parts, source.coordinates.parts
     lengths = {side: getattr(leaf.coordinates, "shape", ()) for side, leaf in (("output", output), ("input", source))}
-    return diagnose(numerical, derivative, context.options.tolerance.absolute, parts=parts, lengths=lengths)
+    tolerance, alike = context.options.tolerance, thresholds.EQUAL_RATIO
+    wrong = abs(derivative - numerical) > tolerance.absolute + tolerance.relative * abs(numerical)
+    ranges = range(rows.start, rows.stop), range(columns.start, columns.stop)
+    return wrong_factor(problem, *ranges, numerical, derivative, wrong, alike) or diagnose(
+        numerical, derivative, tolerance.absolute, parts=parts, lengths=lengths
+    )
 
 
-def _shown(problem: Problem, worst: ComparedEntry, numerical: Array, derivative: Array) -> dict[str, object]:
-    """Both matrices if they are small, and the block around the worst entry."""
-    shown: dict[str, object] = {}
-    if numerical.shape[0] * numerical.shape[1] <= PRINTED:
-        shown |= {"numerical": as_lists(numerical), "derivative": as_lists(derivative)}
-    return {**shown, "block": _window(problem, worst, numerical, derivative)}
-
-
-def _window(problem: Problem, worst: ComparedEntry, numerical: Array, derivative: Array) -> dict[str, object]:
-    """Both versions around the worst entry, of matrices that begin where its leaves begin."""
-    rows, columns = around(problem.codomain, worst.row), around(problem.domain, worst.column)
-    top = problem.codomain.slices[problem.codomain.locate(worst.row).leaf].start
-    left = problem.domain.slices[problem.domain.locate(worst.column).leaf].start
-    place = slice(rows.start - top, rows.stop - top), slice(columns.start - left, columns.stop - left)
-    return block(numerical[place], derivative[place], names(problem.codomain, rows), names(problem.domain, columns))
-
-
-def _figures(context: Context, mode: Mode, worst: ComparedEntry, known: bool) -> dict[str, object]:
-    """Figures for a page. Evaluates the function, so they are made only for listeners."""
-    problem, step, place = context.problem, context.options.step, (worst.row, worst.column)
-    gap = abs(worst.derivative - worst.numerical)
-    found: dict[str, object] = {"sweep": sweep_at_entry(problem, place, step, gap)}
-    return found if known else {"block": computed_block(problem, mode, place, step), **found}
+def _figures(context: Context, mode: Mode, worst: ComparedEntry) -> dict[str, object]:
+    """Figures for a page, with the step and the error of the comparison. They take evaluations of the function."""
+    found = figures(context, mode, (worst.row, worst.column))
+    used = {"chosen": context.options.step, "extrapolated": False, "gap": abs(worst.derivative - worst.numerical)}
+    return {**found, "sweep": {**found["sweep"], **used}}
 
 
 def _first(comparison: Comparison) -> tuple[Pair, str]:

@@ -13,7 +13,7 @@ from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, Reason
 from gradvet.core.diagnosis import ZERO
 from gradvet.core.ledger import FLOAT32, GIVEN, suggested_resolution
-from gradvet.core.line_test import leaf_verdicts
+from gradvet.core.localise import leaf_verdicts
 from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.neighbourhood import (
     Study,
@@ -63,6 +63,12 @@ REASONS = {
 }
 
 
+ROUNDED_INSIDE = "roundoff of larger numbers inside the function hides the slope of its outputs"
+ROUNDED_INSIDE_ADVICE = (
+    "Try inputs at which outputs are not small differences of larger numbers: 1 + erf(x) is at -5.5, and not at -3."
+)
+
+
 def reverse(context: Context) -> Iterator[Finding]:
     """VJPs against differences."""
     yield from compared(context, REVERSE)
@@ -93,6 +99,8 @@ def compared(context: Context, mode: Mode, subject: str = "", blamed: str = "") 
         words = REASONS.get(decision.reason, decision.reason.value)
         if decision.reason is Reason.PRECISION and context.accuracy_hides_errors:
             words = f"accuracy={context.options.accuracy:g} hides errors that resolution= asks for"
+        elif decision.reason is Reason.PRECISION and _is_rounded_inside(context):
+            words = ROUNDED_INSIDE
         facts, advice = _facts(decision), _advice(context, mode, decision)
         yield Finding(mode.name, Verdict.INCONCLUSIVE, f"{words}{raised} ({mode.name} mode)", (), facts, advice)
     else:
@@ -207,6 +215,11 @@ def _resolutions(context: Context, mode: Mode) -> dict[str, float]:
     return {leaf.name: ledger.resolution(leaf.name, mode.name, context.precision) for leaf in leaves}
 
 
+def _is_rounded_inside(context: Context) -> bool:
+    """Needed by `test_roundoff_inside_is_named_as_the_reason`."""
+    return context.inner_roundoff is not None and bool(peak(context.inner_roundoff))
+
+
 def _advice(context: Context, mode: Mode, decision: Decision) -> str:
     if decision.reason is Reason.STAIRS:
         return STAIRS_ADVICE
@@ -215,6 +228,7 @@ def _advice(context: Context, mode: Mode, decision: Decision) -> str:
     # A first derivative that is compared below float64 is that of a function that does not run in it.
     is_kernel = mode is REVERSE and not context.is_double and context.precision in (GIVEN, FLOAT32)
     advice = REFERENCE_ADVICE if is_kernel else "Try inputs of moderate size, or a point away from kinks."
+    advice = ROUNDED_INSIDE_ADVICE if _is_rounded_inside(context) else advice
     if peak(context.repeat_noise) > context.eps * peak(context.problem.value):
         advice = "Make the function return the same values for the same inputs: it gives others in each call."
     if context.accuracy_hides_errors:

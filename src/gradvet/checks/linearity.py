@@ -13,6 +13,7 @@ from gradvet.core.context import Context
 from gradvet.core.gradient_match import GradientMismatch, derivative_jitter, gradient_mismatch
 from gradvet.core.problem import Distribution
 from gradvet.core.provenance import raising_line
+from gradvet.core.reference_errors import spacing_at_zero
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.vectors import (
     Array,
@@ -67,7 +68,7 @@ def linearity(context: Context) -> Iterator[Finding]:
         bounds = sorted({0, a.shape[0] // 2, a.shape[0] - 1, a.shape[0]})
         of_parts = sum(problem.vjp(window(a, slice(*part))) for part in pairwise(bounds))
         comparisons.append((ZEROS, a, of_parts, of_a))
-        if equal(context.repeated_vjp, of_a) and (words := _disproportion(context)) is not None:
+        if equal(context.repeated_vjp, of_a) and (words := disproportion(context)) is not None:
             yield Finding("linearity", Verdict.FAIL, words[0], advice=words[1])
             return
     for name, cotangent, found, expected in comparisons:
@@ -82,7 +83,7 @@ def linearity(context: Context) -> Iterator[Finding]:
     yield Finding("linearity", Verdict.PASS, "the gradient is linear in grad_output")
 
 
-def _disproportion(context: Context) -> tuple[str, str] | None:
+def disproportion(context: Context) -> tuple[str, str] | None:
     """How the gradient of -t·v differs from -t times that of v, for a tiny t, a large one and 1; None if equal.
 
     Rounding is symmetric and the same for all powers of two, so no roundoff is allowed for. Needed by
@@ -90,7 +91,7 @@ def _disproportion(context: Context) -> tuple[str, str] | None:
     `polynomial_clips_at_a_thousand`.
     """
     problem, (v, of_v), xp = context.problem, context.random_vjp, context.xp
-    is_half = context.eps > thresholds.HALF_PRECISION_EPS  # small numbers are rounded more there
+    has_range = not spacing_at_zero(context.eps)  # in float16 small numbers are rounded more
 
     def gap(scale: float) -> GradientMismatch | None:
         found = problem.vjp(-scale * v) / -scale
@@ -101,15 +102,15 @@ def _disproportion(context: Context) -> tuple[str, str] | None:
             return None
         return GradientMismatch(problem.domain.locate(index), -float(found[index]), -float(of_v[index]))
 
-    scale = 1.0 if is_half else SMALL_SCALE
-    if (found := gap(scale)) is None and not is_half:
+    scale = SMALL_SCALE if has_range else 1.0
+    if (found := gap(scale)) is None and has_range:
         scale = 1.0 / SMALL_SCALE
         found = gap(scale)
     if found is None:
         return None
     if (same := gap(1.0)) is not None:
         return f"the gradient for -grad_output is another one, {same}", ADVICE
-    if is_half or not context.computes_in_io_dtype:
+    if not has_range or not context.computes_in_io_dtype:
         return None
     sizes = ("smaller", "times") if scale < 1.0 else ("larger", "over")
     words = "the gradient is not proportional to grad_output: for one 10⁶ times {} it is, {} 10⁶,".format(*sizes)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from gradvet.checks.linearity import disproportion
 from gradvet.checks.low_precision_entries import (
     DerivativeSample,
     LeafComparison,
@@ -22,6 +23,7 @@ from gradvet.checks.low_precision_entries import (
 from gradvet.core.context import Context
 from gradvet.core.frontend import BranchCounts
 from gradvet.core.ledger import GIVEN
+from gradvet.core.reference_errors import spacing_at_zero
 from gradvet.core.results import Finding, Mismatch, Verdict
 from gradvet.core.runner import CheckFunction
 from gradvet.core.vectors import Location, all_finite, namespace, pieces
@@ -73,6 +75,10 @@ def precision_against(
         if bool(xp.any(~xp.isfinite(low) & xp.isfinite(high))):
             yield Finding("precision", Verdict.INCONCLUSIVE, OVERFLOWS)
             return
+        has_range = not spacing_at_zero(context.eps) or context.problem.rules.are_builtin
+        if not has_range and (words := disproportion(wide)) is not None:
+            # Float16 has no numbers that small. Needed by `polynomial_of_large_cotangents_alone_in_float16`.
+            yield Finding("precision", Verdict.FAIL, f"in {wide.precision}, {words[0]}", advice=words[1])
         for mode in modes:
             finding = _of_mode(context, wide, mode, rounded)
             if finding is None:

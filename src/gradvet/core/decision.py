@@ -77,16 +77,17 @@ class ErrorScale:
     """What one typical entry of the gradient adds to the slope."""
     eps: float
     derivative_noise: float = 0.0
-    """Noise of the derivative under test. A disagreement must exceed it. The error bar of an agreement includes it only
-    where the noise of the differences alone does not explain the error."""
+    """Noise of the derivative under test, which a disagreement must exceed. The error bar of an agreement includes it
+    if the noise of the differences alone is below the error."""
     unit: float = 0.0
-    """Size of v·f if the outputs were of size one: the scale of values inside a function that cancel in its outputs."""
+    """Size of v·f if the outputs were of size one: a function such as 1 - tanh(x) subtracts numbers of size one inside,
+    however small its outputs are."""
     saturated: float = 0.0
-    """Roundoff of v·f by values of size one inside the function, where steps are wide enough to show more, and for
-    single entries; 0 if the outputs themselves are larger."""
+    """Slope that the roundoff of numbers of size one inside the function hides (`saturated_slope`); 0 if the outputs
+    are larger than that, or if wider steps would show more."""
     cancelled: float = 0.0
-    """Roundoff of v·f by values of size one inside, less over steps below one; 0 if the outputs are larger. A
-    derivative that subtracts such values has it too."""
+    """Roundoff of v·f by numbers of size one inside the function over the given step lengths (`saturated_roundoff`); 0
+    if the outputs are larger than that. A derivative that subtracts such numbers has the same roundoff."""
 
     @property
     def roundoff_inside(self) -> float:
@@ -99,10 +100,11 @@ class ErrorScale:
 
 
 def is_saturated(fit: SlopeFit, scale: ErrorScale) -> bool:
-    """Whether the values are multiples of the roundoff of numbers of size one, and the derivative is below that.
+    """Whether roundoff of numbers of size one inside the function hides the slope, and the derivative is below it.
 
-    In low precision the smallest steps show no change of any function: there the values must be constant. Where they
-    change, their smallest change gives an error bar, and what is clearly beyond it is not hidden. Needed by
+    The values are then multiples of that roundoff, or, in low precision, constant at all steps: the smallest steps
+    change the values of no function there. If they change, the smallest change gives an error bar; an error clearly
+    beyond it is not hidden. Needed by
     `test_halved_gradient_of_values_of_a_few_roundoffs_does_not_pass`.
     """
     is_constant = fit.is_quantised and (scale.is_double or not fit.rise)
@@ -137,7 +139,7 @@ def decide(fit: SlopeFit, scale: ErrorScale, resolution: float) -> Decision:
     # Wide steps show the trend of a function that has steps of its own.
     agreement = (Verdict.INCONCLUSIVE, Reason.STAIRS) if fit.is_unfollowed else agreement
     verdict, reason = (
-        _without_slope(fit, scale, bar, material)
+        _without_slope(fit, scale, bar)
         or _at_kink(fit, scale, bar, material)
         or _disagreement(fit, scale, bar, material)
         or (agreement if seen <= part * resolution * scale.typical else undecided)
@@ -145,16 +147,10 @@ def decide(fit: SlopeFit, scale: ErrorScale, resolution: float) -> Decision:
     return Decision(verdict, reason, error=fit.error.value, bar=seen if reason is Reason.AGREES else bar)
 
 
-def _without_slope(fit: SlopeFit, scale: ErrorScale, bar: float, material: float) -> Rule:
+def _without_slope(fit: SlopeFit, scale: ErrorScale, bar: float) -> Rule:
     """INCONCLUSIVE where the values show neither a slope nor two one-sided ones."""
-    error = abs(fit.error.value)
-    if not math.isfinite(bar) or math.isnan(error):
+    if not math.isfinite(bar) or math.isnan(fit.error.value):
         return Verdict.INCONCLUSIVE, Reason.PRECISION if fit.is_quantised else Reason.NOT_FINITE
-    may_be_kink = scale.eps > thresholds.HALF_PRECISION_EPS and not abs(fit.kink.value) + fit.kink.error < error
-    if may_be_kink and error > thresholds.CLEAR * bar + material:
-        # The few steps of half precision show a kink next to the point as a slope. Needed by the teeth of
-        # `test_right_kernel_of_one_dtype_does_not_fail`.
-        return Verdict.INCONCLUSIVE, Reason.PRECISION
     if fit.has_stairs and not scale.slope:
         # Zero is the slope of one stair, the other value that of the staircase: both are used as derivatives.
         return Verdict.INCONCLUSIVE, Reason.STAIRS
@@ -184,6 +180,6 @@ def _disagreement(fit: SlopeFit, scale: ErrorScale, bar: float, material: float)
     # value is exact, and the derivative a difference of about equal numbers of size one.
     is_cancelled = max(error, fit.rise, scale.slope) < scale.cancelled
     # Needed by `test_right_function_passes_whose_steps_are_below_the_roundoff_inside`: roundoff of numbers of size one
-    # hides a change this small.
+    # inside the function hides a change as small as this error would be.
     is_unseen = scale.is_double and fit.is_quantised and not fit.quantum and error < scale.roundoff_inside
     return (Verdict.FAIL, Reason.DISAGREES) if fit.has_plateau and not (is_cancelled or is_unseen) else None

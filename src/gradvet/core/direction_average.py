@@ -74,10 +74,6 @@ def decide_by_averages(context: Context, mode: Mode) -> Iterator[Decision]:
             yield Decision(Verdict.INCONCLUSIVE, Reason.BUDGET)
             return
         part = context.problem.domain.slices[number]
-        if peak(context.lengths[part]) <= thresholds.ROUNDOFFS * spacing_at_zero(context.problem.eps):
-            # It moves by few of the smallest numbers: see `test_product_with_the_smallest_numbers_does_not_fail`.
-            yield Decision(Verdict.INCONCLUSIVE, Reason.PRECISION)
-            continue
         sampling, decision = _decided(context, mode, part)
         if decision.verdict is Verdict.INCONCLUSIVE and sampling.finds_boundaries:
             # A large error is blurred by the way to a boundary: needed by `loss_without_its_target_in_bfloat16`.

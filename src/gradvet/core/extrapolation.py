@@ -29,9 +29,10 @@ ODD_ORDERS = ((1.0,), (-1.0 / 3.0, 4.0 / 3.0), (1.0 / 45.0, -20.0 / 45.0, 64.0 /
 """Weights of the slopes at t, t/2, t/4 that cancel t² and t⁴."""
 
 SIDE_ORDERS = ((-1.0, 2.0), (1.0 / 3.0, -2.0, 8.0 / 3.0))
-"""Weights of the slopes at t, t/2, t/4 that cancel t and t²."""
+"""Weights of the slopes at t, t/2, t/4 that cancel t and t²; the odd part has a t where the curvature changes at the
+point. Needed by `square_of_clamp_at_both_edges`."""
 
-EVEN_ORDERS = ((-2.0, 5.0, -2.0),)
+EVEN_ORDER = (-2.0, 5.0, -2.0)
 """Weights of the slopes at t, t/2, t/4 that cancel t and 1/t: the noise of f(x) itself is a constant in E."""
 
 
@@ -163,13 +164,14 @@ def _two_sided(sweep: StepSweep, kept: Sequence[int]) -> SlopeFit:
     steps = [sweep.steps[i] for i in kept]
     plus, minus = ([side[i] for i in kept] for side in (sweep.plus, sweep.minus))
     odd, even = ([(p + sign * m) / 2.0 for p, m in zip(plus, minus, strict=True)] for sign in (-1.0, 1.0))
-    fit, noise = _fit(sweep, steps, odd, ODD_FILTER, ODD_ORDERS)
+    fit, noise = _fit(sweep, steps, odd, ODD_FILTER, (*ODD_ORDERS, *SIDE_ORDERS))
     even_noise = max(_noise(even, EVEN_FILTER), noise)
-    kink = _lepski(steps, even, even_noise, EVEN_ORDERS)
+    bends = _extrapolations(steps, even, even_noise, EVEN_ORDER)
+    kink = last_consistent(bends)
     return replace(
         fit,
         kink=kink,
-        has_kink_plateau=_has_plateau(steps, _linear_part(even), 7.0 * even_noise, kink),
+        has_kink_plateau=_has_plateau(bends, kink),
         jumps=fit.jumps or _tends_to_constant(even, sweep.noise_floor),
         is_steep=fit.is_steep or _is_steep(steps, even),
         is_denied=fit.is_denied or any(_is_denied(steps, side, sweep.noise_floor, fit.error) for side in (plus, minus)),
@@ -185,11 +187,13 @@ def _fit(
 ) -> tuple[SlopeFit, float]:
     """Slope and structure of the values at some steps, without a kink, and their noise."""
     noise = max(_noise(values, noise_filter), sweep.noise_floor, sweep.quantum)
-    error = _lepski(steps, values, noise, orders)
+    extrapolated = [_extrapolations(steps, values, noise, order) for order in orders]
+    error, by_order = min(((last_consistent(found), found) for found in extrapolated), key=lambda pair: pair[0].error)
     fit = SlopeFit(
         error,
         Estimate(0.0, math.inf),
-        has_plateau=_has_plateau(steps, values, noise, error),
+        # The order that was chosen: needed by `cutoff_at_its_end_too_steep`.
+        has_plateau=any(_has_plateau(found, error) for found in (extrapolated[0], by_order)),
         jumps=_tends_to_constant(values, sweep.noise_floor),
         is_steep=_is_steep(steps, values),
         is_denied=_is_denied(steps, values, sweep.noise_floor, error),
@@ -206,14 +210,6 @@ def _noise(values: Sequence[float], weights: Sequence[float]) -> float:
     width = len(weights)
     left = [abs(sum(w * values[i + k] for k, w in enumerate(weights))) for i in range(len(values) - width + 1)]
     return 1.4826 * median(left[len(left) // 2 :]) / math.sqrt(sum(w * w for w in weights))
-
-
-def _lepski(
-    steps: Sequence[float], values: Sequence[float], noise: float, orders: Sequence[Sequence[float]]
-) -> Estimate:
-    """The order with the smallest error bar, each by Lepski's rule."""
-    found = [last_consistent(_extrapolations(steps, values, noise, order)) for order in orders]
-    return min(found, key=lambda estimate: estimate.error)
 
 
 def _extrapolations(
@@ -240,13 +236,12 @@ def last_consistent(estimates: Sequence[Estimate]) -> Estimate:
     return best
 
 
-def _has_plateau(steps: Sequence[float], values: Sequence[float], noise: float, error: Estimate) -> bool:
+def _has_plateau(slopes: Sequence[Estimate], error: Estimate) -> bool:
     """Whether several consecutive steps show this error, above the noise. Needed by `squash_kernel_in_float32`."""
     run = 0
     tolerance = thresholds.PLATEAU_RTOL * abs(error.value) + error.error
-    for step, value in zip(steps, values, strict=False):
-        slope, bar = value / step, thresholds.INTERVAL_WIDTH * noise / step
-        run = run + 1 if abs(slope - error.value) <= tolerance and abs(slope) > bar else 0
+    for slope in slopes:
+        run = run + 1 if abs(slope.value - error.value) <= tolerance and abs(slope.value) > slope.error else 0
         if run >= thresholds.PLATEAU_STEPS:
             return True
     return False
@@ -255,18 +250,14 @@ def _has_plateau(steps: Sequence[float], values: Sequence[float], noise: float, 
 def _is_denied(steps: Sequence[float], values: Sequence[float], noise_floor: float, error: Estimate) -> bool:
     """Whether the smallest steps that could show the error agree with the derivative.
 
-    Structure between the wide steps (teeth, waves, jumps) looks like another slope there. One side is enough. Needed by
-    the fine teeth of `test_right_kernel_of_one_dtype_does_not_fail`.
+    Teeth, waves or jumps that are narrower than the wide steps look like another slope over these, and a right
+    derivative would fail. One side of the point is enough. Needed by the fine teeth of
+    `test_right_kernel_of_one_dtype_does_not_fail`.
     """
     size = abs(error.value)
     visible = [v / t for t, v in zip(steps, values, strict=True) if thresholds.VISIBLE_NOISE * noise_floor <= size * t]
     smallest = visible[-max(1, len(steps) // 8) :]
     return bool(smallest) and all(abs(slope) <= thresholds.NEGLIGIBLE_PART * size for slope in smallest)
-
-
-def _linear_part(even: Sequence[float]) -> list[float]:
-    """The part of E that is proportional to t, at each step that has two smaller ones."""
-    return [-2.0 * a + 10.0 * b - 8.0 * c for a, b, c in zip(even, even[1:], even[2:], strict=False)]
 
 
 def _tends_to_constant(values: Sequence[float], noise_floor: float) -> bool:
@@ -281,13 +272,18 @@ def _tends_to_constant(values: Sequence[float], noise_floor: float) -> bool:
 
 
 def _is_steep(steps: Sequence[float], values: Sequence[float]) -> bool:
-    """Whether the slopes grow like a negative power of the step, as at the start of a square root."""
+    """Whether the slopes grow like a negative power of the step, as at the start of a square root.
+
+    Or by equal amounts, like its logarithm: needed by `test_entropy_at_zero_has_a_vertical_tangent`.
+    """
     sizes = [abs(value) / step for value, step in zip(values, steps, strict=True)]
     growth = [math.log2(b / a) if a > 0.0 and b > 0.0 else 0.0 for a, b in pairwise(sizes)]
-    tail = growth[-max(thresholds.PLATEAU_STEPS + 3, len(growth) // 2) :]
+    start = -max(thresholds.PLATEAU_STEPS + 3, len(growth) // 2)
+    tail, amounts = growth[start:], [b - a for a, b in pairwise(sizes)][start:]
     low, high, spread = thresholds.STEEP_GROWTH
-    is_growth = low < min(tail, default=0.0) and max(tail, default=0.0) < high
-    return len(tail) > thresholds.PLATEAU_STEPS and is_growth and max(tail) - min(tail) < spread
+    is_growth = low < min(tail, default=0.0) and max(tail, default=0.0) < high and max(tail) - min(tail) < spread
+    is_logarithm = 0.0 < (1.0 - spread) * max(amounts, default=0.0) < min(amounts, default=0.0)
+    return len(tail) > thresholds.PLATEAU_STEPS and (is_growth or is_logarithm)
 
 
 def sweep_figure(sweep: StepSweep, fit: SlopeFit, length: float) -> dict[str, Any]:

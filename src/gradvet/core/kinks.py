@@ -43,7 +43,9 @@ def decide_kink(context: Context, mode: Mode, u: Array, cotangent: Cotangent) ->
 def is_apart(context: Context, u: Array, cotangent: Cotangent) -> bool:
     """Whether a kink of v·f along u is beside the point: over the smallest step that would show it, there is none.
 
-    In double precision. Four evaluations. Needed by `distance_of_far_points_halved`.
+    The norm of a small difference looks like a kink over steps that are wider than the difference. Without this its
+    derivative is only compared with one-sided slopes. In double precision; four evaluations. Needed by
+    `distance_of_far_points_halved`.
     """
     if not context.is_double or context.is_generated:
         return False
@@ -61,10 +63,11 @@ def is_apart(context: Context, u: Array, cotangent: Cotangent) -> bool:
 def enter_kinks(
     context: Context, mode: Mode, cotangent: Cotangent, difference: DirectionalDifference, rest: Array, bar: float
 ) -> None:
-    """Inputs of which every element is at a kink are compared by that; the kink hides errors of other elements.
+    """Enter the comparison at a kink in the ledger, for inputs that have no element elsewhere.
 
-    A derivative of zero is compared with the one-sided slopes. Needed by `first_row_of_faint_magnitudes_lost` and
-    `test_single_element_at_a_kink_passes`.
+    For other inputs, the comparison of their other elements is entered. A derivative of zero is compared with the
+    one-sided slopes. Without this, inputs with all elements at kinks count as not compared. Needed by `norm_at_zero`
+    and `test_single_element_at_a_kink_passes`, which are inconclusive without it.
     """
     domain, xp = context.problem.domain, context.xp
     one_sided = norm(cotangent.v, xp.abs(difference.odd) + xp.abs(difference.even))
@@ -114,10 +117,11 @@ def _wrong_alone(
 def is_right_beside(context: Context, mode: Mode, columns: Array) -> bool:
     """Whether the derivative by these columns is right around the point, as sharply as asked for, on either side.
 
-    Between one-sided slopes there is room for errors. Needed by `test_error_that_kinks_hide_does_not_pass`. In float32
-    only the largest distance is wider than a step: two points there are tried. Calls the function and its derivative.
+    At the kink it only has to lie between the one-sided slopes, so that a wrong one may pass there. In float32 only the
+    largest distance is wider than a step: two points there are tried. Calls the function and its derivative. Needed by
+    `test_error_that_kinks_hide_does_not_pass`.
     """
-    if context.is_generated or context.eps > thresholds.HALF_PRECISION_EPS:
+    if context.is_generated:
         return True
     xp = context.xp
     for distance in distances() if context.is_double else 2 * distances()[-1:]:
@@ -131,7 +135,7 @@ def is_right_beside(context: Context, mode: Mode, columns: Array) -> bool:
 
 
 def _is_right_at(context: Context, mode: Mode, place: Array, columns: Array, distance: float) -> bool | None:
-    """The same at one place; None if an output is not finite there."""
+    """Whether the derivative by these columns is right at one place; None if an output is not finite there."""
     problem, xp, rows = context.problem, context.xp, context.problem.codomain.size
     # Far smaller than the distance of tied elements that were moved apart.
     small = thresholds.CONFIRM_NEAR * math.sqrt(thresholds.CONFIRM_FAR / distance)
@@ -154,7 +158,8 @@ def _is_right_at(context: Context, mode: Mode, place: Array, columns: Array, dis
 def _wrong_in_smooth_rows(context: Context, mode: Mode, columns: Array) -> Entry | None:
     """A wrong entry in outputs that have no kink along these columns.
 
-    An element of the same size need not be at a kink. Needed by `padding_lost_through_the_smooth_branch`.
+    The columns were chosen because their elements are as large as the one at the kink; their effect on other outputs
+    may be smooth, and must then be compared. Needed by `padding_lost_through_the_smooth_branch`.
     """
     xp = namespace(columns)
     difference = context.difference(xp.where(columns, context.joint_direction(), xp.zeros_like(context.lengths)))

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Any
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import Entry
 from gradvet.core.diagnosis import ZERO, diagnose
-from gradvet.core.finite_differences import CENTRAL, DirectionalDifference, middle_step
+from gradvet.core.finite_differences import DirectionalDifference, middle_step
+from gradvet.core.localise import decide_entry
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
-from gradvet.core.vectors import Array, Space, as_lists, dot, namespace, peak, window
+from gradvet.core.vectors import Array, Space, as_lists, distinct_values, dot, namespace, peak, window
 
 SIDE = 48
 """Number of rows, and of columns, of the block around a wrong entry."""
@@ -75,20 +77,26 @@ def study(context: Context, mode: Mode, entry: Entry) -> Study:
         for i, j in _places(wrong, xp.abs(derivative - numerical))
         if (rows.start + i, columns.start + j) != (entry.row, entry.column)
     ]
-    diagnosis = _lost_slices(context, mode, entry) or diagnose(
-        numerical,
-        derivative,
-        limit,
-        parts=(of_output, of_input),
-        alike=_ratio_tolerance(entry),
-        lengths={
-            "output": _lengths(problem.codomain, rows.start),
-            "input": _lengths(problem.domain, columns.start),
-        },
-        corner=(
-            rows.start - _section(problem.codomain, rows.start).start,
-            columns.start - _section(problem.domain, columns.start).start,
-        ),
+    alike = _ratio_tolerance(entry)
+    factor = wrong_factor(problem, rows, columns, numerical, derivative, wrong, alike)
+    diagnosis = (
+        _lost_slices(context, mode, entry)
+        or factor
+        or diagnose(
+            numerical,
+            derivative,
+            limit,
+            parts=(of_output, of_input),
+            alike=alike,
+            lengths={
+                "output": _lengths(problem.codomain, rows.start),
+                "input": _lengths(problem.domain, columns.start),
+            },
+            corner=(
+                rows.start - _section(problem.codomain, rows.start).start,
+                columns.start - _section(problem.domain, columns.start).start,
+            ),
+        )
     )
     return Study(
         count,
@@ -98,6 +106,56 @@ def study(context: Context, mode: Mode, entry: Entry) -> Study:
         ZERO_IN_PART if diagnosis == ZERO and not _is_zero_everywhere(context, mode, rows, columns) else diagnosis,
         block(numerical, derivative, names(problem.codomain, rows), names(problem.domain, columns)),
     )
+
+
+def wrong_factor(
+    problem: Problem, rows: range, columns: range, numerical: Array, derivative: Array, wrong: Array, alike: float
+) -> str:
+    """A sentence if derivative and slope of a block differ by a factor that is an input or output, element by element.
+
+    Small entries, which are not counted as wrong, are compared too: one large entry alone would match some tensor.
+    """
+    xp = namespace(numerical)
+    differs = xp.abs(derivative - numerical) > alike * xp.abs(numerical)
+    differs = wrong | (differs & (xp.abs(numerical) > thresholds.EQUAL_RATIO * peak(numerical)))
+    a, n = derivative[differs], numerical[differs]
+    factors = {"": xp.ones_like(a)}
+    factors |= {name: values[differs] for name, values in _operands(problem, rows, columns).items()}
+    for lacks, has in sorted(permutations(factors, 2), key=all):  # one factor before two
+        left, right = a * factors[lacks], n * factors[has]
+        weight = float(right @ right)
+        ratio = float(left @ right) / weight if weight else 0.0
+        is_same = ratio and bool(xp.all(xp.abs(left - ratio * right) <= alike * abs(ratio) * xp.abs(right)))
+        if is_same and len(distinct_values((factors[has] / factors[lacks]).tolist(), thresholds.NEAR_RATIO)) > 2:
+            break
+    else:
+        return ""
+    times = "" if math.isclose(ratio, 1.0, rel_tol=alike) else f", apart from the constant factor {ratio:.6g}"
+    if lacks and has:
+        return f"The derivative has the factor {has} where the slope has {lacks}{times}: look for a wrong saved tensor."
+    if lacks:
+        return f"The slope is the derivative times {lacks}{times}: look for a factor that the derivative lacks."
+    return f"The derivative is the slope times {has}{times}: look for a factor that the derivative has too many."
+
+
+def _operands(problem: Problem, rows: range, columns: range) -> dict[str, Array]:
+    """Real inputs and outputs with an element for each row or column of a block, by name, broadcast to the block.
+
+    They have the last dimensions of the output or of the input that the block belongs to. One minus each is a factor
+    of the slopes of logistic functions and gates.
+    """
+    found = {}
+    domain, codomain = problem.domain, problem.codomain
+    for own, places, axis in ((codomain, rows, 1), (domain, columns, 0)):
+        start, lengths = _section(own, places.start).start, _lengths(own, places.start)
+        for space, values in ((domain, problem.point), (codomain, problem.value)):
+            for leaf, part in zip(space.leaves, space.slices, strict=True):
+                shape, size = getattr(leaf.coordinates, "shape", ()), part.stop - part.start
+                if size > 1 and lengths[-len(shape) :] == tuple(shape) and math.prod(shape) == size:
+                    xp = namespace(values)
+                    line = xp.stack([values[part.start + (place - start) % size] for place in places])
+                    found[leaf.name] = xp.broadcast_to(xp.expand_dims(line, axis=axis), (len(rows), len(columns)))
+    return found | {f"(1 - {name})": 1.0 - values for name, values in found.items()}
 
 
 def _closest(derivative: Array, slopes: Array, bends: Array) -> Array:
@@ -280,62 +338,21 @@ def ignored_output(context: Context, mode: Mode, entry: Entry) -> str:
 MAX_BLOCK_ENTRIES = SIDE * SIDE
 """Largest number of entries of a block that is kept."""
 
-FIGURE_EPS = 2.0**-52
-"""Roundoff of double precision, for the line of a figure that shows it."""
 
-FIGURE_STEP_RATIO = 4.0
-"""Ratio of the steps of a sweep around the caller's step."""
-
-FIGURE_STEPS = 8
-"""Number of steps of that sweep to either side."""
-
-
-def around(space: Space, index: int, most: int = SIDE) -> range:
+def around(space: Space, index: int, most: int) -> range:
     """Coordinates of the leaf around one of them, all if they are few."""
     section = space.slices[space.leaf_of(index)]
     start = max(section.start, min(index - most // 2, section.stop - most))
     return range(start, min(section.stop, start + most))
 
 
-def computed_block(problem: Problem, mode: Mode, place: tuple[int, int], step: float) -> dict[str, Any]:
-    """Both versions of the block around an entry. Calls the function and its derivative for a few rows and columns."""
+def figures(context: Context, mode: Mode, place: tuple[int, int]) -> dict[str, Any]:
+    """The block around an entry and the sweep along its column, for a page. Calls the function and its derivative."""
+    problem = context.problem
     rows, columns = around(problem.codomain, place[0], SIDE_IN_LARGE), around(problem.domain, place[1], SIDE_IN_LARGE)
-    units = problem.unit_steps(columns.start, columns.stop)
-    differences = [problem.weighted(perturbation, (step, -step), CENTRAL.weights) for perturbation in units]
-    numerical = namespace(differences[0]).stack(differences, axis=1)[rows.start : rows.stop, :] / step
-    derivative = mode.block(problem, rows, columns)
-    return block(numerical, derivative, names(problem.codomain, rows), names(problem.domain, columns))
-
-
-def sweep_at_entry(problem: Problem, place: tuple[int, int], step: float, gap: float) -> dict[str, Any]:
-    """Central differences of one entry over several steps around the one that the user chose, for a figure."""
-    row, column = place
-    (perturbation,) = problem.unit_steps(column, column + 1)
-    slopes: dict[float, float] = {}
-    size = 0.0
-    for power in range(-FIGURE_STEPS, FIGURE_STEPS + 1):
-        scale = FIGURE_STEP_RATIO**power
-        try:
-            plus, minus = (
-                float(values[row]) for values in problem.evaluate(perturbation, (scale * step, -scale * step))
-            )
-        except Exception:  # outside the domain
-            break
-        size = max(size, abs(plus)) if power <= 0 else size
-        slopes[scale * step] = (plus - minus) / (2.0 * scale * step)
-    steps, found = list(slopes), list(slopes.values())
-    if len(steps) < 3:
-        return {}
-    # Roundoff and curvature are smallest where a step agrees best with both of its neighbours.
-    triples = zip(found, found[1:], found[2:], strict=False)
-    best = min(triples, key=lambda three: max(abs(three[1] - three[0]), abs(three[1] - three[2])))[1]
-    return {
-        "steps": steps,
-        "errors": [abs(slope - best) for slope in found],
-        "floor": [FIGURE_EPS * size / h for h in steps],
-        "chosen": step,
-        "gap": gap,
-    }
+    numerical, derivative = _slopes(context, rows, columns)[0], mode.block(problem, rows, columns)
+    shown = block(numerical, derivative, names(problem.codomain, rows), names(problem.domain, columns))
+    return {"block": shown, "sweep": decide_entry(context, mode, *place).sweep}
 
 
 def block(numerical: Array, derivative: Array, rows: Sequence[str], columns: Sequence[str]) -> dict[str, Any]:

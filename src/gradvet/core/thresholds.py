@@ -87,15 +87,15 @@ MANY_TIES = 16
 # From a step sweep to a slope
 
 INTERVAL_WIDTH = 4.0
-"""Half-width of a confidence interval, in standard errors; so many of them are allowed for roundoff of the outputs in
-the screen, and of a projection in fast mode. [operators]"""
+"""Half-width of a confidence interval, in standard errors. The screen and a projection of fast mode allow this many
+standard errors of the roundoff of the outputs. [operators]"""
 
 PLATEAU_STEPS = 3
 """Number of consecutive steps that must show the same error. [gallery]"""
 
 PLATEAU_RTOL = 0.1
-"""Two steps, points or directions show the same error or slope if they differ by less than this part of it; equal
-steps that change an output by less equal parts go across jumps of a coarser format. [gallery]"""
+"""Two steps, points or directions show the same error or slope if they differ by less than this part of it. Steps of
+equal length whose changes of an output differ by more go across jumps of a coarser format. [gallery]"""
 
 NOISE_FLOOR = 0.2
 """Smallest standard deviation of an output, in spacings of its format: uniform rounding has 0.29. [theory]"""
@@ -125,20 +125,21 @@ CLEAR = 1.5
 """Error over error bar from which a disagreement counts. [operators]"""
 
 NEGLIGIBLE_PART = 0.25
-"""An error below this part of the asked resolution, or of the largest one that rounding explains, is agreement, and an
-error that wide steps show is denied by slopes at small steps below this part of it. [gallery]"""
+"""An error below this part of the asked resolution, or of the largest one that rounding explains, is agreement. If the
+slopes at small steps show less than this part of an error that wide steps show, it is no error. [gallery]"""
 
 MATERIAL_MAX = 0.05
 """Largest relative error that low precision explains: of a slope (upper limit of `ROUNDOFFS` · eps), of values against
-the wider version, of two equal backward passes, and of the first change of a staircase. Below double precision,
-outputs with a slope below this part of the largest get a smaller weight. [gallery]"""
+the wider version, and of two equal backward passes. A larger first change of a value is a stair of the function, and no
+rounding. Below double precision, outputs with a slope below this part of the largest get a smaller weight. [gallery]
+"""
 
 # Tolerance policy
 
 TOLERANCE_PART = 0.1
-"""Errors of an evaluation below this part of the tolerance do not matter: rounding of a step, spacing of the inputs,
-vectorised against plain calls, residuals where every entry is seen. Its inverse is the number of tolerances to which
-errors of many entries may add up before one of them is searched, where torch's fast mode accepts. [theory]"""
+"""Part of the tolerance below which an error of the comparison itself does not matter: the rounding of a step, the
+spacing of the inputs, the difference of vectorised and plain calls, a residual where every entry is seen. Where torch's
+fast mode accepts, a wrong entry is searched if errors add up to the inverse, this many tolerances. [theory]"""
 
 # Two gradients that should be equal
 
@@ -149,8 +150,8 @@ undefined tangents, and with zero under masked semantics. [theory]"""
 # Low precision against the wider version
 
 PRECISION_DOUBT = 16.0
-"""Error of a value or of an entry from which a comparison is doubtful: this many of its own roundoffs, or one in this
-many parts of itself, whichever is less; of a kernel above half precision, this many times what plain torch loses.
+"""Error of a value or of an entry from which a comparison is doubtful: this many of its own roundoffs, or itself
+divided by this number, whichever is less; for a kernel above half precision, this many times what plain torch loses.
 [gallery]"""
 
 PRECISION_FAIL = 128.0
@@ -158,14 +159,14 @@ PRECISION_FAIL = 128.0
 less. [gallery]"""
 
 NEARBY_PART = 0.125
-"""Distance of another point at which a doubtful entry is compared too, as a part of the inputs' values; also
-`ROUNDOFFS` of their own roundoffs, whichever is less. Farther than roundoff inside the function reaches, so that other
-elements are at kinks there. [models]"""
+"""Distance of another point at which a doubtful entry is compared too, as a part of the inputs' values, or `ROUNDOFFS`
+of their own roundoffs, whichever is less. Roundoff inside the function reaches less far, so that other elements are at
+kinks there. [models]"""
 
 COHERENT = 3.0
-"""In half precision: size of errors, over what explains them, from which they have another cause. Kinks and other steps
-or directions explain residuals, the errors of plain torch and the rounding of every operator those of a kernel. [half]
-"""
+"""In half precision: size of errors, over what explains them, from which they have another cause. Residuals are
+explained by kinks and by their spread over steps and directions; errors of a kernel by those of plain torch and by the
+rounding of every operator. [half]"""
 
 HALF_FACTOR = 2.0
 """In low precision alone: common or dense error from which a derivative is wrong, in units of the common error that
@@ -176,10 +177,10 @@ PRECISION_SCALE_EPS = 8.0
 `NEGLIGIBLE_PART` of `MATERIAL_MAX`, because even in bfloat16 rounding is incoherent. [gallery]"""
 
 HALF_THE_DIGITS = 0.5
-"""A formula may lose half its digits: eps to this power is the largest relative error that this explains, of all
+"""A formula may lose half its digits. So eps to this power is the largest relative error that roundoff explains: of all
 entries of an input together, of values and tangents that are computed in another way (compiled, in a batch, in
-float64), and of two equal backward passes. Slopes below this part of the largest get a smaller weight in double
-precision; at generated points they are zero, relative to the user's point. [gallery]"""
+float64), and of two equal backward passes. In double precision, slopes below this part of the largest get a smaller
+weight; at generated points, slopes below this part of the largest at the user's point count as zero. [gallery]"""
 
 PRECISION_SCALE_WIDTH = 6.0
 """Half-width of the interval for that common error, in standard errors. [theory]"""

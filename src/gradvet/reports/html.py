@@ -121,7 +121,8 @@ def sweep(facts: Mapping[str, Any]) -> Figure | None:
     if not heights:
         return None
     low, high = math.floor(min(heights)), math.ceil(max(heights)) + (min(heights) == max(heights))
-    left, right = math.log10(min(steps)), math.log10(max(steps))
+    shown = [*steps, float(facts.get("chosen") or steps[0])]
+    left, right = math.log10(min(shown)), math.log10(max(shown))
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x - left) / ((right - left) or 1.0)

@@ -7,12 +7,12 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import partial, update_wrapper
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from gradvet.core.processes import Status
 from gradvet.core.provenance import title_of
 from gradvet.core.results import Report, Verdict
 from gradvet.errors import InvalidProblemError
@@ -63,20 +63,6 @@ def require_file(path: str) -> None:
     """Raise if a target of the command line names a file that does not exist."""
     if not Path(path).is_file():
         raise InvalidProblemError(f"there is no file {path}: check the path, from the folder {Path.cwd().name}")
-
-
-class Status(str, Enum):
-    """How a case ended."""
-
-    REPORTED = "reported"
-    RAISED = "raised"
-    DIED = "died"
-    TIME_LIMIT = "time limit"
-    MEMORY_LIMIT = "memory limit"
-    UNFINISHED = "unfinished"
-    """The run ended before the case."""
-    DAMAGED = "damaged"
-    """The stored result cannot be read."""
 
 
 WITHOUT_RESULT = (Status.DIED, Status.TIME_LIMIT, Status.MEMORY_LIMIT, Status.UNFINISHED, Status.DAMAGED)

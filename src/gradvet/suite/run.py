@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradvet.api import check
+from gradvet.core.processes import ProcessDiedError, ProcessExecutor, Status
 from gradvet.core.provenance import environment
 from gradvet.core.results import Verdict
 from gradvet.errors import InvalidProblemError
@@ -29,8 +30,7 @@ from gradvet.frontends.torch.inputs import random_inputs
 from gradvet.frontends.torch.process_state import CASE_SETTINGS, ProcessState
 from gradvet.options import Budget
 from gradvet.reports.wording import one_line
-from gradvet.suite import Case, CaseResult, Status
-from gradvet.suite.processes import ProcessDiedError, ProcessExecutor
+from gradvet.suite import Case, CaseResult
 from gradvet.suite.store import Store, holds_run
 
 if TYPE_CHECKING:

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from gradvet.core.documents import shortened
+from gradvet.core.processes import Status
 from gradvet.core.results import escape_controls, read_report
 from gradvet.errors import InvalidProblemError
 from gradvet.reports.wording import one_line
-from gradvet.suite import CaseResult, Status
+from gradvet.suite import CaseResult
 
 STORE_FORMAT = 1
 SQLITE_SIGNATURE = b"SQLite format 3\0"

@@ -385,6 +385,6 @@ def callable_of(func: Any) -> Any:
     """The callable: `apply` of an `autograd.Function`, anything else itself."""
     if isinstance(func, type) and issubclass(func, torch.autograd.Function):
         return func.apply
-    if not callable(func):
-        raise InvalidProblemError(f"a function, a module or an autograd.Function was expected, found {func!r}")
+    if isinstance(func, torch.autograd.Function):
+        raise InvalidProblemError(f"pass the class {type(func).__name__}, not an instance of it")
     return func

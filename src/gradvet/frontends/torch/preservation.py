@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import operator
 import warnings
-from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType, NoneType, TracebackType
 from typing import Any
@@ -19,7 +18,7 @@ from gradvet.frontends.torch import private
 from gradvet.frontends.torch.blame.source_lines import is_foreign
 from gradvet.frontends.torch.layouts import numbers_of
 from gradvet.frontends.torch.process_state import SEARCH_SETTINGS, SETTINGS, ProcessState, use_standard_settings
-from gradvet.frontends.torch.state import RandomState, attributes_of, generators_among, kept_tensors
+from gradvet.frontends.torch.state import KeptItems, RandomState, Restore, generators_among, kept_tensors
 
 MAX_OBJECTS = 24
 """Callables, containers and objects that are entered in search of modules, the nearest first."""
@@ -34,10 +33,6 @@ OPAQUE_TYPES = (nn.Module, Tensor, type, ModuleType, str, int, float, complex, N
 """Types of objects that are not entered."""
 
 
-CONTAINERS = (list, dict, set, OrderedDict)
-"""Types of attributes of modules whose items are restored."""
-
-
 class PreservedState:
     """All state that a check may change, as it was when this was made. Leaving the context restores it.
 
@@ -48,8 +43,8 @@ class PreservedState:
     - process: the settings listed in `process_state`, warnings filters, open modes, transforms and levels of dual
       numbers, random generators;
     - arguments: values, `.grad`, `requires_grad`;
-    - modules that the function refers to: attributes with the lists and mappings in them, hooks, training mode,
-      buffers, and for each parameter which tensor it is, its `.grad` and `requires_grad`, its values if it is frozen;
+    - modules that the function refers to: attributes with the lists and mappings in them, among these hooks, buffers
+      and parameters; of the tensors there `.grad` and `requires_grad`, and the values of those that require no grad;
     - other tensors that it refers to: `.grad`, `requires_grad`; random generators: their state.
     """
 
@@ -61,19 +56,20 @@ class PreservedState:
         modules = _modules_in(reached)
         generators = generators_among(reached)
         given, tensors = set(map(id, arguments)), [*arguments, *reached]
-        for module in modules:
-            tensors += [*private.parameters_of(module).values(), *private.buffers_of(module).values()]
-            tensors += [value for _, value in attributes_of(module)]
+        attributes = KeptItems(map(vars, modules))
+        own = {id(one): one for one in attributes.tensors()}
         self._modules = modules
         # The modes come first: in a mode that is still open, copying would go through it.
-        self._steps: list[Callable[[], object]] = [self._process.restore, *map(_kept_module, modules)]
-        for key, tensor in {id(one): one for one in tensors if isinstance(one, Tensor)}.items():
+        self._steps: list[Callable[[], object]] = [self._process.restore, attributes.restore]
+        # A call may write to them, also to parameters of a teacher.
+        self._steps.append(kept_tensors(tensor for tensor in own.values() if not tensor.requires_grad))
+        for key, tensor in ({id(one): one for one in tensors if isinstance(one, Tensor)} | own).items():
             copied = [tensor] if key in given else []
             if tensor.is_leaf or tensor.retains_grad:  # a backward pass writes to its `.grad`
                 self._steps.append(_kept_gradient(tensor))
                 if copied and tensor.grad is not None:  # and adds to it, if the function calls backward itself
                     copied.append(tensor.grad)
-            self._steps += [kept_tensors([own]) for one in copied if (own := numbers_of(one)) is not None]
+            self._steps += [kept_tensors([numbers]) for one in copied if (numbers := numbers_of(one)) is not None]
         self._steps.append((RandomState(generators) if generators else self._process.random).restore)
         self._is_entered = self._is_restored = False
 
@@ -169,87 +165,13 @@ def _keep_memory(module: nn.Module) -> None:
         warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
 
 
-def _kept_module(module: nn.Module) -> Callable[[], None]:
-    """Keeps attributes, hooks, parameters and buffers of one module, without those of its children."""
-    attributes, parameters = dict(vars(module)), dict(private.parameters_of(module))
-    buffers = dict(private.buffers_of(module))
-    # A call may write to parameters that do not require grad, such as those of a teacher.
-    frozen = [parameter for parameter in parameters.values() if parameter is not None and not parameter.requires_grad]
-    restore_values = kept_tensors([*frozen, *(buffer for buffer in buffers.values() if buffer is not None)])
-    own = {name: value for name, value in attributes.items() if type(value) in CONTAINERS}
-    empty = [container for container in own.values() if not container]  # most of them, such as those of hooks
-    filled = [own[name] for name in own if own[name] and name not in private.TENSOR_TABLES]
-    containers = [(container, _items(container)) for container in _containers(filled)]
-
-    def restore() -> None:
-        present = vars(module)
-        if not _are_same(present.values(), attributes.values()):
-            for name in [name for name in present if name not in attributes]:
-                del present[name]
-            present.update(attributes)
-        for container in empty:
-            if container:
-                container.clear()
-        for container, items in containers:
-            _put_back(container, items)
-        if parameters:
-            private.put_parameters(module, parameters)
-        restore_values()
-        for name, buffer in buffers.items():
-            if private.buffers_of(module).get(name) is not buffer:
-                setattr(module, name, buffer)
-
-    return restore
-
-
-def _containers(values: Iterable[Any]) -> list[Any]:
-    """The lists, mappings and sets among some values, and those inside of them, each once."""
-    found: dict[int, Any] = {}
-    ahead = list(values)
-    while ahead:
-        value = ahead.pop()
-        if type(value) in CONTAINERS and id(value) not in found:
-            found[id(value)] = value
-            ahead.extend(value.values() if isinstance(value, dict) else value)
-    return list(found.values())
-
-
-def _items(container: Any) -> tuple[Any, ...]:
-    """The items of a list or set; of a mapping, the keys and then the values."""
-    return (*container.keys(), *container.values()) if isinstance(container, dict) else tuple(container)
-
-
-def _are_same(values: Collection[Any], others: Collection[Any]) -> bool:
-    """Whether they are the same objects in the same order."""
-    return len(values) == len(others) and all(map(operator.is_, values, others))
-
-
-def _put_back(container: Any, items: tuple[Any, ...]) -> None:
-    """Give a container the items that it had; it stays the same object."""
-    if _are_same(_items(container), items):
-        return
-    container.clear()
-    if isinstance(container, list):
-        container.extend(items)
-    else:
-        half = len(items) // 2
-        container.update(zip(items[:half], items[half:], strict=True) if isinstance(container, dict) else items)
-
-
-def _kept_containers(things: Sequence[Any], limit: int) -> Callable[[], None]:
+def _kept_containers(things: Sequence[Any], limit: int) -> Restore:
     """Keeps what the lists, mappings and sets to which these refer hold, and the attributes of the user's objects.
 
     Returns their restoration. Tensors are kept as they are, without their values.
     """
     reached = reachable_objects(*things, limit=limit)
-    attributes = [vars(thing) for thing in reached if _has_attributes(thing)]
-    found = [(container, _items(container)) for container in _containers([*reached, *attributes])]
-
-    def restore() -> None:
-        for container, items in found:
-            _put_back(container, items)
-
-    return restore
+    return KeptItems([*reached, *(vars(thing) for thing in reached if _has_attributes(thing))]).restore
 
 
 def _has_attributes(thing: Any) -> bool:
@@ -258,7 +180,7 @@ def _has_attributes(thing: Any) -> bool:
     return has_own and not is_foreign(type(thing).__module__)
 
 
-def kept_objects(things: Iterable[Any]) -> Callable[[], None] | None:
+def kept_objects(things: Iterable[Any]) -> Restore | None:
     """Keeps the attributes of the user's objects among some things; None if there are none."""
     objects = list(filter(_has_attributes, things))
     return _kept_containers(objects, MAX_SEARCHED_OBJECTS) if objects else None

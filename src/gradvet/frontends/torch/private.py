@@ -33,7 +33,6 @@ def _found(owner: Any, path: str) -> Any:
 # Derivatives.
 
 _ENGINE = _found(torch.autograd.Variable, "_execution_engine")
-_UNDEFINED_GRAD = _found(torch, "_C._functions.UndefinedGrad")
 
 
 def run_backward(outputs: tuple[Any, ...], sources: tuple[Any, ...], cotangents: tuple[Any, ...]) -> Sequence[Any]:
@@ -81,7 +80,7 @@ def run_batched_backward(
 
 
 def accumulate_backward(outputs: tuple[Any, ...], sources: tuple[Any, ...], cotangents: tuple[Any, ...]) -> None:
-    """`torch.autograd.backward` for some leaves. The graph is kept."""
+    """`torch.autograd.backward` for some leaves, which loads sympy too. The graph is kept."""
     if _ENGINE is None or has_torch_function(outputs + sources):
         torch.autograd.backward(outputs, cotangents, retain_graph=True, inputs=sources)
     else:
@@ -90,9 +89,7 @@ def accumulate_backward(outputs: tuple[Any, ...], sources: tuple[Any, ...], cota
 
 def without_cotangent(output: Any) -> Any:
     """The output through an identity whose backward pass returns an undefined gradient."""
-    if _UNDEFINED_GRAD is None:
-        return _Undefined.apply(output)  # type: ignore[no-untyped-call]
-    return _UNDEFINED_GRAD()(output)
+    return _Undefined.apply(output)  # type: ignore[no-untyped-call]
 
 
 def node_eps(node: Any) -> float:
@@ -102,6 +99,8 @@ def node_eps(node: Any) -> float:
 
 
 class _Undefined(torch.autograd.Function):
+    """The identity, whose backward pass returns an undefined gradient."""
+
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
         return value.clone()
@@ -171,9 +170,6 @@ def is_view_of_grad(tensor: Tensor) -> bool:
 
 # Modules and hooks.
 
-TENSOR_TABLES = ("_parameters", "_buffers")
-"""Attributes in which a module keeps its parameters and buffers."""
-
 MODULE_ATTRIBUTES = frozenset((*vars(nn.Module()), "flatten_parameters", "_flat_weights", "_flat_weight_refs"))
 """Attributes that every module has, and those in which recurrent ones keep their parameters."""
 
@@ -194,54 +190,31 @@ def buffers_of(module: nn.Module) -> Mapping[str, Tensor | None]:
     return dict(module.named_buffers(recurse=False, remove_duplicate=False)) if PUBLIC_ONLY else module._buffers
 
 
-def parameters_of(module: nn.Module) -> Mapping[str, Any]:
-    """The parameters of a module by name."""
-    return dict(module.named_parameters(recurse=False, remove_duplicate=False)) if PUBLIC_ONLY else module._parameters
-
-
-def put_parameters(module: nn.Module, parameters: Mapping[str, Any]) -> None:
-    """Put parameters back that were replaced, perhaps by tensors that are no parameters; new ones come after them."""
-    present, attributes = dict(parameters_of(module).items()), vars(module)
-    replaced = [name for name, one in parameters.items() if present.get(name) is not one or name in attributes]
-    for name in replaced:
-        vars(module).pop(name, None)
-    if replaced and PUBLIC_ONLY:
-        for name in replaced:
-            module.register_parameter(name, parameters[name])
-    elif replaced:
-        added = {name: value for name, value in module._parameters.items() if name not in parameters}
-        module._parameters.clear()
-        module._parameters.update({**parameters, **added})
-
-
 @contextmanager
 def with_state(module: nn.Module, state: Mapping[str, Any]) -> Iterator[None]:
-    """The module with other tensors as parameters and buffers inside a block, by name; tied ones are replaced too."""
+    """The module with other tensors as parameters and buffers inside a block, by name.
+
+    They replace the module's own in all of its tables, so that tied ones are replaced too.
+    """
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     given = {id(named[name]): tensor for name, tensor in state.items()}
     places = [
-        (inner, name, own)
+        (table, name, own)
         for inner in module.modules()
-        for name, own in (*parameters_of(inner).items(), *buffers_of(inner).items())
+        for table in vars(inner).values()
+        if isinstance(table, dict)
+        for name, own in table.items()
         if id(own) in given
     ]
+    if given.keys() - {id(own) for _, _, own in places}:
+        raise RuntimeError("the parameters of this module cannot be replaced")
     try:
-        for inner, name, own in places:
-            _put(inner, name, given[id(own)])
+        for table, name, own in places:
+            table[name] = given[id(own)]
         yield
     finally:
-        for inner, name, own in places:
-            _put(inner, name, own)
-
-
-def _put(module: nn.Module, name: str, tensor: Any) -> None:
-    """Give a module a tensor in place of a parameter or buffer."""
-    if not PUBLIC_ONLY:
-        (module._parameters if name in module._parameters else module._buffers)[name] = tensor
-        return
-    if name not in buffers_of(module):
-        delattr(module, name)
-    setattr(module, name, tensor)
+        for table, name, own in places:
+            table[name] = own
 
 
 def hook_count() -> float:

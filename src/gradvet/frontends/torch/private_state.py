@@ -22,7 +22,6 @@ from typing import Any
 import torch
 import torch.autograd.forward_ad as forward_ad
 import torch.utils._python_dispatch as dispatch
-from torch.backends import cudnn
 
 from gradvet.frontends.torch.private import PUBLIC_ONLY, _found
 
@@ -76,17 +75,6 @@ _SWITCHES = tuple(
 )
 """Switches of forward mode, of transforms and of modes of operators: how each is read and written. Torch keeps the last
 one in two places."""
-
-
-matmul_precision: Callable[[], str] = (
-    _found(torch, "_C._get_float32_matmul_precision") or torch.get_float32_matmul_precision
-)
-cudnn_tf32: Callable[[], bool] = _found(torch, "_C._get_cudnn_allow_tf32") or (lambda: cudnn.allow_tf32)
-CUDNN_FLAGS: dict[str, Callable[[], bool]] = {
-    name: _found(torch, f"_C._get_cudnn_{name}") or partial(getattr, cudnn, name)
-    for name in ("enabled", "benchmark", "deterministic")
-}
-"""How flags of cuDNN are read; torch's public attributes take longer."""
 
 
 def default_device() -> torch.device | None:
@@ -331,20 +319,6 @@ def _can_read_python() -> bool:
 
 READS_PYTHON = _can_read_python()
 READS_NUMPY = not PUBLIC_ONLY
-
-
-def host_states() -> tuple[Any, Any]:
-    """The states of Python's and NumPy's global generators; None where NumPy is not loaded."""
-    return python_state(), numpy_state()
-
-
-def restore_host_states(states: tuple[Any, Any]) -> None:
-    """Write these states back where they have changed."""
-    python, numpy = states
-    if python != python_state():
-        set_python_state(python)
-    if numpy is not None and numpy != numpy_state():
-        set_numpy_state(numpy)
 
 
 def python_state() -> tuple[Any, ...]:

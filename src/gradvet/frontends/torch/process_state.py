@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from operator import setitem
 from typing import Any
 
 import torch
@@ -24,18 +25,17 @@ Settings = dict[Callable[[], Any], Callable[[Any], object]]
 """How each setting is read, and how it is written."""
 
 
-def _set_anomaly(enabled: bool) -> None:
-    torch.autograd.set_detect_anomaly(enabled, torch.is_anomaly_check_nan_enabled())
+CUDNN_FLAGS = ("enabled", "benchmark", "deterministic")
 
 
-def _set_anomaly_for_nan(check: bool) -> None:
-    torch.autograd.set_detect_anomaly(torch.is_anomaly_enabled(), check)
+def _anomaly_mode() -> tuple[bool, bool]:
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
 
 def _tf32() -> tuple[bool, str] | None:
     """Whether cuDNN uses TF32, and the precision of matrix products; None if each kind of operator has its own."""
     try:
-        return private_state.cudnn_tf32(), private_state.matmul_precision()
+        return cudnn.allow_tf32, torch.get_float32_matmul_precision()
     except RuntimeError:  # set by torch's newer interface, which the older one cannot express
         return None
 
@@ -63,12 +63,11 @@ SETTINGS: Settings = {
     torch.is_autocast_cache_enabled: torch.set_autocast_cache_enabled,
     **{partial(torch.is_autocast_enabled, on): partial(torch.set_autocast_enabled, on) for on in AUTOCAST_DEVICES},
     **{partial(torch.get_autocast_dtype, on): partial(torch.set_autocast_dtype, on) for on in AUTOCAST_DEVICES},
-    torch.is_anomaly_enabled: _set_anomaly,
-    torch.is_anomaly_check_nan_enabled: _set_anomaly_for_nan,
+    _anomaly_mode: lambda flags: torch.autograd.set_detect_anomaly(*flags),
     torch.get_deterministic_debug_mode: torch.set_deterministic_debug_mode,
     torch.get_num_threads: torch.set_num_threads,
     _tf32: _set_tf32,
-    **{read: partial(setattr, cudnn, name) for name, read in private_state.CUDNN_FLAGS.items()},
+    **{partial(getattr, cudnn, name): partial(setattr, cudnn, name) for name in CUDNN_FLAGS},
     private_state.function_apply: private_state.set_function_apply,
     private_state.kernels_are_direct: private_state.set_kernels_direct,
     sys.getprofile: sys.setprofile,
@@ -97,10 +96,6 @@ def _set_environment(values: dict[str, str]) -> None:
     os.environ.update(values)
 
 
-def _set_path(folders: list[str]) -> None:
-    sys.path[:] = folders
-
-
 def _umask() -> int:
     """The mask of new files, read without a change of it where the system tells: an interruption would leave that."""
     with suppress(OSError), open("/proc/self/status", encoding="utf-8") as status:
@@ -112,37 +107,24 @@ def _umask() -> int:
     return mask
 
 
-def _streams() -> tuple[Any, ...]:
-    return sys.stdin, sys.stdout, sys.stderr
-
-
-def _set_streams(streams: tuple[Any, ...]) -> None:
-    sys.stdin, sys.stdout, sys.stderr = streams
-
-
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
 
 
-def _handlers() -> list[Any]:
-    return [signal.getsignal(number) for number in HANDLED]
-
-
-def _set_handlers(handlers: list[Any]) -> None:
-    if threading.current_thread() is threading.main_thread():  # no other thread may set them
-        for number, handler in zip(HANDLED, handlers, strict=True):
-            signal.signal(number, handler)
+def _set_handler(number: int, handler: Any) -> None:
+    if threading.current_thread() is threading.main_thread():  # no other thread may set one
+        signal.signal(number, handler)
 
 
 CASE_SETTINGS: Settings = {
     **SEARCH_SETTINGS,
     _folder: _set_folder,
     lambda: dict(os.environ): _set_environment,
-    lambda: list(sys.path): _set_path,
-    _streams: _set_streams,
+    lambda: list(sys.path): partial(setitem, sys.path, slice(None)),
+    **{partial(getattr, sys, name): partial(setattr, sys, name) for name in ("stdin", "stdout", "stderr")},
     _umask: os.umask,
     gc.isenabled: lambda enabled: gc.enable() if enabled else gc.disable(),
     sys.gettrace: sys.settrace,
-    _handlers: _set_handlers,
+    **{partial(signal.getsignal, number): partial(_set_handler, number) for number in HANDLED},
 }
 """Those that are restored after each case of a run, too; reading them takes longer."""
 

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -63,17 +66,24 @@ def generators_among(things: Iterable[Any]) -> list[Any]:
     return list(found.values())
 
 
+GLOBAL_GENERATORS = (
+    (private_state.python_state, private_state.set_python_state),
+    (private_state.numpy_state, private_state.set_numpy_state),
+)
+"""How the states of the global generators of Python and NumPy are read and written; None if NumPy is not loaded."""
+
+
 class RandomState:
     """The state of all generators that a function may draw from: those of torch, Python and NumPy, and given ones."""
 
-    __slots__ = ("_given", "_host", "_torch")
+    __slots__ = ("_given", "_global", "_torch")
 
     def __init__(self, given: Iterable[Any] = ()) -> None:
         self._given = []
         for read, write in filter(None, map(_state_access, given)):
             with suppress(NotImplementedError):  # a source without a state, such as SystemRandom
                 self._given.append((write, read()))
-        self._torch, self._host = torch_states(), private_state.host_states()
+        self._torch, self._global = torch_states(), [read() for read, _ in GLOBAL_GENERATORS]
 
     def is_torch_current(self) -> bool:
         """Whether no number has been drawn from torch's generators since."""
@@ -86,7 +96,9 @@ class RandomState:
         for generator, state in self._torch:
             generator.set_state(state)
         self.restore_given()
-        private_state.restore_host_states(self._host)
+        for (read, write), before in zip(GLOBAL_GENERATORS, self._global, strict=True):
+            if before is not None and before != read():
+                write(before)
 
     def restore_given(self) -> None:
         for write, state in self._given:
@@ -191,38 +203,91 @@ Restore = Callable[[], bool]
 """Restores a state; whether anything had changed."""
 
 
-def kept_attributes(model: nn.Module) -> Restore:
-    """Keeps the attributes of the user's modules and the hooks of all modules.
+CONTAINERS = (list, dict, set, OrderedDict)
+"""Types of containers whose items are restored."""
 
-    Containers are kept with their items, tensors by value. Needed by `test_hooks_installed_by_the_first_call_stay_few`.
+
+class KeptItems:
+    """The items of lists, mappings and sets, and of those inside of them; a container stays the same object."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        kept: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+        ahead = list(values)
+        while ahead:
+            value = ahead.pop()
+            if type(value) in CONTAINERS and id(value) not in kept:
+                kept[id(value)] = value, (items := tuple(_items(value)) if value else ())
+                ahead += items
+        self._kept = list(kept.values())
+
+    def tensors(self) -> list[Tensor]:
+        return [item for _, items in self._kept for item in items if isinstance(item, Tensor)]
+
+    def restore(self, renewed: Mapping[int, Any] | None = None) -> bool:
+        """Put the items back, some by identity replaced by others; whether anything had changed."""
+        has_changed = False
+        for container, kept in self._kept:
+            if not container and not kept:  # most of those of a module
+                continue
+            items = tuple(renewed.get(id(item), item) for item in kept) if renewed else kept
+            size = len(items) // 2 if isinstance(container, dict) else len(items)
+            if len(container) == size and all(map(operator.is_, _items(container), items)):
+                continue
+            has_changed = True
+            container.clear()
+            if isinstance(container, list):
+                container.extend(items)
+            else:
+                pairs = zip(items[:size], items[size:], strict=True)
+                container.update(pairs if isinstance(container, dict) else items)
+        return has_changed
+
+
+def _items(container: Any) -> Iterable[Any]:
+    """The items of a list or set; of a mapping, the keys and then the values."""
+    return chain(container, container.values()) if isinstance(container, dict) else container
+
+
+def kept_attributes(model: nn.Module) -> Restore:
+    """Keeps the attributes of the user's modules, and removes hooks of all modules that are added.
+
+    Containers are kept with their items, tensors outside any graph by value: one that was written to is replaced by a
+    new one with its old values. Needed by `test_hooks_installed_by_the_first_call_stay_few`.
     """
-    hooks = [table for module in model.modules() for table in private.hooks_of(module)]
-    known_hooks, counts = list(map(set, hooks)), list(map(len, hooks))
+    hooks = [(table, set(table)) for module in model.modules() for table in private.hooks_of(module)]
     known = [
-        (module, {name: _kept(value) for name, value in attributes_of(module)})
+        (module, dict(attributes_of(module)))
         for module in (*model.modules(), *_replicated(model))
         if not is_foreign(type(module).__module__)
     ]
+    values = [value for _, attributes in known for value in attributes.values()]
+    inside = KeptItems(values)
+    values += inside.tensors()
+    tensors = [(value, private.version(value), value.detach().clone()) for value in values if _is_constant(value)]
 
     def restore() -> bool:
-        has_changed = False
-        if list(map(len, hooks)) != counts:
-            for table, before in zip(hooks, known_hooks, strict=True):
-                for key in table.keys() - before:
-                    del table[key]
-                    has_changed = True
-        for module, kept in known:
-            now = dict(attributes_of(module))
-            for name in now.keys() - kept.keys():
-                del module.__dict__[name]
+        renewed = {id(t): copy.clone() for t, version, copy in tensors if private.version(t) != version}
+        has_changed = inside.restore(renewed)
+        for table, before in hooks:
+            for key in table.keys() - before:
+                del table[key]
                 has_changed = True
-            for name, (is_same, restored) in kept.items():
-                if name not in now or not is_same(now[name]):
-                    module.__dict__[name] = restored()
-                    has_changed = True
+        for module, kept in known:
+            wanted = {name: renewed.get(id(value), value) for name, value in kept.items()} if renewed else kept
+            now = dict(attributes_of(module))
+            if now.keys() != wanted.keys() or any(now[name] is not value for name, value in wanted.items()):
+                for name in now.keys() - wanted.keys():
+                    del module.__dict__[name]
+                module.__dict__.update(wanted)
+                has_changed = True
         return has_changed
 
     return restore
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether a value is a plain tensor in no graph whose numbers can be read."""
+    return type(value) is Tensor and not (value.requires_grad or value.is_inference() or value.is_meta)
 
 
 def _replicated(module: nn.Module) -> Iterator[nn.Module]:
@@ -236,42 +301,6 @@ def _replicated(module: nn.Module) -> Iterator[nn.Module]:
 def attributes_of(module: nn.Module) -> list[tuple[str, Any]]:
     """The attributes of a module that not every module has."""
     return [(name, value) for name, value in vars(module).items() if name not in private.MODULE_ATTRIBUTES]
-
-
-def _kept(value: Any) -> tuple[Callable[[Any], bool], Callable[[], Any]]:
-    """Keeps a value of an attribute. Returns whether another value is the same, and the value as it was.
-
-    Containers are the same if they hold the same objects, tensors outside any graph if they were not written to. Such
-    a tensor that was written to comes back as a new one with its old values.
-    """
-    kind = type(value)
-    if kind is list:
-        items = [_kept(item) for item in value]
-
-        def is_same_list(now: Any) -> bool:
-            has_length = type(now) is list and len(now) == len(items)
-            return has_length and all(is_same(item) for (is_same, _), item in zip(items, now, strict=True))
-
-        return is_same_list, lambda: [restored() for _, restored in items]
-    if kind is dict:
-        entries = {key: _kept(item) for key, item in value.items()}
-
-        def is_same_dict(now: Any) -> bool:
-            has_keys = type(now) is dict and now.keys() == entries.keys()
-            return has_keys and all(is_same(now[key]) for key, (is_same, _) in entries.items())
-
-        return is_same_dict, lambda: {key: restored() for key, (_, restored) in entries.items()}
-    if kind is set:
-        copy = set(value)
-        return lambda now: type(now) is set and now == copy, lambda: set(copy)
-    if kind is Tensor and not value.requires_grad and not value.is_inference() and not value.is_meta:
-        version, values = private.version(value), value.detach().clone()
-        return (
-            lambda now: now is value and private.version(value) == version,
-            lambda: value if private.version(value) == version else values.clone(),
-        )
-    is_plain = isinstance(value, (int, float, str))
-    return lambda now: now is value or (is_plain and type(now) is kind and now == value), lambda: value
 
 
 def kept_tensors(tensors: Iterable[Tensor]) -> Restore:

@@ -151,20 +151,23 @@ class TorchVariants(GradientVariants):
         cotangents = unflattened(problem.codomain, v)
         names = [f"the grad_output of {leaf.name}" for leaf in problem.codomain.leaves]
         arguments = [(n, a) for n, a in zip(problem.binding.names, given, strict=True) if is_strided(a)]
-        watched = [*zip(names, cotangents, strict=True), *arguments]
-        before = [(name, tensor, tensor.detach().clone()) for name, tensor in watched]
+        before = [(n, t, t.detach().clone()) for n, t in (*zip(names, cotangents, strict=True), *arguments)]
         outputs = problem.call_uncopied(given)
         reads_arguments = interleaved and self._values_differ_elsewhere()
         sources = self._sources(given)
         problem.cost.vjps += 1
         with _named("after a forward pass at other inputs" if interleaved else ""):
             gradients = classified_gradients(problem, outputs, sources, cotangents)
+        vector = problem.vector(problem.domain, gradients)
+        if not (problem.rules.are_builtin or problem.isolates_passes):
+            found = [(leaf.name, g) for leaf, g in zip(problem.domain.leaves, gradients, strict=True) if is_strided(g)]
+            before += [(f"the gradient of {name} from an earlier pass", g, g.clone()) for name, g in found]
+            problem.vjp(-0.5 * v)  # needed by `sine_with_one_gradient_buffer`
         # Tensors to which the passes wrote are restored.
         changed = [(name, tensor, copy) for name, tensor, copy in before if not same_numbers(tensor.detach(), copy)]
         reused = {
             leaf.name for leaf, x, g in zip(problem.domain.leaves, sources, gradients, strict=True) if _share(x, g)
         }
-        vector = problem.vector(problem.domain, gradients)
         for _, tensor, copy in changed:
             tensor.data.copy_(copy)
         names = [name for name, _, _ in changed]

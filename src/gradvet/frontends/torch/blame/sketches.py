@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,7 +113,7 @@ class Call:
     """Restores the attributes of all modules, for a module that is called."""
     restore_tensors: Restore | None = None
     """Restores the buffers of all modules, likewise; the parameters of modules among the arguments of a Function."""
-    restore_objects: Callable[[], None] | None = None
+    restore_objects: Restore | None = None
     """Restores the attributes of objects among the arguments of a module, such as a cache of keys."""
     modules: tuple[nn.Module, ...] = ()
     """Modules that a Function gets beside their parameters, as adjoint methods do: its backward pass calls them."""

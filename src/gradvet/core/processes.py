@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from enum import Enum
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -29,9 +30,23 @@ import psutil
 from gradvet.core.documents import signal_name
 from gradvet.core.results import escape_controls
 from gradvet.options import Budget
-from gradvet.suite import Status
 
 Result = TypeVar("Result")
+
+
+class Status(str, Enum):
+    """How a case ended."""
+
+    REPORTED = "reported"
+    RAISED = "raised"
+    DIED = "died"
+    TIME_LIMIT = "time limit"
+    MEMORY_LIMIT = "memory limit"
+    UNFINISHED = "unfinished"
+    """The run ended before the case."""
+    DAMAGED = "damaged"
+    """The stored result cannot be read."""
+
 
 POLL_SECONDS = 0.02
 """Time between two inspections of the workers for exceeded limits."""
@@ -52,9 +67,10 @@ START_TIMEOUT_SECONDS = 300.0
 class ProcessDiedError(RuntimeError):
     """The worker process died during the call: by itself, or it was killed because the call exceeded a limit."""
 
-    def __init__(self, message: str, status: Status = Status.DIED) -> None:
+    def __init__(self, message: str, status: Status = Status.DIED, cause: str = "") -> None:
+        """`cause` is the signal, the last line that the process printed, or its exit code."""
         super().__init__(message)
-        self.status = status
+        self.status, self.cause = status, cause
 
 
 class ProcessExecutor(ThreadPoolExecutor):
@@ -139,7 +155,7 @@ class _Worker:
         # The path is set before anything is imported, so that no module of the current folder takes the place of one
         # of the standard library.
         start = (
-            "import sys; sys.path[:] = sys.argv[2:]; from gradvet.suite.processes import serve; serve(int(sys.argv[1]))"
+            "import sys; sys.path[:] = sys.argv[2:]; from gradvet.core.processes import serve; serve(int(sys.argv[1]))"
         )
         folders = [*(folder or os.getcwd() for folder in sys.path), str(Path(__file__).parents[2])]
         with theirs:
@@ -229,8 +245,9 @@ class _Worker:
         code = self._process.wait()
         self.close()
         last_line = self._last_line()
-        cause = f"was ended by {signal_name(-code)}" if code < 0 else f"ended its process with code {code}"
-        return ProcessDiedError(f"{cause} ({last_line})" if last_line else cause)
+        end = f"was ended by {signal_name(-code)}" if code < 0 else f"ended its process with code {code}"
+        cause = signal_name(-code) if code < 0 else last_line or f"exit status {code}"
+        return ProcessDiedError(f"{end} ({last_line})" if last_line else end, cause=cause)
 
     def _last_line(self) -> str:
         self._reader.join(OUTPUT_TIMEOUT_SECONDS)

@@ -18,10 +18,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gradvet.core import processes as module
+from gradvet.core.processes import ProcessDiedError, ProcessExecutor, Status
 from gradvet.options import Budget
-from gradvet.suite import Status
-from gradvet.suite import processes as module
-from gradvet.suite.processes import ProcessDiedError, ProcessExecutor
 from tests.suite import calls
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +106,7 @@ def test_immediate_shutdown_does_not_wait_for_calls_that_hang() -> None:
 def test_processes_end_when_their_parent_is_killed() -> None:
     program = """
 import time
-from gradvet.suite.processes import ProcessExecutor
+from gradvet.core.processes import ProcessExecutor
 from tests.suite import calls
 processes = ProcessExecutor(1)
 print(processes.submit(calls.process_id).result(), flush=True)
@@ -172,7 +171,7 @@ def test_worker_whose_streams_were_closed_is_replaced() -> None:
 def test_child_that_holds_the_pipe_does_not_delay_the_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradvet.suite.processes.OUTPUT_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr("gradvet.core.processes.OUTPUT_TIMEOUT_SECONDS", 0.1)
     child = child_of_ended_call(calls.hang_with_child_in_other_session, tmp_path / "child")
     assert is_running(child), "the call was ended only after the child had closed the pipe"
     psutil.Process(child).kill()
