@@ -25,7 +25,12 @@ def batched(context: Context) -> Iterator[Finding]:
         "values": _values,
         "tangents": _tangents,
     }
+    keeps = context.problem.rules.keeps_tensors
     for title, part in parts.items():
+        if keeps and part in (_values, _tangents):
+            reason = f"{title} are not batched: the function keeps tensors from one call to the next"
+            yield Finding("batched", Verdict.SKIPPED, reason)
+            continue
         if context.is_large and part is _values:
             context.release()  # the gradients, which take as much memory as the directions below
         try:

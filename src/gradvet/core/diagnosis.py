@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import array_api_compat
 
@@ -48,16 +49,17 @@ def diagnose(
     if not bool(xp.all(xp.isfinite(numerical))):
         return "The function itself is not finite close to this point: choose inputs inside its domain."
     alike = thresholds.EQUAL_RATIO if alike is None else alike
-    case = _Case(numerical, derivative, tolerance, parts, alike, lengths or {}, corner)
+    case = _Case(xp, numerical, derivative, tolerance, parts, alike, lengths or {}, corner)
     if not bool(xp.any(case.wrong)):
         return ""
     return next((sentence for pattern in PATTERNS if (sentence := pattern(case))), "")
 
 
-@dataclass(slots=True)
+@dataclass
 class _Case:
-    """Two versions of one matrix, and where they differ."""
+    """Two versions of one matrix, and where they differ; `xp` has the functions for them."""
 
+    xp: Array
     numerical: Array
     derivative: Array
     tolerance: float
@@ -66,11 +68,7 @@ class _Case:
     lengths: Mapping[str, Sequence[int]]
     corner: tuple[int, int]
 
-    @property
-    def xp(self) -> Array:
-        return namespace(self.numerical)
-
-    @property
+    @cached_property
     def wrong(self) -> Array:
         return self.xp.abs(self.derivative - self.numerical) > self.tolerance + self.alike * self.xp.abs(self.numerical)
 
@@ -85,10 +83,13 @@ class _Case:
     def same(self, found: Array, expected: Array) -> bool:
         return bool(self.xp.all(self.xp.abs(found - expected) <= self.tolerance + self.alike * self.xp.abs(expected)))
 
+    @cached_property
+    def largest(self) -> float:
+        return max(float(self.xp.max(self.xp.abs(one))) for one in (self.numerical, self.derivative))
+
     def zeros(self, entries: Array, relative: float) -> Array:
         """Which entries are zero: beside a large error, the tolerance is wider than entries that are not."""
-        largest = max(float(self.xp.max(self.xp.abs(one))) for one in (self.numerical, self.derivative))
-        return self.xp.abs(entries) <= min(self.tolerance, relative * largest)
+        return self.xp.abs(entries) <= min(self.tolerance, relative * self.largest)
 
     def is_zero(self, entries: Array) -> bool:
         return bool(self.xp.all(self.zeros(entries, thresholds.EQUAL_RATIO)))

@@ -148,7 +148,7 @@ class CentralDifferences:
     `trial_price` evaluations; it is not tried if that is more than `spare`.
     """
 
-    trial_price = 2 + 2 + TIMED_POINTS
+    trial_price = 2 + 1 + 2 + TIMED_POINTS
 
     def __init__(self, projections: Projections, spare: float = math.inf) -> None:
         self.projections, self.problem, self.step = projections, projections.problem, projections.options.step
@@ -196,7 +196,7 @@ class CentralDifferences:
     def trusted(self) -> BatchEvaluator | None:
         """The vectorised evaluation if it agrees with plain calls along a random direction and is faster.
 
-        Calls the function at two points and the vectorised one at ten.
+        Calls the function at two points, once to see whether it keeps tensors, and the vectorised one at ten.
         """
         projections, problem = self.projections, self.problem
         if not problem.independent:

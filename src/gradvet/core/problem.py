@@ -197,6 +197,11 @@ class DerivativeRules:
         """Whether numbers are drawn by rejection: their derivative is right on average, not for the draws of a seed."""
         return False
 
+    @property
+    def keeps_tensors(self) -> bool:
+        """Whether a call of the function leaves tensors behind, for the next one. Calls the function."""
+        return False
+
     def custom(self) -> list[Any]:
         """The classes or functions that hold the custom rules, as far as they are known."""
         return []

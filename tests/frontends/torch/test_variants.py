@@ -115,3 +115,28 @@ def test_backward_that_keeps_statistics_passes() -> None:
     )
     assert report.verdict is Verdict.PASS
     assert kept["sum"].isfinite()
+
+
+def test_function_that_keeps_its_input_passes() -> None:
+    """A tensor that a call inside vmap leaves behind could not be used by the next call."""
+
+    class Blocks:
+        data = torch.ones(200, dtype=torch.float64)
+
+    last = torch.zeros(128, dtype=torch.float64)
+
+    def blockwise(x: Tensor) -> Tensor:
+        blocks.data = torch.cat([blocks.data[:72].detach(), x])
+        return blocks.data.sin().norm()
+
+    def smoothed(x: Tensor) -> Tensor:
+        nonlocal last
+        before, last = last, x.detach()
+        return x.sin().norm() + 0.0 * before.sum()
+
+    blocks, x = Blocks(), torch.linspace(0.1, 1.0, 128, dtype=torch.float64, requires_grad=True)
+    for function in (blockwise, smoothed):
+        assert gradvet.check(function, (x,), seed=1).verdict is Verdict.PASS
+        assert gradvet.gradcheck(function, (x,), exhaustive=True)
+    assert blocks.data.isfinite().all()
+    assert last.isfinite().all()

@@ -11,6 +11,7 @@ import inspect
 import re
 import sys
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -21,7 +22,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gradvet.core.problem import DerivativeRules
-from gradvet.errors import DerivativeError, HookError, UnsupportedError, first_line
+from gradvet.errors import DerivativeError, HookError, UnsupportedError, first_line, raise_interruption
 from gradvet.frontends.torch import private
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ class TorchRules(DerivativeRules):
         """The names of all nodes in the graph of the differentiable outputs."""
         self._node_types = dict.fromkeys(map(type, nodes))
         self._call = functools.partial(problem.function, *problem.arguments)
+        self._restart = problem.binding.restart
         self._cost, self._is_hooked = problem.cost, problem.is_hooked
         safe = problem.binding.safe_devices
         self._is_safe = safe is None or problem.home.type in safe
@@ -144,6 +146,29 @@ class TorchRules(DerivativeRules):
             return False
         self._cost.forwards += 1
         return applies_function(self._call)
+
+    @functools.cached_property
+    def keeps_tensors(self) -> bool:
+        """A tensor that a call inside vmap leaves behind cannot be used by the next one.
+
+        Needed by `test_function_that_keeps_its_input_passes`.
+        """
+        made: list[weakref.ref[Tensor]] = []
+
+        def notice(_: object, given: Sequence[Any], result: Any) -> None:
+            for one in result if isinstance(result, (tuple, list)) else (result,):
+                if isinstance(one, Tensor) and not any(one is other for other in given):
+                    made.append(weakref.ref(one))
+
+        self._cost.forwards += 1
+        try:
+            with torch.no_grad(), CallObserver(notice):
+                self._call.func(*[torch.clone(x) if _requires_grad(x) else x for x in self._call.args])
+        except Exception as error:  # as the call inside vmap would
+            raise_interruption(error)
+            return True
+        self._restart()
+        return any(one() is not None for one in made)
 
     @property
     def may_crash(self) -> bool:

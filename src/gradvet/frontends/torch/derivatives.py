@@ -325,7 +325,7 @@ def evaluate_together(problem: TorchProblem, displacements: Tensor) -> Tensor | 
     """The outputs at each displaced point by one `vmap` of the function; None if it cannot be mapped."""
     pieces = torch.split(displacements, [leaf.coordinates.size for leaf in problem.domain.leaves], dim=1)
     points: list[Any] = [layout.points(piece) for layout, piece in zip(problem.layouts, pieces, strict=True)]
-    if not problem.is_plain or any(point is None for point in points):
+    if not problem.is_plain or any(point is None for point in points) or problem.rules.keeps_tensors:
         return None
 
     def outputs(*values: Tensor) -> tuple[Tensor, ...]:
