@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradvet.frontends.torch.arguments import tensors_of
 from gradvet.frontends.torch.state import seeded
 from tests.differential.samples import Sample
 
@@ -92,6 +93,4 @@ def _place(sample: Sample) -> Place | None:
 
 
 def _tensors(result: Any) -> list[Tensor]:
-    import optree
-
-    return [leaf for leaf in optree.tree_leaves(result) if isinstance(leaf, Tensor)]
+    return tensors_of(result)

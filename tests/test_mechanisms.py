@@ -20,7 +20,6 @@ CLAIM = re.compile(r"\bneeded (?:\w+ )?by\b(.*?)(?=[.:;] |[.:;]$|$)", re.IGNOREC
 KNOWN = [
     # Seeds of a benchmark; nobody has made a case of the gallery of them.
     "checks/low_precision_entries.py: benchmarks.random_functions",
-    "frontends/torch/wider_version.py: benchmarks.random_functions",
 ]
 """Claims that name something else. A claim that is mended leaves this list."""
 

@@ -26,7 +26,6 @@ SLOW = (
     "hypothesis",
     "scipy",
     "mpmath",
-    "optree",
     "rich.console",
     "torch.testing._internal.opinfo.core",
     "torch._dynamo",

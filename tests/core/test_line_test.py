@@ -14,12 +14,12 @@ from gradvet.core.decision import Decision, Reason
 from gradvet.core.line_test import (
     decide_line,
     enter_resolution,
-    leaf_verdicts,
     screen_agrees,
     screen_point,
     sweep_line,
     typical_contributions,
 )
+from gradvet.core.localise import leaf_verdicts
 from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.results import Verdict
 from gradvet.core.slope_test import SlopeTest

@@ -27,17 +27,18 @@ def energy_with(factor: float) -> Callable[[Tensor], Tensor]:
     return with_vjp(energy, lambda v, x: (factor * v.float() * 2.0 * x.float() / x.numel()).to(x.dtype))
 
 
+@pytest.mark.parametrize("is_shifted", [False, True])
 @pytest.mark.parametrize("factor", [1.0, 0.5])
-def test_residuals_of_a_single_output_are_sharper_than_its_spacing(factor: float) -> None:
+def test_residuals_of_a_single_output_are_sharper_than_its_spacing(factor: float, is_shifted: bool) -> None:
     x = torch.randn(300, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16).requires_grad_()
     context = context_of(energy_with(factor), x)
-    sampling = ResidualSampling(context, REVERSE, slice(0, 300))
+    sampling = ResidualSampling(context, REVERSE, slice(0, 300), is_shifted)
     cotangent = context.cotangent(torch.ones(1, dtype=torch.float64))
     cotangents = Cotangent(cotangent.v[None], cotangent.vjp[None])
-    middle, errors, bends = sampling.middle(), [], []
+    start, errors, bends = sampling.start(), [], []
     for _ in range(20):
         u = input_direction(context, slice(0, 300))
-        residual, realised, bend, centre = sampling.moved(cotangents, u, STEP, middle)
+        residual, realised, bend, centre = sampling.moved(cotangents, u, STEP, start)
         errors.append(residual - (1.0 / factor - 1.0) * realised)
         # The rest of the curvature is what the wrong derivative predicts for the mean displacement.
         curvature = STEP * float(u @ u) / 300

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-import optree
 import torch
 
+from gradvet.frontends.torch.arguments import tensors_of
 from gradvet.frontends.torch.opdb import Variant, coordinates, dtype_name, samples_of
 from gradvet.frontends.torch.state import seeded
 
@@ -51,10 +51,10 @@ class Sample:
         """Entries of the Jacobian; 0 if the function raises. Calls the function."""
         try:
             with seeded(0):
-                outputs = optree.tree_leaves(self.function(*self.inputs))
+                outputs = tensors_of(self.function(*self.inputs))
         except Exception:
             return 0
-        return coordinates(self.inputs) * coordinates(o for o in outputs if isinstance(o, torch.Tensor))
+        return coordinates(self.inputs) * coordinates(outputs)
 
 
 def draw(

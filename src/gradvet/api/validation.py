@@ -225,11 +225,7 @@ def is_number(value: Any) -> bool:
 
 def refuse(expected: str, found: Any) -> NoReturn:
     """Raise an error of one line: what was expected, and what was found."""
-    try:
-        shown = " ".join(reprlib.repr(found).split())
-    except Exception:  # the object cannot be shown
-        shown = f"a {type(found).__name__}"
-    raise InvalidProblemError(f"{expected}, found {shown}")
+    raise InvalidProblemError(f"{expected}, found {' '.join(reprlib.repr(found).split())}")
 
 
 MODES = ("reverse", "forward")

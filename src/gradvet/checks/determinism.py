@@ -194,9 +194,5 @@ def _row_spread(context: Context, row: int) -> float:
 
 
 def _spread(first: Array, second: Array) -> float:
-    """The largest difference; entries that are not finite are left to another check."""
-    if equal(first, second):
-        return 0.0
-    xp = namespace(first)
-    difference = xp.abs(first - second)
-    return float(xp.max(xp.where(difference > 0.0, difference, xp.zeros_like(difference))))
+    """The largest difference of two passes."""
+    return 0.0 if equal(first, second) else float(namespace(first).max(_gap(first, second)))

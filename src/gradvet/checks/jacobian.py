@@ -13,7 +13,7 @@ from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, Reason
 from gradvet.core.diagnosis import ZERO
 from gradvet.core.ledger import FLOAT32, GIVEN, suggested_resolution
-from gradvet.core.line_test import leaf_verdicts
+from gradvet.core.localise import leaf_verdicts
 from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.neighbourhood import (
     Study,

@@ -186,14 +186,8 @@ def input_layout(context: Context) -> Iterator[Finding]:
         del pairs[name]
     if others and not problem.rules.are_builtin:
         context.record.note(OTHER_VALUES.format(" or ".join(others)))
-    if pairs:
-        yield Finding("input_layout", Verdict.PASS, f"inputs that are {', '.join(pairs)} give the same gradient")
-    if none := [name for name, gradient in found.items() if gradient is None]:
-        words = (
-            "the function refuses inputs with the same numbers in this memory layout, or returns other values for them"
-        )
-        yield Finding("input_layout", Verdict.SKIPPED, f"{words}: {', '.join(none)}")
-    yield from _not_tried(context, "input_layout", left_out)
+    words = "the function refuses inputs with the same numbers in this memory layout, or returns other values for them"
+    yield from _without_failure(context, "input_layout", "inputs", found, left_out, words)
 
 
 Layouts: TypeAlias = Mapping[str, Callable[[], Array | None]]
@@ -247,14 +241,8 @@ def grad_output_layout(context: Context) -> Iterator[Finding]:
     if (failure := _different_layout(context, "grad_output_layout", pairs, what, GRAD_OUTPUT_ADVICE)) is not None:
         yield failure
         return
-    if pairs:
-        yield Finding(
-            "grad_output_layout", Verdict.PASS, f"grad_outputs that are {', '.join(pairs)} give the same gradient"
-        )
-    if none := [name for name, gradient in found.items() if gradient is None]:
-        words = "backward refuses a grad_output with the same numbers in this memory layout"
-        yield Finding("grad_output_layout", Verdict.SKIPPED, f"{words}: {', '.join(none)}")
-    yield from _not_tried(context, "grad_output_layout", left_out)
+    words = "backward refuses a grad_output with the same numbers in this memory layout"
+    yield from _without_failure(context, "grad_output_layout", "grad_outputs", found, left_out, words)
 
 
 def _different_layout(
@@ -270,12 +258,17 @@ def _different_layout(
     return None
 
 
-def _not_tried(context: Context, check: str, layouts: Sequence[str]) -> Iterator[Finding]:
-    """A finding about layouts that the budget for variations left out."""
-    if layouts:
-        yield Finding(
-            check, Verdict.SKIPPED, f"not tried in memory: {', '.join(layouts)}: {context.record.variations.reason}"
-        )
+def _without_failure(
+    context: Context, check: str, what: str, found: Mapping[str, Array | None], left_out: Sequence[str], refusal: str
+) -> Iterator[Finding]:
+    """The findings where no layout fails: those that agree, those refused, and those that the time budget left out."""
+    if same := [name for name, gradient in found.items() if gradient is not None]:
+        yield Finding(check, Verdict.PASS, f"{what} that are {', '.join(same)} give the same gradient")
+    if none := [name for name, gradient in found.items() if gradient is None]:
+        yield Finding(check, Verdict.SKIPPED, f"{refusal}: {', '.join(none)}")
+    if left_out:
+        words = f"not tried in memory: {', '.join(left_out)}: {context.record.variations.reason}"
+        yield Finding(check, Verdict.SKIPPED, words)
 
 
 def _expanded(context: Context, v: Array) -> Array | None:

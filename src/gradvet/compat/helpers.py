@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import optree
 import torch
 from torch import Tensor
 
@@ -22,7 +21,7 @@ from gradvet.core.events import one_at_a_time
 from gradvet.core.modes import CentralDifferences, ReverseJacobian
 from gradvet.core.projections import Projections
 from gradvet.core.vectors import Space
-from gradvet.frontends.torch.arguments import tensors_in
+from gradvet.frontends.torch.arguments import map_tensors, tensors_in
 from gradvet.frontends.torch.binding import drop_in_binding
 from gradvet.frontends.torch.layouts.sparse import is_sparse, materialised, stored_numbers, with_numbers
 from gradvet.frontends.torch.preservation import preserved_state
@@ -60,7 +59,7 @@ def as_sparse_gradcheck(gradcheck: Checker | None = None) -> Checker:
 
         def dense_func(*numbers: Any) -> Any:
             outputs = func(*(rebuilt(stored) for (_, rebuilt), stored in zip(pairs, numbers, strict=True)))
-            return optree.tree_map(lambda output: _dense(output, semantics), outputs, none_is_leaf=True)
+            return map_tensors(lambda output: _dense(output, semantics), outputs)
 
         return check(dense_func, tuple(stored for stored, _ in pairs), *args, **options)
 

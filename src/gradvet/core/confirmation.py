@@ -65,14 +65,13 @@ def despite_ties(context: Context, mode: Mode, failure: Decision) -> Decision:
 
 
 def _is_wrong_apart(context: Context, mode: Mode, entry: Entry) -> bool:
-    """Whether the derivative is wrong at points around too, where no elements are equal. Calls function and
-    derivative.
+    """Whether the derivative is wrong at points around too, where no elements are equal. Calls function and derivative.
 
-    The first of a few distances at which the outputs show it decides, at two points: other elements may be within a
-    step of one (`test_sort_of_many_ties_passes`). Needed by
-    `test_lost_gradient_of_equal_small_weights_fails`: their effect is small beside the values. A derivative that is
-    wrong at the tie alone is a convention
-    (`test_derivative_that_differs_at_ties_alone_is_a_convention_of_the_framework`).
+    Then no tie explains it; a derivative that is wrong at the tie alone is a convention
+    (`test_derivative_that_differs_at_ties_alone_is_a_convention_of_the_framework`). Both of two points at the same
+    distance must show the error: at one of them other elements may be within a step
+    (`test_sort_of_many_ties_passes`). Needed by `test_lost_gradient_of_equal_small_weights_fails`, which is
+    inconclusive without it.
     """
     if entry.row < 0:
         return False
@@ -193,7 +192,11 @@ def _material(context: Context, row: int) -> float:
 
 
 def _tied_directions(context: Context, column: int) -> Iterator[Array]:
-    """The column alone, and with all elements of the same value. Needed by `largest_to_every_tie`."""
+    """The column alone, and together with all elements of the same value.
+
+    A derivative that gives the whole gradient to each of several tied elements is right for each alone. Needed by
+    `largest_to_every_tie`.
+    """
     alone, point, xp = context.column(column), context.problem.point, context.xp
     yield alone
     same = point == point[column]

@@ -238,7 +238,8 @@ def _is_unfollowed(sweep: StepSweep, plus: Sequence[float], minus: Sequence[floa
     """Whether next to nothing changes, or few outputs do, over the smallest steps that the derivative says are visible.
 
     Then the function has steps of its own, wider than rounding explains, and what wide steps show is the slope of its
-    trend. Needed by `test_straight_through_gradient_of_fine_steps_does_not_pass`.
+    trend, with which a straight-through gradient agrees. Needed by
+    `test_straight_through_gradient_of_fine_steps_does_not_pass`.
     """
     most = max(map(sum, sweep.changed), default=0)
     found = []
@@ -301,9 +302,10 @@ def first_change(problem: Problem, u: Array, v: Array) -> Array:
 def is_faint(problem: Problem, u: Array, v: Array, eps: float) -> bool:
     """Whether v·f may have a slope along u that the roundoff of f hides. Calls the function.
 
-    Then f changes by little more than roundoff over steps however wide, and with zeros in place of these inputs, or
-    from there on by a power of the step. Others are constant, saturated values change abruptly, and terms that cancel
-    leave roundoff, which grows at random. Zeros are needed by `test_saturated_norm_passes`: no step leads out of it.
+    It may if f changes by little more than roundoff over steps however wide, and with zeros in place of these inputs;
+    or if from some step on it changes by a power of the step. Other functions are constant, or change abruptly because
+    they are saturated, or at random because terms cancel. Zeros are tried for `test_saturated_norm_passes`: no step
+    leads out of its saturated region.
     """
     xp, value, (wide, wider, widest) = namespace(v), problem.value[: v.shape[0]], WIDE_STEPS
 

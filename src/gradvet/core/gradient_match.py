@@ -131,9 +131,10 @@ def _allowed(context: Context, v: Array, expected: Array) -> Array:
 
 
 def _shared_noise(context: Context, difference: Array, expected: Array) -> Array:
-    """The difference at each entry that is roundoff because its neighbours differ as much, up to what kernels lose.
+    """The difference at each entry that counts as roundoff because its neighbours differ as much.
 
-    Long sums inside the function round more than a change of the inputs shows (`test_long_sums_are_linear`).
+    At most what kernels lose. Long sums inside the function round by more than a change of the inputs shows: without
+    this they fail. Needed by `test_long_sums_are_linear`.
     """
     domain, xp = context.problem.domain, namespace(expected)
     lost = context.problem.eps**thresholds.LOW_PRECISION_POWER * smoothed_noise(finite_part(xp.abs(expected)), domain)
@@ -161,7 +162,8 @@ def natural_noise(context: Context, v: Array) -> Array:
 def inner_noise(context: Context, v: Array) -> Array:
     """Noise of each entry of Jᵀv if values of size one cancel inside the function; 0 unless the outputs are small.
 
-    Needed by `test_confident_losses_do_not_fail`: the softmax of the target is one but for a few roundoffs.
+    The gradient of a confident loss is the softmax of the target minus one, of which a few roundoffs are left. Without
+    this a right one fails in another memory layout, or in float32. Needed by `test_confident_losses_do_not_fail`.
     """
     problem, xp = context.problem, namespace(v)
     unit, size = norm(v), norm(v, finite_part(problem.value[: v.shape[0]]))
@@ -212,9 +214,10 @@ def _response(context: Context, v: Array) -> Array:
 
 
 def _vjp_by_multiple(context: Context, place: Array, v: Array) -> Array:
-    """Jᵀv next to the point; by a random multiple of v where the rules are the framework's own, which are linear.
+    """Jᵀv next to the point; for rules of the framework, which are linear, by a random multiple of v.
 
-    They round elsewhere then: needed by `normalised_difference_of_equals`.
+    Another multiple is rounded elsewhere, so that the roundoff of a derivative whose terms cancel exactly shows.
+    Without it such a derivative seems to have no noise, and fails. Needed by `normalised_difference_of_equals`.
     """
     problem = context.problem
     if not problem.rules.are_builtin:
@@ -280,8 +283,8 @@ def input_roundoff(context: Context) -> Array:
 def gradient_is_stable(context: Context, part: slice, error: float = 0.0) -> bool:
     """Whether the gradient of an input stays about the same two roundoffs away: otherwise it consists of roundoff.
 
-    A relative error that is much larger than the change is not explained by it. Needed by
-    `test_gradient_of_roundoff_does_not_fail`. One VJP.
+    A relative error that is much larger than the change is not explained by it. Without this, gradients of terms that
+    cancel fail. Needed by `test_gradient_of_roundoff_does_not_fail`. One VJP.
     """
     v, w = context.random_vjp
     own = finite_part(w[part])
@@ -293,8 +296,8 @@ def gradient_is_stable(context: Context, part: slice, error: float = 0.0) -> boo
 def derivative_jitter(context: Context, v: Array, u: Array, error: float) -> float:
     """Spread of (Jᵀv)·u over inputs that differ by about two roundoffs, to see whether it explains an error.
 
-    Two VJPs a pair of points; more pairs where the first ones vary, until the spread is as large as the error. Needed
-    by `prelu_at_zero`.
+    Two VJPs a pair of points; more pairs where the first ones vary, until the spread is as large as the error. Without
+    it a right derivative that changes within roundoff of the point fails. Needed by `prelu_at_zero`.
     """
     problem, xp = context.problem, namespace(v)
     if not context.has_reverse:
@@ -316,9 +319,11 @@ def derivative_jitter(context: Context, v: Array, u: Array, error: float) -> flo
 
 
 def cancelled_slope(context: Context, v: Array, claimed: float) -> float:
-    """Roundoff of v·J·u in rows of small slope that is left of rows of large slope, where terms cancel.
+    """Roundoff of v·J·u that terms of the size of the largest slope leave in a row of small slope, if they cancel
+    there.
 
-    A derivative of exactly zero has none. Needed by `convolution_under_autocast`.
+    A derivative of exactly zero has none. Without it a right row of small slope fails. Needed by
+    `convolution_under_autocast`.
     """
     if context.has_reverse and not claimed:
         return 0.0
@@ -329,11 +334,13 @@ def cancelled_slope(context: Context, v: Array, claimed: float) -> float:
 
 
 def saturated_roundoff(context: Context, v: Array, length: float) -> float:
-    """Roundoff of v·f by values of size one inside, over steps of this length; 0 if the outputs are larger than that.
+    """Roundoff of v·f by numbers of size one inside the function, such as 1 + erf(x) near zero; 0 if outputs are
+    larger.
 
-    In double precision less over steps below one: over tiny ones every function changes by less than that, and
-    `tiny_shift_before_softmax_lost` would pass. Below it 0 unless the outputs are exactly zero. Needed by
-    `gelu_at_minus_nine`, `one_plus_erf_at_minus_six` and `test_constant_loss_of_a_kernel_passes`.
+    In double precision it is less over steps below one: every function changes by less than that roundoff over tiny
+    steps, and `tiny_shift_before_softmax_lost` would pass. In lower precision it is 0 unless the outputs are exactly
+    zero. Without it saturated outputs are inconclusive. Needed by `gelu_at_minus_nine`,
+    `one_plus_erf_at_minus_six` and `test_constant_loss_of_a_kernel_passes`.
     """
     roundoff = context.eps * norm(v)
     size = norm(v, context.problem.value[: v.shape[0]])
@@ -344,9 +351,11 @@ def saturated_roundoff(context: Context, v: Array, length: float) -> float:
 
 
 def saturated_slope(context: Context, v: Array, u: Array) -> float:
-    """The largest slope of v·f along u that roundoff of values of size one hides over steps as wide as the inputs.
+    """The largest slope of v·f along u that roundoff of numbers of size one inside hides over steps as wide as the
+    inputs.
 
-    Much smaller steps need not show any change, so there it is 0. Needed by
+    0 for much smaller steps: they show no change of any function, which says nothing. Without that, wrong gradients of
+    nearly saturated outputs pass. Needed by
     `test_wrong_gradient_of_a_saturated_output_that_steps_show_does_not_pass`.
     """
     xp, point = namespace(u), finite_part(context.problem.point)

@@ -72,8 +72,8 @@ def enter_kinks(
     """Enter the comparison at a kink in the ledger, for inputs that have no element elsewhere.
 
     For other inputs, the comparison of their other elements is entered. A derivative of zero is compared with the
-    one-sided slopes. Without this, inputs with all elements at kinks count as not compared. Needed by
-    `first_row_of_faint_magnitudes_lost` and `test_single_element_at_a_kink_passes`.
+    one-sided slopes. Without this, inputs with all elements at kinks count as not compared. Needed by `norm_at_zero`
+    and `test_single_element_at_a_kink_passes`, which are inconclusive without it.
     """
     domain, xp = context.problem.domain, context.xp
     one_sided = norm(cotangent.v, xp.abs(difference.odd) + xp.abs(difference.even))

@@ -6,7 +6,6 @@ leaves open is swept over many steps. Agreement is entered in the ledger with it
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,7 +16,7 @@ from gradvet.core.extrapolation import SlopeFit, fit_slope
 from gradvet.core.finite_differences import DirectionalDifference, first_change, is_faint
 from gradvet.core.gradient_match import cancelled_slope, derivative_jitter, saturated_roundoff, saturated_slope
 from gradvet.core.modes import Mode
-from gradvet.core.problem import Distribution, Problem
+from gradvet.core.problem import Problem
 from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
 from gradvet.core.vectors import Array, all_finite, dot, finite_part, namespace, nonzero_rms_by_leaf, norm, peak, window
@@ -82,7 +81,7 @@ def _note_constant(context: Context, names: Iterable[str]) -> None:
         context.record.note(NO_CHANGE.format(name))
 
 
-def _screen(
+def screen(
     context: Context, mode: Mode, cotangent: Cotangent, d: Array, slope: Array, bend: Array | None = None
 ) -> tuple[float, float]:
     """Residual |v·D - v·J·d| and what is allowed: rtol times the scale of the slope, plus roundoff.
@@ -106,7 +105,8 @@ def screen_agrees(
 ) -> bool:
     """Whether every cotangent shows agreement; tried again without the h² term where it does not (two evaluations).
 
-    Needed by `tan_near_its_pole` and `digamma_near_a_pole`, which a sweep over wide steps leaves undecided.
+    The second try is needed by `tan_near_its_pole` and `digamma_near_a_pole`, which a sweep leaves undecided: its wide
+    steps reach the pole.
     """
     return _agree(context, mode, difference, difference.odd, cotangents) or _agree(
         context, mode, difference, difference.extrapolated, cotangents
@@ -120,7 +120,7 @@ def _agree(
     for cotangent in cotangents:
         if not peak(cotangent.v):
             return False  # no output has a finite slope
-        residual, allowed = _screen(context, mode, cotangent, difference.displacement, slope)
+        residual, allowed = screen(context, mode, cotangent, difference.displacement, slope)
         if residual <= allowed:
             contributions = typical_contributions(context.problem, cotangent.vjp, difference.displacement)
             enter_resolution(context, mode, contributions, allowed)
@@ -132,7 +132,8 @@ def _agree(
 def bent_rows(context: Context, difference: DirectionalDifference) -> Array | None:
     """Outputs whose even part is that of a kink rather than of curvature; None if there is none.
 
-    Needed by `shifted_by_1e8_and_back`, whose rounded values must not pass.
+    Without this the screen accepts any derivative whose odd part agrees, such as that of rounded values, which jump.
+    Needed by `shifted_by_1e8_and_back`, which must not pass.
     """
     if not context.is_double:
         return None
@@ -172,7 +173,7 @@ def screen_point(context: Context, mode: Mode) -> bool:
     cotangent = context.cotangents_for(rise / step, 1)[0]
     if cotangent.nonfinite is not None:
         return False
-    residual, allowed = _screen(context, mode, cotangent, ahead.displacement / step, rise / step)
+    residual, allowed = screen(context, mode, cotangent, ahead.displacement / step, rise / step)
     if residual <= allowed:
         return True
     behind = problem.evaluate_at(-ahead.displacement)
@@ -189,7 +190,7 @@ def screen_point(context: Context, mode: Mode) -> bool:
     return all(
         other.nonfinite is None and residual <= allowed
         for other, kink in tested
-        for residual, allowed in [_screen(context, mode, other, displacement, slope, kink)]
+        for residual, allowed in [screen(context, mode, other, displacement, slope, kink)]
     )
 
 
@@ -245,11 +246,12 @@ def decide_line(context: Context, mode: Mode, u: Array, cotangent: Cotangent, fi
 
 
 def _zero_slope_scale(context: Context, u: Array, cotangent: Cotangent, fit: SlopeFit, scale: ErrorScale) -> ErrorScale:
-    """A derivative of zero is compared with what the function does, not with its own size.
+    """The scale for a derivative of zero, whose own size is no scale: what the function does.
 
-    That is the change of the outputs or their slope, if it exceeds their roundoff, or their size if they are constant.
-    Otherwise their roundoff may hide a slope, as in 1e16 + x: zero is compared with the effect of all inputs on these
-    outputs. A derivative that exceeds its own roundoff is small over a tiny step alone, and not zero. Needed by
+    That is the change of the outputs or their slope, if it exceeds their roundoff, and the size of the outputs if they
+    are constant. Otherwise roundoff may hide a slope, as in 1e16 + x: then it is the effect of all inputs on these
+    outputs. A derivative above its own roundoff is not zero, however small its effect over a tiny step is. Without this
+    a lost gradient agrees with roundoff. Needed by
     `test_lost_gradient_behind_a_large_offset_does_not_pass`, `test_bias_before_a_normalisation_passes`,
     `test_faint_input_of_its_own_output_does_not_pass` and `shift_of_1e_14_negated`.
     """
@@ -268,10 +270,11 @@ def _zero_slope_scale(context: Context, u: Array, cotangent: Cotangent, fit: Slo
 
 
 def _not_faint(context: Context, u: Array, cotangent: Cotangent, names: Iterable[str]) -> Iterator[str]:
-    """Of these inputs, those whose slope roundoff does not hide: zero was compared with what they do over wide steps.
+    """Of these inputs, those for which a derivative of zero was compared: roundoff does not hide their slope.
 
-    Calls the function. A derivative of nothing but roundoff shows that terms cancel, and not that it was lost. Needed
-    by `test_lost_gradient_of_a_faint_input_does_not_pass`.
+    Or their derivative consists of roundoff, which shows that terms cancel, and not that it was lost. Without this the
+    lost gradient of an input with an effect below roundoff passes. Calls the function. Needed by
+    `test_lost_gradient_of_a_faint_input_does_not_pass`.
     """
     domain, v = context.problem.domain, cotangent.v
     for leaf, part in zip(domain.leaves, domain.slices, strict=True):
@@ -287,8 +290,9 @@ def _not_faint(context: Context, u: Array, cotangent: Cotangent, names: Iterable
 def rows_changing_by_roundoff(context: Context, u: Array, v: Array) -> Array | None:
     """Outputs whose change, at the first step that changes any output, is at most their roundoff. Calls the function.
 
-    None if there is none: the first change of a function with steps, such as floor, is larger. The roundoff inside is
-    needed by `test_lost_gradient_of_values_that_vary_by_roundoff_inside_fails`.
+    None if there is none: the first change of a function with steps, such as floor, is larger. `value_noise` has the
+    roundoff of numbers inside the function, without which such outputs look like stairs: needed by
+    `test_lost_gradient_of_values_that_vary_by_roundoff_inside_fails`.
     """
     change = first_change(context.problem, u, v)
     hidden = (change > 0.0) & (change <= thresholds.ROUNDOFFS * context.value_noise[: change.shape[0]])
@@ -296,11 +300,12 @@ def rows_changing_by_roundoff(context: Context, u: Array, v: Array) -> Array | N
 
 
 def _has_own_stairs(context: Context, u: Array, v: Array) -> bool:
-    """Whether the values are constant around the point by stairs of the function, and not by rounding inside it.
+    """Whether the function has stairs, such as floor, and rounding inside it is not what makes its values constant.
 
-    No operator may use a coarser format, and the first change must be larger than low precision explains, in outputs
-    or inputs. Then zero is the derivative. Needed by `floor_between_integers`, and its conditions by
-    `test_lost_gradient_behind_hidden_rounding_does_not_pass`. Calls the function.
+    Then zero is the derivative. No operator may use a coarser format, and the first change of the values must be larger
+    than rounding to half precision explains, relative to outputs and inputs. Needed by `floor_between_integers`, which
+    is inconclusive without it, and the conditions by `test_lost_gradient_behind_hidden_rounding_does_not_pass`. Calls
+    the function.
     """
     if not context.is_double or not context.computes_in_io_dtype:
         return False
@@ -332,69 +337,3 @@ def error_scale(context: Context, u: Array, cotangent: Cotangent, contributions:
     noise = cancelled_slope(context, cotangent.v, slope) + context.options.accuracy * slope
     saturated, cancelled = saturated_slope(context, cotangent.v, u), saturated_roundoff(context, cotangent.v, peak(u))
     return ErrorScale(slope, typical, context.eps, noise, norm(cotangent.v), saturated, cancelled)
-
-
-MAX_LEAVES = 8
-"""Largest number of inputs, and of outputs, that are compared one by one after a failure."""
-
-
-def leaf_verdicts(context: Context, mode: Mode) -> dict[str, Verdict]:
-    """For each input and each output, by name, whether its derivatives are right, one pair of them at a time.
-
-    An input moves alone, and a cotangent has one output alone. FAIL if one of the pairs disagrees, PASS if all agree at
-    the resolution asked for; such an input is entered in the ledger. Calls the function and the VJP; for one pair, for
-    many, in low precision and at generated points it does not.
-    """
-    problem, domain, codomain = context.problem, context.problem.domain, context.problem.codomain
-    most = max(len(domain.leaves), len(codomain.leaves))
-    if not 1 < most <= MAX_LEAVES or not context.is_double or context.is_generated:
-        return {}
-    found: dict[str, list[Verdict]] = {leaf.name: [] for leaf in (*domain.leaves, *codomain.leaves)}
-    v, joint = problem.random(codomain.size, Distribution.NEAR_UNIT), context.joint_direction()
-    cotangents = [context.cotangent(window(v, rows)) for rows in codomain.slices]
-    for leaf, part in zip(domain.leaves, domain.slices, strict=True):
-        u = context.restricted(window(joint, part))
-        if context.out_of_budget or not peak(u):
-            continue
-        pairs = _screened_pairs(context, mode, u, cotangents) or _swept_pairs(context, mode, u, cotangents)
-        for output, (verdict, _) in zip(codomain.leaves, pairs, strict=True):
-            found[leaf.name].append(verdict)
-            found[output.name].append(verdict)
-        if _combined(found[leaf.name]) is Verdict.PASS:
-            resolution = max(resolution for _, resolution in pairs)
-            context.record.ledger.compared(leaf.name, mode.name, context.precision, resolution)
-    return {name: _combined(verdicts) for name, verdicts in found.items()}
-
-
-Pairs = list[tuple[Verdict, float]]
-"""For each cotangent, the verdict about v·J·u and its resolution."""
-
-
-def _screened_pairs(context: Context, mode: Mode, u: Array, cotangents: Sequence[Cotangent]) -> Pairs:
-    """Agreement with all cotangents by one difference; none where a sweep is needed for one of them."""
-    pairs, difference = [], context.difference(u)
-    if bent_rows(context, difference) is not None:
-        return []
-    for cotangent in cotangents:
-        residual, allowed = _screen(context, mode, cotangent, difference.displacement, difference.odd)
-        typical = max(typical_contributions(context.problem, cotangent.vjp, u).values())
-        if not (residual <= allowed <= context.options.resolution * typical):
-            return []
-        pairs.append((Verdict.PASS, allowed / typical if typical else 0.0))
-    return pairs
-
-
-def _swept_pairs(context: Context, mode: Mode, u: Array, cotangents: Sequence[Cotangent]) -> Pairs:
-    pairs = []
-    for cotangent, fit in zip(cotangents, sweep_line(context, mode, u, cotangents), strict=True):
-        contributions = typical_contributions(context.problem, cotangent.vjp, u)
-        scale = error_scale(context, u, cotangent, contributions)
-        decision = decide_beyond_jitter(context, u, cotangent, fit, scale)
-        pairs.append((decision.verdict, max(decision.bar, abs(decision.error)) / (scale.typical or math.inf)))
-    return pairs
-
-
-def _combined(verdicts: Sequence[Verdict]) -> Verdict:
-    if Verdict.FAIL in verdicts:
-        return Verdict.FAIL
-    return Verdict.PASS if verdicts and all(one is Verdict.PASS for one in verdicts) else Verdict.INCONCLUSIVE

@@ -3,7 +3,8 @@
 A residual v·Δu is a sum over rows and columns of the error Δ. Masking half of v takes one backward pass and tells how
 much of the residual each half of the rows contributes; following the larger half leads to a row in log₂(m) passes. The
 same with the direction and two evaluations each leads to a column. The entry that is found has the largest
-contribution; whether it is outside a tolerance or an error bar is decided by its own difference.
+contribution; whether it is outside a tolerance or an error bar is decided by its own difference. `leaf_verdicts` says
+which inputs and outputs are wrong.
 
 A value that is not finite makes every sum that contains it not finite, so it is located separately.
 """
@@ -11,7 +12,7 @@ A value that is not finite makes every sum that contains it not finite, so it is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradvet.core import thresholds
@@ -20,28 +21,43 @@ from gradvet.core.decision import Decision, Entry, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import Estimate, fit_slope, sweep_figure
 from gradvet.core.finite_differences import DirectionalDifference, Prediction, middle_step
 from gradvet.core.gradient_match import cancelled_slope, saturated_roundoff
+from gradvet.core.line_test import (
+    bent_rows,
+    decide_beyond_jitter,
+    error_scale,
+    screen,
+    sweep_line,
+    typical_contributions,
+)
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
-from gradvet.core.projections import Projections
+from gradvet.core.projections import Cotangent, ProbeDirection, Projections
 from gradvet.core.reference_errors import overflow_size
 from gradvet.core.results import Verdict
-from gradvet.core.vectors import Array, Location, all_finite, dot, first_true, namespace, unit, window
+from gradvet.core.vectors import Array, Location, all_finite, dot, first_true, namespace, peak, unit, window
 
 Slope = Callable[[Array], tuple[Array, Array]]
 """J u for all rows by a central difference, with one policy's choice of the step, and the displacement of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class ByRows:
-    """The search with a derivative in reverse mode, by backward passes for masked cotangents."""
+class EntrySearch:
+    """The search for the entry that contributes most to a residual v·(slope - J·displacement).
 
+    With a derivative in reverse mode a row is found by VJPs of masked cotangents; a JVP shows all rows at once.
+    """
+
+    mode: Mode
     problem: Problem
     slope_of: Slope
     least: float = 0.0
     """The smallest residual that is searched."""
 
     def worst_row(self, v: Array, slope: Array, displacement: Array) -> int:
-        """The row that contributes most to v·(slope - J·displacement)."""
+        """The row that contributes most."""
+        if not self.mode.by_rows:
+            xp, gap = namespace(v), v * (slope - self.problem.jvp(displacement))
+            return _largest(xp.where(v != 0.0, gap, xp.zeros_like(gap)))
 
         def part(start: int, stop: int) -> float:
             some = window(v, slice(start, stop))
@@ -49,73 +65,46 @@ class ByRows:
 
         return bisect_sum(part, v.shape[0], part(0, v.shape[0]), self.least)
 
-    def row_slope(self, row: int) -> Callable[[Array], float]:
-        """The derivative under test: one row of J times a displacement."""
-        vjp = self.problem.vjp(unit(self.problem.zeros(self.problem.codomain.size), row))
-        return lambda displacement: dot(vjp, displacement)
+    def worst_column(self, row: int, u: Array, slope: Array, displacement: Array) -> int:
+        """The column that contributes most to the error of a row along u."""
+        by_rows = self.mode.by_rows
+        vjp = self.problem.vjp(unit(self.problem.zeros(self.problem.codomain.size), row)) if by_rows else None
+
+        def error(change: Array, moved: Array) -> float:
+            predicted = float(self.problem.jvp(moved)[row]) if vjp is None else dot(vjp, moved)
+            return float(change[row]) - predicted
+
+        def part(start: int, stop: int) -> float:
+            return error(*self.slope_of(window(u, slice(start, stop))))
+
+        return bisect_sum(part, u.shape[0], error(slope, displacement), self.least)
 
     def not_finite(self, projections: Projections) -> tuple[int, int] | None:
         """An entry where the derivative is not finite, if the first projection shows one."""
+        direction = projections.probe_directions(1)[0]
+        if not self.mode.by_rows:
+            row = _first_not_finite(projections.probe_jvps(1)[0])
+            return None if row is None else (row, self._column_of(row, direction))
         found = [_first_not_finite(probe.vjp) for probe in projections.probe_cotangents(1)]
         column = next((column for column in found if column is not None), None)
         if column is None:
             return None
-        step = projections.probe_directions(1)[0].step
-        slopes, _ = self.slope_of(unit(self.problem.zeros(self.problem.domain.size), column, step))
+        slopes, _ = self.slope_of(unit(self.problem.zeros(self.problem.domain.size), column, direction.step))
         return _largest(slopes), column
 
-
-@dataclass(frozen=True, slots=True)
-class ByColumns:
-    """The same with a derivative in forward mode, which shows all rows at once."""
-
-    problem: Problem
-    slope_of: Slope
-    least: float = 0.0
-
-    def worst_row(self, v: Array, slope: Array, displacement: Array) -> int:
-        xp = namespace(v)
-        gap = v * (slope - self.problem.jvp(displacement))
-        return _largest(xp.where(v != 0.0, gap, xp.zeros_like(gap)))
-
-    def row_slope(self, row: int) -> Callable[[Array], float]:
-        return lambda displacement: float(self.problem.jvp(displacement)[row])
-
-    def not_finite(self, projections: Projections) -> tuple[int, int] | None:
-        row = _first_not_finite(projections.probe_jvps(1)[0])
-        if row is None:
-            return None
-        direction = projections.probe_directions(1)[0]
+    def _column_of(self, row: int, direction: ProbeDirection) -> int:
+        """The column that adds most to the slope of a row along a direction."""
 
         def part(start: int, stop: int) -> float:
             return float(self.slope_of(window(direction.displacement, slice(start, stop)))[0][row])
 
-        return row, bisect_sum(part, self.problem.domain.size, float(direction.difference[row]))
-
-
-EntrySearch = ByRows | ByColumns
-"""The search for the entry that contributes most to a residual."""
-
-
-def search_of(mode: Mode) -> type[ByRows] | type[ByColumns]:
-    return ByRows if mode.by_rows else ByColumns
-
-
-def worst_column(search: EntrySearch, row: int, u: Array, slope: Array, displacement: Array) -> int:
-    """The column that contributes most to the error of a row along u."""
-    predicted = search.row_slope(row)
-
-    def part(start: int, stop: int) -> float:
-        change, moved = search.slope_of(window(u, slice(start, stop)))
-        return float(change[row]) - predicted(moved)
-
-    return bisect_sum(part, u.shape[0], float(slope[row]) - predicted(displacement), search.least)
+        return bisect_sum(part, self.problem.domain.size, float(direction.difference[row]))
 
 
 def locate(projections: Projections, mode: Mode, descents: int = 4, least: float = 0.0) -> list[tuple[int, int]]:
     """Entries (row, column) where the derivative and the differences seem to differ most, and by `least` or more."""
     first = projections.probe_directions(1)[0]
-    search = search_of(mode)(projections.problem, projections.slope_of, least * first.step)
+    search = EntrySearch(mode, projections.problem, projections.slope_of, least * first.step)
     found = search.not_finite(projections)
     if found is not None:
         return [found]
@@ -130,7 +119,7 @@ def locate(projections: Projections, mode: Mode, descents: int = 4, least: float
             if row is None:
                 v = projections.problem.random(projections.problem.codomain.size, Distribution.OFF_ZERO)
                 row = search.worst_row(v, direction.difference, direction.displacement)
-            column = worst_column(search, row, direction.displacement, direction.difference, direction.displacement)
+            column = search.worst_column(row, direction.displacement, direction.difference, direction.displacement)
         except BelowLeastError:
             continue
         if (row, column) not in entries:
@@ -158,10 +147,10 @@ def find_wrong_entry(context: Context, mode: Mode, u: Array, v: Array) -> Entry 
         return 2.0 * narrow.odd - odd, 2.0 * narrow.displacement - displacement
 
     def found_by(slopes: Slope) -> Entry:
-        search = search_of(mode)(context.problem, slopes)
+        search = EntrySearch(mode, context.problem, slopes)
         slope, displacement = search.slope_of(u)
         row = search.worst_row(v, slope, displacement)
-        return decide_entry(context, mode, row, worst_column(search, row, u, slope, displacement))
+        return decide_entry(context, mode, row, search.worst_column(row, u, slope, displacement))
 
     entry = found_by(slope_of)
     return found_by(extrapolated) if entry.verdict is Verdict.PASS and context.is_double else entry
@@ -340,3 +329,69 @@ def nonfinite_tangent(context: Context, mode: Mode) -> Decision | None:
     output, place = context.problem.codomain.locate(row), Location(0, "the direction", "")
     entry = Entry(output, place, math.nan, float(slope[row]), math.nan)
     return Decision(Verdict.FAIL, Reason.NOT_FINITE, entry)
+
+
+MAX_LEAVES = 8
+"""Largest number of inputs, and of outputs, that are compared one by one after a failure."""
+
+
+def leaf_verdicts(context: Context, mode: Mode) -> dict[str, Verdict]:
+    """For each input and each output, by name, whether its derivatives are right, one pair of them at a time.
+
+    An input moves alone, and a cotangent has one output alone. FAIL if one of the pairs disagrees, PASS if all agree at
+    the resolution asked for; such an input is entered in the ledger. Calls the function and the VJP; for one pair, for
+    many, in low precision and at generated points it does not.
+    """
+    problem, domain, codomain = context.problem, context.problem.domain, context.problem.codomain
+    most = max(len(domain.leaves), len(codomain.leaves))
+    if not 1 < most <= MAX_LEAVES or not context.is_double or context.is_generated:
+        return {}
+    found: dict[str, list[Verdict]] = {leaf.name: [] for leaf in (*domain.leaves, *codomain.leaves)}
+    v, joint = problem.random(codomain.size, Distribution.NEAR_UNIT), context.joint_direction()
+    cotangents = [context.cotangent(window(v, rows)) for rows in codomain.slices]
+    for leaf, part in zip(domain.leaves, domain.slices, strict=True):
+        u = context.restricted(window(joint, part))
+        if context.out_of_budget or not peak(u):
+            continue
+        pairs = _screened_pairs(context, mode, u, cotangents) or _swept_pairs(context, mode, u, cotangents)
+        for output, (verdict, _) in zip(codomain.leaves, pairs, strict=True):
+            found[leaf.name].append(verdict)
+            found[output.name].append(verdict)
+        if _combined(found[leaf.name]) is Verdict.PASS:
+            resolution = max(resolution for _, resolution in pairs)
+            context.record.ledger.compared(leaf.name, mode.name, context.precision, resolution)
+    return {name: _combined(verdicts) for name, verdicts in found.items()}
+
+
+Pairs = list[tuple[Verdict, float]]
+"""For each cotangent, the verdict about v·J·u and its resolution."""
+
+
+def _screened_pairs(context: Context, mode: Mode, u: Array, cotangents: Sequence[Cotangent]) -> Pairs:
+    """Agreement with all cotangents by one difference; none where a sweep is needed for one of them."""
+    pairs, difference = [], context.difference(u)
+    if bent_rows(context, difference) is not None:
+        return []
+    for cotangent in cotangents:
+        residual, allowed = screen(context, mode, cotangent, difference.displacement, difference.odd)
+        typical = max(typical_contributions(context.problem, cotangent.vjp, u).values())
+        if not (residual <= allowed <= context.options.resolution * typical):
+            return []
+        pairs.append((Verdict.PASS, allowed / typical if typical else 0.0))
+    return pairs
+
+
+def _swept_pairs(context: Context, mode: Mode, u: Array, cotangents: Sequence[Cotangent]) -> Pairs:
+    pairs = []
+    for cotangent, fit in zip(cotangents, sweep_line(context, mode, u, cotangents), strict=True):
+        contributions = typical_contributions(context.problem, cotangent.vjp, u)
+        scale = error_scale(context, u, cotangent, contributions)
+        decision = decide_beyond_jitter(context, u, cotangent, fit, scale)
+        pairs.append((decision.verdict, max(decision.bar, abs(decision.error)) / (scale.typical or math.inf)))
+    return pairs
+
+
+def _combined(verdicts: Sequence[Verdict]) -> Verdict:
+    if Verdict.FAIL in verdicts:
+        return Verdict.FAIL
+    return Verdict.PASS if verdicts and all(one is Verdict.PASS for one in verdicts) else Verdict.INCONCLUSIVE

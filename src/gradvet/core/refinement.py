@@ -33,11 +33,12 @@ SMOOTH_ORDER = 2 * len(ODD_ORDERS) - 1
 
 
 def refined(context: Context, cotangent: Cotangent | None = None) -> Context | None:
-    """Smaller step lengths: proportional to each coordinate, at most 1, by the derivative, much smaller; then None.
+    """The next smaller step lengths, or None after the last ones. Each is tried where wider ones are inconclusive.
 
-    The derivative is that of the cotangent under test (default: the first of the context).
-
-    Needed by `inputs_over_eight_decades`, `distance_far_from_origin`, `zero_rows_normalised` and `tan_near_its_pole`.
+    In this order: the size of each coordinate instead of that of its tensor (needed by `inputs_over_eight_decades`); at
+    most 1 (`distance_far_from_origin`); lengths over which the outputs change by their own size, by the derivative of
+    the cotangent under test, by default the first of the context (`zero_rows_normalised`); and much smaller ones
+    (`tan_near_its_pole`).
     """
     lengths, xp = context.lengths, context.xp
     own = xp.abs(context.problem.point)
@@ -56,11 +57,12 @@ def refined(context: Context, cotangent: Cotangent | None = None) -> Context | N
 
 
 def with_inner_roundoff(context: Context) -> tuple[Context, bool]:
-    """With the roundoff that larger numbers inside the function leave in outputs, and whether there is any.
+    """The context with the roundoff that larger numbers inside the function leave in outputs; whether there is any.
 
     Such an output is smooth over small steps, and over wider ones it jumps by the roundoff of numbers of size one, of
     the size of the inputs, or of the largest number inside: 1 + erf(x) has a few values around -6, and ((x + c) - c)·x
-    the slope x over small steps. Needed by `gelu_from_minus_nine_to_minus_five` and `square_through_1e10`.
+    has the slope x over small steps. Without this both are inconclusive. Needed by
+    `gelu_from_minus_nine_to_minus_five` and `square_through_1e10`.
     """
     problem, xp, u = context.problem, context.xp, context.first.u
     value = problem.value[: problem.codomain.size]

@@ -19,6 +19,7 @@ from functools import cached_property
 from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.finite_differences import DirectionalDifference, steps_for
+from gradvet.core.gradient_match import value_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Evaluation, Problem
 from gradvet.core.projections import Cotangent
@@ -133,14 +134,19 @@ class ResidualSampling:
     context: Context
     mode: Mode
     part: slice
+    is_shifted: bool = False
+    """Whether every direction starts at a point of its own, one roundoff away: rounding inside differs there."""
     is_plain: bool = False
     """Whether the value of a single output is taken as it is returned, at the displaced point itself."""
 
-    def middle(self) -> Evaluation:
-        """The outputs at the point, or, for a single output, next to it where its value before rounding is known."""
+    def start(self) -> tuple[Array, Evaluation]:
+        """Where a direction starts, and the outputs there. Zeros stay zero, equal values equal."""
         problem = self.context.problem
-        zeros = problem.zeros(problem.domain.size)
-        return Evaluation(problem.value, zeros) if self._shift is None else self._evaluate(zeros)
+        if not self.is_shifted and self._shift is None:
+            zeros = problem.zeros(problem.domain.size)
+            return zeros, Evaluation(problem.value, zeros)
+        begin = 2.0 * self.is_shifted * value_roundoff(self.context)
+        return begin, self._evaluate(begin)
 
     def _evaluate(self, displacement: Array) -> Evaluation:
         """The outputs at a displaced point; a single output next to it, where its value before rounding is known."""
@@ -162,14 +168,14 @@ class ResidualSampling:
         return [input_direction(self.context, self.part) for _ in range(count)]
 
     def moved(
-        self, cotangents: Cotangent, u: Array, step: float, middle: Evaluation
+        self, cotangents: Cotangent, u: Array, step: float, start: tuple[Array, Evaluation]
     ) -> tuple[Array, Array, Array, Array]:
         """Of one step, for each cotangent v: the residual; the slope that the derivative predicts for the displacement
         that really happened; the change of slope, for each v and then for each |v|; what the derivative predicts for
         the mean of both displacements. An evaluation on each side, or several for a single output.
         """
-        rows, v = self.context.problem.codomain.size, cotangents.v
-        plus, minus = (self._evaluate(t * u) for t in (step, -step))
+        rows, (begin, middle), v = self.context.problem.codomain.size, start, cotangents.v
+        plus, minus = (self._evaluate(begin + t * u) for t in (step, -step))
         odd, even = ((plus.values[:rows] + sign * minus.values[:rows]) / 2.0 for sign in (-1.0, 1.0))
         moved, centre = ((plus.displacement + sign * minus.displacement) / 2.0 for sign in (-1.0, 1.0))
         even, centre = even - middle.values[:rows], centre - middle.displacement
@@ -195,9 +201,9 @@ class ResidualSampling:
         predicted = []
         for u in directions:
             predicted.append(self.mode.changes(self.context, cotangents, u, u, 1.0))
-            middle = self.middle()
+            start = self.start()
             for some, step in zip(samples, steps, strict=True):
-                some.append(self.moved(cotangents, u, step, middle))
+                some.append(self.moved(cotangents, u, step, start))
         xp = namespace(problem.value)
         at, realised, bent, centres = (
             [xp.stack([sample[number] for sample in some]) for some in samples] for number in range(4)

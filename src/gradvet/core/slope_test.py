@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from gradvet.core import thresholds
 from gradvet.core.confirmation import despite_ties
@@ -101,16 +102,14 @@ class SlopeTest:
             yield self._in_single_precision()
             yield from self._each_alone()
         yield from self._at_the_edge()
-        yield from decide_hidden_outputs(self.context, self._sweep_refined, self.leave_out)
-
-    def _sweep_refined(self, cotangents: Sequence[Cotangent]) -> Decision:
-        """A sweep along all inputs, with smaller steps while it is inconclusive. Needed by `tails_of_erfc`."""
-        return self._refining(lambda: self.sweep(self.context.first.u, cotangents), cotangents[0])
+        sweep = partial(self.sweep, self.context.first.u)
+        yield from decide_hidden_outputs(self.context, sweep, self.leave_out)
 
     def _in_double_precision(self) -> Iterator[Decision]:
         """Two joint directions, then inputs alone: those that are not resolved yet, or all where that is inconclusive.
 
-        Agreement of every input alone is agreement. Needed by `loss_of_tiny_numbers`.
+        If every input alone agrees, the joint directions need not. Needed by `loss_of_tiny_numbers`,
+        which is inconclusive without it.
         """
         given = self.context.scaling
         together = [self._refining(lambda: self.along(self.context.first, self.context.cotangents))]
@@ -162,7 +161,7 @@ class SlopeTest:
     def _refining(self, test: Callable[[], Decision], cotangent: Cotangent | None = None) -> Decision:
         """Repeat a test with the roundoff of values inside, then with smaller steps while it is inconclusive.
 
-        Needed by `wave_of_frequency_1e5` and `log_at_1e_2`: the function varies within the usual step.
+        Needed by `wave_of_frequency_1e5` and `log_at_1e_2`, which vary within the usual step and stay undecided.
         """
         decision = test()
         is_measured = not self.context.is_double or self.context.inner_roundoff is not None
@@ -254,7 +253,8 @@ class SlopeTest:
     def _by_entry(self, u: Array, cotangent: Cotangent, found: Decision) -> Decision | None:
         """FAIL if the entry is wrong alone, and PASS or INCONCLUSIVE if it is right; None if it is not resolved.
 
-        Needed by `one_plus_erf_at_minus_six_and_elsewhere` and `convolution_under_autocast`.
+        Along a line, roundoff of other entries may look like an error of this one. Needed by
+        `certain_loss_with_logits`, which fails without it.
         """
         context, entry, error = self.context, found.entry, abs(found.error)
         if entry is None:
@@ -291,7 +291,8 @@ class SlopeTest:
     def _each_alone(self) -> Iterator[Decision]:
         """Inputs whose ledger row is not resolved yet: together while that resolves some of them, then one at a time.
 
-        Needed by `one_faint_input_of_100` and `tiny_shift_before_softmax_lost`.
+        Beside others, the error of an input of small effect does not show. Needed by `one_faint_input_of_100`
+        and `tiny_shift_before_softmax_lost`, which are inconclusive without it.
         """
         context, domain = self.context, self.context.problem.domain
         before, open_rows = len(domain.leaves) + 1, self._open_rows()
@@ -353,8 +354,9 @@ class SlopeTest:
     def _at_the_edge(self) -> Iterator[Decision]:
         """Outputs that exist at the point but not on both sides of it, along two directions that may stay inside.
 
-        All inputs grow, as numbers or in absolute value. Needed by `test_edge_of_the_domain_is_tested_from_inside`, and
-        smaller steps by `asin_at_1e_9_from_one`.
+        Along these all inputs grow, as numbers or in absolute value; the sweep uses the side that exists. Needed by
+        `test_edge_of_the_domain_is_tested_from_inside`, and smaller steps by `asin_at_1e_9_from_one`: without them
+        such outputs are not compared.
         """
         cotangent, xp, point = one_sided_outputs(self.context), self.context.xp, self.context.problem.point
         if cotangent is None:

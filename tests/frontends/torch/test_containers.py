@@ -99,7 +99,7 @@ CONTAINERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], str]] = 
     "dataclass with slots": (Slotted, lambda c: c.x, ".x"),
     "named tuple": (Pair, lambda c: c.x, ".x"),
     "nested": (lambda x: {"a": [None, Frozen(Pair(x))]}, lambda c: c["a"][1].x.x, '["a"][1].x.x'),
-    "known to optree": (lambda x: deque([x, 3]), lambda c: c[0], "[0]"),
+    "deque": (lambda x: deque([x, 3]), lambda c: c[0], "[0]"),
     "registered with torch": (lambda x: Batch(x, 4), lambda c: c.x, ".x"),
 }
 

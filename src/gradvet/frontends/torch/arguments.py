@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-import optree
 import torch
 from torch import Tensor, nn
 from torch.overrides import is_tensor_like
@@ -45,12 +45,13 @@ def opened(value: Any) -> Container | None:
         return Container(labels, list(value.values()), lambda items: _mapping(value, items))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return Container([f".{name}" for name in value._fields], value, lambda items: type(value)(*items))
-    if isinstance(value, (tuple, list)):
-        return Container(_numbers(value), value, type(value))
+    if isinstance(value, (tuple, list, deque)):
+        return Container(_numbers(value), list(value), type(value))
     if (fields := _fields(value)) is not None:
         items = [getattr(value, name) for name in fields]
         return Container([f".{name}" for name in fields], items, lambda items: _with_fields(value, fields, items))
-    return private.registered_container(value, Container) or _of_optree(value)
+    found: Container | None = private.registered_container(value, Container)
+    return found
 
 
 def _key_label(key: Any) -> str:
@@ -90,13 +91,6 @@ def _with_fields(value: Any, fields: Sequence[str], items: Sequence[Any]) -> Any
     for name, item in zip(fields, items, strict=True):
         object.__setattr__(duplicate, name, item)
     return duplicate
-
-
-def _of_optree(value: Any) -> Container | None:
-    if optree.tree_is_leaf(value, none_is_leaf=True):
-        return None
-    items, structure = optree.tree_flatten(value, none_is_leaf=True, is_leaf=lambda inner: inner is not value)
-    return Container(_numbers(items), items, lambda others: optree.tree_unflatten(structure, list(others)))
 
 
 def holds_tensors(value: Any, depth: int = MAX_DEPTH) -> bool:

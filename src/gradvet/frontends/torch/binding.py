@@ -387,6 +387,4 @@ def callable_of(func: Any) -> Any:
         return func.apply
     if isinstance(func, torch.autograd.Function):
         raise InvalidProblemError(f"pass the class {type(func).__name__}, not an instance of it")
-    if not callable(func):
-        raise InvalidProblemError(f"a function, a module or an autograd.Function was expected, found {func!r}")
     return func

@@ -19,11 +19,10 @@ from functools import cache, lru_cache
 from typing import Any
 from unittest.mock import patch
 
-import optree
 import torch
 
 from gradvet.errors import InvalidProblemError
-from gradvet.frontends.torch.arguments import Slot
+from gradvet.frontends.torch.arguments import ArgumentTree, fill
 from gradvet.frontends.torch.inputs import differentiable_dtype
 from gradvet.frontends.torch.state import seeded
 
@@ -194,28 +193,18 @@ def samples_of(operator: Any, dtype: torch.dtype, variant: Variant, device: str 
 
 def unknowns(operator: Any, variant: Variant, call: Any) -> Sample:
     """Turn a call with lists and keywords into a function of the tensors that require grad, and those tensors."""
-    inputs: list[torch.Tensor] = []
-
-    def mark(leaf: Any) -> Any:
-        if not (isinstance(leaf, torch.Tensor) and leaf.requires_grad):
-            return leaf
-        inputs.append(leaf)
-        return Slot(len(inputs) - 1)
-
-    # The keywords as a list: a tree of dictionaries would sort them, and so reorder the inputs.
-    arguments: Any = ((call.input, *call.args), list(call.kwargs.values()))
-    template = optree.tree_map(mark, arguments, none_is_leaf=True)
+    tree = ArgumentTree()
+    template = tree.template(((call.input, *call.args), list(call.kwargs.values())), "")
+    places = [place for place, tensor in enumerate(tree.tensors) if tensor.requires_grad]
     target = operator.get_op() if variant is Variant.FUNCTION else on_a_copy(operator.get_inplace())
 
     def function(*tensors: torch.Tensor) -> Any:
-        def fill(leaf: Any) -> Any:
-            return tensors[leaf.index] if isinstance(leaf, Slot) else leaf
-
-        positional, values = optree.tree_map(fill, template, none_is_leaf=True)
+        given = dict(zip(places, tensors, strict=True))
+        positional, values = fill(template, [given.get(place, own) for place, own in enumerate(tree.tensors)])
         keywords = dict(zip(call.kwargs, values, strict=True))
         return call.output_process_fn_grad(operator.gradcheck_wrapper(target, *positional, **keywords))
 
-    return function, tuple(inputs)
+    return function, tuple(tree.tensors[place] for place in places)
 
 
 def on_a_copy(inplace: Callable[..., Any]) -> Callable[..., Any]:

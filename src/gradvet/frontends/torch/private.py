@@ -99,6 +99,8 @@ def node_eps(node: Any) -> float:
 
 
 class _Undefined(torch.autograd.Function):
+    """The identity, whose backward pass returns an undefined gradient."""
+
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
         return value.clone()
@@ -188,39 +190,31 @@ def buffers_of(module: nn.Module) -> Mapping[str, Tensor | None]:
     return dict(module.named_buffers(recurse=False, remove_duplicate=False)) if PUBLIC_ONLY else module._buffers
 
 
-def parameters_of(module: nn.Module) -> Mapping[str, Any]:
-    """The parameters of a module by name."""
-    return dict(module.named_parameters(recurse=False, remove_duplicate=False)) if PUBLIC_ONLY else module._parameters
-
-
 @contextmanager
 def with_state(module: nn.Module, state: Mapping[str, Any]) -> Iterator[None]:
-    """The module with other tensors as parameters and buffers inside a block, by name; tied ones are replaced too."""
+    """The module with other tensors as parameters and buffers inside a block, by name.
+
+    They replace the module's own in all of its tables, so that tied ones are replaced too.
+    """
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     given = {id(named[name]): tensor for name, tensor in state.items()}
     places = [
-        (inner, name, own)
+        (table, name, own)
         for inner in module.modules()
-        for name, own in (*parameters_of(inner).items(), *buffers_of(inner).items())
+        for table in vars(inner).values()
+        if isinstance(table, dict)
+        for name, own in table.items()
         if id(own) in given
     ]
+    if given.keys() - {id(own) for _, _, own in places}:
+        raise RuntimeError("the parameters of this module cannot be replaced")
     try:
-        for inner, name, own in places:
-            _put(inner, name, given[id(own)])
+        for table, name, own in places:
+            table[name] = given[id(own)]
         yield
     finally:
-        for inner, name, own in places:
-            _put(inner, name, own)
-
-
-def _put(module: nn.Module, name: str, tensor: Any) -> None:
-    """Give a module a tensor in place of a parameter or buffer."""
-    if not PUBLIC_ONLY:
-        (module._parameters if name in module._parameters else module._buffers)[name] = tensor
-        return
-    if name not in buffers_of(module):
-        delattr(module, name)
-    setattr(module, name, tensor)
+        for table, name, own in places:
+            table[name] = own
 
 
 def hook_count() -> float:

@@ -321,20 +321,6 @@ READS_PYTHON = _can_read_python()
 READS_NUMPY = not PUBLIC_ONLY
 
 
-def host_states() -> tuple[Any, Any]:
-    """The states of Python's and NumPy's global generators; None where NumPy is not loaded."""
-    return python_state(), numpy_state()
-
-
-def restore_host_states(states: tuple[Any, Any]) -> None:
-    """Write these states back where they have changed."""
-    python, numpy = states
-    if python != python_state():
-        set_python_state(python)
-    if numpy is not None and numpy != numpy_state():
-        set_numpy_state(numpy)
-
-
 def python_state() -> tuple[Any, ...]:
     """The state of Python's global generator, to be compared with `==` and passed to `set_python_state`."""
     if not READS_PYTHON:

@@ -66,17 +66,24 @@ def generators_among(things: Iterable[Any]) -> list[Any]:
     return list(found.values())
 
 
+GLOBAL_GENERATORS = (
+    (private_state.python_state, private_state.set_python_state),
+    (private_state.numpy_state, private_state.set_numpy_state),
+)
+"""How the states of the global generators of Python and NumPy are read and written; None if NumPy is not loaded."""
+
+
 class RandomState:
     """The state of all generators that a function may draw from: those of torch, Python and NumPy, and given ones."""
 
-    __slots__ = ("_given", "_host", "_torch")
+    __slots__ = ("_given", "_global", "_torch")
 
     def __init__(self, given: Iterable[Any] = ()) -> None:
         self._given = []
         for read, write in filter(None, map(_state_access, given)):
             with suppress(NotImplementedError):  # a source without a state, such as SystemRandom
                 self._given.append((write, read()))
-        self._torch, self._host = torch_states(), private_state.host_states()
+        self._torch, self._global = torch_states(), [read() for read, _ in GLOBAL_GENERATORS]
 
     def is_torch_current(self) -> bool:
         """Whether no number has been drawn from torch's generators since."""
@@ -89,7 +96,9 @@ class RandomState:
         for generator, state in self._torch:
             generator.set_state(state)
         self.restore_given()
-        private_state.restore_host_states(self._host)
+        for (read, write), before in zip(GLOBAL_GENERATORS, self._global, strict=True):
+            if before is not None and before != read():
+                write(before)
 
     def restore_given(self) -> None:
         for write, state in self._given:

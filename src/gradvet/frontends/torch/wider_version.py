@@ -294,8 +294,8 @@ def _is_rounded(problem: TorchProblem, constant: Sequence[slice], direction: Ten
     rounded number: it is the output of a loss whose margins are kept.
     """
     changes = [(problem.evaluate_at(step * direction).values - near).abs() for step in LARGE_STEPS]
-    # What double precision itself cannot show at a tiny step says nothing. Needed by the program 20025 of
-    # `benchmarks.random_functions` in bfloat16; see `test_doubled_gradient_of_a_faint_scalar_fails_in_bfloat16`.
+    # What double precision itself cannot show at a tiny step says nothing. Needed by
+    # `test_doubled_gradient_of_a_faint_scalar_fails_in_bfloat16`.
     seen = changes[1] * (tiny / LARGE_STEPS[1]) > thresholds.ROUNDOFFS * problem.eps * near.abs()
     middle, far = ((change > 0.0) & (near != 0.0) & seen for change in changes)
     for part in constant:
