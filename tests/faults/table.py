@@ -168,47 +168,47 @@ OF_A_RUN = (
     Fault(
         "a case crashes, or uses too much memory",
         "ERROR of that case; the next has a new process",
-        "suite/test_processes.py::test_death_of_a_worker_fails_one_call",
+        "core/test_processes.py::test_death_of_a_worker_fails_one_call",
     ),
     Fault(
         "a case hangs, also in native code that holds the GIL",
         "ended after `--timeout`",
-        "suite/test_processes.py::test_call_that_hangs_is_ended",
+        "core/test_processes.py::test_call_that_hangs_is_ended",
     ),
     Fault(
         "a case hangs and a child of it holds the pipe",
         "ended after `--timeout`",
-        "suite/test_processes.py::test_child_that_holds_the_pipe_does_not_delay_the_time_limit",
+        "core/test_processes.py::test_child_that_holds_the_pipe_does_not_delay_the_time_limit",
     ),
     Fault(
         "a case starts processes and hangs",
         "they are ended with it",
-        "suite/test_processes.py::test_children_of_a_call_that_hangs_are_ended_with_it",
+        "core/test_processes.py::test_children_of_a_call_that_hangs_are_ended_with_it",
     ),
     Fault(
         "a case forks and returns twice",
         "one answer",
-        "suite/test_processes.py::test_copy_of_a_worker_made_by_fork_answers_no_call",
+        "core/test_processes.py::test_copy_of_a_worker_made_by_fork_answers_no_call",
     ),
     Fault(
         "a case writes to the pipe of its worker",
         "ERROR of that case; the next has a new process",
-        "suite/test_processes.py::test_call_that_writes_to_the_pipe_fails_alone",
+        "core/test_processes.py::test_call_that_writes_to_the_pipe_fails_alone",
     ),
     Fault(
         "a case writes an answer to another call to that pipe",
         "it is ignored",
-        "suite/test_processes.py::test_answer_to_another_call_is_ignored",
+        "core/test_processes.py::test_answer_to_another_call_is_ignored",
     ),
     Fault(
         "a case closes stdout and stderr",
         "the next case has a new process",
-        "suite/test_processes.py::test_worker_whose_streams_were_closed_is_replaced",
+        "core/test_processes.py::test_worker_whose_streams_were_closed_is_replaced",
     ),
     Fault(
         "a case prints without end",
         "the last lines are kept",
-        "suite/test_processes.py::test_last_words_of_a_worker_that_printed_a_lot_are_kept",
+        "core/test_processes.py::test_last_words_of_a_worker_that_printed_a_lot_are_kept",
     ),
     Fault(
         "a case sets grad mode, default dtype or device, threads, folder, environment, path, warnings, "
@@ -244,7 +244,7 @@ OF_A_RUN = (
     Fault(
         "the parent of a worker is killed",
         "the worker ends",
-        "suite/test_processes.py::test_processes_end_when_their_parent_is_killed",
+        "core/test_processes.py::test_processes_end_when_their_parent_is_killed",
     ),
     Fault(
         "two runs into one store",
@@ -269,7 +269,7 @@ OF_A_RUN = (
     Fault(
         "a file `queue.py` in the current folder, or beside a file of cases",
         "not run",
-        "suite/test_processes.py::test_files_in_the_current_folder_do_not_replace_the_standard_library",
+        "core/test_processes.py::test_files_in_the_current_folder_do_not_replace_the_standard_library",
     ),
     Fault(
         "a store with damaged bytes",

@@ -53,3 +53,17 @@ def slow(x: Tensor) -> Tensor:
     while len(x) != 6:
         time.sleep(0.1)
     return square(x)
+
+
+def _refusing() -> Any:
+    raise RuntimeError("this process cannot load it")
+
+
+class Unloadable:
+    """Can be pickled, but not unpickled."""
+
+    def __reduce__(self) -> Any:
+        return _refusing, ()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return square(x)

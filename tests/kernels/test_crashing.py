@@ -82,6 +82,15 @@ def test_function_that_cannot_be_sent_is_left_out_and_that_is_said() -> None:
         assert "define it at the top level of a module" in found(report, check)[-1].headline
 
 
+def test_function_that_the_child_cannot_load_is_left_out() -> None:
+    report = report_on(crashing.Unloadable(), "thorough")
+    assert report.failures == ()
+    assert (
+        "which cannot load the function (RuntimeError: this process cannot load it)"
+        in found(report, "shapes")[-1].headline
+    )
+
+
 def test_builtin_rules_are_tried_in_this_process() -> None:
     report = report_on(torch.sin, "small")
     assert any("offset" in finding.headline for finding in found(report, "input_layout"))

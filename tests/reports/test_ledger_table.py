@@ -60,8 +60,15 @@ def test_row_without_a_reason_has_that_of_the_finding() -> None:
         "not compared: bias in reverse mode: the function jumps at the point (4 of 4 elements)"
     ]
     assert headline(report) == jump.headline
-    lines = stripped(plain(report))
-    assert lines.index(f"reverse: {jump.headline}") > lines.index(why_not_pass(report)[0])
+    # Its reason is in the sentence, so that the finding is left out.
+    assert (why_not_pass(report)[0] in plain(report), jump.headline in plain(report)) == (True, False)
+    assert jump.headline in plain(report, verbose=True)
+
+
+def test_finding_with_another_reason_than_the_row_is_shown() -> None:
+    noise = Finding("reverse", Verdict.INCONCLUSIVE, "the differences are too noisy to decide (reverse mode)")
+    lines = stripped(plain(replace(with_rows(PARTLY), findings=(noise,))))
+    assert lines.index(f"reverse: {noise.headline}") > 0
 
 
 def test_modes_of_an_input_share_a_sentence() -> None:

@@ -63,7 +63,8 @@ class _Settings:
 
     order: int
     accepts_stops: bool
-    budget: Budget
+    seconds: float
+    bytes: int
     seed: int
     surrogates: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
 
@@ -121,7 +122,7 @@ def blame(
     settings = _settings(order, stops, budget, seed, surrogate)
     request = validation.request_of(model, inputs, kwargs)
     require_state(model)
-    recorder = Recorder(model, _memory(settings.budget))
+    recorder = Recorder(model, settings.bytes)
     state = _preserved_state(model, (model, loss, inputs, kwargs))
     with state, state, shown_stages(type(model).__name__):  # twice: the first restoration may be interrupted
         trains = any(parameter.requires_grad for parameter in model.parameters())
@@ -155,7 +156,7 @@ class Watch:
     __exit__: Any = property(operator.attrgetter("_end.__exit__"))
 
     def __init__(self, model: Any, settings: _Settings) -> None:
-        self._recorder = Recorder(model, _memory(settings.budget), keeps_parameters=True)
+        self._recorder = Recorder(model, settings.bytes, keeps_parameters=True)
         self._settings, self._end = settings, _EndOfBlock()
 
     def __enter__(self) -> Watch:
@@ -212,14 +213,15 @@ def culprit_first(report: Report, request: Request, stops: str, budget: Budget) 
     started = time.perf_counter()
     if not any(finding.check in (*FUNCTION_CHECKS, *MODULE_CHECKS) for finding in report.failures):
         return report
-    spending = Budget(min(AUTOMATIC_SECONDS, budget.seconds or AUTOMATIC_SECONDS))
+    seconds = min(AUTOMATIC_SECONDS, budget.seconds or AUTOMATIC_SECONDS)
+    settings = _Settings(1, accepts_stops(stops), seconds, DEFAULT_BYTES, report.seed)
     model: Any = request.func
-    recorder = Recorder(model, DEFAULT_BYTES)
+    recorder = Recorder(model, settings.bytes)
     state = _preserved_state(model, (model, request.inputs, request.kwargs))
     try:
         with state, state:  # twice: the first restoration may be interrupted
             record_step(recorder, request, None, all_inputs=CONSTANT_INPUTS not in report.notes)
-            found = _answer(recorder, _Settings(1, accepts_stops(stops), spending, report.seed), report)
+            found = _answer(recorder, settings, report)
     except Exception as error:
         note = f"the piece to blame could not be searched for: {type(error).__name__}"
         return replace(report, notes=(*report.notes, note))
@@ -286,11 +288,9 @@ def _settings(order: Any, stops: Any, budget: Any, seed: Any, surrogate: Any) ->
         validation.refuse("order is 1 or 2", order)
     chosen = fresh_seed() if seed is None else validation.seed_of(seed)
     known = validation.surrogates_of(surrogate)
-    return _Settings(int(order), accepts_stops(stops), validation.budget_of(budget), chosen, known)
-
-
-def _memory(budget: Budget) -> int:
-    return DEFAULT_BYTES if budget.bytes is None else budget.bytes
+    limits = validation.budget_of(budget)
+    seconds, bytes = limits.seconds or DEFAULT_SECONDS, limits.bytes or DEFAULT_BYTES
+    return _Settings(int(order), accepts_stops(stops), seconds, bytes, chosen, known)
 
 
 def accepts_stops(stops: str) -> bool:
@@ -308,7 +308,6 @@ def _answer(recorder: Recorder, wanted: _Settings, known: Report | None = None) 
         settings = PipelineSettings(1 if is_module else order, validation.selection_of(modes, names))
         return run_pipeline(FRONTEND, request, settings, options)
 
-    seconds = DEFAULT_SECONDS if wanted.budget.seconds is None else wanted.budget.seconds
-    options, deadline = Options(wanted.seed), time.perf_counter() + seconds
+    options, deadline = Options(wanted.seed), time.perf_counter() + wanted.seconds
     examiner = Examiner(examine, options, deadline, wanted.order, wanted.accepts_stops, wanted.surrogates)
     return investigate(recorder, examiner, known)

@@ -239,6 +239,13 @@ def _reason(report: Report, row: LedgerRow) -> str:
     return words.removesuffix(f" ({row.mode} mode)")
 
 
+def is_in_ledger(report: Report, check: str, headline: str) -> bool:
+    """Whether the sentences of an inconclusive report about open rows say what this finding about a mode says."""
+    rows = [row for row in report.open_rows if row.mode == check and report.verdict is Verdict.INCONCLUSIVE]
+    reasons = [reason for row in rows for reason in _reason(report, row).split("; ")]
+    return any(reason and headline.startswith(reason) for reason in reasons)
+
+
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.1g}" if value < 1e-3 else f"{value:.2g}"
 

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from gradvet.core.results import Finding, Report, Verdict
 from gradvet.reports import wording
-from gradvet.reports.ledger_table import HEADINGS, LedgerLine, shown_in_terminal, what_to_do, why_not_pass
+from gradvet.reports.ledger_table import HEADINGS, LedgerLine, is_in_ledger, shown_in_terminal, what_to_do, why_not_pass
 
 COLOURS = {
     Verdict.PASS: "bold green",
@@ -78,9 +78,12 @@ def renderable(report: Report, *, verbose: bool = False) -> RenderableType:
     head = _head(report)
     if report.verdict is Verdict.PASS and not verbose:
         return Group(head, *(labelled("note", note) for note in report.notes))
-    notable = wording.notable_findings(report)
-    findings = [part for finding in notable[: None if verbose else 1] for part in _finding(finding)]
-    findings += [] if verbose else [labelled(label, text) for label, text in wording.other_findings(report)]
+    notable, others = wording.notable_findings(report), list[tuple[str, str]]()
+    if not verbose:
+        others = [pair for pair in wording.other_findings(report) if not is_in_ledger(report, *pair)]
+        notable = [one for one in notable[:1] if one.advice or not is_in_ledger(report, one.check, one.headline)]
+    findings = [part for finding in notable for part in _finding(finding)]
+    findings += [labelled(label, text) for label, text in others]
     ledger = list(_ledger(report, verbose=verbose))
     parts = [*findings, *ledger] if report.verdict is Verdict.FAIL else [*ledger, *findings]
     return Group(head, *parts, *(_details(report) if verbose else _brief_details(report)), *_footer(report))

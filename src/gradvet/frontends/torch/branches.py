@@ -89,10 +89,13 @@ class _Call:
         return None
 
     def with_subject(self, tensor: Tensor) -> _Call:
+        if not self.writes:
+            return self._on(tensor)
+        self.subject.copy_(tensor)
+        return self
+
+    def _on(self, tensor: Tensor) -> _Call:
         own = self.subject
-        if self.writes:
-            own.copy_(tensor)
-            return self
         args = tuple(tensor if value is own else value for value in self.args)
         return replace(self, args=args, kwargs={k: tensor if v is own else v for k, v in self.kwargs.items()})
 
@@ -110,10 +113,7 @@ class _Call:
 
     def _of_copy(self, tensor: Tensor) -> Any:
         """The result for another subject, which an operator that writes in place gets as a copy."""
-        own = self.subject
-        copy = tensor.clone() if self.writes else tensor
-        args = tuple(copy if value is own else value for value in self.args)
-        return self.operator(*args, **{k: copy if v is own else v for k, v in self.kwargs.items()})
+        return self._on(tensor.clone() if self.writes else tensor).run()
 
     @property
     def writes(self) -> bool:

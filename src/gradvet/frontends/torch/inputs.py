@@ -1,10 +1,11 @@
-"""Inputs: random ones of given shapes, and refusals of unusable ones."""
+"""Random inputs of given shapes, random vectors, and refusals of unusable inputs."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gradvet.core.frontend import Request
+from gradvet.core.probe_plans import SPREAD
+from gradvet.core.problem import Distribution
 from gradvet.errors import InvalidProblemError, first_line
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import (
@@ -22,7 +25,7 @@ from gradvet.frontends.torch.arguments import (
     require_acyclic,
     storage_bytes,
 )
-from gradvet.frontends.torch.layouts.dense import overlaps
+from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, overlaps
 from gradvet.frontends.torch.layouts.sparse import is_sparse, stored_indices, stored_numbers
 
 
@@ -56,6 +59,76 @@ def _numbers(shape: tuple[int, ...], kind: torch.dtype, domain: tuple[float, flo
     if math.isfinite(low) and math.isfinite(high):
         return low + (high - low) * torch.rand(shape, dtype=kind, device="cpu")
     return low + normal.abs() if math.isfinite(low) else high - normal.abs() if math.isfinite(high) else normal
+
+
+MAX_SHARED_DRAW = 512
+"""Numbers up to which many vectors are drawn in one call."""
+
+MAX_DOUBLE_DRAW = 4096
+"""Numbers up to which two vectors are drawn in one call."""
+
+BLOCK_NUMBERS = 32_768
+"""Longer vectors are made in blocks of this many numbers, which fit into the caches."""
+
+DRAWS: dict[Distribution, tuple[int, float, Tensor | None]] = {
+    Distribution.UNIFORM: (8, SPREAD, None),
+    Distribution.OFF_ZERO: (8, SPREAD, torch.tensor(0.25, dtype=WORKING_DTYPE, device="cpu")),
+    Distribution.NEAR_UNIT: (16, 1.0, torch.tensor(0.5, dtype=WORKING_DTYPE, device="cpu")),
+}
+"""Short vectors that are drawn in one call, half the length of the interval from which numbers are drawn evenly, and by
+how much they are then moved away from zero."""
+
+
+NO_NUMBERS = torch.empty(0, device="cpu")
+
+
+def draw(distribution: Distribution, size: int, generator: torch.Generator) -> Tensor:
+    """The next `size` numbers of a generator."""
+    numbers = torch.empty(size, dtype=WORKING_DTYPE, device=generator.device)
+    _, width, gap = DRAWS[distribution]
+    numbers.uniform_(-width, width, generator=generator)
+    return numbers if gap is None else numbers.add_(torch.copysign(gap, numbers))
+
+
+class Sampler:
+    """The random numbers of one problem, drawn ahead so that short vectors cost few calls of torch."""
+
+    def __init__(self, home: torch.device, seed: int) -> None:
+        self._home, self._seed = home, seed
+        self._reservoir, self._unused = NO_NUMBERS, 0
+        self._distribution = Distribution.UNIFORM
+
+    @cached_property
+    def _generator(self) -> torch.Generator:
+        return torch.Generator(self._home).manual_seed(self._seed)
+
+    def take(self, size: int, distribution: Distribution, scale: float = 1.0) -> Tensor:
+        """A fresh vector, multiplied by the scale."""
+        if size > MAX_DOUBLE_DRAW:
+            return self._draw_long(distribution, size, scale)
+        if self._unused < size or self._distribution is not distribution:
+            times = DRAWS[distribution][0] if size <= MAX_SHARED_DRAW else 2
+            self._distribution, self._unused = distribution, times * size
+            self._reservoir = draw(distribution, self._unused, self._generator)
+        self._unused -= size
+        taken = self._reservoir[self._unused : self._unused + size]
+        return taken if scale == 1.0 else taken * scale
+
+    def _draw_long(self, distribution: Distribution, size: int, scale: float) -> Tensor:
+        # Two numbers from each 64-bit word: the generator takes most of the time.
+        device, (_, width, gap) = self._generator.device, DRAWS[distribution]
+        numbers = torch.empty(size, dtype=WORKING_DTYPE, device=device)
+        length = min(size, BLOCK_NUMBERS) if device.type == "cpu" else size
+        words = torch.empty(length // 2 + 1, dtype=torch.int64, device=device)
+        halves = words.view(torch.int32)
+        gaps = torch.empty(0 if gap is None else length, dtype=WORKING_DTYPE, device=device)
+        for block in numbers.split(length):
+            taken = block.shape[0]
+            words.random_(-(2**63), None, generator=self._generator)
+            block.copy_(halves[:taken]).mul_(width * scale / 2**31)
+            if gap is not None:
+                block.add_(torch.copysign(gap, block, out=gaps[:taken]), alpha=scale)
+        return numbers
 
 
 def converted(value: Any, dtype: str, device: str = "cpu") -> Any:

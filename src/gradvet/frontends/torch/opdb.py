@@ -40,26 +40,19 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 @cache
 def database() -> tuple[Any, ...]:
-    """All operators of PyTorch's tests. The first call takes seconds."""
+    """All operators of PyTorch's tests. There is no public way; the first call takes seconds."""
     try:
-        found = _database_of_torch()
+        from torch.testing._internal.common_methods_invocations import op_db
     except ImportError as error:
         raise InvalidProblemError(
             f"PyTorch's operator database does not load ({error}): pip install 'gradvet[ops]'"
         ) from error
+    # The import forbids `torch.backends.x.flag = value` in the whole process.
+    torch.backends.__allow_nonbracketed_mutation_flag = True
     # It is never freed, and the garbage collector would spend most of the time on it.
     gc.collect()
     gc.freeze()
-    return tuple(found)
-
-
-def _database_of_torch() -> list[Any]:
-    """There is no public way; the import takes seconds."""
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    # The import forbids `torch.backends.x.flag = value` in the whole process.
-    torch.backends.__allow_nonbracketed_mutation_flag = True
-    return list(op_db)
+    return tuple(op_db)
 
 
 def operators(glob: str = "*") -> list[Any]:
@@ -209,11 +202,7 @@ def unknowns(operator: Any, variant: Variant, call: Any) -> Sample:
 
 def on_a_copy(inplace: Callable[..., Any]) -> Callable[..., Any]:
     """The in-place operator applied to a copy: a leaf that requires grad may not be written to."""
-
-    def function(tensor: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
-        return inplace(tensor.clone(), *arguments, **keywords)
-
-    return function
+    return lambda tensor, *arguments, **keywords: inplace(tensor.clone(), *arguments, **keywords)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,14 @@ from gradvet.core.ledger import Cost
 from gradvet.core.problem import AttributeMismatch, Evaluation, Gradient, Perturbation, Problem
 from gradvet.core.vectors import LARGE, Leaf, Space
 from gradvet.errors import InvalidProblemError, raise_interruption
-from gradvet.frontends.torch import derivatives, private
+from gradvet.frontends.torch import derivatives, inputs, private
 from gradvet.frontends.torch.arguments import read_outputs, tensors_in, tensors_like
 from gradvet.frontends.torch.autograd_graph import TorchRules
 from gradvet.frontends.torch.binding import Binding, first_result
 from gradvet.frontends.torch.layouts import coordinates_of, layouts_of
 from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, flattened, unflattened
 from gradvet.frontends.torch.layouts.sparse import Sparse
-from gradvet.frontends.torch.state import Sampler, torch_states
+from gradvet.frontends.torch.state import torch_states
 from gradvet.frontends.torch.variants import TorchVariants
 from gradvet.frontends.torch.wider_version import internal_eps
 
@@ -49,7 +49,7 @@ class TorchProblem(Problem):
         self.independent = all(layout.independent for layout in self.layouts)
         placed = zip(self._positions, self.layouts, strict=True)
         self.domain = Space([Leaf(binding.names[i], layout.coordinates, i) for i, layout in placed])
-        self.random = Sampler(self.home, seed).take
+        self.random = inputs.Sampler(self.home, seed).take
         before = private.hook_count()
         try:
             self.binding, self.function, result = first_result(binding, self.layouts)
