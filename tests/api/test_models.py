@@ -219,6 +219,39 @@ def test_model_that_refuses_inputs_that_require_grad_passes() -> None:
         gradvet.check(RequiringGrad(is_wrong=False), torch.ones(4, 3, requires_grad=True), seed=1)
 
 
+class KeepingScale(nn.Module):
+    """Keeps a number with its parameter, as parametrisations that transfer learning rates do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.layer.weight.scale = 0.5  # type: ignore[attr-defined]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).tanh() * self.layer.weight.scale  # type: ignore[no-any-return]
+
+
+def test_parameters_keep_their_attributes() -> None:
+    assert gradvet.check(KeepingScale(), torch.randn(4, 3), seed=1).verdict is Verdict.PASS
+
+
+class Sampling(RequiringGrad):
+    """Rounds in code of torch, which stops the gradient deliberately, or in code of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        chances = super().forward(x).softmax(-1)
+        if self.is_wrong:
+            return chances + (chances.round() - chances).detach()
+        return functional.gumbel_softmax(chances, hard=True)
+
+
+@pytest.mark.parametrize(("is_wrong", "settings"), [(False, {}), (True, {"stops": "constant"})])
+def test_stops_are_held_in_a_model_that_refuses_inputs_that_require_grad(is_wrong: bool, settings: Any) -> None:
+    model = Sampling(is_wrong=False)
+    model.is_wrong = is_wrong
+    assert gradvet.check(model, torch.randn(4, 3), seed=1, **settings).verdict is Verdict.PASS
+
+
 class Rectifier(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -320,6 +320,53 @@ class Graph(nn.Module):
         return torch.sparse.mm(self.edges, self.a(x))
 
 
+class Implicit(torch.autograd.Function):
+    """The identity, with the derivative of the fixed point that its argument is, up to an absolute error."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, step: Any) -> Tensor:
+        ctx.save_for_backward(z.detach())
+        ctx.step = step
+        return z.view_as(z)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        with torch.enable_grad():
+            z = ctx.saved_tensors[0].clone().requires_grad_()
+            after = ctx.step(z)
+        v, change = g, g
+        while float(change.abs().max()) > 1e-7:
+            (change,) = torch.autograd.grad(after, z, change, retain_graph=True)
+            v = v + change
+        return v, None
+
+
+class Equilibrium(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.w = nn.Linear(3, 4), nn.Parameter(0.2 * torch.randn(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        def step(z: Tensor) -> Tensor:
+            return torch.tanh(z @ self.w + given)
+
+        given, z = self.a(x), torch.zeros(len(x), 4, dtype=x.dtype)
+        with torch.no_grad():
+            for _ in range(60):
+                z = step(z)
+        out: Tensor = Implicit.apply(step(z), step)
+        return out
+
+
+def test_function_that_is_wrong_alone_is_blamed_for_what_is_wrong_in_its_model() -> None:
+    torch.manual_seed(0)
+    report = gradvet.blame(Equilibrium(), torch.randn(3, 3), seed=1)
+    assert [warning.what for warning in report.warnings] == ["autograd.Function Implicit"]
+    assert report.culprit is not None
+    assert report.culprit.what == "autograd.Function Implicit"
+    assert "linear" in report.culprit.cause
+
+
 def test_model_with_a_sparse_buffer_passes() -> None:
     report = gradvet.blame(Graph(), torch.randn(5, 3), seed=1)
     assert report.verdict is Verdict.PASS, f"{report}"

@@ -81,7 +81,52 @@ class Checkpointed(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("make", [Equation, Checkpointed])
+class Reversed(torch.autograd.Function):
+    """A layer that keeps its result alone. Its backward pass adds the gradients of the parameters to `.grad`."""
+
+    scale = 1.0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, field: nn.Module) -> Tensor:
+        one, two = x.detach().chunk(2, -1)
+        with torch.no_grad():
+            after = one + field(two)
+        ctx.kept, ctx.field = (after, two), field
+        return torch.cat([after, two], -1)
+
+    @classmethod
+    def pulled(cls, ctx: Any, g: Tensor) -> Any:
+        with torch.enable_grad():
+            y = ctx.kept[1].detach().requires_grad_()
+            (ctx.field(y) * cls.scale).backward(g.chunk(2, -1)[0])
+        assert y.grad is not None
+        return torch.cat([g.chunk(2, -1)[0], g.chunk(2, -1)[1] + y.grad / cls.scale], -1), None
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+        return Reversed.pulled(ctx, g)
+
+
+class HalvedReversed(Reversed):
+    scale = 0.5
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+        return HalvedReversed.pulled(ctx, g)
+
+
+class Reversible(nn.Module):
+    def __init__(self, function: Any = Reversed) -> None:
+        super().__init__()
+        self.function, self.field = function, nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+        self.start, self.out = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(self.function.apply(self.start(x), self.field))
+        return out
+
+
+@pytest.mark.parametrize("make", [Equation, Checkpointed, Reversible])
 def test_model_whose_backward_pass_calls_a_module_passes_in_single_precision(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     model, x = make(), torch.randn(4, 3)
@@ -96,6 +141,111 @@ def test_wrong_adjoint_method_is_blamed() -> None:
     culprit = gradvet.blame(Equation(HalvedAdjoint), torch.randn(4, 3), seed=1).culprit
     assert culprit is not None
     assert culprit.what == "autograd.Function HalvedAdjoint"
+
+
+def test_wrong_gradients_that_a_reversible_layer_adds_are_found() -> None:
+    torch.manual_seed(0)
+    model, x = Reversible(HalvedReversed), torch.randn(4, 3)
+    assert gradvet.check(model, x, seed=1).verdict is Verdict.FAIL
+    culprit = gradvet.blame(model, x, seed=1).culprit
+    assert culprit is not None
+    assert culprit.what == "write to .grad"
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+class Freeing(torch.autograd.Function):
+    """Frees the memory of its argument, as reversible layers do that compute it again from their result."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = x.detach().exp()
+        x.untyped_storage().resize_(0)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+        (y,) = ctx.saved_tensors
+        return y * g
+
+
+class Light(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.b(Freeing.apply(self.a(x)))
+        return out
+
+
+def test_layer_that_frees_its_argument_passes() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(5, 3)
+    kept = x.clone()
+    assert gradvet.check(Light(), x, seed=1).verdict is Verdict.PASS
+    assert gradvet.blame(Light(), x, seed=1).verdict is Verdict.PASS
+    report = gradvet.check(Freeing.apply, x, seed=1)
+    assert report.verdict is Verdict.PASS
+    assert any("writes to input 0" in note for note in report.notes)
+    assert torch.equal(x, kept)
+
+
+class Stopping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x).tanh()
+        out: Tensor = self.second(y * y.detach())  # the fault
+        return out
+
+
+def test_stop_in_a_module_that_a_function_calls_is_named() -> None:
+    torch.manual_seed(0)
+    model = Equation()
+    model.field = nn.Sequential(nn.Linear(3, 3), Stopping())
+    report = gradvet.blame(model, torch.randn(4, 3), seed=1)
+    assert report.culprit is not None
+    assert (report.culprit.path, report.culprit.what) == ("field.1", "detach")
+    assert report.culprit.place is not None
+    assert report.culprit.place.code.endswith("# the fault")
+
+
+class Assign(torch.autograd.Function):
+    """Writes a value into a tensor that collects several, past autograd's version counter, as solvers do."""
+
+    @staticmethod
+    def forward(ctx: Any, collected: Tensor, value: Tensor, n: int) -> Tensor:
+        ctx.n = n
+        collected.data[..., n] = value
+        return collected
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+        return g, g[..., ctx.n], None
+
+
+class Collecting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        collected = torch.empty(len(x), 4, 2)
+        for n in range(2):
+            collected = Assign.apply(collected, self.layer(x * (n + 1)).tanh(), n)
+        return collected.sum(-1)
+
+
+def test_function_that_collects_values_is_not_blamed() -> None:
+    torch.manual_seed(0)
+    model, x = Collecting(), torch.randn(5, 3)
+    assert gradvet.check(model, x, seed=1).verdict is Verdict.PASS
+    report = gradvet.blame(model, x, seed=1)
+    assert not report.culprits
+    assert {warning.what for warning in report.warnings} == {"autograd.Function Assign"}
 
 
 def test_watch_without_a_model_replays_an_adjoint_method_after_the_optimiser_has_stepped() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import gradvet
 from gradvet.core.results import Verdict
@@ -170,5 +171,102 @@ class Summed(nn.Module):
 def test_wrong_softmax_is_no_surrogate(layer: type[nn.Module]) -> None:
     torch.manual_seed(0)
     report = gradvet.blame(nn.Sequential(nn.Linear(4, 4), layer()), torch.randn(3, 4), stops="constant", seed=1)
+    assert report.culprit is not None
+    assert "surrogate" not in report.culprit.cause
+
+
+class Loss(torch.autograd.Function):
+    """A cross entropy in the thousands, of which single precision keeps no small change, with a wrong gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        ctx.save_for_backward(logits, targets)
+        return F.cross_entropy(logits, targets, reduction="sum") + 1e4
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+        logits, targets = ctx.saved_tensors
+        return g * (logits.softmax(-1) - 0.5 * F.one_hot(targets, logits.shape[-1])), None
+
+
+class Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        return Loss.apply(self.layer(x), targets)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@pytest.mark.parametrize("stops", ["follow", "constant"])
+def test_large_loss_in_single_precision_is_no_surrogate(stops: Any) -> None:
+    torch.manual_seed(0)
+    report = gradvet.blame(Classifier(), (torch.randn(6, 4), torch.arange(6) % 3), stops=stops, seed=1)
+    assert report.culprit is not None
+    assert report.culprit.what == "autograd.Function Loss"
+    assert "surrogate" not in report.culprit.cause
+
+
+class SteepSpike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return (x > 0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        return g / (1.0 + (20.0 * x) ** 2)
+
+
+class SteepSpiking(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(5, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        membrane, outputs = torch.zeros(8), []
+        for _ in range(4):
+            membrane = 0.9 * membrane + self.a(x)
+            spikes = SteepSpike.apply(membrane - 1.0)
+            membrane = membrane - spikes.detach()
+            outputs.append(self.b(spikes))
+        return torch.stack(outputs)
+
+
+def test_steep_surrogates_pass_in_single_precision() -> None:
+    torch.manual_seed(1)
+    model, x = SteepSpiking(), 3.0 * torch.rand(3, 5)
+    assert gradvet.blame(model, x, stops="constant", seed=1).verdict is Verdict.PASS
+    assert gradvet.check(model, x, stops="constant", seed=1).verdict is Verdict.PASS
+
+
+class Started(torch.autograd.Function):
+    """x + t·x with a wrong derivative by t, a time that is zero."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, t: Tensor) -> Tensor:
+        ctx.save_for_backward(x, t)
+        return x + t * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+        x, t = ctx.saved_tensors
+        return g * (1.0 + t), -(g * x).sum()
+
+
+class FromZero(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.start = nn.Linear(4, 3), nn.Parameter(torch.tensor(0.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Started.apply(self.layer(x), self.start)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@pytest.mark.parametrize("stops", ["follow", "constant"])
+def test_argument_that_is_zero_is_no_reason_for_a_surrogate(stops: Any) -> None:
+    torch.manual_seed(0)
+    report = gradvet.blame(FromZero(), torch.randn(6, 4), stops=stops, seed=1)
     assert report.culprit is not None
     assert "surrogate" not in report.culprit.cause

@@ -5,6 +5,7 @@ Tests `frontends/torch/blame/stops.py`, `frontends/torch/blame/straight_through.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -662,3 +663,42 @@ def test_function_without_second_derivatives_is_not_blamed_for_another_line(monk
     culprit = gradvet.blame(nn.Sequential(nn.Linear(2, 2), Unexplained()).double(), torch.randn(3, 2).double()).culprit
     assert culprit is not None
     assert (culprit.path, culprit.what) == ("1", "the code of Unexplained.forward")
+
+
+def bisected(x: Tensor) -> Tensor:
+    """The y with y + y³ = x."""
+    low, high = -x.abs() - 1.0, x.abs() + 1.0
+    for _ in range(60):
+        y = (low + high) / 2.0
+        is_above = y + y**3 > x
+        low, high = torch.where(is_above, low, y), torch.where(is_above, y, high)
+    return (low + high) / 2.0
+
+
+class Root(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = bisected(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+        (y,) = ctx.saved_tensors
+        return g / (1.0 + 3.0 * y * y)
+
+
+class Solved(nn.Module):
+    def __init__(self, root: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.root, self.a, self.b = root, nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.b(self.root(self.a(x)))
+        return out
+
+
+@pytest.mark.parametrize(("root", "verdict"), [(Root.apply, Verdict.PASS), (bisected, Verdict.FAIL)])
+def test_bisection_in_a_model_is_compared_as_it_is(root: Any, verdict: Verdict) -> None:
+    torch.manual_seed(0)
+    assert gradvet.check(Solved(root), torch.randn(5, 3), seed=1, blame=False).verdict is verdict

@@ -41,21 +41,6 @@ def test_screen_settles_a_smooth_function(mode: Mode, monkeypatch: pytest.Monkey
 
 
 @MODES
-def test_function_that_curves_within_the_step_is_extrapolated_before_any_sweep(
-    mode: Mode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def sweep_steps(*_: Any, **__: Any) -> None:
-        raise AssertionError("no sweep was needed")
-
-    monkeypatch.setattr(Context, "sweep_steps", sweep_steps)
-    # The truncation of a central difference is (h ω)² / 6 of the slope: 2e-5 here, and 1e-9 once extrapolated.
-    context = context_of(lambda x: torch.sin(2e3 * x), point(0.3, 1.0, 2.0))
-    decision = SlopeTest(context, mode).run()
-    assert (decision.verdict, decision.reason) == (Verdict.PASS, Reason.AGREES)
-    assert "at_twice_the_step" in vars(context.first)
-
-
-@MODES
 @pytest.mark.parametrize("size", [1.0, 1e-6, 1e-9])
 def test_error_of_an_input_of_small_influence_is_found(mode: Mode, size: float) -> None:
     inner = with_derivative(lambda y: size * y, lambda y: torch.full_like(y, 1.1 * size))

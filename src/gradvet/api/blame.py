@@ -264,6 +264,7 @@ def with_torch_stops(report: Report, request: Request, settings: PipelineSetting
     Of a kernel, its reference is meant. Calls the function, and checks it once more if there are such stops.
     """
     is_kernel = request.reference is not None
+    request = replace(request, has_constant_inputs=CONSTANT_INPUTS in report.notes)
     subject = request.func if request.reference is None else request.reference
     if is_kernel and not any(finding.check == "reverse" for finding in report.failures):
         return report  # the reference is right

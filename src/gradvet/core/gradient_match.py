@@ -163,7 +163,8 @@ def inner_noise(context: Context, v: Array) -> Array:
     """Noise of each entry of Jᵀv if values of size one cancel inside the function; 0 unless the outputs are small.
 
     The gradient of a confident loss is the softmax of the target minus one, of which a few roundoffs are left. Without
-    this a right one fails in another memory layout, or in float32. Needed by `test_confident_losses_do_not_fail`.
+    this a right one fails in another memory layout, or in float32. Needed by `test_confident_losses_do_not_fail` and
+    `test_saturated_operators_of_the_framework_do_not_fail`.
     """
     problem, xp = context.problem, namespace(v)
     unit, size = norm(v), norm(v, finite_part(problem.value[: v.shape[0]]))

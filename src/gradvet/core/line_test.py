@@ -103,24 +103,12 @@ def screen(
 def screen_agrees(
     context: Context, mode: Mode, difference: DirectionalDifference, cotangents: Sequence[Cotangent]
 ) -> bool:
-    """Whether every cotangent shows agreement; tried again without the h² term where it does not (two evaluations).
-
-    The second try is needed by `tan_near_its_pole` and `digamma_near_a_pole`, which a sweep leaves undecided: its wide
-    steps reach the pole.
-    """
-    return _agree(context, mode, difference, difference.odd, cotangents) or _agree(
-        context, mode, difference, difference.extrapolated, cotangents
-    )
-
-
-def _agree(
-    context: Context, mode: Mode, difference: DirectionalDifference, slope: Array, cotangents: Sequence[Cotangent]
-) -> bool:
+    """Whether every cotangent shows agreement, which is entered in the ledger."""
     agree = True
     for cotangent in cotangents:
         if not peak(cotangent.v):
             return False  # no output has a finite slope
-        residual, allowed = screen(context, mode, cotangent, difference.displacement, slope)
+        residual, allowed = screen(context, mode, cotangent, difference.displacement, difference.odd)
         if residual <= allowed:
             contributions = typical_contributions(context.problem, cotangent.vjp, difference.displacement)
             enter_resolution(context, mode, contributions, allowed)

@@ -35,10 +35,10 @@ SMOOTH_ORDER = 2 * len(ODD_ORDERS) - 1
 def refined(context: Context, cotangent: Cotangent | None = None) -> Context | None:
     """The next smaller step lengths, or None after the last ones. Each is tried where wider ones are inconclusive.
 
-    In this order: the size of each coordinate instead of that of its tensor (needed by `inputs_over_eight_decades`); at
-    most 1 (`distance_far_from_origin`); lengths over which the outputs change by their own size, by the derivative of
-    the cotangent under test, by default the first of the context (`zero_rows_normalised`); and much smaller ones
-    (`tan_near_its_pole`).
+    In this order: the size of each coordinate instead of that of its tensor (needed by `largest_five_in_float16`,
+    which fails without it); at most 1; lengths over which the outputs change by their own size, by the derivative of
+    the cotangent under test, by default the first of the context (needed by `zero_rows_normalised`); and much smaller
+    ones (needed by `acos_next_to_one_negated`); without these two, both are inconclusive.
     """
     lengths, xp = context.lengths, context.xp
     own = xp.abs(context.problem.point)

@@ -16,6 +16,7 @@ from torch.overrides import is_tensor_like
 
 from gradvet.errors import InvalidProblemError, OutputsChangedError
 from gradvet.frontends.torch import private
+from gradvet.frontends.torch.layouts.dense import is_freed
 
 MAX_DEPTH = 4
 """Levels of attributes below which an object is not searched for tensors."""
@@ -196,27 +197,6 @@ def refused_wrapper(tensor: Any, name: str) -> InvalidProblemError:
         f"{name} is a {kind}, a wrapper around other tensors whose elements cannot be moved one by one: check "
         f"the function of plain tensors{local}, and make the {kind} inside the function"
     )
-
-
-def is_freed(tensor: Tensor) -> bool:
-    """Whether the memory of a strided tensor was freed or made smaller: reading its elements crashes the process."""
-    is_plain = tensor.layout is torch.strided and not tensor.is_nested
-    if not is_plain or not tensor.numel() or hasattr(type(tensor), "__tensor_flatten__"):
-        return False
-    available = storage_bytes(tensor)
-    if tensor.nbytes == available and tensor.is_contiguous() and not tensor.storage_offset():
-        return False
-    reach = sum(step * (length - 1) for step, length in zip(tensor.stride(), tensor.size(), strict=True))
-    needed = (tensor.storage_offset() + reach + 1) * tensor.itemsize
-    return needed > available
-
-
-def storage_bytes(tensor: Tensor) -> int:
-    """The size of a tensor's memory; 0 for one of a transform such as vmap, which has none of its own."""
-    try:
-        return tensor.untyped_storage().nbytes()
-    except NotImplementedError:
-        return 0
 
 
 def tensors_like(result: Any, others: Sequence[Any]) -> list[Any]:

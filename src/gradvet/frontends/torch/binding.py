@@ -23,7 +23,7 @@ from gradvet.frontends.torch.arguments import ArgumentTree, Slot, fill
 from gradvet.frontends.torch.branches import BranchMode
 from gradvet.frontends.torch.double_precision import DoublePrecision, wide_dtype
 from gradvet.frontends.torch.inputs import require_precision, templates_of
-from gradvet.frontends.torch.layouts.dense import overlaps, same_numbers
+from gradvet.frontends.torch.layouts.dense import is_freed, overlaps, refill, same_numbers
 from gradvet.frontends.torch.preservation import preserved_state, reachable_objects
 from gradvet.frontends.torch.state import FixedState, generators_among, preserved_rng
 
@@ -127,7 +127,11 @@ def first_result(binding: Binding, layouts: Iterable[Any]) -> tuple[Binding, Cal
             raise
     written = [i for i, copy in others.items() if _is_changed(binding.arguments[i], copy)]
     for i in written:
-        binding.arguments[i].data.copy_(others[i])
+        refill(binding.arguments[i], others[i])
+    for i, layout in zip(checked, layouts, strict=True):
+        if is_freed(binding.arguments[i]):
+            refill(binding.arguments[i], layout.base)
+            written.append(i)
     if is_refused:
         for layout in layouts:  # the call wrote to inputs before torch refused it
             layout.restore()

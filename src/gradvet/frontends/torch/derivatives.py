@@ -25,12 +25,12 @@ from gradvet.frontends.torch import private, private_state
 from gradvet.frontends.torch.autograd_graph import USED_UP, classify_backward_error, is_unsupported_error, nodes_behind
 from gradvet.frontends.torch.layouts import can_be_cut
 from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, Dense, dual_of, unflattened, unit_matrix
-from gradvet.frontends.torch.preservation import PreservedGradients, preserved_containers, reachable_objects
+from gradvet.frontends.torch.preservation import PreservedGradients, leaves_behind, preserved_containers
 
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
 
-REENTRANT = "incompatible with .grad()"
+REENTRANT = "compatible with .grad()"
 """Phrase of the exception that a reentrant checkpoint raises in `grad`, and in `backward` with `inputs`."""
 
 Tangents = list[tuple[Tensor, Tensor | None]]
@@ -72,16 +72,6 @@ def accumulated_gradients(
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def leaves_behind(outputs: Sequence[Any]) -> Iterator[Any]:
-    """The leaves that a backward pass adds gradients to, those that checkpointed functions use included."""
-    for node in nodes_behind(outputs):
-        for thing in (getattr(node, "variable", None), *reachable_objects(getattr(node, "run_function", None))):
-            if isinstance(thing, nn.Module):
-                yield from thing.parameters()
-            elif isinstance(thing, Tensor) and thing.is_leaf and thing.requires_grad:
-                yield thing
 
 
 NO_MODE = contextlib.nullcontext()
@@ -126,10 +116,24 @@ def classified_gradients(
     """Gradients through a graph of the problem's function, with classified exceptions."""
     try:
         with in_mode_of(problem):
+            if problem.binding.substitution is not None:
+                return _gradients_of_module(outputs, sources, cotangents)
             return gradients(outputs, sources, cotangents, plain=problem.is_plain)
     except Exception as error:
         _classify(problem, error)
         raise
+
+
+def _gradients_of_module(outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]) -> Sequence[Any]:
+    """The gradients, with what the pass itself adds to `.grad`, as `backward()` inside a reversible layer does.
+
+    Needed by `test_model_whose_backward_pass_calls_a_module_passes_in_single_precision`.
+    """
+    own = PreservedGradients(source for source in sources if source.is_leaf)
+    with own, own:  # twice: the first restoration may be interrupted
+        found = gradients(outputs, sources, cotangents)
+        added = [source.grad if source.is_leaf else None for source in sources]
+    return [g if more is None else more if g is None else g + more for g, more in zip(found, added, strict=True)]
 
 
 def accumulate(problem: TorchProblem, outputs: Sequence[Any], cotangents: Sequence[Tensor]) -> None:
@@ -164,13 +168,6 @@ def undefined_gradients(problem: TorchProblem, undefined: Sequence[int], v: Tens
     ]
     cotangents = [torch.zeros_like(y) for y in outputs] if v is None else unflattened(problem.codomain, v)
     return problem_gradients(problem, outputs, cotangents)
-
-
-def is_zero(gradient: Any) -> bool:
-    """Whether a gradient is missing, or a dense tensor of zeros."""
-    return gradient is None or (
-        type(gradient) is Tensor and gradient.layout is torch.strided and not torch.count_nonzero(gradient)
-    )
 
 
 @contextlib.contextmanager

@@ -19,13 +19,11 @@ from gradvet.errors import InvalidProblemError, first_line
 from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import (
     ArgumentTree,
-    is_freed,
     refuse_wrappers,
     refused_wrapper,
     require_acyclic,
-    storage_bytes,
 )
-from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, overlaps
+from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, is_freed, overlaps, storage_bytes
 from gradvet.frontends.torch.layouts.sparse import is_sparse, stored_indices, stored_numbers
 
 

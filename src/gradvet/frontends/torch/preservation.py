@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gradvet.frontends.torch import private
+from gradvet.frontends.torch.autograd_graph import nodes_behind
 from gradvet.frontends.torch.blame.source_lines import is_foreign
 from gradvet.frontends.torch.layouts import numbers_of
 from gradvet.frontends.torch.process_state import SEARCH_SETTINGS, SETTINGS, ProcessState, use_standard_settings
@@ -209,6 +210,16 @@ class PreservedGradients:
     def __exit__(self, *exception: object) -> None:
         for leaf, gradient in self._before.values():
             leaf.grad = gradient
+
+
+def leaves_behind(outputs: Sequence[Any]) -> Iterator[Any]:
+    """The leaves that a backward pass adds gradients to, those that checkpointed functions use included."""
+    for node in nodes_behind(outputs):
+        for thing in (getattr(node, "variable", None), *reachable_objects(getattr(node, "run_function", None))):
+            if isinstance(thing, nn.Module):
+                yield from thing.parameters()
+            elif isinstance(thing, Tensor) and thing.is_leaf and thing.requires_grad:
+                yield thing
 
 
 def _modules_in(things: Sequence[Any]) -> list[nn.Module]:

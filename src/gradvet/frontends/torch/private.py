@@ -194,7 +194,7 @@ def buffers_of(module: nn.Module) -> Mapping[str, Tensor | None]:
 def with_state(module: nn.Module, state: Mapping[str, Any]) -> Iterator[None]:
     """The module with other tensors as parameters and buffers inside a block, by name.
 
-    They replace the module's own in all of its tables, so that tied ones are replaced too.
+    They replace the module's own in all of its tables, so that tied ones are replaced too, and get their attributes.
     """
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     given = {id(named[name]): tensor for name, tensor in state.items()}
@@ -210,6 +210,7 @@ def with_state(module: nn.Module, state: Mapping[str, Any]) -> Iterator[None]:
         raise RuntimeError("the parameters of this module cannot be replaced")
     try:
         for table, name, own in places:
+            vars(given[id(own)]).update(vars(own))
             table[name] = given[id(own)]
         yield
     finally:

@@ -22,7 +22,7 @@ from gradvet.frontends.torch.arguments import read_outputs, tensors_in, tensors_
 from gradvet.frontends.torch.autograd_graph import TorchRules
 from gradvet.frontends.torch.binding import Binding, first_result
 from gradvet.frontends.torch.layouts import coordinates_of, layouts_of
-from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, flattened, unflattened
+from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, flattened, is_zero, unflattened
 from gradvet.frontends.torch.layouts.sparse import Sparse
 from gradvet.frontends.torch.state import torch_states
 from gradvet.frontends.torch.variants import TorchVariants
@@ -357,7 +357,7 @@ class TorchProblem(Problem):
 
     def vjp_undefined(self, outputs: Sequence[int], v: Tensor | None = None) -> Gradient:
         found = derivatives.undefined_gradients(self, outputs, v)
-        vector = None if all(map(derivatives.is_zero, found)) else self.vector(self.domain, found)
+        vector = None if all(map(is_zero, found)) else self.vector(self.domain, found)
         return Gradient(vector, derivatives.gradient_mismatches(self, found))
 
     def vjp_at(self, displacement: Tensor, v: Tensor) -> Tensor:

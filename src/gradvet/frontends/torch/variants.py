@@ -20,14 +20,13 @@ from gradvet.frontends.torch.arguments import tensors_in
 from gradvet.frontends.torch.derivatives import (
     accumulate,
     call_recomputing,
-    classified_errors,
     classified_gradients,
     in_vmap,
     stacked,
     without_saving,
 )
 from gradvet.frontends.torch.double_precision import is_strided
-from gradvet.frontends.torch.layouts.dense import same_numbers, unflattened
+from gradvet.frontends.torch.layouts.dense import refill, same_numbers, unflattened
 from gradvet.frontends.torch.preservation import PreservedGradients
 from gradvet.frontends.torch.state import RandomState, preserved_rng
 
@@ -139,8 +138,7 @@ class TorchVariants(GradientVariants):
         values = problem.vector(Space([*problem.codomain.leaves, *problem.nondifferentiable.leaves]), outputs)
         problem.cost.vjps += 1
         own, cotangents = outputs[: len(problem.codomain.leaves)], unflattened(problem.codomain, v)
-        with classified_errors(problem):
-            found = torch.autograd.grad(own, self._sources(arguments), cotangents, allow_unused=True)
+        found = classified_gradients(problem, own, self._sources(arguments), cotangents)
         return FreshPass(values, problem.vector(problem.domain, found))
 
     def fresh_gradient(self, v: Tensor, *, interleaved: bool = False, shifted: bool = False) -> FreshGradient:
@@ -169,7 +167,7 @@ class TorchVariants(GradientVariants):
             leaf.name for leaf, x, g in zip(problem.domain.leaves, sources, gradients, strict=True) if _share(x, g)
         }
         for _, tensor, copy in changed:
-            tensor.data.copy_(copy)
+            refill(tensor, copy)
         names = [name for name, _, _ in changed]
         if interleaved and not changed and (later := self._after_other_passes(v)) is not None:
             vector = later if torch.equal(vector, problem.vjp(v)) else vector
@@ -232,6 +230,8 @@ class TorchVariants(GradientVariants):
         outputs = problem.call_differentiable(arguments)
         pairs = [(y, t) for y, t in zip(outputs, unflattened(problem.codomain, v), strict=True) if y.requires_grad]
         if not pairs:
+            if problem.binding.substitution is not None and problem.rules.custom():
+                raise NotImplementedError("no custom Function in the model gets a tensor that requires grad")
             return None
         problem.cost.vjps += 1
         recorded, cotangents = zip(*pairs, strict=True)

@@ -59,7 +59,7 @@ def _report(recorder: Recorder, examiner: Examiner, known: Report | None) -> Bla
     model = recorder.model
     if model is not None and not answer.culprits:
         for top in _tops(recorder):
-            _look_for_writes(recorder, top, answer)
+            _look_for_writes(recorder, examiner, top, answer)
             with suppress(Exception), preserved_state(top.target, top.tensors):
                 answer.warnings += _loose_parameters(model, tensors_of(run(top)))
     if model is not None and not answer.culprits:
@@ -95,15 +95,22 @@ def _check_functions(recorder: Recorder, examiner: Examiner, answer: _Answer) ->
         piece = pieces[id(call)]
         if piece.verdict is not Verdict.FAIL or piece.report is None:
             continue
-        if is_hazard(piece.report, called_once=recorder.count(call) == 1):
+        report, is_right_here = piece.report, tree.explains_away(call, piece.report)
+        if is_right_here:
+            answer.warnings.append(replace(culprit_of(call, piece), cause=RIGHT_HERE))
+            report = replace(report, findings=tuple(one for one in report.findings if one.check != "reverse"))
+            piece = pieces[id(call)] = replace(piece, report=report)
+        if not report.failures:
+            pieces[id(call)] = replace(piece, verdict=Verdict.PASS, reason=RIGHT_HERE)
+            continue
+        if is_hazard(report, called_once=recorder.count(call) == 1, is_right_here=is_right_here):
             answer.warnings.append(culprit_of(call, piece))
             pieces[id(call)] = replace(piece, verdict=Verdict.INCONCLUSIVE, reason=HAZARD)
-        elif tree.explains_away(call, piece.report):
-            answer.warnings.append(replace(culprit_of(call, piece), cause=RIGHT_HERE))
-            pieces[id(call)] = replace(piece, verdict=Verdict.PASS, reason=RIGHT_HERE)
-        else:
+            continue
+        if not tree.is_fault_inside(call):
             failed.setdefault(id(call.target), []).append(call)
-    answer.pieces += [pieces[id(call)] for call in calls]
+    answer.pieces += [*(pieces[id(call)] for call in calls), *tree.pieces.values()]
+    answer.culprits += _merged(tree.culprits)
     for found in failed.values():
         others = tuple(call.path for call in found[1:] if call.path != found[0].path)
         known = found[0].target in examiner.surrogates
@@ -140,8 +147,11 @@ def _differentiates(recorder: Recorder) -> bool:
     return mode.differentiates
 
 
-def _look_for_writes(recorder: Recorder, root: Call, answer: _Answer) -> None:
-    """Writes to saved tensors and to `.grad`. Code that does not run under such a look is left alone."""
+def _look_for_writes(recorder: Recorder, examiner: Examiner, root: Call, answer: _Answer) -> None:
+    """Writes to saved tensors and to `.grad`. Code that does not run under such a look is left alone.
+
+    Reversible layers add gradients of their parameters to `.grad` by themselves: that is a fault if they are wrong.
+    """
     paths = {id(module): path for path, module in recorder.model.named_modules()} if recorder.model is not None else {}
     try:
         with preserved_state(root.target, root.tensors), compiled_as_python():
@@ -149,6 +159,7 @@ def _look_for_writes(recorder: Recorder, root: Call, answer: _Answer) -> None:
             hooks = accumulation_hooks_that_change_grad(root)
             accumulates = not (written or hooks) and writes_to_grad(root)
             hook = hook_that_writes_to_grad(root) if accumulates else None
+            accumulates &= hook is not None or examiner.piece(root).verdict is Verdict.FAIL
     except Exception as error:
         answer.notes.append(f"writes to saved tensors and to .grad were not looked for ({type(error).__name__})")
         return

@@ -9,6 +9,7 @@ from torch import nn
 
 from gradvet.core.blame import MODULE, Culprit, Piece, Stop, TreeNode
 from gradvet.core.results import Finding, Report, Verdict
+from gradvet.frontends.torch.arguments import unfilled
 from gradvet.frontends.torch.blame.backward_pass import unsound_operations
 from gradvet.frontends.torch.blame.pieces import Examiner, cause_of, input_of, main_finding, piece_of
 from gradvet.frontends.torch.blame.recording import Recorder, is_below, scripted_paths
@@ -23,7 +24,7 @@ from gradvet.frontends.torch.blame.source_lines import (
     without,
 )
 from gradvet.frontends.torch.blame.stops import StopMode
-from gradvet.frontends.torch.preservation import preserved_state
+from gradvet.frontends.torch.preservation import preserved_state, reachable_objects
 
 TORCH_STOPS = "what torch's own code stops deliberately is held constant"
 
@@ -70,15 +71,26 @@ class ModuleTree:
         return piece.verdict is Verdict.FAIL or any(hits)
 
     def explains_away(self, call: Call, report: Report) -> bool:
-        """Whether a Function is wrong alone and right as the model calls it. Checks the modules around it.
+        """Whether the slopes of a Function are wrong alone and right as the model calls it. Checks the modules around.
 
         Its argument may be a symmetric matrix: what it does to others does not matter. Needed by
         `test_function_of_symmetric_matrices_is_a_warning`.
         """
         around = [self.calls.get(path) for path in dict.fromkeys((call.within, "")) if path is not None]
-        if call.within is None or any(finding.check != "reverse" for finding in report.failures):
+        if call.within is None or not any(finding.check == "reverse" for finding in report.failures):
             return False
-        return all(one is not None and self._piece(one).verdict is Verdict.PASS for one in around)
+        reports = [self._piece(one).report for one in around if one is not None]
+        right = [found for found in reports if found is not None and _slopes_of(found) == {Verdict.PASS}]
+        return len(right) == len(around)
+
+    def is_fault_inside(self, call: Call) -> bool:
+        """Whether a module that a Function gets, as adjoint methods and reversible layers do, is wrong. Checks them.
+
+        Needed by `test_stop_in_a_module_that_a_function_calls_is_named`.
+        """
+        given = [thing for thing in reachable_objects(unfilled(call.template)) if isinstance(thing, nn.Module)]
+        paths = {self.paths.get(id(inner), "") for module in given for inner in module.modules()}
+        return any(self.visit(path) for path in sorted(paths) if not is_below(call.path, path))
 
     def _piece(self, call: Call) -> Piece:
         if call.path == "" and self.known is not None and any(f.check == "reverse" for f in self.known.failures):
@@ -208,6 +220,10 @@ class ModuleTree:
         with compiled_as_python():
             piece = self.examiner.piece(call, around)
         return piece.report is not None and not piece.report.failures
+
+
+def _slopes_of(report: Report) -> set[Verdict]:
+    return {finding.verdict for finding in report.findings if finding.check == "reverse"}
 
 
 def shown_tree(model: nn.Module, pieces: list[Piece], culprits: list[Culprit]) -> TreeNode:

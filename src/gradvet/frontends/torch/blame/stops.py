@@ -96,7 +96,7 @@ class StopMode(TorchFunctionMode):
         """The result of a call in this mode."""
         for kept in (self._counts, self._regions, self._aliases, self._outside):
             kept.clear()
-        self.stairs.restart()
+        self.stairs.restart(is_first=self._is_first)
         try:
             with ExitStack() as stack:
                 stack.enter_context(private.applied_functions(self._applied))
@@ -104,10 +104,11 @@ class StopMode(TorchFunctionMode):
                 stack.enter_context(private.parameters_made_by(self._made))
                 stack.enter_context(private.packing_if(self._packs))
                 stack.enter_context(self)
-                return call()
+                result = call()
+            self._is_first = False  # a call that raises, as with inputs that must not require grad, is no first call
+            return result
         finally:
             self._settle_shared()
-            self._is_first = False
             self._samples.clear()
 
     def _settle_shared(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gradvet.core import thresholds
 from gradvet.frontends.torch.arguments import map_tensors, tensors_in
+from gradvet.frontends.torch.binding import widened_copy
 from gradvet.frontends.torch.blame.source_lines import calling_line
 from gradvet.frontends.torch.state import RandomState, preserved_rng
 
@@ -22,9 +23,18 @@ from gradvet.frontends.torch.state import RandomState, preserved_rng
 def is_constant_in(function: Callable[..., Any], args: Sequence[Any], positions: Sequence[int]) -> bool:
     """Whether no value changes, bit for bit, both ways if these arguments change a little. Calls the function thrice.
 
+    In float64, if it takes that: in lower precision a large value may hide a change, needed by
+    `test_large_loss_in_single_precision_is_no_surrogate`.
     A value at the edge of a stair changes one way. Each element changes by another amount: a softmax does not change if
     all elements change by the same, needed by `test_wrong_softmax_is_no_surrogate`.
     """
+    try:
+        return _is_constant_in(function, map_tensors(lambda t: widened_copy(t, torch.float64), tuple(args)), positions)
+    except Exception:
+        return _is_constant_in(function, args, positions)
+
+
+def _is_constant_in(function: Callable[..., Any], args: Sequence[Any], positions: Sequence[int]) -> bool:
     results = []
     start = RandomState()
     for sign in (0.0, 1.0, -1.0):
@@ -34,7 +44,7 @@ def is_constant_in(function: Callable[..., Any], args: Sequence[Any], positions:
             if (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() and sign:
                 step = max(thresholds.STAIR_STEP, 8.0 * torch.finfo(tensor.dtype).eps)
                 amounts = torch.rand(tensor.shape, generator=generator, device="cpu").add_(0.5).to(tensor)
-                tensor.add_(amounts.mul_(sign * step * tensor.abs().amax()))
+                tensor.add_(amounts.mul_(sign * step * (tensor.abs().amax() or 1.0)))
         with preserved_rng(), torch.no_grad():
             start.restore()
             results.append(tensors_in(function(*given)))
@@ -55,7 +65,10 @@ class Linearised:
         """None if the function varies with every argument that requires grad. Calls it for each of them."""
         attached = [n for n, value in enumerate(args) if isinstance(value, Tensor) and value.requires_grad]
         positions = tuple(n for n in attached if is_constant_in(function, args, [n]))
-        return cls(function, positions, tuple(args[n].detach().clone() for n in positions)) if positions else None
+        return cls(function, positions, ()).starting_at(args) if positions else None
+
+    def starting_at(self, args: Sequence[Any]) -> Linearised:
+        return replace(self, first=tuple(args[n].detach().clone() for n in self.positions))
 
     def value(self, args: Sequence[Any]) -> Tensor | None:
         """f(x₀) + J·(x - x₀); None if the derivative is not linear in grad_output. Calls function and derivative."""
@@ -80,22 +93,22 @@ class Linearised:
 
 @dataclass
 class Stairs:
-    """Functions of stairs in the calls of a model, with values that vary with the values of the first call as start."""
+    """Functions of stairs in the calls of a model, with values that vary with the values of the first call as start.
+
+    In each precision that of the first call in it, as the derivative is taken there. Needed by
+    `test_steep_surrogates_pass_in_single_precision`.
+    """
 
     given: dict[tuple[str, str], str] = field(default_factory=dict)
     """The lines that call functions whose derivatives were taken as given, by line and name."""
-    _first: dict[tuple[str, int], Any] = field(default_factory=dict)
+    _first: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
-    _calls: int = 0
+    _is_first: bool = True
 
-    def restart(self) -> None:
+    def restart(self, *, is_first: bool) -> None:
         """Begin another call of the model."""
-        self._calls += 1
+        self._is_first = is_first
         self._counts.clear()
-
-    @property
-    def _is_first(self) -> bool:
-        return self._calls == 1
 
     def varied(self, name: str, surrogate: Callable[[], Tensor], result: Tensor) -> Tensor:
         """The value of the first call plus the change of the surrogate since then, with the result's derivative."""
@@ -118,6 +131,9 @@ class Stairs:
             if self._first[place] is not None and (line := calling_line()) is not None:
                 self.given[str(line), name] = f"{line} {line.code}".strip()
         linear = self._first.get(place)
+        if linear is not None:
+            start = (*place, result.dtype)
+            linear = self._first[start] = self._first.get(start) or linear.starting_at(args)
         value = None if linear is None or self._is_first else linear.value(args)
         return result if value is None else torch.add(result, value - result.detach())
 

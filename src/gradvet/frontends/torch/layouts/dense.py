@@ -281,7 +281,50 @@ def dual_of(primal: Tensor, tangent: Tensor | None) -> Tensor:
 
 def same_numbers(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors hold the same numbers; NaN counts as equal to NaN."""
+    if is_freed(one) or is_freed(other):
+        return False
     return not one.numel() or torch.equal(one, other) or torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def is_zero(gradient: Any) -> bool:
+    """Whether a gradient is missing, or a dense tensor of zeros."""
+    return gradient is None or (
+        type(gradient) is Tensor and gradient.layout is torch.strided and not torch.count_nonzero(gradient)
+    )
+
+
+def is_freed(tensor: Tensor) -> bool:
+    """Whether the memory of a strided tensor was freed or made smaller: reading its elements crashes the process."""
+    is_plain = tensor.layout is torch.strided and not tensor.is_nested
+    if not is_plain or not tensor.numel() or hasattr(type(tensor), "__tensor_flatten__"):
+        return False
+    available = storage_bytes(tensor)
+    if tensor.nbytes == available and tensor.is_contiguous() and not tensor.storage_offset():
+        return False
+    return _needed_bytes(tensor) > available
+
+
+def _needed_bytes(tensor: Tensor) -> int:
+    """The size of the memory up to the last element of a strided tensor."""
+    reach = sum(step * (length - 1) for step, length in zip(tensor.stride(), tensor.size(), strict=True))
+    return int(tensor.storage_offset() + reach + 1) * tensor.itemsize
+
+
+def refill(tensor: Tensor, numbers: Tensor) -> None:
+    """Give a tensor these numbers, past autograd. Memory that was freed is allocated again: reversible layers free that
+    of their arguments, needed by `test_layer_that_frees_its_argument_passes`.
+    """
+    if is_freed(tensor):
+        tensor.untyped_storage().resize_(_needed_bytes(tensor))
+    tensor.data.copy_(numbers)
+
+
+def storage_bytes(tensor: Tensor) -> int:
+    """The size of a tensor's memory; 0 for one of a transform such as vmap, which has none of its own."""
+    try:
+        return tensor.untyped_storage().nbytes()
+    except NotImplementedError:
+        return 0
 
 
 def overlaps(tensor: Tensor) -> bool:
