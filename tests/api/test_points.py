@@ -468,3 +468,11 @@ def test_derivative_is_held_to_the_surrogate_at_special_points_too() -> None:
     x = torch.linspace(0.3, 2.3, 10, dtype=torch.float64)
     report = gradvet.check(same, x, surrogate=surrogate, seed=0)
     assert [finding.check for finding in report.failures] == ["points"]
+
+
+def test_failure_at_a_generated_point_names_the_domain() -> None:
+    small = with_vjp(torch.square, lambda v, x: torch.where(x < 5, 2 * v * x, v))
+    report = gradvet.check(small, torch.linspace(1.0, 2.0, 5, dtype=torch.float64), seed=1)
+    (finding,) = report.failures
+    assert finding.check == "points"
+    assert finding.advice.endswith("pass domain=.")

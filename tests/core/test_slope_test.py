@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import gradvet
 from gradvet.core import slope_test
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Reason
@@ -24,6 +25,7 @@ from gradvet.core.results import Verdict
 from gradvet.core.slope_test import SlopeTest
 from tests.core.contexts import Elementwise, context_of, point
 from tests.functions import with_derivative, with_jvp, with_rules, with_vjp
+from tests.gallery.mutants import scaled
 
 MODES = pytest.mark.parametrize("mode", [REVERSE, FORWARD], ids=lambda mode: mode.name)
 
@@ -362,3 +364,26 @@ def test_finite_tangents_and_modes_without_tangents_have_nothing_missing() -> No
     context = context_of(lambda x: 2.0 * x, point(1.0))
     assert nonfinite_tangent(context, FORWARD) is None
     assert nonfinite_tangent(context_of(with_derivative(torch.sin, nowhere), point(1.0)), REVERSE) is None
+
+
+def padded_network(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Two rows of data and two of padding, weights, biases of zero, weights of the output."""
+    generator = torch.Generator().manual_seed(seed)
+    x, w, v = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((2, 5), (5, 8), (8, 2)))
+    return torch.cat([x, 0 * x]), 0.4 * w, torch.zeros(8, dtype=torch.float64), 0.4 * v
+
+
+def network(x: Tensor, w: Tensor, b: Tensor, v: Tensor) -> Tensor:
+    return torch.relu(x @ w + b) @ v
+
+
+@pytest.mark.parametrize("seed", [3, 18, 21, 23])
+def test_biases_of_zero_behind_padded_rows_pass(seed: int) -> None:
+    report = gradvet.check(network, padded_network(seed), seed=seed, points=None)
+    assert report.verdict is Verdict.PASS, report
+
+
+@pytest.mark.parametrize("seed", [15, 18, 27])
+def test_factor_of_biases_of_zero_behind_padded_rows_never_passes(seed: int) -> None:
+    report = gradvet.check(scaled(network, 1.02, slot=2), padded_network(seed), seed=seed, points=None)
+    assert report.verdict is not Verdict.PASS, report

@@ -32,6 +32,9 @@ POINT_CALLS = 600
 """Forward passes at one generated point, at most. Of the gallery's points that are decided none takes more than 410.
 Needed by `test_evaluations_at_generated_points_of_a_model_are_bounded`."""
 
+FOREIGN = "If the function is not meant for such inputs, pass domain=."
+"""Advice about a failure at a generated point. Needed by `test_failure_at_a_generated_point_names_the_domain`."""
+
 
 def compare_at_point(context: Context, mode: Mode) -> Finding:
     """One generated point in one mode: the screen, then the full test where that leaves it open.
@@ -262,7 +265,10 @@ class _Search:
             inconclusive += found.verdict is Verdict.INCONCLUSIVE
             if found.verdict is Verdict.FAIL or (point.given and found.verdict is Verdict.INCONCLUSIVE):
                 headline = f"at {point.name}: {found.headline}"
-                yield replace(found, check=kind, headline=headline, facts={**found.facts, "point": point.name})
+                is_foreign = kind == "points" and not point.given and self.settings.domain is None
+                advice = f"{found.advice} {FOREIGN}".strip() if is_foreign else found.advice
+                facts = {**found.facts, "point": point.name}
+                yield replace(found, check=kind, headline=headline, facts=facts, advice=advice)
                 if found.verdict is Verdict.FAIL:
                     break
             elif found.verdict is Verdict.PASS:

@@ -199,8 +199,10 @@ class SlopeTest:
             self.context = self.context.excluding(columns)
             rest = self.context.restricted(difference.u)
             if undecided is None:
-                enter_kinks(self.context, self.mode, kinked, difference, rest, decision.bar)
-                if not were_excluded and not is_right_beside(self.context, self.mode, columns):
+                is_right = were_excluded or is_right_beside(self.context, self.mode, columns)
+                is_seen = is_right and not were_excluded and self.context.is_double and not self.context.is_generated
+                enter_kinks(self.context, self.mode, kinked, difference, rest, decision.bar, is_seen)
+                if not is_right:
                     self._leave_out_columns(columns, "kinks hide errors of the derivative")
             if were_excluded or not peak(rest):  # a kink that is not at these elements, or nothing is left
                 decision = decision.weakened(Reason.KINK) if were_excluded else Decision(Verdict.PASS, Reason.KINK)
