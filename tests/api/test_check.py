@@ -415,7 +415,9 @@ def test_view_that_was_made_without_recording_is_checked_as_what_it_says_it_is()
 def test_noisy_function_is_never_failed_and_says_why() -> None:
     report = gradvet.check(lambda x: (1e13 + x) - 1e13, inputs(5))
     assert report.verdict is Verdict.INCONCLUSIVE
-    assert "roundoff of larger numbers inside the function hides the slope" in finding(report, "reverse").headline
+    # Without private names of torch, numbers inside are not seen.
+    words = "too noisy" if private.PUBLIC_ONLY else "roundoff of larger numbers inside the function hides the slope"
+    assert words in finding(report, "reverse").headline
 
 
 def test_noise_of_the_derivative_itself_is_not_called_wrong() -> None:
