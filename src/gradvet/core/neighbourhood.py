@@ -55,10 +55,7 @@ class Study:
 def study(context: Context, mode: Mode, entry: Entry) -> Study:
     """Compare the block of the Jacobian around an entry, within its input and its output."""
     problem = context.problem
-    columns, rows = (
-        around(space, index, SIDE if space.size <= LARGE_SPACE else SIDE_IN_LARGE)
-        for space, index in ((problem.domain, entry.column), (problem.codomain, entry.row))
-    )
+    rows, columns = around(problem.codomain, entry.row), around(problem.domain, entry.column)
     rows, of_output = _in_whole_numbers(problem.codomain, rows)
     columns, of_input = _in_whole_numbers(problem.domain, columns)
     if context.out_of_budget:
@@ -339,9 +336,9 @@ MAX_BLOCK_ENTRIES = SIDE * SIDE
 """Largest number of entries of a block that is kept."""
 
 
-def around(space: Space, index: int, most: int) -> range:
+def around(space: Space, index: int) -> range:
     """Coordinates of the leaf around one of them, all if they are few."""
-    section = space.slices[space.leaf_of(index)]
+    section, most = space.slices[space.leaf_of(index)], SIDE if space.size <= LARGE_SPACE else SIDE_IN_LARGE
     start = max(section.start, min(index - most // 2, section.stop - most))
     return range(start, min(section.stop, start + most))
 
@@ -349,7 +346,7 @@ def around(space: Space, index: int, most: int) -> range:
 def figures(context: Context, mode: Mode, place: tuple[int, int]) -> dict[str, Any]:
     """The block around an entry and the sweep along its column, for a page. Calls the function and its derivative."""
     problem = context.problem
-    rows, columns = around(problem.codomain, place[0], SIDE_IN_LARGE), around(problem.domain, place[1], SIDE_IN_LARGE)
+    rows, columns = around(problem.codomain, place[0]), around(problem.domain, place[1])
     numerical, derivative = _slopes(context, rows, columns)[0], mode.block(problem, rows, columns)
     shown = block(numerical, derivative, names(problem.codomain, rows), names(problem.domain, columns))
     return {"block": shown, "sweep": decide_entry(context, mode, *place).sweep}
