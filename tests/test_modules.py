@@ -224,26 +224,17 @@ def constants_in_seconds(sources: Sources) -> set[str]:
     }
 
 
-def is_number(value: ast.expr) -> bool:
-    """Whether an expression is made of numbers alone."""
-    parts = (ast.Constant, ast.Tuple, ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop, ast.expr_context)
-    nodes = list(ast.walk(value))
-    return all(isinstance(node, parts) for node in nodes) and all(
-        isinstance(node.value, (int, float)) for node in nodes if isinstance(node, ast.Constant)
-    )
-
-
 def repeated_constants(sources: Sources) -> list[str]:
-    """Names of numbers that a second module defines too."""
-    defined: dict[str, dict[str, bool]] = {}
+    """Names of constants that a second module defines too."""
+    defined: dict[str, list[str]] = {}
     for path, text in sources.items():
-        for name, value in assignments(parsed(text).body):
+        for name, _ in assignments(parsed(text).body):
             if name.isupper():
-                defined.setdefault(name, {})[path] = is_number(value)
+                defined.setdefault(name, []).append(path)
     return [
         f"{name} is defined in {', '.join(sorted(places))}"
         for name, places in sorted(defined.items())
-        if len(places) > 1 and any(places.values())
+        if len(places) > 1
     ]
 
 
@@ -381,14 +372,15 @@ def test_constants_are_defined_once() -> None:
 
 def test_constant_that_is_defined_twice_is_found() -> None:
     sources = {
-        "core/a.py": "LIMIT = 3\nFIRST, SECOND = 1.0, 2.0\nWORDS = 'a'\nlower = 1\nONE = 1",
-        "core/b.py": "LIMIT: int = 2 * 2\nSECOND = 'b'\nWORDS = 'b'\nlower = 1",
+        "core/a.py": "LIMIT = 3\nFIRST, SECOND = 1.0, 2.0\nTEXT = 'a'\nlower = 1\nONE = 1",
+        "core/b.py": "LIMIT: int = 2 * 2\nSECOND = 'b'\nTEXT = 'b'\nlower = 1",
         "core/c.py": "FIRST = (-1, 2**3)\ndef f():\n    ONE = 1",
     }
     assert repeated_constants(sources) == [
         "FIRST is defined in core/a.py, core/c.py",
         "LIMIT is defined in core/a.py, core/b.py",
         "SECOND is defined in core/a.py, core/b.py",
+        "TEXT is defined in core/a.py, core/b.py",
     ]
 
 

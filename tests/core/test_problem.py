@@ -12,7 +12,7 @@ import pytest
 
 from gradvet.api.pipeline import PipelineSettings, run_pipeline
 from gradvet.api.points import PointSettings
-from gradvet.checks import NAMES
+from gradvet.checks import CHECK_NAMES
 from gradvet.checks.drop_in import drop_in_reverse
 from gradvet.core import frontend
 from gradvet.core.context import Context
@@ -143,7 +143,7 @@ def bound(factor: float = 1.0) -> Bound:
 
 
 def report_of(bound: Bound) -> Report:
-    settings = PipelineSettings(1, frozenset(NAMES) - {"opcheck", "compile"}, PointSettings())
+    settings = PipelineSettings(1, frozenset(CHECK_NAMES) - {"opcheck", "compile"}, PointSettings())
     return run_pipeline(LeastFrontend(), Request(bound, (bound.point,)), settings, Options(seed=3))  # type: ignore[arg-type]
 
 

@@ -37,12 +37,12 @@ MAX_PARTS = 16
 PART_CALLS = 2_000
 """Forward passes of one part at most. Right parts of models take 50 to 400."""
 
-SPENT = "the {:,} forward passes planned for the part from {} were spent: what it left open stays so"
+PART_CALLS_SPENT = "the {:,} forward passes planned for the part from {} were spent: what it left open stays so"
 
 VECTORS = 16
 """Number of vectors of the size of the inputs that exist at a time, to estimate the memory of a check."""
 
-SMOOTH = (
+KINKS_CROSSED = (
     "up to {:,} of {:,} intermediate values crossed a kink, or a maximum chose another element, in a step: there the "
     "formula that holds at the point was used"
 )
@@ -76,7 +76,7 @@ def compared_in_parts(
         # No variable holds the contexts: a part would keep its graphs until those of the next one exist.
         found += compare((_restricted(frontend, given, leaves), wide and _restricted(frontend, wide, leaves)))
         if cost.forwards >= last:
-            given.record.note(SPENT.format(PART_CALLS, name))
+            given.record.note(PART_CALLS_SPENT.format(PART_CALLS, name))
         if any(finding.verdict is Verdict.FAIL for finding in found):
             break
     return list(_worst(found))
@@ -99,7 +99,7 @@ def compared_on_smooth_piece(
     if changed and _is_another_function(problem, context):
         return compare(context)
     if changed:
-        context.record.note(SMOOTH.format(changed, count))
+        context.record.note(KINKS_CROSSED.format(changed, count))
     return findings
 
 

@@ -22,8 +22,8 @@ from gradvet.api.validation import MODES, Selection, replay
 from gradvet.checks import (
     COMPILE,
     EXACT,
-    GENERATED,
     HIGHER_ORDER,
+    POINT_CHECKS,
     PRECISION,
     REFERENCE,
     REGISTRATION,
@@ -333,7 +333,7 @@ class _Pipeline:
     def _generated_points(self, context: Context, here: Sequence[Finding]) -> Iterator[Finding]:
         """Other points and shapes, unless the derivative at the given point is wrong or undecided already."""
         selection, settings = self.settings.selection, self.settings.points
-        chosen = [name for name in GENERATED if name in selection]
+        chosen = [name for name in POINT_CHECKS if name in selection]
         if settings is None or not chosen or not context.problem.codomain.size:
             return
         verdicts = {found.verdict for found in here if found.check in ("reverse", "forward")}

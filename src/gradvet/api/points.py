@@ -32,7 +32,7 @@ POINT_CALLS = 600
 """Forward passes at one generated point, at most. Of the gallery's points that are decided none takes more than 410.
 Needed by `test_evaluations_at_generated_points_of_a_model_are_bounded`."""
 
-FOREIGN = "If the function is not meant for such inputs, pass domain=."
+DOMAIN_ADVICE = "If the function is not meant for such inputs, pass domain=."
 """Advice about a failure at a generated point. Needed by `test_failure_at_a_generated_point_names_the_domain`."""
 
 
@@ -106,7 +106,7 @@ SMALL, THOROUGH = "small", "thorough"
 EXAMPLES = 8
 """Number of examples that are drawn from a strategy of inputs."""
 
-EMPTY = (
+NO_EMPTY_SHAPES = (
     "empty inputs: all rules are torch's own, and some of its kernels crash at length 0; points='thorough' tries them"
 )
 FRAGILE = (
@@ -246,7 +246,7 @@ class _Search:
             return
         yield from self._tested("shapes", chain([first], found))
         if not empty:
-            yield Finding("shapes", Verdict.SKIPPED, EMPTY)
+            yield Finding("shapes", Verdict.SKIPPED, NO_EMPTY_SHAPES)
 
     def _tested(self, kind: str, points: Iterable[Point]) -> Iterator[Finding]:
         """A failure as soon as there is one; then what was tried without one, and what was left out."""
@@ -266,7 +266,7 @@ class _Search:
             if found.verdict is Verdict.FAIL or (point.given and found.verdict is Verdict.INCONCLUSIVE):
                 headline = f"at {point.name}: {found.headline}"
                 is_foreign = kind == "points" and not point.given and self.settings.domain is None
-                advice = f"{found.advice} {FOREIGN}".strip() if is_foreign else found.advice
+                advice = f"{found.advice} {DOMAIN_ADVICE}".strip() if is_foreign else found.advice
                 facts = {**found.facts, "point": point.name}
                 yield replace(found, check=kind, headline=headline, facts=facts, advice=advice)
                 if found.verdict is Verdict.FAIL:

@@ -13,7 +13,7 @@ from inspect import signature
 from numbers import Integral, Real
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
-from gradvet.checks import COMPILE, HIGHER_ORDER, NAMES, REFERENCE, SECOND_ORDER
+from gradvet.checks import CHECK_NAMES, COMPILE, HIGHER_ORDER, REFERENCE, SECOND_ORDER
 from gradvet.core.frontend import Request, is_strategy
 from gradvet.core.provenance import title_of
 from gradvet.errors import InvalidArgumentError, InvalidProblemError, first_line
@@ -251,11 +251,11 @@ def selection_of(modes: tuple[str, ...], checks: Iterable[str] | Mapping[str, bo
     names = set(_of_modes(modes))
     if isinstance(checks, Mapping):
         switches = {FORMER_NAMES.get(name, name): on for name, on in checks.items()}
-        _require_known("check", switches, NAMES)
-        names = {name for name in NAMES if switches.get(name, name in names)}
+        _require_known("check", switches, CHECK_NAMES)
+        names = {name for name in CHECK_NAMES if switches.get(name, name in names)}
     elif checks is not None:
         names = {FORMER_NAMES.get(name, name) for name in checks}
-        _require_known("check", names, NAMES)
+        _require_known("check", names, CHECK_NAMES)
     if not names or not modes:
         raise InvalidProblemError("no check is left to run: name at least one mode and one check")
     return frozenset(names)
@@ -263,7 +263,7 @@ def selection_of(modes: tuple[str, ...], checks: Iterable[str] | Mapping[str, bo
 
 @functools.cache
 def _of_modes(modes: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(name for name in NAMES if _belongs(name, modes))
+    return frozenset(name for name in CHECK_NAMES if _belongs(name, modes))
 
 
 def _belongs(name: str, modes: tuple[str, ...]) -> bool:
@@ -343,8 +343,8 @@ def _selection(selection: Selection) -> dict[str, str]:
     for modes in (MODES, *((mode,) for mode in MODES)):
         if selection == selection_of(modes, None):
             return {} if modes == MODES else {"modes": repr(modes)}
-    left_out = {name: False for name in NAMES if name not in selection and name != COMPILE}
-    chosen = [name for name in NAMES if name in selection]
+    left_out = {name: False for name in CHECK_NAMES if name not in selection and name != COMPILE}
+    chosen = [name for name in CHECK_NAMES if name in selection]
     return {"checks": repr(left_out if len(left_out) <= FEW else chosen)}
 
 

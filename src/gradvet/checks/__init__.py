@@ -63,20 +63,20 @@ SLOPES = (
 
 SECOND_ORDER = ("reverse-over-reverse", "forward-over-reverse", "reverse-over-forward", "forward-over-forward")
 HIGHER_ORDER = "higher-order"
-GENERATED = ("points", "shapes")
+POINT_CHECKS = ("points", "shapes")
 """The comparison at other values and other lengths."""
 
 PRECISION, SYMMETRY, REGISTRATION, COMPILE = "precision", "symmetry", "opcheck", "compile"
 REFERENCE = reference.NAME
 
-NAMES = (
+CHECK_NAMES = (
     *(check.name for check in (*EXACT, *SLOPES)),
     PRECISION,
     REFERENCE,
     *SECOND_ORDER,
     SYMMETRY,
     HIGHER_ORDER,
-    *GENERATED,
+    *POINT_CHECKS,
     REGISTRATION,
     COMPILE,
 )

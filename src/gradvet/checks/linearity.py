@@ -36,7 +36,7 @@ loss."""
 SINGLE_TINY = 2.0**-126
 """The smallest normal number of float32."""
 
-ADVICE = "The derivative must be multiplied by grad_output, and nothing may be added to it."
+LINEARITY_ADVICE = "The derivative must be multiplied by grad_output, and nothing may be added to it."
 
 ZEROS = "the gradients for grad_outputs that are zero in part do not add up to that for their sum"
 ZEROS_ADVICE = (
@@ -74,7 +74,7 @@ def linearity(context: Context) -> Iterator[Finding]:
     for name, cotangent, found, expected in comparisons:
         gap = gradient_mismatch(context, cotangent, found, expected)
         if gap is not None:
-            advice = ZEROS_ADVICE if name == ZEROS else ADVICE
+            advice = ZEROS_ADVICE if name == ZEROS else LINEARITY_ADVICE
             failure = Finding("linearity", Verdict.FAIL, f"{name}, {gap}", advice=advice)
             # Needed by `test_attention_with_sharp_scores_passes`: terms inside cancel, and inputs do not show it.
             is_roundoff = problem.rules.are_builtin and not context.is_double
@@ -109,7 +109,7 @@ def disproportion(context: Context) -> tuple[str, str] | None:
     if found is None:
         return None
     if (same := gap(1.0)) is not None:
-        return f"the gradient for -grad_output is another one, {same}", ADVICE
+        return f"the gradient for -grad_output is another one, {same}", LINEARITY_ADVICE
     if not has_range or not context.computes_in_io_dtype:
         return None
     sizes = ("smaller", "times") if scale < 1.0 else ("larger", "over")
@@ -259,7 +259,7 @@ def drop_in_zero_cotangent(context: Context) -> Iterator[Finding]:
             Verdict.FAIL,
             f"a zero grad_output gives a gradient of size {largest:.3g}",
             facts={"largest": largest},
-            advice=ADVICE,
+            advice=LINEARITY_ADVICE,
         )
     else:
         yield PROPORTIONAL

@@ -30,7 +30,7 @@ from gradvet.core.vectors import Location, all_finite, namespace, pieces
 from gradvet.errors import first_line
 
 OVERFLOWS = "the values themselves overflow in this precision"
-RIGHT = "the gradient is as good as its precision allows"
+AS_GOOD_AS_FORMAT = "the gradient is as good as its precision allows"
 CHANGED_BRANCHES = (
     "in {}, {} of {} elements are on another side of a kink by roundoff, or another one is selected: the gradient in "
     "low precision was compared on its own sides"
@@ -38,8 +38,10 @@ CHANGED_BRANCHES = (
 ROUNDED_OPERATORS = (
     "roundoff hides errors in the comparison with {}: the derivative was also compared with one whose operators round"
 )
-ADVICE = "The formula is right in {}: look for sums, products or intermediate results kept in low precision."
-SCALE_ADVICE = (
+LOW_PRECISION_ADVICE = (
+    "The formula is right in {}: look for sums, products or intermediate results kept in low precision."
+)
+COMMON_ERROR_ADVICE = (
     "The formula is right in {}, and rounding gives no common factor: look for a branch on the dtype, for a hook, and "
     "in half precision for a long sum that stops growing."
 )
@@ -129,7 +131,7 @@ def _with_rounded_operators(context: Context, wide: Context, before: Finding, ro
         return before
     _enter(context, mode, resolutions)
     context.record.note(ROUNDED_OPERATORS.format(wide.precision))
-    return Finding("precision", Verdict.PASS, RIGHT, facts=before.facts)
+    return Finding("precision", Verdict.PASS, AS_GOOD_AS_FORMAT, facts=before.facts)
 
 
 def _of_mode(context: Context, wide: Context, mode: str, rounded: Rounded) -> Finding | None:
@@ -222,10 +224,10 @@ def _enter(context: Context, mode: str, resolutions: Mapping[str, float]) -> Non
 
 def _finding(context: Context, wide: str, mode: str, worst: LeafComparison | None) -> Finding:
     if worst is None:
-        return Finding("precision", Verdict.PASS, RIGHT)
+        return Finding("precision", Verdict.PASS, AS_GOOD_AS_FORMAT)
     facts = {"ratio": worst.ratio, "scale": worst.scale, "epsilon": context.problem.eps, "mode": mode}
     if worst.severity <= 1.0:
-        return Finding("precision", Verdict.PASS, RIGHT, facts=facts)
+        return Finding("precision", Verdict.PASS, AS_GOOD_AS_FORMAT, facts=facts)
     what = "gradient" if mode == "reverse" else "tangent"
     if abs(worst.scale) > worst.scale_bar:
         words = f"the {what} of {worst.place.name} in low precision is {1.0 + worst.scale:.4f} times the one in {wide}"
@@ -238,5 +240,5 @@ def _finding(context: Context, wide: str, mode: str, worst: LeafComparison | Non
         return Finding("precision", Verdict.INCONCLUSIVE, words, facts=facts)
     combination = Location(0, "a combination of outputs", "")
     mismatch = Mismatch(combination, worst.place, worst.found, worst.expected, worst.limit, worst.limit)
-    advice = SCALE_ADVICE if worst.is_scaled else ADVICE
+    advice = COMMON_ERROR_ADVICE if worst.is_scaled else LOW_PRECISION_ADVICE
     return Finding("precision", Verdict.FAIL, words, (mismatch,), facts, advice.format(wide))

@@ -51,8 +51,10 @@ NAME = "reference"
 KINK_PATTERNS = 8
 """Number of random displacements, each with its opposite, that decide kinks in different ways."""
 
-ADVICE = "The reference is the truth here: look at the kernel's formula, loads, stores and masks at these entries."
-SCALE_ADVICE = "The factor is common to all entries: look for a wrong constant, or a sum taken once too often."
+REFERENCE_IS_TRUTH = (
+    "The reference is the truth here: look at the kernel's formula, loads, stores and masks at these entries."
+)
+COMMON_FACTOR_ADVICE = "The factor is common to all entries: look for a wrong constant, or a sum taken once too often."
 ZERO_ADVICE = "The gradient is zero: look for a returned None, a detach, or memory that the kernel does not write."
 FORMULA_ADVICE = "Rounding does not explain it: compare the kernel's formula, constants and counts with the reference."
 LOSS_ADVICE = "Look for sums, products or intermediate results in low precision"
@@ -65,7 +67,7 @@ TF32_NOTE = (
 )
 STEADY = "with the same errors at other inputs"
 STEADY_FACTOR = "for all grad_outputs at all points nearby"
-DRAWS = (
+DRAWS_DIFFER = (
     "kernel and reference draw random numbers and draw them differently from the same seed, so they were not compared"
 )
 DRAWS_ADVICE = "Make the mask an input of both, or switch the random part off."
@@ -119,7 +121,7 @@ def _findings(context: Context, reference: Reference, tensors: Sequence[Compared
     if has_wrong_values and any(p.variants.draws_random_numbers() for p in (reference.kernel, reference.plain)):
         for tensor in tensors:
             context.record.ledger.withdraw(tensor.name, NAME, reference.precision)
-        yield Finding(NAME, Verdict.INCONCLUSIVE, DRAWS, advice=DRAWS_ADVICE)
+        yield Finding(NAME, Verdict.INCONCLUSIVE, DRAWS_DIFFER, advice=DRAWS_ADVICE)
         return
     for second_look in (_for_other_grad_outputs, _with_steady_errors):
         if any(decision.verdict is Verdict.INCONCLUSIVE for _, decision, _ in decided):
@@ -331,8 +333,8 @@ def _bad(
         return Finding(
             NAME, Verdict.INCONCLUSIVE, words, facts=facts, advice=f"{advice}{_acceptance(context, decision, samples)}."
         )
-    common = ZERO_ADVICE if decision.scale == -1.0 else SCALE_ADVICE
-    advice = {"some": ADVICE, "all": FORMULA_ADVICE, "common": common}[decision.extent]
+    common = ZERO_ADVICE if decision.scale == -1.0 else COMMON_FACTOR_ADVICE
+    advice = {"some": REFERENCE_IS_TRUTH, "all": FORMULA_ADVICE, "common": common}[decision.extent]
     return Finding(NAME, Verdict.FAIL, words, facts=facts, advice=advice)
 
 

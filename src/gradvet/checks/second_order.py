@@ -54,10 +54,10 @@ def _compared(context: Context, derived: Context, mode: Mode, name: str) -> Iter
     if missing is not None:
         yield missing
         return
-    yield from compared(derived, mode, f"the {name}", "" if context.problem.rules.are_builtin else SAVED)
+    yield from compared(derived, mode, f"the {name}", "" if context.problem.rules.are_builtin else SAVED_ADVICE)
 
 
-SAVED = (
+SAVED_ADVICE = (
     "Look in backward for a tensor that forward computed and saved: backward does not differentiate it. Compute it "
     "from the inputs there."
 )

@@ -14,7 +14,7 @@ from gradvet.core.runner import CheckFunction
 from gradvet.core.vectors import Array, Space, first_true, namespace, peak, window
 from gradvet.errors import first_line
 
-ADVICE = "Look at the vmap rule of the operations in the derivative."
+VMAP_ADVICE = "Look at the vmap rule of the operations in the derivative."
 
 
 def batched(context: Context) -> Iterator[Finding]:
@@ -85,7 +85,7 @@ def _outputs(context: Context, what: str, found: Array, expected: Array) -> Find
 def _difference(context: Context, headline: str) -> Finding:
     """FAIL for custom rules; SKIPPED with a note for builtin ones, which are not the user's fault."""
     if context.problem.rules.has_custom:
-        return Finding("batched", Verdict.FAIL, headline, advice=ADVICE)
+        return Finding("batched", Verdict.FAIL, headline, advice=VMAP_ADVICE)
     words = f"torch's own rules for these operators are not to be trusted under vmap: {headline}"
     context.record.note(words)
     return Finding("batched", Verdict.SKIPPED, words)
@@ -140,7 +140,7 @@ def _batched_and_single(problem: Problem, *, is_reverse: bool) -> Finding:
         "expected": str([row[part] for row in expected]),
     }
     headline = f"the batched derivative for {target.leaves[wrong].name} differs from the one computed alone"
-    return Finding(check, Verdict.FAIL, headline, facts=facts, advice=ADVICE)
+    return Finding(check, Verdict.FAIL, headline, facts=facts, advice=VMAP_ADVICE)
 
 
 def _differing(found: Sequence[Array], expected: Sequence[Array], space: Space) -> int | None:

@@ -59,7 +59,7 @@ AVERAGED = (
     "roundoff hides single entries: the resolution is that of a common factor, and each entry was compared to a "
     "quarter of a typical one"
 )
-SPENT = "{} could not be decided in this precision: reference= compares it with plain torch, by few calls"
+UNDECIDED = "{} could not be decided in this precision: reference= compares it with plain torch, by few calls"
 
 
 def decide_by_averages(context: Context, mode: Mode) -> Iterator[Decision]:
@@ -81,7 +81,7 @@ def decide_by_averages(context: Context, mode: Mode) -> Iterator[Decision]:
             if again[1].verdict is Verdict.FAIL or abs(decision.error) <= context.asked_resolution:
                 sampling, decision = again
         if decision.verdict is Verdict.INCONCLUSIVE and sampling.context.out_of_budget:
-            context.record.note(SPENT.format(leaf.name))
+            context.record.note(UNDECIDED.format(leaf.name))
         is_seen = decision.verdict is not Verdict.PASS or sampling.finds_boundaries
         if not is_seen and hides_gradient(context, mode, input_direction(context, part)):
             decision = decision.weakened(Reason.NO_SIGNAL)

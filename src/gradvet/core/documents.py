@@ -19,7 +19,7 @@ Kind = TypeVar("Kind")
 MAX_LEVELS = 50
 """Levels of lists and mappings in a document."""
 
-NOT_FINITE = ("nan", "inf", "-inf")
+NONFINITE_WORDS = ("nan", "inf", "-inf")
 """How numbers that JSON does not have are written."""
 
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -61,7 +61,7 @@ def read_value(kind: Any, value: Any, place: str, readers: Mapping[type, Callabl
     if kind in readers:
         return readers[kind](_of_type(str, value, place))
     if kind is float:
-        if value not in NOT_FINITE and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        if value not in NONFINITE_WORDS and (isinstance(value, bool) or not isinstance(value, (int, float))):
             raise ValueError(f"{place} is a number, found {shortened(repr(value))}")
         return float(value)
     if isinstance(kind, type) and issubclass(kind, Enum):

@@ -81,7 +81,7 @@ class SlopeFit:
     """e by the widest such step at which neither side changes; infinite error bar where there is none."""
 
 
-NOTHING = SlopeFit(Estimate(0.0, math.inf), Estimate(0.0, math.inf), has_plateau=False)
+NO_FIT = SlopeFit(Estimate(0.0, math.inf), Estimate(0.0, math.inf), has_plateau=False)
 
 
 def fit_slope(sweep: StepSweep) -> SlopeFit:
@@ -101,7 +101,7 @@ def fit_slope(sweep: StepSweep) -> SlopeFit:
             steps, side = [sweep.steps[i] for i in kept], [values[i] for i in kept]
             fit, _ = _fit(sweep, steps, side, SIDE_FILTER, SIDE_ORDERS)
             return replace(fit, one_sided=True, is_quantised=is_quantised)
-    return replace(NOTHING, is_quantised=is_quantised and all(finite))
+    return replace(NO_FIT, is_quantised=is_quantised and all(finite))
 
 
 def _usable(sweep: StepSweep, finite: Sequence[bool]) -> list[int]:

@@ -21,7 +21,7 @@ from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
 from gradvet.core.vectors import Array, all_finite, dot, finite_part, namespace, nonzero_rms_by_leaf, norm, peak, window
 
-STAIRS = (
+WIDE_STAIRS = (
     "the function is constant around the point and jumps farther away, as rounding does: its gradient is zero there. "
     "For the gradient of a straight-through estimator, name the function that it is about: surrogate="
 )
@@ -224,7 +224,7 @@ def decide_line(context: Context, mode: Mode, u: Array, cotangent: Cotangent, fi
         if is_constant:
             _note_constant(context, contributions)
         if is_on_stair:
-            context.record.note(STAIRS)
+            context.record.note(WIDE_STAIRS)
         if hides_slope and not is_constant:
             context.record.note(SATURATED.format(", ".join(contributions)))
         enter_resolution(context, mode, contributions, max(decision.bar, abs(decision.error)))

@@ -31,7 +31,7 @@ MORE_TIME = "Allow more time with budget=, or check fewer inputs at a time."
 MORE_MEMORY = "Allow more bytes with budget=, or check fewer inputs at a time."
 SOME_ELEMENTS = "Give inputs with at least one element, and a function whose outputs depend on them."
 STOPPED = "the comparison ended at the failure"
-NOTHING = "not compared: no element of any input was compared with finite differences"
+NOTHING_COMPARED = "not compared: no element of any input was compared with finite differences"
 NO_VERDICT = "not a pass: inputs were compared with finite differences, but the report does not say with which result"
 
 
@@ -105,7 +105,7 @@ def why_not_pass(report: Report) -> list[str]:
         return []
     if any(row.mode == one.check for row in report.ledger for one in notable_findings(report)):
         return []
-    return [NO_VERDICT if any(row.compared for row in report.ledger) else NOTHING]
+    return [NO_VERDICT if any(row.compared for row in report.ledger) else NOTHING_COMPARED]
 
 
 def headline(report: Report) -> str:
@@ -122,7 +122,7 @@ def what_to_do(report: Report) -> str:
     rows = report.open_rows
     if not rows:
         is_undecided = any(one.check in MODE_NAMES for one in notable_findings(report))
-        return SOME_ELEMENTS if why_not_pass(report) == [NOTHING] else OTHER_POINT if is_undecided else ""
+        return SOME_ELEMENTS if why_not_pass(report) == [NOTHING_COMPARED] else OTHER_POINT if is_undecided else ""
     if any("time budget" in _reason(report, row) for row in rows):
         return MORE_TIME
     if any(NO_MEMORY in row.reasons for row in rows):

@@ -32,7 +32,7 @@ from gradvet.suite import Case, cases_in, require_file
 
 CALLABLE = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 
-WORDS = {
+COMMAND_LINE_ADVICE = {
     ONE_INPUT_EACH: "repeat --input for each argument, and give keyword arguments with --kwargs",
     ONE_TENSOR: "On the command line, give at least one --input without :int:",
 }
@@ -41,7 +41,7 @@ WORDS = {
 MIN_SIMILARITY = 0.7
 """Share of letters that a name has in common with one that is suggested; `nosuch` and `cosh` have 0.6."""
 
-STANDARD_LIBRARY = [sysconfig.get_path("stdlib"), os.path.join(sysconfig.get_path("stdlib"), "lib-dynload")]
+LIBRARY_FOLDERS = [sysconfig.get_path("stdlib"), os.path.join(sysconfig.get_path("stdlib"), "lib-dynload")]
 """Entries of the search path with the modules of Python."""
 
 
@@ -213,7 +213,7 @@ def _short(name: str) -> str:
 def _add_to_path(folder: Path) -> None:
     """Import from a folder, after the standard library: no file there takes the place of a module of Python."""
     if str(folder) not in sys.path:
-        standard = [place for place, entry in enumerate(sys.path) if entry in STANDARD_LIBRARY]
+        standard = [place for place, entry in enumerate(sys.path) if entry in LIBRARY_FOLDERS]
         sys.path.insert(max(standard, default=-1) + 1, str(folder))
 
 
@@ -237,7 +237,7 @@ def _callable_case(target: str, inputs: InputSpec, execute: Callable[[Path], Mod
             "--dtypes names the precisions for --reference: give it too, or one --dtype in its place"
         )
     function = _instantiated(found, inputs, target)
-    return Case(target, function, inputs.tensors, options, replay=inputs.command(target), words=WORDS)
+    return Case(target, function, inputs.tensors, options, replay=inputs.command(target), words=COMMAND_LINE_ADVICE)
 
 
 def _named_callable(target: str, execute: Callable[[Path], ModuleType]) -> Callable[..., Any]:

@@ -37,7 +37,7 @@ WRAPPERS = frozenset({"CopySlices", "torch::autograd::CopySlices"})
 DECOMPOSITIONS = ("LinalgEig", "LinalgSvd", "LinalgQr")
 """Beginnings of the names of operators whose derivatives divide by differences of eigenvalues or by pivots."""
 
-SMOOTH = re.compile(
+SMOOTH_OPERATORS = re.compile(
     r"""
     AccumulateGrad | Add | Addbmm | Addcdiv | Addcmul | Addmm | Addmv | AsStrided | Atan | Atanh | Asinh | Baddbmm |
     Bmm | Cat | Clone | Complex | Conj | ConjPhysical | Convolution | CopySlices | Cos | Cosh | Cumsum | Diagonal |
@@ -238,7 +238,7 @@ class TorchRules(DerivativeRules):
 def _is_smooth(name: str) -> bool:
     """Whether the operator of a node, such as `Exp` of `ExpBackward0`, has no kinks."""
     operator = name.removeprefix("torch::autograd::").rstrip("0123456789").removesuffix("Backward")
-    return SMOOTH.fullmatch(operator) is not None
+    return SMOOTH_OPERATORS.fullmatch(operator) is not None
 
 
 def is_unsupported_error(error: BaseException) -> bool:

@@ -49,7 +49,7 @@ the axis that is an argument."""
 POSITIONS = ("argmax", "argmin")
 """Operators that return the index of an element alone."""
 
-STAIRS = ("floor", "ceil", "round", "trunc", "bucketize", "floor_divide", "_to_copy")
+ROUNDING_OPERATORS = ("floor", "ceil", "round", "trunc", "bucketize", "floor_divide", "_to_copy")
 """Operators whose result is constant but for jumps, conversions to integers included."""
 
 GRIDS = tuple(
@@ -57,7 +57,7 @@ GRIDS = tuple(
 )
 """Operators that interpolate between elements at the places of a grid: the formula changes from cell to cell."""
 
-NAMES = frozenset((*BREAKPOINTS, *SELECTIONS, *POSITIONS, *STAIRS, *GRIDS))
+BRANCHING_OPERATORS = frozenset((*BREAKPOINTS, *SELECTIONS, *POSITIONS, *ROUNDING_OPERATORS, *GRIDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class Branches:
             result = call.run()
         elif call.base in GRIDS:
             kept, result = _half_cells(call), call.run()
-        elif call.base in STAIRS:
+        elif call.base in ROUNDING_OPERATORS:
             kept = call.subject.clone()
             result = call.run()
         else:
@@ -186,7 +186,7 @@ class Branches:
             return self._on_sides(call, records[number])
         if call.base in GRIDS:
             return self._in_cells(call, records[number])
-        if call.base in STAIRS:
+        if call.base in ROUNDING_OPERATORS:
             return self._on_stairs(call, records[number])
         return self._selected(call, records[number])
 
@@ -285,7 +285,7 @@ def _gathered(call: _Call, x: Tensor, indices: Tensor) -> Tensor:
 def _branching(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Call | None:
     """The call of an operator whose result depends on branches of real numbers; None for other operators."""
     base = private.schema_of(operator).name.removeprefix("aten::").removesuffix("_")
-    if base not in NAMES:
+    if base not in BRANCHING_OPERATORS:
         return None
     call = _Call(operator, tuple(args), kwargs, base)
     subject = call.subject

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from gradvet.frontends.torch import private
 
-DRAWS = frozenset(
+RANDOM_OPERATORS = frozenset(
     (
         *("bernoulli", "binomial", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "native_dropout"),
         *("normal", "poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random"),
@@ -136,7 +136,7 @@ class _Traits:
         return cls(
             f"{schema.name}.{schema.overload_name}",
             torch.Tag.nondeterministic_seeded in operator.tags
-            and base.removesuffix("_") in DRAWS
+            and base.removesuffix("_") in RANDOM_OPERATORS
             and bool(writes) == base.endswith("_"),
             writes,
             any(value.alias_info is not None and not value.alias_info.is_write for value in schema.returns),

@@ -68,7 +68,7 @@ MAX_DOUBLE_DRAW = 4096
 BLOCK_NUMBERS = 32_768
 """Longer vectors are made in blocks of this many numbers, which fit into the caches."""
 
-DRAWS: dict[Distribution, tuple[int, float, Tensor | None]] = {
+DRAWS_BY_DISTRIBUTION: dict[Distribution, tuple[int, float, Tensor | None]] = {
     Distribution.UNIFORM: (8, SPREAD, None),
     Distribution.OFF_ZERO: (8, SPREAD, torch.tensor(0.25, dtype=WORKING_DTYPE, device="cpu")),
     Distribution.NEAR_UNIT: (16, 1.0, torch.tensor(0.5, dtype=WORKING_DTYPE, device="cpu")),
@@ -83,7 +83,7 @@ NO_NUMBERS = torch.empty(0, device="cpu")
 def draw(distribution: Distribution, size: int, generator: torch.Generator) -> Tensor:
     """The next `size` numbers of a generator."""
     numbers = torch.empty(size, dtype=WORKING_DTYPE, device=generator.device)
-    _, width, gap = DRAWS[distribution]
+    _, width, gap = DRAWS_BY_DISTRIBUTION[distribution]
     numbers.uniform_(-width, width, generator=generator)
     return numbers if gap is None else numbers.add_(torch.copysign(gap, numbers))
 
@@ -105,7 +105,7 @@ class Sampler:
         if size > MAX_DOUBLE_DRAW:
             return self._draw_long(distribution, size, scale)
         if self._unused < size or self._distribution is not distribution:
-            times = DRAWS[distribution][0] if size <= MAX_SHARED_DRAW else 2
+            times = DRAWS_BY_DISTRIBUTION[distribution][0] if size <= MAX_SHARED_DRAW else 2
             self._distribution, self._unused = distribution, times * size
             self._reservoir = draw(distribution, self._unused, self._generator)
         self._unused -= size
@@ -114,7 +114,7 @@ class Sampler:
 
     def _draw_long(self, distribution: Distribution, size: int, scale: float) -> Tensor:
         # Two numbers from each 64-bit word: the generator takes most of the time.
-        device, (_, width, gap) = self._generator.device, DRAWS[distribution]
+        device, (_, width, gap) = self._generator.device, DRAWS_BY_DISTRIBUTION[distribution]
         numbers = torch.empty(size, dtype=WORKING_DTYPE, device=device)
         length = min(size, BLOCK_NUMBERS) if device.type == "cpu" else size
         words = torch.empty(length // 2 + 1, dtype=torch.int64, device=device)

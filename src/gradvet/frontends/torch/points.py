@@ -79,7 +79,7 @@ def _far(x: Tensor, generator: torch.Generator) -> Tensor:
     return (-8.0 if float(low) < 0.0 < float(high) else 8.0) * x
 
 
-SMALL: Mapping[str, Sequence[Change]] = {
+SMALL_CHANGES: Mapping[str, Sequence[Change]] = {
     "zeros": (_zeros,),
     "ones and ties": (_ones_and_ties,),
     "eight times larger": (_far, _times(8.0)),
@@ -223,7 +223,7 @@ def generated_points(source: PointSource, thorough: bool) -> Iterator[Point]:
     if not places:
         return
     each = [[place] for place in places] if len(places) > 1 else []
-    for name, forms in {**_edges(source), **SMALL, **(MORE if thorough else {})}.items():
+    for name, forms in {**_edges(source), **SMALL_CHANGES, **(MORE if thorough else {})}.items():
         yield Point(name, _forms(source, forms, [places, *each[:2]]))
         for place in places if each and thorough else []:
             yield Point(f"{name} in {source.binding.names[place]}", _forms(source, forms, [[place]]))

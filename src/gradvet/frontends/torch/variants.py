@@ -70,7 +70,7 @@ def _conjugated(t: Tensor) -> Tensor:
 OFFSET = "offset"
 """The layout with the usual strides and another storage offset."""
 
-LAYOUTS: Mapping[str, Callable[[Tensor], Tensor]] = {
+REARRANGEMENTS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "transposed": _transposed,
     "sliced": _sliced,
     OFFSET: _offset,
@@ -103,7 +103,7 @@ class TorchVariants(GradientVariants):
         rules = self.problem.rules
         if rules.may_crash:
             return AT_ONCE
-        return LAYOUTS if rules.are_builtin else {**LAYOUTS, OFFSET: partial(_offset, ahead=1)}
+        return REARRANGEMENTS if rules.are_builtin else {**REARRANGEMENTS, OFFSET: partial(_offset, ahead=1)}
 
     def cotangent_layouts(self, v: Tensor) -> Mapping[str, Callable[[], Tensor]]:
         plain = unflattened(self.problem.codomain, v)

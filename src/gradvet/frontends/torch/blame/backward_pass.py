@@ -48,8 +48,10 @@ from gradvet.frontends.torch.state import RandomState
 IN_PLACE = "modified by an inplace operation"
 """Part of torch's message about a saved tensor whose version is another one."""
 
-SAVED = "write to a saved tensor"
-NOT_FINITE = "its gradient is not finite for a finite grad_output: 0/0, 0·inf, or a branch that is masked too late"
+SAVED_TENSOR_WRITE = "write to a saved tensor"
+NOT_FINITE_GRADIENT = (
+    "its gradient is not finite for a finite grad_output: 0/0, 0·inf, or a branch that is masked too late"
+)
 OTHER_DRAWS = "without preserve_rng_state it draws other random numbers when the backward pass runs it again"
 
 
@@ -337,7 +339,7 @@ def unsound_operations(call: Call) -> list[Candidate]:
     if not found or _is_finite(gradients):
         return list(origins.checkpoints.values())
     line, owner = origins.nodes[found[0]]
-    return [] if line is None else [Candidate(line, found[0].name(), NOT_FINITE, owner)]
+    return [] if line is None else [Candidate(line, found[0].name(), NOT_FINITE_GRADIENT, owner)]
 
 
 def _is_finite(tensors: Sequence[Tensor | None]) -> bool:

@@ -16,7 +16,7 @@ from gradvet.core.results import Report, Verdict
 from gradvet.frontends.torch.arguments import tensors_of
 from gradvet.frontends.torch.autograd_graph import nodes_behind
 from gradvet.frontends.torch.blame.backward_pass import (
-    SAVED,
+    SAVED_TENSOR_WRITE,
     accumulation_hooks_that_change_grad,
     hook_that_writes_to_grad,
     overwritten_saved_tensors,
@@ -163,7 +163,9 @@ def _look_for_writes(recorder: Recorder, examiner: Examiner, root: Call, answer:
     except Exception as error:
         answer.notes.append(f"writes to saved tensors and to .grad were not looked for ({type(error).__name__})")
         return
-    answer.culprits += [Culprit(paths.get(id(one.owner), ""), SAVED, one.line, what) for one, what in written]
+    answer.culprits += [
+        Culprit(paths.get(id(one.owner), ""), SAVED_TENSOR_WRITE, one.line, what) for one, what in written
+    ]
     answer.culprits += [Culprit(paths.get(id(one.owner), ""), one.name, one.place, one.what) for one in hooks]
     if accumulates:
         path = paths.get(id(hook.owner), "") if hook else ""

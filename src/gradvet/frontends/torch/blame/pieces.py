@@ -47,7 +47,7 @@ IS_SURROGATE = (
     "the values do not change when this input does, and the derivative is not zero: that of a surrogate, as for a "
     "straight-through estimator (if it is meant so, pass surrogate={{{}: function}} with the function that has it)"
 )
-FORWARD, ACCUMULATION = "forward", "accumulation"
+FORWARD_CHECK, ACCUMULATION_CHECK = "forward", "accumulation"
 RIGHT_HERE = "wrong alone, and right with the arguments that the model gives it"
 HAZARD = "right as it was called here, and wrong under other conditions"
 RAISES = "the backward pass raises"
@@ -146,9 +146,9 @@ def culprit_of(call: Call, piece: Piece, others: tuple[str, ...] = (), *, has_kn
     if not has_known_surrogate and _is_surrogate(call, _report_of(piece)):
         cause = IS_SURROGATE.format(piece.name)
     place = piece.place or piece.called
-    if finding.check == FORWARD:
+    if finding.check == FORWARD_CHECK:
         place = definition(call.target.jvp) or piece.called
-    elif finding.check == ACCUMULATION and isinstance(call.target, type):
+    elif finding.check == ACCUMULATION_CHECK and isinstance(call.target, type):
         place = line_writing(call.target, "grad") or place
     return Culprit(piece.path, f"{piece.kind} {piece.name}", place, cause, name, piece.called, others, (), finding)
 

@@ -31,7 +31,7 @@ MAPPED = "Vmapped"
 
 PARAMETER = "nn.Parameter"
 
-GENERATED = "GeneratedBackwardFor_"
+GENERATED_PREFIX = "GeneratedBackwardFor_"
 """Beginning of the name of the Function behind an operator of `torch.library`."""
 
 
@@ -145,7 +145,7 @@ def parameters_made_by(handle: Callable[[Callable[..., Any], tuple[Any, ...], di
 
 def operator_call(cls: type, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
     """The operator of `torch.library` behind a generated Function, with its arguments; None for other Functions."""
-    if PUBLIC_ONLY or not cls.__name__.startswith(GENERATED):
+    if PUBLIC_ONLY or not cls.__name__.startswith(GENERATED_PREFIX):
         return None
     operators = [value for value in _closed_over(cls.forward) if isinstance(value, torch._ops.OpOverload)]  # type: ignore[attr-defined]
     if not operators:

@@ -16,7 +16,7 @@ from gradvet.frontends.torch.state import RandomState, Restore
 MAX_WEIGHTED = 2**20
 """Number of elements from which the sum with weights is that of a part of the elements, or formed part by part."""
 
-WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+INTEGER_DTYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers by their number of bytes."""
 
 
@@ -45,7 +45,7 @@ def checksum(tensor: Tensor) -> tuple[object, ...]:
     values = tensor.detach()
     if values.is_complex():
         values = torch.view_as_real(values.resolve_conj())
-    words = values.resolve_neg().contiguous().flatten().view(WORDS[values.element_size()])
+    words = values.resolve_neg().contiguous().flatten().view(INTEGER_DTYPES[values.element_size()])
     total = weighted = 0
     for start in range(0, words.numel(), MAX_WEIGHTED):
         part = words[start : start + MAX_WEIGHTED].to(torch.int64)

@@ -28,7 +28,7 @@ from gradvet.core.blame import CodeLine
 from gradvet.core.provenance import shown_path
 from gradvet.frontends.torch.blame import private
 
-FOREIGN = ("torch.", "gradvet.", "optree.", "numpy.")
+FOREIGN_PREFIXES = ("torch.", "gradvet.", "optree.", "numpy.")
 """Beginnings of the names of modules whose code is not the user's."""
 
 MACHINERY = ("gradvet.", "contextlib.", "torch.overrides.", "torch._tensor.", "torch.autograd.", "torch.utils.")
@@ -63,13 +63,13 @@ STANDARD_LIBRARY, INSTALLED = sysconfig.get_path("stdlib"), ("site-packages", "d
 
 def is_foreign(module: str | None) -> bool:
     """Whether a module is not the user's."""
-    return f"{module or ''}.".startswith(FOREIGN)
+    return f"{module or ''}.".startswith(FOREIGN_PREFIXES)
 
 
 def is_custom(cls: type) -> bool:
     """Whether a Function is not torch's own."""
     name, own = cls.__name__, private.mapped_function(cls)
-    return name.startswith(private.GENERATED) or name == COMPILED or not is_foreign(own.__module__)
+    return name.startswith(private.GENERATED_PREFIX) or name == COMPILED or not is_foreign(own.__module__)
 
 
 def has_own_code(module: nn.Module) -> bool:

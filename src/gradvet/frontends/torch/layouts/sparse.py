@@ -18,12 +18,12 @@ from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, Dense, Strided,
 
 BY_ROWS = (torch.sparse_csr, torch.sparse_bsr)
 IN_BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)
-LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, *IN_BLOCKS)
+SPARSE_LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, *IN_BLOCKS)
 
 
 def is_sparse(tensor: Tensor) -> bool:
     """Whether the layout is one of the sparse ones."""
-    return tensor.layout in LAYOUTS
+    return tensor.layout in SPARSE_LAYOUTS
 
 
 def stored_numbers(tensor: Tensor) -> Tensor:
