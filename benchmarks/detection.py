@@ -35,7 +35,7 @@ from benchmarks.planted import Fault, planted
 from benchmarks.report import geometric_mean, numbers_table, save, wide_console
 from benchmarks.timing import interleaved
 from gradvet.frontends.torch.opdb import dtype_name, operators
-from gradvet.frontends.torch.state import seeded
+from gradvet.frontends.torch.random_state import seeded
 from tests.differential.samples import Sample, draw, small
 from tests.gallery import RIGHT, WRONG, Case
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradvet.frontends.torch.arguments import tensors_of
-from gradvet.frontends.torch.state import seeded
+from gradvet.frontends.torch.random_state import seeded
 from tests.differential.samples import Sample
 
 

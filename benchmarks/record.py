@@ -26,7 +26,7 @@ import gradvet
 from benchmarks.detection import in_half
 from gradvet.core.results import Report
 from gradvet.frontends.torch.opdb import dtype_name, operators
-from gradvet.frontends.torch.state import seeded
+from gradvet.frontends.torch.random_state import seeded
 from tests.differential.samples import Sample, draw, small
 from tests.gallery import RIGHT, WRONG, Case
 

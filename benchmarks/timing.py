@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from gradvet.frontends.torch.state import seeded
+from gradvet.frontends.torch.random_state import seeded
 
 LONG = 0.5
 """Seconds above which one measurement is enough: neither the first call's extra cost nor the clock matters then, and

@@ -18,7 +18,8 @@ from tests.sources import ROOT, SOURCES, TESTS, Sources, is_own, module_name, no
 
 HOMES_OF_PRIVATE_NAMES = (
     "frontends/torch/private.py",
-    "frontends/torch/private_state.py",
+    "frontends/torch/process_state.py",
+    "frontends/torch/random_state.py",
     "frontends/torch/blame/private.py",
     "frontends/torch/opdb.py",
     "pytest_plugin.py",
@@ -29,7 +30,7 @@ DOCUMENTED = frozenset({"_exit", "_fields"})
 PRIVATE_OF_MODULES = frozenset(name for name in vars(nn.LSTM(1, 1)) if name.startswith("_"))
 """Private attributes of torch's modules: `vars(module)` has them under these strings."""
 
-HOME_OF_ADDRESSES = "frontends/torch/private_state.py"
+HOME_OF_ADDRESSES = "frontends/torch/random_state.py"
 WRITING = frozenset({"memmove", "memset", "pointer", "POINTER", "cast", "from_buffer", "contents", "value", "raw"})
 """Names of ctypes by which memory is written."""
 READABLE = frozenset({"raw", "value"})

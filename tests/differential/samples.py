@@ -12,7 +12,7 @@ import torch
 
 from gradvet.frontends.torch.arguments import tensors_of
 from gradvet.frontends.torch.opdb import Variant, coordinates, dtype_name, samples_of
-from gradvet.frontends.torch.state import seeded
+from gradvet.frontends.torch.random_state import seeded
 
 DTYPES = (torch.float64, torch.complex128)
 

@@ -13,7 +13,7 @@ from enum import Enum
 
 import torch
 
-from gradvet.frontends.torch.state import seeded
+from gradvet.frontends.torch.random_state import seeded
 from tests.differential.samples import Sample
 
 

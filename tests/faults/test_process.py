@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import gradvet
-from gradvet.frontends.torch import private_state
+from gradvet.frontends.torch import process_state
 
 SECTIONS = {
     "default device": """
@@ -77,7 +77,7 @@ for fast in (False, True):
 print("torch._dynamo" in sys.modules)
 """,
     "function that loads the compiler": """
-from gradvet.frontends.torch.private_state import kernels_are_direct
+from gradvet.frontends.torch.process_state import kernels_are_direct
 def scaled(x):
     y = x * torch.ones(3)
     seen.append(kernels_are_direct())
@@ -113,7 +113,7 @@ def test_default_device_at_import_does_not_matter(printed: Mapping[str, str]) ->
     assert printed["default device"] == "PASS True"
 
 
-LOADS_AT_ONCE = pytest.mark.skipif(not private_state._KERNELS, reason="the kernels of this torch load its compiler")
+LOADS_AT_ONCE = pytest.mark.skipif(not process_state._KERNELS, reason="the kernels of this torch load its compiler")
 
 
 @LOADS_AT_ONCE

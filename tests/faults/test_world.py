@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import gradvet
-from gradvet.frontends.torch import private, private_state
+from gradvet.frontends.torch import private, process_state
 from tests.faults.world import differences, world
 
 
@@ -181,7 +181,7 @@ SETTINGS: dict[str, Callable[[], object]] = {
     "precision of products": lambda: torch.set_float32_matmul_precision("medium"),
     "flags of cudnn": lambda: setattr(torch.backends.cudnn, "benchmark", not torch.backends.cudnn.benchmark),
     "recursion limit": lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1),
-    "apply of Functions": lambda: setattr(private_state._FUNCTION_BASE, "apply", None),
+    "apply of Functions": lambda: setattr(process_state._FUNCTION_BASE, "apply", None),
     "a level of dual numbers": lambda: torch.autograd.forward_ad.enter_dual_level(),
 }
 

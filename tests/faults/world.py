@@ -19,7 +19,7 @@ from torch.autograd.function import _SingleLevelFunction
 from torch.backends import cuda, cudnn
 
 from gradvet.core import events
-from gradvet.frontends.torch.private_state import PATCHED_METHODS, kernels_are_direct, open_contexts
+from gradvet.frontends.torch.process_state import PATCHED_METHODS, kernels_are_direct, open_contexts
 
 
 def world(tensors: Iterable[Tensor] = (), modules: Iterable[nn.Module] = ()) -> dict[str, Any]:

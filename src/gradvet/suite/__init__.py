@@ -41,7 +41,7 @@ class Case:
     def run(self, seed: int, **overrides: Any) -> Report:
         """Check the case. The seed determines the inputs as well as the directions."""
         from gradvet.api import check  # here, because results are read and worker processes start without a framework
-        from gradvet.frontends.torch.state import seeded
+        from gradvet.frontends.torch.random_state import seeded
 
         with seeded(seed):
             inputs = self.inputs()

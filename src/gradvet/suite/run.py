@@ -6,17 +6,21 @@ died is retried, and no case is counted twice.
 
 from __future__ import annotations
 
-import functools
+import gc
 import json
 import operator
 import os
+import signal
+import sys
+import threading
 import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +31,7 @@ from gradvet.core.results import Verdict
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.blame.source_lines import raising_line
 from gradvet.frontends.torch.inputs import random_inputs
-from gradvet.frontends.torch.process_state import CASE_SETTINGS, ProcessState
+from gradvet.frontends.torch.process_state import SEARCH_SETTINGS, ProcessState, Settings
 from gradvet.options import Budget
 from gradvet.reports.wording import one_line
 from gradvet.suite import Case, CaseResult
@@ -65,6 +69,56 @@ class Run:
             return f"{cases[name].replay} --seed {self.seed}"
         except Exception:
             return ""
+
+
+def _folder() -> str | None:
+    with suppress(OSError):
+        return os.getcwd()
+    return None
+
+
+def _set_folder(folder: str | None) -> None:
+    if folder is not None:
+        with suppress(OSError):  # the folder was removed
+            os.chdir(folder)
+
+
+def _set_environment(values: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(values)
+
+
+def _umask() -> int:
+    """The mask of new files, read without a change of it where the system tells: an interruption would leave that."""
+    with suppress(OSError), open("/proc/self/status", encoding="utf-8") as status:
+        for line in status:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
+
+
+def _set_handler(number: int, handler: Any) -> None:
+    if threading.current_thread() is threading.main_thread():  # no other thread may set one
+        signal.signal(number, handler)
+
+
+CASE_SETTINGS: Settings = {
+    **SEARCH_SETTINGS,
+    _folder: _set_folder,
+    lambda: dict(os.environ): _set_environment,
+    lambda: list(sys.path): partial(operator.setitem, sys.path, slice(None)),
+    **{partial(getattr, sys, name): partial(setattr, sys, name) for name in ("stdin", "stdout", "stderr")},
+    _umask: os.umask,
+    gc.isenabled: lambda enabled: gc.enable() if enabled else gc.disable(),
+    sys.gettrace: sys.settrace,
+    **{partial(signal.getsignal, number): partial(_set_handler, number) for number in HANDLED},
+}
+"""The settings that are restored after each case of a run; reading them takes longer than those of one check."""
 
 
 def run_case(run: Run, cases: Mapping[str, Case], name: str) -> CaseResult:
@@ -196,7 +250,7 @@ def _results(
     """Run cases as the settings say. Closing the generator aborts the calls that still run."""
     if settings.cluster is not None:
         with _cluster(settings) as (executor, workers):
-            call, max_calls = functools.partial(_run_case_on_cluster, run, settings), CALLS_PER_WORKER * workers
+            call, max_calls = partial(_run_case_on_cluster, run, settings), CALLS_PER_WORKER * workers
             yield from results_of(executor, call, names, max_calls=max_calls, retries=settings.retries)
     elif settings.jobs is None:
         yield from (run_case(run, cases, name) for name in names)
@@ -256,7 +310,7 @@ def _run_case_on_cluster(run: Run, settings: ExecutorSettings, name: str) -> Cas
     return result
 
 
-@functools.lru_cache(maxsize=2)
+@lru_cache(maxsize=2)
 def _cluster_processes(run: Run, settings: ExecutorSettings) -> ProcessExecutor:
     """The child processes of a run on this cluster worker. They end when the cache drops them."""
     return ProcessExecutor(os.cpu_count() or 1, settings.limits, _prepare_worker, (run,))

@@ -27,7 +27,7 @@ from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.binding import ONE_TENSOR
 from gradvet.frontends.torch.inputs import converted, random_inputs, require_known
 from gradvet.frontends.torch.opdb import database, group_named, groups
-from gradvet.frontends.torch.state import seeded
+from gradvet.frontends.torch.random_state import seeded
 from gradvet.suite import Case, cases_in, require_file
 
 CALLABLE = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")

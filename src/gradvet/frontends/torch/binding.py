@@ -25,7 +25,8 @@ from gradvet.frontends.torch.double_precision import DoublePrecision, wide_dtype
 from gradvet.frontends.torch.inputs import require_precision, templates_of
 from gradvet.frontends.torch.layouts.dense import is_freed, overlaps, refill, same_numbers
 from gradvet.frontends.torch.preservation import preserved_state, reachable_objects
-from gradvet.frontends.torch.state import FixedState, generators_among, preserved_rng
+from gradvet.frontends.torch.random_state import generators_among, preserved_rng
+from gradvet.frontends.torch.state import FixedState
 
 LEAF_WRITTEN = "leaf Variable that requires grad"
 """Phrase of the exception that torch raises if a function writes to such an input."""

@@ -21,7 +21,7 @@ from torch.overrides import has_torch_function
 from gradvet.core.problem import AttributeMismatch
 from gradvet.core.vectors import Space
 from gradvet.errors import InvalidProblemError, raise_interruption
-from gradvet.frontends.torch import private, private_state
+from gradvet.frontends.torch import private, process_state
 from gradvet.frontends.torch.autograd_graph import USED_UP, classify_backward_error, is_unsupported_error, nodes_behind
 from gradvet.frontends.torch.layouts import can_be_cut
 from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, Dense, dual_of, unflattened, unit_matrix
@@ -238,7 +238,7 @@ def tangent_mismatches(found: Tangents) -> list[AttributeMismatch]:
 
 def prepare_forward_mode() -> None:
     """Has torch load its formulas, and call its kernels for dual numbers without loading its compiler."""
-    private_state.set_kernels_direct(True)
+    process_state.set_kernels_direct(True)
     _load_formulas()
 
 

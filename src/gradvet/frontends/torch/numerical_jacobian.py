@@ -21,7 +21,7 @@ from gradvet.frontends.torch.inputs import require_separate
 from gradvet.frontends.torch.layouts.dense import Dense
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.problem import TorchProblem
-from gradvet.frontends.torch.state import preserved_rng
+from gradvet.frontends.torch.random_state import preserved_rng
 from gradvet.options import Options
 
 

@@ -24,7 +24,7 @@ import torch
 from gradvet.errors import InvalidProblemError
 from gradvet.frontends.torch.arguments import ArgumentTree, fill
 from gradvet.frontends.torch.inputs import differentiable_dtype
-from gradvet.frontends.torch.state import seeded
+from gradvet.frontends.torch.random_state import seeded
 
 
 class Variant(Enum):

@@ -19,7 +19,8 @@ from gradvet.frontends.torch.autograd_graph import nodes_behind
 from gradvet.frontends.torch.blame.source_lines import is_foreign
 from gradvet.frontends.torch.layouts import numbers_of
 from gradvet.frontends.torch.process_state import SEARCH_SETTINGS, SETTINGS, ProcessState, use_standard_settings
-from gradvet.frontends.torch.state import KeptItems, RandomState, Restore, generators_among, kept_tensors
+from gradvet.frontends.torch.random_state import RandomState, generators_among
+from gradvet.frontends.torch.state import KeptItems, Restore, kept_tensors
 
 MAX_OBJECTS = 24
 """Callables, containers and objects that are entered in search of modules, the nearest first."""

@@ -1,6 +1,6 @@
 """Every private name of torch that the frontend uses, each behind a function with a public fallback.
 
-Those of open contexts and of the random generators of Python and NumPy are in `private_state`.
+Those of open contexts are in `process_state`, those of the random generators of Python and NumPy in `random_state`.
 
 Tested with torch 2.13, Python 3.11, NumPy 2.4. `GRADVET_PUBLIC_ONLY=1` in the environment switches all fallbacks on.
 """
@@ -172,6 +172,11 @@ def is_view_of_grad(tensor: Tensor) -> bool:
 
 MODULE_ATTRIBUTES = frozenset((*vars(nn.Module()), "flatten_parameters", "_flat_weights", "_flat_weight_refs"))
 """Attributes that every module has, and those in which recurrent ones keep their parameters."""
+
+
+def attributes_of(module: nn.Module) -> list[tuple[str, Any]]:
+    """The attributes of a module that not every module has."""
+    return [(name, value) for name, value in vars(module).items() if name not in MODULE_ATTRIBUTES]
 
 
 def hooks_of(module: nn.Module) -> list[dict[int, Any]]:

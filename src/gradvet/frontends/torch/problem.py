@@ -24,7 +24,7 @@ from gradvet.frontends.torch.binding import Binding, first_result
 from gradvet.frontends.torch.layouts import coordinates_of, layouts_of
 from gradvet.frontends.torch.layouts.dense import WORKING_DTYPE, flattened, is_zero, unflattened
 from gradvet.frontends.torch.layouts.sparse import Sparse
-from gradvet.frontends.torch.state import torch_states
+from gradvet.frontends.torch.random_state import torch_states
 from gradvet.frontends.torch.variants import TorchVariants
 from gradvet.frontends.torch.wider_version import internal_eps
 

@@ -1,4 +1,4 @@
-"""State beside the arguments of a function: random generators, attributes, buffers, frozen parameters.
+"""State beside the arguments of a function: attributes, buffers, frozen parameters.
 
 `FixedState` gives every call of a function the same start.
 """
@@ -6,12 +6,9 @@
 from __future__ import annotations
 
 import operator
-import random
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -19,113 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from gradvet.errors import raise_interruption
-from gradvet.frontends.torch import private, private_state
+from gradvet.frontends.torch import private
 from gradvet.frontends.torch.blame.source_lines import is_foreign
 from gradvet.frontends.torch.inputs import has_values
 from gradvet.frontends.torch.layouts.dense import separate
-
-
-def torch_states() -> list[tuple[torch.Generator, Tensor]]:
-    """Torch's generators, each with its state."""
-    on_devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
-    return [(generator, generator.get_state()) for generator in (torch.default_generator, *on_devices)]
-
-
-def _state_access(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
-    """How the state of a random generator of torch, Python or NumPy is read and written; None for other values."""
-    if isinstance(value, torch.Generator):
-        return value.get_state, value.set_state
-    if isinstance(value, random.Random):
-        return value.getstate, value.setstate
-    numpy_random: Any = sys.modules.get("numpy.random")
-    if numpy_random is None:
-        return None
-    if isinstance(value, numpy_random.RandomState):
-        return partial(value.get_state, legacy=False), value.set_state  # without a warning about its kind
-    if isinstance(value, (numpy_random.Generator, numpy_random.BitGenerator)):
-        bits = getattr(value, "bit_generator", value)
-        return lambda: bits.state, partial(setattr, bits, "state")
-    return None
-
-
-def generators_among(things: Iterable[Any]) -> list[Any]:
-    """The random generators among some objects and among the attributes of modules, each once.
-
-    Needed by `test_right_model_has_no_culprit`.
-    """
-    found: dict[int, Any] = {}
-    for thing in things:
-        inside = [thing]
-        if isinstance(thing, nn.Module):
-            inside = [value for module in thing.modules() for _, value in attributes_of(module)]
-        for value in inside:
-            if _state_access(value) is not None:
-                found[id(value)] = value
-    return list(found.values())
-
-
-GLOBAL_GENERATORS = (
-    (private_state.python_state, private_state.set_python_state),
-    (private_state.numpy_state, private_state.set_numpy_state),
-)
-"""How the states of the global generators of Python and NumPy are read and written; None if NumPy is not loaded."""
-
-
-class RandomState:
-    """The state of all generators that a function may draw from: those of torch, Python and NumPy, and given ones."""
-
-    __slots__ = ("_given", "_global", "_torch")
-
-    def __init__(self, given: Iterable[Any] = ()) -> None:
-        self._given = []
-        for read, write in filter(None, map(_state_access, given)):
-            with suppress(NotImplementedError):  # a source without a state, such as SystemRandom
-                self._given.append((write, read()))
-        self._torch, self._global = torch_states(), [read() for read, _ in GLOBAL_GENERATORS]
-
-    def is_torch_current(self) -> bool:
-        """Whether no number has been drawn from torch's generators since."""
-        now = torch_states()
-        same = (torch.equal(before, after) for (_, before), (_, after) in zip(self._torch, now, strict=False))
-        return len(self._torch) == len(now) and all(same)
-
-    def restore(self) -> None:
-        """Write back the states; those of Python and NumPy where they have changed."""
-        for generator, state in self._torch:
-            generator.set_state(state)
-        self.restore_given()
-        for (read, write), before in zip(GLOBAL_GENERATORS, self._global, strict=True):
-            if before is not None and before != read():
-                write(before)
-
-    def restore_given(self) -> None:
-        for write, state in self._given:
-            write(state)
-
-
-@contextmanager
-def preserved_rng() -> Iterator[None]:
-    """Restore all random states on exit."""
-    state = RandomState()
-    try:
-        yield
-    finally:
-        state.restore()
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed all generators on entry and restore their states on exit."""
-    with preserved_rng():
-        # Not torch.manual_seed, which loads the compiler (seconds).
-        torch.default_generator.manual_seed(seed)
-        if torch.cuda.is_available():
-            torch.cuda.manual_seed_all(seed)
-        random.seed(seed)
-        if numpy := sys.modules.get("numpy"):
-            numpy.random.seed(seed)
-        yield
-
+from gradvet.frontends.torch.random_state import RandomState
 
 Restore = Callable[[], bool]
 """Restores a state; whether anything had changed."""
@@ -184,7 +79,7 @@ def kept_attributes(model: nn.Module) -> Restore:
     """
     hooks = [(table, set(table)) for module in model.modules() for table in private.hooks_of(module)]
     known = [
-        (module, dict(attributes_of(module)))
+        (module, dict(private.attributes_of(module)))
         for module in (*model.modules(), *_replicated(model))
         if not is_foreign(type(module).__module__)
     ]
@@ -202,7 +97,7 @@ def kept_attributes(model: nn.Module) -> Restore:
                 has_changed = True
         for module, kept in known:
             wanted = {name: renewed.get(id(value), value) for name, value in kept.items()} if renewed else kept
-            now = dict(attributes_of(module))
+            now = dict(private.attributes_of(module))
             if now.keys() != wanted.keys() or any(now[name] is not value for name, value in wanted.items()):
                 for name in now.keys() - wanted.keys():
                     del module.__dict__[name]
@@ -224,11 +119,6 @@ def _replicated(module: nn.Module) -> Iterator[nn.Module]:
     if inner is not None:
         yield inner
         yield from _replicated(inner)
-
-
-def attributes_of(module: nn.Module) -> list[tuple[str, Any]]:
-    """The attributes of a module that not every module has."""
-    return [(name, value) for name, value in vars(module).items() if name not in private.MODULE_ATTRIBUTES]
 
 
 def kept_tensors(tensors: Iterable[Tensor]) -> Restore:

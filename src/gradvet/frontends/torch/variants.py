@@ -28,7 +28,7 @@ from gradvet.frontends.torch.derivatives import (
 from gradvet.frontends.torch.double_precision import is_strided
 from gradvet.frontends.torch.layouts.dense import refill, same_numbers, unflattened
 from gradvet.frontends.torch.preservation import PreservedGradients
-from gradvet.frontends.torch.state import RandomState, preserved_rng
+from gradvet.frontends.torch.random_state import RandomState, preserved_rng
 
 REENTRANT_NODE = "CheckpointFunctionBackward"
 """The node of a reentrant checkpoint."""

@@ -43,7 +43,7 @@ from gradvet.frontends.torch.blame.source_lines import (
 from gradvet.frontends.torch.blame.stops import HOOKING, StopMode
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.private import PUBLIC_ONLY, storage_reference, version
-from gradvet.frontends.torch.state import RandomState
+from gradvet.frontends.torch.random_state import RandomState
 
 IN_PLACE = "modified by an inplace operation"
 """Part of torch's message about a saved tensor whose version is another one."""

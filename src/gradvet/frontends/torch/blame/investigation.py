@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gradvet.core.blame import FUNCTION, MODULE, OPERATOR, ROOT, BlameReport, CodeLine, Culprit, Piece, Stop
 from gradvet.core.provenance import environment, title_of
 from gradvet.core.results import Report, Verdict
+from gradvet.frontends.torch import private
 from gradvet.frontends.torch.arguments import tensors_of
 from gradvet.frontends.torch.autograd_graph import nodes_behind
 from gradvet.frontends.torch.blame.backward_pass import (
@@ -31,7 +32,6 @@ from gradvet.frontends.torch.blame.sketches import Call
 from gradvet.frontends.torch.blame.source_lines import compiled_as_python, line_writing
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.preservation import preserved_state
-from gradvet.frontends.torch.state import attributes_of
 
 SCRIPTED = "{} is scripted: nothing in it can be checked alone (pass the model before torch.jit.script or trace)"
 
@@ -189,7 +189,7 @@ def _loose_parameters(model: nn.Module, outputs: list[Tensor]) -> Iterator[Culpr
     own = {id(parameter) for parameter in model.parameters()}
     loose = {id(leaf): leaf for leaf in leaves if leaf is not None and id(leaf) not in own}
     for path, module in model.named_modules() if loose else ():
-        for attribute, value in attributes_of(module):
+        for attribute, value in private.attributes_of(module):
             for tensor in tensors_of(value) if not isinstance(value, nn.Module) else ():
                 if loose.pop(id(tensor), None) is not None:
                     shape = "x".join(map(str, tensor.shape)) or "scalar"

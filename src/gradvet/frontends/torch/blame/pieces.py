@@ -32,7 +32,7 @@ from gradvet.frontends.torch.blame.sketches import Call
 from gradvet.frontends.torch.blame.source_lines import definition, line_writing
 from gradvet.frontends.torch.blame.stops import StopMode
 from gradvet.frontends.torch.preservation import preserved_state
-from gradvet.frontends.torch.state import preserved_rng
+from gradvet.frontends.torch.random_state import preserved_rng
 from gradvet.options import Options
 
 Examine = Callable[[Request, Call, Options, int], Report]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gradvet.frontends.torch.private import PUBLIC_ONLY, storage_reference
-from gradvet.frontends.torch.private_state import (
+from gradvet.frontends.torch.process_state import (
     function_apply,
     inherited_apply,
     set_function_apply,

@@ -33,13 +33,14 @@ from gradvet.frontends.torch.blame.source_lines import (
 from gradvet.frontends.torch.inputs import require_values
 from gradvet.frontends.torch.preservation import PreservedGradients, kept_objects, reachable_objects
 from gradvet.frontends.torch.private import buffers_of, version
-from gradvet.frontends.torch.private_state import (
+from gradvet.frontends.torch.process_state import (
     function_apply,
     set_function_apply,
     set_transformed_call,
     transformed_call,
 )
-from gradvet.frontends.torch.state import RandomState, Restore, generators_among, kept_attributes, kept_tensors
+from gradvet.frontends.torch.random_state import RandomState, generators_among
+from gradvet.frontends.torch.state import Restore, kept_attributes, kept_tensors
 
 MAX_KEPT_CALLS = 3
 """Number of calls kept of one Function by one line with the same shapes."""
@@ -131,11 +132,9 @@ class Recorder:
         restore_values = kept_tensors([*(buffer for _, _, buffer in buffers if buffer is not None), *parameters])
 
         def restore() -> bool:
-            replaced = [
-                (module, name, buffer) for module, name, buffer in buffers if getattr(module, name) is not buffer
-            ]
-            for module, name, buffer in replaced:
-                setattr(module, name, buffer)
+            replaced = [place for place in buffers if getattr(*place[:2]) is not place[2]]
+            for place in replaced:
+                setattr(*place)
             return restore_values() or bool(replaced)
 
         return restore

@@ -27,7 +27,7 @@ from gradvet.frontends.torch.preservation import (
     preserved_containers,
     preserved_state,
 )
-from gradvet.frontends.torch.state import preserved_rng
+from gradvet.frontends.torch.random_state import preserved_rng
 
 Around = Callable[[Callable[[], Any]], Any]
 """Runs a call under some condition: (the call without arguments) ↦ its result."""

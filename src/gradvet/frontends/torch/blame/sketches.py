@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from gradvet.core import thresholds
 from gradvet.core.blame import CodeLine
 from gradvet.frontends.torch.layouts.dense import separate
-from gradvet.frontends.torch.state import RandomState, Restore
+from gradvet.frontends.torch.random_state import RandomState
+from gradvet.frontends.torch.state import Restore
 
 MAX_WEIGHTED = 2**20
 """Number of elements from which the sum with weights is that of a part of the elements, or formed part by part."""

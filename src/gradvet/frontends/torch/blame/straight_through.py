@@ -17,7 +17,7 @@ from gradvet.core import thresholds
 from gradvet.frontends.torch.arguments import map_tensors, tensors_in
 from gradvet.frontends.torch.binding import widened_copy
 from gradvet.frontends.torch.blame.source_lines import calling_line
-from gradvet.frontends.torch.state import RandomState, preserved_rng
+from gradvet.frontends.torch.random_state import RandomState, preserved_rng
 
 
 def is_constant_in(function: Callable[..., Any], args: Sequence[Any], positions: Sequence[int]) -> bool:

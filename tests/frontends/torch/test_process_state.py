@@ -12,15 +12,15 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradvet.frontends.torch import private_state
+from gradvet.frontends.torch import process_state
 from gradvet.frontends.torch.blame.private import inference_mode_as, packing_if
-from gradvet.frontends.torch.private_state import close_contexts, open_contexts
+from gradvet.frontends.torch.process_state import close_contexts, open_contexts
 from tests.frontends.torch import needs_private_names
 
 pytestmark = needs_private_names
 
 
-HAS_TOP_HOOKS = private_state._SAVED_TENSORS[0] is not None
+HAS_TOP_HOOKS = process_state._SAVED_TENSORS[0] is not None
 """torch 2.6 does not tell which hooks of saved tensors are in use: they are left alone."""
 
 
@@ -96,19 +96,19 @@ def test_interrupted_replacement_of_kernels_is_seen(monkeypatch: pytest.MonkeyPa
     kernels.insert(place, InterruptedKernel())
     if not direct:
         for kernel in kernels:
-            vars(kernel)[private_state._CALLED] = private_state._Direct(None, kernel)
-    monkeypatch.setattr(private_state, "_KERNELS", [(None, kernel) for kernel in kernels])
+            vars(kernel)[process_state._CALLED] = process_state._Direct(None, kernel)
+    monkeypatch.setattr(process_state, "_KERNELS", [(None, kernel) for kernel in kernels])
     with pytest.raises(KeyboardInterrupt):
-        private_state.set_kernels_direct(direct)
-    assert private_state.kernels_are_direct() is any(vars(kernel) for kernel in kernels)
+        process_state.set_kernels_direct(direct)
+    assert process_state.kernels_are_direct() is any(vars(kernel) for kernel in kernels)
 
 
 def test_replacement_that_ends_late_restores_its_own_methods_alone() -> None:
-    before = [read() for read in private_state.PATCHED_METHODS]
+    before = [read() for read in process_state.PATCHED_METHODS]
     outer, inner = inference_mode_as(lambda *_: None), packing_if(lambda _: True)
     outer.__enter__()
     inner.__enter__()
     # After an interruption, Python may end the inner block last.
     outer.__exit__(None, None, None)
     inner.__exit__(None, None, None)
-    assert [read() for read in private_state.PATCHED_METHODS] == before
+    assert [read() for read in process_state.PATCHED_METHODS] == before

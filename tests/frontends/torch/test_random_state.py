@@ -1,4 +1,4 @@
-"""The global generators of Python and NumPy (`frontends/torch/private_state.py`), restored after draws."""
+"""The global generators of Python and NumPy (`frontends/torch/random_state.py`), restored after draws."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import random
 import numpy
 import pytest
 
-from gradvet.frontends.torch import private, private_state
-from gradvet.frontends.torch.state import RandomState
+from gradvet.frontends.torch import private, random_state
+from gradvet.frontends.torch.random_state import RandomState
 
 
 @pytest.fixture(params=[True, False], ids=["in memory", "asked for"])
 def scheme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param and private.PUBLIC_ONLY:
         pytest.skip("private names are switched off")
-    monkeypatch.setattr(private_state, "READS_PYTHON", request.param)
-    monkeypatch.setattr(private_state, "READS_NUMPY", request.param)
+    monkeypatch.setattr(random_state, "READS_PYTHON", request.param)
+    monkeypatch.setattr(random_state, "READS_NUMPY", request.param)
 
 
 @pytest.mark.usefixtures("scheme")
