@@ -33,6 +33,12 @@ def test_output_of_negligible_slope_gets_a_small_weight() -> None:
         assert second < 1e-3 * first
 
 
+def test_cotangents_of_slopes_below_the_normal_numbers_are_finite() -> None:
+    context = replace(context_of(lambda x: x * point(1.0, 0.0), point(1e-3, 0.0)), is_generated=True)
+    (cotangent,) = context.cotangents_for(point(5e-320, 0.0).detach(), 1)
+    assert cotangent.v.isfinite().all()
+
+
 def test_wrong_derivative_of_an_output_of_small_slope_is_found() -> None:
     scale = torch.tensor([1.0, 1e-6], dtype=DOUBLE)
     wrong = torch.tensor([1.0, 1.05e-6], dtype=DOUBLE)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests.functions import with_derivative
 from tests.gallery import proofs
 from tests.gallery.case import right
 from tests.gallery.inputs import at, indices, point, spread, uniform
@@ -149,6 +150,11 @@ CASES = (
         "certain_loss_with_logits",
         "A logit is subtracted from its logarithm: the loss of 1e-14 is a multiple of the roundoff of 31.",
         at(loss_with_logits, point, [29.0, -31.5, 25.3, -39.0]),
+    ),
+    right(
+        "exp_below_the_normal_numbers",
+        "A small grad_output times a gradient of 1e-318 has fewer digits, or none.",
+        at(with_derivative(torch.exp, torch.exp), point, [-740.0, -730.0, -720.0, 1.0]),
     ),
     right("certain_softmax", "Rows of one 1 and zeros.", at(softmax, point, [[50.0, 0.0, -3.0], [0.0, 60.0, 2.0]])),
     right("sigmoid_at_forty", "The value is exactly 1.", at(torch.sigmoid, point, [40.0, 45.0, -40.0])),

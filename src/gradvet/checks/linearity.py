@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -86,7 +87,8 @@ def linearity(context: Context) -> Iterator[Finding]:
 def disproportion(context: Context) -> tuple[str, str] | None:
     """How the gradient of -t·v differs from -t times that of v, for a tiny t, a large one and 1; None if equal.
 
-    Rounding is symmetric and the same for all powers of two, so no roundoff is allowed for. Needed by
+    Rounding is symmetric and the same for all powers of two, so no roundoff is allowed for but that of subnormal
+    numbers (`exp_below_the_normal_numbers`). Needed by
     `test_gradient_that_is_even_in_the_cotangent_fails_beside_a_large_input`, `polynomial_of_large_cotangents_alone` and
     `polynomial_clips_at_a_thousand`.
     """
@@ -95,7 +97,7 @@ def disproportion(context: Context) -> tuple[str, str] | None:
 
     def gap(scale: float) -> GradientMismatch | None:
         found = problem.vjp(-scale * v) / -scale
-        least = 0.0 if context.is_double else SINGLE_TINY / scale
+        least = (sys.float_info.min if context.is_double else SINGLE_TINY) / scale
         error = finite_part(xp.abs(found - of_v)) - context.asked_resolution * finite_part(xp.abs(of_v)) - least
         index = int(xp.argmax(error))
         if not float(error[index]) > 0.0:

@@ -285,7 +285,7 @@ class Context:
         if self.is_double:  # an output weighs less where its roundoff over the step exceeds the resolution asked for
             noise = noise * (thresholds.ROUNDOFFS / (self.options.resolution * thresholds.SCREEN_STEP))
         weight = size + noise + (self._row_floor * peak(size) or 1.0)
-        even = finite_rows(float(xp.min(weight)) / weight)
+        even = finite_rows(1.0 / (weight / float(xp.min(weight))))  # the reciprocal of a subnormal weight is infinite
         rows = slope.shape[0]
         drawn = (problem.random(rows, Distribution.NEAR_UNIT) * even for _ in range(min(number, max(1, rows))))
         return tuple(map(self.cotangent, drawn))
