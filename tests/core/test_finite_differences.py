@@ -14,8 +14,8 @@ from gradvet.core.finite_differences import (
     CENTRAL,
     EXTRAPOLATED,
     SKEWED,
+    Cotangent,
     DirectionalDifference,
-    Prediction,
     Stencil,
     entry_error,
     few_steps_for,
@@ -92,11 +92,11 @@ def test_first_difference_of_a_coarse_format_uses_the_cube_root_of_its_spacing()
 
 
 def test_coarser_formats_need_wider_steps_to_call_a_function_constant() -> None:
-    prediction = Prediction(torch.ones(1, dtype=torch.float64), lambda displacement, t: 0.0)
+    cotangent = Cotangent(*2 * [torch.ones(1, dtype=torch.float64)])
     widths = []
     for dtype in (torch.float64, torch.float32, torch.float16):
         context = context_of(torch.sin, point(1.0, dtype=dtype))
-        widths.append(context.sweep_steps(context.joint_direction(), [prediction])[0].constant_step)
+        widths.append(context.sweep_steps(context.joint_direction(), [cotangent], lambda *_: 0.0)[0].constant_step)
     assert widths[0] < widths[1] < widths[2] == math.inf
 
 

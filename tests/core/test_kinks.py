@@ -10,10 +10,10 @@ from torch import Tensor
 
 from gradvet.core.context import Context
 from gradvet.core.decision import Entry
+from gradvet.core.finite_differences import Cotangent
 from gradvet.core.kinks import find_kinks
 from gradvet.core.line_test import bent_rows
 from gradvet.core.modes import REVERSE
-from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
 from gradvet.core.slope_test import SlopeTest
 from tests.core.contexts import Elementwise, context_of, point

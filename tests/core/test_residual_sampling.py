@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from gradvet.core.finite_differences import Cotangent
 from gradvet.core.modes import REVERSE
-from gradvet.core.projections import Cotangent
 from gradvet.core.residual_sampling import ResidualSampling, input_direction
 from gradvet.core.vectors import rms
 from tests.core.contexts import context_of

@@ -176,10 +176,10 @@ def test_slope_that_is_bounded_at_an_edge_fails() -> None:
 def test_rounding_of_a_step_is_accounted_for_in_forward_mode() -> None:
     context = context_of(torch.sin, point(1.0))
     u, step = context.joint_direction(), 2.0**-50
-    (prediction,) = FORWARD.predictions(context, u, context.cotangents[:1])
     displacement = context.problem.evaluate_at(step * u).displacement
     rounded = float(displacement[0]) / float(step * u[0])
-    claimed = prediction.predicted(displacement, step) / (step * float(context.cotangents[0].vjp @ u))
+    change = float(FORWARD.change(context, context.cotangents[0], u, displacement, step))
+    claimed = change / (step * float(context.cotangents[0].vjp @ u))
     assert abs(rounded - 1.0) > 1e-3
     assert claimed == pytest.approx(rounded, rel=1e-9)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.entrywise import ComparedEntry
+from gradvet.core.finite_differences import Cotangent
 from gradvet.core.probe_plans import repetitions
-from gradvet.core.projections import Cotangent
 from gradvet.core.results import Finding, Verdict
 from gradvet.core.vectors import Array, equal, namespace, peak, unit
 

@@ -16,8 +16,9 @@ from typing import Any
 
 from gradvet.core import thresholds
 from gradvet.core.finite_differences import (
+    Change,
+    Cotangent,
     DirectionalDifference,
-    Prediction,
     Scaling,
     StepSweep,
     few_steps_for,
@@ -27,7 +28,7 @@ from gradvet.core.finite_differences import (
 )
 from gradvet.core.ledger import GIVEN, Record
 from gradvet.core.problem import Distribution, FreshGradient, Gradient, Problem
-from gradvet.core.projections import Cotangent, Projections
+from gradvet.core.projections import Projections
 from gradvet.core.vectors import LARGE, Array, all_finite, equal, finite_part, namespace, nonzero_median, peak, unit
 from gradvet.options import Options
 
@@ -212,10 +213,12 @@ class Context:
         """A difference along which all inputs add about the same, by the gradient of the first cotangent."""
         return self.difference(self.restricted(self.balanced_direction(self.cotangents[0].vjp)))
 
-    def sweep_steps(self, u: Array, predictions: Sequence[Prediction], *, few: bool = False) -> list[StepSweep]:
-        """A step sweep along u for each prediction, over all steps or over the middle half."""
+    def sweep_steps(
+        self, u: Array, cotangents: Sequence[Cotangent], change_of: Change, *, few: bool = False
+    ) -> list[StepSweep]:
+        """A step sweep along u for each cotangent, over all steps or over the middle half."""
         steps = few_steps_for(self.eps) if few else steps_for(self.eps)
-        return sweep_steps(self.problem, u, predictions, self._further_noise, steps, self.eps)
+        return sweep_steps(self.problem, u, cotangents, change_of, self._further_noise, steps, self.eps)
 
     @cached_property
     def steepest(self) -> float:

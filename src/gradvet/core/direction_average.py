@@ -23,12 +23,11 @@ from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import AGREES, Decision, Entry, Reason
 from gradvet.core.extrapolation import Estimate
-from gradvet.core.finite_differences import steps_for
+from gradvet.core.finite_differences import Cotangent, steps_for
 from gradvet.core.gradient_match import JITTER_PAIRS, explained_factor, gradient_is_stable, value_roundoff
 from gradvet.core.line_test import rows_changing_by_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
-from gradvet.core.projections import Cotangent
 from gradvet.core.reference_errors import spacing_at_zero
 from gradvet.core.refinement import hides_gradient, refined
 from gradvet.core.residual_sampling import OutputProbes, ResidualSampling, input_direction, matched_count, roundoff_of

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from gradvet.core import thresholds
 from gradvet.core.problem import Perturbation, Problem
@@ -144,12 +145,17 @@ class DirectionalDifference:
         return all_finite(self.odd)
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """A cotangent v, and by how much the derivative under test says v·f changes for a displacement d ≈ t u."""
+class Cotangent(NamedTuple):
+    """A cotangent v and the derivative under test along it, Jᵀv; or several, one in each row of both."""
 
     v: Array
-    predicted: Callable[[Array, float], float]
+    vjp: Array
+    nonfinite: Array | None = None
+    """With error bars: columns in which Jᵀv is not finite, and zero here; None if there is none."""
+
+
+Change = Callable[[Cotangent, Array, Array, float], float | Array]
+"""By how much the derivative under test says v·f changes: from a cotangent, u, and a displacement of about t u."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,19 +182,20 @@ class StepSweep:
 def sweep_steps(
     problem: Problem,
     u: Array,
-    predictions: Sequence[Prediction],
+    cotangents: Sequence[Cotangent],
+    change_of: Change,
     repeat_noise: Array,
     steps: Sequence[float],
     eps: float,
 ) -> list[StepSweep]:
-    """One sweep along u for each prediction; two evaluations a step for all of them together.
+    """One sweep along u for each cotangent; two evaluations a step for all of them together.
 
     Cotangents and `repeat_noise` are about the differentiable outputs, or about all of them.
     """
     rows, xp = repeat_noise.shape[0], namespace(u)
     f0 = problem.value[:rows]
-    weights = [xp.astype(prediction.v != 0.0, prediction.v.dtype) for prediction in predictions]
-    seen: list[list[tuple[float, float, int]]] = [[] for _ in predictions]
+    weights = [xp.astype(one.v != 0.0, one.v.dtype) for one in cotangents]
+    seen: list[list[tuple[float, float, int]]] = [[] for _ in cotangents]
     moving = int(xp.count_nonzero(u))
     for level, t in enumerate(signed for step in steps for signed in (step, -step)):
         evaluation = problem.evaluate_at(t * u)
@@ -199,17 +206,14 @@ def sweep_steps(
             # `softplus_at_minus_forty_coupled`.
             steps = steps[: level // 2]
             break
-        for found, prediction, weight in zip(seen, predictions, weights, strict=True):
-            rise = dot(prediction.v, change)
-            residual = rise - prediction.predicted(evaluation.displacement, t)
+        for found, one, weight in zip(seen, cotangents, weights, strict=True):
+            rise = dot(one.v, change)
+            residual = rise - float(change_of(one, u, evaluation.displacement, t))
             found.append((rise, residual, int(xp.count_nonzero(change * weight))))
-    floors = (
-        thresholds.NOISE_FLOOR * eps * norm(prediction.v, f0) + norm(prediction.v, repeat_noise)
-        for prediction in predictions
-    )
+    floors = (thresholds.NOISE_FLOOR * eps * norm(one.v, f0) + norm(one.v, repeat_noise) for one in cotangents)
     # Values of size one may cancel inside: needed by
     # `test_right_function_passes_whose_steps_are_below_the_roundoff_inside`.
-    inside = (thresholds.NOISE_FLOOR * eps * norm(prediction.v) for prediction in predictions)
+    inside = (thresholds.NOISE_FLOOR * eps * norm(one.v) for one in cotangents)
     return [_sweep(steps, *each, eps) for each in zip(seen, floors, inside, strict=True)]
 
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from gradvet.core import thresholds
 from gradvet.core.confirmation import despite_ties, distances, error_apart
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import fit_slope
-from gradvet.core.finite_differences import DirectionalDifference, middle_step, steps_for
+from gradvet.core.finite_differences import Cotangent, DirectionalDifference, middle_step, steps_for
 from gradvet.core.line_test import bent_rows, enter_resolution, screen_agrees, typical_contributions
 from gradvet.core.localise import bisect_sum, decide_entry, find_wrong_entry
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
-from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
 from gradvet.core.vectors import Array, all_finite, dot, finite_part, namespace, nonzero_rms, norm, peak, window
 
@@ -203,9 +203,8 @@ def _ties_violate_bounds(context: Context, mode: Mode, columns: Array, place: tu
     for number in range(TIED_DIRECTIONS):
         u = xp.where(columns, context.joint_direction(), xp.zeros_like(context.lengths))
         u = u if number else xp.abs(u)
-        prediction = mode.predictions(context, u, [cotangent])[0]
-        slope = prediction.predicted(u, 1.0)
-        fit = fit_slope(context.sweep_steps(u, [prediction], few=True)[0])
+        slope = float(mode.slope(context, cotangent, u))
+        fit = fit_slope(context.sweep_steps(u, [cotangent], partial(mode.change, context), few=True)[0])
         decision = decide(fit, ErrorScale(abs(slope), abs(slope), context.eps), math.inf)
         fits.append((decision, fit, slope))
     bends = [fit.kink.value for _, fit, _ in fits]

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, ErrorScale, Reason, decide, is_saturated
 from gradvet.core.extrapolation import SlopeFit, fit_slope
-from gradvet.core.finite_differences import DirectionalDifference, first_change, is_faint
+from gradvet.core.finite_differences import Cotangent, DirectionalDifference, first_change, is_faint
 from gradvet.core.gradient_match import cancelled_slope, derivative_jitter, saturated_roundoff, saturated_slope
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Problem
-from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
 from gradvet.core.vectors import Array, all_finite, dot, finite_part, namespace, nonzero_rms_by_leaf, norm, peak, window
 
@@ -97,7 +97,7 @@ def screen(
         allowed += context.immaterial_slope * norm(v)
     if bend is not None:
         allowed += abs(dot(v, bend)) * (1.0 + thresholds.KINK_RTOL)
-    return abs(dot(v, slope) - mode.slope(context, cotangent, d)), allowed
+    return abs(dot(v, slope) - float(mode.slope(context, cotangent, d))), allowed
 
 
 def screen_agrees(
@@ -193,8 +193,7 @@ def _is_bent(context: Context, slope: Array, bend: Array) -> Array:
 
 def sweep_line(context: Context, mode: Mode, u: Array, cotangents: Sequence[Cotangent]) -> list[SlopeFit]:
     """One fitted slope for each cotangent, from a sweep over all steps along u."""
-    predictions = mode.predictions(context, u, cotangents)
-    return [fit_slope(sweep) for sweep in context.sweep_steps(u, predictions)]
+    return [fit_slope(sweep) for sweep in context.sweep_steps(u, cotangents, partial(mode.change, context))]
 
 
 def decide_line(context: Context, mode: Mode, u: Array, cotangent: Cotangent, fit: SlopeFit) -> Decision:

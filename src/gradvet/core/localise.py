@@ -14,12 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision, Entry, ErrorScale, Reason, decide
 from gradvet.core.extrapolation import Estimate, fit_slope, sweep_figure
-from gradvet.core.finite_differences import DirectionalDifference, Prediction, middle_step
+from gradvet.core.finite_differences import Cotangent, DirectionalDifference, middle_step
 from gradvet.core.gradient_match import cancelled_slope, saturated_roundoff
 from gradvet.core.line_test import (
     bent_rows,
@@ -31,7 +32,7 @@ from gradvet.core.line_test import (
 )
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
-from gradvet.core.projections import Cotangent, ProbeDirection, Projections
+from gradvet.core.projections import ProbeDirection, Projections
 from gradvet.core.reference_errors import overflow_size
 from gradvet.core.results import Verdict
 from gradvet.core.vectors import Array, Location, all_finite, dot, first_true, namespace, peak, unit, window
@@ -239,10 +240,8 @@ def _swept(context: Context, mode: Mode, place: tuple[int, int], size: float, *,
     problem = context.problem
     row, column = place
     u, cotangent = unit(problem.zeros(problem.domain.size), column, size), context.row(row)
-    prediction = mode.predictions(context, u, [cotangent])[0]
-    step_sweep = context.sweep_steps(u, [prediction], few=few)[0]
-    fit = fit_slope(step_sweep)
-    value = prediction.predicted(u, 1.0)
+    step_sweep = context.sweep_steps(u, [cotangent], partial(mode.change, context), few=few)[0]
+    fit, value = fit_slope(step_sweep), float(mode.slope(context, cotangent, u))
     noise = cancelled_slope(context, cotangent.v, value) if context.is_double else 0.0
     granted = context.options.accuracy * abs(value)
     saturated = saturated_roundoff(context, cotangent.v, size) if size == float(context.lengths[column]) else 0.0
@@ -275,9 +274,8 @@ def slope_of_column(context: Context, column: int) -> Estimate | None:
         u = u / step
         change = DirectionalDifference.along(problem, u, step)
     changed = namespace(u).nonzero((change.even != 0.0) | (change.odd != 0.0))[0]
-    units = [unit(problem.zeros(problem.codomain.size), int(row)) for row in changed[:ROWS_OF_COLUMN]]
-    predictions = [Prediction(v, lambda displacement, t: 0.0) for v in units]
-    fits = [fit_slope(step_sweep) for step_sweep in context.sweep_steps(u, predictions)]
+    units = [Cotangent(unit(problem.zeros(problem.codomain.size), int(row)), u) for row in changed[:ROWS_OF_COLUMN]]
+    fits = [fit_slope(step_sweep) for step_sweep in context.sweep_steps(u, units, lambda *_: 0.0)]
     if any(fit.is_steep or fit.jumps or not math.isfinite(fit.error.error) for fit in fits):
         return None
     largest = max((fit.error for fit in fits), key=lambda error: abs(error.value), default=Estimate(0.0, 0.0))

@@ -14,9 +14,9 @@ from functools import cached_property
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.finite_differences import Prediction
+from gradvet.core.finite_differences import Cotangent
 from gradvet.core.problem import Problem
-from gradvet.core.projections import Cotangent, OutOfReachError, ProbeDirection, Projections
+from gradvet.core.projections import OutOfReachError, ProbeDirection, Projections
 from gradvet.core.vectors import Array, all_finite, dot, dots, namespace, unit, unit_rows
 from gradvet.options import Tolerance
 
@@ -33,17 +33,13 @@ class ReverseMode:
         if not context.has_reverse:
             context.problem.vjp(context.problem.zeros(context.problem.codomain.size))
 
-    def predictions(self, context: Context, u: Array, cotangents: Sequence[Cotangent]) -> list[Prediction]:
-        """The change of v·f along u by this mode, for each cotangent v."""
-        return [_by_vjp(cotangent) for cotangent in cotangents]
+    def slope(self, context: Context, cotangent: Cotangent, u: Array) -> Array:
+        """v·J·u at the point by this mode, for each cotangent v."""
+        return dots(cotangent.vjp, u)
 
-    def changes(self, context: Context, cotangents: Cotangent, u: Array, displacement: Array, t: float) -> Array:
+    def change(self, context: Context, cotangent: Cotangent, u: Array, displacement: Array, t: float) -> Array:
         """The change of v·f over a displacement of about t u by this mode, for each cotangent v."""
-        return dots(cotangents.vjp, displacement)
-
-    def slope(self, context: Context, cotangent: Cotangent, u: Array) -> float:
-        """v·J·u at the point."""
-        return dot(cotangent.vjp, u)
+        return dots(cotangent.vjp, displacement)
 
     def is_finite_at(self, context: Context, column: int) -> bool:
         """Whether this mode has a finite derivative by an input for which reverse mode has none. May call the JVP."""
@@ -72,15 +68,11 @@ class ForwardMode:
     def require(self, context: Context) -> None:
         context.cached_jvp(context.first.displacement)
 
-    def predictions(self, context: Context, u: Array, cotangents: Sequence[Cotangent]) -> list[Prediction]:
-        jvp = context.cached_jvp(u)
-        return [_by_jvp(cotangent, jvp, u) for cotangent in cotangents]
+    def slope(self, context: Context, cotangent: Cotangent, u: Array) -> Array:
+        return dots(cotangent.v, context.cached_jvp(u))
 
-    def changes(self, context: Context, cotangents: Cotangent, u: Array, displacement: Array, t: float) -> Array:
-        return t * dots(cotangents.v, context.cached_jvp(u)) + dots(cotangents.vjp, displacement - t * u)
-
-    def slope(self, context: Context, cotangent: Cotangent, u: Array) -> float:
-        return dot(cotangent.v, context.cached_jvp(u))
+    def change(self, context: Context, cotangent: Cotangent, u: Array, displacement: Array, t: float) -> Array:
+        return t * self.slope(context, cotangent, u) + dots(cotangent.vjp, displacement - t * u)
 
     def is_finite_at(self, context: Context, column: int) -> bool:
         return all_finite(context.problem.jvp(unit(context.problem.zeros(context.problem.domain.size), column)))
@@ -100,15 +92,6 @@ class ForwardMode:
 Mode = ReverseMode | ForwardMode
 
 REVERSE, FORWARD = ReverseMode(), ForwardMode()
-
-
-def _by_vjp(cotangent: Cotangent) -> Prediction:
-    return Prediction(cotangent.v, lambda displacement, t: dot(cotangent.vjp, displacement))
-
-
-def _by_jvp(cotangent: Cotangent, jvp: Array, u: Array) -> Prediction:
-    slope = dot(cotangent.v, jvp)
-    return Prediction(cotangent.v, lambda displacement, t: t * slope + dot(cotangent.vjp, displacement - t * u))
 
 
 BLOCK = 2_000_000

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from gradvet.core.finite_differences import CENTRAL, EXTRAPOLATED, SKEWED, Stencil
+from gradvet.core.finite_differences import CENTRAL, EXTRAPOLATED, SKEWED, Cotangent, Stencil
 from gradvet.core.problem import Distribution, Gradient, Perturbation, Problem
 from gradvet.core.vectors import Array, equal, unit, unit_rows
 from gradvet.options import Options
@@ -69,15 +69,6 @@ class ProbeDirection(NamedTuple):
         found = self.total / 2.0
         found -= value[: self.total.shape[0]]
         return found
-
-
-class Cotangent(NamedTuple):
-    """A cotangent v and the derivative under test along it, Jᵀv; or several, one in each row of both."""
-
-    v: Array
-    vjp: Array
-    nonfinite: Array | None = None
-    """With error bars: columns in which Jᵀv is not finite, and zero here; None if there is none."""
 
 
 class Projections:

@@ -15,11 +15,10 @@ from gradvet.core import thresholds
 from gradvet.core.context import Context
 from gradvet.core.decision import Decision
 from gradvet.core.extrapolation import ODD_ORDERS
-from gradvet.core.finite_differences import DirectionalDifference, steps_for
+from gradvet.core.finite_differences import Cotangent, DirectionalDifference, steps_for
 from gradvet.core.line_test import rows_changing_by_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution
-from gradvet.core.projections import Cotangent
 from gradvet.core.results import Verdict
 from gradvet.core.vectors import Array, Leaf, finite_part, nonzero_median, norm, peak, window
 from gradvet.errors import first_line
@@ -186,7 +185,7 @@ def hides_gradient(context: Context, mode: Mode, u: Array) -> bool:
     slope = finite_part(xp.abs(DirectionalDifference.along(context.problem, u, step).odd))
     hidden = _hidden_by_roundoff(context, slope, step, 1.0)
     for v in _by_tensor(context, hidden):
-        if peak(xp.where(v != 0.0, slope, xp.zeros_like(slope))) or mode.slope(context, context.cotangent(v), u):
+        if peak(xp.where(v != 0.0, slope, xp.zeros_like(slope))) or bool(mode.slope(context, context.cotangent(v), u)):
             return True
         if rows_changing_by_roundoff(context, u, v) is not None:
             return True

@@ -18,11 +18,10 @@ from functools import cached_property
 
 from gradvet.core import thresholds
 from gradvet.core.context import Context
-from gradvet.core.finite_differences import DirectionalDifference, steps_for
+from gradvet.core.finite_differences import Cotangent, DirectionalDifference, steps_for
 from gradvet.core.gradient_match import value_roundoff
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Evaluation, Problem
-from gradvet.core.projections import Cotangent
 from gradvet.core.reference_errors import spacing_at_zero
 from gradvet.core.residuals import Residuals
 from gradvet.core.vectors import Array, all_finite, dot, dots, finite_part, namespace, norm, peak, rms, window
@@ -101,7 +100,7 @@ class OutputProbes:
         for found in self.differences:
             cotangent = context.cotangent(xp.where(self.bent, self.weights * xp.sign(found.odd), zeros))
             noise = thresholds.PRECISION_SCALE_WIDTH * norm(cotangent.v, self.noise) / found.step
-            predicted = mode.predictions(context, found.u, [cotangent])[0].predicted(found.displacement, 1.0)
+            predicted = float(mode.change(context, cotangent, found.u, found.displacement, 1.0))
             between = dot(xp.abs(cotangent.v), xp.abs(found.even)) * (1.0 + thresholds.MATERIAL_MAX)
             if not abs(dot(cotangent.v, found.odd) - predicted) <= between + noise:
                 return False
@@ -179,10 +178,10 @@ class ResidualSampling:
         odd, even = ((plus.values[:rows] + sign * minus.values[:rows]) / 2.0 for sign in (-1.0, 1.0))
         moved, centre = ((plus.displacement + sign * minus.displacement) / 2.0 for sign in (-1.0, 1.0))
         even, centre = even - middle.values[:rows], centre - middle.displacement
-        realised = self.mode.changes(self.context, cotangents, u, moved, step) / step
+        realised = self.mode.change(self.context, cotangents, u, moved, step) / step
         centres = namespace(realised).zeros_like(realised)
         if self._shift is not None:
-            centres = self.mode.changes(self.context, cotangents, u, centre, 0.0) / step
+            centres = self.mode.change(self.context, cotangents, u, centre, 0.0) / step
         bends = [dots(weights, even) / step - centres for weights in (v, abs(v))]
         return dots(v, odd) / step - realised, realised, namespace(odd).concat(bends), centres
 
@@ -200,7 +199,7 @@ class ResidualSampling:
         samples: list[list[tuple[Array, ...]]] = [[] for _ in steps]
         predicted = []
         for u in directions:
-            predicted.append(self.mode.changes(self.context, cotangents, u, u, 1.0))
+            predicted.append(self.mode.slope(self.context, cotangents, u))
             start = self.start()
             for some, step in zip(samples, steps, strict=True):
                 some.append(self.moved(cotangents, u, step, start))

@@ -21,7 +21,7 @@ from gradvet.core.context import Context
 from gradvet.core.decision import AGREES, Decision, Reason
 from gradvet.core.direction_average import decide_by_averages, decide_single_precision
 from gradvet.core.extrapolation import SlopeFit
-from gradvet.core.finite_differences import DirectionalDifference
+from gradvet.core.finite_differences import Cotangent, DirectionalDifference
 from gradvet.core.gradient_match import saturated_roundoff
 from gradvet.core.kinks import decide_kink, enter_kinks, is_apart, is_right_beside
 from gradvet.core.line_test import (
@@ -36,7 +36,6 @@ from gradvet.core.line_test import (
 )
 from gradvet.core.localise import find_wrong_entry, nonfinite_derivative, nonfinite_tangent
 from gradvet.core.modes import Mode
-from gradvet.core.projections import Cotangent
 from gradvet.core.refinement import (
     decide_hidden_outputs,
     one_sided_outputs,

@@ -122,12 +122,12 @@ def dot(a: Array, b: Array) -> float:
 
 
 def dots(rows: Array, b: Array) -> Array:
-    """`dot` of each row of a matrix and b."""
+    """`dot` of each row of a matrix, or of a vector, and b."""
     products = rows @ b
     if all_finite(products):
         return products
     xp = namespace(rows)
-    return xp.sum(xp.where(rows != 0.0, rows * b, xp.zeros_like(rows)), axis=1)
+    return xp.sum(xp.where(rows != 0.0, rows * b, xp.zeros_like(rows)), axis=-1)
 
 
 def norm(v: Array, values: Array | None = None) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 from gradvet.core.context import Context
 from gradvet.core.events import one_at_a_time
 from gradvet.core.extrapolation import SlopeFit, fit_slope
-from gradvet.core.finite_differences import Prediction, middle_step, steps_for, sweep_steps
+from gradvet.core.finite_differences import Cotangent, middle_step, steps_for, sweep_steps
 from gradvet.core.frontend import Request
 from gradvet.core.vectors import Space
 from gradvet.errors import InvalidProblemError
@@ -97,12 +97,12 @@ def _column(context: Context, column: int, size: float, repeat_noise: Tensor) ->
     units = torch.eye(problem.value.shape[0], dtype=torch.float64, device=problem.value.device)
     realised: dict[float, float] = {}
 
-    def predicted(displacement: Tensor, t: float) -> float:
+    def no_change(_: Cotangent, __: Tensor, displacement: Tensor, t: float) -> float:
         realised[t] = float(displacement[column])
         return 0.0
 
-    predictions = [Prediction(unit, predicted) for unit in units]
-    sweeps = sweep_steps(problem, u, predictions, repeat_noise, steps, problem.eps)
+    cotangents = [Cotangent(unit, u) for unit in units]
+    sweeps = sweep_steps(problem, u, cotangents, no_change, repeat_noise, steps, problem.eps)
     middle = middle_step(problem.eps)
     if realised and not 0.5 < realised[middle] / length / middle < 2.0:  # a subnormal number has few digits, or none
         return [(math.nan, math.inf)] * len(units)
