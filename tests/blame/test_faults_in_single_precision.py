@@ -210,7 +210,41 @@ class Equilibrium(nn.Module):
         return z
 
 
+class Drawn(Layer):
+    """Draws with a mean that depends on the input: torch defines the derivatives of `normal` as zero."""
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.a(x)
+        return self.b(torch.normal(y, y.sigmoid()))  # fault
+
+
+class OtherDrawsBesideReentrant(Layer):
+    """Two checkpoints, of which the one that keeps its random state needs `backward()` in place of `grad()`."""
+
+    def forward(self, x: Tensor) -> Any:
+        y = checkpoint(torch.tanh, self.a(x), use_reentrant=True)
+        z = checkpoint(lambda y: nn.functional.dropout(y), y, use_reentrant=False, preserve_rng_state=False)  # fault
+        return self.b(z)
+
+
+class HookOnSeveral(Layer):
+    """A hook on both weights, which runs when the gradient of the second layer is in `.grad`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.autograd.graph.register_multi_grad_hook([self.a.weight, self.b.weight], self.halve)
+
+    def halve(self, gradients: Any) -> None:  # fault
+        if self.b.weight.grad is not None:
+            self.b.weight.grad *= 0.5
+
+    def forward(self, x: Tensor) -> Any:
+        return self.b(torch.tanh(self.a(x)))
+
+
 FAULTS: list[tuple[type[nn.Module], str]] = [
+    (Drawn, "normal"),
+    (OtherDrawsBesideReentrant, "checkpoint"),
     (NumpyWrite, "write to a saved tensor"),
     (NumpyRounding, "detach"),
     (NodeHook, "register_prehook"),
@@ -246,6 +280,33 @@ def test_line_of_a_fault_is_named(module: type[nn.Module], what: str) -> None:
     assert culprit.place is not None, f"{report}"
     found = culprit.path, culprit.what, Path(culprit.place.file).name, culprit.place.line
     assert found == ("0", what, Path(__file__).name, line_of_fault(module)), f"{report}"
+    assert not any("not looked for" in note for note in report.notes), f"{report}"
+
+
+@needs_private_names
+def test_hook_on_several_parameters_is_named() -> None:
+    torch.manual_seed(0)
+    culprit = gradvet.blame(HookOnSeveral(), torch.randn(5, 3), seed=1).culprit
+    assert culprit is not None
+    assert culprit.place is not None
+    assert (culprit.path, culprit.what, culprit.place.line) == (
+        "a",
+        "hook on parameter weight",
+        line_of_fault(HookOnSeveral),
+    )
+
+
+def test_output_that_is_detached_is_noted() -> None:
+    torch.manual_seed(0)
+
+    class Detached(Layer):
+        def forward(self, x: Tensor) -> Any:
+            y = self.a(x)
+            return self.b(y), y.detach()
+
+    report = gradvet.blame(Detached(), torch.randn(5, 3), seed=1)
+    assert report.verdict is Verdict.PASS
+    assert "output 1 varies with the inputs but has no derivative, so nothing of it was checked" in report.notes
 
 
 @needs_private_names

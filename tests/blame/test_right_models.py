@@ -473,6 +473,15 @@ def hooks_that_observe() -> tuple[Any, ...]:
 
 
 @right
+def hooks_on_several_parameters() -> tuple[Any, ...]:
+    seen: list[Any] = []
+    model = applied(lambda m, x: m.b(cube(m.a(x))), a=linear(), b=linear())
+    torch.autograd.graph.register_multi_grad_hook(list(model.parameters()), seen.append)
+    torch.autograd.graph.register_multi_grad_hook(list(model.parameters()), seen.append, mode="any")
+    return model, x()
+
+
+@right
 def step_in_a_hook() -> tuple[Any, ...]:
     """The optimiser runs when a gradient is ready, as in memory-saving training loops."""
     model = applied(lambda m, x: cube(m.a(x)), a=linear())

@@ -40,7 +40,7 @@ FUNCTION_CHECKS = (
 )
 """Checks of Functions and operators: those that matter in a training step."""
 
-MODULE_CHECKS = ("constancy", "reverse", "linearity", "precision")
+MODULE_CHECKS = ("constancy", "detached", "reverse", "linearity", "precision")
 
 Run = Callable[[Request, PipelineSettings], Report]
 """Makes the report of a check."""

@@ -30,8 +30,8 @@ from gradvet.frontends.torch.preservation import PreservedGradients, leaves_behi
 if TYPE_CHECKING:
     from gradvet.frontends.torch.problem import TorchProblem
 
-REENTRANT = "compatible with .grad()"
-"""Phrase of the exception that a reentrant checkpoint raises in `grad`, and in `backward` with `inputs`."""
+ACCUMULATING = "compatible with .grad()", "currently running autograd.grad()"
+"""Phrases of the exceptions of reentrant checkpoints and of hooks on several leaves, which need `backward()`."""
 
 Tangents = list[tuple[Tensor, Tensor | None]]
 """Outputs with their tangents; None for a tangent that is missing."""
@@ -52,7 +52,7 @@ def gradients(
     except RuntimeError as error:
         if USED_UP in str(error):
             return torch.autograd.grad(outputs, sources, cotangents, allow_unused=True)
-        if REENTRANT not in str(error):
+        if not any(phrase in str(error) for phrase in ACCUMULATING):
             raise
     return accumulated_gradients(outputs, sources, cotangents)
 
@@ -60,7 +60,7 @@ def gradients(
 def accumulated_gradients(
     outputs: Sequence[Any], sources: Sequence[Any], cotangents: Sequence[Tensor]
 ) -> Sequence[Any]:
-    """The same through `backward()`, which reentrant checkpoints need. Every `.grad` is left as it was."""
+    """The same through `backward()`. Every `.grad` is left as it was."""
     found: dict[int, Any] = {}
     inner = [source for source in sources if not source.is_leaf]
     hooks = [source.register_hook(functools.partial(found.__setitem__, id(source))) for source in inner]

@@ -24,7 +24,7 @@ from gradvet.core.blame import CodeLine
 from gradvet.frontends.torch.arguments import tensors_of
 from gradvet.frontends.torch.autograd_graph import nodes_behind
 from gradvet.frontends.torch.blame import private
-from gradvet.frontends.torch.blame.replaying import Around, plainly, run
+from gradvet.frontends.torch.blame.replaying import Around, run
 from gradvet.frontends.torch.blame.sketches import Call, checksum
 from gradvet.frontends.torch.blame.source_lines import (
     Candidate,
@@ -41,6 +41,7 @@ from gradvet.frontends.torch.blame.source_lines import (
     without,
 )
 from gradvet.frontends.torch.blame.stops import HOOKING, StopMode
+from gradvet.frontends.torch.derivatives import gradients
 from gradvet.frontends.torch.preservation import preserved_state
 from gradvet.frontends.torch.private import PUBLIC_ONLY, storage_reference, version
 from gradvet.frontends.torch.random_state import RandomState
@@ -225,7 +226,7 @@ def _lines(call: Call, changed: Sequence[int], writes: _Writes, consequence: str
     return list(found.values())
 
 
-def writes_to_grad(call: Call, around: Around = plainly) -> bool:
+def writes_to_grad(call: Call, around: Around) -> bool:
     """Whether a backward pass writes to `.grad` of parameters beside autograd, so that `.grad` is wrong."""
     parameters = _sources(call)
     before = [parameter.grad for parameter in parameters]
@@ -237,9 +238,7 @@ def writes_to_grad(call: Call, around: Around = plainly) -> bool:
         if not live or not parameters:
             return False
         # Twice: a checkpoint that draws other numbers in its second run gives another gradient each time.
-        expected, again = (
-            torch.autograd.grad(live, parameters, cotangents, allow_unused=True, retain_graph=True) for _ in range(2)
-        )
+        expected, again = (gradients(live, parameters, cotangents) for _ in range(2))
         for parameter in parameters:
             parameter.grad = None
         with private.without_accumulation_hooks(parameters):
@@ -335,8 +334,8 @@ def unsound_operations(call: Call) -> list[Candidate]:
         for node in origins.nodes:
             node.register_hook(partial(note, node))
         leaves = [leaf for node in nodes_behind(live) if (leaf := private.leaf_of(node)) is not None]
-        gradients = torch.autograd.grad(live, leaves, cotangents, allow_unused=True)
-    if not found or _is_finite(gradients):
+        found_gradients = gradients(live, leaves, cotangents)
+    if not found or _is_finite(found_gradients):
         return list(origins.checkpoints.values())
     line, owner = origins.nodes[found[0]]
     return [] if line is None else [Candidate(line, found[0].name(), NOT_FINITE_GRADIENT, owner)]
@@ -368,7 +367,7 @@ def _gradients(call: Call, outputs: Any) -> Sequence[Tensor | None]:
     sources = _sources(call)
     if not live or not sources:
         return []
-    return torch.autograd.grad(live, sources, cotangents, allow_unused=True)
+    return gradients(live, sources, cotangents)
 
 
 def _agree(ones: Sequence[Tensor | None], others: Sequence[Tensor | None]) -> bool:

@@ -157,7 +157,7 @@ def _look_for_writes(recorder: Recorder, examiner: Examiner, root: Call, answer:
         with preserved_state(root.target, root.tensors), compiled_as_python():
             written = overwritten_saved_tensors(root)
             hooks = accumulation_hooks_that_change_grad(root)
-            accumulates = not (written or hooks) and writes_to_grad(root)
+            accumulates = not (written or hooks) and writes_to_grad(root, StopMode().around)  # sees through checkpoints
             hook = hook_that_writes_to_grad(root) if accumulates else None
             accumulates &= hook is not None or examiner.piece(root).verdict is Verdict.FAIL
     except Exception as error:
@@ -210,6 +210,8 @@ def _check_modules(recorder: Recorder, examiner: Examiner, answer: _Answer, know
     answer.culprits += _merged(tree.culprits)
     answer.accepted += tree.accepted.values()
     answer.pieces += tree.pieces.values()
+    reports = [report for path in tops if (report := tree.pieces[path].report) is not None]
+    answer.notes += [f.headline for r in reports for f in r.findings if f.check == "detached" and f.facts]
     passes = bool(tops) and all(tree.pieces[path].verdict is Verdict.PASS for path in tops)
     answer.is_complete = passes and (tops == [""] or not recorder.dropped)
 

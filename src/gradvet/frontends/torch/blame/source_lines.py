@@ -342,8 +342,11 @@ def accumulation_hooks(module: nn.Module) -> Iterator[tuple[Candidate, nn.Parame
 
 def _hooks(hooks: private.Hooks, name: str, owner: nn.Module) -> Iterator[Candidate]:
     for key, hook in hooks.items():
-        place = definition(hook)
-        if place is not None and not is_foreign(getattr(hook, "__module__", None)):
+        is_own = is_foreign(getattr(hook, "__module__", None))
+        # torch's hook on several tensors has that of the user in its closure.
+        inner = inspect.getclosurevars(hook).nonlocals.values() if is_own and inspect.isfunction(hook) else [hook]
+        place = next(filter(None, map(definition, inner)), None)
+        if place is not None:
             yield Candidate(place, name, "this hook changes the gradient", owner, (hooks, key), can_hold=False)
 
 

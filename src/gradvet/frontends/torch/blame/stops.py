@@ -315,7 +315,8 @@ class StopMode(TorchFunctionMode):
             # Under no_grad a write to a tensor of the graph is not recorded.
             return not (was_inner and not torch.is_grad_enabled()) and name != "detach_"
         numeric = [tensor for tensor in tensors_of(result) if tensor.is_floating_point() or tensor.is_complex()]
-        return not numeric or (name != private.PARAMETER and any(map(private.requires_grad, numeric)))
+        is_zero = name in (private.PARAMETER, "normal")  # torch defines the derivatives of `normal` as zero
+        return not numeric or (not is_zero and any(map(private.requires_grad, numeric)))
 
     def _stopped(
         self, name: str, result: Any, place: Place | None = None, code: str = "", *, can_hold: bool = False
