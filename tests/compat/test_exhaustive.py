@@ -52,7 +52,7 @@ def test_entry_just_outside_the_tolerance_fails_and_just_inside_passes(dtype: to
 
 def test_all_wrong_entries_are_counted_where_a_search_would_stop_at_the_first_ones() -> None:
     size, wrong = 700, 23
-    assert 3 * size > entrywise.SWEEP_FIRST
+    assert 3 * size > entrywise.MAX_AT_ONCE
     A = numbers((size, size), 1) / size
     error = torch.zeros_like(A)
     error.view(-1)[torch.randperm(size * size, generator=torch.Generator().manual_seed(2))[:wrong]] = 0.1

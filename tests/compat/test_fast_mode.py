@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import gradvet
 from gradvet.core import fast_mode
 from gradvet.core.events import listening
-from gradvet.core.fast_mode import MAX_DOUBTING, MAX_NAMING
+from gradvet.core.fast_mode import MAX_IF_ACCEPTED, MAX_IF_REFUSED
 from gradvet.core.results import Report
 
 pytestmark = pytest.mark.filterwarnings("ignore:Input #0 requires gradient")
@@ -148,7 +148,7 @@ def test_entries_of_few_inputs_that_are_slightly_wrong_are_compared_one_by_one()
     x = numbers(10)
     found = spent(gradvet.gradcheck, slightly_coupled(10, 5e-6), x)
     assert found[0] is True
-    assert found[1] + found[2] <= MAX_DOUBTING + 3 * 12
+    assert found[1] + found[2] <= MAX_IF_ACCEPTED + 3 * 12
     assert gradvet.gradcheck(slightly_coupled(10, 3e-5), x, raise_exception=False, fast_mode=True) is False
 
 
@@ -180,7 +180,7 @@ def test_one_doubled_entry_is_named(size: int, share: float) -> None:
     x = torch.linspace(-1.0, 1.0, size, dtype=torch.float64).requires_grad_()
     with pytest.raises(gradvet.GradcheckError, match=rf"d output 0 \[{at}\] / d input 0 \[{at}\]"):
         gradvet.gradcheck(wrong, x, fast_mode=True)
-    assert wrong.calls + wrong.runs <= 3 * 8 + MAX_NAMING
+    assert wrong.calls + wrong.runs <= 3 * 8 + MAX_IF_REFUSED
 
 
 def test_entries_are_named_with_few_evaluations_where_many_are_wrong() -> None:
@@ -188,13 +188,13 @@ def test_entries_are_named_with_few_evaluations_where_many_are_wrong() -> None:
     wrong = Counter(scaled_gradient(lambda x: x.sin() + x.mean(), times(1.5, *range(0, size, 7))))
     with pytest.raises(gradvet.GradcheckError, match="Jacobian mismatch"):
         gradvet.gradcheck(wrong, numbers(size), fast_mode=True)
-    assert wrong.calls + wrong.runs <= 3 * 8 + MAX_NAMING
+    assert wrong.calls + wrong.runs <= 3 * 8 + MAX_IF_REFUSED
 
 
 def test_gradient_within_the_tolerance_but_beyond_the_error_bar_is_accepted() -> None:
     nearly = Counter(scaled_gradient(torch.sin, lambda gradient: gradient * (1.0 + 1e-5)))
     assert gradvet.gradcheck(nearly, numbers(2_000), fast_mode=True)
-    assert nearly.calls + nearly.runs <= 3 * 8 + MAX_NAMING
+    assert nearly.calls + nearly.runs <= 3 * 8 + MAX_IF_REFUSED
 
 
 def test_entry_at_a_kink_does_not_refuse_what_torch_accepts() -> None:
@@ -283,7 +283,7 @@ def test_projection_that_torch_refuses_is_refused_though_no_entry_can_be_named(m
     with pytest.raises(gradvet.GradcheckError, match=phrase) as caught:
         gradvet.gradcheck(counter, point, fast_mode=True)
     assert "fast_mode=False compares all" in str(caught.value)
-    assert counter.calls + counter.runs <= 3 * 8 + MAX_NAMING
+    assert counter.calls + counter.runs <= 3 * 8 + MAX_IF_REFUSED
 
 
 @contextmanager
@@ -333,7 +333,7 @@ def test_memory_is_bounded(function: Function, x: Tensor, options: dict[str, flo
     with bytes_at_once() as peak:
         gradvet.gradcheck(counter, x, fast_mode=fast_mode, raise_exception=False, **options)
     assert peak[0] <= max(16 * 2 * 8 * x.numel(), 100_000_000)
-    assert counter.calls + counter.runs <= 3 * 8 + 2 * MAX_NAMING
+    assert counter.calls + counter.runs <= 3 * 8 + 2 * MAX_IF_REFUSED
 
 
 def test_median_of_many_rows_is_that_of_some(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def test_few_inputs_and_many_outputs_take_few_vectors(fast_mode: bool) -> None:
     assert allocated(run).peak <= 16 * 8 * weights.numel()
 
 
-def test_rows_of_a_sweep_are_not_held_one_by_one() -> None:
+def test_rows_of_a_comparison_of_all_entries_are_not_held_one_by_one() -> None:
     projections = context_at(lambda x: point(3_000).detach() * x[0] * x[1], point(2)).projections
     assert ReverseJacobian(projections).columns(0, 2).shape == (3_000, 2)
     assert len(projections._rows) <= 1
@@ -105,13 +105,13 @@ def test_vectors_of_a_certificate_are_few_where_they_are_long(monkeypatch: pytes
 @pytest.mark.parametrize("limit", [0, certificate.MAX_HELD_NUMBERS])
 def test_long_directions_are_released_before_columns_are_compared(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     monkeypatch.setattr(entrywise, "MAX_HELD_NUMBERS", limit)
-    held, compare = [], entrywise.sweep
+    held, compare = [], entrywise.compare_all
 
     def recorded(projections: Projections, mode: Any) -> Any:
         held.append(projections.evaluated)
         return compare(projections, mode)
 
-    monkeypatch.setattr(entrywise, "sweep", recorded)
+    monkeypatch.setattr(entrywise, "compare_all", recorded)
     # The offset makes more roundoff than directions compensate.
     gradvet.gradcheck(lambda x: x.sin() + 1e6, point(60), raise_exception=False)
     assert [number > 0 for number in held] == [limit > 0]

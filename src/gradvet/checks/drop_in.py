@@ -92,7 +92,7 @@ def _fast_finding(context: Context, mode: Mode, decision: float | Comparison | R
             Verdict.FAIL,
             f"{mode.name} mode disagrees with finite differences in a projection of d {names[0]} / d {names[1]}",
             facts={"output": output, "input": source, "part": part},
-            advice=f"No wrong entry was found with {fast_mode.MAX_NAMING} evaluations: fast_mode=False compares all.",
+            advice=f"No wrong entry was found in {fast_mode.MAX_IF_REFUSED} evaluations: fast_mode=False compares all.",
         )
     return _agreeing(mode.name, decision)
 

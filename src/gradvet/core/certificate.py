@@ -144,7 +144,7 @@ class CertificateSearch:
     def first_limit(self) -> int:
         """Directions that are evaluated before another scheme is tried."""
         stages = self._stages(FIRST_SHARE)
-        return (stages[_first_able(stages, 0, FINEST)].directions or 1) + EXTRA_DIRECTIONS
+        return (stages[_first_with_ratio(stages, 0, FINEST)].directions or 1) + EXTRA_DIRECTIONS
 
     def try_scheme(self, scheme: int, limit: int) -> int:
         """Zero if directions evaluated by this scheme certify; else the number that seems to be needed."""
@@ -152,7 +152,7 @@ class CertificateSearch:
         share = (FIRST_SHARE if self._unspent == 1.0 else LATER_SHARE) * self._unspent
         self._unspent -= share
         stages, number = self._stages(share), 0
-        feasible = _first_able(stages, 0, FINEST)
+        feasible = _first_with_ratio(stages, 0, FINEST)
         while self._is_affordable(scheme, stages[number], stages[max(number, feasible)]):
             try:
                 left = self._left = self.residual(self.projections, stages[number]) / self.detectable
@@ -161,8 +161,8 @@ class CertificateSearch:
                 break
             if left <= stages[number].ratio and self._is_fine(scheme, stages[number].ratio):
                 return 0 if self._rows_agree() else MOST + 1
-            number = _first_able(stages, number + 1, left)
-            likely = _first_able(stages, number, GROWTH * left)
+            number = _first_with_ratio(stages, number + 1, left)
+            likely = _first_with_ratio(stages, number, GROWTH * left)
             needed = stages[likely].directions or 0 if likely < len(stages) else MOST + 1
             if needed > limit:
                 return needed
@@ -225,7 +225,7 @@ class CertificateSearch:
         return projections.linear
 
 
-def _first_able(stages: Sequence[Plan], start: int, left: float) -> int:
+def _first_with_ratio(stages: Sequence[Plan], start: int, left: float) -> int:
     """Number of the first stage from `start` on whose ratio is at least `left`; one past the last if there is none."""
     while start < len(stages) and not left <= stages[start].ratio:
         start += 1

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from gradvet.core.certificate import FEW_ROWS, MAX_HELD_NUMBERS, MAX_HELD_VECTORS
 from gradvet.core.localise import locate
 from gradvet.core.modes import BLOCK, MIN_BATCH, CentralDifferences, Mode, ReverseJacobian, forward_columns
-from gradvet.core.probe_plans import SWEEP_FIRST, Plan, price, resolving_ratio, spare_evaluations, spare_if_refused
+from gradvet.core.probe_plans import MAX_AT_ONCE, Plan, price, resolving_ratio, spare_evaluations, spare_if_refused
 from gradvet.core.problem import Problem
 from gradvet.core.projections import OutOfReachError, Projections
 from gradvet.core.vectors import Array, Space, namespace
@@ -201,14 +201,14 @@ MAX_DESCENTS = 4
 def compare(projections: Projections, mode: Mode) -> Comparison:
     """The derivative against differences: wrong entries that a search finds, else all entries."""
     problem = projections.problem
-    if problem.independent and not projections.options.exhaustive and price(problem, mode) > SWEEP_FIRST:
+    if problem.independent and not projections.options.exhaustive and price(problem, mode) > MAX_AT_ONCE:
         descents = spare_evaluations(problem, mode) / _descent_price(problem)
         found = located(projections, mode, min(MAX_DESCENTS, int(descents)))
         if found.disagrees:
             return found
     if holds_too_much(problem):
         projections.release()
-    return sweep(projections, mode)
+    return compare_all(projections, mode)
 
 
 def is_small(problem: Problem) -> bool:
@@ -256,7 +256,7 @@ def _number(domain: Space, column: int) -> tuple[int, int]:
     return start, start + parts
 
 
-def sweep(projections: Projections, mode: Mode) -> Comparison:
+def compare_all(projections: Projections, mode: Mode) -> Comparison:
     """Every entry, in blocks of columns; of a column that random cotangents certify no entry is computed.
 
     A small Jacobian is computed entry by entry: what could replace that takes as many evaluations to try.
@@ -269,7 +269,7 @@ def sweep(projections: Projections, mode: Mode) -> Comparison:
         return comparison
     spare = min(spare_if_refused(problem, mode), spare_evaluations(problem, mode))
     numerical = CentralDifferences(projections, spare)
-    reverse = ReverseJacobian(projections, spare - numerical.trial_price - BLOCK_COTANGENTS)
+    reverse = ReverseJacobian(projections, spare - numerical.test_price - BLOCK_COTANGENTS)
     is_projected = mode.by_rows and _pays_cotangents(projections, mode)
     waiting: dict[int, Array] = {}
     for start, stop in _blocks(domain, codomain.size):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from gradvet.core import thresholds
 from gradvet.core.certificate import MIN_COUPLED_INPUTS, is_fine_enough, is_true_to_step
-from gradvet.core.entrywise import ComparedEntry, Comparison, holds_too_much, located, modulus, sweep
+from gradvet.core.entrywise import ComparedEntry, Comparison, compare_all, holds_too_much, located, modulus
 from gradvet.core.modes import Mode
 from gradvet.core.probe_plans import LATER_PASSES, Plan, price, resolving_ratio, spent, torch_fast_price
 from gradvet.core.problem import Problem
@@ -31,13 +31,13 @@ ATTEMPT_SHARES = (0.7, 0.2, 0.1)
 MAX_EVALUATIONS = 3
 """Evaluations before a derivative is accepted, as a multiple of those of torch's fast mode."""
 
-MAX_NAMING = 200
-"""Evaluations that may be spent on naming a wrong entry of a derivative that torch's criterion refuses."""
+MAX_IF_REFUSED = 200
+"""Evaluations that may be spent to find a wrong entry of a derivative that torch's criterion refuses."""
 
-MAX_DOUBTING = 64
-"""The same for a sweep over all entries of a derivative that torch's criterion accepts."""
+MAX_IF_ACCEPTED = 64
+"""The same for a comparison of all entries of a derivative that torch's criterion accepts."""
 
-NAMING_DESCENTS, DOUBTING_DESCENTS = 2, 1
+DESCENTS_IF_REFUSED, DESCENTS_IF_ACCEPTED = 2, 1
 """Searches for a wrong entry, each of about log₂(rows) backward passes and 2 log₂(columns) evaluations; the second
 number is for a derivative that torch's criterion accepts."""
 
@@ -77,14 +77,14 @@ def decide(projections: Projections, mode: Mode, draw: Draw) -> float | Comparis
     problem = projections.problem
     if holds_too_much(problem):
         projections.release()
-    if price(problem, mode) <= (MAX_NAMING if refused else max(MAX_DOUBTING, _left(problem, mode))):
-        comparison = sweep(projections, mode)
+    if price(problem, mode) <= (MAX_IF_REFUSED if refused else max(MAX_IF_ACCEPTED, _left(problem, mode))):
+        comparison = compare_all(projections, mode)
     else:
         projections.use_scheme(test.scheme)
         if refused:
-            comparison = located(projections, mode, NAMING_DESCENTS)
+            comparison = located(projections, mode, DESCENTS_IF_REFUSED)
         else:
-            comparison = located(projections, mode, DOUBTING_DESCENTS, test.detectable / thresholds.TOLERANCE_PART)
+            comparison = located(projections, mode, DESCENTS_IF_ACCEPTED, test.detectable / thresholds.TOLERANCE_PART)
         projections.release()
     if comparison.disagrees:
         return comparison if refused or _confirmed(projections, comparison) else 1.0

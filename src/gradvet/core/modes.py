@@ -128,14 +128,14 @@ class CentralDifferences:
     """The Jacobian by central differences, one coordinate at a time, divided by the nominal step as torch does.
 
     Differences come from vectorised calls where these agree with plain calls and are faster. To find out costs
-    `trial_price` evaluations; it is not tried if that is more than `spare`.
+    `test_price` evaluations; it is not tried if that is more than `spare`.
     """
 
-    trial_price = 2 + 1 + 2 + TIMED_POINTS
+    test_price = 2 + 1 + 2 + TIMED_POINTS
 
     def __init__(self, projections: Projections, spare: float = math.inf) -> None:
         self.projections, self.problem, self.step = projections, projections.problem, projections.options.step
-        self.may_vectorise = projections.problem.domain.size >= MIN_COLUMNS and spare >= self.trial_price
+        self.may_vectorise = projections.problem.domain.size >= MIN_COLUMNS and spare >= self.test_price
 
     def columns(self, start: int, stop: int) -> Array:
         """The codomain's rows of some columns."""
@@ -259,7 +259,7 @@ class ReverseJacobian:
     """The Jacobian by reverse mode, one row per VJP, output by output; a large one is computed again for each block of
     columns.
 
-    Batched passes are tried if the trial costs at most `spare` evaluations.
+    Batched passes are tried if that costs at most `spare` evaluations.
     """
 
     def __init__(self, projections: Projections, spare: float = math.inf) -> None:

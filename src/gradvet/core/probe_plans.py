@@ -16,8 +16,8 @@ probability (s/Lδ)^c. Together, for k directions, c cotangents, all k·c produc
 and the same with the sides exchanged. This assumes that the derivative is linear in its cotangent, as torch's
 fast mode does; slow mode compares one row by its own backward pass as well.
 
-The cost of a plan is compared with the evaluations (calls of the function or of one of its derivatives) of a sweep over
-all entries, with those of torch, and with those that may be spent beside a sweep.
+The cost of a plan is compared with the evaluations (calls of the function or of one of its derivatives) of a
+comparison of all entries, with those of torch, and with those that may be spent beside that comparison.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def stages(miss: float, *, columns_seen: bool, rows_seen: bool) -> tuple[Plan, .
     return tuple(found)
 
 
-SWEEP_FIRST = 1024
-"""A sweep of at most this many evaluations is made at once, without a search for wrong entries before it."""
+MAX_AT_ONCE = 1024
+"""All entries are compared without a search for wrong ones before if that takes at most this many evaluations."""
 
 MAX_PRICE = 1.1
 """Evaluations of slow mode, as a multiple of torch's."""
@@ -138,8 +138,8 @@ LATER_PASSES = 4
 an undefined one."""
 
 OTHER_REPEATS, MAX_REPEATS = 3, 50
-"""Backward passes for each output that other checks of slow mode run beside a sweep, and the most that custom rules are
-repeated: together with the sweep, they are about as many as torch's two per row."""
+"""Backward passes for each output that other checks of slow mode run beside the comparison of all entries, and the
+most that custom rules are repeated: together with that comparison, they are about as many as torch's two per row."""
 
 
 def spent(problem: Problem) -> int:
@@ -148,7 +148,7 @@ def spent(problem: Problem) -> int:
 
 
 def price(problem: Problem, mode: Mode) -> int:
-    """Evaluations and derivative passes that a sweep over all entries takes."""
+    """Evaluations and derivative passes that a comparison of all entries takes."""
     rows, columns = problem.codomain.size, problem.domain.size
     return 2 * columns + rows if mode.by_rows else 3 * columns
 
@@ -186,13 +186,13 @@ def repetitions(problem: Problem) -> int:
 
 
 def spare_evaluations(problem: Problem, mode: Mode) -> float:
-    """Evaluations that may be spent beside a sweep, so that the whole check takes a tenth more than torch at most."""
+    """Evaluations beside a comparison of all entries, so that the whole check takes at most a tenth more than torch."""
     later = (LATER_PASSES + repetitions(problem)) * len(problem.codomain.leaves)
     return MAX_PRICE * torch_price(problem, mode) - price(problem, mode) - spent(problem) - later
 
 
 def spare_if_refused(problem: Problem, mode: Mode) -> float:
-    """The same if the sweep ends at the first output, which torch refuses; a wrong row is computed once more."""
+    """The same if the comparison ends at the first output, which torch refuses; a wrong row is computed once more."""
     refusal = 2 * problem.domain.size + (problem.codomain.offsets[1] + 1 if mode.by_rows else problem.domain.size)
     return math.floor(MAX_PRICE * (1 + torch_refusal_price(problem, mode))) - refusal - spent(problem)
 
@@ -200,12 +200,12 @@ def spare_if_refused(problem: Problem, mode: Mode) -> float:
 def certificate_evaluations(problem: Problem, mode: Mode) -> tuple[float, float]:
     """Evaluations that a certificate may cost, and those where residuals suggest a wrong derivative.
 
-    Half if a search follows; none where a sweep takes about as many. With few outputs the first direction is tried
-    whatever a refusal costs: most derivatives are right.
+    Half if a search follows; none where comparing all entries takes about as many. With few outputs the first direction
+    is tried whatever a refusal costs: most derivatives are right.
     """
     if price(problem, mode) <= 2 * MIN_SPARE:
         return 0.0, 0.0
-    share = 2.0 if price(problem, mode) > SWEEP_FIRST else 1.0
+    share = 2.0 if price(problem, mode) > MAX_AT_ONCE else 1.0
     first = len(problem.codomain.leaves) if mode.by_rows else 1
     usual, refused = (spare(problem, mode) / share for spare in (spare_evaluations, spare_if_refused))
     return max(MIN_SPARE + first, usual), max(min(2 + first, MAX_MORE), refused)
