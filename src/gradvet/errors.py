@@ -1,4 +1,4 @@
-"""The exceptions that gradvet raises on its own account."""
+"""The exceptions that gradvet raises by itself, and what handlers of other exceptions share."""
 
 from __future__ import annotations
 

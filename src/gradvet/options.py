@@ -31,7 +31,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to check."""
+    """Settings of one check; some are for one policy alone, that of `check` or that of `gradcheck`."""
 
     seed: int
     step: float = 1e-6
@@ -52,8 +52,8 @@ class Options:
     explains: bool = True
     """Whether a failure is explained by further entries, a diagnosis and an error bar, which take evaluations."""
     resolution: float = 0.01
-    """The relative error that a check without tolerance must be able to see before it may pass."""
+    """The relative error of a typical entry that a check without tolerance must be able to see before it may pass."""
     accuracy: float = 0.0
     """Relative error that the derivative under test may have by design, as that of an iterative solver."""
     seconds: float | None = None
-    """How long a check without tolerance may go on looking."""
+    """Seconds that a check without tolerance may take."""

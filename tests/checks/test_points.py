@@ -10,7 +10,7 @@ from torch import Tensor
 
 import gradvet
 from gradvet.api import points
-from gradvet.api.points import raising
+from gradvet.api.points import finding_of_exception
 from gradvet.core.modes import FORWARD, REVERSE, Mode
 from gradvet.core.results import Verdict
 from gradvet.errors import DerivativeError, InvalidProblemError, UnsupportedError
@@ -30,19 +30,19 @@ from tests.functions import with_derivative
 def test_derivative_that_raises_is_wrong_only_if_it_is_the_users(
     error: Exception, verdict: Verdict, words: str
 ) -> None:
-    found = raising(context_of(torch.sin, point(1.0)).problem, REVERSE, error)
+    found = finding_of_exception(context_of(torch.sin, point(1.0)).problem, REVERSE, error)
     assert (found.check, found.verdict, found.headline) == ("reverse", verdict, words)
 
 
 def test_what_the_framework_does_not_offer_is_skipped() -> None:
     error = RuntimeError("derivative for aten::frobnicate is not implemented")
-    found = raising(context_of(torch.sin, point(1.0)).problem, REVERSE, error)
+    found = finding_of_exception(context_of(torch.sin, point(1.0)).problem, REVERSE, error)
     assert found.verdict is Verdict.SKIPPED
 
 
 def test_derivative_that_raises_for_an_empty_input_is_not_wrong() -> None:
     empty = context_of(lambda x, y: x.sum() + y, point(), point(1.0))
-    assert raising(empty.problem, REVERSE, DerivativeError("it broke")).verdict is not Verdict.FAIL
+    assert finding_of_exception(empty.problem, REVERSE, DerivativeError("it broke")).verdict is not Verdict.FAIL
 
 
 @pytest.mark.parametrize("mode", [REVERSE, FORWARD], ids=["reverse", "forward"])

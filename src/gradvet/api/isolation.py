@@ -19,7 +19,7 @@ from gradvet.options import Budget
 MAX_CHILD_SECONDS = 600.0
 """Time after which the child is ended, if the check has no budget."""
 
-BLAMED = "Look for reads and writes beyond the end of a tensor, and for assumptions about alignment."
+CRASH_ADVICE = "Look for reads and writes beyond the end of a tensor, and for assumptions about alignment."
 
 
 def findings_of_child(task: tuple[Any, ...], checks: Sequence[str], seconds: float) -> Iterator[Finding]:
@@ -46,7 +46,7 @@ def findings_of_child(task: tuple[Any, ...], checks: Sequence[str], seconds: flo
                 return
             cause = error.cause if isinstance(error, ProcessDiedError) else str(error)
             headline = f"the function ends the process at {what}: {cause}"
-            yield Finding(check, Verdict.FAIL, headline, facts={"point": what}, advice=BLAMED)
+            yield Finding(check, Verdict.FAIL, headline, facts={"point": what}, advice=CRASH_ADVICE)
             return
         finally:
             executor.shutdown(cancel_futures=True)

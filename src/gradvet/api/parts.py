@@ -1,7 +1,8 @@
-"""Large models in parts: some parameters at a time are compared, the others are constants; and what fits into memory.
+"""Models: parameters are compared in parts that fit into memory, and differences without the kinks that steps cross.
 
 A difference along very many parameters hides what one of them adds, and every vector of a comparison has the size of
-all of them. So consecutive parameters, which belong to the same modules, are compared together up to a size.
+all of them. So consecutive parameters, which belong to the same modules, are compared together up to a size; the others
+are constants. A step in many parameters takes some values inside the model across a kink.
 """
 
 from __future__ import annotations

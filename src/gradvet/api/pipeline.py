@@ -5,6 +5,7 @@
 3. Wider version: the same function in float64, else in float32, if the given precision is lower and it runs there.
 4. Exact checks in the given precision, then derivatives against differences in the wider version.
 5. Low precision against the wider version, second order, generated points, tools.
+   With a reference, in place of stages 3 to 5: exact checks, the comparison with the reference, tools.
 6. Report: findings, ledger, notes and cost.
 """
 

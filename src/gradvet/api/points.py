@@ -69,7 +69,7 @@ def has_finite_gradient(problem: Problem, v: Array) -> bool:
     return not is_empty and all_finite(problem.value) and all_finite(problem.vjp(v))
 
 
-def raising(problem: Problem, mode: Mode, error: Exception) -> Finding:
+def finding_of_exception(problem: Problem, mode: Mode, error: Exception) -> Finding:
     """The finding about an exception: a custom rule that raises at inputs that the function accepts is wrong there."""
     leaves = (*problem.domain.leaves, *problem.codomain.leaves)
     words = first_line(error, 160)
@@ -265,8 +265,8 @@ class _Search:
             inconclusive += found.verdict is Verdict.INCONCLUSIVE
             if found.verdict is Verdict.FAIL or (point.given and found.verdict is Verdict.INCONCLUSIVE):
                 headline = f"at {point.name}: {found.headline}"
-                is_foreign = kind == "points" and not point.given and self.settings.domain is None
-                advice = f"{found.advice} {DOMAIN_ADVICE}".strip() if is_foreign else found.advice
+                is_generated = kind == "points" and not point.given and self.settings.domain is None
+                advice = f"{found.advice} {DOMAIN_ADVICE}".strip() if is_generated else found.advice
                 facts = {**found.facts, "point": point.name}
                 yield replace(found, check=kind, headline=headline, facts=facts, advice=advice)
                 if found.verdict is Verdict.FAIL:
@@ -342,7 +342,7 @@ class _Search:
         except InvalidProblemError:
             raise
         except Exception as error:
-            return raising(problem, mode, error)
+            return finding_of_exception(problem, mode, error)
 
     def _context_of(self, problem: Problem) -> Context:
         """A context at another point. Its ledger and notes are its own."""

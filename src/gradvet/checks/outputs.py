@@ -1,6 +1,4 @@
-"""Checks of values: the same without grad mode, constant where there is no derivative; and
-dtype, layout, device and shape of gradients and tangents.
-"""
+"""Checks of outputs: the same values without grad mode, constant where there is no derivative; types of derivatives."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def torch_unit_vectors(problem: Problem) -> Callable[[int], Array]:
 
 
 def announced(text: str) -> AbstractContextManager[None]:
-    """On a terminal, what takes longer than two seconds is said in a line."""
+    """Print a line on a terminal if what is inside takes longer than two seconds."""
     return _announced(text) if sys.stderr.isatty() else SILENT
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import re
-import signal
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
@@ -33,14 +32,6 @@ def escape_controls(text: str) -> str:
     'a\\\\x1b[2J'
     """
     return CONTROL_CHARACTERS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
-def signal_name(number: int) -> str:
-    """The name of a signal; its number where it has none."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def escaped(value: Any, depth: int = 0) -> Any:

@@ -1,4 +1,4 @@
-"""Listeners for the reports of a run, the seed of its checks, and the lock that lets one check run at a time.
+"""Listeners for reports and for stages of a check, the seed of a run, and the lock that lets one check run at a time.
 
 The drop-in functions return True or raise, and tests call checks in many ways: a listener receives all their reports.
 """

@@ -1,4 +1,4 @@
-"""The block of the Jacobian around a wrong entry, for the diagnosis and for figures."""
+"""The block of the Jacobian around a wrong entry, for the diagnosis and for figures; causes that further calls show."""
 
 from __future__ import annotations
 

@@ -27,8 +27,7 @@ from typing import IO, Any, TypeVar
 
 import psutil
 
-from gradvet.core.documents import signal_name
-from gradvet.core.results import escape_controls
+from gradvet.core.documents import escape_controls
 from gradvet.options import Budget
 
 Result = TypeVar("Result")
@@ -245,8 +244,8 @@ class _Worker:
         code = self._process.wait()
         self.close()
         last_line = self._last_line()
-        end = f"was ended by {signal_name(-code)}" if code < 0 else f"ended its process with code {code}"
-        cause = signal_name(-code) if code < 0 else last_line or f"exit status {code}"
+        end = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended its process with code {code}"
+        cause = _signal_name(-code) if code < 0 else last_line or f"exit status {code}"
         return ProcessDiedError(f"{end} ({last_line})" if last_line else end, cause=cause)
 
     def _last_line(self) -> str:
@@ -259,6 +258,14 @@ class _Worker:
             return int(psutil.Process(self._process.pid).memory_info().rss)
         except psutil.Error:
             return 0
+
+
+def _signal_name(number: int) -> str:
+    """The name of a signal; its number where it has none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _keep_last(stream: IO[bytes], chunks: deque[bytes]) -> None:

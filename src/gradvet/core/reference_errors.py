@@ -1,4 +1,4 @@
-"""Errors of a kernel against its reference: what a float format explains of them, which persist, and where they are."""
+"""Floating-point formats, and errors of a kernel: what a format explains of them, which persist, where they are."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def steady_error(
     Samples at different points and for different grad_outputs are along the first axis. A formula or a lost part gives
     the same factor in all of them; rounding does not, be it that of the kernel or the larger one of plain torch, which
     has a factor too where both lose the same. Errors below the roundoff of a typical entry, or below a quarter of a
-    slice or of an entry, are not looked for; nor those up to `accuracy`, relative to the truth.
+    slice or of an entry, are left out; so are those up to `accuracy`, relative to the truth.
     """
     xp, axes = namespace(truths), tuple(range(1, truths.ndim))
     known = xp.isfinite(errors) & xp.isfinite(plain) & xp.isfinite(truths)

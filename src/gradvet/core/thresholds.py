@@ -26,7 +26,7 @@ HALF_PRECISION_EPS = 2.0**-12
 
 ROUNDOFFS = 64.0
 """Number of roundoffs that the order of operations explains: of outputs over a step, of gradients and values that are
-computed twice, of second derivatives; differences, kinks, stairs and slopes below are not seen. [operators]"""
+computed twice, of second derivatives. Roundoff hides smaller differences, kinks, stairs and slopes. [operators]"""
 
 RESPONSE_FACTOR = 32.0
 """Allowed difference of two derivatives relative to their change for a change of the inputs by two roundoffs.
