@@ -11,7 +11,7 @@ from gradvet.core.entrywise import ComparedEntry
 from gradvet.core.finite_differences import Cotangent
 from gradvet.core.probe_plans import repetitions
 from gradvet.core.results import Finding, Verdict
-from gradvet.core.vectors import Array, equal, namespace, peak, unit
+from gradvet.core.vectors import Array, equal, namespace, nan_as_inf, peak, unit
 
 REPEATS = 20
 """Number of repeated backward passes through custom rules, for problems of at most `CHEAP_SIZE`."""
@@ -91,8 +91,7 @@ def _explained(context: Context, eps: float) -> float:
 def _gap(first: Array, again: Array) -> Array:
     """The difference of each entry: none where the first is not finite, infinite where only the second is not."""
     xp = namespace(first)
-    change = xp.abs(again - first)
-    change = xp.where(xp.isnan(change), xp.full_like(change, float("inf")), change)
+    change = nan_as_inf(xp.abs(again - first))
     return xp.where(xp.isfinite(first), change, xp.zeros_like(change))
 
 

@@ -24,7 +24,9 @@ from gradvet.core.vectors import (
     Space,
     finite_part,
     namespace,
+    nan_as_inf,
     nonzero_median,
+    norm,
     peak,
     pieces,
     rms,
@@ -252,7 +254,7 @@ def _common_scale(products: Array, squares: Array, noises: Array) -> tuple[float
     total = float(namespace(squares).sum(squares))
     value = float(namespace(products).sum(products)) / total
     spread = products - value * squares
-    width = thresholds.PRECISION_SCALE_WIDTH * math.sqrt(float(spread @ spread)) / total
+    width = thresholds.PRECISION_SCALE_WIDTH * norm(spread) / total
     ratios = products[squares > 0.0] / squares[squares > 0.0]
     return value, smallest(ratios, ratios.shape[0] // 2), math.sqrt(float(noises @ squares)) / total, width
 
@@ -354,8 +356,7 @@ def _beyond_noise(context: Context, sample: DerivativeSample, part: slice, error
 def _ratio(context: Context, error: Array, expected: Array, noise: Array) -> Array:
     """Errors in their own roundoffs. What agrees far better than asked for agrees, however small its roundoff is."""
     xp = namespace(error)
-    ratio = xp.abs(error) / (noise + 1e-300)
-    ratio = xp.where(xp.isnan(ratio), xp.full_like(ratio, float("inf")), ratio)
+    ratio = nan_as_inf(xp.abs(error) / (noise + 1e-300))
     return xp.where(xp.abs(error) <= _agreed(context) * xp.abs(expected), xp.zeros_like(ratio), ratio)
 
 

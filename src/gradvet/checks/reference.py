@@ -110,8 +110,8 @@ def _count(number: int) -> str:
     return f"{number} floating-point tensor{'' if number == 1 else 's'}"
 
 
-Decision = tuple[ComparedTensor, TensorDecision, Samples]
-Decided = Sequence[Decision]
+DecidedTensor = tuple[ComparedTensor, TensorDecision, Samples]
+Decided = Sequence[DecidedTensor]
 
 
 def _findings(context: Context, reference: Reference, tensors: Sequence[ComparedTensor]) -> Iterator[Finding]:
@@ -123,9 +123,9 @@ def _findings(context: Context, reference: Reference, tensors: Sequence[Compared
             context.record.ledger.withdraw(tensor.name, NAME, reference.precision)
         yield Finding(NAME, Verdict.INCONCLUSIVE, DRAWS_DIFFER, advice=DRAWS_ADVICE)
         return
-    for second_look in (_for_other_grad_outputs, _with_steady_errors):
+    for compare_again in (_for_other_grad_outputs, _with_steady_errors):
         if any(decision.verdict is Verdict.INCONCLUSIVE for _, decision, _ in decided):
-            decided = second_look(context, reference, decided)
+            decided = compare_again(context, reference, decided)
     decided = _without_steady_errors(context, reference, decided)
     for tensor, decision, known in decided:
         _enter(context, reference, tensor, decision)
@@ -147,7 +147,7 @@ def _decided(context: Context, reference: Reference, tensors: Sequence[ComparedT
     return [_unless_rounded(context, reference, one) for one in decided]
 
 
-def _unless_rounded(context: Context, reference: Reference, one: Decision) -> Decision:
+def _unless_rounded(context: Context, reference: Reference, one: DecidedTensor) -> DecidedTensor:
     """The decision; less accurate in place of wrong if a coarse format inside explains its errors, and they are of
     either sign for other positive grad_outputs at points nearby, as those of rounding.
 
@@ -239,7 +239,7 @@ def _without_steady_errors(context: Context, reference: Reference, decided: Deci
     return [_steadily_wrong(one, *steady[k]) if k in steady else one for k, one in enumerate(decided)]
 
 
-def _steadily_wrong(one: Decision, marked: Array, factor: float) -> Decision:
+def _steadily_wrong(one: DecidedTensor, marked: Array, factor: float) -> DecidedTensor:
     tensor, decision, known = one
     xp, size = namespace(marked), math.prod(tensor.form.shape)
     count = int(xp.count_nonzero(marked))

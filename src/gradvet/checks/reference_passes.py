@@ -15,7 +15,7 @@ from gradvet.core.gradient_match import value_signs
 from gradvet.core.problem import Distribution, FreshPass, Problem
 from gradvet.core.reference_comparison import Samples
 from gradvet.core.reference_errors import Format
-from gradvet.core.vectors import Array, Leaf, Space, namespace, peak
+from gradvet.core.vectors import Array, Leaf, Space, namespace, nan_as_inf, peak
 
 GRAD_OUTPUTS = (
     "a random grad_output",
@@ -29,7 +29,7 @@ NEIGHBOURS = 3
 """Number of points one roundoff away at which the reference is run in both precisions."""
 
 DRAWN = 9
-"""Number of grad_outputs for which wrong entries are looked at again."""
+"""Number of grad_outputs for which wrong entries are compared again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,8 +170,7 @@ def _sample(found: Array, pairs: Sequence[tuple[Array, ...]]) -> Samples:
     xp, truth = namespace(found), pairs[0][0]
     worst, squares, responses = (xp.zeros_like(truth) for _ in range(3))
     for here, rounded in pairs:
-        error = xp.abs(rounded - here)
-        error = xp.where(xp.isnan(error), xp.full_like(error, float("inf")), error)
+        error = nan_as_inf(xp.abs(rounded - here))
         worst, squares, responses = xp.maximum(worst, error), squares + error**2, responses + (here - truth) ** 2
     # A number is rounded by half of the way to the next one.
     response = 0.5 * xp.sqrt(responses / max(1, len(pairs) - 1))

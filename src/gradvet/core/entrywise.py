@@ -19,7 +19,7 @@ from gradvet.core.modes import BLOCK, MIN_BATCH, CentralDifferences, Mode, Rever
 from gradvet.core.probe_plans import MAX_AT_ONCE, Plan, price, resolving_ratio, spare_evaluations, spare_if_refused
 from gradvet.core.problem import Problem
 from gradvet.core.projections import OutOfReachError, Projections
-from gradvet.core.vectors import Array, Space, namespace
+from gradvet.core.vectors import Array, Space, namespace, nan_as_inf
 from gradvet.options import Options
 
 CACHED_ENTRIES = 2**16
@@ -144,11 +144,9 @@ class Comparison:
             rows = wrong[(number - first) % row_parts :: row_parts, :]
             pair.wrong[part] = pair.wrong.get(part, 0) + int(xp.count_nonzero(rows))
         pair.largest = max(pair.largest, _or_infinite(float(xp.max(difference))))
-        # A NaN counts as infinite.
-        errors = xp.where(xp.isnan(difference), xp.full_like(difference, float("inf")), difference)
+        errors = nan_as_inf(difference)
         errors = xp.reshape(xp.where(wrong, errors, xp.full_like(errors, -1.0)), (-1,))
-        excess = xp.where(errors < 0.0, errors, errors / xp.reshape(allowed, (-1,)))
-        excess = xp.where(xp.isnan(excess), xp.full_like(excess, float("inf")), excess)
+        excess = nan_as_inf(xp.where(errors < 0.0, errors, errors / xp.reshape(allowed, (-1,))))
         entry = functools.partial(self._entry, corner, (n, a), (difference, allowed))
         worst = entry(int(xp.argmax(excess)))
         if pair.worst is None or worst.excess > pair.worst.excess:

@@ -20,7 +20,7 @@ from gradvet.core.modes import Mode
 from gradvet.core.probe_plans import LATER_PASSES, Plan, price, resolving_ratio, spent, torch_fast_price
 from gradvet.core.problem import Problem
 from gradvet.core.projections import SCHEMES, SHORT, WITHIN, OutOfReachError, ProbeDirection, Projections
-from gradvet.core.vectors import Array, Space, namespace, unit
+from gradvet.core.vectors import Array, Space, namespace, norm, unit
 
 SECOND_STEP_RATIO = 4.0
 """Ratio of the first step length to the second."""
@@ -189,8 +189,7 @@ class ProjectionTest:
         usual = float(xp.sort(relative)[relative.shape[0] // 2])
         noise = xp.maximum(noise, usual * size) if math.isfinite(usual) else noise
         if self.mode.by_rows:  # the noise of rows as noise of the residual
-            weighted = self.projections.probe_cotangents(1)[0].v * noise
-            noise = math.sqrt(float(weighted @ weighted))
+            noise = norm(self.projections.probe_cotangents(1)[0].v, noise)
         bar = abs(of_wide - of_narrow) + thresholds.INTERVAL_WIDTH * noise / narrow.step
         within = abs(of_narrow) <= bar
         return not bool(within if self.mode.by_rows else within.all())

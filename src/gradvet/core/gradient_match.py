@@ -18,6 +18,7 @@ from gradvet.core.vectors import (
     equal,
     finite_part,
     namespace,
+    nan_as_inf,
     nonzero_median,
     nonzero_rms,
     norm,
@@ -62,8 +63,7 @@ def gradient_mismatch(context: Context, v: Array, found: Array, expected: Array)
             # Needed by `test_rules_of_the_framework_that_overflow_in_one_layout_do_not_fail`.
             context.record.note("the framework's own gradient overflows in this precision, in memory of another layout")
             agree = agree | lost
-        difference = xp.where(agree, xp.zeros_like(difference), difference)
-        difference = xp.where(xp.isnan(difference), xp.full_like(difference, float("inf")), difference)
+        difference = nan_as_inf(xp.where(agree, xp.zeros_like(difference), difference))
     allowed = _allowed(context, v, expected) + context.options.accuracy * peak(expected)
     signed = xp.where(difference > 0.0, finite_part(found - expected), xp.zeros_like(difference))
     if float(xp.max(excess := _excess(context, signed, difference, expected, allowed))) <= 1.0:
@@ -182,7 +182,7 @@ def output_roundoff(context: Context, v: Array, part: slice) -> float:
     """The slope that one roundoff of the outputs would be, over a step of the size of these inputs."""
     product, lengths = finite_part(v * context.problem.value[: v.shape[0]]), context.lengths[part]
     length = rms(lengths) if lengths.shape[0] else 0.0
-    return context.problem.eps * math.sqrt(dot(product, product)) / (length or 1.0)
+    return context.problem.eps * norm(product) / (length or 1.0)
 
 
 def _response_factor(context: Context) -> float:
@@ -291,7 +291,7 @@ def gradient_is_stable(context: Context, part: slice, error: float = 0.0) -> boo
     own = finite_part(w[part])
     change = finite_part(context.problem.vjp_at(input_roundoff(context), v)[part]) - own
     part_of_own = max(thresholds.LOW_PRECISION_PART, abs(error) / thresholds.COHERENT)
-    return math.sqrt(dot(change, change)) <= part_of_own * math.sqrt(dot(own, own))
+    return norm(change) <= part_of_own * norm(own)
 
 
 def derivative_jitter(context: Context, v: Array, u: Array, error: float) -> float:

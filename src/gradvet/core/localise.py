@@ -35,7 +35,7 @@ from gradvet.core.problem import Distribution, Problem
 from gradvet.core.projections import ProbeDirection, Projections
 from gradvet.core.reference_errors import overflow_size
 from gradvet.core.results import Verdict
-from gradvet.core.vectors import Array, Location, all_finite, dot, first_true, namespace, peak, unit, window
+from gradvet.core.vectors import Array, Location, all_finite, dot, first_true, namespace, nan_as_inf, peak, unit, window
 
 Slope = Callable[[Array], tuple[Array, Array]]
 """J u for all rows by a central difference, with one policy's choice of the step, and the displacement of it."""
@@ -166,8 +166,7 @@ def _first_not_finite(vector: Array) -> int | None:
 def _largest(vector: Array) -> int:
     """The index of the largest size in a vector; NaN counts as infinite."""
     xp = namespace(vector)
-    size = xp.abs(vector)
-    return int(xp.argmax(xp.where(size == size, size, xp.full_like(size, float("inf")))))
+    return int(xp.argmax(nan_as_inf(xp.abs(vector))))
 
 
 class BelowLeastError(Exception):

@@ -16,7 +16,7 @@ from gradvet.core.finite_differences import DirectionalDifference, middle_step
 from gradvet.core.localise import decide_entry
 from gradvet.core.modes import Mode
 from gradvet.core.problem import Distribution, Problem
-from gradvet.core.vectors import Array, Space, as_lists, distinct_values, dot, namespace, peak, window
+from gradvet.core.vectors import Array, Space, as_lists, distinct_values, dot, namespace, nan_as_inf, peak, window
 
 SIDE = 48
 """Number of rows, and of columns, of the block around a wrong entry."""
@@ -271,8 +271,8 @@ def _slopes(context: Context, rows: range, columns: range) -> tuple[Array, Array
 def _places(wrong: Array, errors: Array) -> list[tuple[int, int]]:
     """The wrong entries with the largest errors, and those that are not finite before them."""
     xp = namespace(wrong)
-    sizes = xp.where(xp.isfinite(errors), errors, xp.full_like(errors, float("inf")))
-    order = xp.argsort(xp.reshape(xp.where(wrong, sizes, xp.full_like(sizes, -1.0)), (-1,)), descending=True)
+    sizes = xp.where(wrong, nan_as_inf(errors), xp.full_like(errors, -1.0))
+    order = xp.argsort(xp.reshape(sizes, (-1,)), descending=True)
     width, count = int(wrong.shape[1]), min(MAX_LISTED + 1, int(xp.count_nonzero(wrong)))
     return [divmod(int(place), width) for place in order[:count]]
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from gradvet.core import thresholds
 from gradvet.core.extrapolation import Estimate, last_consistent
-from gradvet.core.vectors import Array, namespace, nonzero_rms, rms
+from gradvet.core.vectors import Array, namespace, nonzero_rms, norm, rms
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,4 +204,4 @@ def _shared(r: Array, realised: Array, predicted: Array) -> Estimate:
         return Estimate(0.0, math.inf)
     value = float(xp.sum(r * predicted)) / total
     left = xp.sum((r - value * realised) * predicted, axis=1)
-    return Estimate(value, thresholds.PRECISION_SCALE_WIDTH * math.sqrt(float(left @ left)) / abs(total))
+    return Estimate(value, thresholds.PRECISION_SCALE_WIDTH * norm(left) / abs(total))

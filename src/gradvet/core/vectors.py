@@ -213,6 +213,12 @@ def finite_part(values: Array) -> Array:
     return values if all_finite(values) else xp.where(xp.isfinite(values), values, xp.zeros_like(values))
 
 
+def nan_as_inf(sizes: Array) -> Array:
+    """The sizes, infinite where one is not a number."""
+    xp = namespace(sizes)
+    return xp.where(sizes == sizes, sizes, xp.full_like(sizes, math.inf))
+
+
 def first_true(mask: Array) -> int:
     """The index of the first True."""
     xp = namespace(mask)
