@@ -128,7 +128,7 @@ def blame(
         trains = any(parameter.requires_grad for parameter in model.parameters())
         with validation.explaining_call(request):
             record_step(recorder, request, loss, all_inputs=not trains)
-        return _answer(recorder, settings)
+        return _report_on(recorder, settings)
 
 
 @contextmanager
@@ -181,7 +181,7 @@ class Watch:
         model = self._recorder.model
         state = _preserved_state(model, model)
         with state, state, shown_stages("watch"):  # twice: the first restoration may be interrupted
-            return _answer(self._recorder, self._settings)
+            return _report_on(self._recorder, self._settings)
 
 
 def watch(
@@ -221,7 +221,7 @@ def culprit_first(report: Report, request: Request, stops: str, budget: Budget) 
     try:
         with state, state:  # twice: the first restoration may be interrupted
             record_step(recorder, request, None, all_inputs=CONSTANT_INPUTS not in report.notes)
-            found = _answer(recorder, settings, report)
+            found = _report_on(recorder, settings, report)
     except Exception as error:
         note = f"the piece to blame could not be searched for: {type(error).__name__}"
         return replace(report, notes=(*report.notes, note))
@@ -301,14 +301,16 @@ def accepts_stops(stops: str) -> bool:
     return stops == "constant"
 
 
-def _answer(recorder: Recorder, wanted: _Settings, known: Report | None = None) -> BlameReport:
+def _report_on(recorder: Recorder, settings: _Settings, known: Report | None = None) -> BlameReport:
+    """The report about what was recorded; `known` is the one of `check` about the whole model."""
+
     def examine(request: Request, call: Call, options: Options, order: int) -> Report:
         is_module = call.kind == MODULE
         names = (*(MODULE_CHECKS if is_module else FUNCTION_CHECKS), *call.checks)
         modes = ("reverse", *(("forward",) if "forward" in call.checks else ()))
-        settings = PipelineSettings(1 if is_module else order, validation.selection_of(modes, names))
-        return run_pipeline(FRONTEND, request, settings, options)
+        pipeline = PipelineSettings(1 if is_module else order, validation.selection_of(modes, names))
+        return run_pipeline(FRONTEND, request, pipeline, options)
 
-    options, deadline = Options(wanted.seed), time.perf_counter() + wanted.seconds
-    examiner = Examiner(examine, options, deadline, wanted.order, wanted.accepts_stops, wanted.surrogates)
+    options, deadline = Options(settings.seed), time.perf_counter() + settings.seconds
+    examiner = Examiner(examine, options, deadline, settings.order, settings.accepts_stops, settings.surrogates)
     return investigate(recorder, examiner, known)

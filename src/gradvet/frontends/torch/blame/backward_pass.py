@@ -1,5 +1,5 @@
-"""What spoils a backward pass: writes to saved tensors past autograd's version counter, writes to `.grad`, gradients
-that are not finite, other random numbers in a checkpoint.
+"""Causes of wrong gradients in a backward pass: writes to saved tensors past autograd's version counter, writes to
+`.grad`, gradients that are not finite, other random numbers in a checkpoint.
 
 Each runs the recorded call of a module forward and backward; none leaves gradients behind.
 """

@@ -59,12 +59,12 @@ def _report(recorder: Recorder, examiner: Examiner, known: Report | None) -> Bla
     model = recorder.model
     if model is not None and not answer.culprits:
         for top in _tops(recorder):
-            _look_for_writes(recorder, examiner, top, answer)
+            _find_writes(recorder, examiner, top, answer)
             with suppress(Exception), preserved_state(top.target, top.tensors):
                 answer.warnings += _loose_parameters(model, tensors_of(run(top)))
     if model is not None and not answer.culprits:
         _check_modules(recorder, examiner, answer, known)
-        _look_closer(recorder, examiner, answer)
+        _check_second_derivatives(recorder, examiner, answer)
     answer.notes += _notes(recorder, model)
     return BlameReport(
         title=title_of(type(model)) if model is not None else "watched code",
@@ -118,7 +118,7 @@ def _check_functions(recorder: Recorder, examiner: Examiner, answer: _Answer) ->
     answer.is_complete = recorder.model is None and bool(calls) and not recorder.dropped
 
 
-def _look_closer(recorder: Recorder, examiner: Examiner, answer: _Answer) -> None:
+def _check_second_derivatives(recorder: Recorder, examiner: Examiner, answer: _Answer) -> None:
     """Where no line explains a wrong module, check the second derivatives of its Functions.
 
     Only if the model uses them, as gradient penalties do.
@@ -147,8 +147,8 @@ def _differentiates(recorder: Recorder) -> bool:
     return mode.differentiates
 
 
-def _look_for_writes(recorder: Recorder, examiner: Examiner, root: Call, answer: _Answer) -> None:
-    """Writes to saved tensors and to `.grad`. Code that does not run under such a look is left alone.
+def _find_writes(recorder: Recorder, examiner: Examiner, root: Call, answer: _Answer) -> None:
+    """Writes to saved tensors and to `.grad`. Code that does not run in such a mode is left out.
 
     Reversible layers add gradients of their parameters to `.grad` by themselves: that is a fault if they are wrong.
     """

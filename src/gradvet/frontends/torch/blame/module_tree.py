@@ -43,7 +43,7 @@ class ModuleTree:
     ) -> None:
         self.examiner = replace(examiner, options=replace(examiner.options, explains=False))
         """Explains no failure: most are those of modules around the culprit, and of lines that are not to blame."""
-        self.explaining, self.edges, self.known = examiner, recorder.edges, known
+        self.explaining_examiner, self.edges, self.known = examiner, recorder.edges, known
         self.surrogates = list(surrogates)
         """Functions whose derivative is a surrogate by design."""
         self.calls: dict[str, Call] = {call.path: call for call in recorder.calls if call.kind == MODULE}
@@ -131,8 +131,8 @@ class ModuleTree:
         if explained:
             first, name = explained[0], input_of(finding)
             path = self.paths.get(id(first.owner), piece.path)
-            told = tuple(stop for stop in stops if stop.explains)
-            return Culprit(path, first.name, first.place, first.what, name, None, (), told, finding)
+            stops = tuple(stop for stop in stops if stop.explains)
+            return Culprit(path, first.name, first.place, first.what, name, None, (), stops, finding)
         what, cause = f"{CODE} {piece.name}.forward", cause_of(finding)
         if undecided:
             cause += f"; or in {', '.join(undecided)}, which could not be checked alone"
@@ -143,14 +143,15 @@ class ModuleTree:
         assert piece.report is not None
         if piece.report is self.known:
             return main_finding(piece.report)
-        again = self.explaining.piece(call, StopMode(held=None).around if self.examiner.accepts_stops else plainly)
+        around = StopMode(held=None).around if self.examiner.accepts_stops else plainly
+        again = self.explaining_examiner.piece(call, around)
         if again.report is None or not again.report.failures:
             return main_finding(piece.report)
         self.pieces[call.path] = again
         return main_finding(again.report)
 
     def _unsound(self, call: Call) -> list[Candidate]:
-        """Operations that spoil the gradient by themselves. Calls function and derivative."""
+        """Operations whose own gradient is wrong. Calls function and derivative."""
         try:
             with compiled_as_python():
                 return unsound_operations(call)
@@ -228,7 +229,7 @@ def _slopes_of(report: Report) -> set[Verdict]:
 
 def shown_tree(model: nn.Module, pieces: list[Piece], culprits: list[Culprit]) -> TreeNode:
     """All modules of a model with what is known about each."""
-    guilty = {path for culprit in culprits for path in (culprit.path, *culprit.others)}
+    wrong_paths = {path for culprit in culprits for path in (culprit.path, *culprit.others)}
 
     def node(path: str, module: nn.Module) -> TreeNode:
         children = [
@@ -239,7 +240,7 @@ def shown_tree(model: nn.Module, pieces: list[Piece], culprits: list[Culprit]) -
         own = next((piece for piece in pieces if piece.kind == MODULE and piece.path == path), None)
         inside = tuple(piece for piece in pieces if piece.kind != MODULE and piece.path == path)
         verdict, note = (own.verdict, own.reason) if own else (Verdict.SKIPPED, "")
-        if path in guilty:
+        if path in wrong_paths:
             verdict = Verdict.FAIL
         elif any(child.verdict is Verdict.FAIL for child in children):
             verdict, note = Verdict.FAIL, "contains the fault"

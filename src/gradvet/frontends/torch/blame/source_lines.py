@@ -1,6 +1,6 @@
 """Lines of the user's code: the one that runs, those that define a function or a hook, and candidates for a cause.
 
-And what the name of a function of torch says.
+Functions of torch are told apart by their names here.
 """
 
 from __future__ import annotations
